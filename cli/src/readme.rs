@@ -9,10 +9,11 @@ fn root() -> PathBuf {
 }
 
 /// Documents whose commands a reader is to type.
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 8] = [
     "README.md",
     "docs/card.md",
     "docs/embed.md",
+    "docs/ethernet.md",
     "docs/observe.md",
     "docs/simulate.md",
     "docs/timing.md",

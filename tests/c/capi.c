@@ -106,6 +106,12 @@ static void options(const char *image, const char *libraries)
     given.size = 1;
     REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_SIZE, "options has 1 bytes");
     given.size = sizeof given;
+    given.datapath = "pigeons";
+    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_ARGUMENT, "pigeons");
+    given.datapath = "udp";
+    given.interface_name = "no-such-interface";
+    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_INTERFACE, "no-such-interface");
+    given.datapath = given.interface_name = NULL;
     REFUSED(flexcast_card_open(&given, NULL), FLEXCAST_ERROR_NULL, "card is NULL");
     REFUSED(flexcast_card_open(NULL, &card), FLEXCAST_ERROR_NULL, "options is NULL");
     IS(card == NULL);
@@ -294,6 +300,9 @@ int main(int argc, char **argv)
     given.libraries = argv[2];
     given.firmware_path = argv[1];
     OK(flexcast_card_open(&given, &card));
+    const char *datapath = NULL;
+    OK(flexcast_card_datapath(card, &datapath));
+    IS(strcmp(datapath, "dpa") == 0);
     OK(flexcast_bootstrap_callback(gather, &callback, 0, 1, &bootstrap));
     OK(flexcast_bootstrap_callback(gather, &fails, 0, 1, &failing));
     REFUSED(flexcast_comm_create(card, failing, NULL, &comm), FLEXCAST_ERROR_EXCHANGE, "returned 7");

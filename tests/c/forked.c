@@ -149,6 +149,8 @@ static void *refused(void *given)
     options.firmware_path = image;
     FORKED(flexcast_card_options_default(&options, sizeof options));
     FORKED(flexcast_card_open(&options, &card));
+    const char *datapath = NULL;
+    FORKED(flexcast_card_datapath(rank->card, &datapath));
     FORKED(flexcast_register(rank->card, bytes, sizeof bytes));
     FORKED(flexcast_buffer_invalidate(rank->card, bytes, sizeof bytes));
     FORKED(flexcast_bootstrap_callback(gather, NULL, 0, 1, &bootstrap));

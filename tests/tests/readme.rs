@@ -23,7 +23,7 @@ enum Way {
 }
 
 /// The commands of README.md.
-const README: [(&str, Way); 7] = [
+const README: [(&str, Way); 8] = [
     ("cargo xtask demo", Way::InTheRepository),
     ("cargo xtask new hello && cargo xtask run hello", Way::OnACopy),
     ("cargo xtask test", Way::NotHere("it is what runs this test")),
@@ -31,6 +31,10 @@ const README: [(&str, Way); 7] = [
     ("flexcast tput --transport ud --threads 4", Way::Installed),
     ("flexcast sim --topology fat-tree-188 --ranks 188 --bytes 4096", Way::Installed),
     ("flexcast plan --link 400 --transport ud --ranks 188 --buffer 8388608", Way::Installed),
+    (
+        "for r in 0 1 2 3; do FLEXCAST_RANK=$r FLEXCAST_SIZE=4 FLEXCAST_STORE=127.0.0.1:4711 FLEXCAST_INTERFACE=lo flexcast perf & done; wait",
+        Way::Installed,
+    ),
 ];
 
 /// Those of docs/observe.md.

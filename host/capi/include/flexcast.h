@@ -286,6 +286,18 @@ typedef enum {
    * The progress thread of a communicator cannot be started. No function of this interface starts one.
    */
   FLEXCAST_ERROR_PROGRESS_THREAD = 123,
+  /**
+   * No network interface of that name or address, or none that is up.
+   */
+  FLEXCAST_ERROR_INTERFACE = 124,
+  /**
+   * The system refused a socket, or something of it.
+   */
+  FLEXCAST_ERROR_SOCKET = 125,
+  /**
+   * An environment variable has a value that it cannot have.
+   */
+  FLEXCAST_ERROR_VARIABLE = 126,
 } flexcast_status;
 
 /**
@@ -294,7 +306,7 @@ typedef enum {
 typedef struct flexcast_bootstrap flexcast_bootstrap;
 
 /**
- * A card with the firmware on its DPA: one per process. Made by flexcast_card_open().
+ * A card with the firmware on its DPA, or a network interface: one per process. Made by flexcast_card_open().
  */
 typedef struct flexcast_card flexcast_card;
 
@@ -337,6 +349,16 @@ typedef struct {
    * Its bytes.
    */
   size_t firmware_bytes;
+  /**
+   * What moves the data: "dpa", threads of the card's DPA; "udp", this process by IP multicast over a network interface, without an RDMA device;
+   * "auto", the DPA where card, libraries and firmware are there, else the interface. NULL: what FLEXCAST_DATAPATH says, or else the DPA if
+   * firmware, libraries or a device are given, and the interface if none of them is. Alike on all ranks.
+   */
+  const char *datapath;
+  /**
+   * Network interface of the datapath "udp", by name or address; NULL: what FLEXCAST_INTERFACE says, or else the first that can multicast.
+   */
+  const char *interface_name;
 } flexcast_card_options;
 
 /**
@@ -716,10 +738,15 @@ const char *flexcast_last_error(void);
 flexcast_status flexcast_card_options_default(flexcast_card_options *options, size_t size);
 
 /**
- * Opens a card and starts the firmware on its DPA. The card belongs to the calling thread, and so does everything made of it.
+ * Opens a card and starts the firmware on its DPA, or opens a network interface (`datapath`). The card belongs to the calling thread, and so does everything made of it.
  */
 flexcast_status flexcast_card_open(const flexcast_card_options *options,
                                    flexcast_card **card);
+
+/**
+ * What moves the data of a card's communicators: "dpa" or "udp". The text belongs to the library and lasts.
+ */
+flexcast_status flexcast_card_datapath(flexcast_card *card, const char **name);
 
 /**
  * Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators.

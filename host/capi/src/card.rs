@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use flexcast_rust::registration::{Limits, Range};
-use flexcast_rust::{Card, Firmware, UserMemory};
+use flexcast_rust::{Card, DatapathKind, Firmware, UdpOptions, UserMemory};
 use flexio::Provider;
 
 use crate::fault::{Fault, call, own};
@@ -15,7 +15,7 @@ use crate::handle;
 use crate::memory::{out, sized, text};
 use crate::status::flexcast_status::{self, *};
 
-/// A card with the firmware on its DPA: one per process. Made by flexcast_card_open().
+/// A card with the firmware on its DPA, or a network interface: one per process. Made by flexcast_card_open().
 pub struct flexcast_card {
     _opaque: [u8; 0],
 }
@@ -37,6 +37,12 @@ pub struct flexcast_card_options {
     pub firmware: *const c_void,
     /// Its bytes.
     pub firmware_bytes: usize,
+    /// What moves the data: "dpa", threads of the card's DPA; "udp", this process by IP multicast over a network interface, without an RDMA device;
+    /// "auto", the DPA where card, libraries and firmware are there, else the interface. NULL: what FLEXCAST_DATAPATH says, or else the DPA if
+    /// firmware, libraries or a device are given, and the interface if none of them is. Alike on all ranks.
+    pub datapath: *const c_char,
+    /// Network interface of the datapath "udp", by name or address; NULL: what FLEXCAST_INTERFACE says, or else the first that can multicast.
+    pub interface_name: *const c_char,
 }
 
 const DEFAULT: flexcast_card_options = flexcast_card_options {
@@ -46,6 +52,8 @@ const DEFAULT: flexcast_card_options = flexcast_card_options {
     firmware_path: std::ptr::null(),
     firmware: std::ptr::null(),
     firmware_bytes: 0,
+    datapath: std::ptr::null(),
+    interface_name: std::ptr::null(),
 };
 
 /// Memory of an operation that is not over.
@@ -62,7 +70,50 @@ pub(crate) struct OpenCard {
     next: Cell<u64>,
 }
 
+/// What moves the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Datapath {
+    Dpa,
+    Udp,
+    Auto,
+}
+
+impl Datapath {
+    /// By its name in the options, or else in the environment.
+    fn choose(named: Option<&str>, variable: Option<&str>, names_a_card: bool) -> Result<Self, Fault> {
+        let (name, from) = match named {
+            Some(name) => (name, "datapath"),
+            None => (variable.unwrap_or_default(), "FLEXCAST_DATAPATH"),
+        };
+        match name {
+            "dpa" => Ok(Self::Dpa),
+            "udp" => Ok(Self::Udp),
+            "auto" => Ok(Self::Auto),
+            "" if names_a_card => Ok(Self::Dpa),
+            "" => Ok(Self::Udp),
+            other => {
+                let text = format!("{from} is {other:?}: must be dpa, udp or auto");
+                Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text))
+            }
+        }
+    }
+}
+
 impl OpenCard {
+    /// A network interface of this computer.
+    fn udp(interface: Option<&str>) -> Result<Self, Fault> {
+        let mut options = UdpOptions::from_env()?;
+        if let Some(interface) = interface {
+            options = options.interface(interface);
+        }
+        Ok(Self::of(Card::udp(&options)?))
+    }
+
+    fn of(card: Card) -> Self {
+        let memory = UserMemory::new(&card, Limits::default());
+        Self { memory, card, in_use: RefCell::default(), next: Cell::new(0) }
+    }
+
     fn new(provider: &Provider, device: Option<&str>, firmware: Firmware<'_>) -> Result<Self, Fault> {
         let first = || provider.devices().map(|devices| devices.into_iter().next().map(|device| device.name));
         let device = match device {
@@ -71,9 +122,7 @@ impl OpenCard {
                 Fault::new(FLEXCAST_ERROR_NO_DEVICE, "no RDMA device here: see whether a card and its driver are there")
             })?,
         };
-        let card = Card::open(provider, &device, firmware)?;
-        let memory = UserMemory::new(&card, Limits::default());
-        Ok(Self { memory, card, in_use: RefCell::default(), next: Cell::new(0) })
+        Ok(Self::of(Card::open(provider, &device, firmware)?))
     }
 
     pub(crate) fn card(&self) -> &Card {
@@ -127,6 +176,37 @@ impl OpenCard {
     }
 }
 
+/// Opens a card whose DPA runs the firmware.
+fn open_dpa(
+    libraries: Option<&str>,
+    device: Option<&str>,
+    (path, firmware): (Option<&str>, Option<&[u8]>),
+) -> Result<OpenCard, Fault> {
+    let read;
+    let (name, elf) = match firmware {
+        Some(elf) => (path.unwrap_or("allgather"), elf),
+        None => {
+            let missing = "neither firmware nor firmware_path is given: name the image `allgather` that was installed with this library \
+                 (pkg-config --variable=firmware flexcast)";
+            let path = path.ok_or_else(|| Fault::new(FLEXCAST_ERROR_FIRMWARE, missing))?;
+            let failed =
+                |error| Fault::new(FLEXCAST_ERROR_FIRMWARE, format!("firmware {path} cannot be read: {error}"));
+            read = std::fs::read(path).map_err(failed)?;
+            (path, &*read)
+        }
+    };
+    let provider = match libraries {
+        Some(folder) => Provider::from_folder(Path::new(folder)),
+        None => Provider::system(),
+    };
+    let provider = provider.map_err(|error| {
+        let mut fault = Fault::from(flexcast_rust::Error::from(error));
+        fault.text.push_str(" (`libraries` in flexcast_card_options names a folder of them)");
+        fault
+    })?;
+    OpenCard::new(&provider, device, Firmware { name, elf })
+}
+
 /// The defaults: installed DOCA, first device, no firmware. `size` is sizeof(flexcast_card_options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_card_options_default(
@@ -140,7 +220,7 @@ pub unsafe extern "C" fn flexcast_card_options_default(
     })
 }
 
-/// Opens a card and starts the firmware on its DPA. The card belongs to the calling thread, and so does everything made of it.
+/// Opens a card and starts the firmware on its DPA, or opens a network interface (`datapath`). The card belongs to the calling thread, and so does everything made of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_card_open(
     options: *const flexcast_card_options,
@@ -160,32 +240,49 @@ pub unsafe extern "C" fn flexcast_card_open(
         let device = unsafe { text(options.device, "device") }?;
         // SAFETY: as above.
         let path = unsafe { text(options.firmware_path, "firmware_path") }?;
-        let read;
-        let (name, elf) = if options.firmware.is_null() {
-            let missing = "neither firmware nor firmware_path is given: name the image `allgather` that was installed with this library \
-                 (pkg-config --variable=firmware flexcast)";
-            let path = path.ok_or_else(|| Fault::new(FLEXCAST_ERROR_FIRMWARE, missing))?;
-            let failed =
-                |error| Fault::new(FLEXCAST_ERROR_FIRMWARE, format!("firmware {path} cannot be read: {error}"));
-            read = std::fs::read(path).map_err(failed)?;
-            (path, &*read)
+        // SAFETY: as above.
+        let datapath = unsafe { text(options.datapath, "datapath") }?;
+        // SAFETY: as above.
+        let interface = unsafe { text(options.interface_name, "interface_name") }?;
+        let firmware = if options.firmware.is_null() {
+            None
         } else {
             // SAFETY: the caller gives as many bytes as it says, and leaves them alone during the call.
-            let elf = unsafe { std::slice::from_raw_parts(options.firmware.cast::<u8>(), options.firmware_bytes) };
-            (path.unwrap_or("allgather"), elf)
+            Some(unsafe { std::slice::from_raw_parts(options.firmware.cast::<u8>(), options.firmware_bytes) })
         };
+        let variable = std::env::var("FLEXCAST_DATAPATH").ok();
+        let names_a_card = firmware.is_some() || [path, libraries, device].iter().any(Option::is_some);
+        let datapath = Datapath::choose(datapath, variable.as_deref(), names_a_card)?;
         own()?;
-        let provider = match libraries {
-            Some(folder) => Provider::from_folder(Path::new(folder)),
-            None => Provider::system(),
+        let dpa = || open_dpa(libraries, device, (path, firmware));
+        let opened = match datapath {
+            Datapath::Dpa => dpa()?,
+            Datapath::Udp => OpenCard::udp(interface)?,
+            Datapath::Auto => match dpa() {
+                Ok(opened) => opened,
+                Err(fault) => {
+                    tracing::info!(reason = fault.text, "no DPA: the network interface carries the data");
+                    OpenCard::udp(interface)?
+                }
+            },
         };
-        let provider = provider.map_err(|error| {
-            let mut fault = Fault::from(flexcast_rust::Error::from(error));
-            fault.text.push_str(" (`libraries` in flexcast_card_options names a folder of them)");
-            fault
-        })?;
-        let opened = OpenCard::new(&provider, device, Firmware { name, elf })?;
         place.put(handle::insert(Rc::new(opened))?);
+        Ok(())
+    })
+}
+
+/// What moves the data of a card's communicators: "dpa" or "udp". The text belongs to the library and lasts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_card_datapath(card: *mut flexcast_card, name: *mut *const c_char) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for a pointer.
+        let place = unsafe { out(name, "name") }?;
+        let open = handle::get::<OpenCard>(card)?;
+        place.put(match open.card.datapath() {
+            DatapathKind::Dpa => c"dpa".as_ptr(),
+            DatapathKind::Udp => c"udp".as_ptr(),
+            _ => c"other".as_ptr(),
+        });
         Ok(())
     })
 }
@@ -240,4 +337,22 @@ pub unsafe extern "C" fn flexcast_buffer_invalidate(
         open.memory.invalidate(buffer.cast(), bytes);
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_datapath_is_what_is_named_or_what_the_firmware_says() {
+        let choose =
+            |named, variable, firmware| Datapath::choose(named, variable, firmware).map_err(|fault| fault.text);
+        assert_eq!(choose(None, None, true), Ok(Datapath::Dpa));
+        assert_eq!(choose(None, None, false), Ok(Datapath::Udp));
+        assert_eq!(choose(None, Some("udp"), true), Ok(Datapath::Udp));
+        assert_eq!(choose(Some("dpa"), Some("udp"), false), Ok(Datapath::Dpa));
+        assert_eq!(choose(Some("auto"), None, false), Ok(Datapath::Auto));
+        assert!(choose(Some("tcp"), None, false).unwrap_err().contains("datapath is \"tcp\""));
+        assert!(choose(None, Some("x"), false).unwrap_err().contains("FLEXCAST_DATAPATH is \"x\""));
+    }
 }

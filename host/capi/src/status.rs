@@ -78,12 +78,18 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_TIMEOUT = 122,
     /// The progress thread of a communicator cannot be started. No function of this interface starts one.
     FLEXCAST_ERROR_PROGRESS_THREAD = 123,
+    /// No network interface of that name or address, or none that is up.
+    FLEXCAST_ERROR_INTERFACE = 124,
+    /// The system refused a socket, or something of it.
+    FLEXCAST_ERROR_SOCKET = 125,
+    /// An environment variable has a value that it cannot have.
+    FLEXCAST_ERROR_VARIABLE = 126,
 }
 
 use flexcast_status::*;
 
 /// Every code and what it stands for.
-const TEXTS: [(flexcast_status, &CStr); 34] = [
+const TEXTS: [(flexcast_status, &CStr); 37] = [
     (FLEXCAST_OK, c"all went well"),
     (FLEXCAST_ERROR_NULL, c"a pointer is NULL that must not be"),
     (FLEXCAST_ERROR_HANDLE, c"a handle that was freed, never made, or is one of something else"),
@@ -118,6 +124,9 @@ const TEXTS: [(flexcast_status, &CStr); 34] = [
     (FLEXCAST_ERROR_DEVICE_FAULT, c"the firmware has stopped"),
     (FLEXCAST_ERROR_TIMEOUT, c"the card did not answer in time"),
     (FLEXCAST_ERROR_PROGRESS_THREAD, c"the progress thread cannot be started"),
+    (FLEXCAST_ERROR_INTERFACE, c"there is no such network interface"),
+    (FLEXCAST_ERROR_SOCKET, c"the system refused a socket"),
+    (FLEXCAST_ERROR_VARIABLE, c"an environment variable has a value that it cannot have"),
 ];
 
 impl flexcast_status {
@@ -141,6 +150,9 @@ impl flexcast_status {
             Error::Broken { .. } => FLEXCAST_ERROR_BROKEN,
             Error::ProgressThread { .. } => FLEXCAST_ERROR_PROGRESS_THREAD,
             Error::ForeignRequest { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,
+            Error::Interface { .. } => FLEXCAST_ERROR_INTERFACE,
+            Error::Socket { .. } => FLEXCAST_ERROR_SOCKET,
+            Error::Variable { .. } => FLEXCAST_ERROR_VARIABLE,
             // The enumeration is open; a test says when a variant has no code.
             _ => FLEXCAST_ERROR_OTHER,
         }

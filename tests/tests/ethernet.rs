@@ -1,0 +1,131 @@
+//! Ranks as processes over the loopback interface, without any card: programs in C, the measuring command, and what goes wrong between processes.
+//!
+//! Programs in C are skipped without a C compiler; the tests say so on stderr.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use flexcast_tests::examples::{Rank, allgather, compile, compiler, free_tcp_port};
+
+/// Longest that the ranks may take; they need a second or two.
+const BOUND: Duration = Duration::from_secs(120);
+const RANKS: u16 = 4;
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("ethernet").join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    folder
+}
+
+/// Starts `tests/c/ranks.c` as four ranks; `changed` gives a rank another environment.
+fn start(name: &str, way: &str, changed: impl Fn(u16, &mut Command)) -> Option<(PathBuf, Vec<Rank>)> {
+    let folder = scratch(name);
+    let program = compile(compiler()?, "ranks", &folder);
+    let tcp = free_tcp_port();
+    let start = |rank: u16| {
+        let mut command = Command::new(&program);
+        command.args([way, &rank.to_string(), &RANKS.to_string(), &format!("127.0.0.1:{tcp}"), "30000", "no image"]);
+        command.envs([("FLEXCAST_DATAPATH", "udp"), ("FLEXCAST_INTERFACE", "lo")]);
+        changed(rank, &mut command);
+        Rank::start(&mut command, &folder, &format!("rank-{rank}"))
+    };
+    let ranks = (0..RANKS).map(start).collect();
+    Some((folder, ranks))
+}
+
+fn ends(ranks: &mut [Rank]) -> Vec<String> {
+    ranks.iter_mut().map(|rank| rank.end(BOUND).1).collect()
+}
+
+#[test]
+fn programs_in_c_gather_part_and_broadcast() {
+    let Some((_, mut ranks)) = start("split", "split", |_, _| ()) else { return };
+    let texts = ends(&mut ranks);
+    for (text, own) in texts.iter().zip([1, 0, 1, 0]) {
+        assert!(text.contains(&format!("split: rank {own} of 2: equal")), "{texts:?}");
+    }
+}
+
+#[test]
+fn different_calls_and_cancelled_ones_end_all_ranks() {
+    let Some((_, mut ranks)) = start("sizes", "sizes", |_, _| ()) else { return };
+    let texts = ends(&mut ranks);
+    assert!(texts.iter().all(|text| text.contains("112: ") && text.contains("other arguments")), "{texts:?}");
+    let Some((_, mut ranks)) = start("cancel", "cancel", |_, _| ()) else { return };
+    let texts = ends(&mut ranks);
+    assert!(texts.iter().all(|text| text.contains("rank 1 cancelled the operation")), "{texts:?}");
+}
+
+#[test]
+fn ranks_with_other_settings_are_named() {
+    let other = |name: &'static str, value: &'static str| {
+        move |rank: u16, command: &mut Command| {
+            if rank == 2 {
+                command.env(name, value);
+            }
+        }
+    };
+    let Some((_, mut ranks)) = start("port", "split", other("FLEXCAST_PORT", "17111")) else { return };
+    let texts = ends(&mut ranks);
+    assert!(texts[0].contains("rank 2 has port 17111, this rank 17110"), "{texts:?}");
+    let Some((_, mut ranks)) = start("group", "split", other("FLEXCAST_GROUP", "239.1.2.3")) else { return };
+    let texts = ends(&mut ranks);
+    assert!(texts[0].contains("rank 2 has the address 127.0.0.1 and 239.1.2.3 group"), "{texts:?}");
+    let Some((_, mut ranks)) = start("wrong", "split", other("FLEXCAST_TTL", "many")) else { return };
+    let texts = ends(&mut ranks);
+    assert!(texts[2].contains("126: ") && texts[2].contains("FLEXCAST_TTL is \"many\""), "{texts:?}");
+}
+
+#[test]
+fn whoever_is_killed_at_any_time_is_named_by_the_others() {
+    let trials = if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 3 } else { 12 };
+    for trial in 0..trials {
+        let Some((_, mut ranks)) = start("killed", "rounds1000000", |_, _| ()) else { return };
+        let victim = trial % usize::from(RANKS);
+        let begun = Instant::now();
+        while !ranks.iter().all(|rank| rank.printed().contains("begun")) {
+            assert!(begun.elapsed() < BOUND, "they have not begun: {}", ranks[0].printed());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_micros(1700 * trial as u64));
+        ranks[victim].signal("KILL");
+        let killed = Instant::now();
+        for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+            let text = process.end(BOUND).1;
+            assert!(text.contains("112: ") && text.contains(&format!("rank {victim}")), "rank {rank}: {text}");
+        }
+        // A connection that breaks is seen at once.
+        assert!(killed.elapsed() < Duration::from_secs(20), "{:?}", killed.elapsed());
+    }
+}
+
+#[test]
+fn the_measuring_command_runs_as_ranks_of_launchers() {
+    let tool = &allgather(false).tool;
+    let folder = scratch("perf");
+    for (rank_name, size_name, store) in [("FLEXCAST_RANK", "FLEXCAST_SIZE", true), ("RANK", "WORLD_SIZE", false)] {
+        let tcp = free_tcp_port().to_string();
+        let start = |rank: u16| {
+            let mut command = Command::new(tool);
+            command.args(["perf", "--sizes", "0,100,20K", "--repetitions", "3", "--warm-up", "1", "--json"]);
+            command.args(["--interface", "lo"]).env(rank_name, rank.to_string()).env(size_name, "3");
+            if store {
+                command.env("FLEXCAST_STORE", format!("127.0.0.1:{tcp}"));
+            } else {
+                command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &tcp);
+            }
+            Rank::start(&mut command, &folder, &format!("rank-{rank}"))
+        };
+        let mut ranks: Vec<Rank> = (0..3).map(start).collect();
+        let ends: Vec<(bool, String)> = ranks.iter_mut().map(|rank| rank.end(BOUND)).collect();
+        assert!(ends.iter().all(|(success, _)| *success), "{ends:?}");
+        let line = ends[0].1.lines().find(|line| line.starts_with('{')).expect("one object");
+        let told: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let rows = told["rows"].as_array().expect("rows");
+        let bytes: Vec<u64> = rows.iter().filter_map(|row| row["bytes"].as_u64()).collect();
+        assert_eq!(bytes, [0, 100, 20 << 10]);
+        assert!(rows.iter().all(|row| row["errors"] == 0 && row["ranks"] == 3 && row["op"] == "allgather"), "{line}");
+    }
+}
