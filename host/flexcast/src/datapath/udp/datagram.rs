@@ -132,7 +132,13 @@ impl Codec {
 
     /// Reads a datagram.
     pub(super) fn decode<'d>(&self, bytes: &'d [u8]) -> Result<Datagram<'d>, Refused> {
-        let (header, chunk) = Header::ref_from_prefix(bytes).map_err(|_| Refused::Foreign)?;
+        let (header, chunk) = bytes.split_at_checked(HEADER_BYTES).ok_or(Refused::Foreign)?;
+        self.decode_parts(header, chunk)
+    }
+
+    /// Reads a datagram whose header and chunk lie in two places.
+    pub(super) fn decode_parts<'d>(&self, bytes: &[u8], chunk: &'d [u8]) -> Result<Datagram<'d>, Refused> {
+        let (header, _) = Header::ref_from_prefix(bytes).map_err(|_| Refused::Foreign)?;
         if header.version != VERSION || header.communicator.get() != self.communicator {
             return Err(Refused::Foreign);
         }
@@ -149,6 +155,13 @@ impl Codec {
             return Err(Refused::Forged);
         }
         Ok(Datagram { rank: header.rank.get().into(), operation: header.operation.get(), kind, chunk })
+    }
+
+    /// The operation and sequence number of a datagram by its header, unchecked; none if it has no data, or is this rank's own.
+    pub(super) fn peek(&self, header: &[u8]) -> Option<(u32, u32)> {
+        let (header, _) = Header::ref_from_prefix(header).ok()?;
+        let is_data = header.kind == DATA && u32::from(header.rank.get()) != self.rank;
+        is_data.then(|| (header.operation.get(), header.number.get()))
     }
 
     /// Whether a datagram is this rank's own, which came back. Unchecked: it is dropped in any case.

@@ -15,6 +15,7 @@ use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow};
 
 use self::operation::{Reading, Running, State};
+use self::receive::Landings;
 use super::datagram::{Codec, HEADER_BYTES, Secret};
 use super::incoming::Incoming;
 use super::interface::Interface;
@@ -79,8 +80,9 @@ pub(crate) struct Engine {
     writable: Vec<bool>,
     incoming: Incoming,
     window: Window,
-    /// A run of datagrams on its way; kept for its room.
+    /// A run of datagrams on its way, out or in; kept for its room.
     run: Vec<u8>,
+    landing: Landings,
     tap: Option<Box<dyn Tap>>,
     current: Option<Running>,
     waiting: VecDeque<Posted>,
@@ -144,6 +146,7 @@ impl Engine {
             writable,
             incoming: Incoming::default(),
             run: vec![0; RUN_BYTES],
+            landing: Landings::new(),
             tap,
             current: None,
             waiting: VecDeque::new(),
@@ -198,7 +201,7 @@ impl Engine {
             let (blocks, bytes) = running.eager(self.place.rank());
             self.conversation.start_eager(descriptor, blocks, bytes, now_ps);
         } else {
-            let begun = self.incoming.restart(&running.plan, &running.pieces);
+            let begun = self.incoming.restart(&running.plan, &running.pieces, self.config.chunk_bytes);
             if let Err(error) = begun {
                 let Running { send, receive, report, .. } = running;
                 return Err(Box::new(Failed { error, send, receive: Some(receive), report }));

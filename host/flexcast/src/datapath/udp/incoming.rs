@@ -3,7 +3,9 @@
 //! A root's chunks come in the order of their numbers, unless the network reorders. A chunk that later ones have overtaken by more than a window
 //! is lost; so is one before the end that its root has told. The window grows when a chunk comes that was given up.
 
-use flexcast_proto::{PieceSet, Pieces, ReceiveSpace};
+use std::ops::Range;
+
+use flexcast_proto::{PieceSet, Pieces};
 
 use crate::error::Result;
 use crate::plan::stream::Stream;
@@ -20,12 +22,22 @@ struct Root {
     rank: u32,
     first_psn: u32,
     chunks: u32,
+    /// Where it lies in the receive buffer.
+    offset: usize,
+    bytes: usize,
     /// Chunks up to the latest that has come, or that the root says that it has sent.
     seen: u32,
     /// The same as of the last acknowledgement.
     told: u32,
-    /// Chunks that have not come, of those seen.
-    holes: u32,
+}
+
+/// Where a chunk belongs.
+struct Place {
+    /// Index of its root.
+    root: usize,
+    /// Its number in the root's block.
+    number: u32,
+    range: Range<usize>,
 }
 
 /// What has become of a datagram.
@@ -44,7 +56,11 @@ pub(super) enum Taken {
 /// The receiving side of an operation.
 #[derive(Debug, Default)]
 pub(super) struct Incoming {
+    own: u32,
+    chunk_bytes: usize,
     roots: Vec<Root>,
+    /// The root of the latest chunk.
+    latest: usize,
     /// A bit for each chunk that is there.
     bits: Vec<u64>,
     /// Chunks of each piece that are not.
@@ -64,7 +80,8 @@ pub(super) struct Incoming {
 
 impl Incoming {
     /// Begins an operation.
-    pub(super) fn restart(&mut self, plan: &Plan, pieces: &Pieces) -> Result<()> {
+    pub(super) fn restart(&mut self, plan: &Plan, pieces: &Pieces, chunk_bytes: u32) -> Result<()> {
+        (self.own, self.chunk_bytes, self.latest) = (plan.own(), chunk_bytes as usize, 0);
         let mut table = Vec::new();
         let space = plan.space(ALL, &mut table)?;
         self.bits.clear();
@@ -81,7 +98,9 @@ impl Incoming {
             let (first_psn, chunks) = (first_psn as u32, chunks as u32);
             // The own block does not come.
             let seen = if own { chunks } else { 0 };
-            self.roots.push(Root { rank, first_psn, chunks, seen, told: seen, holes: 0 });
+            let block = plan.block(rank);
+            let (offset, bytes) = (block.offset as usize, block.bytes as usize);
+            self.roots.push(Root { rank, first_psn, chunks, offset, bytes, seen, told: seen });
             if own {
                 continue;
             }
@@ -101,55 +120,90 @@ impl Incoming {
         Ok(())
     }
 
+    /// The chunk that a sequence number stands for.
+    fn locate(&self, psn: u32) -> Option<Place> {
+        // Roots without chunks have the number of the next one.
+        let at = self.roots.partition_point(|root| root.first_psn <= psn).checked_sub(1)?;
+        let root = &self.roots[at];
+        let number = psn - root.first_psn;
+        (number < root.chunks && root.rank != self.own).then(|| Place {
+            root: at,
+            number,
+            range: self.range(root, number..number + 1),
+        })
+    }
+
+    /// Where chunks of a root lie in the receive buffer.
+    fn range(&self, root: &Root, numbers: Range<u32>) -> Range<usize> {
+        let end = (numbers.end as usize * self.chunk_bytes).min(root.bytes);
+        root.offset + numbers.start as usize * self.chunk_bytes..root.offset + end
+    }
+
+    fn is_there(&self, psn: u32) -> bool {
+        self.bits[psn as usize / 64] & 1 << (psn % 64) != 0
+    }
+
+    /// Where the next chunks are expected: those behind the latest one. The sequence number of the first, and their part of the receive buffer. None of them
+    /// is there.
+    pub(super) fn expected(&self, most: u32) -> Option<(u32, Range<usize>)> {
+        let root = self.roots.get(self.latest).filter(|root| root.seen < root.chunks && root.rank != self.own)?;
+        let end = root.chunks.min(root.seen + most);
+        Some((root.first_psn + root.seen, self.range(root, root.seen..end)))
+    }
+
     /// Takes a chunk to its place.
-    pub(super) fn take(
-        &mut self,
-        plan: &Plan,
-        pieces: &Pieces,
-        space: &ReceiveSpace<'_>,
-        (psn, chunk): (u32, &[u8]),
-        receive: &mut [u8],
-    ) -> Taken {
-        let Some((rank, place)) = plan.place(psn.into(), ALL, space) else { return Taken::OutOfRange };
-        let Some(root) = self.roots.get_mut(place.root as usize).filter(|root| root.rank != plan.own()) else {
-            return Taken::OutOfRange;
-        };
-        if place.bytes as usize != chunk.len() {
+    pub(super) fn take(&mut self, pieces: &Pieces, (psn, chunk): (u32, &[u8]), receive: &mut [u8]) -> Taken {
+        let Some(place) = self.locate(psn) else { return Taken::OutOfRange };
+        if place.range.len() != chunk.len() {
             return Taken::WrongLength;
         }
-        let (word, bit) = (psn as usize / 64, 1u64 << (psn % 64));
-        if self.bits[word] & bit != 0 {
+        if self.is_there(psn) {
             return Taken::Duplicate;
         }
-        let start = place.offset as usize;
-        let Some(to) = receive.get_mut(start..start + chunk.len()) else { return Taken::OutOfRange };
+        let Some(to) = receive.get_mut(place.range.clone()) else { return Taken::OutOfRange };
         to.copy_from_slice(chunk);
-        self.bits[word] |= bit;
+        self.mark(pieces, psn, &place);
+        Taken::New
+    }
+
+    /// Takes note of a chunk of `len` bytes that is in its place, where it was [`expected`](Incoming::expected).
+    pub(super) fn placed(&mut self, pieces: &Pieces, psn: u32, len: usize) -> Taken {
+        let Some(place) = self.locate(psn) else { return Taken::OutOfRange };
+        if place.range.len() != len {
+            return Taken::WrongLength;
+        }
+        if self.is_there(psn) {
+            return Taken::Duplicate;
+        }
+        self.mark(pieces, psn, &place);
+        Taken::New
+    }
+
+    /// A chunk is there.
+    fn mark(&mut self, pieces: &Pieces, psn: u32, place: &Place) {
+        self.bits[psn as usize / 64] |= 1 << (psn % 64);
         self.remaining -= 1;
         self.came += 1;
-        let number = place.chunk as u32;
+        self.latest = place.root;
+        let root = &mut self.roots[place.root];
+        let number = place.number;
+        let (rank, chunks) = (root.rank, u64::from(root.chunks));
         if number >= root.seen {
             let gap = root.seen..number;
-            root.holes += gap.len() as u32;
             root.seen = number + 1;
-            let chunks = u64::from(root.chunks);
             note(&mut self.suspect, pieces, rank, chunks, gap);
-        } else {
-            root.holes -= 1;
         }
-        if let Some(piece) = pieces.of_chunk(rank, root.chunks.into(), number.into()) {
-            let lacking = &mut self.lacking[piece as usize];
-            *lacking -= 1;
-            if self.lost.contains(piece) {
-                // It was only late.
-                self.reorder_chunks = (2 * self.reorder_chunks).min(MOST_REORDER_CHUNKS);
-            }
-            if *lacking == 0 {
-                self.whole.insert(piece);
-                self.suspect.remove(piece);
-            }
+        let Some(piece) = pieces.of_chunk(rank, chunks, number.into()) else { return };
+        let lacking = &mut self.lacking[piece as usize];
+        *lacking -= 1;
+        if self.lost.contains(piece) {
+            // It was only late.
+            self.reorder_chunks = (2 * self.reorder_chunks).min(MOST_REORDER_CHUNKS);
         }
-        Taken::New
+        if *lacking == 0 {
+            self.whole.insert(piece);
+            self.suspect.remove(piece);
+        }
     }
 
     /// A root has sent its block.
@@ -159,7 +213,6 @@ impl Incoming {
             return Taken::WrongLength;
         }
         let gap = root.seen..chunks;
-        root.holes += gap.len() as u32;
         root.seen = chunks;
         note(&mut self.suspect, pieces, rank, chunks.into(), gap);
         Taken::New

@@ -2,19 +2,21 @@
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::errno::Errno;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::datagram::HEADER_BYTES;
 use super::interface::Interface;
 use crate::error::{Error, Result};
 
 /// Longest run of datagrams in one system call: what a datagram of IP can be long.
 pub(super) const RUN_BYTES: usize = 65_507;
-/// Runs that one system call takes from a socket.
-const RUNS: usize = 16;
+/// Runs that one system call takes from a socket. More would not stay in the cache until they are looked at.
+pub(super) const RUNS: usize = 8;
 /// Room for a run that comes.
 const ROOM_BYTES: usize = 1 << 16;
 /// What a receive buffer should hold; it bounds how far a sender is ahead of a receiver.
@@ -91,6 +93,60 @@ impl Half {
             slice[..meta.len.min(slice.len())].chunks(meta.stride.max(1)).for_each(&mut *deliver);
         }
         Ok(count > 0)
+    }
+}
+
+/// Datagrams of a run, at most, whose chunks are received where they belong.
+pub(super) const LANDING_CHUNKS: usize = 64;
+/// Room for what the system tells of a run: addresses, times and the length of its datagrams.
+const CONTROL_BYTES: usize = 256;
+
+/// Where a run of datagrams is received: headers here, the first chunks there, and what is left in `spare`.
+pub(super) struct Landing<'l> {
+    pub(super) headers: &'l mut [[u8; HEADER_BYTES]],
+    /// As many chunks, the last may be shorter.
+    pub(super) chunks: &'l mut [u8],
+    pub(super) chunk_bytes: usize,
+    /// Has room for the longest run.
+    pub(super) spare: &'l mut [u8],
+}
+
+/// A run of datagrams that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) bytes: usize,
+    /// Bytes of each datagram; the last may be shorter.
+    pub(super) datagram_bytes: usize,
+}
+
+impl Half {
+    /// Takes one run of datagrams.
+    fn receive_run(&self, landing: &mut Landing<'_>) -> Result<Option<Run>> {
+        let mut parts: [IoSliceMut<'_>; 2 * LANDING_CHUNKS + 1] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
+        let mut count = 0;
+        let Landing { headers, chunks, chunk_bytes, spare } = landing;
+        for (header, chunk) in headers.iter_mut().zip(chunks.chunks_mut((*chunk_bytes).max(1))).take(LANDING_CHUNKS) {
+            parts[count] = IoSliceMut::new(header);
+            parts[count + 1] = IoSliceMut::new(chunk);
+            count += 2;
+        }
+        parts[count] = IoSliceMut::new(spare);
+        let mut control = [0; CONTROL_BYTES];
+        let message =
+            recvmsg::<()>(self.socket.as_raw_fd(), &mut parts[..=count], Some(&mut control), MsgFlags::MSG_DONTWAIT);
+        let message = match message {
+            Ok(message) => message,
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNREFUSED) => return Ok(None),
+            Err(errno) => return Err(failed("receive of datagrams", "see whether the interface is up")(errno.into())),
+        };
+        let bytes = message.bytes;
+        let mut datagram_bytes = bytes;
+        for control in message.cmsgs().into_iter().flatten() {
+            if let ControlMessageOwned::UdpGroSegments(segment) = control {
+                datagram_bytes = usize::try_from(segment).unwrap_or(bytes);
+            }
+        }
+        Ok(Some(Run { bytes, datagram_bytes: datagram_bytes.clamp(1, bytes.max(1)) }))
     }
 }
 
@@ -185,6 +241,11 @@ impl Sockets {
     /// Takes datagrams that were sent to the group. Returns whether there were any.
     pub(super) fn receive(&mut self, deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
         self.group.receive(&mut self.room, deliver)
+    }
+
+    /// Takes one run of datagrams that were sent to the group, chunks where they are expected.
+    pub(super) fn receive_run(&mut self, landing: &mut Landing<'_>) -> Result<Option<Run>> {
+        self.group.receive_run(landing)
     }
 
     /// Takes datagrams that were sent to this rank.

@@ -5,12 +5,11 @@ use flexcast_proto::{PieceSet, ProgressWatch};
 
 use super::operation::Running;
 use super::{Algorithm, Engine};
-use crate::datapath::udp::datagram::{Codec, Datagram, Kind, Refused};
+use crate::datapath::udp::datagram::{Codec, Datagram, HEADER_BYTES, Kind, Refused};
 use crate::datapath::udp::incoming::{Incoming, Taken};
-use crate::datapath::udp::sockets::Sent;
+use crate::datapath::udp::sockets::{LANDING_CHUNKS, Landing, RUN_BYTES, RUNS, Sent};
 use crate::datapath::udp::window;
 use crate::error::Result;
-use crate::plan::Plan;
 use crate::protocol::driver::Notice;
 
 /// Reads of a socket before others have their turn.
@@ -30,39 +29,12 @@ impl Engine {
     /// Takes what has been multicast. Returns whether there was anything.
     pub(super) fn receive_data(&mut self) -> Result<bool> {
         let now_ps = self.interface.now_ps();
-        let Self { sockets, codec, incoming, statistics, current, tap, .. } = self;
-        let mut table = Vec::new();
-        let mut running = current.as_mut().filter(|running| running.algorithm == Algorithm::Multicast);
-        let plan: Option<Plan> = running.as_ref().map(|running| running.plan.clone());
-        let space = match &plan {
-            Some(plan) => Some(plan.space(Self::stream(), &mut table)?),
-            None => None,
-        };
-        let mut deliver = |bytes: &[u8]| {
-            let Some(space) = &space else {
-                statistics.wrong_id += 1;
-                return;
-            };
-            take(codec, bytes, incoming, statistics, |incoming, statistics, datagram| {
-                let Some(running) = running.as_mut().filter(|running| running.operation == datagram.operation) else {
-                    statistics.wrong_id += 1;
-                    return Taken::Duplicate;
-                };
-                match datagram.kind {
-                    Kind::Data { psn } => {
-                        let Running { plan, pieces, receive, .. } = &mut **running;
-                        incoming.take(plan, pieces, space, (psn, datagram.chunk), receive.bytes_mut())
-                    }
-                    Kind::End { chunks } => incoming.ended(&running.pieces, datagram.rank, chunks),
-                    Kind::Acknowledgement { .. } => Taken::OutOfRange,
-                }
-            });
-        };
         let mut any = false;
         for _ in 0..MOST_READS {
-            let came = match tap {
-                None => sockets.receive(&mut deliver)?,
-                Some(tap) => sockets.receive(&mut |bytes| tap.take(bytes, &mut deliver))?,
+            let came = if self.landing.is_worth_it(&self.incoming) && self.is_receiving() {
+                self.receive_in_place()?
+            } else {
+                self.receive_runs()?
             };
             if !came {
                 break;
@@ -70,7 +42,7 @@ impl Engine {
             any = true;
         }
         if any {
-            statistics.activations += 1;
+            self.statistics.activations += 1;
         }
         self.acknowledge()?;
         if let Some(running) = self.current.as_mut()
@@ -79,6 +51,86 @@ impl Engine {
             watch.poll(self.incoming.came(), now_ps);
         }
         Ok(any)
+    }
+
+    fn is_receiving(&self) -> bool {
+        self.current.as_ref().is_some_and(|running| running.algorithm == Algorithm::Multicast)
+    }
+
+    /// Takes runs of datagrams into the own room, and their chunks from there to their places. Returns whether there were any.
+    fn receive_runs(&mut self) -> Result<bool> {
+        let Self { sockets, codec, incoming, statistics, current, tap, landing, .. } = self;
+        let mut running = current.as_mut().filter(|running| running.algorithm == Algorithm::Multicast);
+        let mut deliver = |bytes: &[u8]| take(codec, bytes, incoming, statistics, running.as_deref_mut());
+        let mut datagrams = 0;
+        let came = match tap {
+            None => sockets.receive(&mut |bytes| {
+                datagrams += 1;
+                deliver(bytes);
+            })?,
+            Some(tap) => sockets.receive(&mut |bytes| tap.take(bytes, &mut deliver))?,
+        };
+        landing.came(datagrams);
+        Ok(came)
+    }
+
+    /// Takes one run of datagrams, chunks where they are expected: if they are what was expected, they need not be copied. Returns whether there was
+    /// one.
+    fn receive_in_place(&mut self) -> Result<bool> {
+        let Self { sockets, codec, incoming, statistics, current, tap, landing, run: spare, config, .. } = self;
+        let Some(running) = current.as_mut() else { return Ok(false) };
+        let chunk_bytes = config.chunk_bytes as usize;
+        let datagram_bytes = HEADER_BYTES + chunk_bytes;
+        let most = landing.headers.len().min(RUN_BYTES / datagram_bytes).max(1);
+        let Some((first_psn, place)) = incoming.expected(most as u32) else { return self.receive_runs() };
+        let Some(chunks) = running.receive.bytes_mut().get_mut(place.clone()) else { return self.receive_runs() };
+        let headers = &mut landing.headers[..place.len().div_ceil(chunk_bytes)];
+        let mut there = Landing { headers, chunks, chunk_bytes, spare };
+        let Some(run) = sockets.receive_run(&mut there)? else { return Ok(false) };
+        let Landing { headers, chunks, spare, .. } = there;
+        let ends = run.bytes.div_ceil(run.datagram_bytes);
+        landing.is_single = ends == 1 && run.bytes == datagram_bytes;
+        // One datagram may be shorter, and so may the last of several.
+        let fits = run.datagram_bytes == datagram_bytes || (ends == 1 && run.bytes <= datagram_bytes);
+        let last_bytes = run.bytes - ends.saturating_sub(1) * run.datagram_bytes;
+        let is_expected = fits
+            && tap.is_none()
+            && ends <= headers.len()
+            && last_bytes >= HEADER_BYTES
+            && headers[..ends]
+                .iter()
+                .zip(first_psn..)
+                .all(|(header, psn)| codec.peek(header) == Some((running.operation, psn)));
+        if is_expected {
+            let lens = (0..ends).map(|at| (run.bytes - at * datagram_bytes).min(datagram_bytes) - HEADER_BYTES);
+            for (((header, chunk), psn), len) in
+                headers.iter().zip(chunks.chunks(chunk_bytes)).zip(first_psn..).zip(lens)
+            {
+                statistics.cqes += 1;
+                // Behind the end of a block its last chunk has the wrong length.
+                match codec.decode_parts(header, chunk.get(..len).unwrap_or(chunk)) {
+                    Ok(_) => count(statistics, true, incoming.placed(&running.pieces, psn, len)),
+                    Err(refused) => refuse(statistics, refused),
+                }
+            }
+            return Ok(true);
+        }
+        // Something else than was expected lies there, in pieces: it goes to its places by way of a copy of all.
+        let copy = &mut landing.copy;
+        copy.clear();
+        let parts = headers.iter().zip(chunks.chunks(chunk_bytes)).flat_map(|(header, chunk)| [&header[..], chunk]);
+        for part in parts.chain([&spare[..]]) {
+            let left = run.bytes - copy.len();
+            copy.extend_from_slice(&part[..part.len().min(left)]);
+        }
+        let mut deliver = |bytes: &[u8]| take(codec, bytes, incoming, statistics, Some(&mut *running));
+        for bytes in copy.chunks(run.datagram_bytes) {
+            match tap {
+                None => deliver(bytes),
+                Some(tap) => tap.take(bytes, &mut deliver),
+            }
+        }
+        Ok(true)
     }
 
     /// Tells roots how far their blocks have come.
@@ -169,13 +221,13 @@ pub(super) fn quiet_ps(running: &Running, incoming: &Incoming) -> Option<u64> {
     Some(watch.since_ps().saturating_add(QUIET_PS))
 }
 
-/// Takes a datagram, by `place` if it is one, and counts it.
+/// Takes a datagram to its place, and counts it.
 fn take(
     codec: &Codec,
     bytes: &[u8],
     incoming: &mut Incoming,
     statistics: &mut Statistics,
-    place: impl FnOnce(&mut Incoming, &mut Statistics, Datagram<'_>) -> Taken,
+    running: Option<&mut Running>,
 ) {
     if codec.is_own(bytes) {
         return;
@@ -185,12 +237,64 @@ fn take(
         Ok(datagram) => datagram,
         Err(refused) => return refuse(statistics, refused),
     };
-    let is_data = matches!(datagram.kind, Kind::Data { .. });
-    match place(incoming, statistics, datagram) {
-        Taken::New if is_data => statistics.accepted += 1,
-        Taken::New => {}
-        Taken::Duplicate => statistics.duplicates += u32::from(is_data) as u64,
+    let running = running.filter(|running| running.operation == datagram.operation);
+    let Some(Running { pieces, receive, .. }) = running else {
+        statistics.wrong_id += 1;
+        return;
+    };
+    match datagram.kind {
+        Kind::Data { psn } => {
+            count(statistics, true, incoming.take(pieces, (psn, datagram.chunk), receive.bytes_mut()));
+        }
+        Kind::End { chunks } => count(statistics, false, incoming.ended(pieces, datagram.rank, chunks)),
+        Kind::Acknowledgement { .. } => statistics.unexpected_opcode += 1,
+    }
+}
+
+/// Counts what has become of a datagram.
+fn count(statistics: &mut Statistics, is_data: bool, taken: Taken) {
+    match taken {
+        Taken::New => statistics.accepted += u64::from(is_data),
+        Taken::Duplicate => statistics.duplicates += 1,
         Taken::OutOfRange => statistics.out_of_range += 1,
         Taken::WrongLength => statistics.wrong_length += 1,
+    }
+}
+
+/// Room for runs that are received in place.
+pub(super) struct Landings {
+    headers: Vec<[u8; HEADER_BYTES]>,
+    copy: Vec<u8>,
+    /// The last run was one datagram.
+    is_single: bool,
+    /// Looks without runs of several datagrams.
+    singles: u32,
+}
+
+/// Datagrams that come one by one are taken many at a time, for so many looks before the next try.
+const SINGLE_LOOKS: u32 = 64;
+
+impl Landings {
+    pub(super) fn new() -> Self {
+        Self {
+            headers: vec![[0; HEADER_BYTES]; LANDING_CHUNKS],
+            copy: Vec::with_capacity(RUN_BYTES),
+            is_single: false,
+            singles: 0,
+        }
+    }
+
+    /// Whether runs come, and it is known what of.
+    fn is_worth_it(&mut self, incoming: &Incoming) -> bool {
+        if self.is_single {
+            (self.is_single, self.singles) = (false, SINGLE_LOOKS);
+        }
+        self.singles == 0 && incoming.came() > 0 && incoming.remaining() > 0
+    }
+
+    /// A look without landing has brought so many datagrams.
+    fn came(&mut self, datagrams: usize) {
+        // More than there are runs in a look.
+        self.singles = if datagrams > RUNS { 0 } else { self.singles.saturating_sub(1) };
     }
 }
