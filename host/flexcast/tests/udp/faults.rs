@@ -19,6 +19,20 @@ pub(crate) fn nothing_comes() -> MakeTap {
     Arc::new(|_, _| Box::new(Nothing))
 }
 
+/// No acknowledgement arrives.
+pub(crate) fn no_acknowledgements() -> MakeTap {
+    struct Data;
+    impl Tap for Data {
+        fn take(&mut self, datagram: &[u8], deliver: &mut dyn FnMut(&[u8])) {
+            // The kind of a datagram is its second byte.
+            if datagram.get(1) != Some(&3) {
+                deliver(datagram);
+            }
+        }
+    }
+    Arc::new(|_, _| Box::new(Data))
+}
+
 /// Drops, doubles, changes, delays and forges datagrams, as a seed says.
 struct Faults {
     state: u64,

@@ -131,6 +131,21 @@ fn without_multicast_everything_comes_from_the_neighbour() {
 }
 
 #[test]
+fn acknowledgements_that_never_come_only_slow_a_root_down() {
+    // More chunks than any window.
+    const BYTES: usize = 300_000;
+    let options = options().tap(faults::no_acknowledgements());
+    Group::new(3, options, |config| config.chunk_bytes(64).chains(1)).run(|communicator, rank| {
+        let card = communicator.card().clone();
+        let mut send = card.buffer(BYTES).unwrap();
+        send.write(0, &block(rank, BYTES)).unwrap();
+        let request = communicator.allgather(send, card.buffer(3 * BYTES).unwrap()).unwrap();
+        let done = communicator.wait(request).unwrap();
+        (0..3).for_each(|other| check(&done.receive, other as usize * BYTES, &block(other, BYTES)));
+    });
+}
+
+#[test]
 fn whoever_calls_something_else_or_leaves_is_named_and_buffers_come_back() {
     Group::new(3, options(), |config| config).run(|communicator, rank| {
         let card = communicator.card().clone();

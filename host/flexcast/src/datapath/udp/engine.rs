@@ -387,9 +387,11 @@ impl Engine {
             self.conversation.notify(now_ps, Notice::CutOff { lost });
             moved = true;
         }
-        let flows =
-            running.stalled_ps(self.stall).is_some_and(|_| self.incoming.remaining() > 0) || running.sending.is_some();
-        let flows = flows && running.stalled_ps(self.stall).is_none_or(|stalled_ps| now_ps < stalled_ps);
+        // Neither a stream that comes nor one that goes is too slow as long as it moves.
+        let comes = self.incoming.remaining() > 0
+            && running.stalled_ps(self.stall).is_some_and(|stalled_ps| now_ps < stalled_ps);
+        let goes = running.sending.is_some_and(|sending| now_ps.saturating_sub(sending.moved_ps) < send::STUCK_PS);
+        let flows = comes || goes;
         let due = now_ps >= running.deadline_ps;
         let told_ps = if flows { now_ps.min(running.deadline_ps.saturating_sub(1)) } else { now_ps };
         self.conversation.notify(told_ps, Notice::Time);
@@ -513,7 +515,11 @@ impl Datapath for Engine {
         let stalled_ps =
             running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0 && running.state.is_active());
         let quiet_ps = receive::quiet_ps(running, &self.incoming);
-        let window_ps = running.sending.as_ref().and_then(|_| self.window.deadline_ps());
+        // What has room is sent at once.
+        let window_ps = running.sending.as_ref().map(|sending| match self.window.room(sending.sent) {
+            0 => self.window.deadline_ps().unwrap_or(u64::MAX),
+            _ => sending.full_ps.map_or(0, |full_ps| full_ps.saturating_add(send::FULL_PS)),
+        });
         let own_ps = stalled_ps.unwrap_or(running.deadline_ps);
         [Some(own_ps), quiet_ps, window_ps].into_iter().flatten().min()
     }

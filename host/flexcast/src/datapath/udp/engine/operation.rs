@@ -46,6 +46,10 @@ pub(super) struct Sending {
     pub(super) chunks: u32,
     /// Chunks that the system has.
     pub(super) sent: u32,
+    /// When it last took any.
+    pub(super) moved_ps: u64,
+    /// When the system would take no more.
+    pub(super) full_ps: Option<u64>,
 }
 
 /// How far the reads of a group of pieces are.

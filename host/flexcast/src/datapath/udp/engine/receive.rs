@@ -61,7 +61,8 @@ impl Engine {
     fn receive_runs(&mut self) -> Result<bool> {
         let Self { sockets, codec, incoming, statistics, current, tap, landing, .. } = self;
         let mut running = current.as_mut().filter(|running| running.algorithm == Algorithm::Multicast);
-        let mut deliver = |bytes: &[u8]| take(codec, bytes, incoming, statistics, running.as_deref_mut());
+        let mut past = None;
+        let mut deliver = |bytes: &[u8]| take(codec, bytes, incoming, statistics, running.as_deref_mut(), &mut past);
         let mut datagrams = 0;
         let came = match tap {
             None => sockets.receive(&mut |bytes| {
@@ -71,6 +72,7 @@ impl Engine {
             Some(tap) => sockets.receive(&mut |bytes| tap.take(bytes, &mut deliver))?,
         };
         landing.came(datagrams);
+        self.tell_past(past)?;
         Ok(came)
     }
 
@@ -123,14 +125,25 @@ impl Engine {
             let left = run.bytes - copy.len();
             copy.extend_from_slice(&part[..part.len().min(left)]);
         }
-        let mut deliver = |bytes: &[u8]| take(codec, bytes, incoming, statistics, Some(&mut *running));
+        let mut past = None;
+        let mut deliver = |bytes: &[u8]| take(codec, bytes, incoming, statistics, Some(&mut *running), &mut past);
         for bytes in copy.chunks(run.datagram_bytes) {
             match tap {
                 None => deliver(bytes),
                 Some(tap) => tap.take(bytes, &mut deliver),
             }
         }
+        self.tell_past(past)?;
         Ok(true)
+    }
+
+    /// A root sends in an operation that is over here, since the rest of its block was read: it need not wait for this rank.
+    fn tell_past(&mut self, past: Option<(u32, u32)>) -> Result<()> {
+        let Some((root, operation)) = past else { return Ok(()) };
+        let Some(address) = self.peers.get(root as usize) else { return Ok(()) };
+        let mut bytes = [0; 64];
+        let len = self.codec.encode(operation, Kind::Acknowledgement { chunks: u32::MAX }, &[], &mut bytes);
+        self.sockets.send_to(*address, &bytes[..len]).map(drop)
     }
 
     /// Tells roots how far their blocks have come.
@@ -228,6 +241,7 @@ fn take(
     incoming: &mut Incoming,
     statistics: &mut Statistics,
     running: Option<&mut Running>,
+    past: &mut Option<(u32, u32)>,
 ) {
     if codec.is_own(bytes) {
         return;
@@ -240,6 +254,9 @@ fn take(
     let running = running.filter(|running| running.operation == datagram.operation);
     let Some(Running { pieces, receive, .. }) = running else {
         statistics.wrong_id += 1;
+        if matches!(datagram.kind, Kind::Data { .. }) {
+            *past = Some((datagram.rank, datagram.operation));
+        }
         return;
     };
     match datagram.kind {

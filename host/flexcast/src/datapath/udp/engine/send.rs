@@ -8,9 +8,13 @@ use crate::error::Result;
 use crate::protocol::driver::Notice;
 
 /// Most chunks of a root that are under way: what is taken from the cache, not from memory.
-pub(super) const MOST_WINDOW_CHUNKS: u32 = 1024;
+pub(super) const MOST_WINDOW_CHUNKS: u32 = 2048;
 /// Runs that are sent before what has come is taken.
 const MOST_RUNS: u32 = 4;
+/// How long a full send buffer is left alone.
+pub(super) const FULL_PS: u64 = 500_000_000;
+/// How long a root may send nothing before the operation's bound counts: longer than any wait for an acknowledgement.
+pub(super) const STUCK_PS: u64 = 200_000_000_000;
 /// How often the end of a block is told: a lost one costs the wait for a stall.
 const ENDS: u32 = 2;
 
@@ -22,7 +26,8 @@ impl Engine {
         let mut table = Vec::new();
         let psns = running.plan.sent_psns(Self::stream(), &mut table).unwrap_or((0, 0));
         debug_assert!(psns.1 == 0 || running.plan.block(own).bytes > 0);
-        running.sending = Some(Sending { first_psn: psns.0 as u32, chunks: psns.1 as u32, sent: 0 });
+        let (first_psn, chunks) = (psns.0 as u32, psns.1 as u32);
+        running.sending = Some(Sending { first_psn, chunks, sent: 0, moved_ps: now_ps, full_ps: None });
         running.report.phases.0.sending_ps = Some(now_ps);
     }
 
@@ -38,6 +43,7 @@ impl Engine {
         let chunk_bytes = config.chunk_bytes as usize;
         let datagram_bytes = HEADER_BYTES + chunk_bytes;
         let mut moved = false;
+        sending.full_ps = None;
         for _ in 0..MOST_RUNS {
             let room = window.room(sending.sent).min(sending.chunks - sending.sent);
             if room == 0 {
@@ -54,12 +60,13 @@ impl Engine {
             match sockets.multicast(&run[..len], datagram_bytes)? {
                 Sent::All | Sent::Lost => {
                     sending.sent += count;
+                    sending.moved_ps = now_ps;
                     report.posted += u64::from(count);
                     moved = true;
                 }
                 Sent::Single => moved = true,
                 Sent::Full => {
-                    moved = true;
+                    sending.full_ps = Some(now_ps);
                     break;
                 }
             }
