@@ -1,13 +1,18 @@
 //! Faults of the network, made where datagrams come in.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use flexcast::{MakeTap, Tap};
 
-/// Seeds of the test of faults.
-pub(crate) fn seeds() -> u64 {
-    if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 12 } else { 60 }
+/// Seeds of the test of faults: `FLEXCAST_FAULT_SEEDS` (`first..end`), or a few.
+pub(crate) fn seeds() -> Range<u64> {
+    if let Ok(range) = std::env::var("FLEXCAST_FAULT_SEEDS") {
+        let (first, end) = range.split_once("..").expect("FLEXCAST_FAULT_SEEDS is first..end");
+        return first.parse().expect("a number")..end.parse().expect("a number");
+    }
+    0..if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 12 } else { 60 }
 }
 
 /// Nothing that is sent to a group or a rank arrives.

@@ -86,7 +86,9 @@ fn several_operations_and_communicators_run_side_by_side() {
 
 #[test]
 fn what_is_lost_changed_doubled_or_late_is_made_good() {
-    for seed in 0..faults::seeds() {
+    for seed in faults::seeds() {
+        // Where it fails, the last line names the seed.
+        eprintln!("seed {seed}");
         let tap = faults::make(seed);
         let ranks = 2 + (seed % 4) as u32;
         let chains = (seed / 4 % 3) as u32;

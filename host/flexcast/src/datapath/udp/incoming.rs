@@ -309,3 +309,134 @@ fn note(suspect: &mut PieceSet, pieces: &Pieces, rank: u32, chunks: u64, gap: st
         suspect.insert_range(first..last + 1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::plan::Kind;
+
+    const CHUNK_BYTES: u32 = 64;
+
+    fn plan(kind: Kind, own: u32, ranks: u32) -> Plan {
+        Plan::new(kind, own, ranks, CHUNK_BYTES, 1)
+    }
+
+    fn begun(plan: &Plan) -> Incoming {
+        let mut incoming = Incoming::default();
+        incoming.restart(plan, &plan.pieces(), CHUNK_BYTES).unwrap();
+        incoming
+    }
+
+    /// The chunk with a sequence number, as its root sends it: every byte is its place.
+    fn chunk(incoming: &Incoming, psn: u32) -> Vec<u8> {
+        incoming.locate(psn).map_or_else(Vec::new, |place| place.range.map(|at| at as u8).collect())
+    }
+
+    #[test]
+    fn a_gap_is_lost_once_others_are_a_window_ahead_or_nothing_more_comes() {
+        let plan = plan(Kind::Broadcast { root: 0, bytes: 100 * 64 }, 1, 2);
+        let pieces = plan.pieces();
+        let mut incoming = begun(&plan);
+        let mut receive = vec![0; 100 * 64];
+        for psn in (0..10).chain(12..10 + FIRST_REORDER_CHUNKS) {
+            let bytes = chunk(&incoming, psn);
+            assert_eq!(incoming.take(&pieces, (psn, &bytes), &mut receive), Taken::New);
+        }
+        assert!(incoming.is_suspicious());
+        assert!(incoming.take_lost(&pieces, false).is_empty(), "it may still come");
+        let bytes = chunk(&incoming, 27);
+        incoming.take(&pieces, (27, &bytes), &mut receive);
+        assert_eq!(incoming.take_lost(&pieces, false).iter().collect::<Vec<_>>(), [10, 11]);
+        assert!(incoming.take_lost(&pieces, false).is_empty(), "each is told once");
+        let lost = [10, 11].into_iter().collect();
+        assert_eq!(incoming.missing(&plan, &pieces, &lost).unwrap().bytes(), 128);
+        // One that was given up comes after all: the network reorders, and the window grows.
+        let bytes = chunk(&incoming, 10);
+        assert_eq!(incoming.take(&pieces, (10, &bytes), &mut receive), Taken::New);
+        assert_eq!(incoming.reorder_chunks, 2 * FIRST_REORDER_CHUNKS);
+        // Behind the end nothing comes.
+        assert_eq!(incoming.ended(&pieces, 0, 99), Taken::WrongLength);
+        assert_eq!(incoming.ended(&pieces, 0, 100), Taken::New);
+        assert!(incoming.is_over());
+        assert_eq!(incoming.take_lost(&pieces, true).len(), 73);
+    }
+
+    #[test]
+    fn chunks_are_acknowledged_in_steps_and_expected_behind_the_latest() {
+        let plan = plan(Kind::Allgather { bytes: 10 * 64 - 5 }, 1, 3);
+        let pieces = plan.pieces();
+        let mut incoming = begun(&plan);
+        let mut receive = vec![0; 3 * (10 * 64 - 5)];
+        assert_eq!(incoming.expected(4), Some((0, 0..256)));
+        for psn in 20..24 {
+            let bytes = chunk(&incoming, psn);
+            incoming.take(&pieces, (psn, &bytes), &mut receive);
+        }
+        let at = 2 * (10 * 64 - 5);
+        assert_eq!(incoming.expected(64), Some((24, at + 4 * 64..at + 10 * 64 - 5)));
+        let mut told = Vec::new();
+        incoming.acknowledgements(4, |rank, chunks| told.push((rank, chunks)));
+        incoming.acknowledgements(4, |rank, chunks| told.push((rank, chunks)));
+        assert_eq!(told, [(2, 4)]);
+        // The own block does not come.
+        assert_eq!(incoming.take(&pieces, (10, &[0; 64]), &mut receive), Taken::OutOfRange);
+        assert_eq!(incoming.take(&pieces, (30, &[0; 64]), &mut receive), Taken::OutOfRange);
+        assert_eq!(incoming.take(&pieces, (29, &[0; 64]), &mut receive), Taken::WrongLength);
+        assert_eq!(incoming.placed(&pieces, 24, 64), Taken::New);
+        assert_eq!(incoming.placed(&pieces, 24, 64), Taken::Duplicate);
+        assert_eq!(incoming.placed(&pieces, 29, 64), Taken::WrongLength);
+    }
+
+    proptest! {
+        #[test]
+        fn what_came_is_in_its_place_and_the_rest_is_lost(
+            counts in proptest::collection::vec(0u64..700, 1..6), own in 0u32..6, dropped in 0u32..60, seed: u64,
+        ) {
+            let ranks = counts.len() as u32;
+            let plan = plan(Kind::Allgatherv { bytes: counts.clone() }, own % ranks, ranks);
+            let pieces = plan.pieces();
+            let mut incoming = begun(&plan);
+            let total: u64 = counts.iter().sum();
+            let mut receive = vec![0xEE; total as usize];
+            let mut state = seed | 1;
+            let mut draw = |below: u64| {
+                state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+                (state >> 33) % below.max(1)
+            };
+            let psns: Vec<u32> = (0..total as u32 + 8).filter(|psn| incoming.locate(*psn).is_some()).collect();
+            let mut came = std::collections::BTreeSet::new();
+            let mut order: Vec<u32> = psns.iter().copied().filter(|_| draw(100) >= u64::from(dropped)).collect();
+            // Neighbours change places now and then, and some come twice.
+            for at in 1..order.len() {
+                if draw(4) == 0 {
+                    order.swap(at - 1, at);
+                }
+            }
+            for psn in order {
+                let bytes = chunk(&incoming, psn);
+                prop_assert_eq!(incoming.take(&pieces, (psn, &bytes), &mut receive), Taken::New);
+                came.insert(psn);
+                if draw(5) == 0 {
+                    prop_assert_eq!(incoming.take(&pieces, (psn, &bytes), &mut receive), Taken::Duplicate);
+                }
+            }
+            prop_assert_eq!(incoming.remaining(), (psns.len() - came.len()) as u64);
+            for rank in plan.root_ranks() {
+                let chunks = plan.block(rank).bytes.div_ceil(u64::from(CHUNK_BYTES)) as u32;
+                prop_assert_eq!(incoming.ended(&pieces, rank, chunks), Taken::New);
+            }
+            let (lost, whole) = (incoming.take_lost(&pieces, true), incoming.take_whole());
+            let missing = incoming.missing(&plan, &pieces, &lost).unwrap();
+            prop_assert_eq!(missing.len() as u64, incoming.remaining());
+            prop_assert!(lost.and(&whole).is_empty());
+            prop_assert_eq!(incoming.give_up(&pieces), lost);
+            for psn in psns {
+                let place = incoming.locate(psn).unwrap().range;
+                let expected = |at: usize| if came.contains(&psn) { at as u8 } else { 0xEE };
+                prop_assert!(place.into_iter().all(|at| receive[at] == expected(at)));
+            }
+        }
+    }
+}
