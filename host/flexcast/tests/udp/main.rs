@@ -133,6 +133,26 @@ fn without_multicast_everything_comes_from_the_neighbour() {
 }
 
 #[test]
+fn giving_up_too_early_costs_time_and_no_bytes() {
+    // What is on its way counts as lost at once: it comes twice, by multicast and from the neighbour.
+    let hasty = |config: Config| {
+        let overheads = flexcast::Overheads { cutoff_slack: Duration::from_nanos(100), ..config.overheads };
+        config.overheads(overheads).chunk_bytes(1000).chains(4)
+    };
+    Group::new(4, options(), hasty).run(|communicator, rank| {
+        let card = communicator.card().clone();
+        for turn in 0..60 {
+            let bytes = 200_000;
+            let mut send = card.buffer(bytes).unwrap();
+            send.write(0, &block(rank + turn, bytes)).unwrap();
+            let request = communicator.allgather(send, card.buffer(4 * bytes).unwrap()).unwrap();
+            let done = communicator.wait(request).unwrap();
+            (0..4).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
+        }
+    });
+}
+
+#[test]
 fn acknowledgements_that_never_come_only_slow_a_root_down() {
     // More chunks than any window.
     const BYTES: usize = 300_000;

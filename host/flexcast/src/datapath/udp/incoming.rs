@@ -76,6 +76,8 @@ pub(super) struct Incoming {
     /// Pieces with holes that have not been given up.
     suspect: PieceSet,
     reorder_chunks: u32,
+    /// All that has not come has been given up.
+    given_up: bool,
 }
 
 impl Incoming {
@@ -115,7 +117,7 @@ impl Incoming {
                 }
             }
         }
-        self.came = 0;
+        (self.came, self.given_up) = (0, false);
         self.reorder_chunks = self.reorder_chunks.max(FIRST_REORDER_CHUNKS);
         Ok(())
     }
@@ -144,9 +146,10 @@ impl Incoming {
     }
 
     /// Where the next chunks are expected: those behind the latest one. The sequence number of the first, and their part of the receive buffer. None of them
-    /// is there.
+    /// is there, nor is any read of the neighbour: what comes there instead may be anything. So none are expected once all have been given up.
     pub(super) fn expected(&self, most: u32) -> Option<(u32, Range<usize>)> {
-        let root = self.roots.get(self.latest).filter(|root| root.seen < root.chunks && root.rank != self.own)?;
+        let goes_on = |root: &&Root| root.seen < root.chunks && root.rank != self.own && !self.given_up;
+        let root = self.roots.get(self.latest).filter(goes_on)?;
         let end = root.chunks.min(root.seen + most);
         Some((root.first_psn + root.seen, self.range(root, root.seen..end)))
     }
@@ -269,6 +272,7 @@ impl Incoming {
         let incomplete: PieceSet = pieces.all().iter().filter(|piece| self.lacking[*piece as usize] > 0).collect();
         self.suspect = PieceSet::EMPTY;
         self.lost = self.lost.or(&incomplete);
+        self.given_up = true;
         incomplete
     }
 
@@ -387,6 +391,10 @@ mod tests {
         assert_eq!(incoming.placed(&pieces, 24, 64), Taken::New);
         assert_eq!(incoming.placed(&pieces, 24, 64), Taken::Duplicate);
         assert_eq!(incoming.placed(&pieces, 29, 64), Taken::WrongLength);
+        // What is read of the neighbour is not overwritten.
+        assert!(incoming.expected(64).is_some());
+        assert!(!incoming.give_up(&pieces).is_empty());
+        assert_eq!(incoming.expected(64), None);
     }
 
     proptest! {
