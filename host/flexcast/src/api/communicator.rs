@@ -26,6 +26,9 @@ use crate::error::{Error, Result};
 /// Longest that a waiting thread sleeps before it looks by itself: whether the progress thread is still there, and at the clock.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// Longest sleep of a progress thread whose communicator has nothing under way, and that is woken when it has.
+const IDLE: Duration = Duration::from_secs(1);
+
 /// Ranks that broadcast and gather among one another.
 ///
 /// Without a progress thread ([`Config::progress_thread`]) nothing happens by itself: [`Communicator::progress`], or a test or wait that calls it,
@@ -97,10 +100,21 @@ impl Shared {
             std::thread::yield_now();
             return;
         }
+        self.waiter.wait(self.next().min(LOOK));
+    }
+
+    /// How long nothing need be looked at.
+    fn next(&self) -> Duration {
         let left_ps =
             |datapath: &mut dyn Datapath| datapath.deadline_ps().map(|due_ps| due_ps.saturating_sub(datapath.now_ps()));
-        let most = self.with(left_ps).map_or(LOOK, |left_ps| duration(left_ps).min(LOOK));
-        self.waiter.wait(most);
+        self.with(left_ps).map_or(IDLE, duration)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The progress thread ends.
+        self.waiter.wake();
     }
 }
 

@@ -121,10 +121,12 @@ fn drive(shared: &Weak<Shared>, signal: &Signal) {
             }
             if shared.waiter.blocks() {
                 // Sockets, posts and the end of the communicator wake it.
+                let (waiter, most) = (Arc::clone(&shared.waiter), shared.next());
+                drop(shared);
                 if !signal.sleep(Duration::ZERO) {
                     return;
                 }
-                shared.wait();
+                waiter.wait(most);
                 continue;
             }
             if idle {
