@@ -60,7 +60,9 @@ class Bench:
 
     def run(self):
         if self.op == "allgather":
-            dist.all_gather_into_tensor(self.received, self.buffer)
+            # The older name and the newer one.
+            gather = getattr(dist, "all_gather_into_tensor", None) or dist.all_gather_single
+            gather(self.received, self.buffer)
         elif self.op == "bcast":
             dist.broadcast(self.buffer, 0)
         elif self.op == "allreduce":

@@ -356,7 +356,65 @@ fn settings(spec: &CompareSpec, versions: BTreeMap<&'static str, String>) -> Set
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        spec: CompareSpec,
+    }
+
+    /// A program in the place of the command-line tool: each operation ends in another way.
+    const PROGRAM: &str = "#!/bin/sh\n\
+        [ \"$1 $2 $4 $6\" = 'perf --op --sizes --repetitions' ] || { echo \"error: $*\" >&2; exit 1; }\n\
+        [ \"$MASTER_ADDR $WORLD_SIZE $FLEXCAST_DATAPATH\" = '10.77.0.1 2 udp' ] || { echo error: variables >&2; exit 1; }\n\
+        grep -q eth0: /proc/self/net/dev || { echo error: no interface >&2; exit 1; }\n\
+        case $3 in\n\
+        broadcast) echo 'error: rank '$RANK' has no route' >&2; exit 1 ;;\n\
+        alltoall) setsid sleep 60 & echo $! > \"${0%/*}/pid\"; exec sleep 60 ;;\n\
+        *) [ $RANK = 0 ] && echo '{\"rows\":[{\"op\":\"'$3'\",\"ranks\":2,\"bytes\":'$5',\"median_us\":7,\"p95_us\":8,\"repetitions\":'$7'}]}'; exit 0 ;;\n\
+        esac\n";
+
+    /// Where namespaces are permitted.
+    #[test]
+    fn a_run_among_namespaces_has_rows_and_problems_and_leaves_nothing() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("flexcast");
+        std::fs::write(&program, PROGRAM).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let words = "run --ranks 2 --sizes 64,1024 --systems flexcast --ops allgather,bcast,alltoall --limit 1";
+        let spec = Line::try_parse_from(words.split(' ')).map(|line| line.spec).unwrap();
+        let programs = Programs { flexcast: program, version: "1".to_owned(), folder: folder.path().to_owned() };
+        let comparison = match run(&spec, &programs, &AtomicBool::new(false), &mut |line| println!("{line}")) {
+            Ok(comparison) => comparison,
+            Err(error @ (CompareError::NotPermitted(_) | CompareError::Missing { .. })) => {
+                println!("skipped: {error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let rows: Vec<_> = comparison.rows.iter().map(|row| (row.op, row.ranks, row.bytes, row.median_us)).collect();
+        assert_eq!(rows, [(Op::Allgather, 2, 64, 7.0), (Op::Allgather, 2, 1024, 7.0)], "{:?}", comparison.problems);
+        assert!(comparison.rows.iter().all(|row| row.switch_bytes.is_some() && row.cpu_s.is_some()), "{rows:?}");
+        let problems: Vec<String> = comparison.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(problems.len(), 2, "{problems:?}");
+        let route =
+            problems[0].starts_with("flexcast: error: rank ") && problems[0].contains("(bcast among 2, from 64 B on)");
+        assert!(route && problems[1].contains("not ended after 1 s"), "{problems:?}");
+        let owner = format!("flexcast-compare-{}-", std::process::id());
+        let mut list = Command::new("ip");
+        list.args(["netns", "list"]);
+        let names = child::output(list, Duration::from_secs(20)).unwrap();
+        assert!(!names.contains(&owner), "{names}");
+        // A program that had left its process group was in a namespace all the same.
+        let pid = std::fs::read_to_string(folder.path().join("pid")).unwrap();
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        assert!(state.split(") ").nth(1).is_none_or(|rest| rest.starts_with('Z')), "{state}");
+    }
 
     #[test]
     fn what_repetitions_take_is_what_they_add() {
