@@ -9,9 +9,10 @@ fn root() -> PathBuf {
 }
 
 /// Documents whose commands a reader is to type.
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 8] = [
     "README.md",
     "docs/card.md",
+    "docs/compare.md",
     "docs/embed.md",
     "docs/observe.md",
     "docs/simulate.md",

@@ -168,7 +168,7 @@ fn message(said: &str) -> Option<String> {
     let lines = || said.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphanumeric));
     let is_reason = |line: &&str| {
         let lower = line.to_lowercase();
-        let words = ["error", "cannot", "failed", "not permitted", "denied", "rtnetlink"];
+        let words = ["error", "cannot", "failed", "not permitted", "denied", "rtnetlink", "signal: "];
         lower.starts_with("rank ") || words.iter().any(|word| lower.contains(word))
     };
     let line = lines().find(is_reason).or_else(|| lines().next_back())?;
@@ -282,6 +282,8 @@ mod tests {
         let said =
             "-----\nWARNING: x\nrank 2: the received bytes are not those sent\n-----\nMPI_ABORT was invoked\n----\n";
         assert_eq!(message(said).as_deref(), Some("rank 2: the received bytes are not those sent"));
+        let signal = "[vm:1] *** Process received signal ***\n[vm:1] Signal: Segmentation fault (11)\n[vm:1] *** End of error message ***\n";
+        assert_eq!(message(signal).as_deref(), Some("[vm:1] Signal: Segmentation fault (11)"));
         assert_eq!(message("one\ntwo\n---\n").as_deref(), Some("two"));
         assert_eq!(message("---\n"), None);
     }

@@ -113,9 +113,14 @@ pub fn command(mpi: &Mpi, network: &Network, task: &Task, work: &Path) -> Result
         let written = std::fs::write(&path, text).and_then(|()| std::fs::set_permissions(&path, permissions));
         written.map(|()| path.clone()).map_err(|source| CompareError::File { path, source })
     };
-    let agent = file("agent.sh", &agent(network), 0o755)?;
+    let agent = file("agent.sh", &agent(network, work), 0o755)?;
+    for rank in 0..network.ranks() {
+        let path = temporary(work, rank);
+        std::fs::create_dir_all(&path).map_err(|source| CompareError::File { path, source })?;
+    }
     let ranks = network.ranks().to_string();
     let mut command = network.on(0, &mpi.starter);
+    command.env("TMPDIR", temporary(work, 0));
     if mpi.system == System::Mpich {
         let hosts = file("hosts.mpich", &hosts(network, ":1"), 0o644)?;
         command.arg("-f").arg(hosts).args(["-launcher", "ssh", "-launcher-exec"]).arg(agent);
@@ -148,11 +153,18 @@ fn hosts(network: &Network, slots: &str) -> String {
     (0..network.ranks()).map(|rank| format!("{}{slots}\n", network.address(rank))).collect()
 }
 
+/// Folder of a host's temporary files: daemons of Open MPI believe to be alone on their host, and would share one.
+fn temporary(work: &Path, rank: u32) -> PathBuf {
+    work.join(format!("tmp-{rank}"))
+}
+
 /// A program in the place of ssh: options, an address, a command. The last number of the address less one is the rank.
-fn agent(network: &Network) -> String {
+fn agent(network: &Network, work: &Path) -> String {
+    let (hosts, folder) = (network.host_prefix(), work.join("tmp-"));
     format!(
-        "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$1\nshift\nexec ip netns exec {}$((${{host##*.}} - 1)) sh -c \"$*\"\n",
-        network.host_prefix()
+        "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nrank=$((${{1##*.}} - 1))\nshift\n\
+         TMPDIR='{}'$rank\nexport TMPDIR\nexec ip netns exec {hosts}$rank sh -c \"$*\"\n",
+        folder.display()
     )
 }
 

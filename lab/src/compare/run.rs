@@ -181,6 +181,10 @@ impl Runner<'_> {
         systems.dedup();
         let mut found = Vec::new();
         for system in systems {
+            // Compilers and imports take seconds.
+            if self.interrupted().is_err() {
+                break;
+            }
             let ready = match system {
                 System::Flexcast => Ok(Ready::Flexcast),
                 System::OpenMpi | System::Mpich => {
