@@ -34,6 +34,9 @@ pub struct PerfRow {
     pub repetitions: u32,
     /// Processor time of all ranks per operation, where it is told.
     pub cpu_s: Option<f64>,
+    /// Buffers that were not as they should be.
+    #[serde(default)]
+    pub errors: u64,
 }
 
 /// The processes of all ranks.
@@ -80,6 +83,9 @@ pub fn row(printed: &str, op: Op, ranks: u32, bytes: u64) -> Result<Row, String>
     let row = row.ok_or_else(|| {
         format!("`flexcast perf` has printed no row of {} among {ranks} with {bytes} bytes", op_name(op))
     })?;
+    if row.errors > 0 {
+        return Err(format!("{} buffers were not as they should be: this is a bug of Flexcast", row.errors));
+    }
     if ![row.median_us, row.p95_us].iter().all(|time| time.is_finite() && *time >= 0.0) {
         return Err(format!(
             "`flexcast perf` has printed times that cannot be: {} and {} us",
@@ -162,6 +168,8 @@ mod tests {
         let wrong = row("{\"rows\":[{\"op\":\"allgather\"}]}", Op::Allgather, 2, 8).unwrap_err();
         assert!(wrong.contains("not as expected") && wrong.contains("build both from one source"), "{wrong}");
         assert!(row("", Op::Allgather, 2, 8).is_err());
+        let differing = "{\"rows\":[{\"op\":\"allgather\",\"ranks\":2,\"bytes\":8,\"median_us\":1,\"p95_us\":2,\"repetitions\":2,\"errors\":3}]}";
+        assert!(row(differing, Op::Allgather, 2, 8).unwrap_err().starts_with("3 buffers were not"));
         let negative = "{\"rows\":[{\"op\":\"allgather\",\"ranks\":2,\"bytes\":8,\"median_us\":-1,\"p95_us\":2,\"repetitions\":2}]}";
         assert!(row(negative, Op::Allgather, 2, 8).unwrap_err().contains("cannot be"));
     }

@@ -47,9 +47,13 @@ class Bench:
         start = (sender * 1031 + receiver * 257 + repetition * 17) % SHIFTS
         return self.pattern[start : start + size]
 
+    def root_of(self, repetition):
+        """Roots take turns, so that no repetition is under way before the last one is over."""
+        return repetition % self.ranks
+
     def fill(self, repetition):
         block = self.size // self.ranks
-        if self.op == "allgather" or (self.op == "bcast" and self.rank == 0):
+        if self.op == "allgather" or (self.op == "bcast" and self.rank == self.root_of(repetition)):
             self.buffer.copy_(self.bytes_of(self.rank, 0, repetition, self.size))
         elif self.op == "allreduce":
             self.buffer.copy_(self.bytes_of(self.rank, 0, repetition, self.size // 4))
@@ -58,13 +62,13 @@ class Bench:
                 own = self.buffer[receiver * block : (receiver + 1) * block]
                 own.copy_(self.bytes_of(self.rank, receiver, repetition, block))
 
-    def run(self):
+    def run(self, repetition):
         if self.op == "allgather":
             # The older name and the newer one.
             gather = getattr(dist, "all_gather_into_tensor", None) or dist.all_gather_single
             gather(self.received, self.buffer)
         elif self.op == "bcast":
-            dist.broadcast(self.buffer, 0)
+            dist.broadcast(self.buffer, self.root_of(repetition))
         elif self.op == "allreduce":
             dist.all_reduce(self.buffer)
         else:
@@ -73,7 +77,7 @@ class Bench:
     def check(self, repetition):
         block = self.size // self.ranks
         if self.op == "bcast":
-            right = torch.equal(self.buffer, self.bytes_of(0, 0, repetition, self.size))
+            right = torch.equal(self.buffer, self.bytes_of(self.root_of(repetition), 0, repetition, self.size))
         elif self.op == "allreduce":
             # Sums of small whole numbers, which are exact in any order.
             parts = [self.bytes_of(sender, 0, repetition, self.size // 4) for sender in range(self.ranks)]
@@ -98,7 +102,7 @@ def measure(op, size, repetitions, warm_up, interface):
             before = count_bytes(interface)
         dist.barrier()
         cpu_before, begin = time.process_time(), time.perf_counter()
-        bench.run()
+        bench.run(repetition)
         end, cpu_after = time.perf_counter(), time.process_time()
         bench.check(repetition)
         if repetition >= warm_up:

@@ -67,7 +67,7 @@ impl System {
 pub enum Op {
     /// Sizes are what each rank contributes.
     Allgather,
-    /// Sizes are the whole buffer; rank 0 is the root.
+    /// Sizes are the whole buffer; ranks take turns as root.
     Bcast,
     /// Sizes are the buffer of each rank; sums of single-precision numbers.
     Allreduce,

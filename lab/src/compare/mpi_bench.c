@@ -78,6 +78,12 @@ struct buffers {
     unsigned char *send, *receive;
 };
 
+/* Roots take turns, so that no repetition is under way before the last one is over. */
+static int root_of(int repetition)
+{
+    return repetition % ranks;
+}
+
 static void fill(enum op op, struct buffers *buffers, size_t bytes, int repetition)
 {
     float *values = (float *)buffers->send;
@@ -88,7 +94,7 @@ static void fill(enum op op, struct buffers *buffers, size_t bytes, int repetiti
         memcpy(buffers->send, own, bytes);
         break;
     case BCAST:
-        if (rank == 0)
+        if (rank == root_of(repetition))
             memcpy(buffers->receive, own, bytes);
         break;
     case ALLREDUCE:
@@ -102,7 +108,7 @@ static void fill(enum op op, struct buffers *buffers, size_t bytes, int repetiti
     }
 }
 
-static void run(enum op op, struct buffers *buffers, size_t bytes)
+static void run(enum op op, struct buffers *buffers, size_t bytes, int repetition)
 {
     int count = (int)bytes, block = (int)(bytes / (size_t)ranks);
     switch (op) {
@@ -110,7 +116,7 @@ static void run(enum op op, struct buffers *buffers, size_t bytes)
         MPI_Allgather(buffers->send, count, MPI_BYTE, buffers->receive, count, MPI_BYTE, MPI_COMM_WORLD);
         break;
     case BCAST:
-        MPI_Bcast(buffers->receive, count, MPI_BYTE, 0, MPI_COMM_WORLD);
+        MPI_Bcast(buffers->receive, count, MPI_BYTE, root_of(repetition), MPI_COMM_WORLD);
         break;
     case ALLREDUCE:
         MPI_Allreduce(buffers->send, buffers->receive, count / (int)sizeof(float), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
@@ -133,7 +139,7 @@ static void check(enum op op, const struct buffers *buffers, size_t bytes, int r
             right &= memcmp(own + (size_t)from * bytes, bytes_of(from, 0, repetition), bytes) == 0;
         break;
     case BCAST:
-        right = memcmp(own, bytes_of(0, 0, repetition), bytes) == 0;
+        right = memcmp(own, bytes_of(root_of(repetition), 0, repetition), bytes) == 0;
         break;
     case ALLREDUCE:
         /* Sums of small whole numbers, which are exact in any order. */
@@ -174,7 +180,7 @@ static void measure(enum op op, size_t bytes, int repetitions, int warm_up)
         }
         MPI_Barrier(MPI_COMM_WORLD);
         double cpu_before = cpu_seconds(), begin = MPI_Wtime();
-        run(op, &buffers, bytes);
+        run(op, &buffers, bytes, repetition + warm_up);
         double end = MPI_Wtime(), cpu_after = cpu_seconds();
         check(op, &buffers, bytes, repetition + warm_up);
         if (repetition >= 0) {

@@ -4,6 +4,7 @@
 //! which a packet was lost does not count. With offloads, packets leave and arrive as super-packets of up to 64 KiB, which cross links
 //! and bridge whole; without, one system call carries several packets.
 
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -163,22 +164,28 @@ impl Rank<'_> {
     fn measure(&mut self, bytes: usize) -> Result<Option<Sample>, BoundError> {
         let (warm_up, repetitions) = (self.args.warm_up, self.args.repetitions);
         let pattern = pattern(bytes + SHIFTS);
-        let senders = if self.args.op == Op::Allgather { self.peers.ranks } else { 1 };
-        let mut received = vec![0; senders * bytes];
+        let (op, ranks) = (self.args.op, self.peers.ranks);
+        // All, or the root; ranks take turns as root.
+        let senders_of = |repetition: usize| match op {
+            Op::Allgather => 0..ranks,
+            _ => repetition % ranks..repetition % ranks + 1,
+        };
+        let mut received = vec![0; senders_of(0).len() * bytes];
         let (mut times, mut cpu, mut before) = (Vec::with_capacity(repetitions), 0.0, Counters::default());
         for repetition in 0..warm_up + repetitions {
             let sent_by = |from: usize| &pattern[shift(from, repetition)..][..bytes];
-            let own = (self.peers.rank < senders).then(|| sent_by(self.peers.rank));
+            let senders = senders_of(repetition);
+            let own = senders.contains(&self.peers.rank).then(|| sent_by(self.peers.rank));
             if repetition == warm_up {
                 self.barrier()?;
                 before = self.counters()?;
             }
             self.barrier()?;
             let (cpu_before, begin) = (cpu_seconds(), Instant::now());
-            let complete = self.exchange(own, &mut received, senders, bytes)?;
+            let complete = self.exchange(own, &mut received, &senders, bytes)?;
             let (elapsed, cpu_after) = (begin.elapsed(), cpu_seconds());
             if complete {
-                self.check(&received, senders, bytes, &sent_by)?;
+                self.check(&received, &senders, bytes, &sent_by)?;
             }
             if repetition >= warm_up {
                 times.push(if complete { elapsed.as_secs_f64() * 1e6 } else { f64::INFINITY });
@@ -204,17 +211,17 @@ impl Rank<'_> {
         &mut self,
         own: Option<&[u8]>,
         received: &mut [u8],
-        senders: usize,
+        senders: &Range<usize>,
         bytes: usize,
     ) -> Result<bool, BoundError> {
         self.sequence += 1;
         let rank = self.peers.rank;
         if let Some(own) = own {
-            received[rank * bytes..][..bytes].copy_from_slice(own);
+            received[(rank - senders.start) * bytes..][..bytes].copy_from_slice(own);
         }
         let failed = |source| BoundError::Io { rank, what: "multicast", source };
         let own = own.unwrap_or_default();
-        let mut missing = (senders - usize::from(!own.is_empty())) * bytes;
+        let mut missing = (senders.len() - usize::from(!own.is_empty())) * bytes;
         let mut sent = 0;
         while sent < own.len() || missing > 0 {
             if sent < own.len() {
@@ -223,10 +230,12 @@ impl Rank<'_> {
             let mut quiet_since = None;
             while missing > 0 {
                 let taken = self.socket.receive(|sequence, from, offset, payload| {
-                    let fits =
-                        sequence == self.sequence && from < senders && from != rank && offset + payload.len() <= bytes;
+                    let fits = sequence == self.sequence
+                        && senders.contains(&from)
+                        && from != rank
+                        && offset + payload.len() <= bytes;
                     if fits {
-                        received[from * bytes + offset..][..payload.len()].copy_from_slice(payload);
+                        received[(from - senders.start) * bytes + offset..][..payload.len()].copy_from_slice(payload);
                     }
                     if fits { payload.len() } else { 0 }
                 });
@@ -248,12 +257,12 @@ impl Rank<'_> {
     fn check<'a>(
         &self,
         received: &[u8],
-        senders: usize,
+        senders: &Range<usize>,
         bytes: usize,
         sent_by: &dyn Fn(usize) -> &'a [u8],
     ) -> Result<(), BoundError> {
-        for from in 0..senders {
-            let (came, sent) = (&received[from * bytes..][..bytes], sent_by(from));
+        for (slot, from) in senders.clone().enumerate() {
+            let (came, sent) = (&received[slot * bytes..][..bytes], sent_by(from));
             if came != sent {
                 let at = came.iter().zip(sent).position(|(came, sent)| came != sent).unwrap_or_default();
                 return Err(BoundError::Differs { rank: self.peers.rank, from, at });
