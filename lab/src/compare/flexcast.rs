@@ -67,7 +67,7 @@ fn op_name(op: Op) -> &'static str {
     }
 }
 
-/// The row of one size among what was printed, bytes and processor time still open.
+/// The row of one size among what was printed, without the bytes that crossed the switch.
 ///
 /// # Errors
 /// What is wrong with what was printed.

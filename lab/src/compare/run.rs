@@ -6,7 +6,6 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nix::sys::resource::{UsageWho, getrusage};
 use serde::Serialize;
 
 use super::child::{self, ChildError, Group};
@@ -271,12 +270,12 @@ impl Runner<'_> {
     ) -> Result<Result<Whole, String>, CompareError> {
         let task = Task { op, sizes: vec![bytes], repetitions, warm_up: self.spec.warm_up };
         let commands = flexcast::commands(&self.programs.flexcast, network, &task, self.next_port());
-        let (before, cpu_before) = (network.counters()?, children_cpu_s());
+        let before = network.counters()?;
         let (printed, ended) = self.job(commands, network)?;
-        let (counters, cpu_s) = (network.counters()?.since(before), children_cpu_s() - cpu_before);
+        let counters = network.counters()?.since(before);
         let (received, sent) = (counters.received as f64, counters.sent as f64);
         Ok(match ended {
-            Ok(()) => Ok(Whole { printed, switch_bytes: received, port_bytes: received + sent, cpu_s }),
+            Ok(()) => Ok(Whole { printed, switch_bytes: received, port_bytes: received + sent }),
             // A program that has found wrong bytes prints what it has measured all the same.
             Err(error) if printed.is_empty() => Err(error.to_string()),
             Err(error) => Err(flexcast::row(&printed, op, network.ranks(), bytes).err().unwrap_or(error.to_string())),
@@ -320,27 +319,19 @@ impl Runner<'_> {
     }
 }
 
-/// What a whole run of `flexcast perf` has printed and taken.
+/// What a whole run of `flexcast perf` has printed and sent.
 struct Whole {
     printed: String,
     switch_bytes: f64,
     port_bytes: f64,
-    cpu_s: f64,
 }
 
-/// Bytes and processor time per operation: what all repetitions take beyond one.
+/// Bytes per operation: what all repetitions take beyond one.
 fn add_difference(row: &mut Row, full: &Whole, one: &Whole, repetitions: u32) {
     let more = f64::from(repetitions.max(2) - 1);
     let per_operation = |full: f64, one: f64| ((full - one) / more).max(0.0);
     row.switch_bytes = Some(per_operation(full.switch_bytes, one.switch_bytes).round());
     row.port_bytes = Some(per_operation(full.port_bytes, one.port_bytes).round());
-    row.cpu_s = row.cpu_s.or_else(|| Some(per_operation(full.cpu_s, one.cpu_s)));
-}
-
-/// Processor time of all children that have ended.
-fn children_cpu_s() -> f64 {
-    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
-    getrusage(UsageWho::RUSAGE_CHILDREN).map_or(0.0, |usage| seconds(usage.user_time()) + seconds(usage.system_time()))
 }
 
 fn settings(spec: &CompareSpec, versions: BTreeMap<&'static str, String>) -> Settings {
@@ -381,7 +372,7 @@ mod tests {
         case $3 in\n\
         broadcast) echo 'error: rank '$RANK' has no route' >&2; exit 1 ;;\n\
         alltoall) setsid sleep 60 & echo $! > \"${0%/*}/pid\"; exec sleep 60 ;;\n\
-        *) [ $RANK = 0 ] && echo '{\"rows\":[{\"op\":\"'$3'\",\"ranks\":2,\"bytes\":'$5',\"median_us\":7,\"p95_us\":8,\"repetitions\":'$7'}]}'; exit 0 ;;\n\
+        *) [ $RANK = 0 ] && echo '{\"rows\":[{\"op\":\"'$3'\",\"ranks\":2,\"bytes\":'$5',\"median_us\":7,\"p95_us\":8,\"repetitions\":'$7',\"cpu_s\":0.5}]}'; exit 0 ;;\n\
         esac\n";
 
     /// Where namespaces are permitted.
@@ -406,7 +397,7 @@ mod tests {
         };
         let rows: Vec<_> = comparison.rows.iter().map(|row| (row.op, row.ranks, row.bytes, row.median_us)).collect();
         assert_eq!(rows, [(Op::Allgather, 2, 64, 7.0), (Op::Allgather, 2, 1024, 7.0)], "{:?}", comparison.problems);
-        assert!(comparison.rows.iter().all(|row| row.switch_bytes.is_some() && row.cpu_s.is_some()), "{rows:?}");
+        assert!(comparison.rows.iter().all(|row| row.switch_bytes.is_some() && row.cpu_s == Some(0.5)), "{rows:?}");
         let problems: Vec<String> = comparison.problems.iter().map(ToString::to_string).collect();
         assert_eq!(problems.len(), 2, "{problems:?}");
         let route =
@@ -425,8 +416,7 @@ mod tests {
 
     #[test]
     fn what_repetitions_take_is_what_they_add() {
-        let whole =
-            |bytes: f64, cpu_s| Whole { printed: String::new(), switch_bytes: bytes, port_bytes: 2.0 * bytes, cpu_s };
+        let whole = |bytes: f64| Whole { printed: String::new(), switch_bytes: bytes, port_bytes: 2.0 * bytes };
         let mut row = Row {
             system: System::Flexcast,
             op: Op::Bcast,
@@ -438,16 +428,10 @@ mod tests {
             port_bytes: None,
             cpu_s: None,
         };
-        add_difference(&mut row, &whole(2000.0, 0.3), &whole(1000.0, 0.1), 11);
+        add_difference(&mut row, &whole(2000.0), &whole(1000.0), 11);
         assert_eq!((row.switch_bytes, row.port_bytes), (Some(100.0), Some(200.0)));
-        assert!(row.cpu_s.is_some_and(|cpu_s| (cpu_s - 0.02).abs() < 1e-9));
-        row.cpu_s = Some(7.0);
-        add_difference(&mut row, &whole(1.0, 0.0), &whole(2.0, 0.0), 2);
-        assert_eq!(
-            (row.switch_bytes, row.cpu_s),
-            (Some(0.0), Some(7.0)),
-            "what the program says of its processor time stands"
-        );
+        add_difference(&mut row, &whole(1.0), &whole(2.0), 2);
+        assert_eq!(row.switch_bytes, Some(0.0));
     }
 
     #[test]
