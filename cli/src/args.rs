@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::calibrate_args::CalibrateArgs;
+use crate::compare_args::CompareArgs;
 use crate::images_args::ImagesArgs;
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
 use crate::pair_args::PairArgs;
@@ -15,6 +16,7 @@ use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
 use crate::sim_args::{SimArgs, SoakArgs};
 use emu_config::BridgeTable;
+use flexcast_lab::compare::bound::{self, BoundArgs};
 use flexcast_lab::machine_args::MachineArgs;
 use flexcast_lab::options::whole;
 use flexcast_lab::tput::spec::TputSpec;
@@ -55,6 +57,11 @@ pub(crate) enum Command {
     /// Fit the timing model's one free number, hold the model against every published point that it was not fitted to, and say which
     /// verdicts hang on assumptions.
     Calibrate(CalibrateArgs),
+    /// Measure the collectives of Open MPI, MPICH, gloo and Flexcast among the same hosts: network namespaces at one bridge of this computer.
+    Compare(CompareArgs),
+    /// One rank of the bound of `flexcast compare`, which starts it.
+    #[command(name = bound::COMMAND, hide = true)]
+    MulticastBound(BoundArgs),
     /// Say what a link asks of the DPA: threads, staging, sequence numbers, cache, and the goodput to expect.
     Plan(PlanArgs),
     /// Run the experiments, compare them with what was published, and write one page with plots, tables and verdicts.

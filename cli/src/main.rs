@@ -7,6 +7,7 @@ mod args;
 mod calibrate_args;
 mod capture;
 mod commands;
+mod compare_args;
 mod images_args;
 mod inputs;
 mod look_args;

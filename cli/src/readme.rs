@@ -12,6 +12,7 @@ fn root() -> PathBuf {
 const DOCUMENTS: [&str; 8] = [
     "README.md",
     "docs/card.md",
+    "docs/compare.md",
     "docs/embed.md",
     "docs/ethernet.md",
     "docs/observe.md",

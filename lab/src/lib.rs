@@ -1,10 +1,12 @@
-//! Laboratory: simulation of collectives, calibration of the timing model, the evaluation, random soak runs, cost models.
+//! Laboratory: simulation of collectives, calibration of the timing model, the evaluation, random soak runs, cost models, and the
+//! comparison with other collective libraries.
 //!
 //! It uses the product and the emulated card; neither knows it.
 
 pub mod accesses;
 pub mod calibrate;
 pub mod capacity;
+pub mod compare;
 pub mod concurrent;
 pub mod evaluate;
 pub mod figures;

@@ -44,6 +44,11 @@ impl Doctor {
         line(OPTIONAL, "Miri", found, &absent.unwrap_or_default())?;
         let deny = process::find("cargo-deny").map(|path| path.display().to_string());
         line(OPTIONAL, "cargo-deny", deny, "cargo install --locked cargo-deny")?;
+        status::print(format_args!("\nfor `cargo xtask compare`, which says what it leaves out"))?;
+        for (program, package, use_) in COMPARED {
+            let found = process::find(program).map(|path| path.display().to_string());
+            line(OPTIONAL, program, found, &format!("apt-get install {package}: {use_}"))?;
+        }
         status::print(format_args!("\nfor `cargo xtask bindgen` only"))?;
         let clang = process::find("clang").or_else(libclang).map(|path| path.display().to_string());
         line(OPTIONAL, "libclang", clang, "apt-get install libclang-dev")?;
@@ -74,6 +79,14 @@ pub(crate) const WITNESSES: &[(&str, &str, &str)] = &[
     ("chromium", "chromium", "the page of the evaluation is opened with it"),
     ("ibv_rc_pingpong", "ibverbs-utils", "it and its kin run unmodified between two emulated cards"),
     ("ib_send_bw", "perftest", "the same"),
+];
+
+/// Programs of the comparison with other libraries: name, Debian package, what for. docs/compare.md has MPICH and gloo.
+const COMPARED: &[(&str, &str, &str)] = &[
+    ("ip", "iproute2", "makes the hosts"),
+    ("mpicc", "openmpi-bin libopenmpi-dev", "one of the libraries"),
+    ("nft", "nftables", "drops packets for --loss"),
+    ("ethtool", "ethtool", "switches offloads off for --gso off"),
 ];
 
 const REQUIRED: &str = "required";

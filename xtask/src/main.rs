@@ -11,6 +11,7 @@ mod bench;
 mod bindgen;
 mod build;
 mod ci;
+mod compare;
 mod coverage;
 mod demo;
 mod deny;
@@ -76,6 +77,8 @@ enum Command {
     Bench(bench::Bench),
     /// Calibrate, run the experiments of lab/experiments/, and write the page and docs/evaluation.md.
     Evaluate(evaluate::Evaluate),
+    /// Measure the collectives of other libraries and of Flexcast among network namespaces: options as `flexcast compare` has them.
+    Compare(compare::Compare),
     /// Format check, images, lints and all tests.
     Test(test::Test),
     /// Take fences out of the firmware one at a time: for each a test must fail.
@@ -129,6 +132,7 @@ fn main() -> ExitCode {
         Command::Sim(command) => command.run(),
         Command::Bench(command) => command.run(),
         Command::Evaluate(command) => command.run(),
+        Command::Compare(command) => command.run(),
         Command::Test(command) => command.run(),
         Command::Mutants(command) => command.run(),
         Command::Fuzz(command) => command.run(),

@@ -3,6 +3,7 @@
 mod bench;
 mod calibrate;
 mod collectives;
+mod compare;
 mod demo;
 mod deploy;
 mod devices;
@@ -37,6 +38,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Run(args) => deploy::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Calibrate(args) => calibrate::run(&args),
+        Command::Compare(args) => compare::run(&args),
+        Command::MulticastBound(args) => compare::bound(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Trace(args) => look::trace(args),

@@ -22,7 +22,7 @@ impl Axis {
         let most = finite.clone().fold(f64::MIN, f64::max);
         let (from, to) = match scale {
             Scale::Linear => (0.0, if most > 0.0 { most * 1.06 } else { 1.0 }),
-            Scale::Log2 => {
+            Scale::Log2 | Scale::Log10 => {
                 let least = finite.filter(|value| *value > 0.0).fold(f64::MAX, f64::min);
                 match () {
                     () if least > most => (1.0, 2.0),
@@ -50,7 +50,7 @@ impl Axis {
     fn part(&self, value: f64) -> f64 {
         match self.scale {
             Scale::Linear => (value - self.from) / (self.to - self.from),
-            Scale::Log2 => (value.max(self.from) / self.from).ln() / (self.to / self.from).ln(),
+            Scale::Log2 | Scale::Log10 => (value.max(self.from) / self.from).ln() / (self.to / self.from).ln(),
         }
     }
 
@@ -72,6 +72,16 @@ impl Axis {
                     .collect();
                 let every = all.len().div_ceil(10).max(1);
                 all.into_iter().step_by(every).collect()
+            }
+            Scale::Log10 => {
+                let all = |steps: &[f64]| -> Vec<f64> {
+                    let powers = (-12..=18).flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
+                    powers.filter(|value| (self.from * 0.999..=self.to * 1.001).contains(value)).collect()
+                };
+                let fits = |values: &Vec<f64>| (1..=10).contains(&values.len());
+                let steps: [&[f64]; 4] = [&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0], &[1.0, 2.0, 5.0], &[1.0, 3.0], &[1.0]];
+                let found = steps.into_iter().map(all).find(fits);
+                found.unwrap_or_else(|| vec![self.from, self.to])
             }
         };
         values.into_iter().map(|value| (value, label(value))).collect()
@@ -102,7 +112,7 @@ mod tests {
 
     #[test]
     fn ticks_are_within_and_few() {
-        for scale in [Scale::Linear, Scale::Log2] {
+        for scale in [Scale::Linear, Scale::Log2, Scale::Log10] {
             for most in [0.0, 0.003, 1.0, 23.0, 190.0, 1e9] {
                 let axis = Axis::new(scale, &[1.0, most, f64::NAN], 0.0, 100.0);
                 let ticks = axis.ticks();
@@ -119,6 +129,9 @@ mod tests {
         assert!((linear.beyond(100.0) - 200.0).abs() < 1e-9 && (linear.beyond(1e9) - 318.0).abs() < 1e-9);
         let doublings = Axis::new(Scale::Log2, &[1.0, 16.0], 300.0, 0.0);
         assert!((doublings.place(4.0) - 150.0).abs() < 1e-9);
+        let tens = Axis::new(Scale::Log10, &[8.0, 12_000.0], 0.0, 100.0);
+        let ticks: Vec<String> = tens.ticks().into_iter().map(|(_, text)| text).collect();
+        assert_eq!(ticks, ["10", "20", "50", "100", "200", "500", "1000", "2000", "5000", "10000"]);
         let none = Axis::new(Scale::Log2, &[], 0.0, 1.0);
         assert!(none.place(1.0).is_finite());
         assert_eq!(

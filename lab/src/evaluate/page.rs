@@ -169,7 +169,7 @@ fn table(outcome: &Outcome, kind: Kind, source: &str) -> Markup {
                 (kind.name())
                 @match kind {
                     Kind::Emulated => { ", model " (source) },
-                    Kind::Computed => { ": " (source) },
+                    Kind::Computed | Kind::Measured => { ": " (source) },
                     Kind::Published => {},
                 }
             }

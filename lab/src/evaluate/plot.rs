@@ -211,7 +211,7 @@ fn style(series: &Series) -> &'static str {
         (true, _) => "bound",
         (_, Kind::Published) => "published",
         (_, Kind::Computed) => "computed",
-        (_, Kind::Emulated) => "ours",
+        (_, Kind::Emulated | Kind::Measured) => "ours",
     }
 }
 

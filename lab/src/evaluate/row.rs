@@ -12,6 +12,8 @@ pub enum Kind {
     Emulated,
     /// A closed form.
     Computed,
+    /// Wall time of real programs.
+    Measured,
     /// Printed in a publication, or follows from it by arithmetic that the row's origin tells.
     Published,
 }
@@ -23,6 +25,7 @@ impl Kind {
         match self {
             Self::Emulated => "emulated",
             Self::Computed => "computed",
+            Self::Measured => "measured",
             Self::Published => "published",
         }
     }

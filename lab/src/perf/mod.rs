@@ -2,10 +2,11 @@
 
 pub mod spec;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flexcast::bootstrap::Exchange;
 use flexcast::{Buffer, Communicator, Done, Failed, Request};
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use spec::{Op, Spec};
@@ -39,6 +40,8 @@ pub struct Row {
     pub repaired_chunks: u64,
     /// Buffers that were not as they should be, on all ranks.
     pub errors: u64,
+    /// Processor time of all ranks' processes within an operation, without what fills and compares buffers.
+    pub cpu_s: f64,
 }
 
 /// Why a measurement failed.
@@ -95,6 +98,7 @@ struct Own {
     times_ns: Vec<u64>,
     repaired_chunks: u64,
     errors: u64,
+    cpu_ns: u64,
     algorithm: String,
 }
 
@@ -145,11 +149,14 @@ fn measure(communicator: &Communicator, spec: &Spec, bytes: u64) -> Result<Own, 
             buffers.receive.fill(0xEE);
         }
         token = barrier(communicator, token)?;
+        let cpu_before = cpu_time();
         let begun = Instant::now();
         let request = post(communicator, spec.op, root, buffers)?;
         let Done { send, mut receive, report } = communicator.wait(request)?;
         let time_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let cpu = cpu_time().saturating_sub(cpu_before);
         if turn >= spec.warm_up {
+            own.cpu_ns += u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
             own.times_ns.push(time_ns);
             own.repaired_chunks += report.recovered_chunks;
             own.algorithm = format!("{:?}", report.decision.algorithm()).to_lowercase();
@@ -170,6 +177,11 @@ fn measure(communicator: &Communicator, spec: &Spec, bytes: u64) -> Result<Own, 
     Ok(own)
 }
 
+/// Processor time of this process.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
 /// The value that one in `one_in` exceeds; of sorted values.
 fn percentile(sorted: &[u64], one_in: usize) -> u64 {
     let at = sorted.len() - sorted.len() / one_in;
@@ -180,15 +192,16 @@ fn percentile(sorted: &[u64], one_in: usize) -> u64 {
 fn row(spec: &Spec, ranks: u32, bytes: u64, all: &[Vec<u8>], own: &Own) -> Result<Row, PerfError> {
     let count = spec.repetitions as usize;
     let mut times_ns = vec![0; count];
-    let (mut repaired_chunks, mut errors) = (0, 0);
+    let (mut repaired_chunks, mut errors, mut cpu_ns) = (0, 0, 0);
     for (rank, told) in (0..).zip(all) {
-        let expected = 8 * (count + 2);
+        let expected = 8 * (count + 3);
         if told.len() != expected {
             return Err(PerfError::Told { rank, bytes: told.len(), expected });
         }
         let mut words = told.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
         repaired_chunks += words.next().unwrap_or(0);
         errors += words.next().unwrap_or(0);
+        cpu_ns += words.next().unwrap_or(0);
         times_ns.iter_mut().zip(words).for_each(|(slowest, time)| *slowest = time.max(*slowest));
     }
     times_ns.sort_unstable();
@@ -217,6 +230,7 @@ fn row(spec: &Spec, ranks: u32, bytes: u64, all: &[Vec<u8>], own: &Own) -> Resul
         repetitions: spec.repetitions,
         repaired_chunks,
         errors,
+        cpu_s: cpu_ns as f64 / 1e9 / f64::from(spec.repetitions.max(1)),
     })
 }
 
@@ -233,7 +247,7 @@ pub fn run(
     let mut rows = Vec::new();
     for bytes in spec.sizes.iter().copied() {
         let own = measure(communicator, spec, bytes)?;
-        let words = [own.repaired_chunks, own.errors].into_iter().chain(own.times_ns.iter().copied());
+        let words = [own.repaired_chunks, own.errors, own.cpu_ns].into_iter().chain(own.times_ns.iter().copied());
         let told: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         let all = exchange.exchange("flexcast perf", &told)?;
         let row = row(spec, communicator.size(), bytes, &all, &own)?;
@@ -250,14 +264,14 @@ mod tests {
     #[test]
     fn the_slowest_rank_of_each_repetition_counts() {
         let spec = Spec { repetitions: 3, ..Spec::default() };
-        let told = |words: [u64; 5]| words.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<_>>();
+        let told = |words: [u64; 6]| words.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<_>>();
         let own = Own { algorithm: "eager".to_owned(), ..Own::default() };
-        let all = [told([1, 0, 10_000, 50_000, 20_000]), told([2, 1, 30_000, 5_000, 40_000])];
+        let all = [told([1, 0, 1_500_000, 10_000, 50_000, 20_000]), told([2, 1, 4_500_000, 30_000, 5_000, 40_000])];
         let row = row(&spec, 2, 1000, &all, &own).unwrap();
         assert_eq!((row.median_us, row.p95_us, row.least_us), (40.0, 50.0, 30.0));
-        assert_eq!((row.repaired_chunks, row.errors), (3, 1));
+        assert_eq!((row.repaired_chunks, row.errors, row.cpu_s), (3, 1, 0.002));
         assert!((row.algorithm_gb_per_s - 0.05).abs() < 1e-9 && (row.bus_gb_per_s - 0.025).abs() < 1e-9);
-        let text = super::row(&spec, 2, 1000, &[vec![0; 40], vec![0; 8]], &own).unwrap_err().to_string();
+        let text = super::row(&spec, 2, 1000, &[vec![0; 48], vec![0; 8]], &own).unwrap_err().to_string();
         assert!(text.contains("rank 1 told 8 bytes"), "{text}");
     }
 

@@ -13,6 +13,8 @@ pub enum Scale {
     Linear,
     /// Doublings.
     Log2,
+    /// Powers of ten, and what is between.
+    Log10,
 }
 
 /// A plot of rows.

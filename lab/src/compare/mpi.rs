@@ -1,0 +1,207 @@
+//! Open MPI and MPICH among the hosts: one benchmark in C, compiled with what is found, and started over namespaces in place of ssh.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::child::{self, ChildError};
+use super::network::{INTERFACE, Network};
+use super::sample::Task;
+use super::{CompareError, System};
+
+/// The benchmark.
+const SOURCE: &str = include_str!("mpi_bench.c");
+/// Longest time of a compiler, or of a program that tells its version.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// An MPI library that is installed, and the benchmark compiled for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mpi {
+    system: System,
+    starter: PathBuf,
+    program: PathBuf,
+    /// What it calls itself.
+    pub version: String,
+}
+
+/// How to get it.
+#[must_use]
+pub fn hint(system: System, folder: &Path) -> String {
+    match system {
+        System::Mpich => {
+            let venv = folder.join("mpich");
+            format!("python3 -m venv {0} && {0}/bin/pip install mpich", venv.display())
+        }
+        _ => "apt-get install openmpi-bin libopenmpi-dev".to_owned(),
+    }
+}
+
+/// Finds a library and compiles the benchmark into `work`; `folder` may hold MPICH in `mpich/bin`.
+///
+/// # Errors
+/// In words, that it was not found or cannot compile.
+pub fn find(system: System, folder: &Path, work: &Path) -> Result<Mpi, String> {
+    let mut tried = None;
+    for (compiler, starter) in candidates(system, folder) {
+        let mut ask = Command::new(&starter);
+        ask.arg("--version");
+        match child::output(ask, LIMIT) {
+            Ok(said) if family(&said) == Some(system) => {
+                let program = work.join(format!("{}-bench", system.name()));
+                compile(&compiler, work, &program)?;
+                return Ok(Mpi { system, starter, program, version: version(system, &said) });
+            }
+            Ok(_) => {}
+            Err(error) => tried = Some(error.to_string()),
+        }
+    }
+    let found = tried.map_or_else(|| "not found".to_owned(), |error| format!("not usable: {error}"));
+    Err(format!("{found}; {}", hint(system, folder)))
+}
+
+/// Compilers and starters, the likeliest first.
+fn candidates(system: System, folder: &Path) -> Vec<(PathBuf, PathBuf)> {
+    let own = folder.join("mpich/bin");
+    let own = (system == System::Mpich && child::is_program(&own.join("mpicc")))
+        .then(|| (own.join("mpicc"), own.join("mpiexec")));
+    let names: &[(&str, &str)] = match system {
+        System::Mpich => &[("mpicc.mpich", "mpiexec.hydra"), ("mpicc.mpich", "mpiexec.mpich"), ("mpicc", "mpiexec")],
+        _ => &[("mpicc.openmpi", "mpirun.openmpi"), ("mpicc", "mpirun")],
+    };
+    let found = names.iter().filter_map(|(compiler, starter)| Some((child::find(compiler)?, child::find(starter)?)));
+    own.into_iter().chain(found).collect()
+}
+
+/// Whose starter has said so of its version.
+fn family(said: &str) -> Option<System> {
+    match () {
+        () if said.contains("Open MPI") || said.contains("OpenRTE") => Some(System::OpenMpi),
+        () if said.contains("HYDRA") => Some(System::Mpich),
+        () => None,
+    }
+}
+
+fn version(system: System, said: &str) -> String {
+    let number = match system {
+        System::Mpich => said.lines().find_map(|line| line.trim().strip_prefix("Version:")),
+        _ => said.lines().next().and_then(|line| line.rsplit(' ').next()),
+    };
+    let name = if system == System::Mpich { "MPICH" } else { "Open MPI" };
+    format!("{name} {}", number.unwrap_or("of unknown version").trim())
+}
+
+fn compile(compiler: &Path, work: &Path, program: &Path) -> Result<(), String> {
+    let source = work.join("mpi_bench.c");
+    std::fs::write(&source, SOURCE).map_err(|error| format!("{}: {error}", source.display()))?;
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-o"]).arg(program).arg(&source);
+    let failed = |error: ChildError| {
+        format!("{} cannot compile the benchmark: {error}; see whether its headers are installed", compiler.display())
+    };
+    child::output(command, LIMIT).map(drop).map_err(failed)
+}
+
+/// The process that starts all ranks.
+///
+/// # Errors
+/// [`CompareError::File`].
+pub fn command(mpi: &Mpi, network: &Network, task: &Task, work: &Path) -> Result<Command, CompareError> {
+    let file = |name: &str, text: &str, mode: u32| {
+        let path = work.join(name);
+        let permissions = std::fs::Permissions::from_mode(mode);
+        let written = std::fs::write(&path, text).and_then(|()| std::fs::set_permissions(&path, permissions));
+        written.map(|()| path.clone()).map_err(|source| CompareError::File { path, source })
+    };
+    let agent = file("agent.sh", &agent(network, work), 0o755)?;
+    for rank in 0..network.ranks() {
+        let path = temporary(work, rank);
+        std::fs::create_dir_all(&path).map_err(|source| CompareError::File { path, source })?;
+    }
+    let ranks = network.ranks().to_string();
+    let mut command = network.on(0, &mpi.starter);
+    command.env("TMPDIR", temporary(work, 0));
+    if mpi.system == System::Mpich {
+        let hosts = file("hosts.mpich", &hosts(network, ":1"), 0o644)?;
+        command.arg("-f").arg(hosts).args(["-launcher", "ssh", "-launcher-exec"]).arg(agent);
+        command.args(["-iface", INTERFACE, "-n", &ranks]);
+        // Ranks are of one computer, which the network between them must not be replaced for.
+        command.envs([("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", INTERFACE), ("MPIR_CVAR_NOLOCAL", "1")]);
+        command.envs([("FI_PROVIDER", "tcp"), ("FI_TCP_IFACE", INTERFACE)]);
+    } else {
+        let hosts = file("hosts.openmpi", &hosts(network, " slots=1"), 0o644)?;
+        command.arg("--hostfile").arg(hosts).args(["-np", &ranks, "--map-by", "node", "--bind-to", "none"]);
+        let parameters = [
+            ("plm", "rsh"),
+            ("pml", "ob1"),
+            ("btl", "tcp,self"),
+            ("btl_tcp_if_include", INTERFACE),
+            ("oob_tcp_if_include", INTERFACE),
+            // More ranks than cores: those who wait let others run.
+            ("mpi_yield_when_idle", "1"),
+        ];
+        command.args(["--mca", "plm_rsh_agent"]).arg(agent);
+        command.args(parameters.iter().flat_map(|(name, value)| ["--mca", name, value]));
+        command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    }
+    command.arg(&mpi.program).args(task.words(INTERFACE));
+    Ok(command)
+}
+
+/// One host a line, each for one rank.
+fn hosts(network: &Network, slots: &str) -> String {
+    (0..network.ranks()).map(|rank| format!("{}{slots}\n", network.address(rank))).collect()
+}
+
+/// Folder of a host's temporary files: daemons of Open MPI believe to be alone on their host, and would share one.
+fn temporary(work: &Path, rank: u32) -> PathBuf {
+    work.join(format!("tmp-{rank}"))
+}
+
+/// A program in the place of ssh: options, an address, a command. The last number of the address less one is the rank.
+fn agent(network: &Network, work: &Path) -> String {
+    let (hosts, folder) = (network.host_prefix(), work.join("tmp-"));
+    format!(
+        "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nrank=$((${{1##*.}} - 1))\nshift\n\
+         TMPDIR='{}'$rank\nexport TMPDIR\nexec ip netns exec {hosts}$rank sh -c \"$*\"\n",
+        folder.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_are_told_by_their_starters() {
+        let open = "mpirun (Open MPI) 4.1.4\n\nReport bugs to http://www.open-mpi.org/community/help/\n";
+        let hydra = "HYDRA build details:\n    Version:                                 5.0.2\n    Release Date: x\n";
+        assert_eq!([family(open), family(hydra), family("srun 1")], [Some(System::OpenMpi), Some(System::Mpich), None]);
+        assert_eq!(version(System::OpenMpi, open), "Open MPI 4.1.4");
+        assert_eq!(version(System::Mpich, hydra), "MPICH 5.0.2");
+        assert_eq!(version(System::Mpich, ""), "MPICH of unknown version");
+    }
+
+    #[test]
+    fn what_is_not_installed_is_said_with_how_to_get_it() {
+        let folder = Path::new("out");
+        assert_eq!(hint(System::Mpich, folder), "python3 -m venv out/mpich && out/mpich/bin/pip install mpich");
+        assert!(hint(System::OpenMpi, folder).contains("libopenmpi-dev"));
+    }
+
+    /// Where a compiler of MPI is installed.
+    #[test]
+    fn the_benchmark_compiles_without_a_warning() {
+        let Some(compiler) = child::find("mpicc") else {
+            eprintln!("skipped: no mpicc is installed");
+            return;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("mpi_bench.c");
+        std::fs::write(&source, SOURCE).unwrap();
+        let mut command = Command::new(compiler);
+        command.args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+        command.arg(folder.path().join("bench")).arg(&source);
+        assert_eq!(child::output(command, LIMIT), Ok(String::new()));
+    }
+}
