@@ -364,6 +364,7 @@ impl Config {
             recovery_timeout: ETHERNET_RECOVERY_TIMEOUT,
             overheads: Overheads { cutoff_slack: ETHERNET_CUTOFF_SLACK, ..Overheads::default() },
             link_gbit_per_s: ETHERNET_GBIT_PER_S,
+            eager_bytes: MAX_EAGER_BYTES,
             ..Self::default().with_subgroups(1)
         }
     }

@@ -26,7 +26,7 @@ fn allgathers_and_broadcasts_of_all_sizes_are_right() {
                 for other in 0..ranks {
                     check(&done.receive, other as usize * bytes, &block(other, bytes));
                 }
-                let small = bytes * ranks as usize <= 16 << 10;
+                let small = bytes * ranks as usize <= 64 << 10;
                 assert_eq!(done.report.decision.algorithm() == Algorithm::Eager, small, "{bytes} bytes");
                 let root = bytes as u32 % ranks;
                 let mut buffer = card.buffer(bytes).unwrap();

@@ -33,7 +33,7 @@ use crate::api::report::{MessageCounts, Phases, PhasesPs, Report};
 use crate::datapath::{Datapath, Posted, Requests};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
-use crate::plan::chains::{Order, order};
+use crate::plan::chains::{ChainMapping, Order, order};
 use crate::plan::stream::Stream;
 use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Notice, Step};
@@ -66,6 +66,8 @@ pub(crate) struct Engine {
     place: RankInfo,
     id: u64,
     config: Config,
+    /// The same with as many chains as ranks.
+    at_once: Config,
     conditions: Conditions,
     conversation: Conversation,
     codec: Codec,
@@ -131,6 +133,7 @@ impl Engine {
             window: Window::new(place, 1),
             alpha: Alpha::new(config.overheads.in_ps()),
             stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
+            at_once: config.clone().chains(place.ranks()),
             interface,
             place,
             id,
@@ -194,9 +197,10 @@ impl Engine {
             report,
         };
         let now_ps = self.interface.now_ps();
-        let Order { chains, turn, .. } = order(&running.plan, &self.config, self.place.rank());
+        let config = self.config_of(&running.plan);
+        let Order { chains, turn, .. } = order(&running.plan, config, self.place.rank());
         let number = running.operation;
-        let descriptor = descriptor(&running.plan, &self.config, &self.alpha, number, (chains, algorithm));
+        let descriptor = descriptor(&running.plan, config, &self.alpha, number, (chains, algorithm));
         if algorithm == Algorithm::Eager {
             let (blocks, bytes) = running.eager(self.place.rank());
             self.conversation.start_eager(descriptor, blocks, bytes, now_ps);
@@ -228,10 +232,18 @@ impl Engine {
         Ok((decision.algorithm(), decision))
     }
 
+    /// The configuration with the chains that an operation takes: all roots multicast at once where all of it has room in every receive buffer, and nobody
+    /// has asked for another number.
+    fn config_of(&self, plan: &Plan) -> &Config {
+        let is_chosen = self.config.chains == 0 && self.config.chain_mapping == ChainMapping::Contiguous;
+        let fits = plan.receive_bytes() <= self.receive_bytes / 2;
+        if is_chosen && fits { &self.at_once } else { &self.config }
+    }
+
     /// Chunks of each root that may be under way: what all who multicast at the same time send has room in every receive buffer.
     fn window_chunks(&self, plan: &Plan) -> u32 {
         let datagram_bytes = HEADER_BYTES as u64 + u64::from(self.config.chunk_bytes);
-        let Order { chains, .. } = order(plan, &self.config, 0);
+        let Order { chains, .. } = order(plan, self.config_of(plan), 0);
         // The system counts its bookkeeping: half of the room is for data, wherever datagrams come one by one.
         let chunks = self.receive_bytes / 2 / datagram_bytes / u64::from(chains.max(1));
         u32::try_from(chunks).unwrap_or(u32::MAX).clamp(1, send::MOST_WINDOW_CHUNKS)
@@ -417,7 +429,7 @@ impl Engine {
             }
         } else {
             if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
-                let steps_ps = activations_ps(&running.plan, &self.config);
+                let steps_ps = activations_ps(&running.plan, self.config_of(&running.plan));
                 let took_ps = received_ps.saturating_sub(ready_ps).saturating_sub(steps_ps);
                 let bytes = running.plan.link_bytes(&self.config);
                 self.alpha.observe(bytes, self.config.link_gbit_per_s, took_ps);

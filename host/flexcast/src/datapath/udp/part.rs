@@ -312,7 +312,7 @@ mod tests {
         let text = refusal(|endpoint| endpoint.ranks = 3.into());
         assert!(text.contains("counts 3 ranks"), "{text}");
         let text = refusal(|endpoint| endpoint.eager_bytes = 3.into());
-        assert!(text.contains("rank 1 has eager_bytes 3, this rank 16384"), "{text}");
+        assert!(text.contains("rank 1 has eager_bytes 3, this rank 65536"), "{text}");
         let text = refusal(|endpoint| endpoint.group = v6([239, 1, 1, 1].into()));
         assert!(text.contains("239.1.1.1 group") && text.contains("no group"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
