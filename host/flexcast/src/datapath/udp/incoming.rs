@@ -59,8 +59,6 @@ pub(super) struct Incoming {
     own: u32,
     chunk_bytes: usize,
     roots: Vec<Root>,
-    /// The root of the latest chunk.
-    latest: usize,
     /// A bit for each chunk that is there.
     bits: Vec<u64>,
     /// Chunks of each piece that are not.
@@ -76,14 +74,12 @@ pub(super) struct Incoming {
     /// Pieces with holes that have not been given up.
     suspect: PieceSet,
     reorder_chunks: u32,
-    /// All that has not come has been given up.
-    given_up: bool,
 }
 
 impl Incoming {
     /// Begins an operation.
     pub(super) fn restart(&mut self, plan: &Plan, pieces: &Pieces, chunk_bytes: u32) -> Result<()> {
-        (self.own, self.chunk_bytes, self.latest) = (plan.own(), chunk_bytes as usize, 0);
+        (self.own, self.chunk_bytes) = (plan.own(), chunk_bytes as usize);
         let mut table = Vec::new();
         let space = plan.space(ALL, &mut table)?;
         self.bits.clear();
@@ -117,7 +113,7 @@ impl Incoming {
                 }
             }
         }
-        (self.came, self.given_up) = (0, false);
+        self.came = 0;
         self.reorder_chunks = self.reorder_chunks.max(FIRST_REORDER_CHUNKS);
         Ok(())
     }
@@ -145,13 +141,19 @@ impl Incoming {
         self.bits[psn as usize / 64] & 1 << (psn % 64) != 0
     }
 
-    /// Where the next chunks are expected: those behind the latest one. The sequence number of the first, and their part of the receive buffer. None of them
-    /// is there, nor is any read of the neighbour: what comes there instead may be anything. So none are expected once all have been given up.
-    pub(super) fn expected(&self, most: u32) -> Option<(u32, Range<usize>)> {
-        let goes_on = |root: &&Root| root.seen < root.chunks && root.rank != self.own && !self.given_up;
-        let root = self.roots.get(self.latest).filter(goes_on)?;
-        let end = root.chunks.min(root.seen + most);
-        Some((root.first_psn + root.seen, self.range(root, root.seen..end)))
+    /// Where the chunks from a sequence number on may be received, up to `most` of one root: their part of the receive buffer. None of them is there, nor
+    /// has been given up: what is read of the neighbour lies in its place, too, and what comes instead of a chunk may be anything.
+    pub(super) fn landing(&self, pieces: &Pieces, psn: u32, most: u32) -> Option<Range<usize>> {
+        let place = self.locate(psn)?;
+        let root = &self.roots[place.root];
+        let (first, end) = (place.number, root.chunks.min(place.number + most));
+        let piece = |number: u32| pieces.of_chunk(root.rank, root.chunks.into(), number.into());
+        let is_free = |number: &u32| {
+            let is_lost = !self.lost.is_empty() && piece(*number).is_none_or(|piece| self.lost.contains(piece));
+            !is_lost && !self.is_there(root.first_psn + number)
+        };
+        let end = (first..end).find(|number| !is_free(number)).unwrap_or(end);
+        (first < end).then(|| self.range(root, first..end))
     }
 
     /// Takes a chunk to its place.
@@ -169,7 +171,7 @@ impl Incoming {
         Taken::New
     }
 
-    /// Takes note of a chunk of `len` bytes that is in its place, where it was [`expected`](Incoming::expected).
+    /// Takes note of a chunk of `len` bytes that is in its place, where [`Incoming::landing`] says.
     pub(super) fn placed(&mut self, pieces: &Pieces, psn: u32, len: usize) -> Taken {
         let Some(place) = self.locate(psn) else { return Taken::OutOfRange };
         if place.range.len() != len {
@@ -187,7 +189,6 @@ impl Incoming {
         self.bits[psn as usize / 64] |= 1 << (psn % 64);
         self.remaining -= 1;
         self.came += 1;
-        self.latest = place.root;
         let root = &mut self.roots[place.root];
         let number = place.number;
         let (rank, chunks) = (root.rank, u64::from(root.chunks));
@@ -272,7 +273,6 @@ impl Incoming {
         let incomplete: PieceSet = pieces.all().iter().filter(|piece| self.lacking[*piece as usize] > 0).collect();
         self.suspect = PieceSet::EMPTY;
         self.lost = self.lost.or(&incomplete);
-        self.given_up = true;
         incomplete
     }
 
@@ -368,22 +368,27 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_acknowledged_in_steps_and_expected_behind_the_latest() {
+    fn chunks_are_acknowledged_in_steps_and_land_where_nothing_is() {
         let plan = plan(Kind::Allgather { bytes: 10 * 64 - 5 }, 1, 3);
         let pieces = plan.pieces();
         let mut incoming = begun(&plan);
         let mut receive = vec![0; 3 * (10 * 64 - 5)];
-        assert_eq!(incoming.expected(4), Some((0, 0..256)));
+        assert_eq!(incoming.landing(&pieces, 0, 4), Some(0..256));
         for psn in 20..24 {
             let bytes = chunk(&incoming, psn);
             incoming.take(&pieces, (psn, &bytes), &mut receive);
         }
         let at = 2 * (10 * 64 - 5);
-        assert_eq!(incoming.expected(64), Some((24, at + 4 * 64..at + 10 * 64 - 5)));
+        assert_eq!(incoming.landing(&pieces, 24, 64), Some(at + 4 * 64..at + 10 * 64 - 5));
+        // Not over what is there, nor over the own block, nor behind the end.
+        assert_eq!([10, 20, 23, 30].map(|psn| incoming.landing(&pieces, psn, 64)), [const { None }; 4]);
+        let bytes = chunk(&incoming, 4);
+        incoming.take(&pieces, (4, &bytes), &mut receive);
+        assert_eq!(incoming.landing(&pieces, 1, 64), Some(64..256));
         let mut told = Vec::new();
         incoming.acknowledgements(4, |rank, chunks| told.push((rank, chunks)));
         incoming.acknowledgements(4, |rank, chunks| told.push((rank, chunks)));
-        assert_eq!(told, [(2, 4)]);
+        assert_eq!(told, [(0, 5), (2, 4)]);
         // The own block does not come.
         assert_eq!(incoming.take(&pieces, (10, &[0; 64]), &mut receive), Taken::OutOfRange);
         assert_eq!(incoming.take(&pieces, (30, &[0; 64]), &mut receive), Taken::OutOfRange);
@@ -392,9 +397,9 @@ mod tests {
         assert_eq!(incoming.placed(&pieces, 24, 64), Taken::Duplicate);
         assert_eq!(incoming.placed(&pieces, 29, 64), Taken::WrongLength);
         // What is read of the neighbour is not overwritten.
-        assert!(incoming.expected(64).is_some());
+        assert!(incoming.landing(&pieces, 26, 64).is_some());
         assert!(!incoming.give_up(&pieces).is_empty());
-        assert_eq!(incoming.expected(64), None);
+        assert_eq!(incoming.landing(&pieces, 26, 64), None);
     }
 
     proptest! {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
 use nix::errno::Errno;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recv, recvmsg, setsockopt, sockopt};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -241,6 +241,16 @@ impl Sockets {
     /// Takes datagrams that were sent to the group. Returns whether there were any.
     pub(super) fn receive(&mut self, deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
         self.group.receive(&mut self.room, deliver)
+    }
+
+    /// Looks at the beginning of the next datagram that was sent to the group; false if there is none.
+    pub(super) fn peek(&self, header: &mut [u8; HEADER_BYTES]) -> Result<bool> {
+        header.fill(0);
+        match recv(self.group.socket.as_raw_fd(), header, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK) {
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNREFUSED) => Ok(false),
+            Err(errno) => Err(failed("receive of datagrams", "see whether the interface is up")(errno.into())),
+        }
     }
 
     /// Takes one run of datagrams that were sent to the group, chunks where they are expected.

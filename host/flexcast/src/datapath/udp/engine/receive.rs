@@ -31,7 +31,7 @@ impl Engine {
         let now_ps = self.interface.now_ps();
         let mut any = false;
         for _ in 0..MOST_READS {
-            let came = if self.landing.is_worth_it(&self.incoming) && self.is_receiving() {
+            let came = if self.landing.is_worth_it() && self.is_receiving() {
                 self.receive_in_place()?
             } else {
                 self.receive_runs()?
@@ -76,7 +76,7 @@ impl Engine {
         Ok(came)
     }
 
-    /// Takes one run of datagrams, chunks where they are expected: if they are what was expected, they need not be copied. Returns whether there was
+    /// Takes one run of datagrams, chunks where the first of them says that they belong: mostly they do, and need not be copied. Returns whether there was
     /// one.
     fn receive_in_place(&mut self) -> Result<bool> {
         let Self { sockets, codec, incoming, statistics, current, tap, landing, run: spare, config, .. } = self;
@@ -84,7 +84,14 @@ impl Engine {
         let chunk_bytes = config.chunk_bytes as usize;
         let datagram_bytes = HEADER_BYTES + chunk_bytes;
         let most = landing.headers.len().min(RUN_BYTES / datagram_bytes).max(1);
-        let Some((first_psn, place)) = incoming.expected(most as u32) else { return self.receive_runs() };
+        let mut first = [0; HEADER_BYTES];
+        if !sockets.peek(&mut first)? {
+            return Ok(false);
+        }
+        // Unchecked: what it says decides where the run lands, and there is nothing to be lost.
+        let next = codec.peek(&first).filter(|(operation, _)| *operation == running.operation);
+        let Some(first_psn) = next.map(|(_, psn)| psn) else { return self.receive_runs() };
+        let Some(place) = incoming.landing(&running.pieces, first_psn, most as u32) else { return self.receive_runs() };
         let Some(chunks) = running.receive.bytes_mut().get_mut(place.clone()) else { return self.receive_runs() };
         let headers = &mut landing.headers[..place.len().div_ceil(chunk_bytes)];
         let mut there = Landing { headers, chunks, chunk_bytes, spare };
@@ -301,12 +308,12 @@ impl Landings {
         }
     }
 
-    /// Whether runs come, and it is known what of.
-    fn is_worth_it(&mut self, incoming: &Incoming) -> bool {
+    /// Whether runs come.
+    fn is_worth_it(&mut self) -> bool {
         if self.is_single {
             (self.is_single, self.singles) = (false, SINGLE_LOOKS);
         }
-        self.singles == 0 && incoming.came() > 0 && incoming.remaining() > 0
+        self.singles == 0
     }
 
     /// A look without landing has brought so many datagrams.
