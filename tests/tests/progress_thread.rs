@@ -3,6 +3,8 @@
 
 #[path = "progress_thread/calls.rs"]
 mod calls;
+#[path = "progress_thread/repair.rs"]
+mod repair;
 #[path = "progress_thread/weak.rs"]
 mod weak;
 
@@ -42,7 +44,7 @@ fn no_host_is_needed_where_blocks_ride_on_the_barrier() {
     run_eagerly(5, machine(5), &config().budget(1));
 }
 
-fn image() -> ImageFile {
+pub(crate) fn image() -> ImageFile {
     ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") }
 }
 

@@ -1,5 +1,5 @@
 //! The datapath: receive threads, which serve one or several *receive contexts* of UC or UD (module `receive`), and send workers (module
-//! `send`). The work on one receive context is in module `receiver`.
+//! `send`). The work on one receive context is in module `receiver`; what the progress thread sees of it in module `view`.
 //!
 //! One activation drains the completion queue in *segments* of one batch. Inside a segment runs the hot loop (module `hot`), which accepts
 //! only what is entirely ordinary; the first completion that is not (none there, error, other opcode, id, range, length, duplicate) ends it
@@ -22,8 +22,10 @@ mod prepare;
 mod receive;
 mod receiver;
 mod send;
+mod view;
 
 pub use control::{Control, ControlEvents};
 pub use prepare::check_queue;
 pub use receive::{prepare_receive, receive, resources};
 pub use send::{prepare_send, send_blocks};
+pub use view::{ClosedContext, Span};

@@ -67,7 +67,7 @@ fn find_row(rows: &Table<RunRow>, current: u32, psn: u64) -> (RunRow, u32) {
 }
 
 const NO_ROW: RunRow =
-    RunRow { destination: 0, first_psn: 0, chunks: 0, last_chunk_bytes: 0, reserved: 0, reserved_2: 0 };
+    RunRow { destination: 0, first_psn: 0, chunks: 0, last_chunk_bytes: 0, piece_chunks: 0, first_chunk: 0 };
 
 /// Short chunks of the armed operation of a receive context, a bit per run.
 pub(crate) fn tails(context: &ReceiveContext) -> BitmapView {

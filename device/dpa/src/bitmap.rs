@@ -107,6 +107,41 @@ impl BitmapView {
     }
 }
 
+/// A bitmap that belongs to another thread, which leaves it alone while it is looked at here.
+#[derive(Clone, Copy, Debug)]
+pub struct BitmapReader {
+    words: *const u64,
+    bits: u64,
+}
+
+impl BitmapReader {
+    /// The first `bits` bits of the bitmap; fewer if it has not so many.
+    #[inline]
+    #[must_use]
+    pub fn attach(memory: &BitmapMemory, bits: u32) -> Self {
+        let BitmapView { words, bits } = BitmapView::attach(memory, bits);
+        Self { words, bits }
+    }
+
+    /// Word `index` of the bitmap, loaded now; 0 beyond the end.
+    #[inline]
+    #[must_use]
+    pub fn word(&self, index: u64) -> u64 {
+        if index >= self.bits.div_ceil(64) {
+            return 0;
+        }
+        // SAFETY: inside the words that the host allocated; volatile, because it is another thread that writes them.
+        unsafe { self.words.add(index as usize).read_volatile() }
+    }
+
+    /// Whether bit `index` is set; false beyond the end.
+    #[inline]
+    #[must_use]
+    pub fn is_set(&self, index: u64) -> bool {
+        index < self.bits && self.word(index >> 6) >> (index & 63) & 1 == 1
+    }
+}
+
 /// A run of bits of a bitmap, numbered as in the bitmap.
 #[derive(Debug)]
 pub struct BitmapWindow {
@@ -203,6 +238,21 @@ mod tests {
         let none = BitmapView::none();
         none.clear();
         assert_eq!((none.mark(0), none.word(0)), (Mark::OutOfRange, 0));
+    }
+
+    #[test]
+    fn a_reader_sees_what_the_owner_has_set_and_nothing_beyond() {
+        let mut words = [0u64; 3];
+        let memory = BitmapMemory::new(DeviceAddress::new(words.as_mut_ptr() as u64), 2);
+        let (owner, reader) = (BitmapView::attach(&memory, 70), BitmapReader::attach(&memory, 70));
+        owner.mark(3);
+        owner.mark(69);
+        assert_eq!(
+            [3, 4, 69, 70, 128, u64::MAX].map(|bit| reader.is_set(bit)),
+            [true, false, true, false, false, false]
+        );
+        assert_eq!((reader.word(0), reader.word(1), reader.word(2)), (8, 32, 0));
+        assert_eq!(BitmapReader::attach(&BitmapMemory::default(), 70).word(0), 0);
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub mod thread;
 pub mod window;
 
 pub use array::{ContextArray, Table};
-pub use bitmap::{BitmapView, BitmapWindow, ClearRun};
+pub use bitmap::{BitmapReader, BitmapView, BitmapWindow, ClearRun};
 pub use completion::{CompletionQueue, CqeRef, Poll, Segment};
 pub use dpa_macros::{event_handler, rpc};
 pub use entry::Next;

@@ -132,6 +132,7 @@ const RNR_RETRY: Field = Field(0x70, 16, 3).within(QPC);
 const NEXT_SEND_PSN: Field = Field(0x78, 8, 24).within(QPC);
 const CQN_SND: Field = Field(0x7C, 8, 24).within(QPC);
 const LOG_RRA_MAX: Field = Field(0x90, 8, 3).within(QPC);
+const RRE: Field = Field(0x90, 16, 1).within(QPC);
 const RWE: Field = Field(0x90, 17, 1).within(QPC);
 const MIN_RNR_NAK: Field = Field(0x94, 3, 5).within(QPC);
 const NEXT_RCV_PSN: Field = Field(0x94, 8, 24).within(QPC);
@@ -267,6 +268,7 @@ pub(crate) fn rst2init(service: ServiceType, qpn: u32, q_key: u32, port: u8) -> 
         ServiceType::Ud => m.set(Q_KEY, q_key),
         ServiceType::Rc | ServiceType::Uc => m.set(RWE, 1),
     }
+    m.set(RRE, u32::from(service == ServiceType::Rc));
     m
 }
 
@@ -292,6 +294,7 @@ pub(crate) fn init2rtr(
         m.set(NEXT_RCV_PSN, remote.first_psn);
         m.set(RWE, 1);
         if service == ServiceType::Rc {
+            m.set(RRE, 1);
             m.set(LOG_RRA_MAX, LOG_READS);
             m.set(MIN_RNR_NAK, RNR_WAIT);
             m.set(ADS_LOOPBACK, u32::from(remote.loopback));

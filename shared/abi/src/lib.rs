@@ -39,8 +39,8 @@ pub use memory::{
 pub use pingpong::PingPongContext;
 pub use placement::{Placement, RunRow};
 pub use progress::{
-    ProgressCommand, ProgressDetail, ProgressFlag, ProgressPeer, ProgressReport, ProgressSetUp, ProgressThread,
-    ProgressThreadState, ProgressThreadStatus, Signals,
+    ClosedOperation, ProgressCommand, ProgressDetail, ProgressFlag, ProgressPeer, ProgressReads, ProgressReport,
+    ProgressSetUp, ProgressThread, ProgressThreadState, ProgressThreadStatus, ReceiveView, Signals,
 };
 pub use receive::{
     ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_DEFERRED, OPERATION_REPORTS, Operation, ReceiveContext,
@@ -53,7 +53,7 @@ pub use send::{
 };
 
 /// Version of the byte layouts and command bits in this crate; raised with every change.
-pub const ABI_VERSION: u32 = 11;
+pub const ABI_VERSION: u32 = 12;
 
 /// Oldest version whose host can still drive this firmware.
 pub const ABI_MIN_VERSION: u32 = 8;
@@ -73,6 +73,7 @@ pub const ABI_HASH: u64 = Fnv::new()
     .u64(<SendReport as Layout>::HASH)
     .u64(<ProgressThread as Layout>::HASH)
     .u64(<ProgressPeer as Layout>::HASH)
+    .u64(<ReceiveView as Layout>::HASH)
     .u64(<Signals as Layout>::HASH)
     .u64(progress::COMMANDS as u64)
     .finish();

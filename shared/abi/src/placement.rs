@@ -22,14 +22,20 @@ abi_struct! {
         /// memory for. 0
         /// only if there are no chunks.
         pub roots: u32,
-        /// Bytes between the end of a run, as if its last chunk were full, and the start of the next, modulo 2^64 (UD; unused on UC).
+        /// Bytes between the end of a run, as if its last chunk were full, and the start of the next, modulo 2^64 (UD and the progress thread).
         pub run_gap: u64,
         /// First PSN of the own rank. Own PSNs are not expected; a chunk that comes for one counts as a duplicate and touches nothing.
         pub own_first: u32,
         /// Number of own PSNs; 0: none. `own_first` + `own_chunks` is at most `chunks`.
         pub own_chunks: u32,
+        /// Position of run 0's root among the roots (progress thread alone, as the next two).
+        pub first_root: u32,
+        /// With equal contributions: chunks of each piece of a block, at least 1.
+        pub piece_chunks: u32,
+        /// Likewise: number of the first chunk of a run within its root's block.
+        pub first_chunk: u64,
         /// Zero.
-        pub reserved: [u64; 5],
+        pub reserved: [u64; 3],
     }
 }
 
@@ -37,7 +43,7 @@ abi_struct! {
     /// One root's run in a receive context with unequal contributions.
     #[size = 32, align = 32]
     pub struct RunRow {
-        /// Where its first chunk goes: virtual address under the operation's `rkey` (UD; unused on UC). The others follow without a gap.
+        /// Where its first chunk goes: virtual address under the operation's `rkey`. The others follow without a gap. (UD and the progress thread.)
         pub destination: u64,
         /// PSN of its first chunk: the sum of `chunks` of the rows before.
         pub first_psn: u32,
@@ -45,9 +51,9 @@ abi_struct! {
         pub chunks: u32,
         /// Bytes of its last chunk, 1 to `chunk_bytes`; unused if it has none.
         pub last_chunk_bytes: u32,
-        /// Zero.
-        pub reserved: u32,
-        /// Zero.
-        pub reserved_2: u64,
+        /// Chunks of each piece of the root's block, at least 1 (progress thread alone, as the next).
+        pub piece_chunks: u32,
+        /// Number of its first chunk within that block.
+        pub first_chunk: u64,
     }
 }

@@ -2,27 +2,24 @@
 //! nothing to do between posting an operation and its end.
 //!
 //! It exchanges control messages over reliable queue pairs in DPA memory, one per peer; learns from receive contexts and send workers by
-//! [`Signals`]; and tells the host by a [`ProgressReport`] and a [`ProgressFlag`]. The host gives it commands over a control queue
+//! [`Signals`]; finds what multicast has lost in the bitmaps of closed receive contexts ([`ReceiveView`]) and reads it from the left neighbour;
+//! and tells the host by a [`ProgressReport`] and a [`ProgressFlag`]. The host gives it commands over a control queue
 //! as receive threads have (see [`crate::receive_thread`]), one at a time: the next one only after [`ProgressFlag::acknowledged`] shows the last.
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{
-    CompletionQueueMemory, ContextMemory, HostLine, KeptMemory, MessageMemory, ReceiveQueueMemory, SendQueueMemory,
-    Shared, TableMemory,
+    BitmapMemory, CompletionQueueMemory, ContextMemory, HostLine, KeptMemory, MessageMemory, Operation, Placement,
+    ReceiveQueueMemory, RunRow, SendQueueMemory, Shared, TableMemory,
 };
 
 /// Value of [`ProgressCommand::flags`]: an operation is posted. It begins once all receive contexts are armed for it.
 pub const COMMAND_POST: u32 = 1;
-/// Likewise: the pieces in [`ProgressCommand::delivered`] are whole in the user buffer.
-pub const COMMAND_DELIVERED: u32 = 2;
-/// Likewise: the pieces in [`ProgressCommand::read`] have been read.
-pub const COMMAND_READ: u32 = 4;
 /// Likewise: the operation fails, for the reason in the command.
 pub const COMMAND_FAIL: u32 = 8;
 /// Likewise: a deadline that has passed counts. The host gives this command after [`ProgressReport::deadline_ps`], when all receive contexts are
-/// complete or closed and what has come is told. Without it the progress thread sees no cutoff and no bound.
+/// complete, or closed and the progress thread knows that. Without it the progress thread sees no cutoff and no bound.
 pub const COMMAND_TIME: u32 = 16;
-/// Likewise: multicast has stalled, and the receive contexts are closed: what is missing is asked for.
+/// Likewise: multicast has stalled, and the receive contexts are closed: what their bitmaps lack is asked for.
 pub const COMMAND_CUT_OFF: u32 = 32;
 
 /// Likewise, with [`COMMAND_POST`]: the operation's data rides on the barrier. It begins at once, and no receive context and no send worker has a
@@ -34,14 +31,7 @@ pub const COMMAND_FOLLOW: u32 = 128;
 
 /// Every bit that a command may have. It is part of the hash of the ABI: firmware that lacks one would take the command and leave that part
 /// of it undone.
-pub const COMMANDS: u32 = COMMAND_POST
-    | COMMAND_DELIVERED
-    | COMMAND_READ
-    | COMMAND_FAIL
-    | COMMAND_TIME
-    | COMMAND_CUT_OFF
-    | COMMAND_EAGER
-    | COMMAND_FOLLOW;
+pub const COMMANDS: u32 = COMMAND_POST | COMMAND_FAIL | COMMAND_TIME | COMMAND_CUT_OFF | COMMAND_EAGER | COMMAND_FOLLOW;
 
 /// Value of [`ProgressReport::flags`]: the barrier of the operation is passed.
 pub const REPORT_READY: u32 = 1;
@@ -55,6 +45,13 @@ pub const REPORT_FAILED: u32 = 8;
 pub const REPORT_DISAGREES: u32 = 16;
 /// Likewise: the protocol needs nothing more of the operation but the end of the own sends.
 pub const REPORT_RELEASING: u32 = 32;
+/// Likewise: reads from the left neighbour are under way, which the card writes to the receive buffer.
+pub const REPORT_READING: u32 = 64;
+
+/// Value of [`ProgressThreadState::follows`]: the network is expected to lose packets; [`COMMAND_FOLLOW`] changes it.
+pub const FOLLOWS: u32 = 1;
+/// Likewise: multicast has lost something of the operation begun last.
+pub const LOSSY: u32 = 2;
 
 /// No rank, no position.
 pub const NOBODY: u32 = u32::MAX;
@@ -62,6 +59,8 @@ pub const NOBODY: u32 = u32::MAX;
 pub const RANK_WORDS: usize = 16;
 /// Rounds of the barrier among most ranks.
 pub const ROUNDS: usize = 10;
+/// Most reads under way: what a card takes from one requester.
+pub const READS: usize = 8;
 
 abi_struct! {
     /// What the threads of a communicator tell one another, in DPA memory, in a line of its own. All but the numbers of threads is
@@ -93,7 +92,8 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// A peer of the progress thread: a rank with which it exchanges control messages.
+    /// A peer of the progress thread: a rank with which it exchanges control messages. Or, as the last of them and with rank [`NOBODY`], the connection
+    /// over which it reads from the left neighbour: that has a send queue and nothing else.
     ///
     /// Its message slots lie one behind another at [`ProgressThread::messages`]: as many as the receive queue has entries, then as many
     /// as the send queue has.
@@ -127,9 +127,8 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// A command, written by the host before the message that wakes the progress thread: in one Write up to `sequence_check`, and before that, if it has
-    /// any, its sets of pieces.
-    #[size = 448, align = 64]
+    /// A command, written by the host before the message that wakes the progress thread.
+    #[size = 192, align = 64]
     pub struct ProgressCommand {
         /// Number of the command: 1, 2, 3, ... 0: none yet.
         pub sequence: u64,
@@ -184,23 +183,21 @@ abi_struct! {
         /// Eager data of the own signal of each round ([`COMMAND_EAGER`]): so many bytes from the beginning of the own row in bits 15:0, and
         /// their offset in the receiver's row in bits 31:16. 0: none.
         pub eager: [u32; 10],
+        /// Local key of the receive buffer ([`COMMAND_POST`]).
+        pub lkey: u32,
         /// Zero.
-        pub reserved: u64,
+        pub reserved: u32,
         /// Equal to `sequence`; a mismatch means that the command is being written.
         pub sequence_check: u64,
-        /// Pieces ([`COMMAND_DELIVERED`]).
-        pub delivered: [u64; 16],
-        /// Pieces ([`COMMAND_READ`]).
-        pub read: [u64; 16],
     }
 }
 
-/// Bytes of a [`ProgressCommand`] up to its sets of pieces: they go with their work queue entry.
-pub const COMMAND_BYTES: usize = 192;
+/// Bytes of a [`ProgressCommand`], which go with their work queue entries.
+pub const COMMAND_BYTES: usize = size_of::<ProgressCommand>();
 
 abi_struct! {
     /// What the progress thread tells the host, in host memory, in lines that only it writes: when an operation begins, when its barrier is passed, when
-    /// something is to be read, at the end and on failure.
+    /// at the end and on failure.
     ///
     /// There are two reports, which take turns: number n is written to the one with number n modulo 2, and announced in the
     /// [`ProgressFlag`] only then. Who finds number n announced before and after reading has read it whole. So have the
@@ -209,8 +206,10 @@ abi_struct! {
     pub struct ProgressReport {
         /// Number of this report.
         pub number: u64,
+        /// Reads posted in this operation.
+        pub reads: u32,
         /// Zero.
-        pub reserved: u64,
+        pub reserved: u32,
         /// Number of the operation that the rest is about.
         pub operation: u32,
         /// `REPORT_*`.
@@ -258,8 +257,8 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What the progress thread tells the host only where something is lost or wrong.
-    #[size = 256, align = 64]
+    /// What the progress thread tells the host only where something is wrong.
+    #[size = 64, align = 64]
     pub struct ProgressDetail {
         /// Number of this detail. 0: nothing to tell yet.
         pub number: u32,
@@ -273,30 +272,22 @@ abi_struct! {
         pub witness: u32,
         /// Cause, as `flexcast_proto::Cause::to_bits` gives it.
         pub cause: u32,
-        /// Where pieces can be read: address of the left neighbour's receive buffer.
-        pub address: u64,
-        /// Its remote key.
-        pub rkey: u32,
-        /// Rank whose call differs ([`REPORT_DISAGREES`], as the next five).
+        /// Rank whose call differs ([`REPORT_DISAGREES`], as all that follow).
         pub their_rank: u32,
         /// Code of the kind of its operation.
         pub their_kind: u32,
         /// Its root.
         pub their_root: u32,
-        /// Its bytes, or their digest.
-        pub their_amount: u64,
         /// Its chunk.
         pub their_chunk_bytes: u32,
+        /// Its bytes, or their digest.
+        pub their_amount: u64,
         /// Its chains.
         pub their_chains: u32,
-        /// Pieces that the host is to read from the left neighbour, since the operation began.
-        pub to_read: [u64; 16],
-        /// Code of its algorithm ([`REPORT_DISAGREES`]).
+        /// Code of its algorithm.
         pub their_algorithm: u32,
         /// Zero.
-        pub reserved: u32,
-        /// Zero.
-        pub reserved_2: [u64; 7],
+        pub reserved: u64,
     }
 }
 
@@ -375,7 +366,7 @@ abi_struct! {
     /// A progress thread. Its device address is the argument of the event handler `progress`.
     ///
     /// Life: as a [`crate::ReceiveThread`]'s, with RPC `prepare_progress`.
-    #[size = 1088, align = 64, memory]
+    #[size = 1280, align = 64, memory]
     pub struct ProgressThread {
         /// What it is set up with.
         pub set_up: ProgressSetUp,
@@ -385,10 +376,102 @@ abi_struct! {
         pub messages: MessageMemory,
         /// Memory for the machine of the protocol, [`MACHINE_BYTES`] bytes.
         pub machine: KeptMemory,
-        /// Zero.
-        pub reserved: [u64; 2],
+        /// The receive contexts of the communicator.
+        pub views: ContextMemory<ReceiveView>,
         /// State (progress thread).
         pub state: ProgressThreadState,
+    }
+}
+
+abi_struct! {
+    /// What a progress thread remembers of a receive context's closed operation: fields of [`Operation`] and [`Placement`].
+    #[size = 64, align = 64]
+    pub struct ClosedOperation {
+        /// Its chunks; 0: there is nothing to read for this receive context.
+        pub chunks: u32,
+        /// Bytes of a chunk.
+        pub chunk_bytes: u32,
+        /// Bytes of the last chunk of a run.
+        pub last_chunk_bytes: u32,
+        /// Chunks of a run; 0: as the rows say.
+        pub run_chunks: u32,
+        /// Position of run 0's root among the roots.
+        pub first_root: u32,
+        /// Number of runs.
+        pub roots: u32,
+        /// Chunks of each piece of a block.
+        pub piece_chunks: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Number of the first chunk of a run within its root's block.
+        pub first_chunk: u64,
+        /// Where the chunk with PSN 0 goes.
+        pub destination: u64,
+        /// Bytes between the end of a run and the start of the next.
+        pub run_gap: u64,
+        /// Zero.
+        pub reserved_2: u64,
+    }
+}
+
+abi_struct! {
+    /// A receive context as the progress thread sees it, which looks at bitmaps when the context is closed: its own thread leaves them alone from then on
+    /// until the next operation.
+    #[size = 128, align = 64, memory]
+    pub struct ReceiveView {
+        /// [`crate::ReceiveContext::bitmap`].
+        pub bitmap: BitmapMemory,
+        /// [`crate::ReceiveContext::tails`].
+        pub tails: BitmapMemory,
+        /// [`crate::ReceiveContext::rows`].
+        pub rows: TableMemory<RunRow>,
+        /// [`crate::ReceiveContext::operation`].
+        pub operation: HostLine<Operation>,
+        /// [`crate::ReceiveContext::placement`].
+        pub placement: HostLine<Placement>,
+        /// What the thread needs of the closed operation (progress thread).
+        pub closed: ClosedOperation,
+    }
+}
+
+abi_struct! {
+    /// What a progress thread remembers of its reads from the left neighbour.
+    #[size = 384, align = 64]
+    pub struct ProgressReads {
+        /// Pieces that the left neighbour has and that are not read yet.
+        pub unread: [u64; 16],
+        /// Those of them of which no read is posted.
+        pub wanted: [u64; 16],
+        /// The piece whose reads are being posted, plus one; 0: none.
+        pub piece: u32,
+        /// Number of the receive context in which the rest of it is looked for.
+        pub context: u32,
+        /// PSN there from which on.
+        pub psn: u64,
+        /// 1 while pieces wait for reads to be posted.
+        pub waits: u32,
+        /// 1 once a read of that piece is posted.
+        pub begun: u32,
+        /// The rank that is read from.
+        pub from: u32,
+        /// Key of its receive buffer.
+        pub rkey: u32,
+        /// Address of its receive buffer.
+        pub address: u64,
+        /// Reads posted, modulo 2^32.
+        pub posted: u32,
+        /// Reads that are over, modulo 2^32.
+        pub over: u32,
+        /// Of each read under way, in turn: number of its entry, modulo 2^32.
+        pub entries: [u32; 8],
+        /// Likewise: the pieces that are whole when it is over, the first in bits 15:0, how many in bits 31:16.
+        pub ends: [u32; 8],
+        /// Number of the peer over whose connection they go.
+        pub over_peer: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: u64,
     }
 }
 
@@ -399,7 +482,7 @@ pub const MACHINE_BYTES: u64 = 4096;
 
 abi_struct! {
     /// What a progress thread remembers besides the machine. The host writes zeros at set-up and never touches it again.
-    #[size = 768, align = 64]
+    #[size = 960, align = 64]
     pub struct ProgressThreadState {
         /// The report as it is to be told next.
         pub report: ProgressReport,
@@ -451,11 +534,11 @@ abi_struct! {
         pub over: u32,
         /// 1 while the command carried out last is not acknowledged.
         pub unacknowledged: u32,
-        /// 1: [`ProgressDetail::to_read`] is not empty.
-        pub reads: u32,
+        /// Zero.
+        pub reserved_3: u32,
         /// 1 while it is not told that an operation is over of which there is nothing to report.
         pub unannounced: u32,
-        /// 1: an empty write follows messages; [`COMMAND_FOLLOW`] changes it.
+        /// Not 0: an empty write follows messages. [`FOLLOWS`] and [`LOSSY`].
         pub follows: u32,
         /// Eager data of the own signals, as in the command, two rounds in a word.
         pub carried: [u64; 5],
@@ -473,9 +556,15 @@ abi_struct! {
         pub signal: [u64; 6],
         /// Numbers of the peers to which the signals of each round go.
         pub partners: [u16; 12],
+        /// Local key of the own receive buffer.
+        pub lkey: u32,
         /// Zero.
-        pub reserved_2: [u64; 8],
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: [u64; 7],
         /// The detail as it is to be told next.
         pub detail: ProgressDetail,
+        /// Reads from the left neighbour.
+        pub reads: ProgressReads,
     }
 }

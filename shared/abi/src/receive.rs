@@ -55,7 +55,7 @@ abi_struct! {
     pub struct Operation {
         /// Number of the operation: 1, 2, 3, ... up to 2^32 - 1; the same for all workers of a group. 0: none yet.
         pub sequence: u64,
-        /// Where the chunk with PSN 0 goes: virtual address under `rkey` (UD; unused on UC, and with a table of rows).
+        /// Where the chunk with PSN 0 goes: virtual address under `rkey` (UD and the progress thread; unused with a table of rows).
         pub destination: u64,
         /// Memory key of the user buffer (UD; unused on UC).
         pub rkey: u32,

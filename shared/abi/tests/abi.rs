@@ -5,10 +5,10 @@ use flexcast_abi::progress::COMMAND_BYTES;
 use flexcast_abi::{
     ABI_HASH, ABI_MIN_VERSION, ABI_VERSION, BitmapMemory, CompletionFlag, CompletionQueueMemory, ContextFault,
     ContextMemory, FLAG_MAGIC, GroupContext, HostLine, Layout, MessageMemory, Operation, OperationState,
-    PingPongContext, Placement, ProgressCommand, ProgressDetail, ProgressLine, ProgressPeer, ProgressReport,
-    ProgressThread, ProgressThreadStatus, ReceiveContext, ReceiveQueueMemory, ReceiveReport, ReceiveState,
-    ReceiveStatus, ReceiveThread, RunRow, SendContext, SendOperation, SendQueueMemory, SendReport, SendRun, SendStatus,
-    SendThread, Shared, Signals, TableMemory, Transport, bring_up_answer,
+    PingPongContext, Placement, ProgressCommand, ProgressDetail, ProgressLine, ProgressPeer, ProgressReads,
+    ProgressReport, ProgressThread, ProgressThreadStatus, ReceiveContext, ReceiveQueueMemory, ReceiveReport,
+    ReceiveState, ReceiveStatus, ReceiveThread, ReceiveView, RunRow, SendContext, SendOperation, SendQueueMemory,
+    SendReport, SendRun, SendStatus, SendThread, Shared, Signals, TableMemory, Transport, bring_up_answer,
 };
 
 /// Hashes by version. When this fails, raise ABI_VERSION and add a line; never edit a published one.
@@ -24,6 +24,7 @@ const PUBLISHED: &[(u32, u64)] = &[
     (9, 0xc656_1ad2_9198_0f78),
     (10, 0xefb3_2d0a_61fa_b7a5),
     (11, 0xf12a_3975_e29e_90af),
+    (12, 0xaf85_3440_2172_bddd),
 ];
 
 #[test]
@@ -136,7 +137,7 @@ fn writers_have_lines_of_their_own() {
     assert_eq!(offset_of!(ReceiveThread, state) % 64, 0);
     assert_eq!((offset_of!(SendThread, state) % 64, offset_of!(SendContext, state) % 64), (0, 0));
     assert_eq!(offset_of!(ProgressThread, state) % 64, 0);
-    assert_eq!(offset_of!(ProgressCommand, delivered), COMMAND_BYTES);
+    assert_eq!(size_of::<ProgressCommand>(), COMMAND_BYTES);
     assert_eq!(offset_of!(ProgressCommand, sequence_check), COMMAND_BYTES - 8);
     // What the host rewrites is in lines of its own, outside of the contexts.
     for bytes in [size_of::<Operation>(), size_of::<Placement>(), size_of::<SendOperation>(), size_of::<SendRun>()] {
@@ -155,6 +156,8 @@ fn writers_have_lines_of_their_own() {
         size_of::<ProgressReport>(),
         size_of::<ProgressDetail>(),
         size_of::<ProgressCommand>(),
+        size_of::<ProgressReads>(),
+        size_of::<ReceiveView>(),
     ] {
         assert_eq!(bytes % 64, 0);
     }
@@ -175,6 +178,7 @@ fn different_types_have_different_hashes() {
         ProgressThread::HASH,
         ProgressPeer::HASH,
         Signals::HASH,
+        ReceiveView::HASH,
         ProgressLine::HASH,
         u64::HASH,
         <[u64; 7]>::HASH,

@@ -246,6 +246,13 @@ impl Participant {
         }
     }
 
+    /// All pieces but these are whole in the user buffer.
+    pub fn delivered_all_but(&mut self, incomplete: &PieceSet) {
+        if self.state == State::Running {
+            self.recovery.delivered_all_but(incomplete);
+        }
+    }
+
     /// All blocks are whole in the user buffer: received by multicast, and the own one copied.
     pub fn delivered_all(&mut self) {
         if self.state == State::Running {

@@ -4,6 +4,8 @@
 //! A set bit says that the PSN's chunk is there, or is not expected because it is the own rank's. The last PSN of a run whose last chunk is
 //! shorter than the others always has its bit set; whether that chunk is there shows in the run's bit of the tail bitmap.
 
+use core::ops::Range;
+
 use crate::bitmap::Run;
 use crate::space::ReceiveSpace;
 
@@ -24,11 +26,11 @@ pub fn missing<'a>(
         let lacks_last = short && !is_set(tails, u64::from(root));
         let mut at = first;
         core::iter::from_fn(move || {
-            let from = find(words, at, regular, false);
+            let from = find(|index| word(words, index), at, regular, false);
             if from == regular && !(lacks_last && at < end) {
                 return None;
             }
-            let to = find(words, from, regular, true);
+            let to = find(|index| word(words, index), from, regular, true);
             at = if to == regular && lacks_last { end } else { to };
             Some((root, Run { first: from, count: at - from }))
         })
@@ -49,6 +51,73 @@ pub fn is_overtaken(space: &ReceiveSpace<'_>, root: u32, run: Run) -> bool {
     run.first + run.count < first + chunks
 }
 
+/// One root's chunks in a receive context, and the pieces of its block to which they belong: what [`missing`] knows from a [`ReceiveSpace`], as whoever has
+/// no table of all roots gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootRun {
+    /// PSN of its first chunk.
+    pub first_psn: u64,
+    /// Its chunks.
+    pub chunks: u64,
+    /// Number of the first chunk within the root's block.
+    pub first_chunk: u64,
+    /// Chunks of each piece of that block; 0 counts as 1.
+    pub piece_chunks: u64,
+    /// The last chunk is shorter than the others, so that its bit of the bitmap is always set.
+    pub is_short: bool,
+}
+
+impl RootRun {
+    const fn end(&self) -> u64 {
+        self.first_psn.saturating_add(self.chunks)
+    }
+
+    const fn piece_chunks(&self) -> u64 {
+        if self.piece_chunks == 0 { 1 } else { self.piece_chunks }
+    }
+
+    /// The PSNs of all its chunks.
+    #[must_use]
+    pub const fn all(&self) -> Range<u64> {
+        self.first_psn..self.end()
+    }
+
+    /// The PSNs of a piece of the block; none if it has no chunks here.
+    #[must_use]
+    pub fn psns(&self, piece: u64) -> Range<u64> {
+        let first = piece.saturating_mul(self.piece_chunks());
+        let psn = |chunk: u64| self.first_psn.saturating_add(chunk.saturating_sub(self.first_chunk)).min(self.end());
+        psn(first)..psn(first.saturating_add(self.piece_chunks()))
+    }
+
+    /// The piece of the block to which the chunk with this PSN belongs.
+    #[must_use]
+    pub const fn piece(&self, psn: u64) -> u64 {
+        let chunk = self.first_chunk.saturating_add(psn.saturating_sub(self.first_psn));
+        // Firmware cannot prove that nobody divides by zero otherwise.
+        match chunk.checked_div(self.piece_chunks()) {
+            Some(piece) => piece,
+            None => 0,
+        }
+    }
+
+    /// The first run of missing PSNs within these, which are of this run. `word`: the words of the bitmap; `has_last`: the run's bit of the tail bitmap.
+    #[must_use]
+    pub fn missing(&self, psns: Range<u64>, word: impl Fn(u64) -> u64, has_last: bool) -> Option<Run> {
+        let Range { start, end } = psns;
+        let last = self.end().saturating_sub(1);
+        let lacks_last = self.is_short && !has_last && start <= last && last < end;
+        let regular = if self.is_short { end.min(last) } else { end };
+        let first = find(&word, start, regular, false).min(regular);
+        if first >= regular && !lacks_last {
+            return None;
+        }
+        let to = find(&word, first, regular, true);
+        let to = if to >= regular && lacks_last { end } else { to };
+        Some(Run { first, count: to.saturating_sub(first) })
+    }
+}
+
 fn word(words: &[u64], index: u64) -> u64 {
     usize::try_from(index).ok().and_then(|index| words.get(index)).copied().unwrap_or(0)
 }
@@ -58,10 +127,10 @@ fn is_set(words: &[u64], bit: u64) -> bool {
 }
 
 /// First bit from `from` on whose value is `set`; `end` if there is none before it.
-fn find(words: &[u64], from: u64, end: u64, set: bool) -> u64 {
+fn find(word: impl Fn(u64) -> u64, from: u64, end: u64, set: bool) -> u64 {
     let mut bit = from;
     while bit < end {
-        let word = word(words, bit / 64);
+        let word = word(bit / 64);
         let wanted = if set { word } else { !word } >> (bit % 64);
         if wanted != 0 {
             return (bit + u64::from(wanted.trailing_zeros())).min(end);
@@ -155,7 +224,74 @@ mod tests {
         assert_eq!(look(0b011_011, 0b11), []);
     }
 
+    /// The runs that a root's run lists, piece by piece.
+    fn by_pieces(run: RootRun, words: &[u64], has_last: bool) -> Vec<Run> {
+        let word = |index: u64| super::word(words, index);
+        let mut listed = vec![];
+        for piece in 0..run.piece(run.all().end) + 1 {
+            let mut psns = run.psns(piece);
+            while let Some(found) = run.missing(psns.clone(), word, has_last) {
+                assert!(psns.start <= found.first && found.count > 0 && found.first + found.count <= psns.end);
+                assert_eq!((run.piece(found.first), run.piece(found.first + found.count - 1)), (piece, piece));
+                listed.push(found);
+                psns.start = found.first + found.count;
+            }
+        }
+        listed
+    }
+
+    #[test]
+    fn a_run_of_nothing_and_pieces_beyond_it_miss_nothing() {
+        let empty = RootRun { first_psn: 9, chunks: 0, first_chunk: 0, piece_chunks: 0, is_short: true };
+        assert_eq!((empty.psns(0), empty.psns(7)), (9..9, 9..9));
+        assert_eq!(empty.missing(empty.all(), |_| 0, false), None);
+        let run = RootRun { first_psn: 9, chunks: 4, first_chunk: 6, piece_chunks: 4, is_short: true };
+        assert_eq!([0, 1, 2, 3, u64::MAX].map(|piece| run.psns(piece)), [9..9, 9..11, 11..13, 13..13, 13..13]);
+        let of = |psns, has_last| run.missing(psns, |_| 1 << 12, has_last);
+        assert_eq!(of(11..13, false), Some(Run { first: 11, count: 2 }));
+        assert_eq!(of(11..13, true), Some(Run { first: 11, count: 1 }));
+        assert_eq!(of(12..13, true), None);
+        assert_eq!(of(12..13, false), Some(Run { first: 12, count: 1 }));
+    }
+
     proptest! {
+        /// What roots' runs list, joined where pieces meet, is what the whole space lists.
+        #[test]
+        fn runs_of_single_roots_list_the_same(
+            bytes in proptest::collection::vec(prop_oneof![Just(0u64), 1u64..60, 1u64..900], 1..ROOTS),
+            chunk_bytes in CHUNK_BYTES..12, count in 1u32..4, index in 0u32..4, piece_chunks in 1u64..20,
+            words in proptest::collection::vec(prop_oneof![any::<u64>(), Just(u64::MAX), Just(0)], WORDS),
+            tails in any::<u64>(),
+        ) {
+            let subgroup = Subgroup { index: index % count, count };
+            let mut table = vec![RootRow::default(); bytes.len()];
+            let space = ReceiveSpace::each(bytes.iter().copied(), chunk_bytes, subgroup, &mut table).unwrap();
+            let mut words = words;
+            let mut runs: Vec<(u32, Run)> = vec![];
+            let mut of_roots = vec![];
+            for root in 0..space.roots() {
+                let (first_psn, chunks) = space.psns(root).unwrap();
+                let is_short = space.last_chunk_is_short(root);
+                if is_short {
+                    let last = first_psn + chunks - 1;
+                    words[last as usize / 64] |= 1 << (last % 64);
+                }
+                let first_chunk = if chunks == 0 { 0 } else { space.place(first_psn).unwrap().chunk };
+                of_roots.push(RootRun { first_psn, chunks, first_chunk, piece_chunks, is_short });
+            }
+            for (root, run) in (0..).zip(of_roots) {
+                for found in by_pieces(run, &words, is_set(&[tails], u64::from(root))) {
+                    match runs.last_mut() {
+                        Some((of, last)) if *of == root && last.first + last.count == found.first => {
+                            last.count += found.count;
+                        }
+                        _ => runs.push((root, found)),
+                    }
+                }
+            }
+            prop_assert_eq!(runs, missing(&space, &words, &[tails]).collect::<Vec<_>>());
+        }
+
         #[test]
         fn agrees_with_the_definition(
             bytes in proptest::collection::vec(prop_oneof![Just(0u64), 1u64..60, 1u64..900], 0..ROOTS),

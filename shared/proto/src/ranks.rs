@@ -112,7 +112,9 @@ impl RankSet {
     /// No rank.
     pub const EMPTY: Self = Self { words: [0; WORDS], len: 0 };
 
-    fn of_words(words: [u64; WORDS]) -> Self {
+    /// The set of these words.
+    #[inline]
+    pub(crate) fn of_words(words: [u64; WORDS]) -> Self {
         let len = words.iter().map(|word| word.count_ones()).sum();
         Self { words, len }
     }
@@ -202,6 +204,60 @@ impl RankSet {
             self.len += word.count_ones();
             at = last + 1;
         }
+    }
+
+    /// Adds the ranks that both others have, in place: firmware pays for every set that it builds.
+    pub fn insert_common(&mut self, one: &Self, other: &Self) {
+        for (word, (one, other)) in self.words.iter_mut().zip(one.words.iter().zip(&other.words)) {
+            let new = one & other & !*word;
+            if new != 0 {
+                *word |= new;
+                self.len += new.count_ones();
+            }
+        }
+    }
+
+    /// Takes out the ranks that another set has, in place.
+    pub fn remove_all(&mut self, other: &Self) {
+        if self.len == 0 {
+            return;
+        }
+        for (word, other) in self.words.iter_mut().zip(&other.words) {
+            let old = *word & other;
+            if old != 0 {
+                *word &= !old;
+                self.len -= old.count_ones();
+            }
+        }
+    }
+
+    /// Ranks that none of the others has.
+    #[must_use]
+    pub fn without_all<const N: usize>(&self, others: [&Self; N]) -> Self {
+        Self::of_words(core::array::from_fn(|index| {
+            others.iter().fold(self.words[index], |word, other| word & !other.words[index])
+        }))
+    }
+
+    /// The smallest rank that the other set lacks.
+    #[must_use]
+    pub fn first_beyond(&self, other: &Self) -> Option<u32> {
+        self.first_of(other, |word, other| word & !other)
+    }
+
+    /// The smallest rank that both sets have.
+    #[must_use]
+    pub fn first_common(&self, other: &Self) -> Option<u32> {
+        if self.len == 0 || other.len == 0 { None } else { self.first_of(other, |word, other| word & other) }
+    }
+
+    fn first_of(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Option<u32> {
+        let mut words = (0..).zip(self.words.iter().zip(&other.words));
+        let (index, found) = words.find_map(|(index, (word, other))| {
+            let found = of(*word, *other);
+            (found != 0).then_some((index, found))
+        })?;
+        Some(index * 64 + found.trailing_zeros())
     }
 
     /// Whether a rank is in the set.
@@ -353,6 +409,13 @@ mod tests {
             prop_assert_eq!(x.without(&y).iter().collect::<BTreeSet<_>>(), &a - &b);
             prop_assert_eq!(RankSet::from_words(x.words().iter().copied()), x);
             prop_assert_eq!(x.words().len(), a.last().map_or(0, |last| *last as usize / 64 + 1));
+            prop_assert_eq!(x.without_all([&y, &RankSet::of(7)]), x.without(&y).without(&RankSet::of(7)));
+            prop_assert_eq!(x.first_beyond(&y), (&a - &b).first().copied());
+            prop_assert_eq!(x.first_common(&y), (&a & &b).first().copied());
+            let (mut less, mut more) = (x, RankSet::of(3));
+            less.remove_all(&y);
+            more.insert_common(&x, &y);
+            prop_assert_eq!((less, more), (x.without(&y), RankSet::of(3).or(&x.and(&y))));
             let mut rest = x;
             for rank in &b {
                 prop_assert_eq!(rest.remove(*rank), a.contains(rank));

@@ -170,7 +170,11 @@ impl Recovery {
     /// The read of a piece is over; the piece is complete in the user buffer.
     pub fn read(&mut self, piece: u32) {
         self.reading.remove(piece);
-        self.delivered(&PieceSet::of(piece));
+        // As `delivered` does with whole sets, for each of which firmware pays.
+        if self.all.contains(piece) {
+            self.delivered.insert(piece);
+        }
+        self.to_read.remove(piece);
     }
 
     /// A rank's block is complete in the user buffer: copied, if it is the own one, or received. One that there is not is ignored.
@@ -184,8 +188,14 @@ impl Recovery {
 
     /// Pieces are complete in the user buffer. Others than the operation's are ignored.
     pub fn delivered(&mut self, pieces: &PieceSet) {
-        self.delivered = self.delivered.or(&self.all.and(pieces));
-        self.to_read = self.to_read.without(pieces);
+        self.delivered.insert_common(&self.all, pieces);
+        self.to_read.remove_all(pieces);
+    }
+
+    /// All pieces but these are complete in the user buffer.
+    pub fn delivered_all_but(&mut self, incomplete: &PieceSet) {
+        let complete = self.all.without(incomplete);
+        self.delivered(&complete);
     }
 
     /// Everything is complete in the user buffer.
@@ -206,13 +216,14 @@ impl Recovery {
     }
 
     fn fetch(&mut self, pieces: PieceSet, last: bool) -> Option<Recover> {
-        self.awaited = self.awaited.or(&pieces);
+        self.awaited.insert_common(&pieces, &pieces);
         (!pieces.is_empty()).then(|| Recover::Fetch { to: self.place.left(), pieces, last })
     }
 
     /// The time for multicast is over: whatever is missing now is asked for. A second call changes nothing.
     pub fn cut_off(&mut self) {
-        if !self.fetched && !self.missing().without(&self.pieces.of(self.place.rank())).is_empty() {
+        let own = self.pieces.of(self.place.rank());
+        if !self.fetched && !self.all.without_all([&self.delivered, &own]).is_empty() {
             self.fetched = true;
             self.fetch_due = true;
         }
@@ -220,8 +231,8 @@ impl Recovery {
 
     /// Missing pieces of others that have not been asked for.
     fn fetchable(&self) -> PieceSet {
-        let asked = self.awaited.or(&self.to_read).or(&self.reading);
-        self.missing().without(&self.pieces.of(self.place.rank())).without(&asked)
+        let own = self.pieces.of(self.place.rank());
+        self.all.without_all([&self.delivered, &own, &self.awaited, &self.to_read, &self.reading])
     }
 
     /// Whether the left neighbour has been asked for all that multicast has not brought.
@@ -248,14 +259,14 @@ impl Recovery {
         if self.served {
             return Err(RecoveryError::SecondFetch { from });
         }
-        if let Some(piece) = pieces.without(&self.all).first() {
+        if let Some(piece) = pieces.first_beyond(&self.all) {
             return Err(RecoveryError::UnknownPiece { from, piece });
         }
-        if let Some(piece) = pieces.and(&self.wanted).first() {
+        if let Some(piece) = pieces.first_common(&self.wanted) {
             return Err(RecoveryError::AskedTwice { from, piece });
         }
         self.served = last;
-        self.wanted = self.wanted.or(pieces);
+        self.wanted.insert_common(pieces, pieces);
         Ok(())
     }
 
@@ -268,11 +279,12 @@ impl Recovery {
         if from != left {
             return Err(RecoveryError::NotLeft { from, left });
         }
-        if let Some(piece) = pieces.without(&self.awaited).first() {
+        if let Some(piece) = pieces.first_beyond(&self.awaited) {
             return Err(RecoveryError::NotAwaited { from, piece });
         }
-        self.awaited = self.awaited.without(pieces);
-        self.to_read = self.to_read.or(&pieces.without(&self.delivered));
+        self.awaited.remove_all(pieces);
+        self.to_read.insert_common(pieces, pieces);
+        self.to_read.remove_all(&self.delivered);
         Ok(())
     }
 
@@ -286,18 +298,16 @@ impl Recovery {
                 return Some(fetch);
             }
         }
-        if !self.wanted.is_empty() {
+        if self.wanted.first_common(&self.delivered).is_some() {
             let pieces = self.wanted.and(&self.delivered);
-            if !pieces.is_empty() {
-                self.wanted = self.wanted.without(&pieces);
-                return Some(Recover::Acknowledge { to: self.place.right(), pieces });
-            }
+            self.wanted.remove_all(&pieces);
+            return Some(Recover::Acknowledge { to: self.place.right(), pieces });
         }
         if self.to_read.is_empty() {
             return None;
         }
         let pieces = core::mem::replace(&mut self.to_read, PieceSet::EMPTY);
-        self.reading = self.reading.or(&pieces);
+        self.reading.insert_common(&pieces, &pieces);
         Some(Recover::Read { from: self.place.left(), pieces })
     }
 
@@ -310,6 +320,6 @@ impl Recovery {
     /// Who is being waited for: the left neighbour, if it was asked and owes something.
     #[must_use]
     pub fn waiting_for(&self) -> Option<u32> {
-        (!self.awaited.is_empty() && !self.awaited.without(&self.delivered).is_empty()).then(|| self.place.left())
+        (!self.awaited.is_empty() && self.awaited.first_beyond(&self.delivered).is_some()).then(|| self.place.left())
     }
 }

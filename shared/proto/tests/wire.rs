@@ -218,6 +218,30 @@ proptest! {
         }
     }
 
+    /// So does the form for messages with sets.
+    #[test]
+    fn messages_with_sets_have_one_format(
+        (codec, message, here) in any_message(),
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        length in prop_oneof![3 => Just(None), 1 => (0usize..=MAX_BYTES).prop_map(Some)],
+    ) {
+        let known = |body: &Body| matches!(body, Body::Fetch { .. } | Body::Acknowledge { .. });
+        let mut bytes = codec.encode(&message, here).as_bytes().to_vec();
+        for (index, value) in changes {
+            let at = index.index(bytes.len());
+            bytes[at] = value;
+        }
+        bytes.resize(length.unwrap_or(bytes.len()), 0);
+        let mut words = [0; MAX_BYTES.div_ceil(8)];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            *word = u64::from_ne_bytes(whole);
+        }
+        let control = codec.decode(&bytes).ok().filter(|control| known(&control.message.body));
+        prop_assert_eq!(codec.decode_set(&words, bytes.len()), control);
+    }
+
     /// Bytes that are changed, cut off or added are refused, or they are the encoding of another message.
     #[test]
     fn whatever_is_accepted_is_an_encoding(

@@ -539,16 +539,14 @@ impl Config {
         let peers = peers(RankInfo::new(0, ranks)?);
         let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
         let progress = u32::from(self.control == Control::Device);
-        // The card's connections have one each. The host's have one for each direction: with the protocol on the card there are those to the
-        // ring neighbours, for reads alone.
-        let of_card = progress * peers.len() as u32;
-        let of_host = if progress == 0 { peers.len() as u32 } else { ranks.saturating_sub(1).min(2) };
+        // The card's connections have one each, beside one for reads to each ring neighbour, and the host's one for each direction.
+        let control = if progress == 0 { 2 * peers.len() } else { peers.len() + if ranks > 1 { 2 } else { 0 } } as u32;
         Ok(Footprint {
             threads: self.receive_threads + self.send_threads + progress,
             receive_queue_pairs: derived.streams,
             send_queue_pairs: derived.streams,
             loopback_queue_pairs: copies + self.receive_threads + self.send_threads + progress,
-            control_queue_pairs: of_card + 2 * of_host + targets,
+            control_queue_pairs: control + targets,
             direct_queue_pairs: 4 * tuner::peers(self.selection(), RankInfo::new(0, ranks)?),
             staging_bytes: contexts * slots * u64::from(derived.slot_bytes),
             bitmap_bytes: contexts * 8 * u64::from(derived.bitmap_words + derived.tail_words),

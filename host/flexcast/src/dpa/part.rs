@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::Ipv4Addr;
 
-use flexcast_abi::{DeviceAddress, Signals};
+use flexcast_abi::{DeviceAddress, ReceiveView, Signals};
 use flexcast_proto::{Alpha, CollectiveIds, RankInfo, StallWindow};
 use flexio::{Access, CompletionQueue, DeviceBuffer, HostBuffer, MemoryRegion, MulticastGroup, Retry};
 
@@ -46,15 +46,6 @@ impl fmt::Debug for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Part").field("place", &self.place).finish_non_exhaustive()
     }
-}
-
-/// The ranks beside a rank on the ring, ascending.
-fn neighbours(place: RankInfo) -> Vec<u32> {
-    let mut neighbours = vec![place.left(), place.right()];
-    neighbours.retain(|rank| *rank != place.rank());
-    neighbours.sort_unstable();
-    neighbours.dedup();
-    neighbours
 }
 
 /// The queue pairs of streams from and to single ranks.
@@ -154,7 +145,7 @@ impl Part {
         let driver: Box<dyn Driver> = match progress.first().zip(signals) {
             Some((unit, signals)) => {
                 let shared = (device_memory, device_shared, signals);
-                Box::new(DeviceDriver::new(card, &config, place, *unit, (&peers, &neighbours(place)), shared)?)
+                Box::new(DeviceDriver::new(card, &config, place, *unit, &peers, shared)?)
             }
             None => Box::new(HostDriver::new(card, place, FIRST_OPERATION, &peers, &config)?),
         };
@@ -228,9 +219,11 @@ impl Part {
             eager_bytes: self.parts.driver.eager_bytes(),
             direct: self.parts.direct.is_some(),
         };
-        let Parts { driver, send, .. } = &mut self.parts;
+        let Parts { driver, send, receive, .. } = &mut self.parts;
+        let views: Vec<ReceiveView> = receive.views().collect();
+        let first_operation = FIRST_OPERATION;
         let connect =
-            Connect { card: &card, config: &config, all: &all, communicator: id, first_operation: FIRST_OPERATION };
+            Connect { card: &card, config: &config, all: &all, communicator: id, first_operation, views: &views };
         driver.connect(connect, &send.activation_ids().collect::<Vec<_>>())?;
         let ends = (place.rank(), all.as_slice());
         self.parts.receive.connect(&card, ends, q_key, group, &config)?;

@@ -198,6 +198,11 @@ impl Plan {
         stream.peer.unwrap_or_else(|| self.rank_at(self.positions(stream.subgroup).start))
     }
 
+    /// Position among the roots of the first root of a stream that is received.
+    pub(crate) fn first_position(&self, stream: Stream) -> u32 {
+        stream.peer.map_or_else(|| self.positions(stream.subgroup).start, |peer| self.position(peer).unwrap_or(0))
+    }
+
     /// The sequence numbers of a stream that is received: those of all roots in a subgroup, or of one; `table` is scratch.
     pub(crate) fn space<'t>(
         &self,
@@ -273,11 +278,16 @@ impl Plan {
         pieces.all().without(&pieces.of(self.own))
     }
 
+    /// Chunks of each piece of a root's block.
+    pub(crate) fn piece_chunks(&self, pieces: &Pieces, root: u32) -> u64 {
+        pieces.chunks(self.chunks(root))
+    }
+
     /// The part of the receive buffer that a piece takes, and whose it is; none if its block ends before it.
     fn piece(&self, pieces: &Pieces, piece: u32) -> Option<(u32, Range)> {
         let (root, number) = pieces.place(piece)?;
         let block = self.block(root);
-        let bytes = pieces.chunks(self.chunks(root)) * u64::from(self.chunk_bytes);
+        let bytes = self.piece_chunks(pieces, root) * u64::from(self.chunk_bytes);
         let start = u64::from(number) * bytes;
         let bytes = bytes.min(block.bytes.checked_sub(start).filter(|left| *left > 0)?);
         Some((root, Range { offset: block.offset + start, bytes }))

@@ -1,36 +1,33 @@
 //! Driver of the protocol on the card: the host's side of the progress thread, a DPA thread that runs the state machine.
 //!
 //! The host gives commands, one at a time, and polls completions. Between an operation's command and its completion it has nothing to do,
-//! unless something is lost: then it watches the deadline that the completion names, closes the receive contexts, says what is missing, and
-//! reads it.
+//! unless something is lost: then it watches the clock, closes the receive contexts when multicast has stalled, and says so. What is missing the
+//! progress thread finds and reads by itself.
 
 mod setup;
 
-use std::collections::BTreeMap;
 use std::mem::{offset_of, size_of};
 use std::ops::Range;
 
 use flexcast_abi::progress::{
-    COMMAND_BYTES, COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_EAGER, COMMAND_FAIL, COMMAND_FOLLOW, COMMAND_POST,
-    COMMAND_READ, COMMAND_TIME, NOBODY, REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY,
-    REPORT_RELEASED, REPORT_RELEASING,
+    COMMAND_CUT_OFF, COMMAND_EAGER, COMMAND_FAIL, COMMAND_FOLLOW, COMMAND_POST, COMMAND_TIME, NOBODY, REPORT_DISAGREES,
+    REPORT_EVERYTHING, REPORT_FAILED, REPORT_READING, REPORT_READY, REPORT_RELEASED, REPORT_RELEASING,
 };
 use flexcast_abi::progress::{REPORTS_BYTES, ROUNDS};
 use flexcast_abi::{
     ProgressCommand, ProgressDetail, ProgressFlag, ProgressReport, ProgressThread, ProgressThreadStatus,
 };
 use flexcast_proto::eager::Carriage;
-use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Cause, Disagreement, Failure, Kind, OperationDescriptor, PieceSet, RankInfo, Summary};
-use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion};
+use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion, QueuePair};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::api::report::{MessageCounts, PhasesPs, Report};
-use crate::dpa::mailbox::{DeviceRange, Line, Mailbox, MailboxTarget, SHORT_BYTES};
+use crate::dpa::mailbox::{DeviceRange, Mailbox, MailboxTarget, SHORT_BYTES};
 use crate::dpa::send::Send as SendThreads;
+use crate::endpoint::Ends;
 use crate::error::Result;
-use crate::protocol::control::{Control, Event, Read};
-use crate::protocol::conversation::PROTOCOL_VIOLATION;
+use crate::protocol::control::Read;
 use crate::protocol::driver::{Connect, Driver, Gathered, Notice, Posting, QueuePairs, Step};
 use crate::tuner::Losses;
 
@@ -65,12 +62,8 @@ impl Shared {
         self.reports() + REPORTS_BYTES
     }
 
-    const fn command(self) -> usize {
-        self.flag() + size_of::<ProgressFlag>()
-    }
-
     pub(crate) const fn end(self) -> usize {
-        self.command() + size_of::<ProgressCommand>()
+        self.flag() + size_of::<ProgressFlag>()
     }
 }
 
@@ -93,12 +86,19 @@ impl Rows {
 /// An eager operation: its number, and where each rank's block belongs.
 type Gathering = (u32, Vec<Range<usize>>);
 
+/// Queue pairs for reads of what multicast has lost.
+#[derive(Debug)]
+struct Repair {
+    /// The card's, to the left neighbour.
+    reader: DpaQueuePair,
+    /// For the right neighbour's reads, in which no thread and no program has a part.
+    answerer: QueuePair,
+}
+
 /// The host's side of a progress thread.
 #[derive(Debug)]
 pub(crate) struct DeviceDriver {
     place: RankInfo,
-    /// Connections for reads of what multicast has lost.
-    control: Control,
     handler: EventHandler,
     mailbox: Mailbox,
     mailbox_target: MailboxTarget,
@@ -106,6 +106,8 @@ pub(crate) struct DeviceDriver {
     cq: DpaCompletionQueue,
     /// Ascending by rank.
     peers: Vec<(u32, DpaQueuePair)>,
+    /// What the card reads from the left neighbour by, and what the right one reads here by; none if this rank is alone.
+    repair: Option<Repair>,
     signals: DeviceBuffer,
     /// What the thread works in, once it is connected: its state machine, contexts of peers, senders; and its messages.
     tables: Vec<DeviceBuffer>,
@@ -130,12 +132,8 @@ pub(crate) struct DeviceDriver {
     /// Number of the operation that is posted next.
     operation: u32,
     summary: Option<Summary>,
-    /// Pieces that the engine has been asked to read.
-    asked: PieceSet,
-    /// Pieces that are read together, by the first of them.
-    groups: BTreeMap<u32, PieceSet>,
-    /// Pieces of the other ranks' blocks.
-    foreign: PieceSet,
+    /// The receive contexts of the current operation have been closed: the card may read from the left neighbour.
+    cut_off: bool,
     /// Steps that the engine has been given: of the current operation the first two, of the communicator the last.
     release_given: bool,
     finish_given: bool,
@@ -201,6 +199,7 @@ impl DeviceDriver {
         completion.operation = operation;
         completion.flags |= REPORT_READY | REPORT_EVERYTHING | REPORT_RELEASING | REPORT_RELEASED;
         (completion.sending_ps, completion.sent_ps, completion.received_ps, completion.fetches) = (0, 0, 0, 0);
+        completion.reads = 0;
         (completion.armed_ps, completion.ready_ps) = (self.given_ps, now_ps);
         (completion.complete_ps, completion.released_ps, completion.deadline_ps) = (now_ps, now_ps, u64::MAX);
         // The thread counts these, too, and tells the sum with its next report.
@@ -229,15 +228,7 @@ impl DeviceDriver {
             ..std::mem::take(&mut self.command)
         };
         let to = DeviceRange { address: self.memory.buffer().addr().offset(COMMAND_AT).get(), rkey: self.memory.id() };
-        let (fixed, pieces) = command.as_bytes().split_at(COMMAND_BYTES);
-        if command.flags & (COMMAND_DELIVERED | COMMAND_READ) != 0 {
-            let at = self.shared.command();
-            self.host.write(at, pieces)?;
-            let from = self.host.slice(at as u64, pieces.len() as u32)?;
-            let to = DeviceRange { address: to.address + COMMAND_BYTES as u64, ..to };
-            self.mailbox.write_from(Line { from, to });
-        }
-        for (part, address) in fixed.chunks(SHORT_BYTES).zip((to.address..).step_by(SHORT_BYTES)) {
+        for (part, address) in command.as_bytes().chunks(SHORT_BYTES).zip((to.address..).step_by(SHORT_BYTES)) {
             self.mailbox.write(part, DeviceRange { address, ..to });
         }
         self.mailbox.ring()
@@ -245,7 +236,7 @@ impl DeviceDriver {
 
     /// Adds an operation to the next command. It begins when the receive contexts are armed. `send_sequence`: 0 if this rank does not send.
     fn post(&mut self, posting: &Posting<'_>, send_sequence: u64) {
-        let Posting { descriptor, turn, here, receive_sequence, .. } = *posting;
+        let Posting { descriptor, turn, here, lkey, receive_sequence, .. } = *posting;
         let Summary { kind, root, amount, chunk_bytes, chains, .. } = descriptor.summary;
         let follow = self.follow();
         let nobody = |position: Option<u32>| position.unwrap_or(NOBODY);
@@ -270,9 +261,10 @@ impl DeviceDriver {
             successor: nobody(turn.and_then(|turn| turn.successor)),
             rkey: here.rkey,
             address: here.address,
+            lkey,
             ..self.command
         };
-        self.begin(descriptor.summary, posting.plan.foreign_pieces());
+        self.begin(descriptor.summary);
     }
 
     /// What a post says of the network: whether it begins to lose packets, or loses none any more.
@@ -284,12 +276,11 @@ impl DeviceDriver {
     }
 
     /// Begins to follow the operation that the next command posts.
-    fn begin(&mut self, summary: Summary, foreign: PieceSet) {
+    fn begin(&mut self, summary: Summary) {
         self.operation = self.operation.wrapping_add(1);
         self.losses.begin();
         self.summary = Some(summary);
-        (self.asked, self.foreign) = (PieceSet::EMPTY, foreign);
-        self.groups.clear();
+        self.cut_off = false;
         self.gathering = None;
         (self.release_given, self.finish_given) = (false, false);
     }
@@ -306,6 +297,17 @@ impl DeviceDriver {
             self.command.flags |= COMMAND_FAIL;
             (self.command.culprit, self.command.witness, self.command.cause) = (culprit, witness, cause.to_bits());
         }
+    }
+
+    /// The ends of the connections for reads.
+    fn ends(&self) -> Vec<Ends> {
+        let Some(Repair { reader, answerer }) = &self.repair else { return Vec::new() };
+        let (left, right) = (self.place.left(), self.place.right());
+        let (asking, answering) = (reader.number(), answerer.qpn());
+        if left == right {
+            return vec![Ends { peer: left, asking, answering }];
+        }
+        vec![Ends { peer: left, asking, answering: 0 }, Ends { peer: right, asking: 0, answering }]
     }
 
     /// A deadline has passed, if it has. The same command is not given twice before it is carried out.
@@ -351,12 +353,11 @@ impl Driver for DeviceDriver {
     fn queue_pairs(&self) -> QueuePairs {
         let control = self.peers.iter().map(|(rank, qp)| (*rank, qp.number())).collect();
         let rows = self.rows.as_ref().map_or((0, 0), |rows| (rows.memory.addr().get(), rows.memory.rkey()));
-        QueuePairs { control, ends: self.control.ends(), rows }
+        QueuePairs { control, ends: self.ends(), rows }
     }
 
     fn connect(&mut self, connect: Connect<'_>, senders: &[u32]) -> Result<()> {
-        self.connect_thread(connect, senders)?;
-        self.control.connect(self.place.rank(), connect.all, connect.config)
+        self.connect_thread(connect, senders)
     }
 
     fn operation(&self) -> u32 {
@@ -368,9 +369,8 @@ impl Driver for DeviceDriver {
         false
     }
 
-    fn expect_losses(&mut self, expected: bool) {
+    fn expect_losses(&mut self, _: bool) {
         // The card's messages see to that by themselves.
-        self.control.expect_losses(expected);
     }
 
     fn repairs_beside(&self) -> bool {
@@ -434,7 +434,7 @@ impl Driver for DeviceDriver {
             eager,
             ..self.command
         };
-        self.begin(descriptor.summary, PieceSet::EMPTY);
+        self.begin(descriptor.summary);
         // The thread begins at once, and reports when it has something to say.
         self.completion.deadline_ps = now_ps.saturating_add(descriptor.barrier_timeout_ps);
         self.gathering = Some((descriptor.operation, blocks));
@@ -468,8 +468,9 @@ impl Driver for DeviceDriver {
             Notice::Lost { .. } | Notice::Placed { .. } => {}
             Notice::CutOff { lost } => {
                 self.losses.note(!lost.is_empty());
-                self.command.flags |= COMMAND_DELIVERED | COMMAND_CUT_OFF;
-                insert(&mut self.command.delivered, &self.foreign.without(&lost));
+                // Which these are the progress thread sees by itself.
+                self.command.flags |= COMMAND_CUT_OFF;
+                self.cut_off = true;
             }
             Notice::Failed(failure) => self.fail(failure),
             Notice::Crashed(failure) => _ = self.lost.get_or_insert(failure),
@@ -478,35 +479,11 @@ impl Driver for DeviceDriver {
     }
 
     fn poll(&mut self, now_ps: u64) -> Result<bool> {
-        let mut moved = self.take_completion(now_ps)?;
-        let Self { control, command, groups, .. } = self;
-        let mut broken = None;
-        moved |= control.poll(now_ps, |_, event| {
-            match event {
-                Event::Read { tag } => {
-                    command.flags |= COMMAND_READ;
-                    insert(&mut command.read, &groups.remove(&tag).unwrap_or(PieceSet::EMPTY));
-                }
-                Event::Broken { rank, status } => _ = broken.get_or_insert((rank, status as u16)),
-                // Peers have only to read by these connections.
-                Event::Message { from, .. } => _ = broken.get_or_insert((from, PROTOCOL_VIOLATION)),
-            }
-            Ok(())
-        })?;
-        if let Some((culprit, code)) = broken {
-            self.fail(Failure { culprit, witness: self.place.rank(), cause: Cause::Connection(code) });
-        }
-        Ok(moved)
+        self.take_completion(now_ps)
     }
 
     fn next(&mut self) -> Result<Option<Step>> {
         if self.is_current() {
-            let to_read = PieceSet::from_words(self.detail.to_read).without(&self.asked);
-            if !to_read.is_empty() {
-                self.asked = self.asked.or(&to_read);
-                let at = Availability { address: self.detail.address, rkey: self.detail.rkey };
-                return Ok(Some(Step::Read { from: self.place.left(), pieces: to_read, at: Some(at) }));
-            }
             if self.has(REPORT_RELEASING) && !std::mem::replace(&mut self.release_given, true) {
                 return Ok(Some(Step::Release));
             }
@@ -521,25 +498,17 @@ impl Driver for DeviceDriver {
         Ok((!std::mem::replace(&mut self.failure_given, true)).then_some(Step::Fail(failure)))
     }
 
-    fn fetch(&mut self, pieces: PieceSet, reads: &[Read]) -> Result<()> {
-        match (pieces.first(), reads) {
-            (_, []) => {
-                self.command.flags |= COMMAND_READ;
-                insert(&mut self.command.read, &pieces);
-            }
-            (Some(first), _) => _ = self.groups.insert(first, pieces),
-            (None, _) => {}
-        }
-        reads.iter().try_for_each(|read| self.control.read(*read))
+    /// Never asked for: the progress thread reads by itself.
+    fn fetch(&mut self, _: PieceSet, _: &[Read]) -> Result<()> {
+        Ok(())
     }
 
     fn flush(&mut self, now_ps: u64) -> Result<()> {
-        self.control.flush(now_ps)?;
         self.give_command(now_ps)
     }
 
     fn flush_ps(&self) -> Option<u64> {
-        self.control.probe_ps()
+        None
     }
 
     fn deadline_ps(&self) -> Option<u64> {
@@ -561,6 +530,7 @@ impl Driver for DeviceDriver {
                 report.phases.0.complete_ps.get_or_insert(now_ps);
             }
             report.fetches_served = self.completion.fetches.into();
+            report.reads = self.completion.reads.into();
         }
     }
 
@@ -591,17 +561,12 @@ impl Driver for DeviceDriver {
         Some(Disagreement { rank: detail.their_rank, theirs, own })
     }
 
-    fn cancel_reads(&mut self) {
-        self.control.cancel_reads();
-    }
+    /// The progress thread posts none once it knows of the failure.
+    fn cancel_reads(&mut self) {}
 
     fn is_quiet(&self) -> bool {
-        !self.control.reading() && self.control.is_drained()
-    }
-}
-
-fn insert(words: &mut [u64; 16], pieces: &PieceSet) {
-    for (to, word) in words.iter_mut().zip(pieces.words()) {
-        *to |= word;
+        // A thread that says nothing any more may still read once it has begun to.
+        let may_read = self.lost.is_some() && self.cut_off && !self.has(REPORT_EVERYTHING);
+        !may_read && self.completion.flags & REPORT_READING == 0
     }
 }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use flexcast_abi::ReceiveView;
 use flexcast_proto::sequencer::Turn;
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Disagreement, Failure, OperationDescriptor, PieceSet, Summary};
@@ -28,7 +29,7 @@ pub(crate) type Gathered = (Vec<Range<usize>>, Vec<u8>);
 pub(crate) struct QueuePairs {
     /// The card's, which carry control messages; none where the host runs the protocol.
     pub(crate) control: Vec<(u32, u32)>,
-    /// The host's.
+    /// The host's; none where the card runs the protocol.
     pub(crate) ends: Vec<Ends>,
     /// Address and key of the memory that peers write eager data to; zeros where it rides on the messages.
     pub(crate) rows: (u64, u32),
@@ -45,6 +46,8 @@ pub(crate) struct Connect<'c> {
     pub(crate) communicator: u64,
     /// Number of the first operation.
     pub(crate) first_operation: u32,
+    /// The receive contexts, as the card's progress thread sees them.
+    pub(crate) views: &'c [ReceiveView],
 }
 
 /// An operation that begins.
@@ -58,6 +61,8 @@ pub(crate) struct Posting<'p> {
     pub(crate) source: (u64, u32),
     /// Where peers may read what they have lost.
     pub(crate) here: Availability,
+    /// Local key of the same buffer.
+    pub(crate) lkey: u32,
     pub(crate) collective_id: u32,
     /// Number of the operation among those of the receive contexts.
     pub(crate) receive_sequence: u64,

@@ -303,6 +303,40 @@ impl Codec {
         (first >> 32 | second | third | fourth == 0).then_some(Message { operation, body })
     }
 
+    /// [`Codec::decode`] of a message of `bytes` bytes as words, little-endian, of a fetch or an acknowledgement, with which firmware repairs what
+    /// multicast has lost; none if it is refused, or another one.
+    #[must_use]
+    pub fn decode_set(&self, words: &[u64], bytes: usize) -> Option<Control> {
+        let [header, communicator, first, rest @ ..] = words else { return None };
+        let (header, first) = (u64::from_le(*header), u64::from_le(*first));
+        if u64::from_le(*communicator) != self.communicator {
+            return None;
+        }
+        let (last, more) = (header == short_header(FETCH), header == short_header(FETCH_MORE));
+        let high = (first >> 32) as u32;
+        let (count, set, availability) = if last || more {
+            (high, rest, None)
+        } else if header == short_header(ACKNOWLEDGE) {
+            let [second, third, set @ ..] = rest else { return None };
+            let (second, third) = (u64::from_le(*second), u64::from_le(*third));
+            if second as u32 != 0 {
+                return None;
+            }
+            ((third >> 32) as u32, set, Some(Availability { address: second >> 32 | third << 32, rkey: high }))
+        } else {
+            return None;
+        };
+        let count = count as usize;
+        let set = set.get(..count).filter(|set| set.len() <= MAX_RANKS as usize / 64 && set.last() != Some(&0))?;
+        let expected = if availability.is_some() { acknowledge_bytes(count) } else { fetch_bytes(count) };
+        if bytes != expected {
+            return None;
+        }
+        let pieces = PieceSet::from_words(set.iter().map(|word| u64::from_le(*word)));
+        let body = if availability.is_some() { Body::Acknowledge { pieces } } else { Body::Fetch { pieces, last } };
+        Some(Control { message: Message { operation: first as u32, body }, availability })
+    }
+
     /// Rounds of the barrier.
     const fn rounds(&self) -> u8 {
         (u32::BITS - self.ranks.saturating_sub(1).leading_zeros()) as u8

@@ -1,7 +1,7 @@
 //! Events of receive contexts and send workers, and the actions of the protocol's state machine.
 
 use dpa::Table;
-use dpa::abi::progress::{REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASING};
+use dpa::abi::progress::{LOSSY, REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASING};
 use dpa::proto::{Action, Failure};
 
 use super::ProgressEngine;
@@ -39,6 +39,9 @@ impl ProgressEngine<'_> {
     /// Does what the machine asks for, until there is nothing more, or no room for a message (true), or the budget is used up (false).
     #[inline(never)]
     pub(super) fn act(&mut self, budget: &mut u64) -> bool {
+        if self.state.follows & LOSSY != 0 && self.state.reads.waits != 0 {
+            self.repair();
+        }
         loop {
             if self.state.full != 0 || self.is_held() {
                 // The completion that makes room, or tells that a row is sent, wakes the thread.
@@ -52,12 +55,7 @@ impl ProgressEngine<'_> {
             match action {
                 Action::Send { to, message } => self.send(to, &message),
                 Action::Multicast => self.multicast(),
-                Action::Read { pieces, .. } => {
-                    for (to, word) in self.state.detail.to_read.iter_mut().zip(pieces.words()) {
-                        *to |= word;
-                    }
-                    (self.state.reads, self.state.undetailed, self.state.unreported) = (1, 1, 1);
-                }
+                Action::Read { from, pieces } => self.read(from, &pieces),
                 Action::Release => {
                     self.note_progress(true);
                     self.state.report.flags |= REPORT_RELEASING;

@@ -3,12 +3,12 @@
 use core::mem::offset_of;
 
 use dpa::abi::progress::{
-    COMMAND_CUT_OFF, COMMAND_DELIVERED, COMMAND_EAGER, COMMAND_FAIL, COMMAND_FOLLOW, COMMAND_POST, COMMAND_READ,
-    COMMAND_TIME, NOBODY, RANK_WORDS, REPORT_DISAGREES, REPORT_FAILED, ROUNDS,
+    COMMAND_CUT_OFF, COMMAND_EAGER, COMMAND_FAIL, COMMAND_FOLLOW, COMMAND_POST, COMMAND_TIME, FOLLOWS, LOSSY, NOBODY,
+    REPORT_DISAGREES, REPORT_FAILED, ROUNDS,
 };
 use dpa::abi::{ProgressCommand, ProgressThreadStatus};
 use dpa::proto::sequencer::Turn;
-use dpa::proto::{Algorithm, Cause, Failure, Kind, OperationDescriptor, PieceSet, RankSet, Summary};
+use dpa::proto::{Algorithm, Cause, Failure, Kind, OperationDescriptor, RankSet, Summary};
 
 use super::ProgressEngine;
 
@@ -65,18 +65,8 @@ impl ProgressEngine<'_> {
     #[inline(never)]
     fn carry_out(&mut self, flags: u32, now_ps: u64) -> bool {
         let command = self.command();
-        if flags & COMMAND_DELIVERED != 0 {
-            let delivered = command.words_at::<{ offset_of!(ProgressCommand, delivered) }, RANK_WORDS>();
-            self.participant.delivered_pieces(&PieceSet::from_words(delivered));
-        }
-        if flags & COMMAND_READ != 0 {
-            let read = command.words_at::<{ offset_of!(ProgressCommand, read) }, RANK_WORDS>();
-            for piece in PieceSet::from_words(read).iter() {
-                self.participant.read(piece);
-            }
-        }
         if flags & COMMAND_CUT_OFF != 0 {
-            self.participant.cut_off(now_ps);
+            self.close(now_ps);
         }
         if flags & COMMAND_FAIL != 0 {
             let (culprit, witness) = command.pair_at::<{ offset_of!(ProgressCommand, culprit) }>();
@@ -84,7 +74,7 @@ impl ProgressEngine<'_> {
             let Ok(cause) = Cause::from_bits(cause) else { return false };
             self.participant.fail(Failure { culprit, witness, cause });
         }
-        self.state.follows ^= u32::from(flags & COMMAND_FOLLOW != 0);
+        self.state.follows ^= if flags & COMMAND_FOLLOW != 0 { FOLLOWS } else { 0 };
         self.state.due |= u32::from(flags & COMMAND_TIME != 0);
         self.state.unreported = 1;
         true
@@ -111,10 +101,6 @@ impl ProgressEngine<'_> {
         (report.received_ps, report.complete_ps, report.released_ps, report.fetches) = (0, 0, 0, 0);
         (state.sending, state.unsent, state.due) = (0, 0, 0);
         state.eager = u32::from(eager);
-        if core::mem::take(&mut state.reads) != 0 {
-            state.detail.to_read = [0; RANK_WORDS];
-            state.undetailed = 1;
-        }
         if eager {
             if self.set_up.rows_bytes == 0 {
                 return false;
@@ -129,6 +115,11 @@ impl ProgressEngine<'_> {
             self.keep_signal(operation, summary);
             return true;
         }
+        report.reads = 0;
+        // After a failure reads may still be under way.
+        if state.follows & LOSSY != 0 && state.reads.over == state.reads.posted {
+            state.follows &= !LOSSY;
+        }
         state.posted = 1;
         state.unreceived = 1;
         state.receive_sequence = command.load_at::<{ offset_of!(ProgressCommand, receive_sequence) }>();
@@ -137,9 +128,10 @@ impl ProgressEngine<'_> {
         let (step, predecessor) = command.pair_at::<{ offset_of!(ProgressCommand, step) }>();
         let (successor, rkey) = command.pair_at::<{ offset_of!(ProgressCommand, successor) }>();
         let (_, pieces) = command.pair_at::<{ offset_of!(ProgressCommand, cause) }>();
+        let (lkey, _) = command.pair_at::<{ offset_of!(ProgressCommand, lkey) }>();
         let cutoff_ps = command.load_at::<{ offset_of!(ProgressCommand, cutoff_ps) }>();
         state.address = command.load_at::<{ offset_of!(ProgressCommand, address) }>();
-        state.rkey = rkey;
+        (state.rkey, state.lkey) = (rkey, lkey);
         state.turn = [chain, step, predecessor, successor];
         state.descriptor = [kind, root, chunk_bytes, chains];
         state.spans = [amount, barrier_timeout_ps, cutoff_ps, bound_ps];

@@ -1,6 +1,6 @@
 //! Control messages: receiving and sending.
 
-use dpa::abi::progress::MESSAGE_BYTES;
+use dpa::abi::progress::{LOSSY, MESSAGE_BYTES, NOBODY};
 use dpa::abi::{ProgressPeer, ProgressSetUp};
 use dpa::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe, WriteWqe};
 use dpa::hw::{ControlSegment, CqeOpcode, WqeOpcode};
@@ -10,6 +10,7 @@ use dpa::{CompletionQueue, Messages, Outbox, ReceiveQueue, SendQueue, fence};
 use zerocopy::IntoBytes as _;
 
 use super::ProgressEngine;
+use super::repair::has_room;
 
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
 const PROTOCOL_VIOLATION: u16 = u16::MAX;
@@ -19,7 +20,7 @@ const WORDS: usize = MAX_BYTES.div_ceil(8);
 const _: () = assert!(WORDS as u64 * 8 <= MESSAGE_BYTES);
 
 /// Most entries of a message: its eager data, itself, and what follows it.
-const MESSAGE_ENTRIES: u64 = 3;
+pub(super) const MESSAGE_ENTRIES: u64 = 3;
 /// Of entries every so many is completed visibly, and each message that has eager data. A queue without room has such an entry under way.
 const SIGNALLED: u64 = 8;
 
@@ -68,6 +69,10 @@ impl ProgressEngine<'_> {
             self.state.reading -= 1;
         }
         self.state.full -= u32::from(was_full && !is_full(peer));
+        let completed = peer.completed;
+        if self.state.follows & LOSSY != 0 && self.reads_over(index) {
+            self.reads_completed(completed);
+        }
     }
 
     /// A message has come into receive entry number `counter`.
@@ -179,9 +184,11 @@ impl ProgressEngine<'_> {
     #[cold]
     #[inline(never)]
     pub(super) fn follow(&mut self) {
+        let reads_wait = self.state.reads.waits;
         for peer in self.peers.iter_mut().filter(|peer| peer.broken == 0 && peer.followed != peer.produced as u32) {
-            // Full ones have an entry under way whose completion wakes the thread.
-            if !is_full(peer) {
+            // Full ones have an entry under way whose completion wakes the thread. Behind reads come others, as long as any wait.
+            let room = if peer.rank == NOBODY { reads_wait == 0 && has_room(peer) } else { !is_full(peer) };
+            if room {
                 write_nothing(peer, &self.outbox);
                 peer.followed = peer.produced as u32;
                 self.state.full += u32::from(is_full(peer));
@@ -212,11 +219,12 @@ impl ProgressEngine<'_> {
         // It is out of the slot before the next one may come there.
         fence::memory();
         queue.set_producer(producer);
-        let message = words.as_bytes().get(..bytes as usize).filter(|_| there);
-        let Some(Ok(control)) = message.map(|message| self.codec().decode(message)) else { return self.distrust(rank) };
+        let short = if there { self.codec().decode_set(&words, bytes as usize) } else { None };
+        let other = || words.as_bytes().get(..bytes as usize).and_then(|message| self.codec().decode(message).ok());
+        let Some(control) = short.or_else(other).filter(|_| there) else { return self.distrust(rank) };
         match (control.message.body, control.availability) {
             (Body::Acknowledge { .. }, Some(Availability { address, rkey })) => {
-                (self.state.detail.address, self.state.detail.rkey) = (address, rkey);
+                (self.state.reads.address, self.state.reads.rkey) = (address, rkey);
             }
             (Body::Fetch { last: true, .. }, _) => self.state.report.fetches += 1,
             _ => {}
@@ -242,7 +250,12 @@ impl ProgressEngine<'_> {
         peer.broken = 1;
         self.state.reading -= u32::from(peer.reads_row_until != 0);
         self.state.full -= u32::from(is_full(peer));
-        let failure = Failure { culprit: peer.rank, witness: self.set_up.rank, cause: Cause::Connection(status) };
+        let culprit = peer.rank;
+        self.reader_broken(index);
+        if culprit == NOBODY {
+            return;
+        }
+        let failure = Failure { culprit, witness: self.set_up.rank, cause: Cause::Connection(status) };
         self.participant.fail(failure);
     }
 
@@ -334,23 +347,24 @@ fn post(
 
 /// Gives the card the entries before number `produced`.
 #[inline(always)]
-fn hand_over(queue: &SendQueue, outbox: &Outbox, produced: u64) {
+pub(super) fn hand_over(queue: &SendQueue, outbox: &Outbox, produced: u64) {
     fence::memory_write();
     queue.set_producer(produced);
     fence::outbox();
     outbox.ring_sq(queue.number(), produced);
 }
 
-/// Posts an RDMA Write of no bytes. The peer's card checks neither its address nor its key.
+/// Posts an RDMA Write of no bytes, or a Read over the connection for reads, which takes nothing else. The peer's card checks neither its address nor its key.
 fn write_nothing(peer: &mut ProgressPeer, outbox: &Outbox) {
     /// Control segment and remote address.
     const SEGMENTS: u8 = 2;
+    let opcode = if peer.rank == NOBODY { WqeOpcode::Read } else { WqeOpcode::Write };
     let queue = SendQueue::attach(&peer.send_queue);
     let index = peer.produced;
     let produced = index + 1;
     peer.produced = produced;
     let words = [
-        ControlSegment::head(index as u16, WqeOpcode::Write, queue.number(), SEGMENTS),
+        ControlSegment::head(index as u16, opcode, queue.number(), SEGMENTS),
         ControlSegment::tail(flags_of(index), 0),
         0,
         0,

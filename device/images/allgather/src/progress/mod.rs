@@ -10,10 +10,13 @@ mod act;
 mod commands;
 mod messages;
 mod prepare;
+mod repair;
 mod report;
 
 use datapath::{Control, resources};
-use dpa::abi::{ProgressCommand, ProgressPeer, ProgressSetUp, ProgressThread, ProgressThreadState};
+use dpa::abi::{
+    ContextMemory, ProgressCommand, ProgressPeer, ProgressSetUp, ProgressThread, ProgressThreadState, ReceiveView,
+};
 use dpa::proto::{Codec, Participant};
 use dpa::{
     CompletionQueue, ContextArray, Counters, HostLine, Kept, Messages, Next, Outbox, Signals, Window, error, fatal,
@@ -30,6 +33,8 @@ struct ProgressEngine<'c> {
     state: &'c mut ProgressThreadState,
     participant: &'c mut Participant,
     peers: ContextArray<'c, ProgressPeer>,
+    /// Looked into only where something is lost.
+    views: &'c mut ContextMemory<ReceiveView>,
     messages: Messages<'c>,
     outbox: Outbox,
     window: Window,
@@ -37,7 +42,7 @@ struct ProgressEngine<'c> {
 
 /// Body of the event handler.
 pub(crate) fn progress(context: &mut ProgressThread) -> Next {
-    let ProgressThread { set_up, contexts, messages, machine, state, .. } = context;
+    let ProgressThread { set_up, contexts, messages, machine, views, state } = context;
     if state.prepared == 0 {
         fatal(error::NOT_PREPARED);
     }
@@ -51,6 +56,7 @@ pub(crate) fn progress(context: &mut ProgressThread) -> Next {
         state,
         participant: Kept::attach(machine).and_then(Kept::get).unwrap_or_else(|| fatal(error::NOT_PREPARED)),
         peers: ContextArray::attach(contexts),
+        views,
         messages: Messages::attach(messages),
         outbox: Outbox::of(&thread),
         window,

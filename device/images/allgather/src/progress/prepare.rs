@@ -1,14 +1,14 @@
 //! Checking a context once.
 
 use datapath::{Control, check_queue};
-use dpa::abi::progress::MESSAGE_BYTES;
+use dpa::abi::progress::{MESSAGE_BYTES, NOBODY};
 use dpa::abi::{ABI_HASH, ContextFault, ProgressThread};
 use dpa::hw::DataSegment;
 use dpa::proto::{MAX_RANKS, Participant, RankInfo};
 use dpa::{ContextArray, Kept, ReceiveQueue, fence};
 
-/// Least depth of a send queue: a message has two entries, and only every fourth is completed visibly.
-const MIN_SENDS: u64 = 8;
+/// Least depth of a send queue: of eight entries one at least is completed visibly, and beside them there is room for two messages of three entries.
+const MIN_SENDS: u64 = 16;
 
 /// RPC `prepare_progress`: checks thread and peers, makes the machine and posts all receives. The fault, and the peer at fault (0 if it is
 /// the thread's).
@@ -40,6 +40,14 @@ pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, 
     }
     let mut completions = 0;
     for (number, peer) in (0..).zip(contexts.iter_mut()) {
+        if peer.rank == NOBODY && number + 1 == peers {
+            check_queue(&peer.send_queue).map_err(|fault| (fault, number))?;
+            if peer.send_queue.depth() < MIN_SENDS {
+                return Err((ContextFault::QueueDepth, number));
+            }
+            completions += peer.send_queue.depth();
+            continue;
+        }
         let checked = check_queue(&peer.receive_queue).and_then(|()| check_queue(&peer.send_queue));
         checked.map_err(|fault| (fault, number))?;
         let depth = peer.receive_queue.depth() + peer.send_queue.depth();
@@ -52,6 +60,15 @@ pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, 
         }
         if peer.first_slot > slots || depth > slots - peer.first_slot {
             return Err((ContextFault::Staging, number));
+        }
+    }
+    for view in ContextArray::attach(&mut thread.views).iter_mut() {
+        if !view.bitmap.is_there(8)
+            || !view.tails.is_there(8)
+            || !view.operation.is_there()
+            || !view.placement.is_there()
+        {
+            return Err(whole(ContextFault::DeviceMemory));
         }
     }
     let mut distance = 1;
@@ -67,7 +84,7 @@ pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, 
         return Err(whole(ContextFault::DeviceMemory));
     };
     machine.set(Participant::new(place, thread.set_up.first_operation));
-    for peer in contexts.iter_mut() {
+    for peer in contexts.iter_mut().filter(|peer| peer.rank != NOBODY) {
         let queue = ReceiveQueue::attach(&peer.receive_queue);
         for index in 0..queue.depth() {
             let slot = slots_at.wrapping_add((peer.first_slot + index) * MESSAGE_BYTES);

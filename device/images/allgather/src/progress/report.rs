@@ -2,7 +2,7 @@
 
 use core::mem::{offset_of, size_of};
 
-use dpa::abi::progress::REPORT_RELEASED;
+use dpa::abi::progress::{REPORT_READING, REPORT_RELEASED};
 use dpa::abi::{ProgressDetail, ProgressFlag, ProgressReport};
 use dpa::{WindowCell, error, fatal, fence};
 
@@ -44,7 +44,9 @@ impl ProgressEngine<'_> {
             self.write_detail();
         }
         let deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
+        let reading = if self.is_reading() { REPORT_READING } else { 0 };
         let report = &mut self.state.report;
+        report.flags = report.flags & !REPORT_READING | reading;
         report.deadline_ps = deadline_ps;
         report.number += 1;
         if report.released_ps != 0 {

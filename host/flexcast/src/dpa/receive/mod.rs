@@ -8,7 +8,8 @@ use std::mem::size_of;
 
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, BitmapMemory, CompletionQueueMemory, ContextMemory, DeviceAddress, GroupContext, HostLine,
-    Operation, Placement, ReceiveContext, ReceiveThread, SendQueueMemory, Shared as SharedLine, Staging, TableMemory,
+    Operation, Placement, ReceiveContext, ReceiveThread, ReceiveView, SendQueueMemory, Shared as SharedLine, Staging,
+    TableMemory,
 };
 use flexcast_proto::{RankInfo, RootRow};
 use flexio::{
@@ -44,6 +45,8 @@ struct Context {
     operation: Operation,
     placement: Placement,
     chunks: u64,
+    /// What a progress thread sees of it.
+    view: ReceiveView,
     _copier: Option<Copier>,
     _bitmap: DeviceBuffer,
 }
@@ -188,6 +191,14 @@ impl Receive {
                 let (lines, rows) =
                     (memory.addr().offset(lines_at + at * LINES_BYTES), memory.addr().offset(rows_at + at * row_bytes));
                 let tails = bitmap.addr().offset(8 * u64::from(derived.bitmap_words));
+                let view = ReceiveView {
+                    bitmap: BitmapMemory::new(device(bitmap.addr()), derived.bitmap_words),
+                    tails: BitmapMemory::new(device(tails), derived.tail_words),
+                    rows: TableMemory::new(device(rows), place.ranks()),
+                    operation: HostLine::new(device(lines)),
+                    placement: HostLine::new(device(lines.offset(size_of::<Operation>() as u64))),
+                    ..Default::default()
+                };
                 let context = ReceiveContext {
                     abi_hash: ABI_HASH,
                     abi_version: ABI_VERSION,
@@ -200,13 +211,13 @@ impl Receive {
                     send_cq,
                     send_queue,
                     staging,
-                    bitmap: BitmapMemory::new(device(bitmap.addr()), derived.bitmap_words),
-                    tails: BitmapMemory::new(device(tails), derived.tail_words),
-                    rows: TableMemory::new(device(rows), place.ranks()),
+                    bitmap: view.bitmap,
+                    tails: view.tails,
+                    rows: view.rows,
                     group: SharedLine::new(device(group.addr())),
                     signals: SharedLine::new(signals.unwrap_or_default()),
-                    operation: HostLine::new(device(lines)),
-                    placement: HostLine::new(device(lines.offset(size_of::<Operation>() as u64))),
+                    operation: view.operation,
+                    placement: view.placement,
                     flag_host: address(shared.flag()),
                     report_host: address(shared.report(context)),
                     bitmap_host: address(shared.bitmap(context, false)),
@@ -222,6 +233,7 @@ impl Receive {
                     operation: Operation::default(),
                     placement: Placement::default(),
                     chunks: 0,
+                    view,
                     _copier: copier,
                     _bitmap: bitmap,
                 });
@@ -276,6 +288,11 @@ impl Receive {
         let single =
             |(qp, context): (&DpaQueuePair, &Context)| context.stream.peer.map(|_| (qp.number(), context.stream));
         self.queue_pairs.iter().zip(&self.contexts).filter_map(single)
+    }
+
+    /// The receive contexts, as a progress thread sees them.
+    pub(crate) fn views(&self) -> impl Iterator<Item = ReceiveView> {
+        self.contexts.iter().map(|context| context.view)
     }
 
     /// Where this rank and others want their bytes (UC unicast).

@@ -97,6 +97,9 @@ impl Receive {
         region: &MemoryRegion,
         (collective_id, chunk_bytes): (u32, u32),
     ) -> Result<()> {
+        let pieces = plan.pieces();
+        // No bitmap has bits for more chunks than that.
+        let piece_chunks = |root| u32::try_from(plan.piece_chunks(&pieces, root)).unwrap_or(u32::MAX);
         for index in 0..self.contexts.len() {
             let stream = self.contexts[index].stream;
             let space = plan.space(stream, &mut self.table)?;
@@ -126,10 +129,12 @@ impl Receive {
                 Placement { own_first: own_first as u32, own_chunks: own_chunks as u32, ..Default::default() };
             if chunks > 0 {
                 placement.roots = space.roots();
+                placement.first_root = plan.first_position(stream);
                 if plan.is_equal() || stream.peer.is_some() {
                     placement.run_chunks = share.chunks as u32;
                     let run_bytes = share.chunks * u64::from(chunk_bytes);
                     placement.run_gap = plan.block(first).bytes.wrapping_sub(run_bytes);
+                    (placement.piece_chunks, placement.first_chunk) = (piece_chunks(first), share.first_chunk);
                 } else {
                     let at = self.shared.rows(index);
                     for (row, root) in (0usize..).zip(plan.root_ranks()) {
@@ -140,7 +145,8 @@ impl Receive {
                             first_psn: first_psn as u32,
                             chunks: chunks as u32,
                             last_chunk_bytes: share.last_chunk_bytes,
-                            ..Default::default()
+                            piece_chunks: piece_chunks(root),
+                            first_chunk: share.first_chunk,
                         };
                         self.host.write(at + row * ROW_BYTES as usize, row_bytes.as_bytes())?;
                     }

@@ -1,29 +1,27 @@
 //! Set-up of the progress thread and its queues.
 
-use std::collections::BTreeMap;
 use std::mem::size_of;
 
-use flexcast_abi::progress::{COMMAND_BYTES, MACHINE_BYTES, MESSAGE_BYTES};
+use flexcast_abi::progress::{COMMAND_BYTES, MACHINE_BYTES, MESSAGE_BYTES, NOBODY};
 use flexcast_abi::{
     ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, HostLine, KeptMemory, MessageMemory, ProgressCommand,
     ProgressDetail, ProgressPeer, ProgressReport, ProgressSetUp, ProgressThread, Shared as SharedLine, Signals,
     TableMemory,
 };
-use flexcast_proto::{PieceSet, RankInfo};
+use flexcast_proto::RankInfo;
 use flexio::{
-    Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, HostBuffer,
-    MemoryKey, MemoryRegion, Path, Retry,
+    Access, Affinity, CompletionQueue, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair,
+    EventHandler, HostBuffer, MemoryKey, MemoryRegion, Path, QueueDepths, QueuePair, Retry, Transport,
 };
 use zerocopy::IntoBytes as _;
 
-use super::{COMMAND_AT, DeviceDriver, Rows, Shared};
+use super::{COMMAND_AT, DeviceDriver, Repair, Rows, Shared};
 use crate::api::config::Config;
 use crate::dpa::card::DpaCard;
 use crate::dpa::mailbox::{Mailbox, SHORT_BYTES};
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::endpoint::Purpose;
 use crate::error::Result;
-use crate::protocol::control::Control;
 use crate::protocol::driver::Connect;
 use crate::tuner::Losses;
 
@@ -31,18 +29,20 @@ use crate::tuner::Losses;
 const LOG_RECEIVES: u8 = 4;
 /// log2 of the send queue entries of each peer: eight messages, each with eager data.
 const LOG_SENDS: u8 = 4;
+/// Timeout of the connection for reads, 4.096 us x 2^4 = 66 us, if that of the others is not shorter. Whoever answers too late for its eight tries is
+/// read from over the connection for messages.
+const READ_TIMEOUT_EXPONENT: u8 = 4;
 /// First packet number of every connection.
 const FIRST_PSN: u32 = 0;
 
 impl DeviceDriver {
-    /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending), and one for reads to each of
-    /// `neighbours`. `signals`: the line by which the communicator's threads signal.
+    /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending). `signals`: the line by which the communicator's threads signal.
     pub(crate) fn new(
         card: &DpaCard,
         config: &Config,
         place: RankInfo,
         unit: u32,
-        (peers, neighbours): (&[u32], &[u32]),
+        peers: &[u32],
         (host, shared, signals): (MemoryRegion, Shared, DeviceBuffer),
     ) -> Result<Self> {
         let process = card.process();
@@ -51,13 +51,26 @@ impl DeviceDriver {
         let handler = EventHandler::new(process, "progress", memory.addr().get(), Affinity::Unit(unit))?;
         let (mailbox, mailbox_target) = Mailbox::new(card, &handler, 1 + COMMAND_BYTES.div_ceil(SHORT_BYTES))?;
         let depths = DpaDepths { log_send: Some(LOG_SENDS), log_receive: Some(LOG_RECEIVES) };
-        let completions = (peers.len().max(1) as u32 * ((1 << LOG_SENDS) + (1 << LOG_RECEIVES))).next_power_of_two();
+        let of_peers = peers.len() as u32 * ((1 << LOG_SENDS) + (1 << LOG_RECEIVES));
+        let completions = (of_peers + (1 << LOG_SENDS)).next_power_of_two();
         let target = CqTarget::Thread(&handler);
         let cq = DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, target)?;
         let mut connections = Vec::with_capacity(peers.len());
         for (index, rank) in (0..).zip(peers) {
             connections.push((*rank, DpaQueuePair::reliable_by_command(&cq, &cq, depths, index)?));
         }
+        let repair = if peers.is_empty() {
+            None
+        } else {
+            let depths = DpaDepths { log_send: Some(LOG_SENDS), log_receive: None };
+            let reader = DpaQueuePair::reliable_by_command(&cq, &cq, depths, peers.len() as u32)?;
+            // Nothing is posted to the one that answers; a queue has one entry at least.
+            let unused = CompletionQueue::new(card.device(), 1)?;
+            let depths = QueueDepths { send: 1, receive: 1 };
+            let answerer = QueuePair::new(card.pd(), Transport::Rc, &unused, &unused, depths)?;
+            answerer.init(Access::REMOTE_READ, 0)?;
+            Some(Repair { reader, answerer })
+        };
         let line = Signals {
             progress: handler.id(),
             contexts: config.subgroups,
@@ -76,13 +89,13 @@ impl DeviceDriver {
         };
         Ok(Self {
             place,
-            control: Control::new(card, neighbours, 0, config.restarts)?,
             handler,
             mailbox,
             mailbox_target,
             memory: key,
             cq,
             peers: connections,
+            repair,
             signals,
             tables: Vec::new(),
             messages: None,
@@ -100,9 +113,7 @@ impl DeviceDriver {
             gathering: None,
             operation: 0,
             summary: None,
-            asked: PieceSet::EMPTY,
-            groups: BTreeMap::new(),
-            foreign: PieceSet::EMPTY,
+            cut_off: false,
             release_given: true,
             finish_given: true,
             failure_given: false,
@@ -115,7 +126,7 @@ impl DeviceDriver {
 
     /// Connects to the peers and lets the thread run. `senders`: activation ids of the send threads.
     pub(super) fn connect_thread(&mut self, connect: Connect<'_>, senders: &[u32]) -> Result<()> {
-        let Connect { card, config, all, communicator, first_operation } = connect;
+        let Connect { card, config, all, communicator, first_operation, views } = connect;
         let process = card.process();
         let own = self.place.rank();
         let slots = (1u64 << LOG_SENDS) + (1 << LOG_RECEIVES);
@@ -139,6 +150,14 @@ impl DeviceDriver {
             let remote = all[*rank as usize].connection(Purpose::Control, own)?;
             qp.connect_with(&remote, FIRST_PSN, path, retry)?;
         }
+        if let Some(Repair { reader, answerer }) = &mut self.repair {
+            contexts.push(ProgressPeer { send_queue: send_memory(reader), rank: NOBODY, ..Default::default() });
+            let (left, right) = (&all[self.place.left() as usize], &all[self.place.right() as usize]);
+            answerer.connect_with(&right.connection(Purpose::Answers, own)?, FIRST_PSN, path, retry)?;
+            let timeout_exponent = config.retry_exponent.min(READ_TIMEOUT_EXPONENT);
+            let retry = Retry { timeout_exponent, ..retry };
+            reader.connect_with(&left.connection(Purpose::Requests, own)?, FIRST_PSN, path, retry)?;
+        }
         let senders: Vec<u64> = senders.iter().copied().map(u64::from).collect();
         let sender_count = senders.len() as u32;
         let senders = DeviceBuffer::from_bytes(process, senders.as_bytes())?;
@@ -146,6 +165,7 @@ impl DeviceDriver {
         let context_bytes = if contexts.is_empty() { &[0; 64] } else { contexts.as_bytes() };
         let contexts = DeviceBuffer::from_bytes(process, context_bytes)?;
         let machine = DeviceBuffer::zeroed(process, MACHINE_BYTES)?;
+        let (view_count, views) = (views.len() as u32, DeviceBuffer::from_bytes(process, views.as_bytes())?);
         let address = |buffer: &DeviceBuffer| DeviceAddress::new(buffer.addr().get());
         let host = |offset: usize| self.host.addr().get() + offset as u64;
         let rows = self.rows.as_ref();
@@ -179,6 +199,7 @@ impl DeviceDriver {
             contexts: ContextMemory::new(address(&contexts), count),
             messages: MessageMemory::new(address(&messages), (messages_bytes / 8) as u32),
             machine: KeptMemory::new(address(&machine), (MACHINE_BYTES / 8) as u32),
+            views: ContextMemory::new(address(&views), view_count),
             ..Default::default()
         };
         let memory = self.memory.buffer();
@@ -186,7 +207,7 @@ impl DeviceDriver {
         accepted("progress thread", process.call("prepare_progress", memory.addr().get())?)?;
         self.handler.run(memory.addr().get())?;
         self.operation = first_operation;
-        self.tables = vec![machine, contexts, senders];
+        self.tables = vec![machine, contexts, senders, views];
         self.messages = Some(message_key);
         card.activate(&self.handler)
     }

@@ -123,6 +123,7 @@ impl Engine {
             turn,
             source: running.source(own)?,
             here: Availability { address: region.addr().get(), rkey: region.rkey() },
+            lkey: region.lkey(),
             collective_id,
             receive_sequence: parts.receive.sequence(),
         };
