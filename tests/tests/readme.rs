@@ -32,7 +32,7 @@ const README: [(&str, Way); 8] = [
     ("flexcast sim --topology fat-tree-188 --ranks 188 --bytes 4096", Way::Installed),
     ("flexcast plan --link 400 --transport ud --ranks 188 --buffer 8388608", Way::Installed),
     (
-        "for r in 0 1 2 3; do FLEXCAST_RANK=$r FLEXCAST_SIZE=4 FLEXCAST_STORE=127.0.0.1:4711 FLEXCAST_INTERFACE=lo flexcast perf & done; wait",
+        "for r in 0 1 2 3; do FLEXCAST_RANK=$r FLEXCAST_SIZE=4 FLEXCAST_STORE=127.0.0.1:4711 FLEXCAST_INTERFACE=lo flexcast perf --sizes 64:1M & done; wait",
         Way::Installed,
     ),
 ];
