@@ -9,7 +9,7 @@ fn root() -> PathBuf {
 }
 
 /// Documents whose commands a reader is to type.
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "docs/card.md",
     "docs/compare.md",
