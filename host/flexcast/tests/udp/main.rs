@@ -85,6 +85,30 @@ fn several_operations_and_communicators_run_side_by_side() {
 }
 
 #[test]
+fn two_jobs_on_one_group_and_port_do_not_see_one_another() {
+    let job = |first: u32| {
+        let options = options().group([239, 77, 1, 1].into()).port(17_222);
+        Group::new(3, options, |config| config).run(|communicator, rank| {
+            let card = communicator.card().clone();
+            for turn in 0..20 {
+                let bytes = 100_000;
+                let mut send = card.buffer(bytes).unwrap();
+                send.write(0, &block(first + rank + turn, bytes)).unwrap();
+                let request = communicator.allgather(send, card.buffer(3 * bytes).unwrap()).unwrap();
+                let done = communicator.wait(request).unwrap();
+                (0..3).for_each(|other| {
+                    check(&done.receive, other as usize * bytes, &block(first + other + turn, bytes))
+                });
+            }
+        });
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| job(0));
+        scope.spawn(|| job(1000));
+    });
+}
+
+#[test]
 fn what_is_lost_changed_doubled_or_late_is_made_good() {
     for seed in faults::seeds() {
         // Where it fails, the last line names the seed.
