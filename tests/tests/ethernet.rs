@@ -94,11 +94,32 @@ fn whoever_is_killed_at_any_time_is_named_by_the_others() {
         let killed = Instant::now();
         for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
             let text = process.end(BOUND).1;
-            assert!(text.contains("112: ") && text.contains(&format!("rank {victim}")), "rank {rank}: {text}");
+            // Between two operations the next one is refused.
+            let has_failed = text.contains("112: ") || text.contains("113: ");
+            assert!(has_failed && text.contains(&format!("rank {victim}")), "rank {rank}: {text}");
         }
         // A connection that breaks is seen at once.
         assert!(killed.elapsed() < Duration::from_secs(20), "{:?}", killed.elapsed());
     }
+}
+
+#[test]
+fn whoever_is_stopped_is_named_within_the_bound() {
+    let Some((_, mut ranks)) = start("stopped", "rounds1000000", |_, _| ()) else { return };
+    let begun = Instant::now();
+    while !ranks.iter().all(|rank| rank.printed().contains("begun")) {
+        assert!(begun.elapsed() < BOUND, "they have not begun: {}", ranks[0].printed());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let victim = 2;
+    ranks[victim].signal("STOP");
+    let stopped = Instant::now();
+    for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != victim) {
+        let text = process.end(BOUND).1;
+        assert!(text.contains("112: ") && text.contains(&format!("rank {victim}")), "rank {rank}: {text}");
+    }
+    // How long ranks wait for others to begin an operation, and a quarter more for neighbours to contradict.
+    assert!(stopped.elapsed() < Duration::from_secs(20), "{:?}", stopped.elapsed());
 }
 
 #[test]
