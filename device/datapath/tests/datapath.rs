@@ -2,6 +2,7 @@
 //! memory ordering, doorbells and instruction counts are tested on the ELF in the emulator.
 
 mod fixture;
+mod rng;
 
 use std::ops::{Deref, DerefMut};
 
@@ -10,6 +11,7 @@ use dpa::hw::CqeOpcode;
 use fixture::receive::{Ask, ReceiveFixture};
 use fixture::{CHUNK, Fixture, Message, PSN_BITS};
 use flexcast_abi::{Operation, Placement, ReceiveStatus, Transport};
+use rng::Rng;
 
 /// A thread with one receive context.
 struct Alone(ReceiveFixture);
@@ -56,18 +58,6 @@ impl DerefMut for Alone {
 
 const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
 const BATCHES: &[u32] = if cfg!(miri) { &[4] } else { &[2, 4, 8] };
-
-/// A small generator, so that failures repeat.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 #[test]
 #[cfg_attr(miri, ignore = "a hundred chunks and more, which takes minutes")]

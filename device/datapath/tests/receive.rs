@@ -1,6 +1,7 @@
 //! Receive contexts: placement of several roots' runs, rows, tail bitmap, closing, several receive contexts of one thread; on a NIC that checks every promise.
 
 mod fixture;
+mod rng;
 
 use dpa::Next;
 use dpa::hw::CqeOpcode;
@@ -13,20 +14,9 @@ use flexcast_abi::{
     ContextFault, ContextMemory, DeviceAddress, OPERATION_REPORTS, Operation, Placement, Queue, ReceiveStatus, RunRow,
     TableMemory, Transport,
 };
+use rng::Rng;
 
 const BOTH: [Transport; 2] = [Transport::Uc, Transport::Ud];
-
-/// A small generator, so that failures repeat.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 /// Contributions of the ranks, and which of them is the own one.
 #[derive(Clone)]

@@ -1,23 +1,14 @@
 //! Closed receive contexts as the progress thread sees them: whatever has come, all pieces together miss what has not, byte for byte.
 
+mod rng;
+
 use datapath::ClosedContext;
 use dpa::proto::{Chunking, PieceSet, Pieces, RankSet, Subgroup};
 use flexcast_abi::{BitmapMemory, DeviceAddress, HostLine, Operation, Placement, ReceiveView, RunRow, TableMemory};
+use rng::Rng;
 
 const START: u64 = 0x7000_0000;
 const SEQUENCE: u64 = 9;
-
-/// A small generator, so that failures repeat.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 /// One receive context and its memory.
 struct Context {

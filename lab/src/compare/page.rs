@@ -1,10 +1,11 @@
 //! The page of a comparison: one file, nothing from the network, light and dark.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::output::{COLUMNS, cells, heading};
 use super::run::Comparison;
 use super::{Op, Row, System};
+use crate::evaluate::page::document;
 use crate::evaluate::plot::{Place, Series, figure};
 use crate::evaluate::row::Kind;
 use crate::evaluate::spec::{Plot, Scale};
@@ -18,16 +19,7 @@ const SYSTEMS: [(System, usize); 5] =
 pub fn page(comparison: &Comparison) -> String {
     let rows = &comparison.rows;
     let lines = heading(&comparison.settings, rows);
-    let markup = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "Flexcast: comparison" }
-                style { (PreEscaped(include_str!("../evaluate/page.css"))) }
-            }
-            body {
+    let body = html! {
                 h1 { "Flexcast: comparison with other collective libraries" }
                 @for line in lines.iter().take(1) { p.lead { (line) } }
                 ul { @for line in lines.iter().skip(1) { li { (line) } } }
@@ -43,10 +35,8 @@ pub fn page(comparison: &Comparison) -> String {
                         }
                     }
                 }
-            }
-        }
     };
-    markup.into_string()
+    document("Flexcast: comparison", &body)
 }
 
 /// Numbers of ranks among which an operation was measured.

@@ -52,20 +52,28 @@ pub fn holdouts(head: &Head) -> String {
     }
 }
 
-/// The page.
-#[must_use]
-pub fn page(head: &Head, outcomes: &[Outcome]) -> String {
-    let [passed, failed, not_run] = tally(outcomes.iter().flat_map(|outcome| &outcome.verdicts));
+/// A page in one file, with nothing from the network, light and dark.
+pub(crate) fn document(title: &str, body: &Markup) -> String {
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                title { "Flexcast: evaluation" }
+                title { (title) }
                 style { (PreEscaped(include_str!("page.css"))) }
             }
-            body {
+            body { (body) }
+        }
+    };
+    markup.into_string()
+}
+
+/// The page.
+#[must_use]
+pub fn page(head: &Head, outcomes: &[Outcome]) -> String {
+    let [passed, failed, not_run] = tally(outcomes.iter().flat_map(|outcome| &outcome.verdicts));
+    let body = html! {
                 h1 { "Flexcast: evaluation" }
                 p.lead #holdouts { (holdouts(head)) }
                 p {
@@ -88,10 +96,8 @@ pub fn page(head: &Head, outcomes: &[Outcome]) -> String {
                     }
                 } } }
                 @for outcome in outcomes { (experiment(head, outcome)) }
-            }
-        }
     };
-    markup.into_string()
+    document("Flexcast: evaluation", &body)
 }
 
 fn experiment(head: &Head, outcome: &Outcome) -> Markup {

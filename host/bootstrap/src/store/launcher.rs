@@ -95,10 +95,7 @@ pub(super) fn find(read: &impl Fn(&str) -> Option<OsString>) -> Result<Option<La
 /// A port that the ranks of a job agree on.
 fn port_of(job: impl Iterator<Item = String>) -> u16 {
     let bytes = job.flat_map(|part| part.into_bytes().into_iter().chain([0]).collect::<Vec<_>>());
-    // FNV-1a.
-    let hash =
-        bytes.fold(0xCBF2_9CE4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3));
-    FIRST_PORT + (hash % PORTS) as u16
+    FIRST_PORT + (flexcast_proto::digest(bytes.map(u64::from)) % PORTS) as u16
 }
 
 /// The first of a list of hosts as Slurm writes it: `a[01-04,7],b` begins with `a01`.

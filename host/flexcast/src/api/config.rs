@@ -41,7 +41,8 @@ pub enum Control {
     #[default]
     Host,
     /// On the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something is lost. Then
-    /// [`Communicator::progress`](crate::Communicator::progress) watches the deadlines and fetches what is missing.
+    /// [`Communicator::progress`](crate::Communicator::progress) watches the deadlines and closes the receive contexts; what is
+    /// missing the card reads.
     Device,
 }
 

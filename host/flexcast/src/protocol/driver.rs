@@ -29,7 +29,8 @@ pub(crate) type Gathered = (Vec<Range<usize>>, Vec<u8>);
 pub(crate) struct QueuePairs {
     /// The card's, which carry control messages; none where the host runs the protocol.
     pub(crate) control: Vec<(u32, u32)>,
-    /// The host's; none where the card runs the protocol.
+    /// Those by which peers read, and which read from them: the host's, or where the card runs the protocol, the card's to the left neighbour and the
+    /// host's for the right one.
     pub(crate) ends: Vec<Ends>,
     /// Address and key of the memory that peers write eager data to; zeros where it rides on the messages.
     pub(crate) rows: (u64, u32),

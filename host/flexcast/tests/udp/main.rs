@@ -163,6 +163,7 @@ fn giving_up_too_early_costs_time_and_no_bytes() {
         let overheads = flexcast::Overheads { cutoff_slack: Duration::from_nanos(100), ..config.overheads };
         config.overheads(overheads).chunk_bytes(1000).chains(4)
     };
+    let given_up = std::sync::atomic::AtomicU64::new(0);
     Group::new(4, options(), hasty).run(|communicator, rank| {
         let card = communicator.card().clone();
         for turn in 0..60 {
@@ -172,8 +173,11 @@ fn giving_up_too_early_costs_time_and_no_bytes() {
             let request = communicator.allgather(send, card.buffer(4 * bytes).unwrap()).unwrap();
             let done = communicator.wait(request).unwrap();
             (0..4).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
+            let count = u64::from(done.report.phases.cut_off().is_some());
+            given_up.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
         }
     });
+    assert!(given_up.into_inner() > 0, "nobody has given up");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Repair of what multicast has lost: pieces that the left neighbour has are read from there.
 //!
-//! What is missing is looked up in the bitmaps of the receive contexts, which are closed, when there is room for its read: there is no list that could
+//! Each missing run is found in the bitmaps of the closed receive contexts when there is room for its read: there is no list that could
 //! grow. Reads complete in the order in which they are posted, so that a piece is whole when the last of its reads is over.
 //!
 //! They go over a connection of their own, whose timeout is short: what was lost together with the negative acknowledgement that would have told of it is

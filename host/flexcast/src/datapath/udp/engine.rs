@@ -23,7 +23,7 @@ use super::mesh::{Event, Mesh, Read};
 use super::part::check_chunks;
 use super::sockets::{RUN_BYTES, Sockets};
 use super::tap::Tap;
-use super::waiter::{Ready, SocketWaiter};
+use super::waiter::SocketWaiter;
 use super::window::Window;
 use crate::api::buffer::Buffer;
 use crate::api::card::{Card, Kind};
@@ -76,8 +76,8 @@ pub(crate) struct Engine {
     receive_bytes: u64,
     peers: Vec<SocketAddr>,
     waiter: SocketWaiter,
-    /// What is ready; kept for its room.
-    ready: Vec<Ready>,
+    /// Tokens of what can be read; kept for its room.
+    ready: Vec<u64>,
     /// Connections of which it is waited for that they become writable.
     writable: Vec<bool>,
     incoming: Incoming,
@@ -256,8 +256,7 @@ impl Engine {
         let mut moved = false;
         let mut ready = std::mem::take(&mut self.ready);
         let polled = self.waiter.poll(&mut ready);
-        for Ready { token, is_readable } in ready.iter().copied().filter(|ready| ready.is_readable) {
-            debug_assert!(is_readable);
+        for token in ready.iter().copied() {
             moved |= match token {
                 GROUP => self.receive_data()?,
                 OWN => self.receive_acknowledgements()?,
@@ -284,12 +283,10 @@ impl Engine {
         moved |= self.send_some(now_ps)?;
         let buffer = self.current.as_ref().map_or(&[][..], |running| running.receive.bytes());
         moved |= self.mesh.flush(buffer);
-        self.mesh.take_broken(&mut |event| {
-            if let Event::Broken { from, code } = event {
-                // Whoever leaves while nothing is under way has nothing to do with this rank any more.
-                if self.current.is_some() {
-                    self.conversation.broken(from, code);
-                }
+        self.mesh.take_broken(|rank, code| {
+            // Whoever leaves while nothing is under way has nothing to do with this rank any more.
+            if self.current.is_some() {
+                self.conversation.broken(rank, code);
             }
         });
         self.carry_out(now_ps)?;
@@ -323,7 +320,6 @@ impl Engine {
                     _ => wrong = Some(from),
                 }
             }
-            Event::Broken { .. } => {}
         });
         served.into_iter().for_each(|(to, read)| mesh.serve(to, read));
         if let Some(rank) = wrong {

@@ -34,7 +34,7 @@ const UDP_BYTES: u32 = 8;
 pub struct UdpOptions {
     /// The interface, by its name or one of its addresses. Default: the first that is up, can multicast and has an address; else the loopback interface.
     pub interface: Option<String>,
-    /// The multicast group, IPv4 or IPv6, alike on all ranks. Default: of 239.0.0.0/8 or ff15::/16, another one for each communicator.
+    /// The multicast group, IPv4 or IPv6, alike on all ranks. Default: of 239.0.0.0/9 or ff15::/16, another one for each communicator.
     pub group: Option<IpAddr>,
     /// The UDP port of the data, alike on all ranks. Default [`DEFAULT_PORT`].
     pub port: Option<u16>,

@@ -113,26 +113,9 @@ pub(super) struct Read {
 /// What a peer has sent.
 #[derive(Debug)]
 pub(super) enum Event<'e> {
-    Message {
-        from: u32,
-        bytes: &'e [u8],
-    },
-    Request {
-        from: u32,
-        read: Read,
-    },
-    Data {
-        from: u32,
-        operation: u32,
-        tag: u32,
-        offset: u64,
-        bytes: &'e [u8],
-    },
-    /// It has gone, or does not keep to the protocol: nothing more comes from it.
-    Broken {
-        from: u32,
-        code: u16,
-    },
+    Message { from: u32, bytes: &'e [u8] },
+    Request { from: u32, read: Read },
+    Data { from: u32, operation: u32, tag: u32, offset: u64, bytes: &'e [u8] },
 }
 
 /// A connection to a peer.
@@ -153,7 +136,7 @@ struct Peer {
     forgotten: bool,
     /// It has said that it leaves.
     left: bool,
-    /// [`Event::Broken`] is still to be told.
+    /// It has gone, or does not keep to the protocol: that, and the system's code, is still to be told.
     breaks: Option<u16>,
 }
 
@@ -425,11 +408,11 @@ impl Mesh {
         any
     }
 
-    /// Tells which connections have broken, once each.
-    pub(super) fn take_broken(&mut self, notify: &mut dyn FnMut(Event<'_>)) {
+    /// Tells which connections have broken, and the system's code, once each.
+    pub(super) fn take_broken(&mut self, mut tell: impl FnMut(u32, u16)) {
         for peer in &mut self.peers {
             if let Some(code) = peer.breaks.take() {
-                notify(Event::Broken { from: peer.rank, code });
+                tell(peer.rank, code);
             }
         }
     }

@@ -24,14 +24,6 @@ struct Shared {
     bell: EventFd,
 }
 
-/// What has become possible.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ready {
-    /// The number that the descriptor was added with.
-    pub(super) token: u64,
-    pub(super) is_readable: bool,
-}
-
 fn failed(errno: Errno) -> Error {
     Error::Socket { what: "epoll".to_owned(), source: errno.into(), next: "see the limit of open files (`ulimit -n`)" }
 }
@@ -64,8 +56,8 @@ impl SocketWaiter {
         let _ = self.0.epoll.delete(descriptor);
     }
 
-    /// What is ready now. Returns whether there may be more.
-    pub(super) fn poll(&self, ready: &mut Vec<Ready>) -> Result<()> {
+    /// The tokens of descriptors that can be read now, or have failed. That one can be written is no token: whoever has something to send tries.
+    pub(super) fn poll(&self, ready: &mut Vec<u64>) -> Result<()> {
         ready.clear();
         let mut events = [EpollEvent::empty(); EVENTS];
         let count = match self.0.epoll.wait(&mut events, EpollTimeout::ZERO) {
@@ -78,8 +70,9 @@ impl SocketWaiter {
                 let _ = self.0.bell.read();
                 continue;
             }
-            let other = EpollFlags::EPOLLIN | EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP;
-            ready.push(Ready { token: event.data(), is_readable: event.events().intersects(other) });
+            if event.events() != EpollFlags::EPOLLOUT {
+                ready.push(event.data());
+            }
         }
         Ok(())
     }
