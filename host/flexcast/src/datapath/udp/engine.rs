@@ -165,12 +165,13 @@ impl Engine {
     fn begin(&mut self, mut posted: Posted) -> Result<(), Box<Failed>> {
         let started = self.start(&mut posted);
         let Posted { request, plan, send, receive, posted_ps } = posted;
-        let (algorithm, decision) = match started {
-            Ok(started) => started,
+        let decision = match started {
+            Ok(decision) => decision,
             Err(error) => {
                 return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
             }
         };
+        let algorithm = decision.algorithm();
         let report = Report {
             phases: Phases(PhasesPs { posted_ps, armed_ps: Some(posted_ps), ..PhasesPs::default() }),
             decision,
@@ -222,14 +223,14 @@ impl Engine {
     }
 
     /// Chooses how an operation goes, and brings the own block to its place.
-    fn start(&self, posted: &mut Posted) -> Result<(Algorithm, crate::Decision)> {
+    fn start(&self, posted: &mut Posted) -> Result<crate::Decision> {
         let Posted { plan, send, receive, .. } = posted;
         let decision = self.conditions.decide(&plan.shape(), false);
         if let Some(send) = send {
             let at = plan.block(self.place.rank()).offset;
             receive.copy_from(at as usize, send, 0, send.len())?;
         }
-        Ok((decision.algorithm(), decision))
+        Ok(decision)
     }
 
     /// The configuration with the chains that an operation takes: all roots multicast at once where all of it has room in every receive buffer, and nobody

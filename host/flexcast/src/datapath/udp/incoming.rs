@@ -259,7 +259,7 @@ impl Incoming {
             let Some(root) = self.roots.iter().find(|root| root.rank == rank) else { continue };
             let each = pieces.chunks(root.chunks.into());
             let end = ((u64::from(number) + 1) * each).min(root.chunks.into());
-            if end + u64::from(window) <= root.seen.into() || (quiet && end <= root.seen.into()) {
+            if end + u64::from(window) <= root.seen.into() {
                 lost.insert(piece);
             }
         }

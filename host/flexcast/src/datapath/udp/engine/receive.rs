@@ -7,7 +7,7 @@ use super::operation::Running;
 use super::{Algorithm, Engine};
 use crate::datapath::udp::datagram::{Codec, Datagram, HEADER_BYTES, Kind, Refused};
 use crate::datapath::udp::incoming::{Incoming, Taken};
-use crate::datapath::udp::sockets::{LANDING_CHUNKS, Landing, RUN_BYTES, RUNS, Sent};
+use crate::datapath::udp::sockets::{LANDING_CHUNKS, Landing, RUN_BYTES, RUNS};
 use crate::datapath::udp::window;
 use crate::error::Result;
 use crate::protocol::driver::Notice;
@@ -164,9 +164,8 @@ impl Engine {
             let mut bytes = [0; 64];
             let len = codec.encode(running.operation, Kind::Acknowledgement { chunks }, &[], &mut bytes);
             // One that is lost is made good by the next.
-            match sockets.send_to(peers[rank as usize], &bytes[..len]) {
-                Ok(Sent::All | Sent::Full | Sent::Single | Sent::Lost) => {}
-                Err(error) => failed = Some(error),
+            if let Err(error) = sockets.send_to(peers[rank as usize], &bytes[..len]) {
+                failed = Some(error);
             }
         });
         failed.map_or(Ok(()), Err)
