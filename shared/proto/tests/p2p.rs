@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use flexcast_proto::p2p::{Allgather, Blocks, Broadcast, MessageError, Operation, Schedule, Span, Transfer};
+use flexcast_proto::p2p::{Allgather, Blocks, Broadcast, MessageError, Operation, Part, Schedule, Span, Transfer};
 use flexcast_proto::{RankInfo, RankSet};
 use proptest::prelude::*;
 
@@ -72,7 +72,14 @@ fn run(operation: Operation, ranks: u32, pieces: &Blocks<'_>, seed: u64) -> Cost
     let mut buffers = vec![vec![0u8; total as usize]; ranks as usize];
     for (rank, buffer) in buffers.iter_mut().enumerate() {
         let own = match operation {
-            Operation::Allgather(_) => pieces.block(rank as u32),
+            Operation::Allgather(_) => {
+                let start = all[rank].start().expect("the own contribution");
+                let len: u64 =
+                    start.from.iter(blocks.count()).map(|part| blocks.bytes(Span::of(start.to.first + part))).sum();
+                let own = pieces.block(rank as u32);
+                assert_eq!((blocks.ranges(start.to)[0].clone(), len), (own.clone(), own.end - own.start));
+                own
+            }
             Operation::Broadcast { root, .. } if root == rank as u32 => 0..total,
             _ => 0..0,
         };
@@ -94,13 +101,17 @@ fn run(operation: Operation, ranks: u32, pieces: &Blocks<'_>, seed: u64) -> Cost
                 let rank = polling.swap_remove(random.below(polling.len()));
                 while let Some(transfer) = all[rank as usize].poll() {
                     assert_ne!(transfer.to, rank, "{operation:?}: a message to oneself");
-                    for range in blocks.ranges(transfer.blocks) {
+                    for range in blocks.ranges(transfer.source.blocks) {
                         let held = &buffers[rank as usize][at(&range)];
                         assert!(held == bytes(range.clone()), "{operation:?}: rank {rank} sends what it does not hold");
                     }
-                    cost.sent_bytes[rank as usize] += blocks.bytes(transfer.blocks);
+                    cost.sent_bytes[rank as usize] += blocks.bytes(transfer.source.blocks);
                     cost.messages[rank as usize] += 1;
-                    transfer.blocks.iter(blocks.count()).for_each(|block| read[rank as usize][block as usize] = true);
+                    transfer
+                        .source
+                        .blocks
+                        .iter(blocks.count())
+                        .for_each(|block| read[rank as usize][block as usize] = true);
                     connections.entry((rank, transfer.to)).or_default().push_back(transfer);
                     under_way.push((rank, transfer.to));
                 }
@@ -108,12 +119,13 @@ fn run(operation: Operation, ranks: u32, pieces: &Blocks<'_>, seed: u64) -> Cost
             1 if !under_way.is_empty() => {
                 let (from, to) = under_way.swap_remove(random.below(under_way.len()));
                 let transfer = connections.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
-                let is_read = transfer.blocks.iter(blocks.count()).any(|block| read[to as usize][block as usize]);
+                let is_read =
+                    transfer.target.blocks.iter(blocks.count()).any(|block| read[to as usize][block as usize]);
                 assert!(
                     again || !is_read,
                     "{operation:?}: {transfer:?} of {from} lands where posted sends of {to} read"
                 );
-                for range in blocks.ranges(transfer.blocks).iter().map(at) {
+                for range in blocks.ranges(transfer.target.blocks).iter().map(at) {
                     let bytes = buffers[from as usize][range.clone()].to_vec();
                     let target = &mut buffers[to as usize][range];
                     cost.repeated_bytes += target.iter().filter(|&&byte| byte != 0).count() as u64;
@@ -157,8 +169,8 @@ fn check_both_sides(operation: Operation, ranks: u32) {
         for transfer in schedule.sends() {
             let arrival = received[transfer.to as usize][transfer.tag as usize];
             assert_eq!(
-                (arrival.from, arrival.blocks),
-                (from, transfer.blocks),
+                (arrival.from, arrival.target, transfer.source),
+                (from, transfer.target, Part::receive(transfer.target.blocks)),
                 "{operation:?} of {ranks}: {transfer:?}"
             );
             let seen = &mut seen[transfer.to as usize][transfer.tag as usize];
@@ -264,7 +276,7 @@ fn messages_that_are_not_due_are_refused() {
     assert_eq!(ring.waiting_for(), Some(2));
     let blocks = 5000;
     let chain = Operation::Broadcast { algorithm: Broadcast::Chain, root: 0, blocks };
-    assert_eq!(schedule(chain, 1).arrived(0, 1024), Err(MessageError::Order { from: 0, tag: 1024, missing: 0 }));
+    assert_eq!(schedule(chain, 1).arrived(0, 2048), Err(MessageError::Order { from: 0, tag: 2048, missing: 0 }));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Byte ranges of blocks in the receive buffer. Schedules speak of blocks alone; the bytes are asked for here.
+//! Byte ranges of blocks in a buffer. Schedules speak of blocks alone; the bytes are asked for here.
 
 use core::ops::Range;
 
@@ -14,6 +14,9 @@ pub struct Span {
 }
 
 impl Span {
+    /// No block.
+    pub const NONE: Self = Self { first: 0, count: 0 };
+
     /// One block.
     #[must_use]
     pub const fn of(block: u32) -> Self {
@@ -26,7 +29,7 @@ impl Span {
     }
 }
 
-/// How the receive buffer is divided. The same on all ranks.
+/// How a buffer is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks<'a> {
     division: Division<'a>,
@@ -77,6 +80,14 @@ pub enum BlocksError {
         /// Number of blocks.
         count: u32,
     },
+    /// Shares for another number of ranks.
+    #[error("{blocks} shares among {ranks} ranks: give one for each")]
+    Shares {
+        /// What was given.
+        blocks: u32,
+        /// How many there should be.
+        ranks: u32,
+    },
     /// A block that ends before it begins.
     #[error("block {block} ends at {end}, before its beginning at {start}")]
     Order {
@@ -90,6 +101,9 @@ pub enum BlocksError {
 }
 
 impl<'a> Blocks<'a> {
+    /// One block of no bytes: a buffer that is not used.
+    pub const EMPTY: Self = Self::new(Division::Even { total_bytes: 0, piece_bytes: 0, count: 1 });
+
     const fn new(division: Division<'a>) -> Self {
         Self { division, parts: 1, unit_bytes: 1 }
     }

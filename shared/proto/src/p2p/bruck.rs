@@ -7,6 +7,7 @@
 
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
+use super::reduction::Start;
 use crate::ranks::RankInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,7 +32,7 @@ impl Plan for Bruck {
 
     fn send(&self, index: u32) -> Transfer {
         let blocks = Span { first: self.0.rank(), count: self.blocks(index) };
-        Transfer { to: self.0.behind(1 << index), blocks, tag: index, after: index }
+        Transfer::in_place(self.0.behind(1 << index), blocks, index, index)
     }
 
     fn receives(&self) -> u32 {
@@ -40,6 +41,10 @@ impl Plan for Bruck {
 
     fn receive(&self, tag: u32) -> Arrival {
         let from = self.0.ahead(1 << tag);
-        Arrival { from, blocks: Span { first: from, count: self.blocks(tag) } }
+        Arrival::receive(from, Span { first: from, count: self.blocks(tag) })
+    }
+
+    fn start(&self) -> Option<Start> {
+        Some(Start { from: Span::of(0), to: Span::of(self.0.rank()) })
     }
 }

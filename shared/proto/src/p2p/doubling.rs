@@ -12,6 +12,7 @@
 
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
+use super::reduction::Start;
 use crate::ranks::RankInfo;
 
 /// Halvings of [`crate::MAX_RANKS`] ranks.
@@ -81,10 +82,10 @@ impl Exchange {
 
     fn receive(self, rank: u32, index: u32) -> Arrival {
         match self.role(rank) {
-            Role::Left { index: pair } => Arrival { from: self.middle + pair, blocks: self.right_blocks() },
-            Role::Odd => Arrival { from: self.middle + index, blocks: Span::of(self.middle + index) },
-            Role::Right { index: pair } if index == 0 => Arrival { from: self.low + pair, blocks: self.left_blocks() },
-            Role::Right { .. } => Arrival { from: self.middle - 1, blocks: Span::of(self.middle - 1) },
+            Role::Left { index: pair } => Arrival::receive(self.middle + pair, self.right_blocks()),
+            Role::Odd => Arrival::receive(self.middle + index, Span::of(self.middle + index)),
+            Role::Right { index: pair } if index == 0 => Arrival::receive(self.low + pair, self.left_blocks()),
+            Role::Right { .. } => Arrival::receive(self.middle - 1, Span::of(self.middle - 1)),
         }
     }
 }
@@ -146,7 +147,7 @@ impl Plan for Doubling {
         let (exchange, index, after) = self.exchanges().find(self.0.rank(), index);
         let (to, blocks, tag) = exchange.send(self.0.rank(), index);
         let before = Exchanges::of(to, self.0.ranks()).messages_below(to, exchange.high - exchange.low);
-        Transfer { to, blocks, tag: before + tag, after }
+        Transfer::in_place(to, blocks, before + tag, after)
     }
 
     fn receives(&self) -> u32 {
@@ -157,6 +158,10 @@ impl Plan for Doubling {
         let (exchange, index, _) = self.exchanges().find(self.0.rank(), tag);
         exchange.receive(self.0.rank(), index)
     }
+
+    fn start(&self) -> Option<Start> {
+        Some(Start { from: Span::of(0), to: Span::of(self.0.rank()) })
+    }
 }
 
 #[cfg(test)]
@@ -166,7 +171,7 @@ mod tests {
 
     fn sends(rank: u32, ranks: u32) -> Vec<(u32, u32, u32)> {
         let plan = Doubling(RankInfo::new(rank, ranks).unwrap());
-        (0..plan.sends()).map(|i| plan.send(i)).map(|t| (t.to, t.blocks.first, t.blocks.count)).collect()
+        (0..plan.sends()).map(|i| plan.send(i)).map(|t| (t.to, t.source.blocks.first, t.source.blocks.count)).collect()
     }
 
     #[test]

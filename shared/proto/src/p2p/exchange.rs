@@ -1,12 +1,14 @@
 //! Alltoall: every rank has a block for every other. Each goes directly to its receiver, so that each rank sends, and
 //! receives, P - 1 blocks; the schedules differ in who talks to whom at the same time.
 //!
-//! A transfer's block is the one of the *sender's* buffer that is for the receiver, an arrival's that of the
-//! *receiver's* buffer that is from the sender. The own block is copied by whoever carries the schedule out.
+//! It goes from the block of the sender's send buffer that is for the receiver to that of the receiver's receive buffer that is from
+//! the sender. The own block is copied by whoever carries the schedule out (`Schedule::start`).
 
 use super::Alltoall;
 use super::blocks::Span;
+use super::layout::Part;
 use super::plan::{Arrival, Plan, Transfer};
+use super::reduction::Start;
 use crate::ranks::RankInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +72,8 @@ impl Plan for Exchange {
             Alltoall::Pairwise | Alltoall::Ring => index,
             Alltoall::Linear => 0,
         };
-        Transfer { to, blocks: Span::of(to), tag: self.tag(to, index), after }
+        let [source, target] = [Part::send(Span::of(to)), Part::receive(Span::of(self.place.rank()))];
+        Transfer { to, source, target, tag: self.tag(to, index), after }
     }
 
     fn receives(&self) -> u32 {
@@ -79,6 +82,11 @@ impl Plan for Exchange {
 
     fn receive(&self, tag: u32) -> Arrival {
         let from = self.from(tag);
-        Arrival { from, blocks: Span::of(from) }
+        Arrival::receive(from, Span::of(from))
+    }
+
+    fn start(&self) -> Option<Start> {
+        let own = Span::of(self.place.rank());
+        Some(Start { from: own, to: own })
     }
 }

@@ -3,6 +3,7 @@
 
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
+use super::reduction::Start;
 use crate::ranks::RankInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,7 +16,7 @@ impl Plan for Linear {
 
     fn send(&self, index: u32) -> Transfer {
         // The sender is as far behind the receiver as the receiver is ahead of the sender.
-        Transfer { to: self.0.ahead(index + 1), blocks: Span::of(self.0.rank()), tag: index, after: 0 }
+        Transfer::in_place(self.0.ahead(index + 1), Span::of(self.0.rank()), index, 0)
     }
 
     fn receives(&self) -> u32 {
@@ -24,6 +25,10 @@ impl Plan for Linear {
 
     fn receive(&self, tag: u32) -> Arrival {
         let from = self.0.behind(tag + 1);
-        Arrival { from, blocks: Span::of(from) }
+        Arrival::receive(from, Span::of(from))
+    }
+
+    fn start(&self) -> Option<Start> {
+        Some(Start { from: Span::of(0), to: Span::of(self.0.rank()) })
     }
 }

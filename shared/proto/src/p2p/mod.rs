@@ -1,37 +1,52 @@
 //! Collectives without multicast, to compare with: the algorithms of common libraries, as schedules of point-to-point
 //! messages.
 //!
-//! A schedule is zero-copy: each message is written to its final place in the receiver's buffer, whose layout
-//! ([`Blocks`]) all ranks know, and may be forwarded from there. So a [`Transfer`] is a run of blocks, at the same
-//! place on both sides. An Allgather wants the own contribution in its place before it starts, a Broadcast the message
-//! at the root.
+//! A schedule is zero-copy: each message is written to its final place in the receiver's buffers, and may be forwarded from
+//! there. A rank has up to three ([`Memory`]), in blocks ([`Blocks`], [`Layout`]): the send buffer with its contribution,
+//! the receive buffer for its result, and, for some reductions, temporary memory. A [`Transfer`] names blocks of the sender's buffers
+//! and those of the receiver's where they go; an [`Arrival`] the latter. [`Operation`] says what the blocks are.
 //!
-//! An Alltoall has two buffers with a block for each rank; its transfers name blocks of the sender's, its arrivals those
-//! of the receiver's. Reductions have a work buffer of their own, and tell what to add when a message has come
-//! ([`Schedule::reduction`]).
+//! Whoever carries a schedule out on a rank
+//!
+//! 1. copies the own part ([`Schedule::start`]), unless it lies in its place;
+//! 2. lets peers write to the receive buffer and to temporary memory;
+//! 3. posts what [`Schedule::poll`] gives, and reports what is sent ([`Schedule::sent`]);
+//! 4. reports what has come ([`Schedule::arrived`]), and combines what [`Schedule::reduce`] gives then;
+//! 5. ends when [`Schedule::is_complete`].
+//!
+//! What a posted message is read from is neither written by peers nor by reductions until the operation is complete, so that a card
+//! may read it again.
 //!
 //! One file per algorithm, each giving the messages of a rank as a function of its place (`plan`); [`Schedule`] runs
-//! any of them.
+//! any of them. Costs are in their headers: α is the time of a message of no bytes, β that of a byte on a link.
 
 mod binary;
 mod blocks;
 mod bruck;
 mod chain;
+mod dissemination;
 mod doubling;
 mod exchange;
 mod knomial;
+mod layout;
 mod linear;
 mod plan;
+mod reduce_doubling;
+mod reduce_exchange;
 mod reduce_ring;
 mod reduce_tree;
+mod reducing;
 mod reduction;
 mod relay;
 mod ring;
+mod rooted;
 mod scatter_ring;
 mod schedule;
 
 pub use blocks::{Blocks, BlocksError, Span};
+pub use layout::{Layout, Memory, Part};
 pub use plan::{Arrival, Transfer};
+pub use reducing::{Allreduce, Reduce, ReduceScatter};
 pub use reduction::{Reduction, Start};
 pub use schedule::{MessageError, Schedule, ScheduleError};
 
@@ -128,51 +143,13 @@ impl Alltoall {
     pub const ALL: [Self; 3] = [Self::Pairwise, Self::Ring, Self::Linear];
 }
 
-/// AllReduce algorithms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Allreduce {
-    /// Reduce-Scatter and Allgather around the ring, on one share per rank: each rank sends 2N(P - 1)/P.
-    Ring,
-    /// Up a binomial tree and down again, in segments.
-    Tree {
-        /// Of the message, at least 1.
-        segments: u32,
-    },
-}
-
-impl Allreduce {
-    /// How the contribution is divided, of so many elements of `element_bytes`, among `ranks`: no element is cut.
-    ///
-    /// # Errors
-    /// No segment, no ranks, or more than can be counted.
-    pub fn contribution(self, elements: u64, element_bytes: u32, ranks: u32) -> Result<Blocks<'static>, BlocksError> {
-        match self {
-            Self::Ring => Blocks::shares(elements, ranks)?.in_units(element_bytes),
-            Self::Tree { segments } => Blocks::equal(elements, 1)?.split(segments)?.in_units(element_bytes),
-        }
-    }
-
-    /// The same of the work buffer, whose last [`Allreduce::contribution`] is the result.
-    ///
-    /// # Errors
-    /// As [`Allreduce::contribution`].
-    pub fn work(self, elements: u64, element_bytes: u32, ranks: u32) -> Result<Blocks<'static>, BlocksError> {
-        match self {
-            Self::Ring => Blocks::equal(elements, 2)?.split(ranks)?.in_units(element_bytes),
-            Self::Tree { segments } => {
-                let areas = reduce_tree::levels(ranks.max(1)) + 1;
-                Blocks::equal(elements, areas)?.split(segments)?.in_units(element_bytes)
-            }
-        }
-    }
-}
-
-/// What a schedule is for.
+/// What a schedule is for, and what the blocks of the buffers are. Reductions have functions for that: "layout".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Everybody's contribution to everybody, on the blocks of [`Allgather::blocks`].
+    /// Everybody's contribution to everybody. The receive buffer has the blocks of [`Allgather::blocks`], the send buffer, from
+    /// which nothing is sent, as many as one contribution.
     Allgather(Allgather),
-    /// The root's message to everybody.
+    /// The root's message to everybody, from receive buffer to receive buffer.
     Broadcast {
         /// The algorithm.
         algorithm: Broadcast,
@@ -181,10 +158,45 @@ pub enum Operation {
         /// Blocks of the message ([`Broadcast::blocks`]).
         blocks: u32,
     },
-    /// A block of each rank to each rank.
+    /// A block of each rank to each rank: both buffers have one for each rank, of any length on which the two agree.
     Alltoall(Alltoall),
-    /// The sum of all contributions, a share of it to each rank, around the ring.
-    ReduceScatter,
-    /// The sum of all contributions to everybody, on the blocks of [`Allreduce::work`].
+    /// The sum of all contributions, a share of it to each rank ([`ReduceScatter::layout`]).
+    ReduceScatter(ReduceScatter),
+    /// The sum of all contributions to everybody ([`Allreduce::layout`]).
     Allreduce(Allreduce),
+    /// The sum of all contributions to the root ([`Reduce::layout`]).
+    Reduce {
+        /// The algorithm.
+        algorithm: Reduce,
+        /// Who gets the sum.
+        root: u32,
+    },
+    /// A contribution of each rank to the root, directly: each send buffer is one block, and the root's receive buffer has one for
+    /// each rank, of any length on which the two agree. The others' receive buffers are not used.
+    Gather {
+        /// Who gets the contributions.
+        root: u32,
+    },
+    /// A block of the root to each rank, directly: the root's send buffer has one for each rank, and each receive buffer is one block.
+    /// The others' send buffers are not used.
+    Scatter {
+        /// Who has the blocks.
+        root: u32,
+    },
+    /// Nobody ends before everybody has begun. No buffer is used; messages are empty.
+    Barrier,
+}
+
+impl Operation {
+    /// Whether contributions are combined in the order of ranks, 0 first, so that an operator need be associative only. For the
+    /// other reductions it must also be commutative. True for what is no reduction.
+    #[must_use]
+    pub const fn keeps_order(self) -> bool {
+        match self {
+            Self::ReduceScatter(ReduceScatter::Ring) | Self::Allreduce(Allreduce::Ring) => false,
+            // From the root on.
+            Self::Reduce { algorithm: Reduce::Tree { .. }, root } => root == 0,
+            _ => true,
+        }
+    }
 }

@@ -1,14 +1,18 @@
 //! Reduce-Scatter around the ring, and AllReduce as that and an Allgather around the ring (Rabenseifner; Patarasuk and
 //! Yuan): in each of P - 1 steps a rank adds its own share to what has come from the left and passes it to the right. A
-//! share ends, complete, at the rank of its number. N(P - 1) sent per rank for shares of N bytes, twice that with the
-//! Allgather.
+//! share ends, complete, at the rank of its number. Every rank sends N(P - 1)/P of N bytes, twice that with the Allgather, to one
+//! neighbour, in P - 1 or 2(P - 1) steps: (P - 1)α + N(P - 1)/P·β, or twice that, which for large N is the least possible.
 //!
-//! The work buffer of an AllReduce has two areas of P shares: the sums that are passed on, and the result. The Allgather
+//! Share s is summed from rank s + 1 on around the ring to rank s: what has come is the left operand, the own share the right one.
+//! That is no order of ranks, so that operators must commute. Each share is summed once, so that all ranks have the same bits.
+//!
+//! Partial sums lie in temporary memory, which has all P shares; the last one comes to its place in the result. The Allgather
 //! brings the shares that the Reduce-Scatter has sent. That those have been delivered is what it depends on; that they have
 //! been acknowledged is not, and until then the card may read them again. So the complete shares go elsewhere.
 
 use super::blocks::Span;
-use super::plan::{Arrival, Plan, Transfer};
+use super::layout::Part;
+use super::plan::{Arrival, Plan, Step, Transfer};
 use super::reduction::{Reduction, Start};
 use crate::ranks::RankInfo;
 
@@ -20,46 +24,43 @@ pub(super) struct ReduceRing {
 }
 
 impl ReduceRing {
-    /// The share in message number `index` of a rank that is `distance` behind this one: first that of its left
+    /// Messages of the Reduce-Scatter, and as many of the Allgather.
+    const fn steps(self) -> u32 {
+        self.place.ranks() - 1
+    }
+
+    /// Where message number `index` of a rank that is `distance` behind this one comes to lie: first the share of its left
     /// neighbour, in the end the own one of its right neighbour; then, complete, its own and those further behind.
-    fn share(self, distance: u32, index: u32) -> Span {
-        let steps = self.place.ranks() - 1;
-        match index.checked_sub(steps) {
-            None => Span::of(self.place.behind(distance + index + 1)),
+    fn target(self, distance: u32, index: u32) -> Part {
+        match index.checked_sub(self.steps()) {
             Some(step) => self.complete(self.place.behind(distance + step)),
+            None => {
+                let share = self.place.behind(distance + index + 1);
+                if index + 1 == self.steps() { self.complete(share) } else { Part::temporary(Span::of(share)) }
+            }
         }
     }
 
-    /// Where a share lies in the area of the result.
-    const fn complete(self, share: u32) -> Span {
-        Span::of(self.place.ranks() + share)
-    }
-
-    /// The share that is passed on first, and, where complete shares have their own area, the one that is added to last.
-    pub(super) fn starts(self) -> [Option<Start>; 2] {
-        let (left, own) = (Span::of(self.place.left()), Span::of(self.place.rank()));
-        let result = self.gather.then(|| Start { from: own, to: self.complete(self.place.rank()) });
-        [Some(Start { from: left, to: left }), result]
-    }
-
-    pub(super) fn reduction(self, tag: u32) -> Option<Reduction> {
-        let last = self.place.ranks().saturating_sub(2);
-        match tag {
-            tag if tag > last || self.place.ranks() == 1 => None,
-            tag if tag == last && self.gather => Some(Reduction::AddTo(self.complete(self.place.rank()))),
-            _ => Some(Reduction::AddOwn),
-        }
+    /// A share in the result; of a Reduce-Scatter that has no other.
+    const fn complete(self, share: u32) -> Part {
+        Part::receive(Span::of(if self.gather { share } else { 0 }))
     }
 }
 
 impl Plan for ReduceRing {
     fn sends(&self) -> u32 {
-        (self.place.ranks() - 1) * if self.gather { 2 } else { 1 }
+        self.steps() * if self.gather { 2 } else { 1 }
     }
 
     fn send(&self, index: u32) -> Transfer {
-        // Nothing but the first share is this rank's to begin with.
-        Transfer { to: self.place.right(), blocks: self.share(0, index), tag: index, after: index }
+        let target = self.target(0, index);
+        let source = match index {
+            // Nothing but the first share is this rank's to begin with.
+            0 => Part::send(Span::of(self.place.left())),
+            index if index < self.steps() => Part::temporary(Span::of(self.place.behind(index + 1))),
+            _ => target,
+        };
+        Transfer { to: self.place.right(), source, target, tag: index, after: index }
     }
 
     fn receives(&self) -> u32 {
@@ -67,6 +68,17 @@ impl Plan for ReduceRing {
     }
 
     fn receive(&self, tag: u32) -> Arrival {
-        Arrival { from: self.place.left(), blocks: self.share(1, tag) }
+        Arrival { from: self.place.left(), target: self.target(1, tag) }
+    }
+
+    fn reduction(&self, index: u32) -> Option<Step> {
+        let to = self.target(1, index);
+        let own = Part::send(Span::of(self.place.behind(index + 2)));
+        let reduction = Reduction { left: to, right: own, to };
+        (index < self.steps()).then_some(Step { after: index + 1, reduction })
+    }
+
+    fn start(&self) -> Option<Start> {
+        (self.steps() == 0).then_some(Start { from: Span::of(0), to: Span::of(0) })
     }
 }

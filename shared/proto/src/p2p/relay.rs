@@ -84,7 +84,7 @@ impl Plan for Relay {
         let (segment, child) = (index / self.children, index % self.children);
         let child = self.tree.child(self.own, child, self.root.ranks()).unwrap_or(self.own);
         let after = if self.parent.is_some() { segment + 1 } else { 0 };
-        Transfer { to: self.root.ahead(child), blocks: Span::of(segment), tag: segment, after }
+        Transfer::in_place(self.root.ahead(child), Span::of(segment), segment, after)
     }
 
     fn receives(&self) -> u32 {
@@ -92,7 +92,7 @@ impl Plan for Relay {
     }
 
     fn receive(&self, tag: u32) -> Arrival {
-        Arrival { from: self.parent.unwrap_or(self.root.rank()), blocks: Span::of(tag) }
+        Arrival::receive(self.parent.unwrap_or(self.root.rank()), Span::of(tag))
     }
 }
 

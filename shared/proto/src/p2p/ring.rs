@@ -6,6 +6,7 @@
 
 use super::blocks::Span;
 use super::plan::{Arrival, Plan, Transfer};
+use super::reduction::Start;
 use crate::ranks::RankInfo;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +33,7 @@ impl Plan for Ring {
     fn send(&self, index: u32) -> Transfer {
         // The same segment must have come in the step before.
         let after = (index + 1).saturating_sub(self.segments);
-        Transfer { to: self.place.right(), blocks: self.block(0, index), tag: index, after }
+        Transfer::in_place(self.place.right(), self.block(0, index), index, after)
     }
 
     fn receives(&self) -> u32 {
@@ -40,6 +41,11 @@ impl Plan for Ring {
     }
 
     fn receive(&self, tag: u32) -> Arrival {
-        Arrival { from: self.place.left(), blocks: self.block(1, tag) }
+        Arrival::receive(self.place.left(), self.block(1, tag))
+    }
+
+    fn start(&self) -> Option<Start> {
+        let own = |first| Span { first, count: self.segments };
+        Some(Start { from: own(0), to: own(self.place.rank() * self.segments) })
     }
 }

@@ -56,13 +56,13 @@ impl Plan for ScatterRing {
         let scatters = Self::scatters(self.own);
         let Some(step) = index.checked_sub(self.children) else {
             let child = knomial::child(self.own, index, 2, self.ranks()).unwrap_or(self.own);
-            return Transfer { to: self.root.ahead(child), blocks: self.below(child), tag: 0, after: scatters };
+            return Transfer::in_place(self.root.ahead(child), self.below(child), 0, scatters);
         };
         let right = (self.own + 1) % self.ranks();
         // The root has everything from the start.
         let after = if self.own == 0 { 0 } else { scatters + step };
         let tag = Self::scatters(right) + step;
-        Transfer { to: self.root.ahead(right), blocks: Span::of(self.behind(step)), tag, after }
+        Transfer::in_place(self.root.ahead(right), Span::of(self.behind(step)), tag, after)
     }
 
     fn receives(&self) -> u32 {
@@ -72,8 +72,8 @@ impl Plan for ScatterRing {
     fn receive(&self, tag: u32) -> Arrival {
         let Some(step) = tag.checked_sub(Self::scatters(self.own)) else {
             let parent = knomial::parent(self.own, 2, self.ranks()).unwrap_or(0);
-            return Arrival { from: self.root.ahead(parent), blocks: self.below(self.own) };
+            return Arrival::receive(self.root.ahead(parent), self.below(self.own));
         };
-        Arrival { from: self.root.ahead(self.behind(1)), blocks: Span::of(self.behind(step + 1)) }
+        Arrival::receive(self.root.ahead(self.behind(1)), Span::of(self.behind(step + 1)))
     }
 }

@@ -2,19 +2,22 @@
 
 use thiserror::Error;
 
-use super::blocks::Span;
 use super::bruck::Bruck;
+use super::dissemination::Dissemination;
 use super::doubling::Doubling;
 use super::exchange::Exchange;
 use super::linear::Linear;
 use super::plan::{Arrival, Plan, Transfer};
+use super::reduce_doubling::ReduceDoubling;
+use super::reduce_exchange::{Complete, ReduceExchange};
 use super::reduce_ring::ReduceRing;
 use super::reduce_tree::{ReduceTree, levels};
 use super::reduction::{Reduction, Start};
 use super::relay::{Relay, Tree};
 use super::ring::Ring;
+use super::rooted::{Rooted, Way};
 use super::scatter_ring::ScatterRing;
-use super::{Allgather, Allreduce, Broadcast, Operation};
+use super::{Allgather, Allreduce, Broadcast, Operation, Reduce, ReduceScatter};
 use crate::ranks::{MAX_RANKS, RankError, RankInfo, RankSet};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +31,15 @@ enum Algorithm {
     Exchange(Exchange),
     ReduceRing(ReduceRing),
     ReduceTree(ReduceTree),
+    ReduceDoubling(ReduceDoubling),
+    ReduceExchange(ReduceExchange),
+    Rooted(Rooted),
+    Dissemination(Dissemination),
 }
+
+/// How far ahead of the first missing message others may arrive: all that a rank may get from peers of which each has a connection
+/// of its own, in two steps.
+const WINDOW: u32 = 2 * MAX_RANKS;
 
 /// One rank's part in one operation: which messages may be sent now, and when it is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,15 +51,17 @@ pub struct Schedule {
     sent: u32,
     /// Messages with lower tags have all arrived.
     arrived: u32,
-    /// Of the [`MAX_RANKS`] tags from `arrived` on, those that have, by tag modulo [`MAX_RANKS`].
-    ahead: RankSet,
+    /// Of the [`WINDOW`] tags from `arrived` on, those that have, by tag modulo [`WINDOW`].
+    ahead: [RankSet; 2],
+    /// Reductions given out by `reduce`.
+    reduced: u32,
 }
 
 /// No such schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ScheduleError {
     /// A root that is none of the ranks.
-    #[error("root of a Broadcast: {0}")]
+    #[error("the root: {0}")]
     Root(RankError),
     /// A tree that does not end.
     #[error("a k-nomial tree of radix {radix}: the radix is at least 2")]
@@ -140,21 +153,33 @@ impl Schedule {
             Operation::Allgather(Allgather::RecursiveDoubling) => Algorithm::Doubling(Doubling(place)),
             Operation::Allgather(Allgather::Bruck) => Algorithm::Bruck(Bruck(place)),
             Operation::Broadcast { algorithm, root, blocks } => {
-                let root = RankInfo::new(root, place.ranks()).map_err(ScheduleError::Root)?;
-                broadcast(algorithm, place, root, blocks)?
+                broadcast(algorithm, place, root_of(place, root)?, blocks)?
             }
             Operation::Alltoall(algorithm) => Algorithm::Exchange(Exchange { place, algorithm }),
-            Operation::ReduceScatter => Algorithm::ReduceRing(ReduceRing { place, gather: false }),
-            Operation::Allreduce(Allreduce::Ring) => Algorithm::ReduceRing(ReduceRing { place, gather: true }),
-            Operation::Allreduce(Allreduce::Tree { segments }) => {
-                let children = levels(place.ranks()) + 1;
-                if segments == 0 || children.checked_mul(segments).is_none() {
-                    return Err(ScheduleError::Segments { segments, children });
-                }
-                Algorithm::ReduceTree(ReduceTree { place, segments })
+            Operation::ReduceScatter(ReduceScatter::Ring) => Algorithm::ReduceRing(ReduceRing { place, gather: false }),
+            Operation::ReduceScatter(ReduceScatter::Exchange) => {
+                Algorithm::ReduceExchange(ReduceExchange { place, complete: Complete::Kept })
             }
+            Operation::Allreduce(Allreduce::Ring) => Algorithm::ReduceRing(ReduceRing { place, gather: true }),
+            Operation::Allreduce(Allreduce::Tree { segments }) => tree(place, 0, segments, true)?,
+            Operation::Allreduce(Allreduce::RecursiveDoubling) => Algorithm::ReduceDoubling(ReduceDoubling(place)),
+            Operation::Allreduce(Allreduce::Exchange) => {
+                Algorithm::ReduceExchange(ReduceExchange { place, complete: Complete::ToAll })
+            }
+            Operation::Reduce { algorithm: Reduce::Tree { segments }, root } => tree(place, root, segments, false)?,
+            Operation::Reduce { algorithm: Reduce::Exchange, root } => {
+                let complete = Complete::ToRoot(root_of(place, root)?.rank());
+                Algorithm::ReduceExchange(ReduceExchange { place, complete })
+            }
+            Operation::Gather { root } => {
+                Algorithm::Rooted(Rooted { place, root: root_of(place, root)?, way: Way::ToRoot })
+            }
+            Operation::Scatter { root } => {
+                Algorithm::Rooted(Rooted { place, root: root_of(place, root)?, way: Way::FromRoot })
+            }
+            Operation::Barrier => Algorithm::Dissemination(Dissemination(place)),
         };
-        Ok(Self { algorithm, place, polled: 0, sent: 0, arrived: 0, ahead: RankSet::EMPTY })
+        Ok(Self { algorithm, place, polled: 0, sent: 0, arrived: 0, ahead: [RankSet::EMPTY; 2], reduced: 0 })
     }
 
     fn plan(&self) -> &dyn Plan {
@@ -168,6 +193,10 @@ impl Schedule {
             Algorithm::Exchange(plan) => plan,
             Algorithm::ReduceRing(plan) => plan,
             Algorithm::ReduceTree(plan) => plan,
+            Algorithm::ReduceDoubling(plan) => plan,
+            Algorithm::ReduceExchange(plan) => plan,
+            Algorithm::Rooted(plan) => plan,
+            Algorithm::Dissemination(plan) => plan,
         }
     }
 
@@ -219,35 +248,30 @@ impl Schedule {
         let algorithm = match self.algorithm {
             Algorithm::Relay(relay) => Algorithm::Relay(relay.with_segments(1)),
             Algorithm::Ring(ring) => Algorithm::Ring(Ring { segments: 1, ..ring }),
-            Algorithm::ReduceTree(tree) => Algorithm::ReduceTree(ReduceTree { segments: 1, ..tree }),
+            Algorithm::ReduceTree(tree) => Algorithm::ReduceTree(tree.with_segments(1)),
             other => other,
         };
         Self { algorithm, ..*self }
     }
 
-    /// What of the own contribution is put into the work buffer of a reduction before [`Schedule::poll`] is called; nothing
-    /// if this is no reduction.
-    pub fn starts(&self) -> impl Iterator<Item = Start> {
-        let starts = match self.algorithm {
-            Algorithm::ReduceRing(ring) => ring.starts(),
-            Algorithm::ReduceTree(tree) => {
-                let to = tree.area();
-                [Some(Start { from: Span { first: 0, count: to.count }, to }), None]
-            }
-            _ => [None, None],
-        };
-        starts.into_iter().flatten()
+    /// The part of the own contribution that is copied to the own result before anything else; none if nothing of it goes there as it
+    /// is.
+    #[must_use]
+    pub fn start(&self) -> Option<Start> {
+        self.plan().start()
     }
 
-    /// What to do with a message that has arrived, after [`Schedule::arrived`] and before [`Schedule::poll`]; none if it
-    /// is at its place.
-    #[must_use]
-    pub fn reduction(&self, tag: u32) -> Option<Reduction> {
-        match self.algorithm {
-            Algorithm::ReduceRing(ring) => ring.reduction(tag),
-            Algorithm::ReduceTree(tree) => tree.reduction(tag),
-            _ => None,
-        }
+    /// The next reduction; none until more has arrived. After each [`Schedule::arrived`] the executor calls this until there is none, and
+    /// makes each before the next call; before that, [`Schedule::poll`] gives nothing.
+    pub fn reduce(&mut self) -> Option<Reduction> {
+        let step = self.plan().reduction(self.reduced).filter(|step| step.after <= self.arrived)?;
+        self.reduced += 1;
+        Some(step.reduction)
+    }
+
+    /// Reductions that this rank makes in all.
+    pub fn reductions(&self) -> impl Iterator<Item = Reduction> {
+        (0..).map_while(|index| self.plan().reduction(index)).map(|step| step.reduction)
     }
 
     /// The next message to post. It holds until [`Schedule::sent`] is called for it.
@@ -256,7 +280,8 @@ impl Schedule {
             return None;
         }
         let transfer = self.plan().send(self.polled);
-        if transfer.after > self.arrived {
+        let reduces = self.plan().reduction(self.reduced).is_some_and(|step| step.after <= self.arrived);
+        if transfer.after > self.arrived || reduces {
             return None;
         }
         self.polled += 1;
@@ -290,23 +315,25 @@ impl Schedule {
             return Err(MessageError::Sender { from, tag, expected });
         }
         let Some(ahead) = tag.checked_sub(self.arrived) else { return Err(MessageError::Repeated { from, tag }) };
-        if ahead >= MAX_RANKS {
+        if ahead >= WINDOW {
             return Err(MessageError::Order { from, tag, missing: self.arrived });
         }
-        if !self.ahead.insert(tag % MAX_RANKS) {
+        if !ahead_of(&mut self.ahead, tag).insert(tag % MAX_RANKS) {
             return Err(MessageError::Repeated { from, tag });
         }
-        while self.ahead.remove(self.arrived % MAX_RANKS) {
+        while ahead_of(&mut self.ahead, self.arrived).remove(self.arrived % MAX_RANKS) {
             self.arrived += 1;
         }
         Ok(())
     }
 
-    /// Whether everything has arrived and is sent: the buffer is complete, and no message of this operation will touch
-    /// it.
+    /// Whether everything has arrived, is combined and sent: the result is complete, and no message of this operation will touch
+    /// a buffer.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.sent == self.plan().sends() && self.arrived == self.plan().receives()
+        self.sent == self.plan().sends()
+            && self.arrived == self.plan().receives()
+            && self.plan().reduction(self.reduced).is_none()
     }
 
     /// Who owes the first message that is missing; none if all have arrived.
@@ -321,6 +348,25 @@ fn set(ranks: impl Iterator<Item = u32>) -> RankSet {
         set.insert(rank);
         set
     })
+}
+
+/// The set that has a tag's place.
+fn ahead_of(ahead: &mut [RankSet; 2], tag: u32) -> &mut RankSet {
+    let [low, high] = ahead;
+    if tag % WINDOW < MAX_RANKS { low } else { high }
+}
+
+fn root_of(place: RankInfo, root: u32) -> Result<RankInfo, ScheduleError> {
+    RankInfo::new(root, place.ranks()).map_err(ScheduleError::Root)
+}
+
+/// A tree to the root, and down again if it broadcasts.
+fn tree(place: RankInfo, root: u32, segments: u32, broadcast: bool) -> Result<Algorithm, ScheduleError> {
+    let children = levels(place.ranks()) + 1;
+    if segments == 0 || children.checked_mul(segments).is_none() {
+        return Err(ScheduleError::Segments { segments, children });
+    }
+    Ok(Algorithm::ReduceTree(ReduceTree::new(place, root_of(place, root)?, segments, broadcast)))
 }
 
 fn broadcast(algorithm: Broadcast, place: RankInfo, root: RankInfo, blocks: u32) -> Result<Algorithm, ScheduleError> {
