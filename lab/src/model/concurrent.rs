@@ -101,7 +101,7 @@ pub fn speedup(ranks: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use flexcast_proto::RankInfo;
-    use flexcast_proto::p2p::{Allgather, Allreduce, Operation, Schedule};
+    use flexcast_proto::p2p::{Allgather, Allreduce, Operation, ReduceScatter, Schedule};
 
     use super::*;
     use crate::model::near;
@@ -133,7 +133,7 @@ mod tests {
         let ranks = 16;
         let place = RankInfo::new(3, ranks).unwrap();
         let sends = |operation| Schedule::new(operation, place).unwrap().sends().count() as u64;
-        for operation in [Operation::ReduceScatter, Operation::Allgather(Allgather::Ring)] {
+        for operation in [Operation::ReduceScatter(ReduceScatter::Ring), Operation::Allgather(Allgather::Ring)] {
             assert_eq!(sends(operation) * 1000, ring(1000, ranks).sent);
         }
         assert_eq!(sends(Operation::Allreduce(Allreduce::Ring)) * 1000, ring_card_bytes(1000, ranks));

@@ -105,7 +105,7 @@ pub fn point_to_point(
     for (rank, &host) in (0..).zip(&hosts) {
         for transfer in Schedule::new(operation, RankInfo::new(rank, tree.ranks())?)?.sends() {
             let links = tree.links(host, hosts[transfer.to as usize]);
-            traffic.add(blocks.bytes(transfer.blocks), links);
+            traffic.add(blocks.bytes(transfer.source.blocks), links);
         }
     }
     Ok(traffic)

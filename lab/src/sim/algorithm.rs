@@ -1,7 +1,7 @@
 //! Algorithms of a collective: multicast, and those that it is compared with.
 
 use clap::ValueEnum as _;
-use flexcast::p2p::algorithm::{Allgather, Allreduce, Alltoall, Broadcast, Operation as Schedule};
+use flexcast::p2p::algorithm::{Allgather, Allreduce, Alltoall, Broadcast, Operation as Schedule, ReduceScatter};
 use serde::{Deserialize, Serialize};
 
 use super::SimError;
@@ -21,7 +21,7 @@ pub enum AlgorithmName {
     PipelinedRing,
     /// Allgather, Alltoall: directly to every other rank.
     Linear,
-    /// Allgather: exchanges between ever larger halves.
+    /// Allgather, AllReduce: exchanges between ever larger halves.
     RecursiveDoubling,
     /// Allgather: log2 rounds for any number of ranks.
     Bruck,
@@ -41,6 +41,8 @@ pub enum AlgorithmName {
     Pairwise,
     /// AllReduce: up a binomial tree and down again, in --segments.
     Tree,
+    /// Reduce-Scatter, AllReduce: shares directly to the ranks that sum them, in the order of ranks.
+    Exchange,
 }
 
 /// Segments of a contribution where nothing else is said.
@@ -69,8 +71,8 @@ pub enum Algorithm {
     },
     /// An Alltoall over reliable connections.
     Alltoall(Alltoall),
-    /// A Reduce-Scatter over reliable connections, around the ring.
-    ReduceScatter,
+    /// A Reduce-Scatter over reliable connections.
+    ReduceScatter(ReduceScatter),
     /// An AllReduce over reliable connections.
     Allreduce(Allreduce),
 }
@@ -97,8 +99,8 @@ const fn algorithms(operation: Operation) -> &'static str {
             "multicast, auto, ring, pipelined-ring, linear, recursive-doubling and bruck"
         }
         Operation::Alltoall => "pairwise, ring and linear",
-        Operation::ReduceScatter => "ring",
-        Operation::Allreduce => "ring and tree",
+        Operation::ReduceScatter => "ring and exchange",
+        Operation::Allreduce => "ring, tree, recursive-doubling and exchange",
     }
 }
 
@@ -125,7 +127,7 @@ impl Algorithm {
             Operation::Broadcast => Self::broadcast(name, given.radix.unwrap_or(DEFAULT_RADIX), segment_bytes),
             Operation::Allgather | Operation::Allgatherv => Self::allgather(name, segments),
             Operation::Alltoall => Self::alltoall(name),
-            Operation::ReduceScatter => (name == Name::Ring).then_some(Self::ReduceScatter),
+            Operation::ReduceScatter => Self::reduce_scatter(name),
             Operation::Allreduce => Self::allreduce(name, segments),
         };
         let Some(algorithm) = algorithm else {
@@ -193,10 +195,20 @@ impl Algorithm {
         }
     }
 
+    const fn reduce_scatter(name: AlgorithmName) -> Option<Self> {
+        match name {
+            AlgorithmName::Ring => Some(Self::ReduceScatter(ReduceScatter::Ring)),
+            AlgorithmName::Exchange => Some(Self::ReduceScatter(ReduceScatter::Exchange)),
+            _ => None,
+        }
+    }
+
     const fn allreduce(name: AlgorithmName, segments: u32) -> Option<Self> {
         match name {
             AlgorithmName::Ring => Some(Self::Allreduce(Allreduce::Ring)),
             AlgorithmName::Tree => Some(Self::Allreduce(Allreduce::Tree { segments })),
+            AlgorithmName::RecursiveDoubling => Some(Self::Allreduce(Allreduce::RecursiveDoubling)),
+            AlgorithmName::Exchange => Some(Self::Allreduce(Allreduce::Exchange)),
             _ => None,
         }
     }
@@ -221,9 +233,13 @@ impl Algorithm {
                 Broadcast::ScatterAllgather => "scatter-allgather",
             },
             Self::Alltoall(Alltoall::Pairwise) => "pairwise",
-            Self::Alltoall(Alltoall::Ring) | Self::ReduceScatter | Self::Allreduce(Allreduce::Ring) => "ring",
+            Self::Alltoall(Alltoall::Ring)
+            | Self::ReduceScatter(ReduceScatter::Ring)
+            | Self::Allreduce(Allreduce::Ring) => "ring",
             Self::Alltoall(Alltoall::Linear) => "linear",
             Self::Allreduce(Allreduce::Tree { .. }) => "tree",
+            Self::Allreduce(Allreduce::RecursiveDoubling) => "recursive-doubling",
+            Self::ReduceScatter(ReduceScatter::Exchange) | Self::Allreduce(Allreduce::Exchange) => "exchange",
         }
     }
 
@@ -240,8 +256,8 @@ impl Algorithm {
             | Self::Allgather(_)
             | Self::Broadcast { algorithm: Broadcast::ScatterAllgather, .. }
             | Self::Alltoall(_)
-            | Self::ReduceScatter
-            | Self::Allreduce(Allreduce::Ring) => none,
+            | Self::ReduceScatter(_)
+            | Self::Allreduce(Allreduce::Ring | Allreduce::RecursiveDoubling | Allreduce::Exchange) => none,
             Self::Broadcast { algorithm: Broadcast::Knomial { radix }, segment_bytes } if radix != 2 => {
                 Parameters { radix: Some(radix), segment_bytes: Some(segment_bytes), ..none }
             }
@@ -264,7 +280,7 @@ impl Algorithm {
             (Self::Multicast | Self::Automatic | Self::Broadcast { .. }, Operation::Broadcast)
             | (Self::Multicast | Self::Automatic | Self::Allgather(_), Operation::Allgather | Operation::Allgatherv)
             | (Self::Alltoall(_), Operation::Alltoall)
-            | (Self::ReduceScatter, Operation::ReduceScatter)
+            | (Self::ReduceScatter(_), Operation::ReduceScatter)
             | (Self::Allreduce(_), Operation::Allreduce) => Ok(()),
             _ => Err(does_not(self.name().to_owned(), operation)),
         }
@@ -279,7 +295,7 @@ impl Algorithm {
             Self::Multicast | Self::Automatic => Ok(None),
             Self::Allgather(algorithm) => Ok(Some(Schedule::Allgather(algorithm))),
             Self::Alltoall(algorithm) => Ok(Some(Schedule::Alltoall(algorithm))),
-            Self::ReduceScatter => Ok(Some(Schedule::ReduceScatter)),
+            Self::ReduceScatter(algorithm) => Ok(Some(Schedule::ReduceScatter(algorithm))),
             Self::Allreduce(algorithm) => Ok(Some(Schedule::Allreduce(algorithm))),
             Self::Broadcast { algorithm, segment_bytes } => {
                 let blocks = algorithm

@@ -181,7 +181,9 @@ fn start(group: &mut Group, params: &SimParams, ends: &[u64], buffers: &Buffers)
             group.broadcast(algorithm, params.root, params.bytes, segment_bytes, receive)
         }
         (Algorithm::Alltoall(algorithm), _) => group.alltoall(algorithm, params.bytes, own.unwrap_or(receive), receive),
-        (Algorithm::ReduceScatter, _) => group.reduce_scatter(OPERATOR, elements, own.unwrap_or(receive)),
+        (Algorithm::ReduceScatter(algorithm), _) => {
+            group.reduce_scatter(algorithm, OPERATOR, elements, own.unwrap_or(receive))
+        }
         (Algorithm::Allreduce(algorithm), _) => group.allreduce(algorithm, OPERATOR, elements, own.unwrap_or(receive)),
         (Algorithm::Multicast | Algorithm::Automatic, _) => Ok(()),
     }

@@ -1,7 +1,7 @@
 //! The rendezvous message: where a rank wants its data, and what for.
 
 use flexcast_proto::digest;
-use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Blocks, Broadcast, Operation, Span};
+use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Blocks, Broadcast, Operation, Reduce, ReduceScatter, Span};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -34,7 +34,7 @@ pub(super) struct Announcement {
 }
 
 /// Names of the algorithms by their codes.
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 23] = [
     "Allgather (ring)",
     "Allgather (linear)",
     "Allgather (recursive doubling)",
@@ -50,13 +50,22 @@ const NAMES: [&str; 15] = [
     "Reduce-Scatter (ring)",
     "AllReduce (ring)",
     "AllReduce (tree)",
+    "AllReduce (recursive doubling)",
+    "AllReduce (exchange)",
+    "Reduce-Scatter (exchange)",
+    "Reduce (tree)",
+    "Reduce (exchange)",
+    "Gather",
+    "Scatter",
+    "Barrier",
 ];
 /// Blocks of another rank's call that are counted out at most: more are no call of this library, and would take long.
 const MOST_BLOCKS: u32 = 1 << 20;
-/// Codes of Allgathers, of Broadcasts, and of reductions.
+/// Codes of Allgathers, of Broadcasts, of reductions, and, beside Broadcasts, of what has a root.
 const ALLGATHERS: std::ops::RangeInclusive<u32> = 0..=3;
 const BROADCASTS: std::ops::RangeInclusive<u32> = 4..=8;
-const REDUCTIONS: std::ops::RangeInclusive<u32> = 12..=14;
+const REDUCTIONS: std::ops::RangeInclusive<u32> = 12..=19;
+const ROOTED: std::ops::RangeInclusive<u32> = 18..=21;
 
 impl OperationDescriptor {
     /// `operator`: code of a reduction's; 0 for others.
@@ -77,9 +86,17 @@ impl OperationDescriptor {
             Operation::Alltoall(Alltoall::Pairwise) => (9, 0, 0),
             Operation::Alltoall(Alltoall::Ring) => (10, 0, 0),
             Operation::Alltoall(Alltoall::Linear) => (11, 0, 0),
-            Operation::ReduceScatter => (12, operator, 0),
+            Operation::ReduceScatter(ReduceScatter::Ring) => (12, operator, 0),
             Operation::Allreduce(Allreduce::Ring) => (13, operator, 0),
             Operation::Allreduce(Allreduce::Tree { .. }) => (14, operator, 0),
+            Operation::Allreduce(Allreduce::RecursiveDoubling) => (15, operator, 0),
+            Operation::Allreduce(Allreduce::Exchange) => (16, operator, 0),
+            Operation::ReduceScatter(ReduceScatter::Exchange) => (17, operator, 0),
+            Operation::Reduce { algorithm: Reduce::Tree { .. }, root } => (18, operator, root),
+            Operation::Reduce { algorithm: Reduce::Exchange, root } => (19, operator, root),
+            Operation::Gather { root } => (20, 0, root),
+            Operation::Scatter { root } => (21, 0, root),
+            Operation::Barrier => (22, 0, 0),
         };
         Self {
             operation: U32::new(number),
@@ -119,8 +136,8 @@ impl std::fmt::Display for OperationDescriptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = NAMES.get(self.algorithm.get() as usize).unwrap_or(&"an unknown algorithm");
         write!(f, "operation {}, {name} of {} bytes in {} blocks", self.operation, self.total_bytes, self.blocks)?;
-        if BROADCASTS.contains(&self.algorithm.get()) {
-            write!(f, " from root {}", self.root)?;
+        if BROADCASTS.contains(&self.algorithm.get()) || ROOTED.contains(&self.algorithm.get()) {
+            write!(f, " of root {}", self.root)?;
         }
         if self.parameter.get() != 0 {
             let what = if REDUCTIONS.contains(&self.algorithm.get()) { "operator" } else { "radix" };
@@ -141,6 +158,8 @@ mod tests {
         };
         let ring = Operation::Allgather(Allgather::Ring);
         let tree = |radix, root| Operation::Broadcast { algorithm: Broadcast::Knomial { radix }, root, blocks: 2 };
+        let reduce_scatter = Operation::ReduceScatter(ReduceScatter::Ring);
+        let reduce = |algorithm, root| Operation::Reduce { algorithm, root };
         let all = [
             descriptor(0, ring, &[5, 8]),
             descriptor(1, ring, &[5, 8]),
@@ -152,11 +171,21 @@ mod tests {
             descriptor(0, Operation::Alltoall(Alltoall::Ring), &[5, 8]),
             descriptor(0, Operation::Alltoall(Alltoall::Pairwise), &[5, 8]),
             descriptor(0, Operation::Alltoall(Alltoall::Pairwise), &[5, 8]).of_pair(5),
-            descriptor(0, Operation::ReduceScatter, &[5, 8]),
-            OperationDescriptor::new(0, Operation::ReduceScatter, 2, &Blocks::unequal(&[5, 8]).unwrap()),
+            descriptor(0, reduce_scatter, &[5, 8]),
+            descriptor(0, Operation::ReduceScatter(ReduceScatter::Exchange), &[5, 8]),
+            OperationDescriptor::new(0, reduce_scatter, 2, &Blocks::unequal(&[5, 8]).unwrap()),
             descriptor(0, Operation::Allreduce(Allreduce::Ring), &[5, 8]),
             descriptor(0, Operation::Allreduce(Allreduce::Tree { segments: 2 }), &[5, 8]),
+            descriptor(0, Operation::Allreduce(Allreduce::RecursiveDoubling), &[5, 8]),
+            descriptor(0, Operation::Allreduce(Allreduce::Exchange), &[5, 8]),
+            descriptor(0, reduce(Reduce::Tree { segments: 2 }, 0), &[5, 8]),
+            descriptor(0, reduce(Reduce::Tree { segments: 2 }, 1), &[5, 8]),
+            descriptor(0, reduce(Reduce::Exchange, 1), &[5, 8]),
+            descriptor(0, Operation::Gather { root: 1 }, &[5, 8]),
+            descriptor(0, Operation::Scatter { root: 1 }, &[5, 8]),
+            descriptor(0, Operation::Barrier, &[5, 8]),
         ];
+        assert!(descriptor(0, reduce(Reduce::Exchange, 7), &[5, 8]).to_string().contains("of root 7"));
         for (index, one) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| other != one && other.to_string() != one.to_string()), "{one}");
         }
@@ -177,7 +206,7 @@ mod tests {
         assert_eq!(block_bytes(Allgather::PipelinedRing { segments: 3 }, segments, 4), Some(1000));
         assert_eq!(block_bytes(Allgather::Linear, Blocks::unequal(&[1, 2000, 3000, 4000]).unwrap(), 4), None);
         assert_eq!(block_bytes(Allgather::Linear, Blocks::equal(0, 4).unwrap(), 4), Some(0));
-        let other = OperationDescriptor::new(0, Operation::ReduceScatter, 0, &equal);
+        let other = OperationDescriptor::new(0, Operation::ReduceScatter(ReduceScatter::Ring), 0, &equal);
         assert_eq!(other.allgather_block_bytes(4), None);
         // Not counted out.
         let linear = OperationDescriptor::new(0, Operation::Allgather(Allgather::Linear), 0, &equal);

@@ -10,7 +10,7 @@ use flexio::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::announcement::{ANNOUNCEMENT_BYTES, Announcement};
-use super::operation::{Running, piece};
+use super::operation::Running;
 use super::{Config, Error, Traffic};
 use crate::requester::{Outcome, PROBES, Request, Requester, Wire};
 
@@ -223,7 +223,7 @@ impl Connection {
             return Ok(false);
         }
         // With the entry itself: the card need not fetch it from memory, which is most of a short message's time.
-        let announcement = running.announcement(self.slots.peer);
+        let announcement = running.announcement(self.slots.peer)?;
         self.control.requester.send_short(Work::Announce.id(self.slots.index), announcement.as_bytes(), now_ps)?;
         (self.announce, self.announcing) = (false, true);
         Ok(true)
@@ -305,23 +305,22 @@ impl Connection {
             && let Some(outgoing) = self.outgoing.front_mut()
         {
             let transfer = outgoing.transfer;
-            let (piece, behind) = piece(blocks, transfer.blocks, outgoing.done, self.config.write_bytes);
-            let last = behind == 0;
-            let base = running.base(transfer.blocks, blocks);
+            let piece = running.piece(&transfer, blocks, outgoing.done, self.config.write_bytes)?;
+            let last = piece.behind == 0;
             let request = Request::Write {
-                local: running.local(&piece),
-                remote_addr: announcement.addr.get().wrapping_add(piece.start - base),
+                local: piece.local,
+                remote_addr: announcement.addr.get().wrapping_add(piece.remote),
                 rkey: announcement.rkey.get(),
                 immediate: last.then(|| Immediate { tag: transfer.tag, told }.encode()),
             };
             self.data.requester.post(Work::Write { last }.id(self.slots.index), request, now_ps)?;
             self.writes += 1;
-            posted.bytes += piece.end - piece.start;
+            posted.bytes += piece.len;
             if last {
                 posted.messages += 1;
                 self.outgoing.pop_front();
             } else {
-                outgoing.done += piece.end - piece.start;
+                outgoing.done += piece.len;
             }
         }
         Ok(posted)

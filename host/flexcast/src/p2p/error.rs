@@ -1,5 +1,6 @@
 //! Errors of collectives over reliable connections, with the rank concerned.
 
+use flexcast_proto::RankError;
 use flexcast_proto::p2p::{BlocksError, MessageError, ScheduleError};
 
 /// Any failure of a baseline collective.
@@ -19,6 +20,9 @@ pub enum Error {
     /// The operation is none.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
+    /// There is no such rank.
+    #[error(transparent)]
+    Rank(#[from] RankError),
     /// The buffer cannot be divided like this.
     #[error(transparent)]
     Blocks(#[from] BlocksError),

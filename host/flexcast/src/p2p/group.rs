@@ -62,7 +62,13 @@ pub struct Group {
     told: bool,
     /// Messages by connection, for checks; contributions on their way to their places.
     counts: Vec<u32>,
-    scratch: Vec<u8>,
+    pub(super) scratch: Vec<u8>,
+}
+
+/// Memory for copies, of the length that it should have.
+pub(super) fn sized(scratch: &mut Vec<u8>) -> &mut [u8] {
+    scratch.resize(COPY_BYTES, 0);
+    scratch
 }
 
 impl Group {
@@ -205,6 +211,18 @@ impl Group {
         self.start(operation, Division { pieces: Pieces::Even(blocks), segments: 1 }, None, buffer)
     }
 
+    /// Starts a Barrier: it is complete on no rank before all have called this. Nothing is written to any buffer.
+    ///
+    /// # Errors
+    /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`].
+    pub fn barrier(&mut self) -> Result<(), Error> {
+        let schedule = self.schedule(Operation::Barrier)?;
+        let descriptor = OperationDescriptor::new(self.next, Operation::Barrier, 0, &Blocks::EMPTY);
+        // Writes of no bytes read and write nowhere; any memory will do.
+        let running = Running::new(schedule, descriptor, &Buffer { region: &self.slots, offset: 0 });
+        self.begin(running, Division { pieces: Pieces::Even(Blocks::EMPTY), segments: 1 })
+    }
+
     fn start(
         &mut self,
         operation: Operation,
@@ -227,8 +245,7 @@ impl Group {
 
     /// Memory for copies.
     pub(super) fn scratch(&mut self) -> &mut [u8] {
-        self.scratch.resize(COPY_BYTES, 0);
-        &mut self.scratch
+        sized(&mut self.scratch)
     }
 
     /// Number of the next operation.
@@ -389,7 +406,7 @@ impl Group {
                 let operation = running.number();
                 running.schedule.arrived(peer, tag).map_err(|source| Error::Message { operation, source })?;
                 self.told |= told;
-                self.reducing.arrived(&running.schedule, tag)?;
+                self.reducing.combine(running)?;
                 connection.receive_message()?;
             }
         }

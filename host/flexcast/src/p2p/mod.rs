@@ -41,6 +41,8 @@ mod exchange;
 mod group;
 mod operation;
 mod reduce;
+mod rooted;
+mod shape;
 
 pub use announcement::ANNOUNCEMENT_BYTES;
 pub use connections::{Connections, Pending};

@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
-use flexcast_proto::p2p::{Blocks, Schedule, Span};
+use flexcast_proto::RankInfo;
+use flexcast_proto::p2p::{Blocks, Layout, Memory, Part, Schedule, Span, Transfer};
 use flexio::{HostAddr, LocalSlice, MemoryRegion};
 
 use super::Error;
 use super::announcement::{Announcement, OperationDescriptor};
+use super::shape::Shape;
 
 /// Registered memory from an offset on. It must stay registered until the operation is complete: otherwise the cards'
 /// key checks make it fail.
@@ -65,12 +67,18 @@ pub(super) enum Pieces {
     Ends(Vec<u64>),
 }
 
+impl Pieces {
+    pub(super) fn blocks(&self) -> Result<Blocks<'_>, Error> {
+        match self {
+            Self::Even(blocks) => Ok(*blocks),
+            Self::Ends(ends) => Ok(Blocks::unequal(ends)?),
+        }
+    }
+}
+
 impl Division {
     pub(super) fn pieces(&self) -> Result<Blocks<'_>, Error> {
-        match &self.pieces {
-            Pieces::Even(blocks) => Ok(*blocks),
-            Pieces::Ends(ends) => Ok(Blocks::unequal(ends)?),
-        }
+        self.pieces.blocks()
     }
 
     pub(super) fn blocks(&self) -> Result<Blocks<'_>, Error> {
@@ -83,7 +91,7 @@ impl Division {
 pub(super) struct Running {
     pub(super) schedule: Schedule,
     pub(super) descriptor: OperationDescriptor,
-    /// Where the blocks lie in this rank's memory.
+    /// Where what is sent lies in this rank's memory.
     addr: u64,
     lkey: u32,
     /// Where peers write.
@@ -95,12 +103,32 @@ pub(super) struct Running {
 enum Target {
     /// The same memory, each block to its own place.
     Same { rkey: u32 },
-    /// Another buffer, with a block of each peer that ends there; each is told of its own.
+    /// Another buffer, with a block of each peer that ends there, or a single one; each is told of its own.
     Exchange { addr: u64, rkey: u32, ends: Vec<u64> },
+    /// The same memory, where contribution, temporary memory and result lie one behind the other; peers are told of the second.
+    Reduction { rkey: u32, shape: Shape },
+}
+
+/// The next write of a message.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// What is written; none if it is empty.
+    pub(super) local: Option<LocalSlice>,
+    /// Its length in bytes.
+    pub(super) len: u64,
+    /// Where it goes, from what the peer has announced on.
+    pub(super) remote: u64,
+    /// Bytes of the message behind it.
+    pub(super) behind: u64,
 }
 
 fn address(buffer: &Buffer<'_>) -> u64 {
     buffer.region.addr().offset(buffer.offset).get()
+}
+
+/// The block of a buffer that is a peer's: buffers of ranks that have only one peer have only one block.
+fn block_of(peer: u32, blocks: u32) -> u32 {
+    if blocks == 1 { 0 } else { peer }
 }
 
 impl Running {
@@ -109,7 +137,7 @@ impl Running {
         Self { schedule, descriptor, addr: address(buffer), lkey: buffer.region.lkey(), target }
     }
 
-    /// From the blocks of one buffer to those of another, which end at `ends`.
+    /// From the blocks of one buffer to those of another, which end at `ends`: one for each rank, or one for the only peer.
     pub(super) fn exchange(
         schedule: Schedule,
         descriptor: OperationDescriptor,
@@ -121,46 +149,99 @@ impl Running {
         Self { schedule, descriptor, addr: address(send), lkey: send.region.lkey(), target }
     }
 
+    /// In a buffer that holds the contribution, temporary memory and the result.
+    pub(super) fn reduction(
+        schedule: Schedule,
+        descriptor: OperationDescriptor,
+        buffer: &Buffer<'_>,
+        shape: Shape,
+    ) -> Self {
+        let target = Target::Reduction { rkey: buffer.region.rkey(), shape };
+        Self { schedule, descriptor, addr: address(buffer), lkey: buffer.region.lkey(), target }
+    }
+
     /// Number of the operation.
     pub(super) fn number(&self) -> u32 {
         self.descriptor.operation.get()
     }
 
-    pub(super) fn announcement(&self, peer: u32) -> Announcement {
+    /// What a reduction reduces; none of something else.
+    pub(super) const fn shape(&self) -> Option<&Shape> {
         match &self.target {
+            Target::Reduction { shape, .. } => Some(shape),
+            Target::Same { .. } | Target::Exchange { .. } => None,
+        }
+    }
+
+    pub(super) fn announcement(&self, peer: u32) -> Result<Announcement, Error> {
+        Ok(match &self.target {
             Target::Same { rkey } => {
                 Announcement { descriptor: self.descriptor, rkey: (*rkey).into(), addr: self.addr.into() }
             }
             Target::Exchange { addr, rkey, ends } => {
-                let end = ends[peer as usize];
-                let start = peer.checked_sub(1).map_or(0, |before| ends[before as usize]);
+                let block = block_of(peer, ends.len() as u32);
+                let end = ends[block as usize];
+                let start = block.checked_sub(1).map_or(0, |before| ends[before as usize]);
                 let descriptor = self.descriptor.of_pair(end - start);
                 Announcement { descriptor, rkey: (*rkey).into(), addr: (addr + start).into() }
             }
-        }
+            Target::Reduction { rkey, shape } => {
+                let addr = self.addr + shape.layout(self.schedule.place())?.send.total_bytes();
+                Announcement { descriptor: self.descriptor, rkey: (*rkey).into(), addr: addr.into() }
+            }
+        })
     }
 
     /// What a peer must have announced.
     pub(super) fn expected(&self, peer: u32, blocks: &Blocks<'_>) -> OperationDescriptor {
         match &self.target {
-            Target::Same { .. } => self.descriptor,
-            Target::Exchange { .. } => self.descriptor.of_pair(blocks.bytes(Span::of(peer))),
+            Target::Same { .. } | Target::Reduction { .. } => self.descriptor,
+            Target::Exchange { .. } => self.descriptor.of_pair(blocks.bytes(Span::of(block_of(peer, blocks.count())))),
         }
     }
 
-    /// From which byte of the own buffer on a peer's announced memory goes for a transfer.
-    pub(super) fn base(&self, span: Span, blocks: &Blocks<'_>) -> u64 {
-        match &self.target {
-            Target::Same { .. } => 0,
-            Target::Exchange { .. } => blocks.block(span.first).start,
-        }
+    /// The next bytes of a message to write, `done` bytes in: at most `most`. `blocks`: those of the buffer that it is sent from, if
+    /// this is no reduction.
+    pub(super) fn piece(&self, transfer: &Transfer, blocks: &Blocks<'_>, done: u64, most: u32) -> Result<Piece, Error> {
+        let of = |blocks: &Blocks<'_>| piece(blocks, transfer.source.blocks, done, most);
+        let (start, len, remote, behind) = match &self.target {
+            Target::Same { .. } => {
+                let (range, behind) = of(blocks);
+                (range.start, range.end - range.start, range.start, behind)
+            }
+            Target::Exchange { .. } => {
+                let (range, behind) = of(blocks);
+                (range.start, range.end - range.start, done, behind)
+            }
+            Target::Reduction { shape, .. } => {
+                let own = shape.layout(self.schedule.place())?;
+                let theirs = shape.layout(RankInfo::new(transfer.to, self.schedule.place().ranks())?)?;
+                let blocks = own.blocks(transfer.source.memory).unwrap_or(Blocks::EMPTY);
+                let (range, behind) = of(&blocks);
+                let start = offset(&own, transfer.source.memory) + range.start;
+                let remote = place(&theirs, transfer.target).start - theirs.send.total_bytes() + done;
+                (start, range.end - range.start, remote, behind)
+            }
+        };
+        let local =
+            (len != 0).then_some(LocalSlice { addr: HostAddr(self.addr + start), len: len as u32, lkey: self.lkey });
+        Ok(Piece { local, len, remote, behind })
     }
+}
 
-    /// A piece of the own buffer for a write; none for an empty one.
-    pub(super) fn local(&self, piece: &Range<u64>) -> Option<LocalSlice> {
-        let len = (piece.end - piece.start) as u32;
-        (len != 0).then_some(LocalSlice { addr: HostAddr(self.addr + piece.start), len, lkey: self.lkey })
+/// Where a buffer begins in a region that holds all three, in bytes.
+pub(super) fn offset(layout: &Layout<'_>, memory: Memory) -> u64 {
+    match memory {
+        Memory::Send => 0,
+        Memory::Temporary => layout.send.total_bytes(),
+        Memory::Receive => layout.send.total_bytes() + layout.temporary_bytes(),
     }
+}
+
+/// Where a part lies in such a region, in bytes. Those of reductions do not go on at the beginning.
+pub(super) fn place(layout: &Layout<'_>, part: Part) -> Range<u64> {
+    let (start, [range, _]) = (offset(layout, part.memory), layout.ranges(part));
+    start + range.start..start + range.end
 }
 
 /// The next bytes of a span to write, `done` bytes in: at most `most`, and no further than the end of a range. With the

@@ -1,10 +1,12 @@
-//! Reduce-Scatter and AllReduce: the host adds what the cards bring. The work buffer, to which peers write, is the group's.
+//! Reduce-Scatter, AllReduce and Reduce: the host adds what the cards bring. The memory to which peers write is the group's.
 
-use flexcast_proto::p2p::{Allreduce, Blocks, Operation, Reduction, Schedule, Start};
+use flexcast_proto::p2p::{Allreduce, Blocks, Memory, Part, Reduce, ReduceScatter, Start};
 use flexio::{Access, HostBuffer, MemoryRegion};
 
 use super::announcement::OperationDescriptor;
-use super::operation::{Buffer, Division, Pieces, Running};
+use super::group::sized;
+use super::operation::{Buffer, Division, Pieces, Running, offset, place};
+use super::shape::{Kind, Shape};
 use super::{Error, Group};
 use crate::api::buffer::zeroes;
 
@@ -52,8 +54,8 @@ pub fn reference(operator: Operator, contributions: &[Vec<u8>]) -> Vec<u8> {
 /// What a group needs for reductions.
 #[derive(Debug, Default)]
 pub(super) struct Reducing {
-    /// The last one is in use. Shorter ones from before are kept, at most as much again: what a peer repeats, because an answer was lost, goes
-    /// to where it went.
+    /// The last one is in use: contribution, temporary memory, result. Shorter ones from before are kept, at most as much again: what a
+    /// peer repeats, because an answer was lost, goes to where it went.
     work: Vec<MemoryRegion>,
     current: Option<Current>,
 }
@@ -61,54 +63,63 @@ pub(super) struct Reducing {
 #[derive(Debug)]
 struct Current {
     operator: Operator,
-    contribution: Vec<u8>,
-    /// Division of the work buffer.
-    work: Blocks<'static>,
     /// Where the result is.
     result: std::ops::Range<u64>,
-    /// What is added, and to what.
+    /// The two operands.
     scratch: [Vec<u8>; 2],
 }
 
 impl Reducing {
-    /// Does what is to be done with a message that has arrived.
-    pub(super) fn arrived(&mut self, schedule: &Schedule, tag: u32) -> Result<(), Error> {
-        let Some(reduction) = schedule.reduction(tag) else { return Ok(()) };
+    /// Combines what has come.
+    pub(super) fn combine(&mut self, running: &mut Running) -> Result<(), Error> {
         let (Some(region), Some(current)) = (self.work.last(), &mut self.current) else { return Ok(()) };
-        let Some(arrival) = schedule.receive(tag) else { return Ok(()) };
-        // Blocks of reductions never wrap round.
-        let [from, _] = current.work.ranges(arrival.blocks);
-        let [added, sum] = &mut current.scratch;
-        let to = match reduction {
-            Reduction::AddOwn => {
-                added.clear();
-                added.extend_from_slice(&current.contribution[from.start as usize..from.end as usize]);
-                from
+        while let Some(reduction) = running.schedule.reduce() {
+            let Some(shape) = running.shape() else { return Ok(()) };
+            let layout = shape.layout(running.schedule.place())?;
+            for (operand, part) in current.scratch.iter_mut().zip([reduction.left, reduction.right]) {
+                let range = place(&layout, part);
+                operand.resize((range.end - range.start) as usize, 0);
+                region.read(range.start as usize, operand)?;
             }
-            Reduction::AddTo(span) => {
-                added.resize((from.end - from.start) as usize, 0);
-                region.read(from.start as usize, added)?;
-                current.work.ranges(span)[0].clone()
-            }
-        };
-        sum.resize(added.len(), 0);
-        region.read(to.start as usize, sum)?;
-        current.operator.combine(sum, added);
-        Ok(region.write(to.start as usize, sum)?)
+            let [left, right] = &mut current.scratch;
+            current.operator.combine(left, right);
+            region.write(place(&layout, reduction.to).start as usize, left)?;
+        }
+        Ok(())
     }
 }
 
 impl Group {
-    /// Starts a Reduce-Scatter around the ring: of the sum of all ranks' `elements` elements at `contribution` each rank gets a share of ⌈`elements` /
+    /// Starts a Reduce-Scatter: of the sum of all ranks' `elements` elements at `contribution` each rank gets a share of ⌈`elements` /
     /// P⌉, the last ones less; see [`Group::result`]. The contribution is not needed after the call.
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Blocks`] for more than 2^64 bytes, [`Error::Flexio`] for a
     /// buffer that is too short.
-    pub fn reduce_scatter(&mut self, operator: Operator, elements: u64, contribution: Buffer<'_>) -> Result<(), Error> {
-        let blocks = Allreduce::Ring.contribution(elements, operator.element_bytes(), self.place().ranks())?;
-        let result = blocks.block(self.place().rank());
-        self.reduce(Operation::ReduceScatter, operator, (blocks, blocks), result, contribution)
+    pub fn reduce_scatter(
+        &mut self,
+        algorithm: ReduceScatter,
+        operator: Operator,
+        elements: u64,
+        contribution: Buffer<'_>,
+    ) -> Result<(), Error> {
+        let shares = Pieces::Even(Blocks::shares(elements, self.place().ranks())?);
+        self.start_reduction(Kind::ReduceScatter { algorithm, shares }, operator, contribution)
+    }
+
+    /// The same for shares of any length: that of rank r ends at element `ends[r]` of the contribution, where the next begins.
+    ///
+    /// # Errors
+    /// As [`Group::reduce_scatter`], and [`Error::Blocks`] for ends that go back or unless there is one for each rank.
+    pub fn reduce_scatterv(
+        &mut self,
+        algorithm: ReduceScatter,
+        operator: Operator,
+        ends: &[u64],
+        contribution: Buffer<'_>,
+    ) -> Result<(), Error> {
+        let shares = Pieces::Ends(ends.to_vec());
+        self.start_reduction(Kind::ReduceScatter { algorithm, shares }, operator, contribution)
     }
 
     /// Starts an AllReduce: every rank gets the sum of all ranks' `elements` elements; see [`Group::result`]. The contribution is not
@@ -123,11 +134,23 @@ impl Group {
         elements: u64,
         contribution: Buffer<'_>,
     ) -> Result<(), Error> {
-        let (bytes, ranks) = (operator.element_bytes(), self.place().ranks());
-        let blocks = algorithm.contribution(elements, bytes, ranks)?;
-        let work = algorithm.work(elements, bytes, ranks)?;
-        let result = work.total_bytes() - blocks.total_bytes()..work.total_bytes();
-        self.reduce(Operation::Allreduce(algorithm), operator, (blocks, work), result, contribution)
+        self.start_reduction(Kind::Allreduce { algorithm, elements }, operator, contribution)
+    }
+
+    /// Starts a Reduce: the root gets the sum of all ranks' `elements` elements, the others nothing; see [`Group::result`]. The
+    /// contribution is not needed after the call.
+    ///
+    /// # Errors
+    /// As [`Group::allreduce`], and [`Error::Schedule`] for a root that is no rank.
+    pub fn reduce(
+        &mut self,
+        algorithm: Reduce,
+        root: u32,
+        operator: Operator,
+        elements: u64,
+        contribution: Buffer<'_>,
+    ) -> Result<(), Error> {
+        self.start_reduction(Kind::Reduce { algorithm, root, elements }, operator, contribution)
     }
 
     /// What the last reduction has given this rank; nothing before the first one, or while one is under way.
@@ -145,19 +168,16 @@ impl Group {
         Ok(bytes)
     }
 
-    fn reduce(
-        &mut self,
-        operation: Operation,
-        operator: Operator,
-        (blocks, work): (Blocks<'static>, Blocks<'static>),
-        result: std::ops::Range<u64>,
-        contribution: Buffer<'_>,
-    ) -> Result<(), Error> {
+    fn start_reduction(&mut self, kind: Kind, operator: Operator, contribution: Buffer<'_>) -> Result<(), Error> {
+        let shape = Shape { kind, element_bytes: operator.element_bytes() };
+        let operation = shape.operation();
         let schedule = self.schedule(operation)?;
-        contribution.check(blocks.total_bytes())?;
-        let mut own = zeroes(blocks.total_bytes() as usize)?;
-        contribution.region.read(contribution.offset as usize, &mut own)?;
-        let len = (work.total_bytes() as usize).max(1);
+        let layout = shape.layout(self.place())?;
+        let own = layout.send.total_bytes();
+        contribution.check(own)?;
+        let result = offset(&layout, Memory::Receive);
+        let result = result..result.saturating_add(layout.receive.total_bytes());
+        let len = (result.end as usize).max(1);
         let had = self.reducing.work.last().map_or(0, MemoryRegion::len);
         if had < len {
             let memory = HostBuffer::zeroed(len.max(had.saturating_mul(2)))?;
@@ -165,16 +185,16 @@ impl Group {
             self.reducing.work.push(MemoryRegion::register(&self.pd, memory, access)?);
         }
         let Some(region) = self.reducing.work.last() else { return Ok(()) };
-        for Start { from, to } in schedule.starts() {
-            let ([from, _], [to, _]) = (blocks.ranges(from), work.ranges(to));
-            region.write(to.start as usize, &own[from.start as usize..from.end as usize])?;
+        let (buffer, scratch) = (Buffer { region, offset: 0 }, sized(&mut self.scratch));
+        contribution.copy(0, own, &buffer, 0, scratch)?;
+        if let Some(Start { from, to }) = schedule.start() {
+            let [from, to] = [Part::send(from), Part::receive(to)].map(|part| place(&layout, part));
+            buffer.copy(from.start, from.end - from.start, &buffer, to.start, scratch)?;
         }
-        let buffer = Buffer { region, offset: 0 };
-        let descriptor = OperationDescriptor::new(self.next(), operation, operator as u32, &work);
-        let running = Running::new(schedule, descriptor, &buffer);
-        let scratch = [Vec::new(), Vec::new()];
-        self.reducing.current = Some(Current { operator, contribution: own, work, result, scratch });
-        self.begin(running, Division { pieces: Pieces::Even(work), segments: 1 })
+        let descriptor = OperationDescriptor::new(self.next(), operation, operator as u32, &layout.send);
+        self.reducing.current = Some(Current { operator, result, scratch: [Vec::new(), Vec::new()] });
+        let running = Running::reduction(schedule, descriptor, &buffer, shape);
+        self.begin(running, Division { pieces: Pieces::Even(Blocks::EMPTY), segments: 1 })
     }
 }
 
