@@ -3,7 +3,8 @@
 use emu_config::Machine;
 use emu_machine::{Config, with_world};
 use flexcast::p2p::algorithm::{Allreduce, Alltoall, Operation};
-use flexcast::p2p::{self, Buffer, Error, Operator, reference};
+use flexcast::p2p::{self, Buffer, Error, reference};
+use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast_tests::ranks::{Ranks, bytes_of, with_ranks};
 use flexcast_tests::told;
 
@@ -109,17 +110,20 @@ fn blocks_of_an_alltoall_that_do_not_fit_are_refused() {
     .expect("it works up to there");
 }
 
-/// Small whole numbers, whose sums are exact in any order.
-fn numbers(operator: Operator, rank: u32, elements: u64) -> Vec<u8> {
-    (0..elements)
-        .flat_map(|at| {
-            let value = ((at * 13 + u64::from(rank) * 7) % 1000) as i32 - 500;
-            match operator {
-                Operator::SumF32 => (value as f32).to_ne_bytes(),
-                Operator::SumI32 => value.wrapping_mul(1 << 22).to_ne_bytes(),
-            }
-        })
-        .collect()
+/// What is reduced here: every algorithm gives the same bytes, whatever the order of its sums, as those of [`numbers`] are exact.
+const SUM_F32: Reduction = Reduction::of(Operator::Sum, DataType::F32).expect("sums of numbers");
+const SUM_I32: Reduction = Reduction::of(Operator::Sum, DataType::I32).expect("sums of numbers");
+const MAX_U16: Reduction = Reduction::of(Operator::Max, DataType::U16).expect("an order of integers");
+const MIN_LOC: Reduction = Reduction::of(Operator::MinLoc, DataType::DoubleInt).expect("an order of pairs");
+
+/// Small whole numbers, whose sums are exact in any order; bytes of them where they are no elements.
+fn numbers(reduction: Reduction, rank: u32, elements: u64) -> Vec<u8> {
+    let value = |at: u64| ((at * 13 + u64::from(rank) * 7) % 1000) as i32 - 500;
+    match reduction.data_type() {
+        DataType::F32 => (0..elements).flat_map(|at| (value(at) as f32).to_ne_bytes()).collect(),
+        DataType::I32 => (0..elements).flat_map(|at| value(at).wrapping_mul(1 << 22).to_ne_bytes()).collect(),
+        _ => (0..elements * u64::from(reduction.element_bytes())).map(|at| value(at) as u8).collect(),
+    }
 }
 
 /// What came of a reduction.
@@ -135,25 +139,25 @@ struct Reduced {
 /// Runs a reduction on all ranks: a Reduce-Scatter without an algorithm.
 fn reduce(
     ranks: &mut Ranks<'_>,
-    operator: Operator,
+    reduction: Reduction,
     elements: u64,
     algorithm: Option<Allreduce>,
 ) -> Result<Reduced, Error> {
     let count = ranks.groups.len() as u32;
-    let contributions: Vec<Vec<u8>> = (0..count).map(|rank| numbers(operator, rank, elements)).collect();
+    let contributions: Vec<Vec<u8>> = (0..count).map(|rank| numbers(reduction, rank, elements)).collect();
     let before: Vec<u64> = ranks.groups.iter().map(|group| group.statistics().data_bytes).collect();
     for (rank, bytes) in contributions.iter().enumerate() {
         let region = ranks.memory(rank, bytes.len(), bytes)?;
         let contribution = Buffer { region: &region, offset: 0 };
         match algorithm {
-            None => ranks.groups[rank].reduce_scatter(operator, elements, contribution)?,
-            Some(algorithm) => ranks.groups[rank].allreduce(algorithm, operator, elements, contribution)?,
+            None => ranks.groups[rank].reduce_scatter(reduction, elements, contribution)?,
+            Some(algorithm) => ranks.groups[rank].allreduce(algorithm, reduction, elements, contribution)?,
         }
     }
     ranks.finish()?;
     let results = ranks.groups.iter().map(p2p::Group::result).collect::<Result<_, _>>()?;
     let sent = ranks.groups.iter().zip(before).map(|(group, before)| group.statistics().data_bytes - before).collect();
-    Ok(Reduced { results, sum: reference(operator, &contributions), sent })
+    Ok(Reduced { results, sum: reference(reduction, &contributions), sent })
 }
 
 #[test]
@@ -162,11 +166,12 @@ fn a_reduce_scatter_gives_every_rank_its_share_of_the_sum() {
         for loss_ppm in [0, 20_000] {
             with_ranks(machine(count, loss_ppm), &[Operation::ReduceScatter], p2p::Config::default(), |ranks| {
                 for elements in [0, 1, 24 * 1000, 10_007] {
-                    for operator in [Operator::SumF32, Operator::SumI32] {
-                        let Reduced { results, sum, sent } = reduce(ranks, operator, elements, None)?;
-                        assert!(results.concat() == sum, "{operator:?} of {elements} among {count}");
+                    for reduction in [SUM_F32, SUM_I32, MAX_U16, MIN_LOC] {
+                        let Reduced { results, sum, sent } = reduce(ranks, reduction, elements, None)?;
+                        assert!(results.concat() == sum, "{reduction} of {elements} among {count}");
                         if elements.is_multiple_of(u64::from(count)) {
-                            let each = 4 * elements / u64::from(count) * u64::from(count - 1);
+                            let share = elements / u64::from(count) * u64::from(reduction.element_bytes());
+                            let each = share * u64::from(count - 1);
                             assert!(sent.iter().all(|sent| *sent == each), "N(P - 1): {sent:?}");
                         }
                     }
@@ -186,7 +191,7 @@ fn allreduces_give_every_rank_the_sum() {
             let operations = [Operation::Allreduce(algorithm)];
             with_ranks(machine(count, 5_000), &operations, p2p::Config::default(), |ranks| {
                 for elements in [0, 1, 10_007, 64, 30_000] {
-                    let Reduced { results, sum, sent } = reduce(ranks, Operator::SumF32, elements, Some(algorithm))?;
+                    let Reduced { results, sum, sent } = reduce(ranks, SUM_F32, elements, Some(algorithm))?;
                     assert!(results.iter().all(|result| *result == sum), "{algorithm:?} of {elements} among {count}");
                     assert_eq!(sent.iter().sum::<u64>(), 8 * elements * u64::from(count - 1), "2N(P - 1) over all");
                 }
@@ -208,7 +213,7 @@ fn reductions_write_nowhere_where_a_posted_send_reads() {
             let machine = Config { detect_races: true, ..machine(count, loss_ppm) };
             with_ranks(machine, &[operation], p2p::Config::default(), |ranks| {
                 for elements in [64, 10_007, 64, 3_000, 64, 64] {
-                    reduce(ranks, Operator::SumI32, elements, algorithm)?;
+                    reduce(ranks, SUM_I32, elements, algorithm)?;
                     let races = with_world(|world| world.take_races()).expect("the machine is there");
                     assert!(races.is_empty(), "{operation:?} of {elements} among {count}: {}", races[0]);
                 }
@@ -223,14 +228,14 @@ fn reductions_write_nowhere_where_a_posted_send_reads() {
 fn ranks_that_reduce_otherwise_are_reported() {
     let ring = Allreduce::Ring;
     with_ranks(machine(2, 0), &[Operation::Allreduce(ring)], p2p::Config::default(), |ranks| {
-        for (rank, operator) in [Operator::SumF32, Operator::SumI32].into_iter().enumerate() {
+        for (rank, reduction) in [SUM_F32, SUM_I32].into_iter().enumerate() {
             let region = ranks.memory(rank, 400, &[])?;
-            ranks.groups[rank].allreduce(ring, operator, 100, Buffer { region: &region, offset: 0 })?;
+            ranks.groups[rank].allreduce(ring, reduction, 100, Buffer { region: &region, offset: 0 })?;
         }
         let outcomes = ranks.outcomes();
         let errors: Vec<&Error> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
         let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is told");
-        told(*mismatch, &["AllReduce (ring)", "operator 1", "operator 2"]);
+        told(*mismatch, &["AllReduce (ring)", "sum of f32", "sum of i32"]);
         assert!(ranks.groups[0].result()?.is_empty(), "no result of an operation that failed");
         Ok(())
     })

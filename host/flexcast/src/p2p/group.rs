@@ -221,7 +221,7 @@ impl Group {
             contribution.check(len)?;
             contribution.copy(0, len, &receive, own.start, self.scratch())?;
         }
-        let running = Running::new(schedule, OperationDescriptor::new(self.next, operation, 0, &blocks), &receive);
+        let running = Running::new(schedule, OperationDescriptor::new(self.next, operation, None, &blocks), &receive);
         self.begin(running, division)
     }
 

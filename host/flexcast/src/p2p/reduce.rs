@@ -1,51 +1,20 @@
-//! Reduce-Scatter and AllReduce: the host adds what the cards bring. The work buffer, to which peers write, is the group's.
+//! Reduce-Scatter and AllReduce: the host combines what the cards bring. The work buffer, to which peers write, is the group's.
 
-use flexcast_proto::p2p::{Allreduce, Blocks, Operation, Reduction, Schedule, Start};
+use flexcast_proto::p2p::{self, Allreduce, Blocks, Operation, Schedule, Start};
 use flexio::{Access, HostBuffer, MemoryRegion};
 
 use super::announcement::OperationDescriptor;
 use super::operation::{Buffer, Division, Pieces, Running};
 use super::{Error, Group};
 use crate::api::buffer::zeroes;
-
-/// What a reduction does with two elements. All are of four bytes, little-endian as the host has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Operator {
-    /// Sum of IEEE 754 single-precision numbers. Rounds, so that it depends on the order: that of the algorithm.
-    SumF32 = 1,
-    /// Sum of 32-bit integers, modulo 2^32.
-    SumI32 = 2,
-}
-
-/// Bytes of an element.
-const ELEMENT_BYTES: u32 = 4;
-
-impl Operator {
-    /// Bytes of an element.
-    #[must_use]
-    pub const fn element_bytes(self) -> u32 {
-        ELEMENT_BYTES
-    }
-
-    /// Adds the elements of `from` to those of `to`.
-    fn combine(self, to: &mut [u8], from: &[u8]) {
-        let (to, _) = to.as_chunks_mut::<{ ELEMENT_BYTES as usize }>();
-        for (to, from) in to.iter_mut().zip(from.as_chunks().0) {
-            *to = match self {
-                Self::SumF32 => (f32::from_ne_bytes(*to) + f32::from_ne_bytes(*from)).to_ne_bytes(),
-                Self::SumI32 => i32::from_ne_bytes(*to).wrapping_add(i32::from_ne_bytes(*from)).to_ne_bytes(),
-            };
-        }
-    }
-}
+use crate::reduce::Reduction;
 
 /// The reduction of contributions of one length by one core, in the order of ranks: what the others are compared with.
 #[must_use]
-pub fn reference(operator: Operator, contributions: &[Vec<u8>]) -> Vec<u8> {
+pub fn reference(reduction: Reduction, contributions: &[Vec<u8>]) -> Vec<u8> {
     let mut ranks = contributions.iter();
     let mut sum = ranks.next().cloned().unwrap_or_default();
-    ranks.for_each(|contribution| operator.combine(&mut sum, contribution));
+    ranks.for_each(|contribution| reduction.combine(&mut sum, contribution));
     sum
 }
 
@@ -60,7 +29,7 @@ pub(super) struct Reducing {
 
 #[derive(Debug)]
 struct Current {
-    operator: Operator,
+    reduction: Reduction,
     contribution: Vec<u8>,
     /// Division of the work buffer.
     work: Blocks<'static>,
@@ -73,19 +42,19 @@ struct Current {
 impl Reducing {
     /// Does what is to be done with a message that has arrived.
     pub(super) fn arrived(&mut self, schedule: &Schedule, tag: u32) -> Result<(), Error> {
-        let Some(reduction) = schedule.reduction(tag) else { return Ok(()) };
+        let Some(step) = schedule.reduction(tag) else { return Ok(()) };
         let (Some(region), Some(current)) = (self.work.last(), &mut self.current) else { return Ok(()) };
         let Some(arrival) = schedule.receive(tag) else { return Ok(()) };
         // Blocks of reductions never wrap round.
         let [from, _] = current.work.ranges(arrival.blocks);
         let [added, sum] = &mut current.scratch;
-        let to = match reduction {
-            Reduction::AddOwn => {
+        let to = match step {
+            p2p::Reduction::AddOwn => {
                 added.clear();
                 added.extend_from_slice(&current.contribution[from.start as usize..from.end as usize]);
                 from
             }
-            Reduction::AddTo(span) => {
+            p2p::Reduction::AddTo(span) => {
                 added.resize((from.end - from.start) as usize, 0);
                 region.read(from.start as usize, added)?;
                 current.work.ranges(span)[0].clone()
@@ -93,25 +62,30 @@ impl Reducing {
         };
         sum.resize(added.len(), 0);
         region.read(to.start as usize, sum)?;
-        current.operator.combine(sum, added);
+        current.reduction.combine(sum, added);
         Ok(region.write(to.start as usize, sum)?)
     }
 }
 
 impl Group {
-    /// Starts a Reduce-Scatter around the ring: of the sum of all ranks' `elements` elements at `contribution` each rank gets a share of ⌈`elements` /
+    /// Starts a Reduce-Scatter around the ring: of the reduction of all ranks' `elements` elements at `contribution` each rank gets a share of ⌈`elements` /
     /// P⌉, the last ones less; see [`Group::result`]. The contribution is not needed after the call.
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Blocks`] for more than 2^64 bytes, [`Error::Flexio`] for a
     /// buffer that is too short.
-    pub fn reduce_scatter(&mut self, operator: Operator, elements: u64, contribution: Buffer<'_>) -> Result<(), Error> {
-        let blocks = Allreduce::Ring.contribution(elements, operator.element_bytes(), self.place().ranks())?;
+    pub fn reduce_scatter(
+        &mut self,
+        reduction: Reduction,
+        elements: u64,
+        contribution: Buffer<'_>,
+    ) -> Result<(), Error> {
+        let blocks = Allreduce::Ring.contribution(elements, reduction.element_bytes(), self.place().ranks())?;
         let result = blocks.block(self.place().rank());
-        self.reduce(Operation::ReduceScatter, operator, (blocks, blocks), result, contribution)
+        self.reduce(Operation::ReduceScatter, reduction, (blocks, blocks), result, contribution)
     }
 
-    /// Starts an AllReduce: every rank gets the sum of all ranks' `elements` elements; see [`Group::result`]. The contribution is not
+    /// Starts an AllReduce: every rank gets the reduction of all ranks' `elements` elements; see [`Group::result`]. The contribution is not
     /// needed after the call.
     ///
     /// # Errors
@@ -119,15 +93,15 @@ impl Group {
     pub fn allreduce(
         &mut self,
         algorithm: Allreduce,
-        operator: Operator,
+        reduction: Reduction,
         elements: u64,
         contribution: Buffer<'_>,
     ) -> Result<(), Error> {
-        let (bytes, ranks) = (operator.element_bytes(), self.place().ranks());
+        let (bytes, ranks) = (reduction.element_bytes(), self.place().ranks());
         let blocks = algorithm.contribution(elements, bytes, ranks)?;
         let work = algorithm.work(elements, bytes, ranks)?;
         let result = work.total_bytes() - blocks.total_bytes()..work.total_bytes();
-        self.reduce(Operation::Allreduce(algorithm), operator, (blocks, work), result, contribution)
+        self.reduce(Operation::Allreduce(algorithm), reduction, (blocks, work), result, contribution)
     }
 
     /// What the last reduction has given this rank; nothing before the first one, or while one is under way.
@@ -148,7 +122,7 @@ impl Group {
     fn reduce(
         &mut self,
         operation: Operation,
-        operator: Operator,
+        reduction: Reduction,
         (blocks, work): (Blocks<'static>, Blocks<'static>),
         result: std::ops::Range<u64>,
         contribution: Buffer<'_>,
@@ -170,10 +144,10 @@ impl Group {
             region.write(to.start as usize, &own[from.start as usize..from.end as usize])?;
         }
         let buffer = Buffer { region, offset: 0 };
-        let descriptor = OperationDescriptor::new(self.next(), operation, operator as u32, &work);
+        let descriptor = OperationDescriptor::new(self.next(), operation, Some(reduction), &work);
         let running = Running::new(schedule, descriptor, &buffer);
         let scratch = [Vec::new(), Vec::new()];
-        self.reducing.current = Some(Current { operator, contribution: own, work, result, scratch });
+        self.reducing.current = Some(Current { reduction, contribution: own, work, result, scratch });
         self.begin(running, Division { pieces: Pieces::Even(work), segments: 1 })
     }
 }
@@ -181,14 +155,16 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reduce::{DataType, Operator};
 
     #[test]
     fn the_reference_adds_in_the_order_of_ranks() {
+        let sum = |data_type| Reduction::new(Operator::Sum, data_type).expect("sums of numbers");
         let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
         let all = [bytes(&[1.0, 1e30]), bytes(&[2.5, 1.0]), bytes(&[-0.5, -1e30])];
-        assert_eq!(reference(Operator::SumF32, &all), bytes(&[3.0, 0.0]));
+        assert_eq!(reference(sum(DataType::F32), &all), bytes(&[3.0, 0.0]));
         let bytes = |values: &[i32]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
-        assert_eq!(reference(Operator::SumI32, &[bytes(&[i32::MAX, 7]), bytes(&[1, -8])]), bytes(&[i32::MIN, -1]));
-        assert!(reference(Operator::SumI32, &[]).is_empty());
+        assert_eq!(reference(sum(DataType::I32), &[bytes(&[i32::MAX, 7]), bytes(&[1, -8])]), bytes(&[i32::MIN, -1]));
+        assert!(reference(sum(DataType::I32), &[]).is_empty());
     }
 }
