@@ -4,7 +4,8 @@
 use emu_config::Machine;
 use emu_machine::{Config, with_world};
 use flexcast::p2p::algorithm::{Allreduce, Alltoall, Operation, Reduce, ReduceScatter};
-use flexcast::p2p::{self, Buffer, Error, Operator, reference};
+use flexcast::p2p::{self, Buffer, Error, reference};
+use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast_tests::ranks::{Ranks, bytes_of, with_ranks};
 use flexcast_tests::told;
 
@@ -110,17 +111,20 @@ fn blocks_of_an_alltoall_that_do_not_fit_are_refused() {
     .expect("it works up to there");
 }
 
-/// Small whole numbers, whose sums are exact in any order.
-fn numbers(operator: Operator, rank: u32, elements: u64) -> Vec<u8> {
-    (0..elements)
-        .flat_map(|at| {
-            let value = ((at * 13 + u64::from(rank) * 7) % 1000) as i32 - 500;
-            match operator {
-                Operator::SumF32 => (value as f32).to_ne_bytes(),
-                Operator::SumI32 => value.wrapping_mul(1 << 22).to_ne_bytes(),
-            }
-        })
-        .collect()
+/// What is reduced here: every algorithm gives the same bytes, whatever the order of its sums, as those of [`numbers`] are exact.
+const SUM_F32: Reduction = Reduction::of(Operator::Sum, DataType::F32).expect("sums of numbers");
+const SUM_I32: Reduction = Reduction::of(Operator::Sum, DataType::I32).expect("sums of numbers");
+const MAX_U16: Reduction = Reduction::of(Operator::Max, DataType::U16).expect("an order of integers");
+const MIN_LOC: Reduction = Reduction::of(Operator::MinLoc, DataType::DoubleInt).expect("an order of pairs");
+
+/// Small whole numbers, whose sums are exact in any order; bytes of them where they are no elements.
+fn numbers(reduction: Reduction, rank: u32, elements: u64) -> Vec<u8> {
+    let value = |at: u64| ((at * 13 + u64::from(rank) * 7) % 1000) as i32 - 500;
+    match reduction.data_type() {
+        DataType::F32 => (0..elements).flat_map(|at| (value(at) as f32).to_ne_bytes()).collect(),
+        DataType::I32 => (0..elements).flat_map(|at| value(at).wrapping_mul(1 << 22).to_ne_bytes()).collect(),
+        _ => (0..elements * u64::from(reduction.element_bytes())).map(|at| value(at) as u8).collect(),
+    }
 }
 
 /// What came of a reduction.
@@ -137,42 +141,42 @@ struct Reduced {
 fn start(
     group: &mut p2p::Group,
     operation: Operation,
-    operator: Operator,
+    reduction: Reduction,
     elements: u64,
     contribution: Buffer<'_>,
 ) -> Result<(), Error> {
     match operation {
-        Operation::ReduceScatter(algorithm) => group.reduce_scatter(algorithm, operator, elements, contribution),
-        Operation::Allreduce(algorithm) => group.allreduce(algorithm, operator, elements, contribution),
-        Operation::Reduce { algorithm, root } => group.reduce(algorithm, root, operator, elements, contribution),
+        Operation::ReduceScatter(algorithm) => group.reduce_scatter(algorithm, reduction, elements, contribution),
+        Operation::Allreduce(algorithm) => group.allreduce(algorithm, reduction, elements, contribution),
+        Operation::Reduce { algorithm, root } => group.reduce(algorithm, root, reduction, elements, contribution),
         other => panic!("{other:?} is no reduction"),
     }
 }
 
 /// Runs a reduction on all ranks.
-fn reduce(ranks: &mut Ranks<'_>, operator: Operator, elements: u64, operation: Operation) -> Result<Reduced, Error> {
-    reduce_of(ranks, operator, elements, operation, numbers)
+fn reduce(ranks: &mut Ranks<'_>, reduction: Reduction, elements: u64, operation: Operation) -> Result<Reduced, Error> {
+    reduce_of(ranks, reduction, elements, operation, numbers)
 }
 
 /// The same of what `contribution` makes.
 fn reduce_of(
     ranks: &mut Ranks<'_>,
-    operator: Operator,
+    reduction: Reduction,
     elements: u64,
     operation: Operation,
-    contribution: impl Fn(Operator, u32, u64) -> Vec<u8>,
+    contribution: impl Fn(Reduction, u32, u64) -> Vec<u8>,
 ) -> Result<Reduced, Error> {
     let count = ranks.groups.len() as u32;
-    let contributions: Vec<Vec<u8>> = (0..count).map(|rank| contribution(operator, rank, elements)).collect();
+    let contributions: Vec<Vec<u8>> = (0..count).map(|rank| contribution(reduction, rank, elements)).collect();
     let before: Vec<u64> = ranks.groups.iter().map(|group| group.statistics().data_bytes).collect();
     for (rank, bytes) in contributions.iter().enumerate() {
         let region = ranks.memory(rank, bytes.len(), bytes)?;
-        start(&mut ranks.groups[rank], operation, operator, elements, Buffer { region: &region, offset: 0 })?;
+        start(&mut ranks.groups[rank], operation, reduction, elements, Buffer { region: &region, offset: 0 })?;
     }
     ranks.finish()?;
     let results = ranks.groups.iter().map(p2p::Group::result).collect::<Result<_, _>>()?;
     let sent = ranks.groups.iter().zip(before).map(|(group, before)| group.statistics().data_bytes - before).collect();
-    Ok(Reduced { results, sum: reference(operator, &contributions), sent })
+    Ok(Reduced { results, sum: reference(reduction, &contributions), sent })
 }
 
 #[test]
@@ -182,11 +186,12 @@ fn a_reduce_scatter_gives_every_rank_its_share_of_the_sum() {
             let operation = Operation::ReduceScatter(algorithm);
             with_ranks(machine(count, loss_ppm), &[operation], p2p::Config::default(), |ranks| {
                 for elements in [0, 1, 120 * 200, 10_007] {
-                    for operator in [Operator::SumF32, Operator::SumI32] {
-                        let Reduced { results, sum, sent } = reduce(ranks, operator, elements, operation)?;
-                        assert!(results.concat() == sum, "{algorithm:?}, {operator:?} of {elements} among {count}");
+                    for reduction in [SUM_F32, SUM_I32, MAX_U16, MIN_LOC] {
+                        let Reduced { results, sum, sent } = reduce(ranks, reduction, elements, operation)?;
+                        assert!(results.concat() == sum, "{algorithm:?}, {reduction} of {elements} among {count}");
                         if elements.is_multiple_of(u64::from(count)) {
-                            let each = 4 * elements / u64::from(count) * u64::from(count - 1);
+                            let share = elements / u64::from(count) * u64::from(reduction.element_bytes());
+                            let each = share * u64::from(count - 1);
                             assert!(sent.iter().all(|sent| *sent == each), "N(P - 1)/P: {sent:?}");
                         }
                     }
@@ -206,19 +211,19 @@ fn shares_of_a_reduce_scatter_may_differ_in_length() {
         let machine = machine(count as u32, 5_000);
         with_ranks(machine, &[Operation::ReduceScatter(algorithm)], p2p::Config::default(), |ranks| {
             let contributions: Vec<Vec<u8>> =
-                (0..count as u32).map(|rank| numbers(Operator::SumI32, rank, 4000)).collect();
+                (0..count as u32).map(|rank| numbers(SUM_I32, rank, 4000)).collect();
             for (rank, bytes) in contributions.iter().enumerate() {
                 let region = ranks.memory(rank, bytes.len(), bytes)?;
                 let contribution = Buffer { region: &region, offset: 0 };
-                ranks.groups[rank].reduce_scatterv(algorithm, Operator::SumI32, &ends, contribution)?;
+                ranks.groups[rank].reduce_scatterv(algorithm, SUM_I32, &ends, contribution)?;
             }
             ranks.finish()?;
             let results = ranks.groups.iter().map(p2p::Group::result).collect::<Result<Vec<_>, _>>()?;
             assert!(results.iter().zip(lengths).all(|(result, len)| result.len() as u64 == 4 * len));
-            assert!(results.concat() == reference(Operator::SumI32, &contributions), "{algorithm:?}");
+            assert!(results.concat() == reference(SUM_I32, &contributions), "{algorithm:?}");
             let region = ranks.memory(0, 16_000, &[])?;
             let own = Buffer { region: &region, offset: 0 };
-            let refused = ranks.groups[0].reduce_scatterv(algorithm, Operator::SumI32, &[1, 2], own);
+            let refused = ranks.groups[0].reduce_scatterv(algorithm, SUM_I32, &[1, 2], own);
             told(&refused.expect_err("two shares"), &["2 shares among 6 ranks"]);
             Ok(())
         })
@@ -242,7 +247,7 @@ fn allreduces_give_every_rank_the_sum() {
             let operation = Operation::Allreduce(algorithm);
             with_ranks(machine(count, 5_000), &[operation], p2p::Config::default(), |ranks| {
                 for elements in [0, 1, 10_007, 64, 30_000] {
-                    let Reduced { results, sum, sent } = reduce(ranks, Operator::SumF32, elements, operation)?;
+                    let Reduced { results, sum, sent } = reduce(ranks, SUM_F32, elements, operation)?;
                     assert!(results.iter().all(|result| *result == sum), "{algorithm:?} of {elements} among {count}");
                     if algorithm != Allreduce::RecursiveDoubling {
                         let all = 8 * elements * u64::from(count - 1);
@@ -267,7 +272,7 @@ fn a_reduce_gives_the_root_the_sum_and_the_others_nothing() {
         {
             with_ranks(machine(count, 5_000), &[operation], p2p::Config::default(), |ranks| {
                 for elements in [0, 1, 10_007, 64] {
-                    let Reduced { results, sum, .. } = reduce(ranks, Operator::SumI32, elements, operation)?;
+                    let Reduced { results, sum, .. } = reduce(ranks, SUM_I32, elements, operation)?;
                     let Operation::Reduce { root, .. } = operation else { continue };
                     for (rank, result) in (0..).zip(&results) {
                         let expected = if rank == root { &sum[..] } else { &[] };
@@ -282,7 +287,7 @@ fn a_reduce_gives_the_root_the_sum_and_the_others_nothing() {
 }
 
 /// Numbers of very different sizes, so that each order of them has another sum.
-fn rounded(_: Operator, rank: u32, elements: u64) -> Vec<u8> {
+fn rounded(_: Reduction, rank: u32, elements: u64) -> Vec<u8> {
     let number = |at: u64| (at as f32 + 1.3) * [1e-3, 7.7e4, -3.1e7, 0.11, 5.9e5][(at as usize + rank as usize) % 5];
     (0..elements).flat_map(|at| number(at).to_ne_bytes()).collect()
 }
@@ -297,7 +302,7 @@ fn sums_that_round_are_reproducible() {
         let mut before = None;
         for loss_ppm in [0, 30_000, 60_000] {
             with_ranks(machine(count, loss_ppm), &[operation], p2p::Config::default(), |ranks| {
-                let Reduced { results, sum, .. } = reduce_of(ranks, Operator::SumF32, 1000, operation, rounded)?;
+                let Reduced { results, sum, .. } = reduce_of(ranks, SUM_F32, 1000, operation, rounded)?;
                 assert!(results.iter().all(|result| *result == results[0]), "{algorithm:?}: other bits on other ranks");
                 assert_eq!(results[0] == sum, algorithm == Allreduce::Exchange, "{algorithm:?}: in the order of ranks");
                 let first = before.get_or_insert_with(|| results[0].clone());
@@ -311,7 +316,7 @@ fn sums_that_round_are_reproducible() {
         [Operation::ReduceScatter(ReduceScatter::Exchange), Operation::Reduce { algorithm: Reduce::Exchange, root: 3 }]
     {
         with_ranks(machine(count, 20_000), &[operation], p2p::Config::default(), |ranks| {
-            let Reduced { results, sum, .. } = reduce_of(ranks, Operator::SumF32, 1000, operation, rounded)?;
+            let Reduced { results, sum, .. } = reduce_of(ranks, SUM_F32, 1000, operation, rounded)?;
             assert!(results.concat() == sum, "{operation:?}: in the order of ranks");
             Ok(())
         })
@@ -330,7 +335,7 @@ fn reductions_write_nowhere_where_a_posted_send_reads() {
             let machine = Config { detect_races: true, ..machine(count, loss_ppm) };
             with_ranks(machine, &[operation], p2p::Config::default(), |ranks| {
                 for elements in [64, 10_007, 64, 3_000, 64, 64] {
-                    reduce(ranks, Operator::SumI32, elements, operation)?;
+                    reduce(ranks, SUM_I32, elements, operation)?;
                     let races = with_world(|world| world.take_races()).expect("the machine is there");
                     assert!(races.is_empty(), "{operation:?} of {elements} among {count}: {}", races[0]);
                 }
@@ -464,14 +469,14 @@ fn a_barrier_ends_when_everybody_has_begun() {
 fn ranks_that_reduce_otherwise_are_reported() {
     let ring = Allreduce::Ring;
     with_ranks(machine(2, 0), &[Operation::Allreduce(ring)], p2p::Config::default(), |ranks| {
-        for (rank, operator) in [Operator::SumF32, Operator::SumI32].into_iter().enumerate() {
+        for (rank, reduction) in [SUM_F32, SUM_I32].into_iter().enumerate() {
             let region = ranks.memory(rank, 400, &[])?;
-            ranks.groups[rank].allreduce(ring, operator, 100, Buffer { region: &region, offset: 0 })?;
+            ranks.groups[rank].allreduce(ring, reduction, 100, Buffer { region: &region, offset: 0 })?;
         }
         let outcomes = ranks.outcomes();
         let errors: Vec<&Error> = outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).collect();
         let mismatch = errors.iter().find(|error| matches!(error, Error::Mismatch { .. })).expect("one is told");
-        told(*mismatch, &["AllReduce (ring)", "operator 1", "operator 2"]);
+        told(*mismatch, &["AllReduce (ring)", "sum of f32", "sum of i32"]);
         assert!(ranks.groups[0].result()?.is_empty(), "no result of an operation that failed");
         Ok(())
     })

@@ -42,6 +42,7 @@ pub mod memory;
 pub mod p2p;
 mod plan;
 mod protocol;
+pub mod reduce;
 mod requester;
 mod tuner;
 

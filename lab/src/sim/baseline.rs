@@ -11,7 +11,7 @@ use super::algorithm::Algorithm;
 use super::expected::Expected;
 use super::failure;
 use super::looks::Looks;
-use super::params::{OPERATOR, Operation, SimParams};
+use super::params::{Operation, REDUCTION, SimParams};
 use super::report::{Control, Outcome, Report, Sample};
 use super::run::Tick;
 use super::skew;
@@ -170,7 +170,7 @@ fn announcements(groups: &[Group]) -> Vec<Control> {
 
 /// Starts an operation on a rank. `ends`: where each rank's contribution ends in all of them.
 fn start(group: &mut Group, params: &SimParams, ends: &[u64], buffers: &Buffers) -> Result<(), Error> {
-    let elements = params.bytes / u64::from(OPERATOR.element_bytes());
+    let elements = params.bytes / u64::from(REDUCTION.element_bytes());
     let whole = |region| Buffer { region, offset: 0 };
     let own = buffers.send.as_ref().map(whole);
     let receive = whole(&buffers.receive);
@@ -182,9 +182,9 @@ fn start(group: &mut Group, params: &SimParams, ends: &[u64], buffers: &Buffers)
         }
         (Algorithm::Alltoall(algorithm), _) => group.alltoall(algorithm, params.bytes, own.unwrap_or(receive), receive),
         (Algorithm::ReduceScatter(algorithm), _) => {
-            group.reduce_scatter(algorithm, OPERATOR, elements, own.unwrap_or(receive))
+            group.reduce_scatter(algorithm, REDUCTION, elements, own.unwrap_or(receive))
         }
-        (Algorithm::Allreduce(algorithm), _) => group.allreduce(algorithm, OPERATOR, elements, own.unwrap_or(receive)),
+        (Algorithm::Allreduce(algorithm), _) => group.allreduce(algorithm, REDUCTION, elements, own.unwrap_or(receive)),
         (Algorithm::Multicast | Algorithm::Automatic, _) => Ok(()),
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use flexcast::p2p::reference;
 
-use super::params::{OPERATOR, Operation, SimParams};
+use super::params::{Operation, REDUCTION, SimParams};
 
 /// The right result of every rank, from the contributions of all.
 pub(super) struct Expected<'s> {
@@ -26,7 +26,7 @@ impl<'s> Expected<'s> {
             let own = params.bytes as usize;
             let contributions: Vec<Vec<u8>> =
                 (0..ranks).map(|rank| source[rank * own..(rank + 1) * own].to_vec()).collect();
-            Cow::Owned(reference(OPERATOR, &contributions))
+            Cow::Owned(reference(REDUCTION, &contributions))
         } else {
             Cow::Borrowed(source)
         };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flexcast::p2p::Operator;
+use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{Config, Transport};
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::memory;
 const MOST_BYTES: u64 = 1 << 40;
 
 /// What reductions do: exact in any order, so that every algorithm gives the same bytes.
-pub(crate) const OPERATOR: Operator = Operator::SumI32;
+pub(crate) const REDUCTION: Reduction = Reduction::of(Operator::Sum, DataType::I32).expect("sums of integers");
 
 /// The collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -209,7 +209,7 @@ impl SimParams {
             let reason = format!("{:?} bytes are not the same for each of {} ranks", self.total_bytes, self.ranks);
             return refuse("--op allgather", reason);
         }
-        if self.operation.reduces() && !self.bytes.is_multiple_of(OPERATOR.element_bytes().into()) {
+        if self.operation.reduces() && !self.bytes.is_multiple_of(REDUCTION.element_bytes().into()) {
             let reason = format!("{} bytes are no whole number of 32-bit integers: give a multiple of 4", self.bytes);
             return refuse("--bytes", reason);
         }
@@ -307,7 +307,7 @@ impl SimParams {
             Operation::Broadcast | Operation::Allgather | Operation::Allgatherv => self.source_bytes(),
             Operation::Alltoall => self.bytes * u64::from(self.ranks),
             Operation::ReduceScatter => {
-                let element = u64::from(OPERATOR.element_bytes());
+                let element = u64::from(REDUCTION.element_bytes());
                 (self.bytes / element).div_ceil(self.ranks.into()) * element
             }
             Operation::Allreduce => self.bytes,

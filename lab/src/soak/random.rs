@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::side::{self, Trouble};
 use super::wide::Wide;
 use crate::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
-use crate::sim::params::{HostFault, OPERATOR, Operation, SimParams};
+use crate::sim::params::{HostFault, Operation, REDUCTION, SimParams};
 use crate::sim::side::Side;
 use crate::sim::skew::PostSkew;
 
@@ -301,7 +301,7 @@ fn without_multicast(random: &mut ChaCha8Rng, params: &mut SimParams) {
         .unwrap_or_else(|_| unreachable!("algorithms of these names exist"));
     params.host_faults.clear();
     if operation.reduces() {
-        params.bytes -= params.bytes % u64::from(OPERATOR.element_bytes());
+        params.bytes -= params.bytes % u64::from(REDUCTION.element_bytes());
     }
 }
 

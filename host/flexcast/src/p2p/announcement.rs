@@ -5,6 +5,8 @@ use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Blocks, Broadcast, Ope
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::reduce::Reduction;
+
 /// Bytes of an announcement.
 pub const ANNOUNCEMENT_BYTES: u32 = size_of::<Announcement>() as u32;
 
@@ -15,7 +17,7 @@ pub(super) struct OperationDescriptor {
     /// The group's operations are numbered from 0, modulo 2^32.
     pub(super) operation: U32,
     algorithm: U32,
-    /// Radix of a k-nomial tree, operator of a reduction.
+    /// Radix of a k-nomial tree; [`Reduction::code`] of a reduction's operator and type; 0 for others.
     parameter: U32,
     root: U32,
     blocks: U32,
@@ -68,8 +70,9 @@ const REDUCTIONS: std::ops::RangeInclusive<u32> = 12..=19;
 const ROOTED: std::ops::RangeInclusive<u32> = 18..=21;
 
 impl OperationDescriptor {
-    /// `operator`: code of a reduction's; 0 for others.
-    pub(super) fn new(number: u32, operation: Operation, operator: u32, blocks: &Blocks<'_>) -> Self {
+    /// `reduction`: that of a Reduce-Scatter or an AllReduce; none for others.
+    pub(super) fn new(number: u32, operation: Operation, reduction: Option<Reduction>, blocks: &Blocks<'_>) -> Self {
+        let reduction = reduction.map_or(0, Reduction::code);
         let (algorithm, parameter, root) = match operation {
             // Segments show in the number of blocks.
             Operation::Allgather(Allgather::Ring | Allgather::PipelinedRing { .. }) => (0, 0, 0),
@@ -86,14 +89,14 @@ impl OperationDescriptor {
             Operation::Alltoall(Alltoall::Pairwise) => (9, 0, 0),
             Operation::Alltoall(Alltoall::Ring) => (10, 0, 0),
             Operation::Alltoall(Alltoall::Linear) => (11, 0, 0),
-            Operation::ReduceScatter(ReduceScatter::Ring) => (12, operator, 0),
-            Operation::Allreduce(Allreduce::Ring) => (13, operator, 0),
-            Operation::Allreduce(Allreduce::Tree { .. }) => (14, operator, 0),
-            Operation::Allreduce(Allreduce::RecursiveDoubling) => (15, operator, 0),
-            Operation::Allreduce(Allreduce::Exchange) => (16, operator, 0),
-            Operation::ReduceScatter(ReduceScatter::Exchange) => (17, operator, 0),
-            Operation::Reduce { algorithm: Reduce::Tree { .. }, root } => (18, operator, root),
-            Operation::Reduce { algorithm: Reduce::Exchange, root } => (19, operator, root),
+            Operation::ReduceScatter(ReduceScatter::Ring) => (12, reduction, 0),
+            Operation::Allreduce(Allreduce::Ring) => (13, reduction, 0),
+            Operation::Allreduce(Allreduce::Tree { .. }) => (14, reduction, 0),
+            Operation::Allreduce(Allreduce::RecursiveDoubling) => (15, reduction, 0),
+            Operation::Allreduce(Allreduce::Exchange) => (16, reduction, 0),
+            Operation::ReduceScatter(ReduceScatter::Exchange) => (17, reduction, 0),
+            Operation::Reduce { algorithm: Reduce::Tree { .. }, root } => (18, reduction, root),
+            Operation::Reduce { algorithm: Reduce::Exchange, root } => (19, reduction, root),
             Operation::Gather { root } => (20, 0, root),
             Operation::Scatter { root } => (21, 0, root),
             Operation::Barrier => (22, 0, 0),
@@ -139,9 +142,13 @@ impl std::fmt::Display for OperationDescriptor {
         if BROADCASTS.contains(&self.algorithm.get()) || ROOTED.contains(&self.algorithm.get()) {
             write!(f, " of root {}", self.root)?;
         }
-        if self.parameter.get() != 0 {
-            let what = if REDUCTIONS.contains(&self.algorithm.get()) { "operator" } else { "radix" };
-            write!(f, ", {what} {}", self.parameter)?;
+        match self.parameter.get() {
+            0 => {}
+            code if REDUCTIONS.contains(&self.algorithm.get()) => match Reduction::from_code(code) {
+                Ok(reduction) => write!(f, ", {reduction}")?,
+                Err(code) => write!(f, ", an unknown reduction {code:#x}")?,
+            },
+            radix => write!(f, ", radix {radix}")?,
         }
         write!(f, ", lengths {:#018x}", self.division)
     }
@@ -150,15 +157,20 @@ impl std::fmt::Display for OperationDescriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reduce::{DataType, Operator};
 
     #[test]
     fn descriptors_differ_where_arguments_do() {
         let descriptor = |number, operation, ends: &[u64]| {
-            OperationDescriptor::new(number, operation, 0, &Blocks::unequal(ends).unwrap())
+            OperationDescriptor::new(number, operation, None, &Blocks::unequal(ends).unwrap())
         };
         let ring = Operation::Allgather(Allgather::Ring);
         let tree = |radix, root| Operation::Broadcast { algorithm: Broadcast::Knomial { radix }, root, blocks: 2 };
         let reduce_scatter = Operation::ReduceScatter(ReduceScatter::Ring);
+        let reduction = |operator, data_type| {
+            let reduction = Reduction::new(operator, data_type).unwrap();
+            OperationDescriptor::new(0, reduce_scatter, Some(reduction), &Blocks::unequal(&[5, 8]).unwrap())
+        };
         let reduce = |algorithm, root| Operation::Reduce { algorithm, root };
         let all = [
             descriptor(0, ring, &[5, 8]),
@@ -173,7 +185,10 @@ mod tests {
             descriptor(0, Operation::Alltoall(Alltoall::Pairwise), &[5, 8]).of_pair(5),
             descriptor(0, reduce_scatter, &[5, 8]),
             descriptor(0, Operation::ReduceScatter(ReduceScatter::Exchange), &[5, 8]),
-            OperationDescriptor::new(0, reduce_scatter, 2, &Blocks::unequal(&[5, 8]).unwrap()),
+            reduction(Operator::Sum, DataType::I32),
+            reduction(Operator::Sum, DataType::U32),
+            reduction(Operator::Max, DataType::I32),
+            OperationDescriptor { parameter: U32::new(0xd_0005), ..reduction(Operator::Max, DataType::I32) },
             descriptor(0, Operation::Allreduce(Allreduce::Ring), &[5, 8]),
             descriptor(0, Operation::Allreduce(Allreduce::Tree { segments: 2 }), &[5, 8]),
             descriptor(0, Operation::Allreduce(Allreduce::RecursiveDoubling), &[5, 8]),
@@ -189,6 +204,7 @@ mod tests {
         for (index, one) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| other != one && other.to_string() != one.to_string()), "{one}");
         }
+        assert!(reduction(Operator::Max, DataType::I32).to_string().contains(", max of i32,"));
         assert_eq!(ANNOUNCEMENT_BYTES, 48);
     }
 
@@ -196,7 +212,7 @@ mod tests {
     fn an_allgather_of_equal_blocks_tells_their_length() {
         let block_bytes = |algorithm, blocks: Blocks<'_>, ranks| {
             let operation = Operation::Allgather(algorithm);
-            OperationDescriptor::new(0, operation, 0, &blocks).allgather_block_bytes(ranks)
+            OperationDescriptor::new(0, operation, None, &blocks).allgather_block_bytes(ranks)
         };
         let equal = Blocks::equal(1000, 4).unwrap();
         for algorithm in [Allgather::Ring, Allgather::Linear, Allgather::RecursiveDoubling, Allgather::Bruck] {
@@ -206,10 +222,10 @@ mod tests {
         assert_eq!(block_bytes(Allgather::PipelinedRing { segments: 3 }, segments, 4), Some(1000));
         assert_eq!(block_bytes(Allgather::Linear, Blocks::unequal(&[1, 2000, 3000, 4000]).unwrap(), 4), None);
         assert_eq!(block_bytes(Allgather::Linear, Blocks::equal(0, 4).unwrap(), 4), Some(0));
-        let other = OperationDescriptor::new(0, Operation::ReduceScatter(ReduceScatter::Ring), 0, &equal);
+        let other = OperationDescriptor::new(0, Operation::ReduceScatter(ReduceScatter::Ring), None, &equal);
         assert_eq!(other.allgather_block_bytes(4), None);
         // Not counted out.
-        let linear = OperationDescriptor::new(0, Operation::Allgather(Allgather::Linear), 0, &equal);
+        let linear = OperationDescriptor::new(0, Operation::Allgather(Allgather::Linear), None, &equal);
         let endless = OperationDescriptor { blocks: U32::new(u32::MAX), ..linear };
         assert_eq!(endless.allgather_block_bytes(1), None);
     }

@@ -58,7 +58,7 @@ impl Group {
             return Err(Error::OutOfRange { what: "the length of the own block", value: len, limit });
         }
         send.copy(from.start, len, &receive, to.start, self.scratch())?;
-        let descriptor = OperationDescriptor::new(self.next(), operation, 0, &sends);
+        let descriptor = OperationDescriptor::new(self.next(), operation, None, &sends);
         let running = Running::exchange(schedule, descriptor, &send, &receive, receive_ends.to_vec());
         self.begin(running, Division { pieces: Pieces::Ends(send_ends.to_vec()), segments: 1 })
     }

@@ -217,7 +217,7 @@ impl Group {
     /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`].
     pub fn barrier(&mut self) -> Result<(), Error> {
         let schedule = self.schedule(Operation::Barrier)?;
-        let descriptor = OperationDescriptor::new(self.next, Operation::Barrier, 0, &Blocks::EMPTY);
+        let descriptor = OperationDescriptor::new(self.next, Operation::Barrier, None, &Blocks::EMPTY);
         // Writes of no bytes read and write nowhere; any memory will do.
         let running = Running::new(schedule, descriptor, &Buffer { region: &self.slots, offset: 0 });
         self.begin(running, Division { pieces: Pieces::Even(Blocks::EMPTY), segments: 1 })
@@ -239,7 +239,7 @@ impl Group {
             contribution.check(len)?;
             contribution.copy(0, len, &receive, own.start, self.scratch())?;
         }
-        let running = Running::new(schedule, OperationDescriptor::new(self.next, operation, 0, &blocks), &receive);
+        let running = Running::new(schedule, OperationDescriptor::new(self.next, operation, None, &blocks), &receive);
         self.begin(running, division)
     }
 

@@ -50,7 +50,7 @@ pub use error::Error;
 pub use flexcast_proto::p2p as algorithm;
 pub use group::{Group, Statistics};
 pub use operation::Buffer;
-pub use reduce::{Operator, reference};
+pub use reduce::reference;
 
 use flexio::{Bound, Retry};
 

@@ -9,45 +9,14 @@ use super::operation::{Buffer, Division, Pieces, Running, offset, place};
 use super::shape::{Kind, Shape};
 use super::{Error, Group};
 use crate::api::buffer::zeroes;
-
-/// What a reduction does with two elements. All are of four bytes, little-endian as the host has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Operator {
-    /// Sum of IEEE 754 single-precision numbers. Rounds, so that it depends on the order: that of the algorithm.
-    SumF32 = 1,
-    /// Sum of 32-bit integers, modulo 2^32.
-    SumI32 = 2,
-}
-
-/// Bytes of an element.
-const ELEMENT_BYTES: u32 = 4;
-
-impl Operator {
-    /// Bytes of an element.
-    #[must_use]
-    pub const fn element_bytes(self) -> u32 {
-        ELEMENT_BYTES
-    }
-
-    /// Adds the elements of `from` to those of `to`.
-    fn combine(self, to: &mut [u8], from: &[u8]) {
-        let (to, _) = to.as_chunks_mut::<{ ELEMENT_BYTES as usize }>();
-        for (to, from) in to.iter_mut().zip(from.as_chunks().0) {
-            *to = match self {
-                Self::SumF32 => (f32::from_ne_bytes(*to) + f32::from_ne_bytes(*from)).to_ne_bytes(),
-                Self::SumI32 => i32::from_ne_bytes(*to).wrapping_add(i32::from_ne_bytes(*from)).to_ne_bytes(),
-            };
-        }
-    }
-}
+use crate::reduce::Reduction;
 
 /// The reduction of contributions of one length by one core, in the order of ranks: what the others are compared with.
 #[must_use]
-pub fn reference(operator: Operator, contributions: &[Vec<u8>]) -> Vec<u8> {
+pub fn reference(reduction: Reduction, contributions: &[Vec<u8>]) -> Vec<u8> {
     let mut ranks = contributions.iter();
     let mut sum = ranks.next().cloned().unwrap_or_default();
-    ranks.for_each(|contribution| operator.combine(&mut sum, contribution));
+    ranks.for_each(|contribution| reduction.combine(&mut sum, contribution));
     sum
 }
 
@@ -62,7 +31,7 @@ pub(super) struct Reducing {
 
 #[derive(Debug)]
 struct Current {
-    operator: Operator,
+    reduction: Reduction,
     /// Where the result is.
     result: std::ops::Range<u64>,
     /// The two operands.
@@ -73,17 +42,17 @@ impl Reducing {
     /// Combines what has come.
     pub(super) fn combine(&mut self, running: &mut Running) -> Result<(), Error> {
         let (Some(region), Some(current)) = (self.work.last(), &mut self.current) else { return Ok(()) };
-        while let Some(reduction) = running.schedule.reduce() {
+        while let Some(step) = running.schedule.reduce() {
             let Some(shape) = running.shape() else { return Ok(()) };
             let layout = shape.layout(running.schedule.place())?;
-            for (operand, part) in current.scratch.iter_mut().zip([reduction.left, reduction.right]) {
+            for (operand, part) in current.scratch.iter_mut().zip([step.left, step.right]) {
                 let range = place(&layout, part);
                 operand.resize((range.end - range.start) as usize, 0);
                 region.read(range.start as usize, operand)?;
             }
             let [left, right] = &mut current.scratch;
-            current.operator.combine(left, right);
-            region.write(place(&layout, reduction.to).start as usize, left)?;
+            current.reduction.combine(left, right);
+            region.write(place(&layout, step.to).start as usize, left)?;
         }
         Ok(())
     }
@@ -99,12 +68,12 @@ impl Group {
     pub fn reduce_scatter(
         &mut self,
         algorithm: ReduceScatter,
-        operator: Operator,
+        reduction: Reduction,
         elements: u64,
         contribution: Buffer<'_>,
     ) -> Result<(), Error> {
         let shares = Pieces::Even(Blocks::shares(elements, self.place().ranks())?);
-        self.start_reduction(Kind::ReduceScatter { algorithm, shares }, operator, contribution)
+        self.start_reduction(Kind::ReduceScatter { algorithm, shares }, reduction, contribution)
     }
 
     /// The same for shares of any length: that of rank r ends at element `ends[r]` of the contribution, where the next begins.
@@ -114,15 +83,15 @@ impl Group {
     pub fn reduce_scatterv(
         &mut self,
         algorithm: ReduceScatter,
-        operator: Operator,
+        reduction: Reduction,
         ends: &[u64],
         contribution: Buffer<'_>,
     ) -> Result<(), Error> {
         let shares = Pieces::Ends(ends.to_vec());
-        self.start_reduction(Kind::ReduceScatter { algorithm, shares }, operator, contribution)
+        self.start_reduction(Kind::ReduceScatter { algorithm, shares }, reduction, contribution)
     }
 
-    /// Starts an AllReduce: every rank gets the sum of all ranks' `elements` elements; see [`Group::result`]. The contribution is not
+    /// Starts an AllReduce: every rank gets the reduction of all ranks' `elements` elements; see [`Group::result`]. The contribution is not
     /// needed after the call.
     ///
     /// # Errors
@@ -130,11 +99,11 @@ impl Group {
     pub fn allreduce(
         &mut self,
         algorithm: Allreduce,
-        operator: Operator,
+        reduction: Reduction,
         elements: u64,
         contribution: Buffer<'_>,
     ) -> Result<(), Error> {
-        self.start_reduction(Kind::Allreduce { algorithm, elements }, operator, contribution)
+        self.start_reduction(Kind::Allreduce { algorithm, elements }, reduction, contribution)
     }
 
     /// Starts a Reduce: the root gets the sum of all ranks' `elements` elements, the others nothing; see [`Group::result`]. The
@@ -146,11 +115,11 @@ impl Group {
         &mut self,
         algorithm: Reduce,
         root: u32,
-        operator: Operator,
+        reduction: Reduction,
         elements: u64,
         contribution: Buffer<'_>,
     ) -> Result<(), Error> {
-        self.start_reduction(Kind::Reduce { algorithm, root, elements }, operator, contribution)
+        self.start_reduction(Kind::Reduce { algorithm, root, elements }, reduction, contribution)
     }
 
     /// What the last reduction has given this rank; nothing before the first one, or while one is under way.
@@ -168,8 +137,8 @@ impl Group {
         Ok(bytes)
     }
 
-    fn start_reduction(&mut self, kind: Kind, operator: Operator, contribution: Buffer<'_>) -> Result<(), Error> {
-        let shape = Shape { kind, element_bytes: operator.element_bytes() };
+    fn start_reduction(&mut self, kind: Kind, reduction: Reduction, contribution: Buffer<'_>) -> Result<(), Error> {
+        let shape = Shape { kind, element_bytes: reduction.element_bytes() };
         let operation = shape.operation();
         let schedule = self.schedule(operation)?;
         let layout = shape.layout(self.place())?;
@@ -191,8 +160,8 @@ impl Group {
             let [from, to] = [Part::send(from), Part::receive(to)].map(|part| place(&layout, part));
             buffer.copy(from.start, from.end - from.start, &buffer, to.start, scratch)?;
         }
-        let descriptor = OperationDescriptor::new(self.next(), operation, operator as u32, &layout.send);
-        self.reducing.current = Some(Current { operator, result, scratch: [Vec::new(), Vec::new()] });
+        let descriptor = OperationDescriptor::new(self.next(), operation, Some(reduction), &layout.send);
+        self.reducing.current = Some(Current { reduction, result, scratch: [Vec::new(), Vec::new()] });
         let running = Running::reduction(schedule, descriptor, &buffer, shape);
         self.begin(running, Division { pieces: Pieces::Even(Blocks::EMPTY), segments: 1 })
     }
@@ -201,14 +170,16 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reduce::{DataType, Operator};
 
     #[test]
     fn the_reference_adds_in_the_order_of_ranks() {
+        let sum = |data_type| Reduction::new(Operator::Sum, data_type).expect("sums of numbers");
         let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
         let all = [bytes(&[1.0, 1e30]), bytes(&[2.5, 1.0]), bytes(&[-0.5, -1e30])];
-        assert_eq!(reference(Operator::SumF32, &all), bytes(&[3.0, 0.0]));
+        assert_eq!(reference(sum(DataType::F32), &all), bytes(&[3.0, 0.0]));
         let bytes = |values: &[i32]| values.iter().flat_map(|value| value.to_ne_bytes()).collect::<Vec<u8>>();
-        assert_eq!(reference(Operator::SumI32, &[bytes(&[i32::MAX, 7]), bytes(&[1, -8])]), bytes(&[i32::MIN, -1]));
-        assert!(reference(Operator::SumI32, &[]).is_empty());
+        assert_eq!(reference(sum(DataType::I32), &[bytes(&[i32::MAX, 7]), bytes(&[1, -8])]), bytes(&[i32::MIN, -1]));
+        assert!(reference(sum(DataType::I32), &[]).is_empty());
     }
 }

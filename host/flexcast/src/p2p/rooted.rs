@@ -120,7 +120,7 @@ impl Group {
             send.copy(from.start, len, &receive, to.start, self.scratch())?;
         }
         // Of the division only the part of two ranks is the same on both.
-        let descriptor = OperationDescriptor::new(self.next(), operation, 0, &Blocks::EMPTY);
+        let descriptor = OperationDescriptor::new(self.next(), operation, None, &Blocks::EMPTY);
         let running = Running::exchange(schedule, descriptor, &send, &receive, receive_ends.to_vec());
         self.begin(running, Division { pieces: Pieces::Ends(send_ends.to_vec()), segments: 1 })
     }
