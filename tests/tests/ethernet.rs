@@ -49,6 +49,24 @@ fn programs_in_c_gather_part_and_broadcast() {
 }
 
 #[test]
+fn every_collective_of_programs_in_c_is_right() {
+    let Some(compiler) = compiler() else { return };
+    let folder = scratch("collectives");
+    let program = compile(compiler, "collectives", &folder);
+    let tcp = free_tcp_port();
+    let start = |rank: u16| {
+        let mut command = Command::new(&program);
+        command.args([&rank.to_string(), &RANKS.to_string(), &format!("127.0.0.1:{tcp}")]);
+        command.env("FLEXCAST_INTERFACE", "lo");
+        Rank::start(&mut command, &folder, &format!("rank-{rank}"))
+    };
+    let mut ranks: Vec<Rank> = (0..RANKS).map(start).collect();
+    for (rank, text) in ends(&mut ranks).iter().enumerate() {
+        assert_eq!(text.trim(), format!("collectives: rank {rank} of {RANKS}: equal"));
+    }
+}
+
+#[test]
 fn different_calls_and_cancelled_ones_end_all_ranks() {
     let Some((_, mut ranks)) = start("sizes", "sizes", |_, _| ()) else { return };
     let texts = ends(&mut ranks);

@@ -50,6 +50,7 @@ pub use flexcast_bootstrap as bootstrap;
 
 pub use api::buffer::Buffer;
 pub use api::card::{Card, DatapathKind, Firmware};
+pub use api::collectives::Blocks;
 pub use api::communicator::{Communicator, Pending};
 pub use api::config::{
     Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, ThreadOptions,
@@ -66,7 +67,7 @@ pub use error::{Error, Result};
 pub use memory::registration;
 pub use plan::chains::ChainMapping;
 pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};
-pub use tuner::{Algorithm, Decision, MAX_LINEAR_RANKS, Selection};
+pub use tuner::{Algorithm, Choice, Decision, MAX_LINEAR_RANKS, Selection, Tuning};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
-pub use flexcast_proto::{Cause, Failure};
+pub use flexcast_proto::{Cause, Failure, Kind};

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::mesh::Interest;
 use crate::datapath::Waiter;
 use crate::error::{Error, Result};
 
@@ -44,16 +45,36 @@ impl SocketWaiter {
         self.0.epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(failed)
     }
 
-    /// Waits for a descriptor that was added before to become readable, or writable as well.
-    pub(super) fn change(&self, descriptor: BorrowedFd<'_>, token: u64, writable: bool) -> Result<()> {
-        let out = if writable { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
-        self.0.epoll.modify(descriptor, &mut EpollEvent::new(EpollFlags::EPOLLIN | out, token)).map_err(failed)
+    /// Waits for a connection to become readable and writable, as far as that is of interest.
+    pub(super) fn change(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        token: u64,
+        before: Option<Interest>,
+        now: Interest,
+    ) -> Result<()> {
+        let flags = |interest: Interest| {
+            let part = |wanted, flag| if wanted { flag } else { EpollFlags::empty() };
+            part(interest.read, EpollFlags::EPOLLIN) | part(interest.write, EpollFlags::EPOLLOUT)
+        };
+        let (before, now) = (before.map_or(EpollFlags::empty(), flags), flags(now));
+        let mut event = EpollEvent::new(now, token);
+        // The system tells of a broken connection even where nothing is of interest: whoever cannot take note of that is not to be told.
+        let changed = match (before.is_empty(), now.is_empty()) {
+            (true, true) => Ok(()),
+            (true, false) => self.0.epoll.add(descriptor, event),
+            (false, true) => self.0.epoll.delete(descriptor),
+            (false, false) => self.0.epoll.modify(descriptor, &mut event),
+        };
+        changed.map_err(failed)
     }
 
-    /// Does not wait for a descriptor any more.
-    pub(super) fn remove(&self, descriptor: BorrowedFd<'_>) {
-        // One that has been closed is gone by itself.
-        let _ = self.0.epoll.delete(descriptor);
+    /// Does not wait for a connection any more.
+    pub(super) fn remove(&self, descriptor: BorrowedFd<'_>, before: Option<Interest>) {
+        if before.is_some_and(|interest| interest.read || interest.write) {
+            // One that has been closed is gone by itself.
+            let _ = self.0.epoll.delete(descriptor);
+        }
     }
 
     /// The tokens of descriptors that can be read now, or have failed. That one can be written is no token: whoever has something to send tries.

@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use flexcast_proto::p2p::Part;
 use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
 
 use super::Read;
 use crate::api::buffer::Buffer;
 use crate::api::report::Report;
+use crate::datapath::udp::mesh::Source;
 use crate::plan::Plan;
 
 /// Where an operation is between its post and its end.
@@ -152,5 +154,15 @@ impl Running {
                 self.receive.bytes_mut()[at..at + block.len()].copy_from_slice(block);
             }
         }
+    }
+}
+
+impl Source for Running {
+    fn buffer(&self) -> &[u8] {
+        self.receive.bytes()
+    }
+
+    fn part(&self, _: Part, _: u64) -> &[u8] {
+        &[]
     }
 }
