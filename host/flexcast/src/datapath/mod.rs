@@ -4,6 +4,7 @@
 //! ([`udp`]). Whatever it is, posts are checked alike (`api::post`), the protocol's state machine is the same, and so is how operations end
 //! ([`Requests`]).
 
+pub(crate) mod cpu;
 mod requests;
 pub(crate) mod udp;
 
