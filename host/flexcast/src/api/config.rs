@@ -344,16 +344,19 @@ pub(crate) const ETHERNET_GBIT_PER_S: u64 = 10;
 const ETHERNET_CUTOFF_SLACK: Duration = Duration::from_millis(20);
 /// The same for repair and everything behind it, in which other processes have a part.
 const ETHERNET_RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Slots of a process that receives itself: as many as stage the published 4 MiB in all.
+const VERBS_SLOTS: u32 = 1024;
 /// The clocks of emulated cards of several processes differ by milliseconds.
 const EMULATED_CUTOFF_SLACK: Duration = Duration::from_millis(100);
 
 impl Config {
-    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1 s for recovery; over a
-    /// network interface chunks as long as its datagrams carry.
+    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1 s for recovery; for a card
+    /// without firmware one subgroup with 1024 slots; over a network interface chunks as long as its datagrams carry.
     #[must_use]
     pub fn for_card(card: &Card) -> Self {
         match card.kind() {
             Kind::Dpa(card) => Self::for_kind(card.device().provider().kind()),
+            Kind::Verbs(card) => Self::for_verbs(card.device().provider().kind()),
             Kind::Udp(interface) => Self::for_interface(interface),
         }
     }
@@ -368,6 +371,11 @@ impl Config {
             eager_bytes: MAX_EAGER_BYTES,
             ..Self::default().with_subgroups(1)
         }
+    }
+
+    /// The defaults for a card without firmware, whose chunks this process receives.
+    pub(crate) fn for_verbs(kind: CardKind) -> Self {
+        Self::for_kind(kind).with_subgroups(1).slots(VERBS_SLOTS)
     }
 
     fn for_kind(kind: CardKind) -> Self {
