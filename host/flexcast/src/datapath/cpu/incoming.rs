@@ -74,6 +74,8 @@ pub(crate) struct Incoming {
     /// Pieces with holes that have not been given up.
     suspect: PieceSet,
     reorder_chunks: u32,
+    /// Nothing more comes of any root but one.
+    others_ended: bool,
 }
 
 impl Incoming {
@@ -118,7 +120,7 @@ impl Incoming {
                 }
             }
         }
-        self.came = 0;
+        (self.came, self.others_ended) = (0, false);
         Ok(())
     }
 
@@ -248,13 +250,19 @@ impl Incoming {
         (place.number + 1 == root.chunks).then_some((root.rank, root.chunks))
     }
 
-    /// Nothing more comes of any root.
-    pub(crate) fn end_all(&mut self, pieces: &Pieces) {
-        for root in &mut self.roots {
+    /// Nothing more comes of any root but one.
+    pub(crate) fn end_others(&mut self, pieces: &Pieces, but: u32) {
+        self.others_ended = true;
+        for root in self.roots.iter_mut().filter(|root| root.rank != but) {
             let gap = root.seen..root.chunks;
             root.seen = root.chunks;
             note(&mut self.suspect, pieces, root.rank, root.chunks.into(), gap);
         }
+    }
+
+    /// Whether that has been noted.
+    pub(crate) const fn have_others_ended(&self) -> bool {
+        self.others_ended
     }
 
     /// Chunks that have not come.

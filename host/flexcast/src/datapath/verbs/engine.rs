@@ -303,17 +303,18 @@ impl Engine {
         if self.over_ps().is_some_and(|over_ps| now_ps >= over_ps)
             && let Some(running) = &self.current
         {
-            self.incoming.end_all(&running.pieces);
+            self.incoming.end_others(&running.pieces, self.place.right());
         }
         let Self { current, incoming, conversation, .. } = self;
         current.as_mut().is_some_and(|running| watch::look(running, incoming, conversation, receive::QUIET_PS, now_ps))
     }
 
-    /// When multicast counts as over because it is for the right neighbour, to which nothing comes that does not come here.
+    /// When multicast counts as over because it is for the right neighbour, to which nothing comes that does not come here. Of its own block that says
+    /// nothing.
     fn over_ps(&self) -> Option<u64> {
         let running = self.current.as_ref().filter(|running| running.state.is_active() && !running.given_up)?;
         let is_over = self.conversation.participant().is_over_for_neighbour();
-        let waits = self.incoming.remaining() > 0 && !self.incoming.is_over() && self.arrivals.is_empty();
+        let waits = self.incoming.remaining() > 0 && !self.incoming.have_others_ended() && self.arrivals.is_empty();
         let watch = running.watch.filter(|_| is_over && waits && running.algorithm == Algorithm::Multicast)?;
         Some(watch.since_ps().saturating_add(receive::QUIET_PS))
     }
