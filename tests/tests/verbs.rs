@@ -300,10 +300,14 @@ fn what_this_datapath_has_not_is_refused_with_what_there_is() {
     with_cards(2, |_, cards| {
         let refused =
             |config: Config| Pending::new(&cards[0], 0, 2, config).map(drop).expect_err("refused").to_string();
+        let one =
+            Pending::new(&cards[0], 0, 1, Config::default().with_subgroups(5).slots(64)).expect("its part is made");
+        let told = [one.endpoint()];
+        let one = one.connect(&told).expect("alone");
+        assert_eq!((one.config().subgroups, one.config().slots, one.footprint().threads), (1, 512, 0), "of all five");
         for (config, words) in [
             (config().control(Control::Device), ["control is 1", "host with the datapath verbs"]),
             (config().transport(Transport::UcUnicast), ["transport is 2", "ud (0)"]),
-            (config().subgroups(2), ["subgroups is 2", "must be 1"]),
             (config().algorithm(Selection::Ring), ["algorithm is 2", "multicast"]),
             (config().pacing_gbit_per_s(Some(10)), ["pacing_gbit_per_s is 10", "lower chains"]),
             (config().slots(100), ["slots is 100", "power of two"]),

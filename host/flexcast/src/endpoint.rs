@@ -70,7 +70,9 @@ pub(crate) fn group(communicator: u64, subgroup: u32) -> Result<MulticastGroup> 
 
 /// What a rank would call a communicator: `serial` differs among those of its card.
 pub(crate) fn proposal(serial: u32, rank: u32, device: &Device) -> u64 {
-    let [.., high, low] = device.info().mac.0;
+    let (Mac(mac), Gid(gid)) = (device.info().mac, device.port().gid);
+    // Where the kernel tells no Ethernet address.
+    let [high, low] = if mac == [0; 6] { [gid[14], gid[15]] } else { [mac[4], mac[5]] };
     u64::from(serial) << 32 | u64::from(rank) << 16 | u64::from(high) << 8 | u64::from(low)
 }
 

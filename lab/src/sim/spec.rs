@@ -152,7 +152,7 @@ pub struct CommunicatorArgs {
     #[arg(long, value_parser = one_of(transports()), default_value_t = Self::default().transport, value_name = "NAME")]
     #[serde(serialize_with = "by_name")]
     pub transport: Transport,
-    /// Multicast groups that carry the data side by side (--datapath verbs: one).
+    /// Multicast groups that carry the data side by side (--datapath verbs: one, with the slots of all).
     #[arg(long, value_parser = whole::<u32>(1, MAX_SUBGROUPS), default_value_t = Self::default().subgroups, value_name = "S")]
     pub subgroups: u32,
     /// DPA threads that receive [default: one per subgroup].
@@ -315,9 +315,7 @@ impl SimSpec {
 
 impl CommunicatorArgs {
     fn config(&self, ranks: u32, receive_bytes: u64) -> Config {
-        let Self { transport, threads, send_threads, control, spread, chains, lookahead, .. } = *self;
-        let is_one = self.datapath == DatapathName::Verbs && self.subgroups == Self::default().subgroups;
-        let subgroups = if is_one { 1 } else { self.subgroups };
+        let Self { transport, subgroups, threads, send_threads, control, spread, chains, lookahead, .. } = *self;
         let Self { send_batch, chunk, slots, batch, eager, cutoff_slack, pacing, link_gbit, .. } = *self;
         let mut config = Config::default();
         if let Some(us) = cutoff_slack {

@@ -121,7 +121,8 @@ pub struct Config {
     /// chunk as one message of as many packets as it takes: one completion each, and all of it is fetched if one packet is lost.
     /// Default 4096.
     pub chunk_bytes: u32,
-    /// Multicast groups that carry the data side by side, 1 to [`MAX_SUBGROUPS`]. Default 4.
+    /// Multicast groups that carry the data side by side, 1 to [`MAX_SUBGROUPS`]. Default 4. A process that receives itself
+    /// ([`Card::verbs`](crate::Card::verbs), [`Card::udp`](crate::Card::udp)) has one.
     pub subgroups: u32,
     /// DPA threads that receive, 1 to `subgroups` (UC unicast: times other ranks). Default: one per subgroup.
     pub receive_threads: u32,
@@ -133,7 +134,8 @@ pub struct Config {
     /// Order in which DPA threads are taken. Default compact.
     pub placement: ThreadPlacement,
     /// Receives of each subgroup (UC unicast: and rank), each with a staging slot (UD); a power of two from 16 to [`MAX_SLOTS`]. Default 256, with which four subgroups
-    /// stage the published 4 MiB.
+    /// stage the published 4 MiB. A process that receives itself over an RDMA card ([`Card::verbs`](crate::Card::verbs)) has those of all subgroups, at most
+    /// [`MAX_SLOTS`], in host memory.
     pub slots: u32,
     /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 16: the copies of a
     /// batch begin together (UD), so a longer one costs time at the end of an operation, a shorter one instructions.
@@ -305,7 +307,7 @@ pub struct Footprint {
     pub control_queue_pairs: u32,
     /// Reliable queue pairs to other ranks for data that does not go by multicast ([`Config::algorithm`]): two for each peer.
     pub direct_queue_pairs: u32,
-    /// Staging slots in DPA memory, in bytes.
+    /// Staging slots in DPA memory, in bytes; in host memory where the host receives ([`Card::verbs`](crate::Card::verbs)).
     pub staging_bytes: u64,
     /// Bitmaps, in bytes.
     pub bitmap_bytes: u64,
@@ -344,19 +346,17 @@ pub(crate) const ETHERNET_GBIT_PER_S: u64 = 10;
 const ETHERNET_CUTOFF_SLACK: Duration = Duration::from_millis(20);
 /// The same for repair and everything behind it, in which other processes have a part.
 const ETHERNET_RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Slots of a process that receives itself: as many as stage the published 4 MiB in all.
-const VERBS_SLOTS: u32 = 1024;
 /// The clocks of emulated cards of several processes differ by milliseconds.
 const EMULATED_CUTOFF_SLACK: Duration = Duration::from_millis(100);
 
 impl Config {
-    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1 s for recovery; for a card
-    /// without firmware one subgroup with 1024 slots; over a network interface chunks as long as its datagrams carry.
+    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1 s for recovery; over a
+    /// network interface chunks as long as its datagrams carry.
     #[must_use]
     pub fn for_card(card: &Card) -> Self {
         match card.kind() {
             Kind::Dpa(card) => Self::for_kind(card.device().provider().kind()),
-            Kind::Verbs(card) => Self::for_verbs(card.device().provider().kind()),
+            Kind::Verbs(card) => Self::for_kind(card.device().provider().kind()),
             Kind::Udp(interface) => Self::for_interface(interface),
         }
     }
@@ -373,9 +373,10 @@ impl Config {
         }
     }
 
-    /// The defaults for a card without firmware, whose chunks this process receives.
-    pub(crate) fn for_verbs(kind: CardKind) -> Self {
-        Self::for_kind(kind).with_subgroups(1).slots(VERBS_SLOTS)
+    /// The same for a process that receives and sends itself: one subgroup with as many slots as all have together, and one thread each way.
+    pub(crate) fn with_one_worker(self) -> Self {
+        let slots = self.slots.saturating_mul(self.subgroups).next_power_of_two().min(MAX_SLOTS);
+        Self { slots, ..self.with_subgroups(1) }
     }
 
     fn for_kind(kind: CardKind) -> Self {

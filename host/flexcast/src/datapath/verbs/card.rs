@@ -74,7 +74,7 @@ impl VerbsCard {
     /// As [`Card::verbs`](crate::Card::verbs).
     pub(crate) fn open(provider: &Provider, device: &str, options: &VerbsOptions) -> Result<Self> {
         options.check(provider.relax().is_virtual())?;
-        let pd = ProtectionDomain::new(&provider.open(device)?)?;
+        let pd = ProtectionDomain::new(&provider.open_plain(device)?)?;
         Ok(Self(Arc::new(Opened { pd, options: *options, serial: AtomicU32::new(0) })))
     }
 

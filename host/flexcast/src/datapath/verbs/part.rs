@@ -35,9 +35,6 @@ fn check(config: &Config) -> Result<()> {
     if config.transport != Transport::Ud {
         return refuse("transport", config.transport as u64, "ud (0) with the datapath verbs");
     }
-    if config.subgroups != 1 {
-        return refuse("subgroups", config.subgroups.into(), "1 with the datapath verbs: one thread serves all");
-    }
     if !matches!(config.algorithm, Selection::Automatic | Selection::Multicast) {
         return refuse("algorithm", config.algorithm as u64, "automatic (0) or multicast (1) with the datapath verbs");
     }
@@ -57,6 +54,9 @@ impl Part {
         check(&config)?;
         let (device, pd) = (card.device(), card.pd());
         let mtu_bytes = device.port().mtu_bytes();
+        // Whatever cannot be is refused as with the DPA.
+        config.derive(ranks, mtu_bytes)?;
+        let config = config.with_one_worker();
         let derived = config.derive(ranks, mtu_bytes)?;
         let config = config.with_table().with_link_rate(device.port().link_gbit_per_s)?;
         let mut peers = peers(place);
@@ -67,7 +67,7 @@ impl Part {
         let control = control::Control::new(pd, &peers, config.eager_bytes as usize / 2, config.restarts)?;
         let footprint = Footprint {
             receive_queue_pairs: 1,
-            send_queue_pairs: 1,
+            send_queue_pairs: 2,
             control_queue_pairs: 2 * peers.len() as u32,
             staging_bytes: queues.staging_bytes(),
             bitmap_bytes: 8 * u64::from(derived.bitmap_words),
@@ -109,7 +109,8 @@ impl Part {
         let id = all[0].communicator;
         let config = Config { link_gbit_per_s: Speed::lowest(&all).link_gbit_per_s, ..config };
         control.connect(place.rank(), &all, &config)?;
-        queues.join(endpoint::group(id, 0)?, endpoint::q_key(id))?;
+        let alone = all.iter().filter(|endpoint| endpoint.gid == all[place.rank() as usize].gid).count() == 1;
+        queues.join(endpoint::group(id, 0)?, endpoint::q_key(id), alone)?;
         let roots = all.iter().map(|endpoint| Root { gid: endpoint.gid, qpn: endpoint.receiver.qpn }).collect();
         let slots = all.iter().map(|endpoint| endpoint.receiver.slots).min().unwrap_or(config.slots);
         let engine = Engine::new(card, place, id, (config, derived), Links { queues, control, roots, slots });

@@ -1,4 +1,4 @@
-//! Queue pairs of a rank for datagrams: one that receives from the group, and one that sends and takes acknowledgements.
+//! Queue pairs of a rank for datagrams: one receives from the group, one sends to it, and one is for acknowledgements.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ pub(super) struct Run<'r> {
     pub(super) immediate: u32,
 }
 
-/// What has happened on the queue pair that sends.
+/// What has happened on the queue pairs that send.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     Acknowledged(Acknowledgement),
@@ -70,6 +70,9 @@ pub(super) struct Queues {
     /// Ends before the queue pair, and that before its memory.
     membership: Option<MulticastMembership>,
     receiver: QueuePair,
+    /// Sends to the group; none before it is known which ranks share the card.
+    sender: Option<QueuePair>,
+    /// Sends and takes acknowledgements.
     own: QueuePair,
     receive_cq: CompletionQueue,
     own_cq: CompletionQueue,
@@ -111,12 +114,13 @@ impl Queues {
         // A queue has one entry at least.
         let depths = QueueDepths { send: 1, receive: slots };
         let receiver = QueuePair::new(pd, Transport::Ud, &receive_cq, &receive_cq, depths)?;
-        let depths = QueueDepths { send: sends, receive: ack_receives };
+        let depths = QueueDepths { send: ACK_SENDS, receive: ack_receives };
         let inline_bytes = size_of::<Acknowledgement>() as u32;
         let own = QueuePair::with_inline(pd, Transport::Ud, &own_cq, &own_cq, depths, inline_bytes)?;
         Ok(Self {
             membership: None,
             receiver,
+            sender: None,
             own,
             receive_cq,
             own_cq,
@@ -147,18 +151,26 @@ impl Queues {
         u64::from(self.slots) * u64::from(self.slot_bytes)
     }
 
-    /// Posts all receives, and joins the group.
-    pub(super) fn join(&mut self, group: MulticastGroup, q_key: u32) -> Result<()> {
+    /// Posts all receives, and joins the group. `alone`: no other rank is on the card, so that nothing that it sends need come back to it.
+    pub(super) fn join(&mut self, group: MulticastGroup, q_key: u32, alone: bool) -> Result<()> {
         self.q_key = q_key;
-        for queue_pair in [&self.receiver, &self.own] {
+        let depths = QueueDepths { send: self.send_depth as u32, receive: 0 };
+        let (pd, cq) = (self.staging.pd(), &self.own_cq);
+        let sender = if alone {
+            QueuePair::without_echo(pd, cq, depths)
+        } else {
+            QueuePair::new(pd, Transport::Ud, cq, cq, depths)
+        }?;
+        for queue_pair in [&self.receiver, &sender, &self.own] {
             queue_pair.init(Access::LOCAL_WRITE, q_key)?;
         }
         let slots = (0..self.slots).map(|slot| (u64::from(slot), self.slot(slot)));
         self.receiver.post_receives(slots)?;
         self.own.post_receives((0..self.ack_receives).map(|slot| self.ack_receive(slot)))?;
-        for queue_pair in [&self.receiver, &self.own] {
+        for queue_pair in [&self.receiver, &sender, &self.own] {
             queue_pair.activate(0)?;
         }
+        self.sender = Some(sender);
         self.group = Some((AddressHandle::along(self.staging.pd(), group.gid(), self.path)?, group.endpoint(0).qpn));
         self.membership = Some(MulticastMembership::attach_host(&self.receiver, group)?);
         Ok(())
@@ -256,7 +268,7 @@ impl Queues {
 
     /// Multicasts the chunks of a run, no more than there is [`Queues::room`], with one completion for all.
     pub(super) fn multicast(&mut self, run: &Run<'_>) -> Result<()> {
-        let Some((to, qpn)) = self.group.as_ref() else { return Ok(()) };
+        let (Some(sender), Some((to, qpn))) = (&self.sender, &self.group) else { return Ok(()) };
         let kind = SendKind::Datagram { to, qpn: *qpn, q_key: self.q_key };
         let chunk_bytes = u64::from(run.chunk_bytes);
         let count = run.bytes.div_ceil(chunk_bytes);
@@ -264,7 +276,7 @@ impl Queues {
         let first = run.from.slice(run.offset, 0)?;
         run.from.slice(run.offset.saturating_add(run.bytes), 0)?;
         let id = KIND_DATA | (self.posted + count);
-        self.own.post_sends((0..count).map(|at| {
+        sender.post_sends((0..count).map(|at| {
             let len = (run.bytes - at * chunk_bytes).min(chunk_bytes) as u32;
             let local = LocalSlice { addr: first.addr.offset(at * chunk_bytes), len, lkey: first.lkey };
             let immediate = Some(run.immediate + at as u32);
@@ -276,10 +288,10 @@ impl Queues {
 
     /// Multicasts a datagram of no bytes.
     pub(super) fn multicast_end(&mut self, immediate: u32) -> Result<()> {
-        let Some((to, qpn)) = self.group.as_ref() else { return Ok(()) };
+        let (Some(sender), Some((to, qpn))) = (&self.sender, &self.group) else { return Ok(()) };
         let kind = SendKind::Datagram { to, qpn: *qpn, q_key: self.q_key };
         let id = KIND_DATA | (self.posted + 1);
-        self.own.post_send(&SendRequest { id, kind, local: None, immediate: Some(immediate), signaled: true })?;
+        sender.post_send(&SendRequest { id, kind, local: None, immediate: Some(immediate), signaled: true })?;
         self.posted += 1;
         Ok(())
     }
