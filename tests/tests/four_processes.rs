@@ -72,6 +72,16 @@ fn the_example_in_c_gathers_and_broadcasts() {
     }
 }
 
+/// The same program, whose processes receive and send themselves: no firmware is started.
+#[test]
+fn the_example_in_c_needs_no_dpa() {
+    if compiler().is_some() {
+        for bytes in ["0", "70000", "3000000"] {
+            four("c-verbs", allgather(true), &[("FLEXCAST_DATAPATH", "verbs"), ("EXAMPLE_BYTES", bytes)]);
+        }
+    }
+}
+
 /// Starts `tests/c/ranks.c` as the given ranks of four, with a card if `way` needs one, and gives what each said.
 fn ranks_in_c(name: &str, way: &str, ranks: &[u16], timeout_ms: u64) -> Option<Vec<String>> {
     let folder = scratch(name);

@@ -165,6 +165,39 @@ fn without_multicast_everything_is_read_from_the_neighbour() {
     assert_eq!(report.recovered_bytes, 4 * 3 * 100_000);
 }
 
+/// Frames that are lost in bursts, doubled, overtaken, late or corrupt: right bytes on all ranks.
+#[test]
+fn a_bad_network_costs_time_and_no_bytes() {
+    let (mut recovered, mut duplicates) = (0, 0);
+    for seed in 1..=24 {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let ranks = random.random_range(2..=6);
+        let mut params = SimParams { iterations: 3, seed, ..params(ranks, Operation::Allgather, 90_000) };
+        params.config = params.config.chunk_bytes(1024).slots([64, 1024][random.random_range(0..2)]).retry_exponent(6);
+        let ppm = random.random_range(1_000..20_000);
+        let faults = [
+            Fault::Burst { ppm: ppm / 4, frames: 3 },
+            Fault::Duplicate { ppm },
+            Fault::Reorder { ppm, behind: random.random_range(1..40) },
+            Fault::Delay { extra_ps: 500_000, jitter_ps: 200_000 },
+            Fault::Corrupt { ppm: ppm / 4 },
+        ];
+        let machine = Machine { seed: Some(seed), ..Machine::default() };
+        let report = simulate_on(machine, &params, |events, wiring| {
+            let Wiring::Network(network) = wiring else { panic!("a network") };
+            for host in 0..ranks as usize {
+                let event = |fault| FaultEvent::from_host(&network.topology, host, fault).expect("a link");
+                events.extend(faults.into_iter().map(event));
+            }
+        });
+        assert!(report.digest_ok, "seed {seed}: {:?}", report.errors);
+        assert_eq!(report.traffic.rnr_drops, 0, "seed {seed}");
+        recovered += report.recovered_chunks;
+        duplicates += report.workers.as_ref().expect("counters").duplicates;
+    }
+    assert!(recovered > 100 && duplicates > 100, "{recovered} recovered, {duplicates} doubled");
+}
+
 #[test]
 fn ranks_that_post_late_or_look_seldom_lose_nothing() {
     for (skew_us, every_us) in [(300, 0), (0, 40), (100, 15)] {
