@@ -14,7 +14,7 @@ use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow};
 
-use self::operation::{Reading, Running, State, take_read};
+use self::operation::{Reading, Running, State};
 use self::receive::Landings;
 use super::datagram::{Codec, HEADER_BYTES, Secret};
 use super::interface::Interface;
@@ -324,7 +324,7 @@ impl Engine {
             }
             Event::Data { from, operation, tag, offset, bytes } => {
                 let running = current.as_mut().filter(|running| running.operation == operation);
-                match running.map(|running| take_read(running, from, tag, offset, bytes)) {
+                match running.map(|running| running.take_read(from, tag, offset, bytes)) {
                     Some(Some(Reading::Under)) => {}
                     Some(Some(Reading::Over { first })) => conversation.read(first),
                     // One that has failed here is not waited for any more.

@@ -329,7 +329,7 @@ impl Engine {
     fn carry_out(&mut self, now_ps: u64) -> Result<()> {
         while let Some(next) = self.conversation.next() {
             match next {
-                Next::Say { to, message, data } => self.control.send(to, message.as_bytes(), data)?,
+                Next::Say { to, message, data, .. } => self.control.send(to, message.as_bytes(), data)?,
                 Next::Do(Step::Multicast) => self.begin_to_send(now_ps),
                 Next::Do(Step::Read { from, pieces, at }) => self.fetch(from, &pieces, at)?,
                 Next::Do(Step::Release) => {

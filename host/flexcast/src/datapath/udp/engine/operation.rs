@@ -21,21 +21,23 @@ pub(super) enum Reading {
     },
 }
 
-/// Takes bytes that were read of a peer to their place; none if they were not asked for.
-pub(super) fn take_read(running: &mut Running, from: u32, tag: u32, offset: u64, bytes: &[u8]) -> Option<Reading> {
-    let (peer, read, last) = running.reads.front_mut()?;
-    let len = bytes.len() as u64;
-    if (*peer, read.tag, read.offset) != (from, tag, offset) || len == 0 || len > read.bytes {
-        return None;
+impl Running {
+    /// Takes bytes that were read of a peer; none if they were not asked for.
+    pub(super) fn take_read(&mut self, from: u32, tag: u32, offset: u64, bytes: &[u8]) -> Option<Reading> {
+        let (peer, read, last) = self.reads.front_mut()?;
+        let len = bytes.len() as u64;
+        if (*peer, read.tag, read.offset) != (from, tag, offset) || len == 0 || len > read.bytes {
+            return None;
+        }
+        let start = offset as usize;
+        self.receive.bytes_mut().get_mut(start..start + bytes.len())?.copy_from_slice(bytes);
+        read.offset += len;
+        read.bytes -= len;
+        if read.bytes > 0 {
+            return Some(Reading::Under);
+        }
+        let over = *last;
+        self.reads.pop_front();
+        Some(if over { Reading::Over { first: tag } } else { Reading::Under })
     }
-    let start = offset as usize;
-    running.receive.bytes_mut().get_mut(start..start + bytes.len())?.copy_from_slice(bytes);
-    read.offset += len;
-    read.bytes -= len;
-    if read.bytes > 0 {
-        return Some(Reading::Under);
-    }
-    let over = *last;
-    running.reads.pop_front();
-    Some(if over { Reading::Over { first: tag } } else { Reading::Under })
 }
