@@ -72,6 +72,38 @@ fn the_example_in_c_gathers_and_broadcasts() {
     }
 }
 
+/// The same program, whose processes receive and send themselves: no firmware is started.
+#[test]
+fn the_example_in_c_needs_no_dpa() {
+    if compiler().is_some() {
+        for bytes in ["0", "70000", "3000000"] {
+            four("c-verbs", allgather(true), &[("FLEXCAST_DATAPATH", "verbs"), ("EXAMPLE_BYTES", bytes)]);
+        }
+    }
+}
+
+/// Where no firmware can be read, the cards are used without their DPA: no threads of it are taken.
+#[test]
+fn without_firmware_the_processors_take_over() {
+    let Some(compiler) = compiler() else { return };
+    for datapath in ["verbs", "auto"] {
+        let folder = scratch(&format!("processors-{datapath}"));
+        let (program, example) = (compile(compiler, "ranks", &folder), allgather(true));
+        let (udp, tcp) = (free_udp_ports(4), free_tcp_port());
+        let start = |rank: u16| {
+            let mut command = with_card(example, rank, 4, udp);
+            command.arg(&program).args(["split", &rank.to_string(), "4", &format!("127.0.0.1:{tcp}"), "30000"]);
+            command.arg("no image").env("FLEXCAST_DATAPATH", datapath);
+            Rank::start(&mut command, &folder, &format!("rank-{rank}"))
+        };
+        let mut ranks: Vec<Rank> = (0..4).map(start).collect();
+        let ends: Vec<(bool, String)> = ranks.iter_mut().map(|rank| rank.end(BOUND)).collect();
+        for (success, text) in &ends {
+            assert!(*success && text.contains("threads: 0; ") && text.contains(" of 2: equal"), "{datapath}: {ends:?}");
+        }
+    }
+}
+
 /// Starts `tests/c/ranks.c` as the given ranks of four, with a card if `way` needs one, and gives what each said.
 fn ranks_in_c(name: &str, way: &str, ranks: &[u16], timeout_ms: u64) -> Option<Vec<String>> {
     let folder = scratch(name);

@@ -20,7 +20,7 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     let file = args.file.as_deref().map(read_source).transpose()?;
     let (params, asked) = args.spec.resolve(file.as_ref().map(|file| file.len() as u64))?;
     let machine = asked.config_of(params.cards())?;
-    let image = params.algorithm.is_communicator().then(|| read_image(&args.image)).transpose()?;
+    let image = params.needs_image().then(|| read_image(&args.image)).transpose()?;
     let cards = Emulated::new(machine)?;
     let capture = asked.capture.as_deref().map(|path| Capture::start(&cards, path)).transpose()?;
     let look = look::start(&args.look, ProviderName::Emu)?;

@@ -471,7 +471,7 @@ typedef enum {
 typedef struct flexcast_bootstrap flexcast_bootstrap;
 
 /**
- * A card with the firmware on its DPA, or a network interface: one per process. Made by flexcast_card_open().
+ * A card with or without the firmware on its DPA, or a network interface: one per process. Made by flexcast_card_open().
  */
 typedef struct flexcast_card flexcast_card;
 
@@ -515,9 +515,10 @@ typedef struct {
    */
   size_t firmware_bytes;
   /**
-   * What moves the data: "dpa", threads of the card's DPA; "udp", this process by IP multicast over a network interface, without an RDMA device;
-   * "auto", the DPA where card, libraries and firmware are there, else the interface. NULL: what FLEXCAST_DATAPATH says, or else the DPA if
-   * firmware, libraries or a device are given, and the interface if none of them is. Alike on all ranks.
+   * What moves the data: "dpa", threads of the card's DPA; "verbs", this process over an RDMA card, which needs no DPA and no firmware; "udp", this
+   * process by IP multicast over a network interface, without an RDMA device; "auto", the DPA where card, libraries and firmware are there, else
+   * an RDMA card, else the interface. NULL: what FLEXCAST_DATAPATH says, or else the DPA if firmware, libraries or a device are given, and the
+   * interface if none of them is. Alike on all ranks.
    */
   const char *datapath;
   /**
@@ -908,15 +909,16 @@ const char *flexcast_last_error(void);
 flexcast_status flexcast_card_options_default(flexcast_card_options *options, size_t size);
 
 /**
- * Opens a card and starts the firmware on its DPA, or opens a network interface (`datapath`). The card belongs to the calling thread, and so does everything made of it.
+ * Opens a card and starts the firmware on its DPA, or opens a card without, or a network interface (`datapath`). The card belongs to the calling thread, and so does everything made of it.
  */
 flexcast_status flexcast_card_open(const flexcast_card_options *options,
                                    flexcast_card **card);
 
 /**
- * What moves the data of a card's communicators: "dpa" or "udp". The text belongs to the library and lasts.
+ * What moves the data of a card's communicators: "dpa", "verbs" or "udp". The text belongs to the library and lasts.
  */
-flexcast_status flexcast_card_datapath(flexcast_card *card, const char **name);
+flexcast_status flexcast_card_datapath(flexcast_card *card,
+                                       const char **name);
 
 /**
  * Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators.

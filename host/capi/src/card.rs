@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use flexcast_rust::registration::{Limits, Range};
-use flexcast_rust::{Card, DatapathKind, Firmware, UdpOptions, UserMemory};
+use flexcast_rust::{Card, DatapathKind, Firmware, UdpOptions, UserMemory, VerbsOptions};
 use flexio::Provider;
 
 use crate::fault::{Fault, call, own};
@@ -15,7 +15,7 @@ use crate::handle;
 use crate::memory::{out, sized, text};
 use crate::status::flexcast_status::{self, *};
 
-/// A card with the firmware on its DPA, or a network interface: one per process. Made by flexcast_card_open().
+/// A card with or without the firmware on its DPA, or a network interface: one per process. Made by flexcast_card_open().
 pub struct flexcast_card {
     _opaque: [u8; 0],
 }
@@ -37,9 +37,10 @@ pub struct flexcast_card_options {
     pub firmware: *const c_void,
     /// Its bytes.
     pub firmware_bytes: usize,
-    /// What moves the data: "dpa", threads of the card's DPA; "udp", this process by IP multicast over a network interface, without an RDMA device;
-    /// "auto", the DPA where card, libraries and firmware are there, else the interface. NULL: what FLEXCAST_DATAPATH says, or else the DPA if
-    /// firmware, libraries or a device are given, and the interface if none of them is. Alike on all ranks.
+    /// What moves the data: "dpa", threads of the card's DPA; "verbs", this process over an RDMA card, which needs no DPA and no firmware; "udp", this
+    /// process by IP multicast over a network interface, without an RDMA device; "auto", the DPA where card, libraries and firmware are there, else
+    /// an RDMA card, else the interface. NULL: what FLEXCAST_DATAPATH says, or else the DPA if firmware, libraries or a device are given, and the
+    /// interface if none of them is. Alike on all ranks.
     pub datapath: *const c_char,
     /// Network interface of the datapath "udp", by name or address; NULL: what FLEXCAST_INTERFACE says, or else the first that can multicast.
     pub interface_name: *const c_char,
@@ -74,6 +75,7 @@ pub(crate) struct OpenCard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Datapath {
     Dpa,
+    Verbs,
     Udp,
     Auto,
 }
@@ -87,12 +89,13 @@ impl Datapath {
         };
         match name {
             "dpa" => Ok(Self::Dpa),
+            "verbs" => Ok(Self::Verbs),
             "udp" => Ok(Self::Udp),
             "auto" => Ok(Self::Auto),
             "" if names_a_card => Ok(Self::Dpa),
             "" => Ok(Self::Udp),
             other => {
-                let text = format!("{from} is {other:?}: must be dpa, udp or auto");
+                let text = format!("{from} is {other:?}: must be dpa, verbs, udp or auto");
                 Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text))
             }
         }
@@ -114,15 +117,11 @@ impl OpenCard {
         Self { memory, card, in_use: RefCell::default(), next: Cell::new(0) }
     }
 
-    fn new(provider: &Provider, device: Option<&str>, firmware: Firmware<'_>) -> Result<Self, Fault> {
-        let first = || provider.devices().map(|devices| devices.into_iter().next().map(|device| device.name));
-        let device = match device {
-            Some(device) => device.to_owned(),
-            None => first().map_err(flexcast_rust::Error::from)?.ok_or_else(|| {
-                Fault::new(FLEXCAST_ERROR_NO_DEVICE, "no RDMA device here: see whether a card and its driver are there")
-            })?,
-        };
-        Ok(Self::of(Card::open(provider, &device, firmware)?))
+    /// An RDMA card, without firmware on its DPA.
+    fn verbs(libraries: Option<&str>, device: Option<&str>) -> Result<Self, Fault> {
+        let provider = provider(libraries, Provider::rdma)?;
+        let device = name_of(&provider, device)?;
+        Ok(Self::of(Card::verbs(&provider, &device, &VerbsOptions::default())?))
     }
 
     pub(crate) fn card(&self) -> &Card {
@@ -176,6 +175,30 @@ impl OpenCard {
     }
 }
 
+/// The libraries in a folder, or those that `installed` finds.
+fn provider(libraries: Option<&str>, installed: fn() -> flexio::Result<Provider>) -> Result<Provider, Fault> {
+    let provider = match libraries {
+        Some(folder) => Provider::from_folder(Path::new(folder)),
+        None => installed(),
+    };
+    provider.map_err(|error| {
+        let mut fault = Fault::from(flexcast_rust::Error::from(error));
+        fault.text.push_str(" (`libraries` in flexcast_card_options names a folder of them)");
+        fault
+    })
+}
+
+/// The RDMA device that is named, or the first there is.
+fn name_of(provider: &Provider, device: Option<&str>) -> Result<String, Fault> {
+    if let Some(device) = device {
+        return Ok(device.to_owned());
+    }
+    let first = provider.devices().map(|devices| devices.into_iter().next().map(|device| device.name));
+    first.map_err(flexcast_rust::Error::from)?.ok_or_else(|| {
+        Fault::new(FLEXCAST_ERROR_NO_DEVICE, "no RDMA device here: see whether a card and its driver are there")
+    })
+}
+
 /// Opens a card whose DPA runs the firmware.
 fn open_dpa(
     libraries: Option<&str>,
@@ -195,16 +218,9 @@ fn open_dpa(
             (path, &*read)
         }
     };
-    let provider = match libraries {
-        Some(folder) => Provider::from_folder(Path::new(folder)),
-        None => Provider::system(),
-    };
-    let provider = provider.map_err(|error| {
-        let mut fault = Fault::from(flexcast_rust::Error::from(error));
-        fault.text.push_str(" (`libraries` in flexcast_card_options names a folder of them)");
-        fault
-    })?;
-    OpenCard::new(&provider, device, Firmware { name, elf })
+    let provider = provider(libraries, Provider::system)?;
+    let device = name_of(&provider, device)?;
+    Ok(OpenCard::of(Card::open(&provider, &device, Firmware { name, elf })?))
 }
 
 /// The defaults: installed DOCA, first device, no firmware. `size` is sizeof(flexcast_card_options).
@@ -220,7 +236,7 @@ pub unsafe extern "C" fn flexcast_card_options_default(
     })
 }
 
-/// Opens a card and starts the firmware on its DPA, or opens a network interface (`datapath`). The card belongs to the calling thread, and so does everything made of it.
+/// Opens a card and starts the firmware on its DPA, or opens a card without, or a network interface (`datapath`). The card belongs to the calling thread, and so does everything made of it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_card_open(
     options: *const flexcast_card_options,
@@ -257,21 +273,20 @@ pub unsafe extern "C" fn flexcast_card_open(
         let dpa = || open_dpa(libraries, device, (path, firmware));
         let opened = match datapath {
             Datapath::Dpa => dpa()?,
+            Datapath::Verbs => OpenCard::verbs(libraries, device)?,
             Datapath::Udp => OpenCard::udp(interface)?,
-            Datapath::Auto => match dpa() {
-                Ok(opened) => opened,
-                Err(fault) => {
-                    tracing::info!(reason = fault.text, "no DPA: the network interface carries the data");
-                    OpenCard::udp(interface)?
-                }
-            },
+            Datapath::Auto => dpa()
+                .inspect_err(|fault| tracing::info!(reason = fault.text, "no DPA with the firmware"))
+                .or_else(|_| OpenCard::verbs(libraries, device))
+                .inspect_err(|fault| tracing::info!(reason = fault.text, "no RDMA card"))
+                .or_else(|_| OpenCard::udp(interface))?,
         };
         place.put(handle::insert(Rc::new(opened))?);
         Ok(())
     })
 }
 
-/// What moves the data of a card's communicators: "dpa" or "udp". The text belongs to the library and lasts.
+/// What moves the data of a card's communicators: "dpa", "verbs" or "udp". The text belongs to the library and lasts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_card_datapath(card: *mut flexcast_card, name: *mut *const c_char) -> flexcast_status {
     call(|| {
@@ -280,6 +295,7 @@ pub unsafe extern "C" fn flexcast_card_datapath(card: *mut flexcast_card, name: 
         let open = handle::get::<OpenCard>(card)?;
         place.put(match open.card.datapath() {
             DatapathKind::Dpa => c"dpa".as_ptr(),
+            DatapathKind::Verbs => c"verbs".as_ptr(),
             DatapathKind::Udp => c"udp".as_ptr(),
             _ => c"other".as_ptr(),
         });
@@ -351,6 +367,7 @@ mod tests {
         assert_eq!(choose(None, None, false), Ok(Datapath::Udp));
         assert_eq!(choose(None, Some("udp"), true), Ok(Datapath::Udp));
         assert_eq!(choose(Some("dpa"), Some("udp"), false), Ok(Datapath::Dpa));
+        assert_eq!(choose(None, Some("verbs"), true), Ok(Datapath::Verbs));
         assert_eq!(choose(Some("auto"), None, false), Ok(Datapath::Auto));
         assert!(choose(Some("tcp"), None, false).unwrap_err().contains("datapath is \"tcp\""));
         assert!(choose(None, Some("x"), false).unwrap_err().contains("FLEXCAST_DATAPATH is \"x\""));

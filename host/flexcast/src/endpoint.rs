@@ -1,14 +1,17 @@
 //! Endpoints that ranks exchange before they are connected.
 
-use flexcast_abi::{ABI_HASH, Fnv};
-use flexio::{Gid, Mac, RemoteQp};
+use std::net::Ipv4Addr;
 
+use flexcast_abi::{ABI_HASH, Fnv};
+use flexio::{Device, Gid, Mac, MulticastGroup, RemoteQp};
+
+use crate::api::card::DatapathKind;
 use crate::api::config::Config;
 use crate::error::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// One rank, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +39,41 @@ pub(crate) struct Endpoint {
     pub(crate) direct: Vec<u8>,
     /// Address and key of the memory that peers write eager data to; zeros where it rides on the messages.
     pub(crate) rows: (u64, u32),
+    /// What its host receives itself; zeros where its DPA receives.
+    pub(crate) receiver: Receiver,
+}
+
+/// A host that receives datagrams itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Receiver {
+    /// The queue pair that takes acknowledgements.
+    pub(crate) qpn: u32,
+    /// Datagrams that wait for it without loss.
+    pub(crate) slots: u32,
+}
+
+/// Mixes the number of a communicator. Groups of different communicators may coincide; their queue keys do not, and the card checks them.
+const fn mixed(communicator: u64) -> u64 {
+    communicator.wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+/// Queue key of a communicator's datagrams.
+pub(crate) const fn q_key(communicator: u64) -> u32 {
+    (mixed(communicator) >> 33) as u32
+}
+
+/// The multicast group of a subgroup.
+pub(crate) fn group(communicator: u64, subgroup: u32) -> Result<MulticastGroup> {
+    let [a, b, c, _] = ((mixed(communicator) >> 32) as u32 ^ communicator as u32).to_be_bytes();
+    Ok(MulticastGroup::ipv4(Ipv4Addr::new(239, a ^ c, b, subgroup as u8))?)
+}
+
+/// What a rank would call a communicator: `serial` differs among those of its card.
+pub(crate) fn proposal(serial: u32, rank: u32, device: &Device) -> u64 {
+    let (Mac(mac), Gid(gid)) = (device.info().mac, device.port().gid);
+    // Where the kernel tells no Ethernet address.
+    let [high, low] = if mac == [0; 6] { [gid[14], gid[15]] } else { [mac[4], mac[5]] };
+    u64::from(serial) << 32 | u64::from(rank) << 16 | u64::from(high) << 8 | u64::from(low)
 }
 
 /// How fast a rank is. Need not be alike: every rank computes with the lowest of all.
@@ -92,7 +130,8 @@ pub(crate) struct Capabilities {
     fields: [u64; CAPABILITIES.len()],
 }
 
-const CAPABILITIES: [&str; 11] = [
+const CAPABILITIES: [&str; 12] = [
+    "datapath number",
     "chunk_bytes",
     "subgroups",
     "psn_bits",
@@ -107,7 +146,7 @@ const CAPABILITIES: [&str; 11] = [
 ];
 
 impl Capabilities {
-    pub(crate) fn new(config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
+    pub(crate) fn new(datapath: DatapathKind, config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
         let Config {
             chunk_bytes,
             subgroups,
@@ -121,6 +160,7 @@ impl Capabilities {
         } = *config;
         Self {
             fields: [
+                datapath as u64,
                 chunk_bytes.into(),
                 subgroups.into(),
                 psn_bits.into(),
@@ -223,6 +263,8 @@ impl Endpoint {
         }
         put(&self.speed.link_gbit_per_s.to_le_bytes());
         put(&self.speed.receive_threads.to_le_bytes());
+        put(&self.receiver.qpn.to_le_bytes());
+        put(&self.receiver.slots.to_le_bytes());
         put(&(self.direct.len() as u32).to_le_bytes());
         put(&self.direct);
         bytes
@@ -293,6 +335,7 @@ impl Endpoint {
             ends.push(Ends { peer: next()?, asking: next()?, answering: next()? });
         }
         let speed = Speed { link_gbit_per_s: word(take(8)?), receive_threads: word(take(4)?) as u32 };
+        let receiver = Receiver { qpn: word(take(4)?) as u32, slots: word(take(4)?) as u32 };
         let direct_bytes = word(take(4)?) as usize;
         let direct = take(direct_bytes)?.to_vec();
         let capabilities = Capabilities { fields };
@@ -311,6 +354,7 @@ impl Endpoint {
             speed,
             direct,
             rows,
+            receiver,
         })
     }
 
@@ -359,7 +403,7 @@ mod tests {
             gid: Gid([rank as u8; 16]),
             mac: Mac([rank as u8; 6]),
             communicator: 7,
-            capabilities: Capabilities::new(&Config::default(), 14, 4096),
+            capabilities: Capabilities::new(DatapathKind::Dpa, &Config::default(), 14, 4096),
             queue_pairs: vec![(1, 0x100), (2, 0x101)],
             ends: vec![Ends { peer: 1, asking: 0x106, answering: 0x107 }],
             streams: vec![StreamEnds { peer: 1, subgroup: 0, receiver: 0x104, sender: 0x105 }],
@@ -368,6 +412,7 @@ mod tests {
             speed: Speed { link_gbit_per_s: 200 + u64::from(rank), receive_threads: 4 - rank },
             direct: vec![7; rank as usize],
             rows: (0x2000, 0x78),
+            receiver: Receiver { qpn: 0x108 + rank, slots: 64 },
         }
     }
 
@@ -431,13 +476,18 @@ mod tests {
         let text = with(&|told| told[2][12] ^= 1);
         assert!(text.contains("rank 2 was built with another ABI"), "{text}");
         let other = Endpoint {
-            capabilities: Capabilities::new(&Config { chunk_bytes: 1024, ..Config::default() }, 14, 4096),
+            capabilities: Capabilities::new(
+                DatapathKind::Dpa,
+                &Config { chunk_bytes: 1024, ..Config::default() },
+                14,
+                4096,
+            ),
             ..endpoint(1)
         };
         let text = with(&|told| told[1] = other.to_bytes());
         assert!(text.contains("rank 1 has chunk_bytes 1024, this rank 4096"), "{text}");
         let mapped = Config { chain_mapping: ChainMapping::PerRack(vec![0, 1, 1]), ..Config::default() };
-        let other = Endpoint { capabilities: Capabilities::new(&mapped, 14, 4096), ..endpoint(1) };
+        let other = Endpoint { capabilities: Capabilities::new(DatapathKind::Dpa, &mapped, 14, 4096), ..endpoint(1) };
         let text = with(&|told| told[1] = other.to_bytes());
         assert!(text.contains("rank 1 has the chain mapping with digest") && text.contains("this rank 0"), "{text}");
         let text = with(&|told| told.truncate(2));

@@ -9,7 +9,7 @@ use flexcast_image::{EntryKind, Image, ImageError};
 use flexio_sys as sys;
 
 use crate::error::{Error, Result};
-use crate::provider::Provider;
+use crate::provider::{Library, Provider};
 use crate::raw::Raw;
 
 /// Bytes of an RPC's argument buffer: one 64-bit value.
@@ -30,6 +30,7 @@ pub struct Application(Arc<Registered>);
 
 struct Registered {
     provider: Provider,
+    api: sys::FlexioApi,
     raw: Raw<sys::flexio_app>,
     name: String,
     image: Image,
@@ -47,13 +48,15 @@ impl Application {
     /// Parses and checks an image before the library sees it, then registers it and every entry in it.
     ///
     /// # Errors
-    /// [`Error::Image`] with the reason (not an ELF, wrong machine, ABI of another version, …), [`Error::FlexIo`].
+    /// [`Error::Image`] with the reason (not an ELF, wrong machine, ABI of another version, …), [`Error::FlexIo`], [`Error::NotInstalled`] by a provider
+    /// of verbs alone.
     pub fn load(provider: &Provider, name: &str, elf: &[u8], abi: Option<AbiExpectation>) -> Result<Self> {
         let bad = |source| Error::Image { image: name.to_owned(), source };
         let image = Image::parse(elf).map_err(bad)?;
         if let Some(abi) = abi {
             image.expect_abi(abi.version, abi.hash).map_err(bad)?;
         }
+        let api = provider.flexio_api()?;
         let c_name = c_string("name of an application", name)?;
         // The library may want the ELF aligned as one; copies are cheap, images are small.
         let mut bytes = elf.to_vec();
@@ -66,7 +69,7 @@ impl Application {
         };
         let mut raw = std::ptr::null_mut();
         // SAFETY: name, ELF and signature name live through the call, which copies them; `raw` is writable.
-        let status = unsafe { (provider.flexio().flexio_app_create)(&raw const attr, &raw mut raw) };
+        let status = unsafe { (provider.flexio(&api).flexio_app_create)(&raw const attr, &raw mut raw) };
         provider.flexio_ok("flexio_app_create", status, || format!("{name}, {} bytes", elf.len()))?;
         let raw = NonNull::new(raw).ok_or_else(|| Error::FlexIo {
             call: "flexio_app_create",
@@ -75,6 +78,7 @@ impl Application {
         })?;
         let mut this = Registered {
             provider: provider.clone(),
+            api,
             raw: Raw::new(raw),
             name: name.to_owned(),
             image,
@@ -83,6 +87,11 @@ impl Application {
         };
         this.register_entries()?;
         Ok(Self(Arc::new(this)))
+    }
+
+    /// The library's functions, for one call.
+    pub(crate) fn api(&self) -> Library<'_, sys::FlexioApi> {
+        self.0.provider.flexio(&self.0.api)
     }
 
     /// The provider.
@@ -135,7 +144,7 @@ impl Registered {
                 // SAFETY: the application is live; the names live through the call; the pack function fills exactly
                 // ARGUMENT_BYTES.
                 let status = unsafe {
-                    (self.provider.flexio().flexio_func_pup_register)(
+                    (self.provider.flexio(&self.api).flexio_func_pup_register)(
                         self.raw.as_ptr(),
                         c_name.as_ptr(),
                         unpack.as_ptr(),
@@ -150,7 +159,7 @@ impl Registered {
                 let mut stub: sys::flexio_func_t = None;
                 // SAFETY: the application is live, the name lives through the call, `stub` is writable.
                 let status = unsafe {
-                    (self.provider.flexio().flexio_func_register)(
+                    (self.provider.flexio(&self.api).flexio_func_register)(
                         self.raw.as_ptr(),
                         c_name.as_ptr(),
                         (&raw mut stub).cast(),
@@ -167,7 +176,7 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         // SAFETY: created in `load`; processes that use it hold a count of this object, so none does.
-        let status = unsafe { (self.provider.flexio().flexio_app_destroy)(self.raw.as_ptr()) };
+        let status = unsafe { (self.provider.flexio(&self.api).flexio_app_destroy)(self.raw.as_ptr()) };
         if status != sys::FLEXIO_STATUS_SUCCESS {
             tracing::warn!(status, name = self.name, "application could not be destroyed");
         }

@@ -114,7 +114,8 @@ struct OpenDevice {
 }
 
 impl Device {
-    pub(crate) fn open(provider: &Provider, info: DeviceInfo) -> Result<Self> {
+    /// `commands`: the process may give the card commands (DevX), which objects in DPA memory need, and cards of other makers do not know.
+    pub(crate) fn open(provider: &Provider, info: DeviceInfo, commands: bool) -> Result<Self> {
         let verbs = provider.verbs();
         let mut count = 0;
         // SAFETY: the out-parameter is writable.
@@ -131,7 +132,13 @@ impl Device {
             if name.to_bytes() == info.name.as_bytes() {
                 let mut attr = sys::mlx5dv_context_attr { flags: sys::MLX5DV_CONTEXT_FLAGS_DEVX, ..Default::default() };
                 // SAFETY: `entry` is live and `attr` writable; an open context outlives the list.
-                context = Some(unsafe { (verbs.mlx5dv_open_device)(entry, &raw mut attr) });
+                context = Some(unsafe {
+                    if commands {
+                        (verbs.mlx5dv_open_device)(entry, &raw mut attr)
+                    } else {
+                        (verbs.ibv_open_device)(entry)
+                    }
+                });
                 break;
             }
         }
@@ -242,7 +249,6 @@ pub struct ProtectionDomain(Arc<Domain>);
 struct Domain {
     device: Device,
     raw: Raw<sys::ibv_pd>,
-    number: u32,
 }
 
 impl ProtectionDomain {
@@ -255,16 +261,7 @@ impl ProtectionDomain {
         // SAFETY: the context is open.
         let raw = unsafe { (verbs.ibv_alloc_pd)(device.context()) };
         let raw = non_null("ibv_alloc_pd", raw, String::new)?;
-        let mut this = Domain { device: device.clone(), raw, number: 0 };
-        let mut out = sys::mlx5dv_pd::default();
-        let mut object = sys::mlx5dv_obj::default();
-        object.pd.in_ = raw.as_ptr();
-        object.pd.out = &raw mut out;
-        // SAFETY: `in` is the live domain and `out` is writable, the pair that the type flag announces.
-        let errno = unsafe { (verbs.mlx5dv_init_obj)(&raw mut object, u64::from(sys::MLX5DV_OBJ_PD)) };
-        verbs_ok("mlx5dv_init_obj", errno, || "number of a protection domain".to_owned())?;
-        this.number = out.pdn;
-        Ok(Self(Arc::new(this)))
+        Ok(Self(Arc::new(Domain { device: device.clone(), raw })))
     }
 
     /// The card.
@@ -274,9 +271,19 @@ impl ProtectionDomain {
     }
 
     /// Its number in the card's commands.
-    #[must_use]
-    pub fn number(&self) -> u32 {
-        self.0.number
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]: a card of another maker.
+    pub fn number(&self) -> Result<u32> {
+        let mut out = sys::mlx5dv_pd::default();
+        let mut object = sys::mlx5dv_obj::default();
+        object.pd.in_ = self.raw();
+        object.pd.out = &raw mut out;
+        let verbs = self.device().provider().verbs();
+        // SAFETY: `in` is the live domain and `out` is writable, the pair that the type flag announces.
+        let errno = unsafe { (verbs.mlx5dv_init_obj)(&raw mut object, u64::from(sys::MLX5DV_OBJ_PD)) };
+        verbs_ok("mlx5dv_init_obj", errno, || "number of a protection domain".to_owned())?;
+        Ok(out.pdn)
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_pd {

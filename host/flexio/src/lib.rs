@@ -1,7 +1,7 @@
 //! Safe, typed objects over FlexIO, verbs and DOCA: open a card, load a device image, give its threads queues, memory keys
 //! and windows, and talk to it.
 //!
-//! Everything goes through one [`Provider`]: three tables of C functions and a way to wait. Installed vendor libraries
+//! Everything goes through one [`Provider`]: tables of C functions and a way to wait. Installed vendor libraries
 //! ([`Provider::system`]) and the emulator fill the same tables, so there is one code path.
 //!
 //! # Ownership
@@ -62,6 +62,7 @@ mod process;
 mod provider;
 mod queue_pair;
 mod raw;
+mod sysfs;
 mod ud_address;
 mod verbs;
 mod wait;
@@ -83,7 +84,7 @@ pub use memory::{Access, MemoryRegion, SharedRegion};
 pub use msg_stream::{MsgLevel, MsgStream};
 pub use multicast::{MulticastGroup, MulticastMembership};
 pub use path::{AddressHandle, Path, Retry};
-pub use posting::{InlineRequest, LocalSlice, SendKind, SendRequest};
+pub use posting::{InlineRequest, LocalSlice, RECEIVES_AT_ONCE, SendKind, SendRequest};
 pub use process::{HeapInfo, Process};
 pub use provider::Provider;
 pub use queue_pair::{QueueDepths, QueuePair, Transport};

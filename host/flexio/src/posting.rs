@@ -1,5 +1,6 @@
 //! Work requests of the host: what they say, and how they are posted.
 
+use std::borrow::Borrow;
 use std::sync::PoisonError;
 
 use verbs_sys as sys;
@@ -100,6 +101,9 @@ pub struct InlineRequest<'a> {
     pub signaled: bool,
 }
 
+/// Receives that [`QueuePair::post_receives`] gives to the card at once.
+pub const RECEIVES_AT_ONCE: usize = 32;
+
 /// Requests in C's form. Kept from call to call, so that posting allocates nothing once it has grown.
 #[derive(Default)]
 pub(crate) struct Scratch {
@@ -158,13 +162,14 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`Error::Verbs`] says how many of them were posted; [`Error::OutOfRange`] for a read with an immediate.
-    pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
-        let scratch = &mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn post_sends<'r>(&self, requests: impl IntoIterator<Item: Borrow<SendRequest<'r>>>) -> Result<()> {
+        // Taken, as the iterator is the caller's, who may post meanwhile.
+        let mut scratch = std::mem::take(&mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner));
         scratch.clear();
-        for request in requests {
-            scratch.push(request, 0)?;
-        }
-        self.post(scratch)
+        let pushed = requests.into_iter().try_for_each(|request| scratch.push(request.borrow(), 0));
+        let posted = pushed.and_then(|()| self.post(&mut scratch));
+        *self.scratch.lock().unwrap_or_else(PoisonError::into_inner) = scratch;
+        posted
     }
 
     /// Posts requests that carry their bytes, in order with one doorbell. Allocates nothing, as [`QueuePair::post_sends`]. A single short
@@ -226,15 +231,41 @@ impl QueuePair {
     /// # Errors
     /// [`Error::Verbs`].
     pub fn post_receive(&self, id: u64, into: LocalSlice) -> Result<()> {
-        let mut scatter = sys::ibv_sge { addr: into.addr.get(), length: into.len, lkey: into.lkey };
-        let mut request =
-            sys::ibv_recv_wr { wr_id: id, next: std::ptr::null_mut(), sg_list: &raw mut scatter, num_sge: 1 };
-        let mut bad = std::ptr::null_mut();
-        let call = self.device().provider().verbs();
-        // SAFETY: the queue pair is live; the request and its scatter entry are copied by the call.
-        let errno = unsafe { sys::inline::post_recv(self.raw(), &raw mut request, &raw mut bad) };
-        drop(call);
-        verbs_ok("ibv_post_recv", errno, || format!("queue pair {:#x}", self.qpn()))
+        self.post_receives([(id, into)])
+    }
+
+    /// Posts receives in order, with one update of the doorbell record for each [`RECEIVES_AT_ONCE`] of them: the id that comes back in the
+    /// completion, and where the message is to go. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]; those before the one that was refused are posted.
+    pub fn post_receives(&self, receives: impl IntoIterator<Item = (u64, LocalSlice)>) -> Result<()> {
+        let mut receives = receives.into_iter();
+        let mut scatters = [sys::ibv_sge::default(); RECEIVES_AT_ONCE];
+        let mut requests = [sys::ibv_recv_wr::default(); RECEIVES_AT_ONCE];
+        loop {
+            let mut count = 0;
+            for (id, into) in receives.by_ref().take(RECEIVES_AT_ONCE) {
+                scatters[count] = sys::ibv_sge { addr: into.addr.get(), length: into.len, lkey: into.lkey };
+                requests[count] = sys::ibv_recv_wr { wr_id: id, num_sge: 1, ..Default::default() };
+                count += 1;
+            }
+            let mut next = std::ptr::null_mut();
+            for (request, scatter) in requests[..count].iter_mut().zip(&mut scatters).rev() {
+                request.sg_list = scatter;
+                request.next = next;
+                next = request;
+            }
+            if next.is_null() {
+                return Ok(());
+            }
+            let mut bad = std::ptr::null_mut();
+            let call = self.device().provider().verbs();
+            // SAFETY: the queue pair is live; `next` begins a chain of initialised requests, which the call copies with their scatter entries.
+            let errno = unsafe { sys::inline::post_recv(self.raw(), next, &raw mut bad) };
+            drop(call);
+            verbs_ok("ibv_post_recv", errno, || format!("{count} receives on queue pair {:#x}", self.qpn()))?;
+        }
     }
 }
 

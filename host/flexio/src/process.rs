@@ -57,7 +57,7 @@ impl Process {
         let mut raw = std::ptr::null_mut();
         // SAFETY: context, application and domain are live and outlive the process, which holds a count of each.
         let status = unsafe {
-            (provider.flexio().flexio_process_create)(
+            (application.api().flexio_process_create)(
                 device.context().cast(),
                 application.raw(),
                 &raw const attr,
@@ -91,7 +91,7 @@ impl Process {
 
     /// The library's functions, for one call.
     pub(crate) fn api(&self) -> Library<'_, sys::FlexioApi> {
-        self.device().provider().flexio()
+        self.application().api()
     }
 
     /// Whether both are one process.
@@ -254,7 +254,7 @@ impl Process {
 impl Drop for Running {
     fn drop(&mut self) {
         // SAFETY: created in `new`; everything in it holds a count of this object, so nothing is left.
-        let status = unsafe { (self.pd.device().provider().flexio().flexio_process_destroy)(self.raw.as_ptr()) };
+        let status = unsafe { (self.application.api().flexio_process_destroy)(self.raw.as_ptr()) };
         warn_unless_destroyed("process", status);
     }
 }

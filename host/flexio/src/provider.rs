@@ -12,18 +12,20 @@ use verbs_sys::VerbsApi;
 
 use crate::device::{Device, DeviceInfo, Mac};
 use crate::error::{Error, Result};
+use crate::sysfs;
 use crate::wait::{Bound, CardKind, EmulatorClock, Relax, SpinLoop, wait};
 
-/// Three function tables and a way to wait: all that differs between a card and the emulator.
+/// Function tables and a way to wait: all that differs between a card and the emulator. Three tables, or that of verbs alone ([`Provider::rdma`]).
 ///
 /// A clone is the same provider. Whatever is made through it keeps it.
 #[derive(Clone)]
 pub struct Provider(Arc<Tables>);
 
 struct Tables {
-    flexio: FlexioApi,
+    /// None where only verbs are installed.
+    flexio: Option<FlexioApi>,
     verbs: VerbsApi,
-    doca: DocaApi,
+    doca: Option<DocaApi>,
     relax: Box<dyn Relax>,
     /// Held during calls of FlexIO and DOCA; `None` for installed libraries, which a process loads once, whatever its providers.
     own_lock: Option<Mutex<()>>,
@@ -83,11 +85,13 @@ impl Provider {
     /// other two by any thread, one at a time; always between [`Relax::enter`] and [`Relax::leave`].
     #[must_use]
     pub unsafe fn from_tables(flexio: FlexioApi, verbs: VerbsApi, doca: DocaApi, relax: Box<dyn Relax>) -> Self {
+        let (flexio, doca) = (Some(flexio), Some(doca));
         Self(Arc::new(Tables { flexio, verbs, doca, relax, own_lock: Some(Mutex::new(())) }))
     }
 
     /// A provider over tables that the loaders filled.
     fn installed(flexio: FlexioApi, verbs: VerbsApi, doca: DocaApi, relax: Box<dyn Relax>) -> Self {
+        let (flexio, doca) = (Some(flexio), Some(doca));
         Self(Arc::new(Tables { flexio, verbs, doca, relax, own_lock: None }))
     }
 
@@ -107,14 +111,22 @@ impl Provider {
         self.library(&self.0.verbs, None)
     }
 
-    /// The FlexIO functions, for one call. None of the arguments may need a FlexIO call of its own.
-    pub(crate) fn flexio(&self) -> Library<'_, FlexioApi> {
-        self.library(&self.0.flexio, self.lock())
+    /// The FlexIO functions, if there are any: what an application keeps.
+    pub(crate) fn flexio_api(&self) -> Result<FlexioApi> {
+        self.0.flexio.ok_or_else(|| Error::NotInstalled {
+            looked_for: "libflexio.so".to_owned(),
+            source: "the provider has verbs alone, by which no firmware is started".into(),
+        })
+    }
+
+    /// The FlexIO functions that an application keeps, for one call. None of the arguments may need a FlexIO call of its own.
+    pub(crate) fn flexio<'p>(&'p self, api: &'p FlexioApi) -> Library<'p, FlexioApi> {
+        self.library(api, self.lock())
     }
 
     /// The DOCA functions, for one call.
-    fn doca(&self) -> Library<'_, DocaApi> {
-        self.library(&self.0.doca, self.lock())
+    fn doca<'p>(&'p self, api: &'p DocaApi) -> Library<'p, DocaApi> {
+        self.library(api, self.lock())
     }
 
     /// Whether both are one provider.
@@ -136,6 +148,21 @@ impl Provider {
         let doca = doca_sys::load().map_err(|e| missing("libdoca_common.so", e.into()))?;
         // The loaders take every symbol by its C name from the installed libraries, which are one DOCA release.
         Ok(Self::installed(flexio, verbs, doca, clock(emulator)))
+    }
+
+    /// The libraries of an installed DOCA, or where it is not installed, rdma-core's: enough for cards without firmware on their DPA.
+    ///
+    /// # Errors
+    /// [`Error::NotInstalled`] names what was looked for.
+    pub fn rdma() -> Result<Self> {
+        Self::system().or_else(|_| {
+            let verbs = verbs_sys::load().map_err(|error| Error::NotInstalled {
+                looked_for: "libibverbs.so.1 and libmlx5.so.1".to_owned(),
+                source: error.into(),
+            })?;
+            let relax = Box::<SpinLoop>::default();
+            Ok(Self(Arc::new(Tables { flexio: None, verbs, doca: None, relax, own_lock: None })))
+        })
     }
 
     /// The same libraries in one folder, wherever the dynamic loader looks: those that `cargo xtask build-emu-libs` makes, for instance.
@@ -180,29 +207,30 @@ impl Provider {
         wait(self.relax(), bound, what, condition)
     }
 
-    /// The cards, in the order DOCA lists them. Entries without an RDMA device are left out.
+    /// The cards, in the order DOCA lists them; without DOCA, in that of libibverbs. Entries without an RDMA device are left out.
     ///
     /// # Errors
-    /// [`Error::Doca`] when the list cannot be made.
+    /// [`Error::Doca`] or [`Error::Verbs`] when the list cannot be made.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>> {
+        let Some(api) = &self.0.doca else { return sysfs::devices(self) };
         let mut list = std::ptr::null_mut();
         let mut count = 0;
         // SAFETY: both out-parameters are writable.
-        let status = unsafe { (self.doca().doca_devinfo_create_list)(&raw mut list, &raw mut count) };
-        self.doca_ok("doca_devinfo_create_list", status)?;
+        let status = unsafe { (self.doca(api).doca_devinfo_create_list)(&raw mut list, &raw mut count) };
+        self.doca_ok(api, "doca_devinfo_create_list", status)?;
         let mut found = Vec::new();
         for index in 0..count as usize {
             // SAFETY: the list has `count` entries, each valid until the list is destroyed.
             let info = unsafe { *list.add(index) };
-            found.extend(self.describe(info));
+            found.extend(self.describe(api, info));
         }
         // SAFETY: `list` came from the call above and is not used again.
-        let status = unsafe { (self.doca().doca_devinfo_destroy_list)(list) };
-        self.doca_ok("doca_devinfo_destroy_list", status)?;
+        let status = unsafe { (self.doca(api).doca_devinfo_destroy_list)(list) };
+        self.doca_ok(api, "doca_devinfo_destroy_list", status)?;
         Ok(found)
     }
 
-    fn describe(&self, info: *mut doca_sys::doca_devinfo) -> Option<DeviceInfo> {
+    fn describe(&self, api: &DocaApi, info: *mut doca_sys::doca_devinfo) -> Option<DeviceInfo> {
         let mut text = [0 as std::ffi::c_char; 256];
         let mut read = |call: &dyn Fn(*mut std::ffi::c_char) -> doca_sys::doca_error_t| {
             text.fill(0);
@@ -215,15 +243,15 @@ impl Provider {
         };
         // SAFETY: `info` is a live entry; each buffer has the size that is passed or that the header fixes (13 bytes for
         // the PCI address).
-        let name = read(&|p| unsafe { (self.doca().doca_devinfo_get_ibdev_name)(info, p, 64) })?;
+        let name = read(&|p| unsafe { (self.doca(api).doca_devinfo_get_ibdev_name)(info, p, 64) })?;
         // SAFETY: as above.
-        let pci = read(&|p| unsafe { (self.doca().doca_devinfo_get_pci_addr_str)(info, p) }).unwrap_or_default();
+        let pci = read(&|p| unsafe { (self.doca(api).doca_devinfo_get_pci_addr_str)(info, p) }).unwrap_or_default();
         // SAFETY: as above.
         let interface =
-            read(&|p| unsafe { (self.doca().doca_devinfo_get_iface_name)(info, p, 256) }).unwrap_or_default();
+            read(&|p| unsafe { (self.doca(api).doca_devinfo_get_iface_name)(info, p, 256) }).unwrap_or_default();
         let mut mac = [0; 6];
         // SAFETY: as above; the buffer has the 6 bytes passed.
-        let status = unsafe { (self.doca().doca_devinfo_get_mac_addr)(info, mac.as_mut_ptr(), 6) };
+        let status = unsafe { (self.doca(api).doca_devinfo_get_mac_addr)(info, mac.as_mut_ptr(), 6) };
         if status != doca_sys::DOCA_SUCCESS {
             mac = [0; 6];
         }
@@ -235,6 +263,18 @@ impl Provider {
     /// # Errors
     /// [`Error::UnknownDevice`] lists the names there are; [`Error::OpenDevice`].
     pub fn open(&self, name: &str) -> Result<Device> {
+        Device::open(self, self.find(name)?, true)
+    }
+
+    /// [`Provider::open`] for verbs alone: the card need not be of a kind whose DPA runs firmware, nor let this process give it commands.
+    ///
+    /// # Errors
+    /// As [`Provider::open`].
+    pub fn open_plain(&self, name: &str) -> Result<Device> {
+        Device::open(self, self.find(name)?, false)
+    }
+
+    fn find(&self, name: &str) -> Result<DeviceInfo> {
         let devices = self.devices()?;
         let Some(info) = devices.iter().find(|device| device.name == name) else {
             return Err(Error::UnknownDevice {
@@ -242,15 +282,15 @@ impl Provider {
                 present: devices.into_iter().map(|device| device.name).collect(),
             });
         };
-        Device::open(self, info.clone())
+        Ok(info.clone())
     }
 
-    fn doca_ok(&self, call: &'static str, status: doca_sys::doca_error_t) -> Result<()> {
+    fn doca_ok(&self, api: &DocaApi, call: &'static str, status: doca_sys::doca_error_t) -> Result<()> {
         if status == doca_sys::DOCA_SUCCESS {
             return Ok(());
         }
         // SAFETY: any value is accepted; the result is a static string or null.
-        let text = unsafe { (self.doca().doca_error_get_descr)(status) };
+        let text = unsafe { (self.doca(api).doca_error_get_descr)(status) };
         let reason = if text.is_null() {
             format!("error {status}")
         } else {

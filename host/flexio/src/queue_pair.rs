@@ -1,5 +1,6 @@
 //! Queue pairs of the host.
 
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use verbs_sys as sys;
@@ -56,6 +57,16 @@ impl Inner {
     }
 }
 
+/// `IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`.
+const BLOCK_SELF_MULTICAST_LOOPBACK: u32 = 1 << 1;
+
+fn same_card(pd: &ProtectionDomain, queues: [&CompletionQueue; 2]) -> Result<()> {
+    if queues.iter().any(|cq| cq.device().context() != pd.device().context()) {
+        return Err(Error::Foreign { what: "completion queue", parent: "device" });
+    }
+    Ok(())
+}
+
 impl QueuePair {
     /// Creates a queue pair in state RESET.
     ///
@@ -84,11 +95,7 @@ impl QueuePair {
         depths: QueueDepths,
         max_inline_bytes: u32,
     ) -> Result<Self> {
-        for cq in [send_cq, receive_cq] {
-            if cq.device().context() != pd.device().context() {
-                return Err(Error::Foreign { what: "completion queue", parent: "device" });
-            }
-        }
+        same_card(pd, [send_cq, receive_cq])?;
         let mut attr = sys::ibv_qp_init_attr {
             send_cq: send_cq.raw(),
             recv_cq: receive_cq.raw(),
@@ -109,10 +116,50 @@ impl QueuePair {
         // SAFETY: domain and completion queues are live and outlive the queue pair, which holds a count of each.
         let raw = unsafe { (pd.device().provider().verbs().ibv_create_qp)(pd.raw(), &raw mut attr) };
         let raw = non_null("ibv_create_qp", raw, || format!("{transport:?}, {depths:?}"))?;
+        Ok(Self::of(pd, raw, transport, [send_cq, receive_cq]))
+    }
+
+    /// [`QueuePair::new`] for datagrams to groups that do not come back to members on its own card. Where card or library cannot keep them from it,
+    /// they do.
+    ///
+    /// # Errors
+    /// As [`QueuePair::new`].
+    pub fn without_echo(pd: &ProtectionDomain, cq: &CompletionQueue, depths: QueueDepths) -> Result<Self> {
+        same_card(pd, [cq, cq])?;
+        let mut attr = sys::ibv_qp_init_attr_ex {
+            send_cq: cq.raw(),
+            recv_cq: cq.raw(),
+            cap: sys::ibv_qp_cap {
+                max_send_wr: depths.send,
+                max_recv_wr: depths.receive,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: sys::IBV_QPT_UD,
+            comp_mask: sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_CREATE_FLAGS,
+            pd: pd.raw(),
+            create_flags: BLOCK_SELF_MULTICAST_LOOPBACK,
+            ..Default::default()
+        };
+        let call = pd.device().provider().verbs();
+        // SAFETY: context, domain and completion queue are live and outlive the queue pair, which holds a count of each.
+        let raw = unsafe { sys::inline::create_qp_ex(pd.device().context(), &raw mut attr) };
+        drop(call);
+        match raw.and_then(NonNull::new) {
+            Some(raw) => Ok(Self::of(pd, Raw::new(raw), Transport::Ud, [cq, cq])),
+            None => {
+                tracing::debug!("the card sends datagrams to groups to its own members, too");
+                Self::new(pd, Transport::Ud, cq, cq, depths)
+            }
+        }
+    }
+
+    fn of(pd: &ProtectionDomain, raw: Raw<sys::ibv_qp>, transport: Transport, queues: [&CompletionQueue; 2]) -> Self {
         // SAFETY: the queue pair is live; the number never changes.
         let number = unsafe { (*raw.as_ptr()).qp_num };
-        let inner = Inner { pd: pd.clone(), raw, number, _queues: [send_cq.clone(), receive_cq.clone()] };
-        Ok(Self { inner: Arc::new(inner), transport, scratch: Mutex::default() })
+        let inner = Inner { pd: pd.clone(), raw, number, _queues: queues.map(Clone::clone) };
+        Self { inner: Arc::new(inner), transport, scratch: Mutex::default() }
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_qp {

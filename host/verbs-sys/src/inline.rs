@@ -16,6 +16,21 @@ pub unsafe fn verbs_get_ctx(context: *mut ibv_context) -> Option<*mut verbs_cont
     extended.then(|| context.wrapping_byte_sub(core::mem::offset_of!(verbs_context, context)).cast())
 }
 
+/// `ibv_create_qp_ex`: the queue pair, or null and errno. None where the provider has no such call.
+///
+/// # Safety
+/// As the C function: `context` must be live, `attr` initialised and writable, with live objects.
+pub unsafe fn create_qp_ex(context: *mut ibv_context, attr: *mut ibv_qp_init_attr_ex) -> Option<*mut ibv_qp> {
+    // SAFETY: the caller vouches for the context.
+    let extended = unsafe { verbs_get_ctx(context) }?;
+    // SAFETY: the structure is there, and at least as long as it says.
+    let (create, len) = unsafe { ((*extended).create_qp_ex, (*extended).sz) };
+    // Its slots lie in front of the context, from the newest on: an old provider's structure is short.
+    let behind = size_of::<verbs_context>() - core::mem::offset_of!(verbs_context, create_qp_ex);
+    // SAFETY: the provider's function, with the caller's arguments.
+    create.filter(|_| len >= behind).map(|create| unsafe { create(context, attr) })
+}
+
 /// `ibv_post_send`: 0, or an errno value with `bad_wr` set to the first request that was not posted.
 ///
 /// # Safety

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Config, Transport};
+use flexcast::{Config, DatapathKind, Transport};
 use serde::{Deserialize, Serialize};
 
 use super::SimError;
@@ -68,6 +68,10 @@ pub struct SimParams {
     pub operation: Operation,
     /// How.
     pub algorithm: Algorithm,
+    /// What moves the data of communicators: DPA threads, or the hosts' processors ([`DatapathKind::Verbs`]).
+    pub datapath: DatapathKind,
+    /// Virtual time that a chunk takes the processor which receives it; for [`DatapathKind::Verbs`] alone.
+    pub chunk_time: Duration,
     /// Bytes that each rank contributes; with Allgatherv the mean, with Alltoall those for each rank.
     pub bytes: u64,
     /// Bytes of an Allgather in all, cut evenly over the ranks; `bytes` means nothing then.
@@ -143,6 +147,8 @@ impl Default for SimParams {
             ranks_per_card: 1,
             operation: Operation::Allgather,
             algorithm: Algorithm::Multicast,
+            datapath: DatapathKind::Dpa,
+            chunk_time: Duration::ZERO,
             bytes: 1 << 20,
             total_bytes: None,
             root: 0,
@@ -214,11 +220,33 @@ impl SimParams {
             return refuse("--bytes", reason);
         }
         self.algorithm.check(self.operation)?;
+        self.check_datapath()?;
         self.side.check(self)?;
         if !self.algorithm.is_communicator() && !self.host_faults.is_empty() {
             return refuse("--algorithm", "troubles happen to communicators alone: give multicast or auto".to_owned());
         }
         Ok(())
+    }
+
+    fn check_datapath(&self) -> Result<(), SimError> {
+        let refuse = |what, reason: &str| Err(SimError::Parameter { what, reason: reason.to_owned() });
+        let is_verbs = self.datapath == DatapathKind::Verbs;
+        if !is_verbs && self.datapath != DatapathKind::Dpa {
+            return refuse("--datapath", "emulated cards have dpa and verbs");
+        }
+        if is_verbs && !self.algorithm.is_communicator() {
+            return refuse("--datapath", "algorithms to compare with have none: give --algorithm multicast or auto");
+        }
+        if !is_verbs && self.chunk_time > Duration::ZERO {
+            return refuse("--chunk-ns", "the DPA takes what its instructions take: give --datapath verbs");
+        }
+        Ok(())
+    }
+
+    /// Whether cards run firmware.
+    #[must_use]
+    pub fn needs_image(&self) -> bool {
+        self.algorithm.is_communicator() && self.datapath == DatapathKind::Dpa
     }
 
     /// Whether all ranks contribute equally.

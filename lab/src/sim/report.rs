@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use emu_config::{DrivenFrom, Memory};
 use emu_machine::{Executed, Wiring, with_world};
+use flexcast::DatapathKind;
 use serde::Serialize;
 
 use super::SimError;
@@ -141,6 +142,12 @@ pub struct Report {
     pub op: Operation,
     /// How.
     pub algorithm: &'static str,
+    /// What moved the data, where that was not the DPA.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub datapath: Option<&'static str>,
+    /// Virtual time that a chunk took the processor which received it, in nanoseconds, where it took any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chunk_ns: Option<u64>,
     /// Its parameters, where it has any.
     #[serde(flatten)]
     pub parameters: Parameters,
@@ -253,6 +260,8 @@ impl Report {
         Ok(Self {
             op: params.operation,
             algorithm: params.algorithm.name(),
+            datapath: Some(params.datapath).filter(|kind| *kind != DatapathKind::Dpa).map(DatapathKind::name),
+            chunk_ns: u64::try_from(params.chunk_time.as_nanos()).ok().filter(|ns| *ns > 0),
             parameters: params.algorithm.parameters(),
             choice: None,
             settings: match params.algorithm {

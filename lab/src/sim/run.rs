@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use emu_machine::with_world;
-use flexcast::{Firmware, Selection};
+use flexcast::{Firmware, Selection, VerbsOptions};
 use flexio::Provider;
 
 use super::algorithm::Algorithm;
 use super::buffers::Buffers;
 use super::drive::operate;
-use super::group::at;
+use super::group::{Opening, at};
 use super::params::{HostFault, SimParams};
 use super::party::{self, Party};
 use super::report::{Control, Outcome, Report, Sample, Workers};
@@ -41,7 +41,7 @@ pub fn source(params: &SimParams) -> Result<Vec<u8>, SimError> {
     Ok(made_up_bytes(params.source_bytes(), params.seed)?)
 }
 
-/// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `image`: only multicast needs one.
+/// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `image`: only multicast by DPA threads needs one.
 /// `source`: see [`source`], or as many bytes of a file.
 ///
 /// # Errors
@@ -60,10 +60,10 @@ pub fn run(
         return Err(SimError::Parameter { what: "the bytes to send", reason });
     }
     match (params.algorithm, image) {
-        (Algorithm::Multicast | Algorithm::Automatic, Some(image)) => {
+        (Algorithm::Multicast | Algorithm::Automatic, image) if image.is_some() || !params.needs_image() => {
             communicator(provider, image, params, source, tick)
         }
-        (Algorithm::Multicast | Algorithm::Automatic, None) => {
+        (Algorithm::Multicast | Algorithm::Automatic, _) => {
             Err(SimError::Parameter { what: "--image", reason: "none: multicast needs the image allgather".to_owned() })
         }
         _ => baseline::run(provider, params, source, tick),
@@ -72,7 +72,7 @@ pub fn run(
 
 fn communicator(
     provider: &Provider,
-    image: &ImageFile,
+    image: Option<&ImageFile>,
     params: &SimParams,
     source: &[u8],
     tick: &mut dyn FnMut(Tick),
@@ -83,9 +83,16 @@ fn communicator(
     if params.algorithm == Algorithm::Multicast {
         params.config.algorithm = Selection::Multicast;
     }
-    let firmware = Firmware { name: &image.name, elf: &image.elf };
-    let application = firmware.load(provider).map_err(at(0))?;
-    let cards = group::open_cards(provider, params.cards(), &application)?;
+    let cards = match image.filter(|_| params.needs_image()) {
+        Some(ImageFile { name, elf }) => {
+            let application = Firmware { name, elf }.load(provider).map_err(at(0))?;
+            group::open_cards(provider, params.cards(), Opening::Firmware(&application))?
+        }
+        None => {
+            let options = VerbsOptions::default().chunk_time(params.chunk_time);
+            group::open_cards(provider, params.cards(), Opening::Verbs(options))?
+        }
+    };
     let mut parties = party::parties(&cards, &params, source)?;
     with_world(|world| world.settle())?;
     tick(Tick::Ready);
@@ -93,7 +100,8 @@ fn communicator(
     let mut report = Report::new(&params)?;
     report.contributed_bytes = parties.iter().map(|party| party.source.len() as u64).sum();
     // The counters of a card are those of all its ranks.
-    let metered = if parties.len() == 1 && params.ranks_per_card == 1 { params.ranks as usize } else { 0 };
+    let is_metered = parties.len() == 1 && params.ranks_per_card == 1 && params.needs_image();
+    let metered = if is_metered { params.ranks as usize } else { 0 };
     let mut counted = 0;
     for iteration in 0..params.warm_up + params.iterations {
         parties.iter_mut().try_for_each(Party::fill)?;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use emu_config::{ConfigError, Machine};
-use flexcast::{Config, Control, MAX_EAGER_BYTES, MAX_SUBGROUPS, ThreadPlacement, Transport};
+use flexcast::{Config, Control, DatapathKind, MAX_EAGER_BYTES, MAX_SUBGROUPS, ThreadPlacement, Transport};
 use flexcast_proto::MAX_RANKS;
 use serde::Serialize;
 
@@ -119,15 +119,40 @@ impl From<ControlName> for Control {
     }
 }
 
+/// What moves the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum DatapathName {
+    /// Threads of the cards' DPAs.
+    Dpa,
+    /// The hosts' processors, which poll the cards' queues; no firmware.
+    Verbs,
+}
+
+impl From<DatapathName> for DatapathKind {
+    fn from(name: DatapathName) -> Self {
+        match name {
+            DatapathName::Dpa => Self::Dpa,
+            DatapathName::Verbs => Self::Verbs,
+        }
+    }
+}
+
 /// Parameters of the communicator.
 #[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
 #[command(next_help_heading = "Communicator (multicast)")]
 pub struct CommunicatorArgs {
+    /// What moves the data: threads of the DPA, or the hosts' processors, whose work takes no virtual time unless --chunk-ns says so.
+    #[arg(long, value_enum, default_value_t = Self::default().datapath, value_name = "NAME")]
+    pub datapath: DatapathName,
+    /// Virtual time that a chunk takes the processor which receives it, in nanoseconds (--datapath verbs) [default: 0].
+    #[arg(long, value_parser = whole::<u64>(0, 1_000_000), value_name = "NS")]
+    pub chunk_ns: Option<u64>,
     /// What carries the data.
     #[arg(long, value_parser = one_of(transports()), default_value_t = Self::default().transport, value_name = "NAME")]
     #[serde(serialize_with = "by_name")]
     pub transport: Transport,
-    /// Multicast groups that carry the data side by side.
+    /// Multicast groups that carry the data side by side (--datapath verbs: one, with the slots of all).
     #[arg(long, value_parser = whole::<u32>(1, MAX_SUBGROUPS), default_value_t = Self::default().subgroups, value_name = "S")]
     pub subgroups: u32,
     /// DPA threads that receive [default: one per subgroup].
@@ -202,6 +227,8 @@ impl Default for CommunicatorArgs {
     fn default() -> Self {
         let Config { transport, subgroups, chains, send_batch, chunk_bytes, .. } = Config::default();
         Self {
+            datapath: DatapathName::Dpa,
+            chunk_ns: None,
             transport,
             subgroups,
             threads: None,
@@ -257,6 +284,8 @@ impl SimSpec {
             seed: machine.seed.unwrap_or_default(),
             skew,
             side,
+            datapath: self.communicator.datapath.into(),
+            chunk_time: Duration::from_nanos(self.communicator.chunk_ns.unwrap_or_default()),
             ..SimParams::default()
         };
         let params = match file_bytes {

@@ -121,6 +121,13 @@ impl Report {
             segment_bytes.map(|bytes| format!(" in segments of {}", count(bytes, "byte"))),
         ];
         text.extend(parameters.into_iter().flatten());
+        if let Some(datapath) = self.datapath {
+            text += &format!(" (datapath {datapath}");
+            text += &match self.chunk_ns {
+                Some(ns) => format!(", {ns} ns of a processor for each chunk received)"),
+                None => ", whose processors take no virtual time)".to_owned(),
+            };
+        }
         text += &format!(": {size}, {} counted", count(u64::from(self.iterations), "operation"));
         if self.warm_up > 0 {
             text += &format!(" after {}", count(u64::from(self.warm_up), "other"));
@@ -216,7 +223,8 @@ impl Report {
     }
 
     fn workers_line(&self) -> Option<String> {
-        let workers = self.workers.as_ref()?;
+        // Processors of hosts count no instructions here.
+        let workers = self.workers.as_ref().filter(|_| self.datapath.is_none())?;
         let of = |value: Option<f64>| value.map_or("no".to_owned(), |value| format!("{value:.1}"));
         Some(format!(
             "workers: {} instructions per CQE in drain loops ({}), {} per post ({}); exact counts of the DPA's counter",

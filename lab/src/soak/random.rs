@@ -14,8 +14,6 @@ use super::side::{self, Trouble};
 use super::wide::Wide;
 use crate::sim::algorithm::{Algorithm, AlgorithmName, Parameters};
 use crate::sim::params::{HostFault, Operation, REDUCTION, SimParams};
-use crate::sim::side::Side;
-use crate::sim::skew::PostSkew;
 
 pub(super) const PS_PER_US: u64 = 1_000_000;
 /// First unit that a communicator on a card of its own takes.
@@ -89,16 +87,12 @@ impl Case {
             operation,
             algorithm: Algorithm::Multicast,
             bytes,
-            total_bytes: None,
             root: random.random_range(0..ranks),
             warm_up: 0,
             iterations: random.random_range(1..=3),
             seed,
-            config: Config::default(),
-            skew: PostSkew::default(),
-            side: Side::default(),
-            host_faults: Vec::new(),
             wall_limit: Some(WALL_LIMIT),
+            ..SimParams::default()
         };
         let mut wide = Wide::of(seed);
         if let Some(wide) = &mut wide {

@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 
-use flexio::{Access, HostBuffer, MemoryRegion};
+use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
 
 use crate::api::user_memory::Shared;
 use crate::error::{Error, Result};
@@ -55,6 +55,9 @@ enum HostMemory {
 // to a thread.
 unsafe impl Send for HostMemory {}
 
+/// What cards may do with a buffer: the own one receives, peers write and read.
+pub(crate) const REACHABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+
 /// A buffer of another card than the communicator's.
 fn foreign() -> Error {
     let reason = "a buffer of another kind of card: make it by the card of this communicator".to_owned();
@@ -69,6 +72,23 @@ impl Buffer {
     pub(crate) fn of_user(region: MemoryRegion, len: usize, shared: Shared) -> Self {
         let registered = Registered { exposed: None, region, known: false, shared: Some(shared) };
         Self { memory: Memory::Registered(registered), len }
+    }
+
+    /// A buffer of `len` zeroed bytes, registered with a card.
+    pub(crate) fn registered_with(pd: &ProtectionDomain, len: usize) -> Result<Self> {
+        let memory = HostBuffer::zeroed(len.max(1))?;
+        Ok(Self::new(MemoryRegion::register(pd, memory, REACHABLE)?, len))
+    }
+
+    /// Registers it anew: whoever still has its keys cannot reach it any more.
+    pub(crate) fn renewed(self, pd: &ProtectionDomain) -> Result<Self> {
+        if let Some(shared) = self.shared() {
+            shared.expose();
+            return Ok(self);
+        }
+        let (region, len) = self.into_region()?;
+        let Some(memory) = region.into_buffer() else { return Self::registered_with(pd, len) };
+        Ok(Self::new(MemoryRegion::register(pd, memory, REACHABLE)?, len))
     }
 
     /// A buffer of zeroed bytes that no card reaches.

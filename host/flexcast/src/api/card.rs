@@ -4,11 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
-use flexio::{AbiExpectation, Application, Device, Provider};
+use flexio::{AbiExpectation, Application, Device, ProtectionDomain, Provider};
 
 use crate::api::buffer::Buffer;
 use crate::api::report::duration;
 use crate::datapath::udp::{Interface, UdpOptions};
+use crate::datapath::verbs::{VerbsCard, VerbsOptions};
 use crate::dpa::card::DpaCard;
 use crate::error::Result;
 
@@ -38,6 +39,8 @@ impl Firmware<'_> {
 pub enum DatapathKind {
     /// Threads of the card's DPA.
     Dpa,
+    /// This process, by multicast of an RDMA card that needs no DPA.
+    Verbs,
     /// This process, by IP multicast over an Ethernet interface.
     Udp,
 }
@@ -48,6 +51,7 @@ impl DatapathKind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Dpa => "dpa",
+            Self::Verbs => "verbs",
             Self::Udp => "udp",
         }
     }
@@ -59,14 +63,15 @@ impl fmt::Display for DatapathKind {
     }
 }
 
-/// An open card: one whose DPA runs the library's firmware ([`Card::open`]), or any network interface of this computer
-/// ([`Card::udp`]). What is made from it keeps it. A clone is the same card.
+/// An open card: one whose DPA runs the library's firmware ([`Card::open`]), any RDMA card ([`Card::verbs`]), or any network interface of this
+/// computer ([`Card::udp`]). What is made from it keeps it. A clone is the same card.
 #[derive(Clone, Debug)]
 pub struct Card(Kind);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     Dpa(DpaCard),
+    Verbs(VerbsCard),
     Udp(Interface),
 }
 
@@ -88,6 +93,16 @@ impl Card {
         DpaCard::open(provider, device, application).map(|card| Self(Kind::Dpa(card)))
     }
 
+    /// Opens the RDMA card `device` (such as `mlx5_0`): this process receives and sends, by multicast of datagrams, and what is lost is read over
+    /// reliable connections. No DPA and no firmware is needed.
+    ///
+    /// # Errors
+    /// [`Error::Flexio`](crate::Error::Flexio): no such card, or a refusal of it. [`Error::Config`](crate::Error::Config): an option that the
+    /// card cannot have.
+    pub fn verbs(provider: &Provider, device: &str, options: &VerbsOptions) -> Result<Self> {
+        VerbsCard::open(provider, device, options).map(|card| Self(Kind::Verbs(card)))
+    }
+
     /// Takes a network interface of this computer: collectives go by IP multicast, and what is lost over TCP. No privileges and no RDMA
     /// device are needed.
     ///
@@ -105,11 +120,21 @@ impl Card {
         Self(kind)
     }
 
+    /// Where memory is registered that the card reaches; none if it reaches none.
+    pub(crate) fn pd(&self) -> Option<&ProtectionDomain> {
+        match &self.0 {
+            Kind::Dpa(card) => Some(card.pd()),
+            Kind::Verbs(card) => Some(card.pd()),
+            Kind::Udp(_) => None,
+        }
+    }
+
     /// What moves the data of its communicators.
     #[must_use]
     pub const fn datapath(&self) -> DatapathKind {
         match self.0 {
             Kind::Dpa(_) => DatapathKind::Dpa,
+            Kind::Verbs(_) => DatapathKind::Verbs,
             Kind::Udp(_) => DatapathKind::Udp,
         }
     }
@@ -119,26 +144,20 @@ impl Card {
     /// # Errors
     /// [`Error::Flexio`](crate::Error::Flexio) when there is not so much memory, or it cannot be registered.
     pub fn buffer(&self, len: usize) -> Result<Buffer> {
-        match &self.0 {
-            Kind::Dpa(card) => card.buffer(len),
-            Kind::Udp(_) => Buffer::of_host(len),
-        }
+        self.pd().map_or_else(|| Buffer::of_host(len), |pd| Buffer::registered_with(pd, len))
     }
 
     /// The RDMA device; none if the card is a network interface.
     #[must_use]
     pub fn device(&self) -> Option<&Device> {
-        match &self.0 {
-            Kind::Dpa(card) => Some(card.device()),
-            Kind::Udp(_) => None,
-        }
+        self.pd().map(ProtectionDomain::device)
     }
 
     /// The network interface, if the card is one.
     #[must_use]
     pub const fn interface(&self) -> Option<&Interface> {
         match &self.0 {
-            Kind::Dpa(_) => None,
+            Kind::Dpa(_) | Kind::Verbs(_) => None,
             Kind::Udp(interface) => Some(interface),
         }
     }
@@ -148,6 +167,7 @@ impl Card {
     pub fn now(&self) -> Duration {
         match &self.0 {
             Kind::Dpa(card) => duration(card.now_ps()),
+            Kind::Verbs(card) => duration(card.now_ps()),
             Kind::Udp(interface) => duration(interface.now_ps()),
         }
     }
@@ -158,7 +178,7 @@ impl Card {
     pub fn hot_bytes(&self) -> u64 {
         match &self.0 {
             Kind::Dpa(card) => card.hot_bytes(),
-            Kind::Udp(_) => 0,
+            Kind::Verbs(_) | Kind::Udp(_) => 0,
         }
     }
 }

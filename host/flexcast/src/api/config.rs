@@ -121,7 +121,8 @@ pub struct Config {
     /// chunk as one message of as many packets as it takes: one completion each, and all of it is fetched if one packet is lost.
     /// Default 4096.
     pub chunk_bytes: u32,
-    /// Multicast groups that carry the data side by side, 1 to [`MAX_SUBGROUPS`]. Default 4.
+    /// Multicast groups that carry the data side by side, 1 to [`MAX_SUBGROUPS`]. Default 4. A process that receives itself
+    /// ([`Card::verbs`](crate::Card::verbs), [`Card::udp`](crate::Card::udp)) has one.
     pub subgroups: u32,
     /// DPA threads that receive, 1 to `subgroups` (UC unicast: times other ranks). Default: one per subgroup.
     pub receive_threads: u32,
@@ -133,7 +134,8 @@ pub struct Config {
     /// Order in which DPA threads are taken. Default compact.
     pub placement: ThreadPlacement,
     /// Receives of each subgroup (UC unicast: and rank), each with a staging slot (UD); a power of two from 16 to [`MAX_SLOTS`]. Default 256, with which four subgroups
-    /// stage the published 4 MiB.
+    /// stage the published 4 MiB. A process that receives itself over an RDMA card ([`Card::verbs`](crate::Card::verbs)) has those of all subgroups, at most
+    /// [`MAX_SLOTS`], in host memory.
     pub slots: u32,
     /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 16: the copies of a
     /// batch begin together (UD), so a longer one costs time at the end of an operation, a shorter one instructions.
@@ -315,7 +317,7 @@ pub struct Footprint {
     pub control_queue_pairs: u32,
     /// Reliable queue pairs to other ranks for data that does not go by multicast ([`Config::algorithm`]): two for each peer.
     pub direct_queue_pairs: u32,
-    /// Staging slots in DPA memory, in bytes.
+    /// Staging slots in DPA memory, in bytes; in host memory where the host receives ([`Card::verbs`](crate::Card::verbs)).
     pub staging_bytes: u64,
     /// Bitmaps, in bytes.
     pub bitmap_bytes: u64,
@@ -364,6 +366,7 @@ impl Config {
     pub fn for_card(card: &Card) -> Self {
         match card.kind() {
             Kind::Dpa(card) => Self::for_kind(card.device().provider().kind()),
+            Kind::Verbs(card) => Self::for_kind(card.device().provider().kind()),
             Kind::Udp(interface) => Self::for_interface(interface),
         }
     }
@@ -378,6 +381,12 @@ impl Config {
             eager_bytes: MAX_EAGER_BYTES,
             ..Self::default().with_subgroups(1)
         }
+    }
+
+    /// The same for a process that receives and sends itself: one subgroup with as many slots as all have together, and one thread each way.
+    pub(crate) fn with_one_worker(self) -> Self {
+        let slots = self.slots.saturating_mul(self.subgroups).next_power_of_two().min(MAX_SLOTS);
+        Self { slots, ..self.with_subgroups(1) }
     }
 
     fn for_kind(kind: CardKind) -> Self {

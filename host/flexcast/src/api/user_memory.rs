@@ -5,11 +5,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use flexio::{Access, MemoryRegion, SharedRegion};
+use flexio::{Access, MemoryRegion, ProtectionDomain, SharedRegion};
 
-use crate::api::buffer::Buffer;
-use crate::api::card::{Card, Kind};
-use crate::dpa::card::DpaCard;
+use crate::api::buffer::{Buffer, REACHABLE};
+use crate::api::card::Card;
 use crate::error::{Error, Result};
 use crate::memory::registration::{CacheStatistics, Limits, Range, Registration, RegistrationCache};
 
@@ -64,7 +63,7 @@ impl UserMemory {
     /// called for them or this object is gone. From now until the buffer is dropped nobody else accesses them, except for other buffers
     /// that are only read from.
     pub unsafe fn buffer(&self, start: *mut u8, len: usize) -> Result<Buffer> {
-        self.view(start, len, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)
+        self.view(start, len, REACHABLE)
     }
 
     /// A buffer to send from: the card is not allowed to write to it, so that it may be memory that cannot be written.
@@ -84,12 +83,12 @@ impl UserMemory {
         if len == 0 {
             return self.card.buffer(0);
         }
-        let Kind::Dpa(card) = self.card.kind() else {
+        let Some(pd) = self.card.pd() else {
             let start = NonNull::new(start).ok_or_else(|| null(len))?;
             // SAFETY: the callers of `buffer` and `source` promise just that.
             return Ok(unsafe { Buffer::of_address(start, len) });
         };
-        let registration = self.registration(card, start, len, access)?;
+        let registration = self.registration(pd, start, len, access)?;
         let offset = start as u64 - registration.range().address();
         // SAFETY: only buffers access the bytes, and those that share some are only read from, as the callers of `buffer` and `source` promise.
         let view = unsafe { registration.region.view(offset as usize, len) }?;
@@ -107,13 +106,12 @@ impl UserMemory {
         if len == 0 {
             return Ok(());
         }
-        let Kind::Dpa(card) = self.card.kind() else { return Ok(()) };
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        self.registration(card, start, len, access).map(drop)
+        let Some(pd) = self.card.pd() else { return Ok(()) };
+        self.registration(pd, start, len, REACHABLE).map(drop)
     }
 
     /// Only through the unsafe functions, whose callers vouch for the memory.
-    fn registration(&self, card: &DpaCard, start: *mut u8, len: usize, access: Access) -> Result<Shared> {
+    fn registration(&self, pd: &ProtectionDomain, start: *mut u8, len: usize, access: Access) -> Result<Shared> {
         let pointer = NonNull::new(start).ok_or_else(|| null(len))?;
         let range = Range::new(start as u64, len as u64)
             .map_err(|error| Error::Argument { operation: "user memory", reason: error.to_string() })?;
@@ -121,7 +119,7 @@ impl UserMemory {
         let register = |_, access| {
             // SAFETY: the caller of `buffer` or `register` vouches for the memory until it is invalidated or the cache is gone, and for
             // nobody else accessing it while a buffer exists; while none exists no card is told its key.
-            let region = unsafe { MemoryRegion::register_raw(card.pd(), pointer, len, access) }?;
+            let region = unsafe { MemoryRegion::register_raw(pd, pointer, len, access) }?;
             Ok::<_, flexio::Error>(Region { region: region.share(), exposed: AtomicBool::new(false) })
         };
         let found = cache.get(range, access, register)?;

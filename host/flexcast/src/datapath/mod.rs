@@ -1,12 +1,14 @@
 //! Interface of datapaths: what carries a communicator's operations.
 //!
-//! A communicator has one of them behind [`Datapath`]: DPA threads of a card ([`Engine`](crate::protocol::engine::Engine)), or sockets
-//! ([`udp`]). Whatever it is, posts are checked alike (`api::post`), the protocol's state machine is the same, and so is how operations end
+//! A communicator has one of them behind [`Datapath`]: DPA threads of a card ([`Engine`](crate::protocol::engine::Engine)), this process over
+//! an RDMA card ([`verbs`]), or sockets ([`udp`]). Whatever it is, posts are checked alike (`api::post`), the protocol's state machine is the same, and so is how operations end
 //! ([`Requests`]).
 
+pub(crate) mod cpu;
 pub(crate) mod direct;
 mod requests;
 pub(crate) mod udp;
+pub(crate) mod verbs;
 
 use std::time::Duration;
 

@@ -5,12 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flexcast_abi::bring_up_answer;
-use flexio::{
-    Access, Application, Device, EventHandler, HostBuffer, MemoryRegion, Outbox, Process, ProtectionDomain, Provider,
-    Window,
-};
+use flexio::{Application, Device, EventHandler, Outbox, Process, ProtectionDomain, Provider, Window};
 
-use crate::api::buffer::Buffer;
 use crate::dpa::units::Units;
 use crate::error::{Error, Result};
 
@@ -51,25 +47,6 @@ impl DpaCard {
         let outbox = Outbox::new(&process)?;
         let (units, serial) = (Mutex::new(Units::new()), AtomicU32::new(0));
         Ok(Self(Arc::new(Opened { window, outbox, process, units, serial })))
-    }
-
-    /// A registered buffer of `len` zeroed bytes.
-    pub(crate) fn buffer(&self, len: usize) -> Result<Buffer> {
-        let memory = HostBuffer::zeroed(len.max(1))?;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        Ok(Buffer::new(MemoryRegion::register(self.pd(), memory, access)?, len))
-    }
-
-    /// Registers a buffer anew: whoever still has its keys cannot reach it any more.
-    pub(crate) fn renew(&self, buffer: Buffer) -> Result<Buffer> {
-        if let Some(shared) = buffer.shared() {
-            shared.expose();
-            return Ok(buffer);
-        }
-        let (region, len) = buffer.into_region()?;
-        let Some(memory) = region.into_buffer() else { return self.buffer(len) };
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        Ok(Buffer::new(MemoryRegion::register(self.pd(), memory, access)?, len))
     }
 
     pub(crate) fn device(&self) -> &Device {

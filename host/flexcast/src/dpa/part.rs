@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::net::Ipv4Addr;
 
 use flexcast_abi::{DeviceAddress, ReceiveView, Signals};
 use flexcast_proto::{Alpha, CollectiveIds, RankInfo, StallWindow};
-use flexio::{Access, CompletionQueue, DeviceBuffer, HostBuffer, MemoryRegion, MulticastGroup, Retry};
+use flexio::{Access, CompletionQueue, DeviceBuffer, HostBuffer, MemoryRegion, Retry};
 
+use crate::api::card::DatapathKind;
 use crate::api::config::{Config, Derived, Footprint, ps};
 use crate::datapath::Requests;
 use crate::dpa::card::DpaCard;
 use crate::dpa::receive::{self, Receive};
 use crate::dpa::send::{self, Send};
 use crate::dpa::targets::Targets;
-use crate::endpoint::{Capabilities, Endpoint, Speed, StreamEnds};
+use crate::endpoint::{self, Capabilities, Endpoint, Receiver, Speed, StreamEnds};
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
 use crate::p2p;
@@ -152,17 +152,13 @@ impl Part {
         let QueuePairs { control, ends, rows } = driver.queue_pairs();
         let (direct, direct_bytes) = direct(card, &config, place)?.unzip();
         let device = card.device();
-        let [.., high, low] = device.info().mac.0;
         let own = Endpoint {
             rank,
             ranks,
             gid: device.port().gid,
             mac: device.info().mac,
-            communicator: u64::from(card.next_serial()) << 32
-                | u64::from(rank) << 16
-                | u64::from(high) << 8
-                | u64::from(low),
-            capabilities: Capabilities::new(&config, derived.layout.psn_bits(), mtu_bytes),
+            communicator: endpoint::proposal(card.next_serial(), rank, device),
+            capabilities: Capabilities::new(DatapathKind::Dpa, &config, derived.layout.psn_bits(), mtu_bytes),
             queue_pairs: control,
             ends,
             streams: stream_ends(&receive, &send),
@@ -171,6 +167,7 @@ impl Part {
             speed: Speed { link_gbit_per_s: config.link_gbit_per_s, receive_threads: config.receive_threads },
             direct: direct_bytes.unwrap_or_default(),
             rows,
+            receiver: Receiver::default(),
         };
         let copier = Copier::new(card)?;
         let parts = Parts { driver, direct: None, send, receive, copier, _units: units };
@@ -190,13 +187,7 @@ impl Part {
     pub(crate) fn connect(mut self, endpoints: &[Vec<u8>]) -> Result<(Engine, Footprint)> {
         let all = Endpoint::all(&self.own, endpoints)?;
         let id = all[0].communicator;
-        // Groups of different communicators may coincide; their queue keys do not, and the card checks them.
-        let hash = id.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let q_key = (hash >> 33) as u32;
-        let group = |subgroup: u32| {
-            let [a, b, c, _] = ((hash >> 32) as u32 ^ id as u32).to_be_bytes();
-            Ok(MulticastGroup::ipv4(Ipv4Addr::new(239, a ^ c, b, subgroup as u8))?)
-        };
+        let (q_key, group) = (endpoint::q_key(id), |subgroup: u32| endpoint::group(id, subgroup));
         let speed = Speed::lowest(&all);
         // A rank alone without them would be: all or none.
         let direct = self.direct.take().filter(|_| all.iter().all(|endpoint| !endpoint.direct.is_empty()));

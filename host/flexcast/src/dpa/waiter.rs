@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use flexio::Provider;
+use flexio::{Device, Provider};
 
-use super::card::DpaCard;
 use crate::datapath::Waiter;
 
 /// Lets time pass between two looks at what a card has written.
@@ -12,8 +11,8 @@ use crate::datapath::Waiter;
 pub(crate) struct CardWaiter(Provider);
 
 impl CardWaiter {
-    pub(crate) fn new(card: &DpaCard) -> Self {
-        Self(card.device().provider().clone())
+    pub(crate) fn new(device: &Device) -> Self {
+        Self(device.provider().clone())
     }
 }
 

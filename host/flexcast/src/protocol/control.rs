@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use flexcast_proto::wire;
 use flexio::{
-    Access, Bound, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, Path, QueueDepths, QueuePair,
-    Retry, Transport,
+    Access, Bound, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, Path, ProtectionDomain,
+    QueueDepths, QueuePair, Retry, Transport,
 };
 
 use crate::api::config::Config;
-use crate::dpa::card::DpaCard;
 use crate::endpoint::{Endpoint, Ends, Purpose};
 use crate::error::Result;
 use crate::requester::{INLINE_BYTES, Outcome, PROBES, Request, Requester, Wire};
@@ -124,25 +123,25 @@ impl Drop for Control {
 impl Control {
     /// A connection, not yet connected, for each of `ranks` (ascending), for messages with up to `eager_bytes` bytes of data. `restarts`: see
     /// [`Config::restarts`].
-    pub(crate) fn new(card: &DpaCard, ranks: &[u32], eager_bytes: usize, restarts: bool) -> Result<Self> {
+    pub(crate) fn new(pd: &ProtectionDomain, ranks: &[u32], eager_bytes: usize, restarts: bool) -> Result<Self> {
         let count = ranks.len() as u32;
         let slot_bytes =
             if eager_bytes == 0 { MESSAGE_BYTES } else { (MESSAGE_BYTES + eager_bytes).next_multiple_of(64) };
         let sends = if eager_bytes == 0 { 0 } else { SENDS };
         let slots = (count * (RECEIVES + sends)) as usize;
         let memory = HostBuffer::zeroed(slots.max(1) * slot_bytes)?;
-        let memory = MemoryRegion::register(card.pd(), memory, Access::LOCAL_WRITE)?;
-        let cq = CompletionQueue::new(card.device(), count.max(1) * (RECEIVES + SENDS + READS + PROBES))?;
+        let memory = MemoryRegion::register(pd, memory, Access::LOCAL_WRITE)?;
+        let cq = CompletionQueue::new(pd.device(), count.max(1) * (RECEIVES + SENDS + READS + PROBES))?;
         // A queue has one entry at least.
         let asking = QueueDepths { send: SENDS + READS + PROBES, receive: 0 };
         let answering = QueueDepths { send: 1, receive: RECEIVES };
-        let mtu_bytes = card.device().port().mtu_bytes();
+        let mtu_bytes = pd.device().port().mtu_bytes();
         let mut peers = Vec::with_capacity(ranks.len());
         for rank in ranks {
             let inline_bytes = INLINE_BYTES as u32;
-            let asking = QueuePair::with_inline(card.pd(), Transport::Rc, &cq, &cq, asking, inline_bytes)?;
+            let asking = QueuePair::with_inline(pd, Transport::Rc, &cq, &cq, asking, inline_bytes)?;
             let requester = Requester::new(asking, mtu_bytes, restarts)?;
-            let answerer = QueuePair::new(card.pd(), Transport::Rc, &cq, &cq, answering)?;
+            let answerer = QueuePair::new(pd, Transport::Rc, &cq, &cq, answering)?;
             answerer.init(Access::REMOTE_READ, 0)?;
             peers.push(Peer { rank: *rank, requester, answerer, sends: 0, eager_sends: 0, reads: 0, broken: false });
         }

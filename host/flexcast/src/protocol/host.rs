@@ -35,7 +35,7 @@ impl HostDriver {
         Ok(Self {
             place,
             conversation: Conversation::new(place, first_operation, eager_bytes.into()),
-            control: Control::new(card, peers, eager_bytes as usize / 2, config.restarts)?,
+            control: Control::new(card.pd(), peers, eager_bytes as usize / 2, config.restarts)?,
         })
     }
 }

@@ -132,7 +132,7 @@ fn made(
     };
     let command = prm::create_qp(&RingsQp {
         service,
-        pd_number: process.pd().number(),
+        pd_number: process.pd().number()?,
         uar_page: send.outbox().uar_id(),
         user_index: user_index_checked(user_index)?,
         send_cqn: send.number(),

@@ -20,7 +20,13 @@ fn algorithm() -> impl Strategy<Value = AlgorithmArgs> {
 }
 
 fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
-    let names = (select(&Transport::ALL[..]), select(ControlName::value_variants()), any::<bool>());
+    let names = (
+        select(&Transport::ALL[..]),
+        select(ControlName::value_variants()),
+        any::<bool>(),
+        select(DatapathName::value_variants()),
+        of(0..=1_000_000_u64),
+    );
     let counts = (1..=MAX_SUBGROUPS, of(1..=MAX_SUBGROUPS), of(1..=MAX_SUBGROUPS), 0..=MAX_RANKS, of(0..=u32::MAX));
     let sizes = (
         2..=u32::MAX,
@@ -33,10 +39,12 @@ fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
         of(1..=u64::MAX),
     );
     (names, counts, sizes).prop_map(|(names, counts, sizes)| {
-        let (transport, control, spread) = names;
+        let (transport, control, spread, datapath, chunk_ns) = names;
         let (subgroups, threads, send_threads, chains, lookahead) = counts;
         let (send_batch, pacing, cutoff_slack, chunk, slots, batch, eager, link_gbit) = sizes;
         CommunicatorArgs {
+            datapath,
+            chunk_ns,
             transport,
             subgroups,
             threads,

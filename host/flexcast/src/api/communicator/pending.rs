@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Communicator;
 use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, Footprint};
-use crate::datapath::udp;
+use crate::datapath::{udp, verbs};
 use crate::dpa::part::Part;
 use crate::dpa::waiter::CardWaiter;
 use crate::error::Result;
@@ -19,6 +19,7 @@ pub struct Pending(Own);
 
 enum Own {
     Dpa(Box<Part>, CardWaiter),
+    Verbs(Box<verbs::Part>, CardWaiter),
     Udp(Box<udp::Part>),
 }
 
@@ -36,7 +37,12 @@ impl Pending {
     /// [`Error::Flexio`](crate::Error::Flexio), [`Error::Context`](crate::Error::Context), [`Error::Socket`](crate::Error::Socket).
     pub fn new(card: &Card, rank: u32, ranks: u32, config: Config) -> Result<Self> {
         Ok(Self(match card.kind() {
-            Kind::Dpa(card) => Own::Dpa(Box::new(Part::new(card, rank, ranks, config)?), CardWaiter::new(card)),
+            Kind::Dpa(card) => {
+                Own::Dpa(Box::new(Part::new(card, rank, ranks, config)?), CardWaiter::new(card.device()))
+            }
+            Kind::Verbs(card) => {
+                Own::Verbs(Box::new(verbs::Part::new(card, rank, ranks, config)?), CardWaiter::new(card.device()))
+            }
             Kind::Udp(interface) => Own::Udp(Box::new(udp::Part::new(interface, rank, ranks, config)?)),
         }))
     }
@@ -46,6 +52,7 @@ impl Pending {
     pub fn endpoint(&self) -> Vec<u8> {
         match &self.0 {
             Own::Dpa(part, _) => part.endpoint(),
+            Own::Verbs(part, _) => part.endpoint(),
             Own::Udp(part) => part.endpoint(),
         }
     }
@@ -59,6 +66,10 @@ impl Pending {
     pub fn connect(self, endpoints: &[Vec<u8>]) -> Result<Communicator> {
         match self.0 {
             Own::Dpa(part, waiter) => {
+                let (engine, footprint) = part.connect(endpoints)?;
+                Communicator::of(Box::new(engine), Arc::new(waiter), footprint)
+            }
+            Own::Verbs(part, waiter) => {
                 let (engine, footprint) = part.connect(endpoints)?;
                 Communicator::of(Box::new(engine), Arc::new(waiter), footprint)
             }

@@ -21,19 +21,20 @@ use self::ears::Ears;
 use self::operation::{Running, State};
 use self::receive::Landings;
 use super::datagram::{Codec, HEADER_BYTES, Secret};
-use super::incoming::Incoming;
 use super::interface::Interface;
 use super::mesh::{Interest, Mesh, Read};
 use super::part::check_chunks;
 use super::sockets::{RUN_BYTES, Sockets};
 use super::tap::Tap;
 use super::waiter::SocketWaiter;
-use super::window::Window;
 use crate::api::buffer::Buffer;
 use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, ps};
 use crate::api::outcome::{Done, Failed};
 use crate::api::report::{MessageCounts, Phases, PhasesPs, Report};
+use crate::datapath::cpu::incoming::Incoming;
+use crate::datapath::cpu::watch;
+use crate::datapath::cpu::window::{Waits, Window};
 use crate::datapath::{Datapath, Posted, Requests};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
@@ -49,6 +50,11 @@ use crate::tuner::{Conditions, Decision, MAX_LINEAR_RANKS, Tuning};
 const FIRST_OPERATION: u32 = 1;
 /// Code of [`Cause::Device`] for an operation that could not be begun.
 const NOT_STARTED: u16 = u16::MAX - 2;
+
+/// Chunks by which others may overtake one that is not lost, at first.
+const REORDER_CHUNKS: u32 = 16;
+/// Waits for acknowledgements: processes are not always run.
+const WAITS: Waits = Waits { first_ps: 2_000_000_000, longest_ps: 64_000_000_000 };
 
 /// Tokens of the sockets; connections have their numbers.
 const GROUP: u64 = 1 << 32;
@@ -143,7 +149,7 @@ impl Engine {
         let tap = interface.options().tap.as_ref().map(|make| make(place.rank(), place.ranks()));
         let mut engine = Self {
             codec: Codec::new(id, place.rank(), secret),
-            window: Window::new(place, 1),
+            window: Window::new(place, 1, WAITS),
             alpha: Alpha::new(config.overheads.in_ps()),
             stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
             at_once: config.clone().chains(place.ranks()),
@@ -162,7 +168,7 @@ impl Engine {
             ready: Vec::new(),
             interests,
             held_at: None,
-            incoming: Incoming::default(),
+            incoming: Incoming::new(REORDER_CHUNKS),
             run: vec![0; RUN_BYTES],
             landing: Landings::new(),
             tap,
@@ -236,8 +242,13 @@ impl Engine {
         let number = running.operation;
         let descriptor = descriptor(&running.plan, config, &self.alpha, number, (chains, algorithm));
         if algorithm == Algorithm::Eager {
-            let (blocks, bytes) = running.eager(self.place.rank());
-            self.conversation.start_eager(descriptor, blocks, bytes, now_ps);
+            match running.eager(self.place.rank()) {
+                Ok((blocks, bytes)) => self.conversation.start_eager(descriptor, blocks, bytes, now_ps),
+                Err(error) => {
+                    let Running { send, receive, report, .. } = running;
+                    return Err(Box::new(Failed { error, send, receive: Some(receive), report }));
+                }
+            }
         } else {
             let begun = self.incoming.restart(&running.plan, &running.pieces, self.config.chunk_bytes);
             if let Err(error) = begun {
@@ -309,7 +320,7 @@ impl Engine {
         let now_ps = self.interface.now_ps();
         moved |= self.exchange(self.heard, now_ps);
         self.heard = false;
-        moved |= self.look(now_ps)?;
+        moved |= self.look(now_ps);
         moved |= self.poll_time(now_ps);
         self.carry_out(now_ps)?;
         moved |= self.send_some(now_ps)?;
@@ -450,34 +461,16 @@ impl Engine {
         self.requests.refuse(self.waiting.drain(..), failure);
     }
 
-    /// Notifies the protocol of the time, and of a stall. From the barrier to the end of multicast it is not the time that counts, but how long nothing has come.
     fn poll_time(&mut self, now_ps: u64) -> bool {
         let deadline_ps = self.exchanging.as_ref().map(|exchanging| exchanging.deadline_ps);
         if let Some(deadline_ps) = deadline_ps {
             self.conversation.notify(now_ps, Notice::Time);
             return now_ps >= deadline_ps;
         }
-        let Some(running) = self.current.as_mut() else { return false };
-        let stalled_ps = running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0);
-        let mut moved = false;
-        if let Some(stalled_ps) = stalled_ps.filter(|_| running.state.is_active())
-            && now_ps >= stalled_ps
-        {
-            let lost = self.incoming.give_up(&running.pieces);
-            running.given_up = true;
-            running.report.phases.0.cut_off_ps = Some(now_ps);
-            self.conversation.notify(now_ps, Notice::CutOff { lost });
-            moved = true;
-        }
-        // Neither a stream that comes nor one that goes is too slow as long as it moves.
-        let comes = self.incoming.remaining() > 0
-            && running.stalled_ps(self.stall).is_some_and(|stalled_ps| now_ps < stalled_ps);
-        let goes = running.sending.is_some_and(|sending| now_ps.saturating_sub(sending.moved_ps) < send::STUCK_PS);
-        let flows = comes || goes;
-        let due = now_ps >= running.deadline_ps;
-        let told_ps = if flows { now_ps.min(running.deadline_ps.saturating_sub(1)) } else { now_ps };
-        self.conversation.notify(told_ps, Notice::Time);
-        moved || (due && !flows)
+        let Self { current, incoming, conversation, stall, .. } = self;
+        let running = current.as_mut();
+        running
+            .is_some_and(|running| watch::poll_time(running, incoming, conversation, (*stall, send::STUCK_PS), now_ps))
     }
 
     /// Ends an operation that all ranks are done with, or that has failed.
@@ -495,7 +488,7 @@ impl Engine {
         phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
         if running.algorithm == Algorithm::Eager {
             if let Some((blocks, bytes)) = self.conversation.take_eager() {
-                running.place_eager(self.place.rank(), &blocks, &bytes);
+                running.place_eager(self.place.rank(), &blocks, &bytes)?;
             }
         } else {
             if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
@@ -598,7 +591,7 @@ impl Datapath for Engine {
         let running = self.current.as_ref()?;
         let stalled_ps =
             running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0 && running.state.is_active());
-        let quiet_ps = receive::quiet_ps(running, &self.incoming);
+        let quiet_ps = watch::quiet_ps(running, &self.incoming, receive::QUIET_PS);
         // What has room is sent at once.
         let window_ps = running.sending.as_ref().map(|sending| match self.window.room(sending.sent) {
             0 => self.window.deadline_ps().unwrap_or(u64::MAX),

@@ -115,7 +115,7 @@ impl Engine {
         let error = crash.map_or_else(|| Error::Failed { operation: plan.kind.name(), failure }, Error::Flexio);
         let failed = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
-            let renew = |buffer: Buffer| self.card.renew(buffer);
+            let renew = |buffer: Buffer| buffer.renewed(self.card.pd());
             Failed { error, send: send.map(renew).transpose()?, receive: Some(renew(receive)?), report }
         } else {
             self.lost.extend(send.into_iter().chain(copied));

@@ -176,7 +176,7 @@ impl Engine {
             return Box::new(Failed { error, send: None, receive: None, report });
         }
         // Some of the commands may have reached the card: by new keys, what they name is out of its reach.
-        let renew = |buffer: Buffer| self.card.renew(buffer).ok();
+        let renew = |buffer: Buffer| buffer.renewed(self.card.pd()).ok();
         Box::new(Failed { error, send: send.and_then(renew), receive: renew(receive), report })
     }
 
@@ -210,7 +210,7 @@ impl Engine {
             return Ok(None);
         }
         let block = plan.block(self.place.rank());
-        let mut copied = self.card.buffer(block.bytes as usize)?;
+        let mut copied = Buffer::registered_with(self.card.pd(), block.bytes as usize)?;
         copied.copy_from(0, receive, block.offset as usize, block.bytes as usize)?;
         Ok(Some(copied))
     }

@@ -1,21 +1,18 @@
 //! The receiving side: datagrams, acknowledgements, and what is lost.
 
-use flexcast_abi::Statistics;
-use flexcast_proto::{PieceSet, ProgressWatch};
-
 use super::operation::Running;
 use super::{Algorithm, Engine};
+use crate::datapath::cpu::incoming::{Incoming, count};
+use crate::datapath::cpu::{watch, window};
 use crate::datapath::udp::datagram::{Codec, Datagram, HEADER_BYTES, Kind, Refused};
-use crate::datapath::udp::incoming::{Incoming, Taken};
 use crate::datapath::udp::sockets::{LANDING_CHUNKS, Landing, RUN_BYTES, RUNS};
-use crate::datapath::udp::window;
 use crate::error::Result;
-use crate::protocol::driver::Notice;
+use flexcast_abi::Statistics;
 
 /// Reads of a socket before others have their turn.
 const MOST_READS: u32 = 4;
 /// How long nothing comes before a chunk that others have overtaken counts as lost, wherever that is in the block.
-const QUIET_PS: u64 = 500_000_000;
+pub(super) const QUIET_PS: u64 = 500_000_000;
 
 /// Counts a datagram that was not delivered.
 fn refuse(statistics: &mut Statistics, refused: Refused) {
@@ -191,53 +188,10 @@ impl Engine {
     }
 
     /// Notifies the protocol of what has come and of what is lost. Returns whether that is news.
-    pub(super) fn look(&mut self, now_ps: u64) -> Result<bool> {
-        let Some(running) = self.current.as_mut() else { return Ok(false) };
-        if running.algorithm != Algorithm::Multicast || !running.state.is_active() {
-            return Ok(false);
-        }
-        if self.conversation.participant().ready_ps().is_some() {
-            let count = self.incoming.came();
-            running.watch.get_or_insert_with(|| ProgressWatch::new(count, now_ps));
-        }
-        let phases = &mut running.report.phases.0;
-        if self.incoming.remaining() == 0 {
-            if phases.received_ps.is_some() {
-                return Ok(false);
-            }
-            phases.received_ps = Some(now_ps);
-            self.conversation.notify(now_ps, Notice::Received);
-            return Ok(true);
-        }
-        let is_quiet = quiet_ps(running, &self.incoming).is_some_and(|quiet_ps| now_ps >= quiet_ps);
-        let mut moved = false;
-        let has_passed = self.conversation.participant().ready_ps().is_some();
-        if self.incoming.is_suspicious() && has_passed && !running.given_up {
-            let lost = self.incoming.take_lost(&running.pieces, is_quiet);
-            if !lost.is_empty() {
-                let last = self.incoming.is_over() && !self.incoming.is_suspicious();
-                running.given_up |= last;
-                self.conversation.notify(now_ps, Notice::Lost { pieces: lost, last });
-                running.repairs = true;
-                moved = true;
-            }
-        }
-        // The right neighbour may wait for what is whole here, and the own end for what is not read.
-        if has_passed && (running.repairs || self.conversation.participant().owes()) {
-            let pieces: PieceSet = self.incoming.take_whole();
-            if !pieces.is_empty() {
-                self.conversation.notify(now_ps, Notice::Placed { pieces });
-                moved = true;
-            }
-        }
-        Ok(moved)
+    pub(super) fn look(&mut self, now_ps: u64) -> bool {
+        let Self { current, incoming, conversation, .. } = self;
+        current.as_mut().is_some_and(|running| watch::look(running, incoming, conversation, QUIET_PS, now_ps))
     }
-}
-
-/// When chunks that have been overtaken count as lost although few others have come since.
-pub(super) fn quiet_ps(running: &Running, incoming: &Incoming) -> Option<u64> {
-    let watch = running.watch.filter(|_| running.state.is_active() && incoming.is_suspicious())?;
-    Some(watch.since_ps().saturating_add(QUIET_PS))
 }
 
 /// Takes a datagram to its place, and counts it.
@@ -271,16 +225,6 @@ fn take(
         }
         Kind::End { chunks } => count(statistics, false, incoming.ended(pieces, datagram.rank, chunks)),
         Kind::Acknowledgement { .. } => statistics.unexpected_opcode += 1,
-    }
-}
-
-/// Counts what has become of a datagram.
-fn count(statistics: &mut Statistics, is_data: bool, taken: Taken) {
-    match taken {
-        Taken::New => statistics.accepted += u64::from(is_data),
-        Taken::Duplicate => statistics.duplicates += 1,
-        Taken::OutOfRange => statistics.out_of_range += 1,
-        Taken::WrongLength => statistics.wrong_length += 1,
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use flexcast_abi::Statistics;
 use flexcast_proto::{PieceSet, Pieces};
 
 use crate::error::Result;
@@ -12,8 +13,7 @@ use crate::plan::stream::Stream;
 use crate::plan::{Missing, Plan};
 
 const ALL: Stream = Stream { subgroup: 0, peer: None };
-/// Chunks by which others may overtake one that is not lost, at first and at most.
-const FIRST_REORDER_CHUNKS: u32 = 16;
+/// Chunks by which others may overtake one that is not lost, at most.
 const MOST_REORDER_CHUNKS: u32 = 4096;
 
 /// A root's block.
@@ -42,7 +42,7 @@ struct Place {
 
 /// What has become of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(crate) enum Taken {
     /// It is in its place.
     New,
     /// It was there.
@@ -55,7 +55,7 @@ pub(super) enum Taken {
 
 /// The receiving side of an operation.
 #[derive(Debug, Default)]
-pub(super) struct Incoming {
+pub(crate) struct Incoming {
     own: u32,
     chunk_bytes: usize,
     roots: Vec<Root>,
@@ -74,11 +74,18 @@ pub(super) struct Incoming {
     /// Pieces with holes that have not been given up.
     suspect: PieceSet,
     reorder_chunks: u32,
+    /// Nothing more comes of any root but one.
+    others_ended: bool,
 }
 
 impl Incoming {
+    /// No operation yet. `reorder_chunks`: by how many chunks others may overtake one that is not lost, at first; at least 1.
+    pub(crate) fn new(reorder_chunks: u32) -> Self {
+        Self { reorder_chunks: reorder_chunks.max(1), ..Self::default() }
+    }
+
     /// Begins an operation.
-    pub(super) fn restart(&mut self, plan: &Plan, pieces: &Pieces, chunk_bytes: u32) -> Result<()> {
+    pub(crate) fn restart(&mut self, plan: &Plan, pieces: &Pieces, chunk_bytes: u32) -> Result<()> {
         (self.own, self.chunk_bytes) = (plan.own(), chunk_bytes as usize);
         let mut table = Vec::new();
         let space = plan.space(ALL, &mut table)?;
@@ -113,8 +120,7 @@ impl Incoming {
                 }
             }
         }
-        self.came = 0;
-        self.reorder_chunks = self.reorder_chunks.max(FIRST_REORDER_CHUNKS);
+        (self.came, self.others_ended) = (0, false);
         Ok(())
     }
 
@@ -143,7 +149,7 @@ impl Incoming {
 
     /// Where the chunks from a sequence number on may be received, up to `most` of one root: their part of the receive buffer. None of them is there, nor
     /// has been given up: what is read of the neighbour lies in its place, too, and what comes instead of a chunk may be anything.
-    pub(super) fn landing(&self, pieces: &Pieces, psn: u32, most: u32) -> Option<Range<usize>> {
+    pub(crate) fn landing(&self, pieces: &Pieces, psn: u32, most: u32) -> Option<Range<usize>> {
         let place = self.locate(psn)?;
         let root = &self.roots[place.root];
         let (first, end) = (place.number, root.chunks.min(place.number + most));
@@ -157,14 +163,11 @@ impl Incoming {
     }
 
     /// Takes a chunk to its place.
-    pub(super) fn take(&mut self, pieces: &Pieces, (psn, chunk): (u32, &[u8]), receive: &mut [u8]) -> Taken {
-        let Some(place) = self.locate(psn) else { return Taken::OutOfRange };
-        if place.range.len() != chunk.len() {
-            return Taken::WrongLength;
-        }
-        if self.is_there(psn) {
-            return Taken::Duplicate;
-        }
+    pub(crate) fn take(&mut self, pieces: &Pieces, (psn, chunk): (u32, &[u8]), receive: &mut [u8]) -> Taken {
+        let place = match self.expect(psn, chunk.len()) {
+            Ok(place) => place,
+            Err(taken) => return taken,
+        };
         let Some(to) = receive.get_mut(place.range.clone()) else { return Taken::OutOfRange };
         to.copy_from_slice(chunk);
         self.mark(pieces, psn, &place);
@@ -172,16 +175,34 @@ impl Incoming {
     }
 
     /// Takes note of a chunk of `len` bytes that is in its place, where [`Incoming::landing`] says.
-    pub(super) fn placed(&mut self, pieces: &Pieces, psn: u32, len: usize) -> Taken {
-        let Some(place) = self.locate(psn) else { return Taken::OutOfRange };
+    pub(crate) fn placed(&mut self, pieces: &Pieces, psn: u32, len: usize) -> Taken {
+        match self.expect(psn, len) {
+            Ok(place) => {
+                self.mark(pieces, psn, &place);
+                Taken::New
+            }
+            Err(taken) => taken,
+        }
+    }
+
+    /// The place of a chunk of `len` bytes that is not there; otherwise what becomes of it.
+    fn expect(&self, psn: u32, len: usize) -> Result<Place, Taken> {
+        let Some(place) = self.locate(psn) else { return Err(Taken::OutOfRange) };
         if place.range.len() != len {
-            return Taken::WrongLength;
+            return Err(Taken::WrongLength);
         }
-        if self.is_there(psn) {
-            return Taken::Duplicate;
-        }
-        self.mark(pieces, psn, &place);
-        Taken::New
+        if self.is_there(psn) { Err(Taken::Duplicate) } else { Ok(place) }
+    }
+
+    /// Where a chunk of `len` bytes belongs in the receive buffer, if it is not there; otherwise what becomes of it.
+    pub(crate) fn place(&self, psn: u32, len: usize) -> Result<usize, Taken> {
+        self.expect(psn, len).map(|place| place.range.start)
+    }
+
+    /// Whether a sequence number is of the own block, which does not come.
+    pub(crate) fn is_own(&self, psn: u32) -> bool {
+        let own = self.roots.iter().find(|root| root.rank == self.own);
+        own.is_some_and(|root| psn.checked_sub(root.first_psn).is_some_and(|number| number < root.chunks))
     }
 
     /// A chunk is there.
@@ -211,7 +232,7 @@ impl Incoming {
     }
 
     /// A root has sent its block.
-    pub(super) fn ended(&mut self, pieces: &Pieces, rank: u32, chunks: u32) -> Taken {
+    pub(crate) fn ended(&mut self, pieces: &Pieces, rank: u32, chunks: u32) -> Taken {
         let Some(root) = self.roots.iter_mut().find(|root| root.rank == rank) else { return Taken::OutOfRange };
         if root.chunks != chunks {
             return Taken::WrongLength;
@@ -222,18 +243,40 @@ impl Incoming {
         Taken::New
     }
 
+    /// The root whose last chunk a sequence number stands for, and its chunks.
+    pub(crate) fn end_of(&self, psn: u32) -> Option<(u32, u32)> {
+        let place = self.locate(psn)?;
+        let root = &self.roots[place.root];
+        (place.number + 1 == root.chunks).then_some((root.rank, root.chunks))
+    }
+
+    /// Nothing more comes of any root but one.
+    pub(crate) fn end_others(&mut self, pieces: &Pieces, but: u32) {
+        self.others_ended = true;
+        for root in self.roots.iter_mut().filter(|root| root.rank != but) {
+            let gap = root.seen..root.chunks;
+            root.seen = root.chunks;
+            note(&mut self.suspect, pieces, root.rank, root.chunks.into(), gap);
+        }
+    }
+
+    /// Whether that has been noted.
+    pub(crate) const fn have_others_ended(&self) -> bool {
+        self.others_ended
+    }
+
     /// Chunks that have not come.
-    pub(super) const fn remaining(&self) -> u64 {
+    pub(crate) const fn remaining(&self) -> u64 {
         self.remaining
     }
 
     /// A number that grows while chunks come.
-    pub(super) const fn came(&self) -> u64 {
+    pub(crate) const fn came(&self) -> u64 {
         self.came
     }
 
     /// Roots of which `step` chunks or more have been seen since the last acknowledgement, and how many have been seen.
-    pub(super) fn acknowledgements(&mut self, step: u32, mut tell: impl FnMut(u32, u32)) {
+    pub(crate) fn acknowledgements(&mut self, step: u32, mut tell: impl FnMut(u32, u32)) {
         for root in self.roots.iter_mut().filter(|root| root.seen - root.told >= step && root.seen < root.chunks) {
             root.told = root.seen;
             tell(root.rank, root.seen);
@@ -241,17 +284,17 @@ impl Incoming {
     }
 
     /// Whether every root has told its end, and something is missing.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.remaining > 0 && self.roots.iter().all(|root| root.seen == root.chunks)
     }
 
     /// Whether chunks have been overtaken that have not been given up.
-    pub(super) const fn is_suspicious(&self) -> bool {
+    pub(crate) const fn is_suspicious(&self) -> bool {
         !self.suspect.is_empty()
     }
 
     /// Pieces that are lost, each once: all of it has been overtaken by more than the window, or, if `quiet`, at all.
-    pub(super) fn take_lost(&mut self, pieces: &Pieces, quiet: bool) -> PieceSet {
+    pub(crate) fn take_lost(&mut self, pieces: &Pieces, quiet: bool) -> PieceSet {
         let mut lost = PieceSet::EMPTY;
         let window = if quiet { 0 } else { self.reorder_chunks };
         for piece in self.suspect.iter() {
@@ -269,7 +312,7 @@ impl Incoming {
     }
 
     /// Gives up all that has not come; the pieces that are not whole.
-    pub(super) fn give_up(&mut self, pieces: &Pieces) -> PieceSet {
+    pub(crate) fn give_up(&mut self, pieces: &Pieces) -> PieceSet {
         let incomplete: PieceSet = pieces.all().iter().filter(|piece| self.lacking[*piece as usize] > 0).collect();
         self.suspect = PieceSet::EMPTY;
         self.lost = self.lost.or(&incomplete);
@@ -277,12 +320,12 @@ impl Incoming {
     }
 
     /// Pieces of others that have become whole since this was last asked.
-    pub(super) fn take_whole(&mut self) -> PieceSet {
+    pub(crate) fn take_whole(&mut self) -> PieceSet {
         std::mem::replace(&mut self.whole, PieceSet::EMPTY)
     }
 
     /// The chunks that are missing of some pieces.
-    pub(super) fn missing(&self, plan: &Plan, pieces: &Pieces, of: &PieceSet) -> Result<Missing> {
+    pub(crate) fn missing(&self, plan: &Plan, pieces: &Pieces, of: &PieceSet) -> Result<Missing> {
         let mut missing = Missing::new();
         let mut table = Vec::new();
         let space = plan.space(ALL, &mut table)?;
@@ -306,6 +349,16 @@ impl Incoming {
     }
 }
 
+/// Counts what has become of a datagram: of a chunk, or of what tells the end of a block.
+pub(crate) fn count(statistics: &mut Statistics, is_data: bool, taken: Taken) {
+    match taken {
+        Taken::New => statistics.accepted += u64::from(is_data),
+        Taken::Duplicate => statistics.duplicates += 1,
+        Taken::OutOfRange => statistics.out_of_range += 1,
+        Taken::WrongLength => statistics.wrong_length += 1,
+    }
+}
+
 /// Notes the pieces to which the chunks of a gap belong.
 fn note(suspect: &mut PieceSet, pieces: &Pieces, rank: u32, chunks: u64, gap: std::ops::Range<u32>) {
     let piece = |chunk: u32| pieces.of_chunk(rank, chunks, chunk.into());
@@ -322,13 +375,14 @@ mod tests {
     use crate::plan::Kind;
 
     const CHUNK_BYTES: u32 = 64;
+    const FIRST_REORDER_CHUNKS: u32 = 16;
 
     fn plan(kind: Kind, own: u32, ranks: u32) -> Plan {
         Plan::new(kind, own, ranks, CHUNK_BYTES, 1)
     }
 
     fn begun(plan: &Plan) -> Incoming {
-        let mut incoming = Incoming::default();
+        let mut incoming = Incoming::new(FIRST_REORDER_CHUNKS);
         incoming.restart(plan, &plan.pieces(), CHUNK_BYTES).unwrap();
         incoming
     }

@@ -6,16 +6,21 @@
 
 use flexcast_proto::RankInfo;
 
-/// First wait for an acknowledgement, and the longest.
-const FIRST_WAIT_PS: u64 = 2_000_000_000;
-const LONGEST_WAIT_PS: u64 = 64_000_000_000;
 /// Acknowledgements per window of each receiver: one may be lost without a wait.
 const PARTS: u32 = 4;
 
+/// How long an acknowledgement is waited for, in picoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits {
+    pub(crate) first_ps: u64,
+    pub(crate) longest_ps: u64,
+}
+
 /// The window of one operation.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(crate) struct Window {
     own: u32,
+    waits: Waits,
     /// Chunks that may be under way.
     chunks: u32,
     /// Chunks that each rank has seen.
@@ -28,37 +33,38 @@ pub(super) struct Window {
 }
 
 /// Chunks after which a receiver acknowledges, with a window of `chunks`.
-pub(super) const fn step(chunks: u32) -> u32 {
+pub(crate) const fn step(chunks: u32) -> u32 {
     let step = chunks / PARTS;
     if step == 0 { 1 } else { step }
 }
 
 impl Window {
-    pub(super) fn new(place: RankInfo, chunks: u32) -> Self {
+    pub(crate) fn new(place: RankInfo, chunks: u32, waits: Waits) -> Self {
         Self {
             own: place.rank(),
+            waits,
             chunks: if chunks == 0 { 1 } else { chunks },
             seen: vec![0; place.ranks() as usize],
             acknowledged: 0,
             full_since_ps: None,
-            wait_ps: FIRST_WAIT_PS,
+            wait_ps: waits.first_ps,
         }
     }
 
     /// Begins another operation, with another window.
-    pub(super) fn restart(&mut self, chunks: u32) {
+    pub(crate) fn restart(&mut self, chunks: u32) {
         self.chunks = if chunks == 0 { 1 } else { chunks };
         self.seen.fill(0);
-        (self.acknowledged, self.full_since_ps, self.wait_ps) = (0, None, FIRST_WAIT_PS);
+        (self.acknowledged, self.full_since_ps, self.wait_ps) = (0, None, self.waits.first_ps);
     }
 
     /// How many chunks may be sent behind the first `sent`.
-    pub(super) fn room(&self, sent: u32) -> u32 {
+    pub(crate) fn room(&self, sent: u32) -> u32 {
         self.acknowledged.saturating_add(self.chunks).saturating_sub(sent)
     }
 
     /// A rank has seen so many chunks.
-    pub(super) fn acknowledge(&mut self, rank: u32, chunks: u32) {
+    pub(crate) fn acknowledge(&mut self, rank: u32, chunks: u32) {
         let Some(seen) = self.seen.get_mut(rank as usize) else { return };
         if *seen >= chunks {
             return;
@@ -67,23 +73,23 @@ impl Window {
         let others = self.seen.iter().enumerate().filter(|(rank, _)| *rank as u32 != self.own);
         let least = others.map(|(_, seen)| *seen).min().unwrap_or(u32::MAX);
         if least > self.acknowledged {
-            (self.acknowledged, self.full_since_ps, self.wait_ps) = (least, None, FIRST_WAIT_PS);
+            (self.acknowledged, self.full_since_ps, self.wait_ps) = (least, None, self.waits.first_ps);
         }
     }
 
     /// There is no room behind the first `sent` chunks. After a while without acknowledgement there is.
-    pub(super) fn wait(&mut self, sent: u32, now_ps: u64) {
+    pub(crate) fn wait(&mut self, sent: u32, now_ps: u64) {
         let since_ps = *self.full_since_ps.get_or_insert(now_ps);
         if now_ps.saturating_sub(since_ps) < self.wait_ps {
             return;
         }
         self.acknowledged = sent.saturating_sub(self.chunks).saturating_add(step(self.chunks));
         self.full_since_ps = None;
-        self.wait_ps = (2 * self.wait_ps).min(LONGEST_WAIT_PS);
+        self.wait_ps = (2 * self.wait_ps).min(self.waits.longest_ps);
     }
 
     /// When [`Window::wait`] has an effect.
-    pub(super) fn deadline_ps(&self) -> Option<u64> {
+    pub(crate) fn deadline_ps(&self) -> Option<u64> {
         self.full_since_ps.map(|since_ps| since_ps.saturating_add(self.wait_ps))
     }
 }
@@ -92,8 +98,11 @@ impl Window {
 mod tests {
     use super::*;
 
+    const FIRST_WAIT_PS: u64 = 2_000_000_000;
+
     fn window(ranks: u32, chunks: u32) -> Window {
-        Window::new(RankInfo::new(0, ranks).unwrap(), chunks)
+        let waits = Waits { first_ps: FIRST_WAIT_PS, longest_ps: 64_000_000_000 };
+        Window::new(RankInfo::new(0, ranks).unwrap(), chunks, waits)
     }
 
     #[test]

@@ -1,0 +1,127 @@
+//! State of the operation under way.
+
+use std::ops::Range;
+
+use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
+
+use crate::api::buffer::Buffer;
+use crate::api::report::Report;
+use crate::error::Result;
+use crate::plan::Plan;
+
+/// Where an operation is between its post and its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum State {
+    Active,
+    /// All ranks have what they need from this one.
+    Released,
+    /// It has failed, on this rank or on another.
+    Failed(Failure),
+}
+
+impl State {
+    pub(crate) const fn is_active(&self) -> bool {
+        matches!(self, Self::Active)
+    }
+
+    pub(crate) fn release(&mut self) {
+        if self.is_active() {
+            *self = Self::Released;
+        }
+    }
+
+    /// The first failure counts; one that comes behind the end does not.
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        if self.is_active() {
+            *self = Self::Failed(failure);
+        }
+    }
+}
+
+/// The own block on its way to the group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sending {
+    pub(crate) first_psn: u32,
+    pub(crate) chunks: u32,
+    /// Chunks that the system has.
+    pub(crate) sent: u32,
+    /// When it last took any.
+    pub(crate) moved_ps: u64,
+    /// When the system would take no more.
+    pub(crate) full_ps: Option<u64>,
+}
+
+/// The operation under way. `R`: what has been asked of a peer, where the datapath keeps count of that itself.
+#[derive(Debug)]
+pub(crate) struct Running<R> {
+    pub(crate) request: u64,
+    pub(crate) plan: Plan,
+    /// The cut of its blocks for recovery.
+    pub(crate) pieces: Pieces,
+    /// Chunks of each root that may be under way.
+    pub(crate) window_chunks: u32,
+    pub(crate) send: Option<Buffer>,
+    pub(crate) receive: Buffer,
+    pub(crate) algorithm: Algorithm,
+    /// Its number, alike on all ranks.
+    pub(crate) operation: u32,
+    pub(crate) state: State,
+    /// It is this rank's turn.
+    pub(crate) sending: Option<Sending>,
+    /// How data comes, from the barrier on.
+    pub(crate) watch: Option<ProgressWatch>,
+    /// Multicast has stalled, and all that is missing has been asked for.
+    pub(crate) given_up: bool,
+    /// Pieces have been given up.
+    pub(crate) repairs: bool,
+    pub(crate) reads: R,
+    /// When the protocol's state machine wants to be notified of the time.
+    pub(crate) deadline_ps: u64,
+    pub(crate) report: Report,
+}
+
+impl<R> Running<R> {
+    /// When its multicast counts as stalled; none before the barrier, and once that has been found.
+    pub(crate) fn stalled_ps(&self, window: StallWindow) -> Option<u64> {
+        let watch = self.watch.filter(|_| !self.given_up && self.algorithm == Algorithm::Multicast)?;
+        Some(watch.stalled_ps(window, 0))
+    }
+
+    /// Whether its buffers are the user's again.
+    pub(crate) const fn is_over(&self) -> bool {
+        match self.state {
+            State::Active => false,
+            State::Released => self.sending.is_none(),
+            State::Failed(_) => true,
+        }
+    }
+
+    /// Blocks that ride on the barrier: where each rank's lies among all, and the bytes, which have the own one.
+    pub(crate) fn eager(&self, own: u32) -> Result<(Vec<Range<usize>>, Vec<u8>)> {
+        let mut blocks = vec![0..0; self.plan.ranks() as usize];
+        let mut end = 0;
+        for root in self.plan.root_ranks() {
+            let start = end;
+            end += self.plan.block(root).bytes as usize;
+            blocks[root as usize] = start..end;
+        }
+        let mut bytes = vec![0; end];
+        let block = blocks[own as usize].clone();
+        // A block of no bytes may lie anywhere.
+        if !block.is_empty() {
+            self.receive.read(self.plan.block(own).offset as usize, &mut bytes[block])?;
+        }
+        Ok((blocks, bytes))
+    }
+
+    /// Takes the other ranks' blocks, which have come with the barrier, to their places.
+    pub(crate) fn place_eager(&mut self, own: u32, blocks: &[Range<usize>], bytes: &[u8]) -> Result<()> {
+        for root in self.plan.root_ranks().filter(|root| *root != own) {
+            let block = &bytes[blocks[root as usize].clone()];
+            if !block.is_empty() {
+                self.receive.write(self.plan.block(root).offset as usize, block)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,376 @@
+//! Engine of a communicator over an RDMA card without its DPA: carries out what the protocol decides.
+//!
+//! An operation is posted ([`Engine::begin`]), receives and sends as the queues allow ([`Engine::advance`]), and gives its buffers back when the
+//! protocol releases it or has failed ([`end`]).
+
+mod end;
+mod receive;
+mod send;
+mod state;
+
+use std::collections::VecDeque;
+
+use flexcast_abi::{SendReport, Statistics};
+use flexcast_proto::wire::Availability;
+use flexcast_proto::{Algorithm, Alpha, Cause, CollectiveIds, Failure, PieceSet, RankInfo, StallWindow};
+
+use self::receive::Arrivals;
+use self::send::Outgoing;
+use super::card::VerbsCard;
+use super::queues::{Queues, Root};
+use crate::api::buffer::Buffer;
+use crate::api::config::{Config, Derived, ps};
+use crate::api::outcome::Failed;
+use crate::api::report::{Phases, PhasesPs, Report};
+use crate::datapath::cpu::incoming::Incoming;
+use crate::datapath::cpu::operation::State;
+use crate::datapath::cpu::watch;
+use crate::datapath::cpu::window::{Waits, Window};
+use crate::datapath::{Posted, Requests};
+use crate::error::{Error, Result};
+use crate::plan::Plan;
+use crate::plan::chains::{Order, order};
+use crate::plan::stream::Stream;
+use crate::protocol::control::{Control, Event, Read};
+use crate::protocol::conversation::{Conversation, Next, PROTOCOL_VIOLATION};
+use crate::protocol::driver::{Notice, Step};
+use crate::protocol::engine::descriptor;
+use crate::tuner::{Conditions, Losses, Selection};
+
+/// The operation under way: reads are counted by the connections.
+type Running = crate::datapath::cpu::operation::Running<()>;
+
+/// Number of the first operation.
+const FIRST_OPERATION: u32 = 1;
+/// Code of [`Cause::Device`] for an operation that could not be begun.
+const NOT_STARTED: u16 = u16::MAX - 2;
+/// Code of [`Cause::Device`] for a queue pair for datagrams that has failed, beside its status.
+const DATAGRAMS: u16 = 0x200;
+/// Chunks by which others may overtake one that is not lost, at first: a multicast tree keeps the order.
+const REORDER_CHUNKS: u32 = 1;
+/// Waits for acknowledgements, many times what a round trip takes.
+const WAITS: Waits = Waits { first_ps: 200_000_000, longest_ps: 6_400_000_000 };
+/// Everything that there is of an operation: it has one subgroup.
+const ALL: Stream = Stream { subgroup: 0, peer: None };
+
+/// What connects a communicator with its peers.
+pub(super) struct Links {
+    pub(super) queues: Queues,
+    pub(super) control: Control,
+    /// Where each rank gets acknowledgements.
+    pub(super) roots: Vec<Root>,
+    /// The least that any rank has receives.
+    pub(super) slots: u32,
+}
+
+/// A communicator's operations, and what carries them out.
+pub(crate) struct Engine {
+    queues: Queues,
+    control: Control,
+    // Buffers come after the queues by which the card reaches them.
+    current: Option<Running>,
+    waiting: VecDeque<Posted>,
+    requests: Requests,
+    /// Buffers that the card may still reach.
+    lost: Vec<Buffer>,
+    card: VerbsCard,
+    place: RankInfo,
+    id: u64,
+    config: Config,
+    derived: Derived,
+    conditions: Conditions,
+    conversation: Conversation,
+    roots: Vec<Root>,
+    slots: u32,
+    incoming: Incoming,
+    arrivals: Arrivals,
+    window: Window,
+    outgoing: Outgoing,
+    ids: CollectiveIds,
+    /// That of the operation under way, if it is multicast.
+    collective_id: Option<u32>,
+    alpha: Alpha,
+    stall: StallWindow,
+    losses: Losses,
+    statistics: Statistics,
+    sent: SendReport,
+    broken: Option<Failure>,
+    /// When the operation under way failed.
+    failed_ps: u64,
+    fault: Option<Error>,
+}
+
+impl Engine {
+    pub(super) fn new(
+        card: VerbsCard,
+        place: RankInfo,
+        id: u64,
+        (config, derived): (Config, Derived),
+        links: Links,
+    ) -> Self {
+        let Links { queues, control, roots, slots } = links;
+        let mut conversation = Conversation::new(place, FIRST_OPERATION, config.eager_bytes.into());
+        conversation.connect(id);
+        let conditions = Conditions {
+            selection: Selection::Multicast,
+            ranks: place.ranks(),
+            link_gbit_per_s: config.link_gbit_per_s,
+            receive_threads: 1,
+            chunk_bytes: config.chunk_bytes,
+            mtu_bytes: card.device().port().mtu_bytes(),
+            staged: false,
+            eager_bytes: conversation.eager_bytes(),
+            direct: false,
+        };
+        Self {
+            arrivals: Arrivals::new(card.chunk_ps()),
+            window: Window::new(place, 1, WAITS),
+            ids: CollectiveIds::new(derived.layout, ps(config.packet_lifetime)),
+            alpha: Alpha::new(config.overheads.in_ps()),
+            stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
+            losses: Losses::default(),
+            queues,
+            control,
+            current: None,
+            waiting: VecDeque::new(),
+            requests: Requests::default(),
+            lost: Vec::new(),
+            card,
+            place,
+            id,
+            config,
+            derived,
+            conditions,
+            conversation,
+            roots,
+            slots,
+            incoming: Incoming::new(REORDER_CHUNKS),
+            outgoing: Outgoing::default(),
+            collective_id: None,
+            statistics: Statistics::default(),
+            sent: SendReport::default(),
+            broken: None,
+            failed_ps: 0,
+            fault: None,
+        }
+    }
+
+    /// Makes a posted operation the current one, and begins it. Returns whether it could: not while packets of all collective ids may still arrive.
+    fn begin(&mut self, mut posted: Posted, now_ps: u64) -> Result<bool, Box<Failed>> {
+        let decision = self.conditions.decide(&posted.plan.shape(), false);
+        let algorithm = decision.algorithm();
+        if algorithm == Algorithm::Multicast {
+            match self.ids.take(now_ps) {
+                Ok(id) => self.collective_id = Some(id),
+                Err(_) => {
+                    self.waiting.push_front(posted);
+                    return Ok(false);
+                }
+            }
+        }
+        if let Err(error) = self.place_own_block(&mut posted) {
+            let Posted { send, receive, .. } = posted;
+            return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
+        }
+        let Posted { request, plan, send, receive, posted_ps } = posted;
+        let report = Report {
+            phases: Phases(PhasesPs { posted_ps, armed_ps: Some(now_ps), ..PhasesPs::default() }),
+            decision,
+            foreign_bytes: plan.foreign_bytes(),
+            ..Report::default()
+        };
+        let mut running = Running {
+            request,
+            pieces: plan.pieces(),
+            window_chunks: self.window_chunks(&plan),
+            plan,
+            send,
+            receive,
+            algorithm,
+            operation: self.conversation.participant().operation(),
+            state: State::Active,
+            sending: None,
+            watch: None,
+            given_up: false,
+            repairs: false,
+            reads: (),
+            deadline_ps: u64::MAX,
+            report,
+        };
+        match self.arm(&mut running, now_ps) {
+            Ok(()) => {
+                running.deadline_ps = self.conversation.participant().deadline_ps().unwrap_or(u64::MAX);
+                self.current = Some(running);
+                Ok(true)
+            }
+            Err(error) => {
+                let Running { send, receive, report, .. } = running;
+                Err(Box::new(Failed { error, send, receive: Some(receive), report }))
+            }
+        }
+    }
+
+    /// Brings the own block to its place.
+    fn place_own_block(&self, posted: &mut Posted) -> Result<()> {
+        let Posted { plan, send, receive, .. } = posted;
+        let Some(send) = send.as_ref().filter(|send| !send.is_empty()) else { return Ok(()) };
+        receive.copy_from(plan.block(self.place.rank()).offset as usize, send, 0, send.len())
+    }
+
+    /// Gives an operation to the protocol, whose receives are posted.
+    fn arm(&mut self, running: &mut Running, now_ps: u64) -> Result<()> {
+        let (plan, algorithm) = (&running.plan, running.algorithm);
+        let Order { chains, turn, .. } = order(plan, &self.config, self.place.rank());
+        let descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, algorithm));
+        self.control.expect_losses(self.losses.are_expected());
+        self.losses.begin();
+        if algorithm == Algorithm::Eager {
+            let (blocks, bytes) = running.eager(self.place.rank())?;
+            self.conversation.start_eager(descriptor, blocks, bytes, now_ps);
+            return Ok(());
+        }
+        self.incoming.restart(plan, &running.pieces, self.config.chunk_bytes)?;
+        self.window.restart(running.window_chunks);
+        let region = running.receive.region()?;
+        let here = Availability { address: region.addr().get(), rkey: region.rkey() };
+        self.conversation.start((descriptor, turn), here, plan.foreign_pieces());
+        self.conversation.notify(now_ps, Notice::Armed);
+        self.conversation.notify(now_ps, Notice::OwnBlock);
+        Ok(())
+    }
+
+    /// Chunks of each root that may be under way, so that what all who multicast at the same time send has room in every receive ring. In each
+    /// chain a root may begin while chunks of the one before it wait. All that there is, if that has room.
+    fn window_chunks(&self, plan: &Plan) -> u32 {
+        let mut table = Vec::new();
+        let Ok(space) = plan.space(ALL, &mut table) else { return 1 };
+        let ends = u64::from(send::ENDS) * u64::from(plan.roots().len());
+        if space.chunks() + ends <= self.slots.into() {
+            return u32::MAX;
+        }
+        let Order { chains, .. } = order(plan, &self.config, self.place.rank());
+        (self.slots / 2 / chains.max(1)).saturating_sub(send::ENDS).max(1)
+    }
+
+    fn advance(&mut self) -> Result<bool> {
+        if let Some(error) = self.fault.take() {
+            return Err(error);
+        }
+        let now_ps = self.card.now_ps();
+        let mut moved = self.poll_control(now_ps)?;
+        moved |= self.receive_data(now_ps)?;
+        if self.current.is_none()
+            && self.broken.is_none()
+            && let Some(posted) = self.waiting.pop_front()
+        {
+            let request = posted.request;
+            match self.begin(posted, now_ps) {
+                Ok(begun) => moved |= begun,
+                Err(failed) => {
+                    self.requests.finish(request, Err(failed));
+                    self.end_all(Cause::Device(NOT_STARTED));
+                    moved = true;
+                }
+            }
+        }
+        moved |= self.poll_own(now_ps)?;
+        moved |= self.look(now_ps);
+        moved |= self.poll_time(now_ps);
+        self.carry_out(now_ps)?;
+        moved |= self.send_some(now_ps)?;
+        self.carry_out(now_ps)?;
+        moved |= self.release(now_ps)?;
+        moved |= self.wind_up(now_ps)?;
+        self.control.flush(now_ps)?;
+        Ok(moved)
+    }
+
+    /// Takes what peers have said, and what has been read of them.
+    fn poll_control(&mut self, now_ps: u64) -> Result<bool> {
+        let Self { control, conversation, .. } = self;
+        control.poll(now_ps, |_, event| {
+            match event {
+                Event::Message { from, bytes } => conversation.hear(from, bytes),
+                Event::Read { tag } => conversation.read(tag),
+                Event::Broken { rank, status } => conversation.broken(rank, status as u16),
+            }
+            Ok(())
+        })
+    }
+
+    /// Notifies the protocol of what has come and of what is lost. Returns whether that is news.
+    fn look(&mut self, now_ps: u64) -> bool {
+        if self.over_ps().is_some_and(|over_ps| now_ps >= over_ps)
+            && let Some(running) = &self.current
+        {
+            self.incoming.end_others(&running.pieces, self.place.right());
+        }
+        let Self { current, incoming, conversation, .. } = self;
+        current.as_mut().is_some_and(|running| watch::look(running, incoming, conversation, receive::QUIET_PS, now_ps))
+    }
+
+    /// When multicast counts as over because it is for the right neighbour, to which nothing comes that does not come here. Of its own block that says
+    /// nothing.
+    fn over_ps(&self) -> Option<u64> {
+        let running = self.current.as_ref().filter(|running| running.state.is_active() && !running.given_up)?;
+        let is_over = self.conversation.participant().is_over_for_neighbour();
+        let waits = self.incoming.remaining() > 0 && !self.incoming.have_others_ended() && self.arrivals.is_empty();
+        let watch = running.watch.filter(|_| is_over && waits && running.algorithm == Algorithm::Multicast)?;
+        Some(watch.since_ps().saturating_add(receive::QUIET_PS))
+    }
+
+    fn poll_time(&mut self, now_ps: u64) -> bool {
+        let Self { current, incoming, conversation, stall, .. } = self;
+        let with = (*stall, send::STUCK_PS);
+        current.as_mut().is_some_and(|running| watch::poll_time(running, incoming, conversation, with, now_ps))
+    }
+
+    /// Does what the protocol asks for.
+    fn carry_out(&mut self, now_ps: u64) -> Result<()> {
+        while let Some(next) = self.conversation.next() {
+            match next {
+                Next::Say { to, message, data, .. } => self.control.send(to, message.as_bytes(), data)?,
+                Next::Do(Step::Multicast) => self.begin_to_send(now_ps),
+                Next::Do(Step::Read { from, pieces, at }) => self.fetch(from, &pieces, at)?,
+                Next::Do(Step::Release) => {
+                    if let Some(running) = self.current.as_mut() {
+                        running.state.release();
+                    }
+                }
+                Next::Do(Step::SendsFinished) => {}
+                Next::Do(Step::Fail(failure)) => self.fail(now_ps, failure),
+            }
+        }
+        if let Some(running) = self.current.as_mut() {
+            running.deadline_ps = self.conversation.participant().deadline_ps().unwrap_or(u64::MAX);
+            self.conversation.note(now_ps, &mut running.report);
+        }
+        Ok(())
+    }
+
+    /// Begins to read what is missing of pieces.
+    fn fetch(&mut self, from: u32, pieces: &PieceSet, at: Option<Availability>) -> Result<()> {
+        let Some(running) = self.current.as_mut() else { return Ok(()) };
+        let missing = self.incoming.missing(&running.plan, &running.pieces, pieces)?;
+        let groups = missing.groups(&running.plan, &running.pieces, pieces);
+        if at.is_none() && groups.iter().any(|(_, runs)| !runs.is_empty()) {
+            tracing::error!(from, "it has not said where what is missing can be read");
+            self.conversation.broken(from, PROTOCOL_VIOLATION);
+            return Ok(());
+        }
+        let Availability { address, rkey } = at.unwrap_or_default();
+        for (group, runs) in groups {
+            let Some(tag) = group.first() else { continue };
+            self.conversation.fetch(group, runs.len());
+            running.report.reads += runs.len() as u64;
+            running.report.recovered_bytes += runs.iter().map(|run| run.bytes).sum::<u64>();
+            for run in runs {
+                let local = running.receive.region()?.slice(run.offset, run.bytes as u32)?;
+                let remote_addr = address.wrapping_add(run.offset);
+                self.control.read(Read { from, local, remote_addr, rkey, tag })?;
+            }
+        }
+        running.report.recovered_chunks += missing.len() as u64;
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! The engine as what carries a communicator's operations.
+
+use flexcast_abi::{SendReport, Statistics};
+use flexcast_proto::{Cause, Disagreement, Failure, RankInfo};
+
+use super::{ALL, Engine, NOT_STARTED, receive};
+use crate::api::buffer::Buffer;
+use crate::api::card::{Card, Kind};
+use crate::api::config::Config;
+use crate::api::outcome::Failed;
+use crate::api::report::MessageCounts;
+use crate::datapath::cpu::watch;
+use crate::datapath::{Datapath, Posted, Requests};
+use crate::error::{Error, Result};
+use crate::plan::Plan;
+
+impl Datapath for Engine {
+    fn place(&self) -> RankInfo {
+        self.place
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn card(&self) -> Card {
+        Card::of(Kind::Verbs(self.card.clone()))
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn now_ps(&self) -> u64 {
+        self.card.now_ps()
+    }
+
+    fn broken(&self) -> Option<Failure> {
+        self.broken
+    }
+
+    fn takes(&self, buffer: &Buffer) -> bool {
+        buffer.is_registered()
+    }
+
+    fn check(&self, plan: &Plan) -> Result<()> {
+        let mut table = Vec::new();
+        let chunks = plan.space(ALL, &mut table)?.chunks();
+        let psn_bits = self.derived.layout.psn_bits();
+        let limit = (u64::from(self.derived.bitmap_words) * 64).min(1 << psn_bits);
+        if chunks > limit {
+            return Err(Error::TooManyChunks { chunks, psn_bits, limit });
+        }
+        Ok(())
+    }
+
+    fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
+        if self.current.is_some() || !self.waiting.is_empty() {
+            self.waiting.push_back(posted);
+            return Ok(());
+        }
+        let now_ps = self.card.now_ps();
+        self.begin(posted, now_ps).inspect_err(|_| self.end_all(Cause::Device(NOT_STARTED)))?;
+        // The first messages go at once; what fails here is found by whoever asks next.
+        if let Err(error) = self.advance() {
+            self.fault = Some(error);
+        }
+        Ok(())
+    }
+
+    fn requests(&mut self) -> &mut Requests {
+        &mut self.requests
+    }
+
+    fn progress(&mut self) -> Result<bool> {
+        let moved = self.advance();
+        if moved.is_err() {
+            self.requests.give_up();
+        }
+        moved
+    }
+
+    fn deadline_ps(&self) -> Option<u64> {
+        if self.fault.is_some() || (self.current.is_none() && !self.waiting.is_empty()) {
+            return Some(0);
+        }
+        let idle_ps = [self.control.probe_ps(), self.arrivals.done_ps()];
+        let Some(running) = self.current.as_ref() else { return idle_ps.into_iter().flatten().min() };
+        let stalled_ps =
+            running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0 && running.state.is_active());
+        let quiet_ps = watch::quiet_ps(running, &self.incoming, receive::QUIET_PS);
+        let window_ps = running
+            .sending
+            .filter(|sending| sending.sent < sending.chunks && self.window.room(sending.sent) == 0)
+            .map(|_| self.window.deadline_ps().unwrap_or(0));
+        let own_ps = Some(stalled_ps.unwrap_or(running.deadline_ps));
+        let all = [own_ps, quiet_ps, window_ps, self.over_ps(), self.wind_up_ps()];
+        all.into_iter().chain(idle_ps).flatten().min()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.current.is_none() && self.waiting.is_empty()
+    }
+
+    fn fail_here(&mut self, cause: Cause) {
+        self.end_all(cause);
+    }
+
+    fn fault(&mut self, error: Error) {
+        self.fault = Some(error);
+    }
+
+    fn disagreement(&self) -> Option<Disagreement> {
+        self.conversation.disagreement()
+    }
+
+    fn messages(&self) -> MessageCounts {
+        self.conversation.messages()
+    }
+
+    fn is_flagged(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn receive_statistics(&self) -> Result<Statistics> {
+        Ok(self.statistics)
+    }
+
+    fn send_statistics(&self) -> Result<SendReport> {
+        Ok(self.sent)
+    }
+}
