@@ -217,7 +217,7 @@ pub struct Summary {
     pub root: u32,
     /// Bytes that a root contributes; where they differ, [`digest`] of them all; 0 where no rank knows all.
     pub amount: u64,
-    /// Bytes of a chunk. Of a reduction, which has no chunks: the code of its operator and its elements.
+    /// Bytes of a chunk. Of a reduction, which has no chunks: the code of its operator in the upper 16 bits, that of its elements' type in the lower.
     pub chunk_bytes: u32,
     /// Chains that multicast side by side.
     pub chains: u32,
@@ -273,7 +273,8 @@ impl core::fmt::Display for Summary {
             Kind::Reduce | Kind::Gather | Kind::Gatherv => write!(f, " to root {root}")?,
             _ => {}
         }
-        if kind.reduces() { write!(f, " by reduction {:#x}", self.chunk_bytes) } else { Ok(()) }
+        let code = self.chunk_bytes;
+        if kind.reduces() { write!(f, " by operator {} on type {}", code >> 16, code & 0xffff) } else { Ok(()) }
     }
 }
 

@@ -214,11 +214,6 @@ impl Direct {
         self.schedule.receives().map(|arrival| self.bytes(arrival.target)).sum()
     }
 
-    /// Ranks that this one sends to, or gets from.
-    pub(crate) fn peers(&self) -> flexcast_proto::RankSet {
-        self.schedule.targets().or(&self.schedule.sources())
-    }
-
     /// Begins. Without a send buffer the contribution is in the receive buffer (`MPI_IN_PLACE`). `placed`: it is in its place there.
     ///
     /// # Errors

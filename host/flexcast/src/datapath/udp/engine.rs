@@ -26,7 +26,7 @@ use super::mesh::{Interest, Mesh, Read};
 use super::part::check_chunks;
 use super::sockets::{RUN_BYTES, Sockets};
 use super::tap::Tap;
-use super::waiter::SocketWaiter;
+use super::waiter::{Door, SocketWaiter};
 use crate::api::buffer::Buffer;
 use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, ps};
@@ -44,7 +44,7 @@ use crate::plan::stream::Stream;
 use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::engine::{activations_ps, descriptor};
-use crate::tuner::{Conditions, Decision, MAX_LINEAR_RANKS, Tuning};
+use crate::tuner::{Conditions, Decision, Tuning};
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;
@@ -59,6 +59,8 @@ const WAITS: Waits = Waits { first_ps: 2_000_000_000, longest_ps: 64_000_000_000
 /// Tokens of the sockets; connections have their numbers.
 const GROUP: u64 = 1 << 32;
 const OWN: u64 = GROUP + 1;
+/// Of where ranks connect.
+const DOOR: u64 = GROUP + 2;
 
 /// What connects a communicator with its peers.
 pub(super) struct Links {
@@ -132,7 +134,7 @@ impl Engine {
         for (descriptor, token) in sockets.descriptors().into_iter().zip([GROUP, OWN]) {
             waiter.add(descriptor, token)?;
         }
-        let interests = vec![None; mesh.descriptors().count()];
+        waiter.add(mesh.door(), DOOR)?;
         let mut conversation = Conversation::new(place, FIRST_OPERATION, config.eager_bytes.into());
         conversation.connect(id);
         let conditions = Conditions {
@@ -144,7 +146,7 @@ impl Engine {
             mtu_bytes: interface.mtu_bytes(),
             staged: false,
             eager_bytes: conversation.eager_bytes(),
-            direct: place.ranks() <= MAX_LINEAR_RANKS,
+            direct: true,
         };
         let tap = interface.options().tap.as_ref().map(|make| make(place.rank(), place.ranks()));
         let mut engine = Self {
@@ -166,7 +168,7 @@ impl Engine {
             peers,
             waiter,
             ready: Vec::new(),
-            interests,
+            interests: Vec::new(),
             held_at: None,
             incoming: Incoming::new(REORDER_CHUNKS),
             run: vec![0; RUN_BYTES],
@@ -300,6 +302,7 @@ impl Engine {
             moved |= match token {
                 GROUP => self.receive_data()?,
                 OWN => self.receive_acknowledgements()?,
+                DOOR => self.mesh.admit(&mut Door(&self.waiter, DOOR)),
                 number => self.receive_frames(number as usize),
             };
         }
@@ -510,6 +513,7 @@ impl Engine {
     /// that has broken.
     fn watch_connections(&mut self) -> Result<()> {
         let Self { mesh, waiter, interests, .. } = self;
+        interests.resize(mesh.len(), None);
         for (number, descriptor, interest) in mesh.descriptors() {
             let before = &mut interests[number];
             if *before != Some(interest) {

@@ -17,7 +17,7 @@ use crate::api::config::{Config, Control, ETHERNET_GBIT_PER_S};
 use crate::error::{Error, Result};
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
-use crate::tuner::{Choice, MAX_LINEAR_RANKS, Tuning};
+use crate::tuner::{Choice, Tuning};
 
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
@@ -287,22 +287,18 @@ impl Part {
             all.iter().map(|endpoint| at(&interface, address(&endpoint.address), port(endpoint).get() as u16)).collect()
         };
         let mut ranks = peers(place);
-        if place.ranks() <= MAX_LINEAR_RANKS {
-            ranks.extend((0..place.ranks()).filter(|rank| *rank != place.rank()));
-        }
         ranks.extend(config.chain_mapping.neighbours(place.rank()));
         ranks.sort_unstable();
         ranks.dedup();
-        let listening = addresses(|endpoint| endpoint.tcp_port);
         let connect = Connect {
             own: place.rank(),
             communicator: id,
-            secret: &secret,
-            listener: &listener,
-            addresses: &listening,
+            secret,
+            listener,
+            addresses: addresses(|endpoint| endpoint.tcp_port),
             timeout: config.barrier_timeout,
         };
-        let mesh = Mesh::connect(&connect, &ranks)?;
+        let mesh = Mesh::connect(connect, &ranks)?;
         let links = Links {
             sockets,
             mesh,

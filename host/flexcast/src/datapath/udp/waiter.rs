@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::mesh::Interest;
+use super::mesh::{Interest, Watch};
 use crate::datapath::Waiter;
 use crate::error::{Error, Result};
 
@@ -96,6 +96,21 @@ impl SocketWaiter {
             }
         }
         Ok(())
+    }
+}
+
+/// Waits for streams of which it is not known who is at their other end.
+pub(super) struct Door<'w>(pub(super) &'w SocketWaiter, pub(super) u64);
+
+impl Watch for Door<'_> {
+    fn watch(&mut self, stream: BorrowedFd<'_>) {
+        if let Err(error) = self.0.add(stream, self.1) {
+            tracing::warn!(%error, "a connection is looked at late");
+        }
+    }
+
+    fn forget(&mut self, stream: BorrowedFd<'_>) {
+        let _ = self.0.0.epoll.delete(stream);
     }
 }
 

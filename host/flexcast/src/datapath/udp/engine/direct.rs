@@ -153,13 +153,6 @@ impl Engine {
         };
         let placed = matches!(task, Task::Blocks(_));
         direct.start(send.filter(|_| !placed).map(Buffer::bytes), receive.bytes_mut(), placed)?;
-        if let Some(missing) = direct.peers().iter().find(|rank| !self.mesh.connects(*rank)) {
-            let reason = format!(
-                "needs a connection to rank {missing}, which communicators of more than {} ranks do not have",
-                crate::MAX_LINEAR_RANKS
-            );
-            return Err(Error::Argument { operation: task.name(), reason });
-        }
         Ok(direct)
     }
 

@@ -2,8 +2,10 @@
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Protocol, Socket, Type};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -59,18 +61,19 @@ pub(crate) fn listen(interface: &Interface) -> Result<TcpListener> {
     TcpListener::bind(address).map_err(failed(format!("TCP socket of {address}")))
 }
 
-/// What connects ranks.
-pub(crate) struct Connect<'c> {
+/// What connects ranks: those of the protocol when a communicator is made, others when one of the two has something to send.
+#[derive(Debug)]
+pub(crate) struct Connect {
     pub(crate) own: u32,
     pub(crate) communicator: u64,
-    pub(crate) secret: &'c Secret,
-    pub(crate) listener: &'c TcpListener,
+    pub(crate) secret: Secret,
+    pub(crate) listener: TcpListener,
     /// Where each rank listens.
-    pub(crate) addresses: &'c [SocketAddr],
+    pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) timeout: Duration,
 }
 
-impl Connect<'_> {
+impl Connect {
     /// Connects to `ranks` (ascending): a rank to those below it. Blocks, at most for the timeout.
     pub(super) fn all(&self, ranks: &[u32]) -> Result<Vec<(u32, TcpStream)>> {
         let deadline = Instant::now() + self.timeout;
@@ -121,7 +124,7 @@ impl Connect<'_> {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let connected = TcpStream::connect_timeout(&address, left).and_then(|mut stream| {
             stream.set_write_timeout(Some(left))?;
-            stream.write_all(Greeting::new(self.communicator, self.own, rank, self.secret).as_bytes())?;
+            stream.write_all(self.greeting(rank).as_bytes())?;
             stream.set_write_timeout(None)?;
             Ok(stream)
         });
@@ -145,12 +148,118 @@ impl Connect<'_> {
         let mut bytes = [0; GREETING_BYTES];
         stream.read_exact(&mut bytes)?;
         stream.set_read_timeout(None)?;
-        let told = Greeting::read_from_bytes(&bytes).map(|greeting| greeting.from.get()).unwrap_or(u32::MAX);
-        let expected = Greeting::new(self.communicator, told, self.own, self.secret);
-        if bytes != expected.as_bytes() || !ranks.contains(&told) {
-            return Err(io::Error::new(ErrorKind::PermissionDenied, "not a rank of this communicator"));
+        match self.greeted(&bytes).filter(|rank| ranks.contains(rank)) {
+            Some(rank) => Ok(Some((rank, stream))),
+            None => Err(io::Error::new(ErrorKind::PermissionDenied, "not a rank of this communicator")),
         }
-        Ok(Some((told, stream)))
+    }
+
+    /// What this rank says first to another.
+    fn greeting(&self, to: u32) -> Greeting {
+        Greeting::new(self.communicator, self.own, to, &self.secret)
+    }
+
+    /// Who has said this; none who is a rank of this communicator.
+    fn greeted(&self, bytes: &[u8; GREETING_BYTES]) -> Option<u32> {
+        let from = Greeting::read_from_bytes(bytes).ok()?.from.get();
+        let expected = Greeting::new(self.communicator, from, self.own, &self.secret);
+        ((from as usize) < self.addresses.len() && from != self.own && bytes == expected.as_bytes()).then_some(from)
+    }
+
+    /// Begins to connect to a rank, without waiting for it: the connection, and what is to be said on it first.
+    pub(super) fn begin(&self, rank: u32) -> io::Result<(TcpStream, Vec<u8>)> {
+        let address = *self.addresses.get(rank as usize).ok_or(ErrorKind::AddrNotAvailable)?;
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        socket.set_tcp_nodelay(true)?;
+        match socket.connect(&address.into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        Ok((socket.into(), self.greeting(rank).as_bytes().to_vec()))
+    }
+}
+
+/// Connections that have been accepted, until they say who they are.
+#[derive(Debug, Default)]
+pub(super) struct Arriving(Vec<Guest>);
+
+#[derive(Debug)]
+struct Guest {
+    stream: TcpStream,
+    bytes: [u8; GREETING_BYTES],
+    come: usize,
+    until: Instant,
+    /// It is waited for what it says.
+    watched: bool,
+}
+
+/// Whoever waits for streams to become readable.
+pub(crate) trait Watch {
+    fn watch(&mut self, stream: BorrowedFd<'_>);
+
+    fn forget(&mut self, stream: BorrowedFd<'_>);
+}
+
+/// Most connections that have not said who they are: others are refused meanwhile.
+const MOST_GUESTS: usize = 64;
+
+impl Arriving {
+    /// Accepts who has connected since, and tells which ranks have said who they are, each with its connection.
+    pub(super) fn poll(&mut self, connect: &Connect, watch: &mut dyn Watch, mut tell: impl FnMut(u32, TcpStream)) {
+        while let Ok((stream, address)) = connect.listener.accept() {
+            let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
+            if ready.is_err() || self.0.len() == MOST_GUESTS {
+                tracing::warn!(%address, "a connection is refused: {MOST_GUESTS} others have not said who they are");
+                continue;
+            }
+            self.0.push(Guest {
+                stream,
+                bytes: [0; GREETING_BYTES],
+                come: 0,
+                until: Instant::now() + GREETING,
+                watched: false,
+            });
+        }
+        let mut at = 0;
+        while at < self.0.len() {
+            match self.0[at].listen() {
+                Ok(true) => {
+                    let Guest { stream, bytes, watched, .. } = self.0.swap_remove(at);
+                    if watched {
+                        watch.forget(stream.as_fd());
+                    }
+                    match connect.greeted(&bytes) {
+                        Some(rank) => tell(rank, stream),
+                        None => tracing::warn!("somebody else connected"),
+                    }
+                }
+                Ok(false) if Instant::now() < self.0[at].until => {
+                    let guest = &mut self.0[at];
+                    if !std::mem::replace(&mut guest.watched, true) {
+                        watch.watch(guest.stream.as_fd());
+                    }
+                    at += 1;
+                }
+                Ok(false) | Err(_) => drop(self.0.swap_remove(at)),
+            }
+        }
+    }
+}
+
+impl Guest {
+    /// Takes what has come of the greeting, and nothing behind it; whether all of it is there.
+    fn listen(&mut self) -> io::Result<bool> {
+        while self.come < GREETING_BYTES {
+            match self.stream.read(&mut self.bytes[self.come..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(bytes) => self.come += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -158,27 +267,77 @@ impl Connect<'_> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn strangers_are_turned_away_and_a_rank_that_does_not_come_is_named() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let addresses = [listener.local_addr().unwrap(); 3];
-        let secret = Secret([1, 2, 3, 4]);
-        let connect = |own, secret, timeout| Connect {
+    fn connect(own: u32, secret: Secret, listener: &TcpListener, timeout: u64) -> Connect {
+        Connect {
             own,
             communicator: 5,
             secret,
-            listener: &listener,
-            addresses: &addresses,
+            listener: listener.try_clone().unwrap(),
+            addresses: vec![listener.local_addr().unwrap(); 3],
             timeout: Duration::from_millis(timeout),
-        };
+        }
+    }
+
+    #[test]
+    fn strangers_are_turned_away_and_a_rank_that_does_not_come_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (right, other) = (Secret([1, 2, 3, 4]), Secret([1, 2, 3, 5]));
+        let soon = || Instant::now() + Duration::from_millis(500);
         // Another key, and somebody who says nothing this protocol knows.
-        let other = Secret([1, 2, 3, 5]);
-        let _wrong = connect(1, &other, 500).dial(0, Instant::now() + Duration::from_millis(500)).unwrap();
-        let mut scanner = TcpStream::connect(addresses[0]).unwrap();
+        let _wrong = connect(1, other, &listener, 500).dial(0, soon()).unwrap();
+        let mut scanner = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         scanner.write_all(&[0; GREETING_BYTES]).unwrap();
-        let right = connect(1, &secret, 500).dial(0, Instant::now() + Duration::from_millis(500)).unwrap();
-        let text = connect(0, &secret, 200).all(&[1, 2]).map(drop).unwrap_err().to_string();
+        let _one = connect(1, right, &listener, 500).dial(0, soon()).unwrap();
+        let text = connect(0, right, &listener, 200).all(&[1, 2]).map(drop).unwrap_err().to_string();
         assert!(text.contains("rank 2 has not connected to rank 0"), "{text}");
-        drop(right);
+    }
+
+    /// How many are waited for.
+    struct Watched(i32);
+
+    impl Watch for Watched {
+        fn watch(&mut self, _: BorrowedFd<'_>) {
+            self.0 += 1;
+        }
+
+        fn forget(&mut self, _: BorrowedFd<'_>) {
+            self.0 -= 1;
+        }
+    }
+
+    #[test]
+    fn whoever_connects_later_is_told_apart_from_strangers_and_nothing_behind_a_greeting_is_lost() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (right, other) = (Secret([1, 2, 3, 4]), Secret([1, 2, 3, 5]));
+        let here = connect(0, right, &listener, 500);
+        let begin = |own, secret| connect(own, secret, &listener, 500).begin(0).unwrap();
+        let (mut late, greeting) = begin(2, right);
+        let (mut wrong, of_other) = begin(1, other);
+        // One that takes the name of the rank itself.
+        let (mut own, of_own) = begin(0, right);
+        let _silent = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        wrong.write_all(&of_other).unwrap();
+        own.write_all(&of_own).unwrap();
+        let (mut arriving, mut came, mut watched) = (Arriving::default(), Vec::new(), Watched(0));
+        let mut parts = [&greeting[..5], &greeting[5..], b"more"].into_iter();
+        let until = Instant::now() + Duration::from_secs(5);
+        while came.is_empty() && Instant::now() < until {
+            if let Some(part) = parts.next() {
+                late.write_all(part).unwrap();
+            }
+            arriving.poll(&here, &mut watched, |rank, stream| came.push((rank, stream)));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        for part in parts {
+            late.write_all(part).unwrap();
+        }
+        let (rank, mut stream) = came.pop().unwrap();
+        assert_eq!((rank, came.len()), (2, 0));
+        stream.set_nonblocking(false).unwrap();
+        let mut more = [0; 4];
+        stream.read_exact(&mut more).unwrap();
+        assert_eq!(&more, b"more");
+        assert_eq!((arriving.0.len(), watched.0), (1, 1), "the silent one, until its time is over");
     }
 }

@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use flexcast_proto::p2p::Part;
 use zerocopy::IntoBytes as _;
 
-pub(super) use connect::{Connect, listen};
+use connect::Arriving;
+pub(super) use connect::{Connect, Watch, listen};
 pub(super) use frame::Head;
 
 use crate::error::Result;
@@ -89,21 +90,71 @@ pub(super) struct Interest {
 /// The connections of a communicator.
 #[derive(Debug)]
 pub(super) struct Mesh {
-    /// Ascending by rank.
+    connect: Connect,
+    /// Connections, by their numbers, which stay: two to a rank if both have connected at the same time.
     peers: Vec<Peer>,
+    /// The connection on which a rank is told something, by its number. Always the same, so that what is said keeps its order.
+    routes: Vec<Option<usize>>,
+    /// Whether a rank has connected to this one. It does so once at most: a greeting that comes again is not its own.
+    has_come: Vec<bool>,
+    arriving: Arriving,
     room: Vec<u8>,
 }
 
 impl Mesh {
     /// Connects to `ranks` (ascending): a rank to those below it. Blocks, at most for the timeout.
-    pub(super) fn connect(connect: &Connect<'_>, ranks: &[u32]) -> Result<Self> {
-        connect.all(ranks).map(Self::of)
+    pub(super) fn connect(connect: Connect, ranks: &[u32]) -> Result<Self> {
+        let streams = connect.all(ranks)?;
+        Ok(Self::of(connect, streams))
     }
 
-    /// Of connections that are ready, ascending by rank.
-    fn of(streams: Vec<(u32, TcpStream)>) -> Self {
-        let peers = streams.into_iter().map(|(rank, stream)| Peer::new(rank, stream)).collect();
-        Self { peers, room: vec![0; MOST_FRAME_BYTES] }
+    /// Of connections that are ready.
+    fn of(connect: Connect, streams: Vec<(u32, TcpStream)>) -> Self {
+        let count = connect.addresses.len();
+        let mut mesh = Self {
+            has_come: vec![false; count],
+            routes: vec![None; count],
+            connect,
+            peers: Vec::new(),
+            arriving: Arriving::default(),
+            room: vec![0; MOST_FRAME_BYTES],
+        };
+        for (rank, stream) in streams {
+            mesh.has_come[rank as usize] |= rank > mesh.connect.own;
+            mesh.add(Peer::new(rank, stream, Vec::new()));
+        }
+        mesh
+    }
+
+    fn add(&mut self, peer: Peer) {
+        self.routes[peer.rank as usize].get_or_insert(self.peers.len());
+        self.peers.push(peer);
+    }
+
+    /// Takes the connections of ranks that have something to say for the first time. Returns whether there was one.
+    pub(super) fn admit(&mut self, watch: &mut dyn Watch) -> bool {
+        let before = self.peers.len();
+        let Self { connect, arriving, has_come, .. } = self;
+        let mut new = Vec::new();
+        arriving.poll(connect, watch, |rank, stream| {
+            if std::mem::replace(&mut has_come[rank as usize], true) {
+                tracing::warn!(rank, "somebody connects as a rank that is connected");
+            } else {
+                new.push(Peer::new(rank, stream, Vec::new()));
+            }
+        });
+        new.into_iter().for_each(|peer| self.add(peer));
+        self.peers.len() > before
+    }
+
+    /// Connections that there are, or were.
+    pub(super) const fn len(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Where ranks connect.
+    pub(super) fn door(&self) -> BorrowedFd<'_> {
+        self.connect.listener.as_fd()
     }
 
     /// What is to be waited for: each connection that is open, with its number.
@@ -114,15 +165,21 @@ impl Mesh {
         })
     }
 
-    /// Whether there is a connection to a rank, or was.
-    pub(super) fn connects(&self, rank: u32) -> bool {
-        self.peers.binary_search_by_key(&rank, |peer| peer.rank).is_ok()
-    }
-
+    /// The connection to a rank, which is made if there is none.
     fn peer(&mut self, rank: u32) -> Option<&mut Peer> {
-        let at = self.peers.binary_search_by_key(&rank, |peer| peer.rank).ok();
-        debug_assert!(at.is_some(), "rank {rank} is no peer: what is sent to it is lost");
-        self.peers.get_mut(at?)
+        if self.routes.get(rank as usize)?.is_none() {
+            let begun = self.connect.begin(rank);
+            let peer = match begun {
+                Ok((stream, greeting)) => Peer::new(rank, stream, greeting),
+                Err(error) => {
+                    tracing::error!(rank, %error, "no connection can be made");
+                    return None;
+                }
+            };
+            self.add(peer);
+        }
+        let number = self.routes[rank as usize]?;
+        self.peers.get_mut(number)
     }
 
     /// Sends a message, with eager data or none behind it. One to a rank that is gone is dropped: whoever waits for its answer learns of that.
@@ -164,11 +221,9 @@ impl Mesh {
         self.peers.iter_mut().for_each(|peer| peer.abandon(source));
     }
 
-    /// A peer has said what cannot be: nothing more is heard from it.
+    /// A rank has said what cannot be: nothing more is heard from it.
     pub(super) fn distrust(&mut self, rank: u32) {
-        if let Some(peer) = self.peer(rank) {
-            peer.distrust();
-        }
+        self.peers.iter_mut().filter(|peer| peer.rank == rank).for_each(Peer::distrust);
     }
 
     /// Forgets what peers want to read.
@@ -183,7 +238,7 @@ impl Mesh {
 
     /// Takes what peer number `number` has sent. Returns whether there was anything.
     pub(super) fn receive(&mut self, number: usize, listener: &mut dyn Listener) -> bool {
-        let Self { peers, room } = self;
+        let Self { peers, room, .. } = self;
         peers.get_mut(number).filter(|peer| peer.is_heard()).is_some_and(|peer| peer.receive(room, listener))
     }
 

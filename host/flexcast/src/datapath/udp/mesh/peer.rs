@@ -93,14 +93,15 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(rank: u32, stream: TcpStream) -> Self {
+    /// On a connection, which may still be on its way to be made. `greeting`: what is said on it first.
+    pub(super) fn new(rank: u32, stream: TcpStream, greeting: Vec<u8>) -> Self {
         Self {
             rank,
             stream,
             inbox: Vec::new(),
             incoming: None,
             held: false,
-            outbox: Vec::new(),
+            outbox: greeting,
             sent: 0,
             fragment: None,
             transfers: VecDeque::new(),

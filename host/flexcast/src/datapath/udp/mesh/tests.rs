@@ -5,6 +5,7 @@ use flexcast_proto::Summary;
 use flexcast_proto::p2p::Span;
 
 use super::*;
+use crate::datapath::udp::datagram::Secret;
 use crate::datapath::udp::mesh::frame::{DATA, Frame, HEAD_BYTES, TRANSFER};
 
 fn frame(kind: u8, operation: u32, contents: &[u8]) -> Vec<u8> {
@@ -87,9 +88,33 @@ fn pair() -> (TcpStream, TcpStream) {
     (one, other)
 }
 
+fn connect(own: u32, listeners: &[TcpListener]) -> Connect {
+    Connect {
+        own,
+        communicator: 7,
+        secret: Secret([5; 4]),
+        listener: listeners[own as usize].try_clone().unwrap(),
+        addresses: listeners.iter().map(|listener| listener.local_addr().unwrap()).collect(),
+        timeout: Duration::from_secs(1),
+    }
+}
+
+fn listeners() -> Vec<TcpListener> {
+    let listen = |_| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    };
+    (0..4).map(listen).collect()
+}
+
+fn mesh(own: u32, streams: Vec<(u32, TcpStream)>) -> Mesh {
+    Mesh::of(connect(own, &listeners()), streams)
+}
+
 /// What is heard of `parts`, each taken by itself; and whether the peer is still trusted.
 fn heard<'b>(parts: impl IntoIterator<Item = &'b [u8]>, ear: &mut Ear) -> bool {
-    let mut peer = Peer::new(3, pair().1);
+    let mut peer = Peer::new(3, pair().1, Vec::new());
     parts.into_iter().for_each(|part| peer.take(part, ear));
     !peer.closed
 }
@@ -138,7 +163,7 @@ fn what_is_no_frame_is_refused() {
 #[test]
 fn frames_of_later_operations_wait_with_all_behind_them() {
     let (mut far, near) = pair();
-    let mut mesh = Mesh::of(vec![(3, near)]);
+    let mut mesh = mesh(0, vec![(3, near)]);
     let mut ear = Ear::new(1, 4);
     let bytes = [
         frame(MESSAGE, 2, b"early"),
@@ -168,7 +193,7 @@ fn messages_of_all_lengths_go_in_fragments_and_messages_keep_their_order() {
     for len in [0, 1, 8 << 10, (8 << 10) + 1, 3 << 20] {
         let (one, other) = pair();
         one.set_nonblocking(true).unwrap();
-        let (mut from, mut to) = (Mesh::of(vec![(1, one)]), Mesh::of(vec![(0, other)]));
+        let (mut from, mut to) = (mesh(0, vec![(1, one)]), mesh(1, vec![(0, other)]));
         let source = Mouth((0..len).map(content).collect());
         from.say(1, 1, b"before", &[]);
         from.transfer(1, head(1, len as u64), PART, &source);
@@ -190,7 +215,7 @@ fn an_abandoned_message_ends_with_its_fragment() {
     let (one, other) = pair();
     one.set_nonblocking(true).unwrap();
     let len = 64 << 20;
-    let (mut from, mut to) = (Mesh::of(vec![(1, one)]), Mesh::of(vec![(0, other)]));
+    let (mut from, mut to) = (mesh(0, vec![(1, one)]), mesh(1, vec![(0, other)]));
     let source = Mouth((0..len).map(content).collect());
     from.transfer(1, head(1, len as u64), PART, &source);
     from.flush(&source);
@@ -206,4 +231,86 @@ fn an_abandoned_message_ends_with_its_fragment() {
     let came = fragments << 18;
     assert!(ear.all()[..came] == source.0[..came]);
     assert_eq!(from.take_finished(), 0);
+}
+
+/// Looks again and again instead of waiting.
+struct Nobody;
+
+impl Watch for Nobody {
+    fn watch(&mut self, _: BorrowedFd<'_>) {}
+
+    fn forget(&mut self, _: BorrowedFd<'_>) {}
+}
+
+/// Hears everything on all connections until so many messages have come.
+fn hear(mesh: &mut Mesh, messages: usize) -> Vec<String> {
+    let mut ear = Ear::new(1, 0);
+    let until = Instant::now() + Duration::from_secs(5);
+    while ear.heard.len() < messages && Instant::now() < until {
+        mesh.admit(&mut Nobody);
+        mesh.flush(&());
+        for number in 0..mesh.peers.len() {
+            mesh.receive(number, &mut ear);
+        }
+    }
+    ear.heard
+}
+
+#[test]
+fn ranks_connect_when_one_has_something_to_say_and_when_both_have_at_once() {
+    let all = listeners();
+    let [mut first, mut second] = [0, 1].map(|own| Mesh::of(connect(own, &all), Vec::new()));
+    // Each connects to the other before it hears of the other's connection.
+    for (from, to) in [(&mut first, 1), (&mut second, 0)] {
+        from.say(to, 1, b"one", &[]);
+        from.flush(&());
+    }
+    for (from, to) in [(&mut first, 1), (&mut second, 0)] {
+        from.say(to, 1, b"two", &[]);
+        from.flush(&());
+    }
+    for mesh in [&mut first, &mut second] {
+        let heard = hear(mesh, 2);
+        let order: Vec<bool> = heard.iter().map(|text| text.contains(&format!("{:?}", b"one"))).collect();
+        assert_eq!(order, [true, false], "{heard:?}");
+        assert_eq!(mesh.peers.len(), 2, "one connection of each");
+    }
+    // A third hears of the first, and answers on the same connection.
+    let mut third = Mesh::of(connect(2, &all), Vec::new());
+    first.say(2, 1, b"there", &[]);
+    first.flush(&());
+    assert_eq!(hear(&mut third, 1).len(), 1);
+    third.say(0, 1, b"here", &[]);
+    assert_eq!(third.peers.len(), 1);
+    third.flush(&());
+    assert_eq!(hear(&mut first, 1).len(), 1);
+    assert_eq!(first.peers.len(), 3);
+}
+
+#[test]
+fn a_greeting_that_comes_again_is_refused_and_a_rank_that_is_gone_breaks() {
+    let mut all = listeners();
+    let mut here = Mesh::of(connect(0, &all), Vec::new());
+    let (mut once, greeting) = connect(1, &all).begin(0).unwrap();
+    let (mut again, _) = connect(1, &all).begin(0).unwrap();
+    once.write_all(&greeting).unwrap();
+    again.write_all(&greeting).unwrap();
+    let until = Instant::now() + Duration::from_secs(5);
+    let soon = Instant::now() + Duration::from_millis(50);
+    while (here.peers.is_empty() || Instant::now() < soon) && Instant::now() < until {
+        here.admit(&mut Nobody);
+    }
+    assert_eq!(here.peers.len(), 1);
+    // Nobody listens there any more.
+    drop(all.pop());
+    let mut here = Mesh::of(connect(0, &all), Vec::new());
+    here.connect.addresses.push("127.0.0.1:1".parse().unwrap());
+    here.routes.push(None);
+    here.say(3, 1, b"hello", &[]);
+    let mut broken = Vec::new();
+    while broken.is_empty() && Instant::now() < until {
+        here.flush(&());
+        here.take_broken(|rank, code| broken.push((rank, i32::from(code))));
+    }
+    assert_eq!(broken, [(3, nix::libc::ECONNREFUSED)]);
 }
