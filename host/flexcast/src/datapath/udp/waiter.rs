@@ -1,7 +1,7 @@
 //! Waits for sockets.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -14,6 +14,8 @@ use crate::error::{Error, Result};
 
 /// Events taken at a time.
 const EVENTS: usize = 64;
+/// Looks in vain before a thread sleeps.
+const YIELDS: u32 = 10;
 
 /// What a communicator waits for. A clone waits for the same.
 #[derive(Clone)]
@@ -23,6 +25,22 @@ struct Shared {
     epoll: Epoll,
     /// Wakes whoever waits.
     bell: EventFd,
+    /// What whoever waited has seen, and nobody has looked at.
+    seen: Mutex<Vec<EpollEvent>>,
+}
+
+impl Shared {
+    /// Takes what is ready, after at most so long. Returns whether there was anything.
+    fn look(&self, timeout: EpollTimeout) -> std::result::Result<bool, Errno> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.epoll.wait(&mut events, timeout) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
+            Err(errno) => return Err(errno),
+        };
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&events[..count]);
+        Ok(count > 0)
+    }
 }
 
 fn failed(errno: Errno) -> Error {
@@ -37,7 +55,7 @@ impl SocketWaiter {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(failed)?;
         epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL)).map_err(failed)?;
-        Ok(Self(Arc::new(Shared { epoll, bell })))
+        Ok(Self(Arc::new(Shared { epoll, bell, seen: Mutex::default() })))
     }
 
     /// Waits for a descriptor to become readable.
@@ -80,13 +98,14 @@ impl SocketWaiter {
     /// The tokens of descriptors that can be read now, or have failed. That one can be written is no token: whoever has something to send tries.
     pub(super) fn poll(&self, ready: &mut Vec<u64>) -> Result<()> {
         ready.clear();
-        let mut events = [EpollEvent::empty(); EVENTS];
-        let count = match self.0.epoll.wait(&mut events, EpollTimeout::ZERO) {
-            Ok(count) => count,
-            Err(Errno::EINTR) => 0,
-            Err(errno) => return Err(failed(errno)),
-        };
-        for event in &events[..count] {
+        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.is_empty() {
+            drop(seen);
+            self.0.look(EpollTimeout::ZERO).map_err(failed)?;
+            seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        // One that is not ready any more costs a read in vain.
+        for event in seen.drain(..) {
             if event.data() == BELL {
                 let _ = self.0.bell.read();
                 continue;
@@ -125,7 +144,17 @@ impl Waiter for SocketWaiter {
         // Whole milliseconds, upwards: rather late than a loop.
         let millis = most.as_nanos().div_ceil(1_000_000);
         let timeout = EpollTimeout::from(u16::try_from(millis).unwrap_or(u16::MAX));
-        let _ = self.0.epoll.wait(&mut [EpollEvent::empty()], timeout);
+        if most.is_zero() || !self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            return;
+        }
+        // To sleep and be woken takes longer than most answers do; meanwhile others may have the processor.
+        for _ in 0..YIELDS {
+            if self.0.look(EpollTimeout::ZERO) != Ok(false) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        let _ = self.0.look(timeout);
     }
 
     fn wake(&self) {
