@@ -210,8 +210,7 @@ fn shares_of_a_reduce_scatter_may_differ_in_length() {
     for algorithm in ReduceScatter::ALL {
         let machine = machine(count as u32, 5_000);
         with_ranks(machine, &[Operation::ReduceScatter(algorithm)], p2p::Config::default(), |ranks| {
-            let contributions: Vec<Vec<u8>> =
-                (0..count as u32).map(|rank| numbers(SUM_I32, rank, 4000)).collect();
+            let contributions: Vec<Vec<u8>> = (0..count as u32).map(|rank| numbers(SUM_I32, rank, 4000)).collect();
             for (rank, bytes) in contributions.iter().enumerate() {
                 let region = ranks.memory(rank, bytes.len(), bytes)?;
                 let contribution = Buffer { region: &region, offset: 0 };
