@@ -1,7 +1,7 @@
-//! Non-blocking Broadcast and Allgather over multicast, with the datapath on a card's DPA or over a network interface, and a reliable ring for what
+//! Non-blocking Broadcast and Allgather over multicast, with the datapath on a card's DPA, over any RDMA card or over a network interface, and a reliable ring for what
 //! was lost.
 //!
-//! A [`Card`] is opened once per process, with the firmware image `allgather` or, by [`Card::udp`], without any. Ranks find one another through a [`bootstrap::Exchange`]
+//! A [`Card`] is opened once per process, with the firmware image `allgather` or, by [`Card::verbs`] and [`Card::udp`], without any. Ranks find one another through a [`bootstrap::Exchange`]
 //! and become a [`Communicator`]; operations take [`Buffer`]s over and give them back:
 //!
 //! ```no_run
@@ -25,7 +25,7 @@
 //!
 //! Inside: `plan` cuts an operation into blocks, subgroups and chunks; `stream` tells which of them travel together; `flexcast_proto`
 //! decides when who does what; `receive` and `send` are the two sides on the card, `control` the connections between ranks; `engine`
-//! carries out. `datapath` has the interface behind which that is one of two: the other, `udp`, is sockets. A `driver` runs the protocol's state machine: `host` here, `device` on the card.
+//! carries out. `datapath` has the interface behind which that is one of three: the others are this process over an RDMA card, `verbs`, and sockets, `udp`. A `driver` runs the protocol's state machine: `host` here, `device` on the card.
 #![deny(unsafe_code)]
 
 /// The program on the first page compiles.

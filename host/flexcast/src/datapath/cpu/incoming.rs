@@ -283,6 +283,17 @@ impl Incoming {
         }
     }
 
+    /// Roots of which chunks have been seen, but not the last, and how many: what an acknowledgement would say that was lost.
+    pub(crate) fn seen(&self, mut tell: impl FnMut(u32, u32)) {
+        let is_open = |root: &&Root| root.seen > 0 && root.seen < root.chunks;
+        self.roots.iter().filter(is_open).for_each(|root| tell(root.rank, root.seen));
+    }
+
+    /// First sequence number, chunks and rank of the other roots, ascending.
+    pub(crate) fn others(&self) -> impl Iterator<Item = (u32, u32, u32)> {
+        self.roots.iter().filter(|root| root.rank != self.own).map(|root| (root.first_psn, root.chunks, root.rank))
+    }
+
     /// Whether every root has told its end, and something is missing.
     pub(crate) fn is_over(&self) -> bool {
         self.remaining > 0 && self.roots.iter().all(|root| root.seen == root.chunks)

@@ -2,7 +2,7 @@
 //!
 //! Receivers acknowledge how far they have seen a root's block. The root sends so many chunks beyond the slowest of them as every receive buffer
 //! holds. Acknowledgements may be lost: when nothing is acknowledged for a while the root sends a part of the window all the same, and waits
-//! longer the next time.
+//! longer the next time. A datapath may limit how often: then those that have not answered are not waited for in this operation any more.
 
 use flexcast_proto::RankInfo;
 
@@ -14,6 +14,8 @@ const PARTS: u32 = 4;
 pub(crate) struct Waits {
     pub(crate) first_ps: u64,
     pub(crate) longest_ps: u64,
+    /// Waits in vain, one behind the other, after which the slowest are left behind.
+    pub(crate) most: u32,
 }
 
 /// The window of one operation.
@@ -30,6 +32,8 @@ pub(crate) struct Window {
     /// Since when there has been no room.
     full_since_ps: Option<u64>,
     wait_ps: u64,
+    /// Waits in vain, one behind the other.
+    waited: u32,
 }
 
 /// Chunks after which a receiver acknowledges, with a window of `chunks`.
@@ -48,6 +52,7 @@ impl Window {
             acknowledged: 0,
             full_since_ps: None,
             wait_ps: waits.first_ps,
+            waited: 0,
         }
     }
 
@@ -55,7 +60,7 @@ impl Window {
     pub(crate) fn restart(&mut self, chunks: u32) {
         self.chunks = if chunks == 0 { 1 } else { chunks };
         self.seen.fill(0);
-        (self.acknowledged, self.full_since_ps, self.wait_ps) = (0, None, self.waits.first_ps);
+        self.open(0);
     }
 
     /// How many chunks may be sent behind the first `sent`.
@@ -70,11 +75,27 @@ impl Window {
             return;
         }
         *seen = chunks;
-        let others = self.seen.iter().enumerate().filter(|(rank, _)| *rank as u32 != self.own);
-        let least = others.map(|(_, seen)| *seen).min().unwrap_or(u32::MAX);
+        let least = self.least();
         if least > self.acknowledged {
-            (self.acknowledged, self.full_since_ps, self.wait_ps) = (least, None, self.waits.first_ps);
+            self.open(least);
         }
+    }
+
+    /// What the slowest of the others has seen.
+    fn least(&self) -> u32 {
+        let others = self.seen.iter().enumerate().filter(|(rank, _)| *rank as u32 != self.own);
+        others.map(|(_, seen)| *seen).min().unwrap_or(u32::MAX)
+    }
+
+    /// All others have seen so many chunks.
+    fn open(&mut self, acknowledged: u32) {
+        (self.acknowledged, self.full_since_ps) = (acknowledged, None);
+        (self.wait_ps, self.waited) = (self.waits.first_ps, 0);
+    }
+
+    /// Whether there has been no room for so long.
+    pub(crate) fn has_been_full(&self, ps: u64, now_ps: u64) -> bool {
+        self.full_since_ps.is_some_and(|since_ps| now_ps.saturating_sub(since_ps) >= ps)
     }
 
     /// There is no room behind the first `sent` chunks. After a while without acknowledgement there is.
@@ -85,6 +106,14 @@ impl Window {
         }
         self.acknowledged = sent.saturating_sub(self.chunks).saturating_add(step(self.chunks));
         self.full_since_ps = None;
+        self.waited += 1;
+        if self.waited >= self.waits.most {
+            let (own, least) = (self.own, self.least());
+            let slowest = |(rank, seen): &(usize, &mut u32)| *rank as u32 != own && **seen == least;
+            self.seen.iter_mut().enumerate().filter(slowest).for_each(|(_, seen)| *seen = u32::MAX);
+            self.open(self.acknowledged.max(self.least()));
+            return;
+        }
         self.wait_ps = (2 * self.wait_ps).min(self.waits.longest_ps);
     }
 
@@ -101,7 +130,7 @@ mod tests {
     const FIRST_WAIT_PS: u64 = 2_000_000_000;
 
     fn window(ranks: u32, chunks: u32) -> Window {
-        let waits = Waits { first_ps: FIRST_WAIT_PS, longest_ps: 64_000_000_000 };
+        let waits = Waits { first_ps: FIRST_WAIT_PS, longest_ps: 64_000_000_000, most: 6 };
         Window::new(RankInfo::new(0, ranks).unwrap(), chunks, waits)
     }
 
@@ -137,6 +166,28 @@ mod tests {
         window.acknowledge(1, sent);
         window.wait(sent + 8, now_ps);
         assert_eq!(window.deadline_ps(), Some(now_ps + FIRST_WAIT_PS));
+    }
+
+    #[test]
+    fn who_never_answers_is_left_behind_until_the_next_operation() {
+        let mut window = window(3, 8);
+        window.acknowledge(1, 5);
+        let (mut now_ps, mut sent) = (0, 8);
+        for _ in 0..6 {
+            window.wait(sent, now_ps);
+            assert!(!window.has_been_full(1, now_ps));
+            now_ps += window.wait_ps;
+            assert!(window.has_been_full(FIRST_WAIT_PS, now_ps));
+            window.wait(sent, now_ps);
+            sent += window.room(sent);
+        }
+        assert_eq!(sent, 20, "six quarters of a window");
+        // Rank 1 counts as before, rank 2 no more.
+        window.acknowledge(1, 20);
+        assert_eq!(window.room(20), 8);
+        window.restart(8);
+        window.acknowledge(1, 8);
+        assert_eq!(window.room(8), 0);
     }
 
     #[test]

@@ -54,7 +54,7 @@ const NOT_STARTED: u16 = u16::MAX - 2;
 /// Chunks by which others may overtake one that is not lost, at first.
 const REORDER_CHUNKS: u32 = 16;
 /// Waits for acknowledgements: processes are not always run.
-const WAITS: Waits = Waits { first_ps: 2_000_000_000, longest_ps: 64_000_000_000 };
+const WAITS: Waits = Waits { first_ps: 2_000_000_000, longest_ps: 64_000_000_000, most: u32::MAX };
 
 /// Tokens of the sockets; connections have their numbers.
 const GROUP: u64 = 1 << 32;

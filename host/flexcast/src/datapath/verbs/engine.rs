@@ -3,6 +3,7 @@
 //! An operation is posted ([`Engine::begin`]), receives and sends as the queues allow ([`Engine::advance`]), and gives its buffers back when the
 //! protocol releases it or has failed ([`end`]).
 
+mod acknowledge;
 mod end;
 mod receive;
 mod send;
@@ -14,6 +15,7 @@ use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Alpha, Cause, CollectiveIds, Failure, PieceSet, RankInfo, StallWindow};
 
+use self::acknowledge::{Past, Repeats};
 use self::receive::Arrivals;
 use self::send::Outgoing;
 use super::card::VerbsCard;
@@ -48,8 +50,8 @@ const NOT_STARTED: u16 = u16::MAX - 2;
 const DATAGRAMS: u16 = 0x200;
 /// Chunks by which others may overtake one that is not lost, at first: a multicast tree keeps the order.
 const REORDER_CHUNKS: u32 = 1;
-/// Waits for acknowledgements, many times what a round trip takes.
-const WAITS: Waits = Waits { first_ps: 200_000_000, longest_ps: 6_400_000_000 };
+/// Waits for acknowledgements, many times what a round trip takes: who has received nothing for a while repeats them.
+const WAITS: Waits = Waits { first_ps: 1_000_000_000, longest_ps: 8_000_000_000, most: 4 };
 /// Everything that there is of an operation: it has one subgroup.
 const ALL: Stream = Stream { subgroup: 0, peer: None };
 
@@ -85,6 +87,9 @@ pub(crate) struct Engine {
     incoming: Incoming,
     arrivals: Arrivals,
     window: Window,
+    repeats: Repeats,
+    /// The last operation that was multicast: roots of it may still send.
+    past: Past,
     outgoing: Outgoing,
     ids: CollectiveIds,
     /// That of the operation under way, if it is multicast.
@@ -145,6 +150,8 @@ impl Engine {
             roots,
             slots,
             incoming: Incoming::new(REORDER_CHUNKS),
+            repeats: Repeats::default(),
+            past: Past::default(),
             outgoing: Outgoing::default(),
             collective_id: None,
             statistics: Statistics::default(),
@@ -231,6 +238,7 @@ impl Engine {
         }
         self.incoming.restart(plan, &running.pieces, self.config.chunk_bytes)?;
         self.window.restart(running.window_chunks);
+        self.repeats = Repeats::default();
         let region = running.receive.region()?;
         let here = Availability { address: region.addr().get(), rkey: region.rkey() };
         self.conversation.start((descriptor, turn), here, plan.foreign_pieces());
@@ -274,6 +282,7 @@ impl Engine {
             }
         }
         moved |= self.poll_own(now_ps)?;
+        self.repeat(now_ps)?;
         moved |= self.look(now_ps);
         moved |= self.poll_time(now_ps);
         self.carry_out(now_ps)?;

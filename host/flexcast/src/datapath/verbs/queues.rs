@@ -35,6 +35,8 @@ pub(super) struct Acknowledgement {
     pub(super) rank: U32,
     /// Chunks of the root's block that it has seen.
     pub(super) chunks: U32,
+    /// 1: nothing of it waits in its ring, and nothing has come for a while.
+    pub(super) idle: U32,
 }
 
 /// How a rank's acknowledgements are reached.

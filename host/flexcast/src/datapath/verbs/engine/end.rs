@@ -59,6 +59,7 @@ impl Engine {
             if let Some(watch) = running.watch {
                 self.stall.observe(watch.longest_ps());
             }
+            self.pass(&running);
             self.losses.note(running.report.recovered_chunks > 0 || running.report.fetches_served > 0);
         }
         if let Some(id) = self.collective_id.take() {

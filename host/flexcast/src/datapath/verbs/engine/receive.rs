@@ -1,15 +1,13 @@
-//! The receiving side: chunks to their places, and acknowledgements to their roots.
+//! The receiving side: chunks to their places.
 
 use std::collections::VecDeque;
 
-use flexcast_proto::{Algorithm, Cause, Failure};
+use flexcast_proto::{Cause, Failure};
 use flexio::Completion;
 
 use super::{DATAGRAMS, Engine, Running};
 use crate::api::config::GRH_BYTES;
 use crate::datapath::cpu::incoming::{Taken, count};
-use crate::datapath::cpu::window;
-use crate::datapath::verbs::queues::{Acknowledgement, Event};
 use crate::error::Result;
 use crate::protocol::driver::Notice;
 
@@ -104,7 +102,7 @@ impl Engine {
         let current = self.current.as_mut().filter(|_| Some(immediate.collective_id) == self.collective_id);
         let Some(Running { pieces, receive, .. }) = current else {
             self.statistics.wrong_id += 1;
-            return Ok(());
+            return self.tell_past(immediate);
         };
         // The card gives what it sends to its own members of the group, too.
         if self.incoming.is_own(immediate.psn) {
@@ -136,54 +134,5 @@ impl Engine {
         let own = self.place.rank();
         let cause = Cause::Device(DATAGRAMS | status as u16);
         self.conversation.notify(now_ps, Notice::Failed(Failure { culprit: own, witness: own, cause }));
-    }
-
-    /// Tells roots how far their blocks have come, where those are longer than a window.
-    fn acknowledge(&mut self) -> Result<()> {
-        let Some(running) = self.current.as_ref().filter(|running| running.algorithm == Algorithm::Multicast) else {
-            return Ok(());
-        };
-        let (Some(collective_id), false) = (self.collective_id, running.window_chunks == u32::MAX) else {
-            return Ok(());
-        };
-        let Self { incoming, queues, roots, place, config, .. } = self;
-        let is_long = |rank: u32| {
-            let chunks = running.plan.block(rank).bytes.div_ceil(u64::from(config.chunk_bytes));
-            chunks > running.window_chunks.into()
-        };
-        let mut failed = None;
-        incoming.acknowledgements(window::step(running.window_chunks), |rank, chunks| {
-            let told = Acknowledgement {
-                collective_id: collective_id.into(),
-                rank: place.rank().into(),
-                chunks: chunks.into(),
-            };
-            if is_long(rank)
-                && let Err(error) = queues.acknowledge(rank, roots[rank as usize], told)
-            {
-                failed = Some(error);
-            }
-        });
-        failed.map_or(Ok(()), Err)
-    }
-
-    /// Takes acknowledgements, and what the card is done with. Returns whether there was anything.
-    pub(super) fn poll_own(&mut self, now_ps: u64) -> Result<bool> {
-        let Self { queues, window, statistics, collective_id, .. } = self;
-        let mut failed = None;
-        let any = queues.poll_own(|event| match event {
-            Event::Acknowledged(Acknowledgement { collective_id: id, rank, chunks }) => {
-                if Some(id.get()) == *collective_id {
-                    window.acknowledge(rank.get(), chunks.get());
-                } else {
-                    statistics.wrong_id += 1;
-                }
-            }
-            Event::Failed(status) => failed = failed.or(Some(status)),
-        })?;
-        if let Some(status) = failed {
-            self.fail_datagrams(now_ps, status);
-        }
-        Ok(any)
     }
 }

@@ -94,7 +94,7 @@ impl Datapath for Engine {
             .filter(|sending| sending.sent < sending.chunks && self.window.room(sending.sent) == 0)
             .map(|_| self.window.deadline_ps().unwrap_or(0));
         let own_ps = Some(stalled_ps.unwrap_or(running.deadline_ps));
-        let all = [own_ps, quiet_ps, window_ps, self.over_ps(), self.wind_up_ps()];
+        let all = [own_ps, quiet_ps, window_ps, self.over_ps(), self.repeat_ps(), self.wind_up_ps()];
         all.into_iter().chain(idle_ps).flatten().min()
     }
 
