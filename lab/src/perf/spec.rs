@@ -15,6 +15,14 @@ impl Sizes {
     }
 }
 
+impl Sizes {
+    /// One length in bytes.
+    #[must_use]
+    pub fn one(bytes: u64) -> Self {
+        Self(vec![bytes])
+    }
+}
+
 impl Default for Sizes {
     fn default() -> Self {
         Self((6..=23).map(|power| 1 << power).collect())

@@ -154,6 +154,15 @@ fn variable<T: std::str::FromStr>(name: &'static str, limit: &'static str) -> Re
     }
 }
 
+/// Room for what comes to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveBuffer {
+    /// What is asked for.
+    pub wanted_bytes: u64,
+    /// What the system gives.
+    pub got_bytes: u64,
+}
+
 /// A network interface that carries collectives. A clone is the same interface.
 #[derive(Clone)]
 pub struct Interface(Arc<Opened>);
@@ -285,6 +294,20 @@ impl Interface {
     #[must_use]
     pub fn mtu_bytes(&self) -> u32 {
         self.0.mtu_bytes
+    }
+
+    /// Room for what comes: what this library wants of the system for each socket, and what it gets, in bytes. Less bounds how far senders are ahead
+    /// of receivers; `sysctl net.core.rmem_max` is the system's limit.
+    #[must_use]
+    pub fn receive_buffer(&self) -> ReceiveBuffer {
+        let got_bytes = super::sockets::receive_bytes(self) as u64;
+        ReceiveBuffer { wanted_bytes: super::sockets::WANTED_RECEIVE_BYTES as u64, got_bytes }
+    }
+
+    /// The table that chooses algorithms: that of the options, and behind it the library's own.
+    #[must_use]
+    pub fn tuning(&self) -> Tuning {
+        self.0.options.tuning.clone().unwrap_or_default().before(Tuning::ethernet())
     }
 
     pub(super) fn index(&self) -> u32 {
