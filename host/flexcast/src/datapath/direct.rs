@@ -188,19 +188,32 @@ const fn alltoall(algorithm: Algorithm) -> Alltoall {
 impl Direct {
     /// A Broadcast, an Allgather or an Allgatherv by an algorithm.
     pub(crate) fn of_plan(plan: &Plan, place: RankInfo, summary: Summary) -> Result<Self> {
-        Self::new(Bound::of_plan(plan, summary)?, place, plan.kind.name())
+        Self::new(Bound::of_plan(plan, summary)?, place, plan.kind.name(), Vec::new())
     }
 
-    /// Any other collective.
-    pub(crate) fn of_collective(collective: &Collective, place: RankInfo, summary: Summary) -> Result<Self> {
-        Self::new(Bound::of_collective(collective, place, summary)?, place, collective.kind().name())
+    /// Any other collective. `spare`: memory of an operation before it ([`Direct::into_spare`]), which need not be fetched again.
+    pub(crate) fn of_collective(
+        collective: &Collective,
+        place: RankInfo,
+        summary: Summary,
+        spare: Vec<u8>,
+    ) -> Result<Self> {
+        Self::new(Bound::of_collective(collective, place, summary)?, place, collective.kind().name(), spare)
     }
 
-    fn new(bound: Bound, place: RankInfo, name: &'static str) -> Result<Self> {
+    /// Its temporary memory, for the next one.
+    pub(crate) fn into_spare(self) -> Vec<u8> {
+        self.temporary
+    }
+
+    fn new(bound: Bound, place: RankInfo, name: &'static str, mut temporary: Vec<u8>) -> Result<Self> {
         let Bound { operation, summary, reduction, places } = bound;
         let schedule = Schedule::new(operation, place).map_err(|error| refused(name, error))?;
         let bytes = places[Memory::Temporary as usize].end();
-        let temporary = crate::api::buffer::zeroes(usize::try_from(bytes).unwrap_or(usize::MAX))?;
+        let needed = usize::try_from(bytes).unwrap_or(usize::MAX);
+        if temporary.len() < needed {
+            temporary = crate::api::buffer::zeroes(needed)?;
+        }
         Ok(Self { schedule, summary, reduction, places, temporary, kept: Vec::new(), partial: Vec::new() })
     }
 

@@ -145,11 +145,14 @@ pub(crate) enum Collective {
 }
 
 impl Collective {
-    pub(crate) const fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::Barrier => Kind::Barrier,
             Self::Reduce { .. } => Kind::Reduce,
             Self::Allreduce { .. } => Kind::Allreduce,
+            Self::ReduceScatter { shares, .. } if shares.iter().all(|bytes| Some(bytes) == shares.first()) => {
+                Kind::ReduceScatter
+            }
             Self::ReduceScatter { .. } => Kind::ReduceScatterv,
             Self::Alltoall { .. } => Kind::Alltoall,
             Self::Alltoallv { .. } => Kind::Alltoallv,
@@ -188,6 +191,9 @@ impl Collective {
             | Self::Alltoall { bytes }
             | Self::Gather { bytes, .. }
             | Self::Scatter { bytes, .. } => *bytes,
+            Self::ReduceScatter { shares, .. } if self.kind() == Kind::ReduceScatter => {
+                shares.first().copied().unwrap_or(0)
+            }
             Self::ReduceScatter { shares, .. } => digest(shares.iter().copied()),
             Self::Barrier | Self::Alltoallv { .. } | Self::Gatherv { .. } | Self::Scatterv { .. } => 0,
         };

@@ -254,6 +254,11 @@ impl Conditions {
             (None, Selection::Automatic) => table.choose(kind, self.ranks, shape.largest_bytes),
             (None, _) => None,
         };
+        // Of other numbers of ranks it takes more messages than the algorithm of Bruck.
+        let chosen = match chosen {
+            Some(Algorithm::RecursiveDoubling) if !self.ranks.is_power_of_two() => Some(Algorithm::Bruck),
+            other => other,
+        };
         Decision::of(chosen.filter(carries).unwrap_or(without))
     }
 

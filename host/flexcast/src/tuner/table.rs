@@ -162,16 +162,39 @@ const fn choice(operation: Kind, ranks: u32, bytes: u64, algorithm: Algorithm) -
     Choice { operation, ranks, bytes, algorithm }
 }
 
-/// Of an Ethernet interface, unless a file says otherwise.
+/// Most ranks that each have something for every other one at once: a message costs more than its bytes.
+const FEW: u32 = 64;
+const ANY: u32 = u32::MAX;
+const LONG: u64 = u64::MAX;
+
+/// Of an Ethernet interface, unless a file says otherwise. Measured by `flexcast tune` among eight hosts, network namespaces of a computer with two
+/// processors (docs/ethernet.md). An Allgather goes by multicast from a length on at which direct messages were still up to 1.2 times as fast
+/// there: it loads the network with a (P - 1)-th of the bytes.
 const ETHERNET: &[Choice] = &[
-    choice(Kind::Broadcast, 64, 128 << 10, Algorithm::Binomial),
-    choice(Kind::Allgather, 64, 4 << 10, Algorithm::Bruck),
-    choice(Kind::Allgather, 64, 64 << 10, Algorithm::Linear),
-    choice(Kind::Allgatherv, 64, 64 << 10, Algorithm::Linear),
-    choice(Kind::Allreduce, 64, 16 << 10, Algorithm::RecursiveDoubling),
-    choice(Kind::Allreduce, 64, u64::MAX, Algorithm::Linear),
-    choice(Kind::Reduce, 64, 64 << 10, Algorithm::Binomial),
-    choice(Kind::Reduce, 64, u64::MAX, Algorithm::Linear),
+    choice(Kind::Broadcast, ANY, 128 << 10, Algorithm::Binomial),
+    choice(Kind::Allgather, FEW, 8 << 10, Algorithm::RecursiveDoubling),
+    choice(Kind::Allgather, FEW, 128 << 10, Algorithm::Bruck),
+    choice(Kind::Allgather, FEW, 512 << 10, Algorithm::Linear),
+    choice(Kind::Allgather, ANY, 8 << 10, Algorithm::Bruck),
+    choice(Kind::Allgatherv, FEW, 128 << 10, Algorithm::Bruck),
+    choice(Kind::Allgatherv, FEW, 512 << 10, Algorithm::Linear),
+    choice(Kind::Allgatherv, ANY, 8 << 10, Algorithm::Bruck),
+    choice(Kind::Allreduce, FEW, 512, Algorithm::RecursiveDoubling),
+    choice(Kind::Allreduce, FEW, 32 << 10, Algorithm::Binomial),
+    choice(Kind::Allreduce, FEW, 128 << 10, Algorithm::Ring),
+    choice(Kind::Allreduce, FEW, LONG, Algorithm::Linear),
+    choice(Kind::Allreduce, ANY, 32 << 10, Algorithm::RecursiveDoubling),
+    choice(Kind::Allreduce, ANY, LONG, Algorithm::Ring),
+    choice(Kind::Reduce, FEW, 128 << 10, Algorithm::Binomial),
+    choice(Kind::Reduce, FEW, LONG, Algorithm::Linear),
+    choice(Kind::Reduce, ANY, LONG, Algorithm::Binomial),
+    choice(Kind::ReduceScatter, ANY, 1 << 10, Algorithm::Linear),
+    choice(Kind::ReduceScatter, FEW, LONG, Algorithm::Linear),
+    choice(Kind::ReduceScatter, ANY, LONG, Algorithm::Ring),
+    choice(Kind::ReduceScatterv, FEW, LONG, Algorithm::Linear),
+    choice(Kind::ReduceScatterv, ANY, LONG, Algorithm::Ring),
+    choice(Kind::Alltoall, FEW, LONG, Algorithm::Linear),
+    choice(Kind::Alltoall, ANY, LONG, Algorithm::Pairwise),
 ];
 
 #[cfg(test)]

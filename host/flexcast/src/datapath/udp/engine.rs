@@ -119,6 +119,8 @@ pub(crate) struct Engine {
     fault: Option<Error>,
     /// Part of a message between two ranks has come since the last look.
     heard: bool,
+    /// Temporary memory of the last reduction.
+    spare: Vec<u8>,
 }
 
 impl Engine {
@@ -183,6 +185,7 @@ impl Engine {
             broken: None,
             fault: None,
             heard: false,
+            spare: Vec::new(),
         };
         engine.watch_connections()?;
         Ok(engine)

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 
 /// Events taken at a time.
 const EVENTS: usize = 64;
-/// Looks in vain before a thread sleeps.
-const YIELDS: u32 = 10;
+/// Looks in vain before a thread sleeps: some 50 to 100 us, in which most answers of a local network come.
+const YIELDS: u32 = 100;
 
 /// What a communicator waits for. A clone waits for the same.
 #[derive(Clone)]

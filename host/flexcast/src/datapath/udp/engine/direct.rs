@@ -17,6 +17,9 @@ use crate::plan::direct::Collective;
 use crate::protocol::driver::Notice;
 use crate::tuner::Decision;
 
+/// Most bytes of temporary memory that are kept between two operations.
+const MOST_SPARE_BYTES: usize = 64 << 20;
+
 /// What an operation of this datapath does.
 #[derive(Debug)]
 pub(crate) enum Task {
@@ -135,7 +138,13 @@ impl Engine {
     }
 
     /// The schedule of an operation, and the own part of its data in place.
-    fn bind(&self, task: &Task, algorithm: Algorithm, send: Option<&Buffer>, receive: &mut Buffer) -> Result<Direct> {
+    fn bind(
+        &mut self,
+        task: &Task,
+        algorithm: Algorithm,
+        send: Option<&Buffer>,
+        receive: &mut Buffer,
+    ) -> Result<Direct> {
         let mut direct = match task {
             Task::Blocks(plan) => {
                 let operation = self.conversation.participant().operation();
@@ -148,7 +157,8 @@ impl Engine {
                 Direct::of_plan(plan, self.place, Summary::between_pairs(kind, root, amount, 0, algorithm))?
             }
             Task::Collective(collective) => {
-                Direct::of_collective(collective, self.place, collective.summary(algorithm))?
+                let spare = std::mem::take(&mut self.spare);
+                Direct::of_collective(collective, self.place, collective.summary(algorithm), spare)?
             }
         };
         let placed = matches!(task, Task::Blocks(_));
@@ -215,7 +225,11 @@ impl Engine {
         let Some(exchanging) = self.exchanging.take_if(|exchanging| !exchanging.state.is_active()) else {
             return false;
         };
-        let Exchanging { request, name, send, receive, state, mut report, .. } = exchanging;
+        let Exchanging { request, name, send, receive, state, mut report, direct, .. } = exchanging;
+        let spare = direct.into_spare();
+        if spare.len() <= MOST_SPARE_BYTES {
+            self.spare = spare;
+        }
         if let State::Failed(failure) = state {
             let error = Error::Failed { operation: name, failure };
             self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
