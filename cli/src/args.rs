@@ -15,6 +15,7 @@ use crate::plan_args::PlanArgs;
 use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
 use crate::sim_args::{SimArgs, SoakArgs};
+use crate::tune_args::{InfoArgs, TuneArgs};
 use emu_config::BridgeTable;
 use flexcast_lab::compare::bound::{self, BoundArgs};
 use flexcast_lab::machine_args::MachineArgs;
@@ -42,6 +43,10 @@ pub(crate) enum Command {
     Sim(Box<SimArgs>),
     /// Measure collectives of real processes, one per rank, over this computer's network: time, bandwidth, every byte checked.
     Perf(PerfArgs),
+    /// Measure which algorithms are fastest on this network, among the ranks of a job, and write the table that FLEXCAST_TUNING names.
+    Tune(TuneArgs),
+    /// Say which interface carries collectives here, what the system gives it, and which algorithms are chosen.
+    Info(InfoArgs),
     /// Run collectives drawn from seeds: any shape and size, lossy links, dead ranks, stalled threads. Each must end well or in a typed
     /// error on every live rank.
     Soak(SoakArgs),

@@ -21,6 +21,7 @@ mod readme;
 mod reference_args;
 mod report_args;
 mod sim_args;
+mod tune_args;
 
 use std::process::ExitCode;
 

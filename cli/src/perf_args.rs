@@ -2,7 +2,8 @@
 
 use clap::Args;
 use flexcast_lab::options::whole;
-use flexcast_lab::perf::spec::{Op, Sizes, Spec};
+use flexcast_lab::perf::op::Op;
+use flexcast_lab::perf::spec::{Sizes, Spec};
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -12,7 +13,8 @@ pub(crate) struct PerfArgs {
     /// The collective.
     #[arg(long, value_enum, default_value_t = Op::Allgather)]
     op: Op,
-    /// Lengths, as a list (64,4K,1M) or doubling within a range (64:8M): bytes of each rank for an Allgather, of all for a Broadcast.
+    /// Lengths, as a list (64,4K,1M) or doubling within a range (64:8M): bytes of the message for broadcast, reduce and allreduce; those that each
+    /// rank contributes, or gets of a scatter, for the others. Shortened to whole numbers of 4 bytes where they are summed, and to equal shares.
     #[arg(long, default_value = "64:8M", value_name = "LIST|MIN:MAX")]
     sizes: Sizes,
     /// Operations that are timed, of each length.
@@ -21,7 +23,7 @@ pub(crate) struct PerfArgs {
     /// Operations before those.
     #[arg(long, value_parser = whole::<u32>(0, 100_000), default_value_t = 5, value_name = "N")]
     warm_up: u32,
-    /// Allgather with the own block in its place.
+    /// With the contribution in the receive buffer: allgather, reduce, allreduce and alltoall.
     #[arg(long)]
     in_place: bool,
     /// What moves the data: `udp`, or `auto`, which takes what is there [default: FLEXCAST_DATAPATH, or auto].

@@ -227,10 +227,10 @@ fn exchanges_and_reductions_give_every_rank_its_own() {
                 5003,
                 ranks * 5003,
             ),
-            ("reduce-scatter", &["", "--algorithm ring"], 40_000, 40_000),
+            ("reduce-scatter", &["", "--algorithm ring", "--algorithm exchange"], 40_000, 40_000),
             (
                 "allreduce",
-                &["", "--algorithm ring", "--algorithm tree", "--algorithm tree --segments 3"],
+                &["", "--algorithm ring", "--algorithm tree", "--algorithm tree --segments 3", "--algorithm exchange"],
                 40_000,
                 80_000,
             ),
@@ -255,6 +255,9 @@ fn exchanges_and_reductions_give_every_rank_its_own() {
             assert_eq!(number(&reports[0], "contributed_bytes"), ranks * if op == "alltoall" { kept } else { bytes });
         }
     }
+    // By recursive doubling every rank sends all it has in each round.
+    let doubling = sim("--op allreduce --ranks 8 --bytes 40000 --iterations 1 --algorithm recursive-doubling");
+    assert_eq!((number(&doubling, "host_tx_bytes"), number(&doubling, "failures")), (8 * 3 * 40_000, 0));
     // Without a name: the first there is.
     assert_eq!(sim("--op alltoall --ranks 3 --bytes 100")["algorithm"], "pairwise");
     assert_eq!(sim("--op allreduce --ranks 3 --bytes 100")["algorithm"], "ring");

@@ -91,7 +91,10 @@ fn algorithms() {
         ("--op alltoall --algorithm multicast", ["multicast does no alltoall", "give pairwise, ring and linear"]),
         ("--op alltoall --algorithm tree", ["tree does no alltoall", "pairwise"]),
         ("--op reduce-scatter --algorithm linear", ["linear does no reduce-scatter", "give ring"]),
-        ("--op allreduce --algorithm multicast", ["multicast does no allreduce", "give ring and tree"]),
+        (
+            "--op allreduce --algorithm multicast",
+            ["multicast does no allreduce", "give ring, tree, recursive-doubling and exchange"],
+        ),
         ("--op allreduce --segments 2", ["--segments: ring has none", "tree"]),
         ("--op allreduce --bytes 1023", ["--bytes: 1023 bytes", "give a multiple of 4"]),
         ("--op alltoall --file Cargo.toml", ["--file: alltoall takes none", "--op broadcast or allgather"]),

@@ -24,3 +24,4 @@ pub mod shard;
 pub mod sim;
 pub mod soak;
 pub mod tput;
+pub mod tune;

@@ -31,7 +31,11 @@ impl Example {
     }
 }
 
-/// The example `allgather`, in Rust or in C, built once per test program.
+/// Name what [`allgather`] gives, in Rust and in C, where it has been built: by `cargo xtask test`, for all test programs. Folder of the libraries,
+/// image, program and tool, as a search path.
+pub const EXAMPLES: [&str; 2] = ["FLEXCAST_EXAMPLE", "FLEXCAST_EXAMPLE_C"];
+
+/// The example `allgather`, in Rust or in C: what [`EXAMPLES`] name, or else built once per test program.
 ///
 /// # Panics
 /// It cannot be built; the output of the build says why.
@@ -39,6 +43,13 @@ impl Example {
 pub fn allgather(c: bool) -> &'static Example {
     static BUILT: [OnceLock<Example>; 2] = [const { OnceLock::new() }; 2];
     BUILT[usize::from(c)].get_or_init(|| {
+        let example = |paths: Vec<PathBuf>| {
+            let [libraries, image, program, tool] = paths.try_into().expect("four paths");
+            Example { libraries, image, program, tool }
+        };
+        if let Some(paths) = std::env::var_os(EXAMPLES[usize::from(c)]) {
+            return example(std::env::split_paths(&paths).collect());
+        }
         let mut command = Command::new(env!("CARGO"));
         command.args(["run", "--quiet", "--package", "xtask", "--", "example", "allgather", "--build-only"]);
         command.args(["--profile", "dev"]).args(c.then_some("--c")).current_dir(workspace_root());
@@ -46,10 +57,8 @@ pub fn allgather(c: bool) -> &'static Example {
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "cargo xtask example failed:\n{text}");
         let text = String::from_utf8(output.stdout).expect("paths in UTF-8");
-        let mut last = text.lines().rev().map(PathBuf::from);
-        let mut next = || last.next().expect("it prints four paths");
-        let (tool, program, image, libraries) = (next(), next(), next(), next());
-        Example { libraries, image, program, tool }
+        let lines: Vec<PathBuf> = text.lines().map(PathBuf::from).collect();
+        example(lines[lines.len().saturating_sub(4)..].to_vec())
     })
 }
 

@@ -31,7 +31,8 @@ pub fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent").to_path_buf()
 }
 
-/// Names a directory of images to be taken instead of those of this tree: `cargo xtask mutants` gives one in which something is missing.
+/// Names a directory of images to be taken instead of building those of this tree: `cargo xtask test` has built them, `cargo xtask mutants` gives some in
+/// which something is missing.
 pub const IMAGES: &str = "FLEXCAST_IMAGES";
 
 /// Path of a built device image, such as `allgather`: of the directory that [`IMAGES`] names, or else of this tree. Builds all of its images

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::workspace_root;
 
-/// The folder of the libraries, built once per test program as `cargo xtask build-emu-libs` does.
+/// Names the folder of the libraries where they have been built: by `cargo xtask test`, for all test programs.
+pub const LIBRARIES: &str = "FLEXCAST_EMU_LIBS";
+
+/// The folder of the libraries: the one that [`LIBRARIES`] names, or else built once per test program as `cargo xtask build-emu-libs` does.
 ///
 /// # Panics
 /// They cannot be built; the output of the build says why.
@@ -15,6 +18,9 @@ use crate::workspace_root;
 pub fn libraries() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(folder) = std::env::var_os(LIBRARIES) {
+            return folder.into();
+        }
         let output = Command::new(env!("CARGO"))
             .args(["run", "--quiet", "--package", "xtask", "--", "build-emu-libs", "--profile", "dev"])
             .current_dir(workspace_root())

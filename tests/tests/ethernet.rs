@@ -49,6 +49,24 @@ fn programs_in_c_gather_part_and_broadcast() {
 }
 
 #[test]
+fn every_collective_of_programs_in_c_is_right() {
+    let Some(compiler) = compiler() else { return };
+    let folder = scratch("collectives");
+    let program = compile(compiler, "collectives", &folder);
+    let tcp = free_tcp_port();
+    let start = |rank: u16| {
+        let mut command = Command::new(&program);
+        command.args([&rank.to_string(), &RANKS.to_string(), &format!("127.0.0.1:{tcp}")]);
+        command.env("FLEXCAST_INTERFACE", "lo");
+        Rank::start(&mut command, &folder, &format!("rank-{rank}"))
+    };
+    let mut ranks: Vec<Rank> = (0..RANKS).map(start).collect();
+    for (rank, text) in ends(&mut ranks).iter().enumerate() {
+        assert_eq!(text.trim(), format!("collectives: rank {rank} of {RANKS}: equal"));
+    }
+}
+
+#[test]
 fn different_calls_and_cancelled_ones_end_all_ranks() {
     let Some((_, mut ranks)) = start("sizes", "sizes", |_, _| ()) else { return };
     let texts = ends(&mut ranks);
@@ -120,6 +138,58 @@ fn whoever_is_stopped_is_named_within_the_bound() {
     }
     // How long ranks wait for others to begin an operation, and a quarter more for neighbours to contradict.
     assert!(stopped.elapsed() < Duration::from_secs(20), "{:?}", stopped.elapsed());
+}
+
+/// Every collective, checked on every rank: lengths are made ones that fit.
+#[test]
+fn the_measuring_command_has_every_collective() {
+    let tool = &allgather(false).tool;
+    let folder = scratch("collectives");
+    let ops: [(&str, bool, &[u64]); 12] = [
+        ("broadcast", false, &[0, 103, 20 << 10]),
+        ("reduce", false, &[0, 100, 20 << 10]),
+        ("reduce", true, &[0, 100, 20 << 10]),
+        ("allreduce", false, &[0, 100, 20 << 10]),
+        ("allreduce", true, &[0, 100, 20 << 10]),
+        ("reduce-scatter", false, &[0, 96, 20_472]),
+        ("alltoall", false, &[0, 102, 20_478]),
+        ("alltoall", true, &[0, 102, 20_478]),
+        ("gather", false, &[0, 103, 20 << 10]),
+        ("scatter", false, &[0, 103, 20 << 10]),
+        ("allgather", true, &[0, 103, 20 << 10]),
+        ("barrier", false, &[0]),
+    ];
+    for (op, in_place, lengths) in ops {
+        let tcp = free_tcp_port().to_string();
+        let start = |rank: u16| {
+            let mut command = Command::new(tool);
+            command.args([
+                "perf",
+                "--op",
+                op,
+                "--sizes",
+                "0,103,20K",
+                "--repetitions",
+                "4",
+                "--warm-up",
+                "1",
+                "--json",
+            ]);
+            command.args(in_place.then_some("--in-place")).args(["--interface", "lo"]);
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", "3");
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &tcp);
+            Rank::start(&mut command, &folder, &format!("{op}-{rank}"))
+        };
+        let mut ranks: Vec<Rank> = (0..3).map(start).collect();
+        let ends: Vec<(bool, String)> = ranks.iter_mut().map(|rank| rank.end(BOUND)).collect();
+        assert!(ends.iter().all(|(success, _)| *success), "{op}: {ends:?}");
+        let line = ends[0].1.lines().find(|line| line.starts_with('{')).expect("one object");
+        let told: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let rows = told["rows"].as_array().expect("rows");
+        let bytes: Vec<u64> = rows.iter().filter_map(|row| row["bytes"].as_u64()).collect();
+        assert_eq!(bytes, lengths, "{op}");
+        assert!(rows.iter().all(|row| row["errors"] == 0 && row["op"] == op && row["in_place"] == in_place), "{line}");
+    }
 }
 
 #[test]

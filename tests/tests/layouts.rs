@@ -547,7 +547,7 @@ fn queue_pairs_made_by_command() {
                 .expect("this thread's machine");
             let dpa = |addr: flexio::DevAddr| QueueMemory { space: Space::Dpa(id), addr: addr.get() };
             assert_eq!(made.state, QpState::Reset);
-            assert_eq!(made.attr.pd, process.pd().number());
+            assert_eq!(made.attr.pd, process.pd().number().unwrap());
             assert_eq!((made.attr.recv_cq, made.attr.user_index), (cq.number(), USER_INDEX));
             assert_eq!((made.attr.log_rq_depth, made.attr.log_rq_stride), (6, 4));
             assert_eq!((made.attr.no_sq, made.attr.no_rq, made.attr.uar), (true, false, outbox.uar_id()));

@@ -105,13 +105,14 @@ fn build_one(toolchain: &Toolchain, image: &str) -> Result<PathBuf> {
 }
 
 fn cargo_build(toolchain: &Toolchain, image: &str) -> Result<Command> {
-    let mut flags = toolchain.rustflags()?;
-    if let Some(script) = &toolchain.rust.script {
-        flags.push(format!("-Clink-arg=-T{}", workspace::root().join(script).display()));
-    }
     let mut command = workspace::device_cargo();
-    command.args(["build", "--release", "--package", image, "--target", &toolchain.rust.target]);
-    command.args(["--config", &toolchain.cargo_config(&flags)]);
+    command.args(["rustc", "--release", "--package", image, "--bin", image, "--target", &toolchain.rust.target]);
+    command.args(["--config", &toolchain.cargo_config(&toolchain.rustflags()?)]);
+    // For the program alone. Among the flags of all crates it would have every crate built anew whenever an image is built after something else
+    // for the same target (rt-emu's archive, device/virt), and the other way round: cargo keeps one build of a crate for all flags.
+    if let Some(script) = &toolchain.rust.script {
+        command.args(["--".to_owned(), format!("-Clink-arg=-T{}", workspace::root().join(script).display())]);
+    }
     Ok(command)
 }
 
@@ -178,6 +179,18 @@ mod tests {
         for part in ["+zbb,+zbs", "linker/emu.ld", "--remap-path-prefix=", "--package reference", "--release"] {
             assert!(line.contains(part), "{part} in {line}");
         }
+    }
+
+    #[test]
+    fn crates_have_the_same_flags_in_whatever_is_built_of_them() {
+        let toolchain = Toolchain::load("emu").expect("emu");
+        let command = cargo_build(&toolchain, "reference").expect("command");
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+        let shared = toolchain.cargo_config(&toolchain.rustflags().expect("flags"));
+        assert!(arguments.iter().any(|argument| *argument == shared), "{shared} among {arguments:?}");
+        assert!(!shared.contains("link-arg"), "{shared}");
+        let own = arguments.iter().position(|argument| argument == "--").expect("arguments of the program alone");
+        assert!(arguments[own + 1..].iter().all(|argument| argument.contains("linker/emu.ld")), "{arguments:?}");
     }
 
     #[test]

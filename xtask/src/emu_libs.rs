@@ -36,14 +36,20 @@ pub(crate) const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-lm", "
 
 impl BuildEmuLibs {
     pub(crate) fn run(&self) -> Result<()> {
-        let folder = build_host(&self.profile)?;
-        device_library(&folder)?;
+        let folder = build(&self.profile)?;
         status::print(format_args!("{}", folder.display()))?;
         Ok(())
     }
 }
 
-/// Builds the libraries and returns the folder that `-L` and `LD_LIBRARY_PATH` take. `profile` is cargo's.
+/// Builds the libraries for host and device programs and returns their folder.
+pub(crate) fn build(profile: &str) -> Result<PathBuf> {
+    let folder = build_host(profile)?;
+    device_library(&folder)?;
+    Ok(folder)
+}
+
+/// Builds the libraries for host programs and returns the folder that `-L` and `LD_LIBRARY_PATH` take. `profile` is cargo's.
 pub(crate) fn build_host(profile: &str) -> Result<PathBuf> {
     let compiler = compiler(LIBRARY, process::find)?;
     let mut folder = workspace::root().join("target/emu-libs");

@@ -1,5 +1,5 @@
 use std::net::{TcpListener, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,11 +35,18 @@ const MOST_RANKS: u16 = 64;
 const BOUND: Duration = Duration::from_secs(300);
 
 /// What an example needs.
-struct Built {
+pub(crate) struct Built {
     libraries: PathBuf,
     image: PathBuf,
     program: PathBuf,
     tool: PathBuf,
+}
+
+impl Built {
+    /// In the order in which `--build-only` prints them: folder of the emulator's libraries, image, program, command-line tool.
+    pub(crate) fn paths(&self) -> [&Path; 4] {
+        [&self.libraries, &self.image, &self.program, &self.tool]
+    }
 }
 
 impl Example {
@@ -50,9 +57,9 @@ impl Example {
         if self.ranks == 0 || self.ranks > MOST_RANKS {
             bail!("--ranks {}: must be 1 to {MOST_RANKS}", self.ranks);
         }
-        let built = self.build()?;
+        let built = build(&self.name, &self.profile, self.c)?;
         if self.build_only {
-            for path in [&built.libraries, &built.image, &built.program, &built.tool] {
+            for path in built.paths() {
                 status::print(format_args!("{}", path.display()))?;
             }
             return Ok(());
@@ -60,40 +67,40 @@ impl Example {
         status::say("Starting", format_args!("{} processes of {}", self.ranks, built.program.display()));
         run(&built, self.ranks)
     }
+}
 
-    fn build(&self) -> Result<Built> {
-        build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
-        let image = workspace::image_dir("emu").join("allgather.elf");
-        let libraries = emu_libs::build_host(&self.profile)?;
-        let folder = workspace::target_dir()?.join(emu_libs::profile_folder(&self.profile));
-        let cargo =
-            |package: &str, what: &[&str]| process::run(&mut workspace::cargo_build(&self.profile, package, what));
-        cargo("flexcast-cli", &["--bin", "flexcast"])?;
-        let program = if self.c {
-            let mut prefix = workspace::root().join("target/capi");
-            if self.profile != "release" {
-                prefix.push(&self.profile);
-            }
-            install::install(&prefix, &self.profile, &Toolchain::load("emu")?)?;
-            let program = folder.join("examples").join(format!("{}-c", self.name));
-            let compiler = emu_libs::compiler("the example", process::find)?;
-            std::fs::create_dir_all(folder.join("examples"))?;
-            let root = workspace::root();
-            let mut command = Command::new(compiler);
-            command.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]);
-            command.arg(prefix.join("include"));
-            command.arg(root.join("examples/c").join(format!("{}.c", self.name))).arg("-o").arg(&program);
-            // The program finds libflexcast.so where it was installed; libflexio.so and the others are found as those of a DOCA are.
-            let lib = prefix.join("lib");
-            command.arg("-L").arg(&lib).arg("-lflexcast").arg(format!("-Wl,-rpath,{}", lib.display()));
-            process::run(&mut command)?;
-            program
-        } else {
-            cargo("flexcast", &["--example", &self.name])?;
-            folder.join("examples").join(&self.name)
-        };
-        Ok(Built { libraries, image, program, tool: folder.join("flexcast") })
-    }
+/// Builds an example in Rust or in C, and what it needs. `profile` is cargo's.
+pub(crate) fn build(name: &str, profile: &str, c: bool) -> Result<Built> {
+    build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
+    let image = workspace::image_dir("emu").join("allgather.elf");
+    let libraries = emu_libs::build_host(profile)?;
+    let folder = workspace::target_dir()?.join(emu_libs::profile_folder(profile));
+    let cargo = |package: &str, what: &[&str]| process::run(&mut workspace::cargo_build(profile, package, what));
+    cargo("flexcast-cli", &["--bin", "flexcast"])?;
+    let program = if c {
+        let mut prefix = workspace::root().join("target/capi");
+        if profile != "release" {
+            prefix.push(profile);
+        }
+        install::install(&prefix, profile, &Toolchain::load("emu")?)?;
+        let program = folder.join("examples").join(format!("{name}-c"));
+        let compiler = emu_libs::compiler("the example", process::find)?;
+        std::fs::create_dir_all(folder.join("examples"))?;
+        let root = workspace::root();
+        let mut command = Command::new(compiler);
+        command.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]);
+        command.arg(prefix.join("include"));
+        command.arg(root.join("examples/c").join(format!("{name}.c"))).arg("-o").arg(&program);
+        // The program finds libflexcast.so where it was installed; libflexio.so and the others are found as those of a DOCA are.
+        let lib = prefix.join("lib");
+        command.arg("-L").arg(&lib).arg("-lflexcast").arg(format!("-Wl,-rpath,{}", lib.display()));
+        process::run(&mut command)?;
+        program
+    } else {
+        cargo("flexcast", &["--example", name])?;
+        folder.join("examples").join(name)
+    };
+    Ok(Built { libraries, image, program, tool: folder.join("flexcast") })
 }
 
 /// Children that do not outlive this program's interest in them.

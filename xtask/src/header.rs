@@ -14,8 +14,18 @@ pub(crate) struct Header {
 pub(crate) const PATH: &str = "host/capi/include/flexcast.h";
 
 /// In the order in which a reader needs them. Not `lib`: cbindgen would follow its modules, and declare everything a second time.
-const SOURCES: [&str; 9] =
-    ["version", "status", "fault", "card", "bootstrap", "config", "communicator", "operation", "request"];
+const SOURCES: [&str; 10] = [
+    "version",
+    "status",
+    "fault",
+    "card",
+    "bootstrap",
+    "config",
+    "communicator",
+    "operation",
+    "collectives",
+    "request",
+];
 
 const INTRODUCTION: &str = "\
 /* SPDX-License-Identifier: Apache-2.0

@@ -1,6 +1,7 @@
 //! Test programs of the workspace, several at a time. cargo runs them one after another, and most of them leave processors idle.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +10,8 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 use cargo_metadata::{Artifact, Message};
 
-use crate::{process, status, workspace};
+use crate::workspace::TESTS_PROFILE;
+use crate::{emu_libs, example, process, status, workspace};
 
 /// Programs of which one runs at a time: their tests start processes that look for free ports, or that time one another.
 const ALONE: [&str; 7] = ["emu_exec", "forked", "four_processes", "lost_ranks", "mesh", "notices", "unmodified"];
@@ -86,11 +88,11 @@ fn run_all(programs: Vec<Program>) -> Result<Vec<String>> {
     let count = programs.len();
     let (alone, others) = programs.into_iter().partition(|program| ALONE.contains(&program.name.as_str()));
     let work = Mutex::new(Work { alone, others, count, done: 0, failed: Vec::new() });
-    let libraries = libraries()?;
+    let environment = environment()?;
     std::thread::scope(|scope| {
         let start = |serial| {
-            let (work, libraries) = (&work, &libraries);
-            scope.spawn(move || lane(work, serial, libraries))
+            let (work, environment) = (&work, &environment);
+            scope.spawn(move || lane(work, serial, environment))
         };
         let lanes: Vec<_> = (0..LANES).map(|number| start(number == 0)).collect();
         lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -99,7 +101,7 @@ fn run_all(programs: Vec<Program>) -> Result<Vec<String>> {
 }
 
 /// Runs programs until none is left; `serial`: those that run alone first.
-fn lane(work: &Mutex<Work>, serial: bool, libraries: &str) -> Result<()> {
+fn lane(work: &Mutex<Work>, serial: bool, environment: &[(&str, OsString)]) -> Result<()> {
     let lock = || work.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let next = {
@@ -109,7 +111,7 @@ fn lane(work: &Mutex<Work>, serial: bool, libraries: &str) -> Result<()> {
         };
         let Some(program) = next else { return Ok(()) };
         let start = Instant::now();
-        let (text, success) = output(&program, libraries)?;
+        let (text, success) = output(&program, environment)?;
         let mut work = lock();
         work.done += 1;
         let place = format!("{} of {}", work.done, work.count);
@@ -125,13 +127,32 @@ fn lane(work: &Mutex<Work>, serial: bool, libraries: &str) -> Result<()> {
 }
 
 /// What a program says, and whether it ends well.
-fn output(program: &Program, libraries: &str) -> Result<(String, bool)> {
+fn output(program: &Program, environment: &[(&str, OsString)]) -> Result<(String, bool)> {
     let mut command = Command::new(&program.path);
     command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder);
-    command.env("LD_LIBRARY_PATH", libraries).stdin(Stdio::null());
+    command.envs(environment.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
     let output = command.output().with_context(|| format!("starting `{}`", process::line(&command)))?;
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     Ok((text, output.status.success()))
+}
+
+/// Variables of all test programs: where libraries are, and what has been built for them. Each program would otherwise ask cargo whether that
+/// is up to date (`tests/src`: `image_path`, `libs::libraries`, `examples::allgather`), and wait while another has cargo's locks.
+fn environment() -> Result<Vec<(&'static str, OsString)>> {
+    let mut variables = vec![("LD_LIBRARY_PATH", libraries()?.into())];
+    let folder = emu_libs::build(TESTS_PROFILE)?;
+    let [rust, c] = [false, true].map(|c| example::build("allgather", TESTS_PROFILE, c));
+    let (rust, c) = (rust?, c?);
+    let [_, image, ..] = rust.paths();
+    let images = image.parent().unwrap_or(image).as_os_str().to_owned();
+    let built = [("FLEXCAST_IMAGES", images), ("FLEXCAST_EMU_LIBS", folder.into())];
+    let examples = [("FLEXCAST_EXAMPLE", rust), ("FLEXCAST_EXAMPLE_C", c)];
+    let examples = examples.map(|(name, example)| Ok((name, std::env::join_paths(example.paths())?)));
+    variables.extend(built);
+    variables.extend(examples.into_iter().collect::<Result<Vec<_>>>()?);
+    // What the user has named is taken.
+    variables.retain(|(name, _)| *name == "LD_LIBRARY_PATH" || std::env::var_os(name).is_none());
+    Ok(variables)
 }
 
 /// Where the loader finds the compiler's own libraries, which tests of procedural macros need, before those of the user.

@@ -9,6 +9,7 @@ mod deploy;
 mod devices;
 mod emu_exec;
 mod emu_run;
+mod info;
 mod look;
 mod perf;
 mod plan;
@@ -19,6 +20,7 @@ mod scaling;
 mod sim;
 mod soak;
 mod tput;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -32,6 +34,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Reference(args) => reference::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Perf(args) => perf::run(&args),
+        Command::Tune(args) => tune::run(&args),
+        Command::Info(args) => info::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Deploy(args) => deploy::deploy(&args),

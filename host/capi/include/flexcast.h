@@ -110,6 +110,171 @@
 #define FLEXCAST_UNDEFINED -1
 
 /**
+ * Types of elements: those of C, on the computer that the library was built for.
+ */
+#define FLEXCAST_INT8 1
+
+/**
+ * See FLEXCAST_INT8.
+ */
+#define FLEXCAST_UINT8 2
+
+/**
+ * See FLEXCAST_INT8.
+ */
+#define FLEXCAST_INT16 3
+
+/**
+ * See FLEXCAST_INT8.
+ */
+#define FLEXCAST_UINT16 4
+
+/**
+ * See FLEXCAST_INT8.
+ */
+#define FLEXCAST_INT32 5
+
+/**
+ * See FLEXCAST_INT8.
+ */
+#define FLEXCAST_UINT32 6
+
+/**
+ * See FLEXCAST_INT8.
+ */
+#define FLEXCAST_INT64 7
+
+/**
+ * See FLEXCAST_INT8.
+ */
+#define FLEXCAST_UINT64 8
+
+/**
+ * IEEE 754 binary16.
+ */
+#define FLEXCAST_FLOAT16 9
+
+/**
+ * The upper half of a binary32.
+ */
+#define FLEXCAST_BFLOAT16 10
+
+/**
+ * `float`.
+ */
+#define FLEXCAST_FLOAT 11
+
+/**
+ * `double`.
+ */
+#define FLEXCAST_DOUBLE 12
+
+/**
+ * `float _Complex`.
+ */
+#define FLEXCAST_FLOAT_COMPLEX 13
+
+/**
+ * `double _Complex`.
+ */
+#define FLEXCAST_DOUBLE_COMPLEX 14
+
+/**
+ * `_Bool`.
+ */
+#define FLEXCAST_BOOL 15
+
+/**
+ * Eight bits without a meaning.
+ */
+#define FLEXCAST_BYTE 16
+
+/**
+ * `struct { float value; int index; }`.
+ */
+#define FLEXCAST_FLOAT_INT 17
+
+/**
+ * `struct { double value; int index; }`.
+ */
+#define FLEXCAST_DOUBLE_INT 18
+
+/**
+ * `struct { long value; int index; }`.
+ */
+#define FLEXCAST_LONG_INT 19
+
+/**
+ * `struct { int value; int index; }`.
+ */
+#define FLEXCAST_2INT 20
+
+/**
+ * `struct { short value; int index; }`.
+ */
+#define FLEXCAST_SHORT_INT 21
+
+/**
+ * Operators of reductions. For integers, floating-point and complex numbers; integers wrap.
+ */
+#define FLEXCAST_SUM 1
+
+/**
+ * See FLEXCAST_SUM.
+ */
+#define FLEXCAST_PRODUCT 2
+
+/**
+ * For integers and floating-point numbers.
+ */
+#define FLEXCAST_MIN 3
+
+/**
+ * See FLEXCAST_MIN.
+ */
+#define FLEXCAST_MAX 4
+
+/**
+ * For integers and truth values.
+ */
+#define FLEXCAST_LOGICAL_AND 5
+
+/**
+ * See FLEXCAST_LOGICAL_AND.
+ */
+#define FLEXCAST_LOGICAL_OR 6
+
+/**
+ * See FLEXCAST_LOGICAL_AND.
+ */
+#define FLEXCAST_LOGICAL_XOR 7
+
+/**
+ * For integers and bytes.
+ */
+#define FLEXCAST_BIT_AND 8
+
+/**
+ * See FLEXCAST_BIT_AND.
+ */
+#define FLEXCAST_BIT_OR 9
+
+/**
+ * See FLEXCAST_BIT_AND.
+ */
+#define FLEXCAST_BIT_XOR 10
+
+/**
+ * For pairs of value and index: the pair of the least value, and of those the least index.
+ */
+#define FLEXCAST_MINLOC 11
+
+/**
+ * The same of the largest value.
+ */
+#define FLEXCAST_MAXLOC 12
+
+/**
  * A time of something that has not happened.
  */
 #define FLEXCAST_NEVER UINT64_MAX
@@ -494,6 +659,11 @@ typedef struct {
    * Whether (1 or 0) the host's reliable connections restart where a lost negative acknowledgement would make them wait for their timeout.
    */
   uint32_t restarts;
+  /**
+   * Whether (1 or 0) reductions combine contributions in the order of ranks whatever their length, so that floating-point results are those of one
+   * core that goes through all contributions in turn.
+   */
+  uint32_t reproducible;
 } flexcast_config;
 
 /**
@@ -907,6 +1077,133 @@ flexcast_status flexcast_allgatherv_displaced(flexcast_comm *comm,
                                               const size_t *counts,
                                               const size_t *displacements,
                                               flexcast_request **request);
+
+/**
+ * Nobody's request is over before all ranks have called this.
+ */
+flexcast_status flexcast_barrier(flexcast_comm *comm, flexcast_request **request);
+
+/**
+ * The reduction of `count` elements of every rank, element by element, to all ranks: from `send` to `receive`. `send` may be FLEXCAST_IN_PLACE: then
+ * `receive` has the contribution.
+ *
+ * `data_type` and `op`, for this and the other reductions: FLEXCAST_FLOAT and the like, FLEXCAST_SUM and the like; an operator that is not defined
+ * for a type is refused. Results do not depend on when ranks call; see `reproducible` in flexcast_config.
+ */
+flexcast_status flexcast_allreduce(flexcast_comm *comm,
+                                   const void *send,
+                                   void *receive,
+                                   size_t count,
+                                   uint32_t data_type,
+                                   uint32_t op,
+                                   flexcast_request **request);
+
+/**
+ * The same to rank `root` alone. Elsewhere `receive` is not used; `send` may be FLEXCAST_IN_PLACE on the root.
+ */
+flexcast_status flexcast_reduce(flexcast_comm *comm,
+                                const void *send,
+                                void *receive,
+                                size_t count,
+                                uint32_t data_type,
+                                uint32_t op,
+                                int root,
+                                flexcast_request **request);
+
+/**
+ * The reduction of size times `count` elements of every rank, of which each rank gets `count`: the r-th part goes to rank r. `send` may be
+ * FLEXCAST_IN_PLACE: then `receive` has the contribution, and its beginning gets the result.
+ */
+flexcast_status flexcast_reduce_scatter_block(flexcast_comm *comm,
+                                              const void *send,
+                                              void *receive,
+                                              size_t count,
+                                              uint32_t data_type,
+                                              uint32_t op,
+                                              flexcast_request **request);
+
+/**
+ * The same with `counts[r]` elements for rank r. `counts` has an entry for each rank, is alike on all, and is not used after the call.
+ */
+flexcast_status flexcast_reduce_scatter(flexcast_comm *comm,
+                                        const void *send,
+                                        void *receive,
+                                        const size_t *counts,
+                                        uint32_t data_type,
+                                        uint32_t op,
+                                        flexcast_request **request);
+
+/**
+ * `bytes` bytes of every rank to every rank: the r-th part of `send` to rank r, where it becomes the part of this rank in `receive`. Both have size
+ * times `bytes`. `send` may be FLEXCAST_IN_PLACE: then `receive` has what is sent, too.
+ */
+flexcast_status flexcast_alltoall(flexcast_comm *comm,
+                                  const void *send,
+                                  void *receive,
+                                  size_t bytes,
+                                  flexcast_request **request);
+
+/**
+ * The same with blocks of any length, in bytes, at any place: `send_counts[r]` bytes at `send_displacements[r]` behind the start of `send` to rank r,
+ * and `receive_counts[r]` bytes from rank r to `receive_displacements[r]`. The two ranks of a block give one length. Lists have an entry for each
+ * rank and are not used after the call; those of `send` are not used at all if that is FLEXCAST_IN_PLACE.
+ */
+flexcast_status flexcast_alltoallv(flexcast_comm *comm,
+                                   const void *send,
+                                   const size_t *send_counts,
+                                   const size_t *send_displacements,
+                                   void *receive,
+                                   const size_t *receive_counts,
+                                   const size_t *receive_displacements,
+                                   flexcast_request **request);
+
+/**
+ * `bytes` bytes of `send` of every rank to rank `root`, in the order of ranks: its `receive` has size times as many. Elsewhere `receive` is not used.
+ * On the root `send` may be FLEXCAST_IN_PLACE: then its block is in its place in `receive`.
+ */
+flexcast_status flexcast_gather(flexcast_comm *comm,
+                                const void *send,
+                                void *receive,
+                                size_t bytes,
+                                int root,
+                                flexcast_request **request);
+
+/**
+ * The same with `bytes` bytes of this rank, `counts[r]` of rank r, and `displacements[r]` bytes behind the start of the root's `receive`. The lists
+ * are the root's, in bytes, with an entry for each rank; elsewhere they and `receive` are not used.
+ */
+flexcast_status flexcast_gatherv(flexcast_comm *comm,
+                                 const void *send,
+                                 size_t bytes,
+                                 void *receive,
+                                 const size_t *counts,
+                                 const size_t *displacements,
+                                 int root,
+                                 flexcast_request **request);
+
+/**
+ * The r-th part of the `send` of rank `root`, of `bytes` bytes, to `receive` of rank r. Elsewhere `send` is not used. On the root `receive` may be
+ * FLEXCAST_IN_PLACE: then its block stays where it is.
+ */
+flexcast_status flexcast_scatter(flexcast_comm *comm,
+                                 const void *send,
+                                 void *receive,
+                                 size_t bytes,
+                                 int root,
+                                 flexcast_request **request);
+
+/**
+ * The same with `counts[r]` bytes at `displacements[r]` behind the start of the root's `send` for rank r, which receives `bytes`. The lists are the
+ * root's, with an entry for each rank; elsewhere they and `send` are not used.
+ */
+flexcast_status flexcast_scatterv(flexcast_comm *comm,
+                                  const void *send,
+                                  const size_t *counts,
+                                  const size_t *displacements,
+                                  void *receive,
+                                  size_t bytes,
+                                  int root,
+                                  flexcast_request **request);
 
 /**
  * Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the operation's own, and

@@ -107,6 +107,9 @@ pub struct flexcast_config {
     pub algorithm: u32,
     /// Whether (1 or 0) the host's reliable connections restart where a lost negative acknowledgement would make them wait for their timeout.
     pub restarts: u32,
+    /// Whether (1 or 0) reductions combine contributions in the order of ranks whatever their length, so that floating-point results are those of one
+    /// core that goes through all contributions in turn.
+    pub reproducible: u32,
 }
 
 /// Nanoseconds of a time; one beyond 584 years is as good as for ever.
@@ -137,6 +140,7 @@ impl flexcast_config {
             lookahead_chunks: config.lookahead_chunks.unwrap_or(FLEXCAST_LOOKAHEAD_AUTOMATIC),
             retry_exponent: config.retry_exponent.into(),
             restarts: config.restarts.into(),
+            reproducible: config.reproducible.into(),
             data_class: config.data_class.into(),
             control_class: config.control_class.into(),
             max_receive_bytes: config.max_receive_bytes,
@@ -232,6 +236,7 @@ impl flexcast_config {
             // The card has five bits for it.
             .retry_exponent(byte("retry_exponent", self.retry_exponent, 31)?)
             .restarts(self.restarts != 0)
+            .reproducible(self.reproducible != 0)
             .data_class(byte("data_class", self.data_class, u8::MAX)?)
             .control_class(byte("control_class", self.control_class, u8::MAX)?)
             .max_receive_bytes(self.max_receive_bytes)

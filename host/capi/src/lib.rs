@@ -12,6 +12,7 @@
 
 mod bootstrap;
 mod card;
+mod collectives;
 mod communicator;
 mod config;
 mod fault;
@@ -24,6 +25,7 @@ mod version;
 
 pub use bootstrap::*;
 pub use card::*;
+pub use collectives::*;
 pub use communicator::*;
 pub use config::*;
 pub use fault::flexcast_last_error;

@@ -14,21 +14,21 @@ use crate::request::{Operation, flexcast_request};
 use crate::status::flexcast_status::{self, *};
 
 /// Where FLEXCAST_IN_PLACE points; see the header.
-const IN_PLACE: usize = usize::MAX;
+pub(crate) const IN_PLACE: usize = usize::MAX;
 
 /// Memory that an operation reads or writes.
-struct Memory {
-    start: *const c_void,
-    bytes: usize,
+pub(crate) struct Memory {
+    pub(crate) start: *const c_void,
+    pub(crate) bytes: usize,
 }
 
-type Posted = Result<Request, Box<Failed>>;
+pub(crate) type Posted = Result<Request, Box<Failed>>;
 
 /// Begins an operation on memory of the program.
 ///
 /// # Safety
 /// `send` is readable, `receive` writable memory of the program, for as long as the header says.
-unsafe fn begin(
+pub(crate) unsafe fn begin(
     group: &Rc<Group>,
     send: Option<Memory>,
     receive: Memory,
@@ -217,7 +217,7 @@ unsafe fn gather(
 ///
 /// # Safety
 /// Null, or readable for as many entries as the group has ranks.
-unsafe fn entries(group: &Group, list: *const usize, what: &str) -> Result<(usize, Vec<u64>), Fault> {
+pub(crate) unsafe fn entries(group: &Group, list: *const usize, what: &str) -> Result<(usize, Vec<u64>), Fault> {
     if list.is_null() {
         return Err(Fault::null(what));
     }

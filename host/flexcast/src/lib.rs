@@ -50,6 +50,7 @@ pub use flexcast_bootstrap as bootstrap;
 
 pub use api::buffer::Buffer;
 pub use api::card::{Card, DatapathKind, Firmware};
+pub use api::collectives::Blocks;
 pub use api::communicator::{Communicator, Pending};
 pub use api::config::{
     Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, ThreadOptions,
@@ -58,7 +59,7 @@ pub use api::outcome::{Done, Failed, Outcome};
 pub use api::report::{MessageCounts, Phases, PhasesPs, Report};
 pub use api::request::{Request, Test};
 pub use api::user_memory::UserMemory;
-pub use datapath::udp::{DEFAULT_PORT, Interface, UdpOptions};
+pub use datapath::udp::{DEFAULT_PORT, Interface, ReceiveBuffer, UdpOptions};
 #[doc(hidden)]
 pub use datapath::udp::{MakeTap, Tap};
 pub use datapath::verbs::VerbsOptions;
@@ -67,7 +68,7 @@ pub use error::{Error, Result};
 pub use memory::registration;
 pub use plan::chains::ChainMapping;
 pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};
-pub use tuner::{Algorithm, Decision, MAX_LINEAR_RANKS, Selection};
+pub use tuner::{Algorithm, Choice, Decision, MAX_LINEAR_RANKS, Selection, Tuning};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
-pub use flexcast_proto::{Cause, Failure};
+pub use flexcast_proto::{Cause, Failure, Kind};

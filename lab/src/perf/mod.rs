@@ -1,15 +1,20 @@
 //! Measurement of collectives by real processes, one per rank: wall time on this system, every buffer checked.
 
+mod content;
+pub mod op;
 pub mod spec;
 
 use std::time::{Duration, Instant};
 
 use flexcast::bootstrap::Exchange;
+use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{Buffer, Communicator, Done, Failed, Request};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use spec::{Op, Spec};
+use content::Content;
+use op::Op;
+use spec::Spec;
 
 /// A figure of one operation and length.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,9 +23,10 @@ pub struct Row {
     pub op: Op,
     /// Ranks.
     pub ranks: u32,
-    /// Bytes that a rank contributes to an Allgather; bytes of a Broadcast.
+    /// Bytes of a Broadcast, Reduce or AllReduce; those that a rank contributes to an Allgather, Reduce-Scatter, Alltoall or Gather; those that it
+    /// gets of a Scatter.
     pub bytes: u64,
-    /// Whether the own block lies in the receive buffer.
+    /// Whether the contribution lies in the receive buffer.
     pub in_place: bool,
     /// Of the times of the repetitions, each that of the slowest rank, in microseconds.
     pub median_us: f64,
@@ -28,9 +34,9 @@ pub struct Row {
     pub p95_us: f64,
     /// The shortest.
     pub least_us: f64,
-    /// Bytes of the result over the median time, in GB/s.
+    /// Bytes over the median time, in GB/s: those of the largest buffer of a rank ([`Op::counted_bytes`]).
     pub algorithm_gb_per_s: f64,
-    /// Bytes that come to a rank over the median time, in GB/s: to be compared with the link's rate, whatever the number of ranks.
+    /// The same times [`Op::bus_factor`], in GB/s: to be compared with the link's rate, whatever the number of ranks.
     pub bus_gb_per_s: f64,
     /// What carried the data.
     pub algorithm: String,
@@ -71,26 +77,8 @@ impl From<Box<Failed>> for PerfError {
     }
 }
 
-/// What rank `rank` contributes to repetition `turn`, byte `at`.
-const fn byte(rank: u32, turn: u32, at: usize) -> u8 {
-    (at as u32)
-        .wrapping_mul(0x9E37_79B9)
-        .wrapping_add(rank.wrapping_mul(0x85EB_CA6B))
-        .wrapping_add(turn)
-        .rotate_left(11) as u8
-}
-
-fn fill(buffer: &mut Buffer, offset: usize, bytes: usize, rank: u32, turn: u32) -> Result<(), flexcast::Error> {
-    for (at, to) in buffer.as_mut_slice()?[offset..offset + bytes].iter_mut().enumerate() {
-        *to = byte(rank, turn, at);
-    }
-    Ok(())
-}
-
-fn is_right(buffer: &mut Buffer, offset: usize, bytes: usize, rank: u32, turn: u32) -> Result<bool, flexcast::Error> {
-    let found = &buffer.as_slice()?[offset..offset + bytes];
-    Ok(found.iter().enumerate().all(|(at, found)| *found == byte(rank, turn, at)))
-}
+/// What reductions do.
+const SUM: Reduction = Reduction::of(Operator::Sum, DataType::F32).expect("sums of numbers");
 
 /// What one rank has measured of one length.
 #[derive(Default)]
@@ -104,15 +92,67 @@ struct Own {
 
 /// Buffers of an operation, which come back with it.
 struct Buffers {
+    /// None where there is none, or in place.
     send: Option<Buffer>,
     receive: Buffer,
 }
 
-fn post(communicator: &Communicator, op: Op, root: u32, buffers: Buffers) -> Result<Request, Box<Failed>> {
-    match (op, buffers) {
-        (Op::Allgather, Buffers { send: Some(send), receive }) => communicator.allgather(send, receive),
-        (Op::Allgather, Buffers { send: None, receive }) => communicator.allgather_in_place(receive),
-        (Op::Broadcast, Buffers { receive, .. }) => communicator.broadcast(receive, root),
+/// An operation, and who of its ranks this is.
+#[derive(Clone, Copy)]
+struct Task {
+    content: Content,
+    rank: u32,
+    /// A length that fits.
+    bytes: usize,
+}
+
+impl Task {
+    const fn is_root(self) -> bool {
+        self.rank == self.content.root()
+    }
+
+    /// Nothing right in the receive buffer, and the own contribution where it belongs.
+    fn fill(self, buffers: &mut Buffers) -> Result<(), flexcast::Error> {
+        let Self { content, rank, bytes } = self;
+        buffers.receive.fill(0xEE);
+        match (&mut buffers.send, content.op) {
+            (Some(send), _) => content.fill(rank, send.as_mut_slice()?),
+            (None, Op::Allgather) => {
+                content.fill(rank, &mut buffers.receive.as_mut_slice()?[rank as usize * bytes..][..bytes]);
+            }
+            (None, Op::Broadcast) if !self.is_root() => {}
+            (None, _) => content.fill(rank, buffers.receive.as_mut_slice()?),
+        }
+        Ok(())
+    }
+
+    fn post(self, communicator: &Communicator, buffers: Buffers) -> Result<Request, PerfError> {
+        let (root, Buffers { send, receive }) = (self.content.root(), buffers);
+        let request = match (self.content.op, send) {
+            (Op::Allgather, Some(send)) => communicator.allgather(send, receive),
+            (Op::Allgather, None) => communicator.allgather_in_place(receive),
+            (Op::Broadcast, _) => communicator.broadcast(receive, root),
+            (Op::Reduce, Some(send)) => communicator.reduce(send, receive, root, SUM),
+            (Op::Reduce, None) => communicator.reduce_in_place(receive, root, SUM),
+            (Op::Allreduce, Some(send)) => communicator.all_reduce(send, receive, SUM),
+            (Op::Allreduce, None) => communicator.all_reduce_in_place(receive, SUM),
+            (Op::ReduceScatter, Some(send)) => communicator.reduce_scatter(send, receive, SUM),
+            (Op::Alltoall, Some(send)) => communicator.all_to_all(send, receive),
+            (Op::Alltoall, None) => communicator.all_to_all_in_place(receive),
+            (Op::Gather, Some(send)) => communicator.gather(send, receive, root),
+            (Op::Scatter, Some(send)) => communicator.scatter(send, receive, root),
+            (Op::Barrier | Op::ReduceScatter | Op::Gather | Op::Scatter, _) => communicator.barrier(),
+        };
+        Ok(request?)
+    }
+
+    /// Whether the receive buffer is as it should be.
+    fn is_right(self, receive: &mut Buffer) -> Result<bool, flexcast::Error> {
+        let Self { content, rank, bytes } = self;
+        if !content.op.receives(self.is_root()) {
+            return Ok(true);
+        }
+        Ok(content.is_right(rank, bytes, receive.as_slice()?))
     }
 }
 
@@ -123,35 +163,22 @@ fn barrier(communicator: &Communicator, token: Buffer) -> Result<Buffer, PerfErr
 }
 
 fn measure(communicator: &Communicator, spec: &Spec, bytes: u64) -> Result<Own, PerfError> {
-    let (rank, ranks) = (communicator.rank(), communicator.size());
+    let (rank, ranks, op) = (communicator.rank(), communicator.size(), spec.op);
     let card = communicator.card();
+    let buffer = |bytes| card.buffer(usize::try_from(bytes).unwrap_or(usize::MAX));
+    let send_bytes = op.send_bytes(bytes, ranks).filter(|_| !spec.is_in_place());
+    let mut buffers =
+        Buffers { send: send_bytes.map(buffer).transpose()?, receive: buffer(op.receive_bytes(bytes, ranks))? };
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-    let total = match spec.op {
-        Op::Allgather => bytes.saturating_mul(ranks as usize),
-        Op::Broadcast => bytes,
-    };
-    let gathers = spec.op == Op::Allgather;
-    let send = (gathers && !spec.in_place).then(|| card.buffer(bytes)).transpose()?;
-    let mut buffers = Buffers { send, receive: card.buffer(total)? };
     let mut token = card.buffer(ranks as usize)?;
     let mut own = Own::default();
     for turn in 0..spec.warm_up + spec.repetitions {
-        let root = turn % ranks;
-        if let Some(send) = &mut buffers.send {
-            fill(send, 0, bytes, rank, turn)?;
-            buffers.receive.fill(0xEE);
-        } else if gathers {
-            buffers.receive.fill(0xEE);
-            fill(&mut buffers.receive, rank as usize * bytes, bytes, rank, turn)?;
-        } else if rank == root {
-            fill(&mut buffers.receive, 0, bytes, root, turn)?;
-        } else {
-            buffers.receive.fill(0xEE);
-        }
+        let task = Task { content: Content { op, ranks, turn }, rank, bytes };
+        task.fill(&mut buffers)?;
         token = barrier(communicator, token)?;
         let cpu_before = cpu_time();
         let begun = Instant::now();
-        let request = post(communicator, spec.op, root, buffers)?;
+        let request = task.post(communicator, buffers)?;
         let Done { send, mut receive, report } = communicator.wait(request)?;
         let time_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let cpu = cpu_time().saturating_sub(cpu_before);
@@ -159,19 +186,9 @@ fn measure(communicator: &Communicator, spec: &Spec, bytes: u64) -> Result<Own, 
             own.cpu_ns += u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
             own.times_ns.push(time_ns);
             own.repaired_chunks += report.recovered_chunks;
-            own.algorithm = format!("{:?}", report.decision.algorithm()).to_lowercase();
+            own.algorithm = report.decision.algorithm().to_string();
         }
-        let right = match spec.op {
-            Op::Allgather => {
-                let mut right = true;
-                for other in 0..ranks {
-                    right &= is_right(&mut receive, other as usize * bytes, bytes, other, turn)?;
-                }
-                right
-            }
-            Op::Broadcast => is_right(&mut receive, 0, bytes, root, turn)?,
-        };
-        own.errors += u64::from(!right);
+        own.errors += u64::from(!task.is_right(&mut receive)?);
         buffers = Buffers { send, receive };
     }
     Ok(own)
@@ -207,25 +224,18 @@ fn row(spec: &Spec, ranks: u32, bytes: u64, all: &[Vec<u8>], own: &Own) -> Resul
     times_ns.sort_unstable();
     let median_ns = percentile(&times_ns, 2);
     let us = |ns: u64| ns as f64 / 1000.0;
-    let result_bytes = match spec.op {
-        Op::Allgather => bytes.saturating_mul(ranks.into()),
-        Op::Broadcast => bytes,
-    };
-    let rate = if median_ns == 0 { 0.0 } else { result_bytes as f64 / median_ns as f64 };
-    let share = match spec.op {
-        Op::Allgather => f64::from(ranks - 1) / f64::from(ranks),
-        Op::Broadcast => 1.0,
-    };
+    let counted = spec.op.counted_bytes(bytes, ranks) as f64;
+    let rate = if median_ns == 0 { 0.0 } else { counted / median_ns as f64 };
     Ok(Row {
         op: spec.op,
         ranks,
         bytes,
-        in_place: spec.in_place && spec.op == Op::Allgather,
+        in_place: spec.is_in_place(),
         median_us: us(median_ns),
         p95_us: us(percentile(&times_ns, 20)),
         least_us: us(times_ns.first().copied().unwrap_or(0)),
         algorithm_gb_per_s: rate,
-        bus_gb_per_s: rate * share,
+        bus_gb_per_s: rate * spec.op.bus_factor(ranks),
         algorithm: own.algorithm.clone(),
         repetitions: spec.repetitions,
         repaired_chunks,
@@ -245,7 +255,9 @@ pub fn run(
     mut show: impl FnMut(&Row),
 ) -> Result<Vec<Row>, PerfError> {
     let mut rows = Vec::new();
-    for bytes in spec.sizes.iter().copied() {
+    // A Barrier has only one length.
+    let lengths = if spec.op == Op::Barrier { 1 } else { usize::MAX };
+    for bytes in spec.sizes.iter().take(lengths).map(|bytes| spec.op.fitting(*bytes, communicator.size())) {
         let own = measure(communicator, spec, bytes)?;
         let words = [own.repaired_chunks, own.errors, own.cpu_ns].into_iter().chain(own.times_ns.iter().copied());
         let told: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();

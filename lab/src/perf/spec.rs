@@ -1,30 +1,8 @@
 //! Specification of a measurement: operation, lengths, repetitions.
 
-use std::fmt;
 use std::str::FromStr;
 
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
-
-/// A collective that is measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Op {
-    /// Every rank's bytes to all.
-    #[default]
-    Allgather,
-    /// One rank's bytes to all; ranks take turns as root.
-    Broadcast,
-}
-
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Allgather => "allgather",
-            Self::Broadcast => "broadcast",
-        })
-    }
-}
+use super::op::Op;
 
 /// Lengths: some, or all powers of two within a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +12,14 @@ impl Sizes {
     /// The lengths in bytes, in their order.
     pub fn iter(&self) -> std::slice::Iter<'_, u64> {
         self.0.iter()
+    }
+}
+
+impl Sizes {
+    /// One length in bytes.
+    #[must_use]
+    pub fn one(bytes: u64) -> Self {
+        Self(vec![bytes])
     }
 }
 
@@ -85,14 +71,22 @@ impl FromStr for Sizes {
 pub struct Spec {
     /// The operation.
     pub op: Op,
-    /// The lengths.
+    /// The lengths; each is made one that fits ([`Op::fitting`]).
     pub sizes: Sizes,
     /// Operations that are timed, of each length.
     pub repetitions: u32,
     /// Operations before those.
     pub warm_up: u32,
-    /// Allgather in place.
+    /// With the contribution in the receive buffer, where that can be ([`Op::has_in_place`]).
     pub in_place: bool,
+}
+
+impl Spec {
+    /// Whether the contribution lies in the receive buffer.
+    #[must_use]
+    pub const fn is_in_place(&self) -> bool {
+        self.in_place && self.op.has_in_place()
+    }
 }
 
 impl Default for Spec {

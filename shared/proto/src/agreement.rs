@@ -15,9 +15,49 @@ pub enum Kind {
     Allgather = 2,
     /// The same with blocks of different lengths.
     Allgatherv = 3,
+    /// Nobody goes on before all have come.
+    Barrier = 4,
+    /// The reduction of all ranks' contributions goes to one rank.
+    Reduce = 5,
+    /// The reduction of all ranks' contributions goes to all.
+    Allreduce = 6,
+    /// A share of the reduction goes to each rank; shares are equally long.
+    ReduceScatter = 7,
+    /// The same with shares of different lengths.
+    ReduceScatterv = 8,
+    /// A block of each rank goes to each rank; blocks are equally long.
+    Alltoall = 9,
+    /// The same with blocks of different lengths, which only the two ranks of each know.
+    Alltoallv = 10,
+    /// A block of each rank goes to one rank; blocks are equally long.
+    Gather = 11,
+    /// The same with blocks of different lengths, which only the two ranks of each know.
+    Gatherv = 12,
+    /// One rank's blocks go to all, one to each; blocks are equally long.
+    Scatter = 13,
+    /// The same with blocks of different lengths, which only the two ranks of each know.
+    Scatterv = 14,
 }
 
 impl Kind {
+    /// All of them, by their codes.
+    pub const ALL: [Self; 14] = [
+        Self::Broadcast,
+        Self::Allgather,
+        Self::Allgatherv,
+        Self::Barrier,
+        Self::Reduce,
+        Self::Allreduce,
+        Self::ReduceScatter,
+        Self::ReduceScatterv,
+        Self::Alltoall,
+        Self::Alltoallv,
+        Self::Gather,
+        Self::Gatherv,
+        Self::Scatter,
+        Self::Scatterv,
+    ];
+
     /// The kind of a code; the code itself when it names none.
     ///
     /// # Errors
@@ -27,8 +67,52 @@ impl Kind {
             1 => Ok(Self::Broadcast),
             2 => Ok(Self::Allgather),
             3 => Ok(Self::Allgatherv),
+            4 => Ok(Self::Barrier),
+            5 => Ok(Self::Reduce),
+            6 => Ok(Self::Allreduce),
+            7 => Ok(Self::ReduceScatter),
+            8 => Ok(Self::ReduceScatterv),
+            9 => Ok(Self::Alltoall),
+            10 => Ok(Self::Alltoallv),
+            11 => Ok(Self::Gather),
+            12 => Ok(Self::Gatherv),
+            13 => Ok(Self::Scatter),
+            14 => Ok(Self::Scatterv),
             other => Err(other),
         }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Broadcast => "broadcast",
+            Self::Allgather => "allgather",
+            Self::Allgatherv => "allgatherv",
+            Self::Barrier => "barrier",
+            Self::Reduce => "reduce",
+            Self::Allreduce => "allreduce",
+            Self::ReduceScatter => "reduce-scatter",
+            Self::ReduceScatterv => "reduce-scatterv",
+            Self::Alltoall => "alltoall",
+            Self::Alltoallv => "alltoallv",
+            Self::Gather => "gather",
+            Self::Gatherv => "gatherv",
+            Self::Scatter => "scatter",
+            Self::Scatterv => "scatterv",
+        }
+    }
+
+    /// Whether contributions are reduced.
+    #[must_use]
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::Reduce | Self::Allreduce | Self::ReduceScatter | Self::ReduceScatterv)
+    }
+
+    /// Whether one rank differs from the others.
+    #[must_use]
+    pub const fn has_root(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Gatherv | Self::Scatter | Self::Scatterv)
     }
 }
 
@@ -41,7 +125,7 @@ pub enum Algorithm {
     Multicast = 0,
     /// The signals of the barrier ([`eager`](crate::eager)).
     Eager = 1,
-    /// Writes over reliable connections, in segments around the ring.
+    /// Messages over reliable connections, in segments around the ring.
     Ring = 2,
     /// The same from each rank to each other one directly.
     Linear = 3,
@@ -49,15 +133,19 @@ pub enum Algorithm {
     RecursiveDoubling = 4,
     /// The same by the algorithm of Bruck et al.
     Bruck = 5,
-    /// A Broadcast by writes over reliable connections, down a binomial tree.
+    /// Messages over reliable connections along the edges of a binomial tree.
     Binomial = 6,
     /// The same from rank to rank, in segments.
     Chain = 7,
+    /// The same in rounds, each to a rank twice as far away.
+    Dissemination = 8,
+    /// The same between pairs of ranks, one pair after another.
+    Pairwise = 9,
 }
 
 impl Algorithm {
     /// All of them, by their codes.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Multicast,
         Self::Eager,
         Self::Ring,
@@ -66,6 +154,8 @@ impl Algorithm {
         Self::Bruck,
         Self::Binomial,
         Self::Chain,
+        Self::Dissemination,
+        Self::Pairwise,
     ];
 
     /// The algorithm of a code; the code itself when it names none.
@@ -82,6 +172,8 @@ impl Algorithm {
             5 => Ok(Self::Bruck),
             6 => Ok(Self::Binomial),
             7 => Ok(Self::Chain),
+            8 => Ok(Self::Dissemination),
+            9 => Ok(Self::Pairwise),
             other => Err(other),
         }
     }
@@ -98,6 +190,8 @@ impl Algorithm {
             Self::Bruck => "bruck",
             Self::Binomial => "binomial",
             Self::Chain => "chain",
+            Self::Dissemination => "dissemination",
+            Self::Pairwise => "pairwise",
         }
     }
 
@@ -119,11 +213,11 @@ impl core::fmt::Display for Algorithm {
 pub struct Summary {
     /// Which operation.
     pub kind: Kind,
-    /// Who multicasts; 0 where all do.
+    /// The root; 0 where all ranks are alike.
     pub root: u32,
-    /// Bytes that a root contributes; where they differ, [`digest`] of them all.
+    /// Bytes that a root contributes; where they differ, [`digest`] of them all; 0 where no rank knows all.
     pub amount: u64,
-    /// Bytes of a chunk.
+    /// Bytes of a chunk. Of a reduction, which has no chunks: the code of its operator in the upper 16 bits, that of its elements' type in the lower.
     pub chunk_bytes: u32,
     /// Chains that multicast side by side.
     pub chains: u32,
@@ -152,6 +246,12 @@ impl Summary {
         Self { kind: Kind::Allgatherv, root: 0, amount: digest(bytes), chunk_bytes, chains, algorithm }
     }
 
+    /// A collective by messages between pairs of ranks. `reduction`: the code of operator and elements, 0 where nothing is reduced.
+    #[must_use]
+    pub const fn between_pairs(kind: Kind, root: u32, amount: u64, reduction: u32, algorithm: Algorithm) -> Self {
+        Self { kind, root, amount, chunk_bytes: reduction, chains: 1, algorithm }
+    }
+
     /// The same by another algorithm than multicast.
     #[must_use]
     pub const fn by(self, algorithm: Algorithm) -> Self {
@@ -161,12 +261,20 @@ impl Summary {
 
 impl core::fmt::Display for Summary {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self { root, amount, .. } = self;
-        match self.kind {
-            Kind::Broadcast => write!(f, "broadcast of {amount} bytes from root {root}"),
-            Kind::Allgather => write!(f, "allgather of {amount} bytes"),
-            Kind::Allgatherv => write!(f, "allgatherv of lengths with digest {amount:#018x}"),
+        let Self { kind, root, amount, .. } = self;
+        write!(f, "{}", kind.name())?;
+        match kind {
+            Kind::Barrier | Kind::Alltoallv | Kind::Gatherv | Kind::Scatterv => {}
+            Kind::Allgatherv | Kind::ReduceScatterv => write!(f, " of lengths with digest {amount:#018x}")?,
+            _ => write!(f, " of {amount} bytes")?,
         }
+        match kind {
+            Kind::Broadcast | Kind::Scatter | Kind::Scatterv => write!(f, " from root {root}")?,
+            Kind::Reduce | Kind::Gather | Kind::Gatherv => write!(f, " to root {root}")?,
+            _ => {}
+        }
+        let code = self.chunk_bytes;
+        if kind.reduces() { write!(f, " by operator {} on type {}", code >> 16, code & 0xffff) } else { Ok(()) }
     }
 }
 
@@ -200,7 +308,9 @@ impl core::fmt::Display for Disagreement {
             ("in chunks of", "bytes", theirs.chunk_bytes, own.chunk_bytes),
             ("in", "chains", theirs.chains, own.chains),
         ];
-        let differing = || more.iter().filter(|(_, _, theirs, own)| theirs != own);
+        let has_chunks = |summary: &Summary| matches!(summary.algorithm, Algorithm::Multicast | Algorithm::Eager);
+        let both = has_chunks(theirs) && has_chunks(own);
+        let differing = || more.iter().filter(move |(_, _, theirs, own)| both && theirs != own);
         let by = |f: &mut core::fmt::Formatter<'_>, algorithm: Algorithm| {
             if theirs.algorithm == own.algorithm { Ok(()) } else { write!(f, " by {algorithm}") }
         };

@@ -87,6 +87,12 @@ impl Barrier {
         self.entered = true;
     }
 
+    /// The latest operation of which a signal, or another message, can be taken.
+    #[must_use]
+    pub const fn latest(&self) -> u32 {
+        self.operation.wrapping_add(self.entered as u32)
+    }
+
     /// A signal has come.
     ///
     /// # Errors

@@ -184,7 +184,7 @@ impl Participant {
 
     /// The connections of a direct operation have found that a rank called something else.
     pub fn disagrees(&mut self, rank: u32, theirs: Summary) {
-        if self.direct.is_some() && self.state == State::Running {
+        if self.state == State::Running {
             self.agreement.refuse(rank, theirs, self.descriptor.summary);
             self.compare();
         }
@@ -311,6 +311,13 @@ impl Participant {
         if let Some(sequencer) = &mut self.sequencer {
             sequencer.sent();
         }
+    }
+
+    /// The latest operation of which messages can be taken now. Where operations without a barrier are among others, ranks may be further ahead:
+    /// what they say waits on its connection until this rank has come so far.
+    #[must_use]
+    pub const fn latest(&self) -> u32 {
+        self.barrier.latest()
     }
 
     /// A control message has come.

@@ -59,6 +59,8 @@ struct State {
     datapath: Box<dyn Datapath>,
     /// Who is to be told of the end of a request.
     wakers: Vec<(u64, Waker)>,
+    /// Threads that sleep until operations have ended.
+    sleepers: u32,
 }
 
 impl fmt::Debug for Communicator {
@@ -80,11 +82,14 @@ impl Shared {
         if !state.datapath.requests().take_ended() {
             return result;
         }
-        let State { datapath, wakers } = &mut *state;
+        let State { datapath, wakers, sleepers } = &mut *state;
+        let sleep = *sleepers > 0;
         let is_over = |(request, _): &mut (u64, Waker)| datapath.requests().is_over(*request);
         let woken: Vec<_> = wakers.extract_if(.., is_over).collect();
         drop(state);
-        self.ended.notify_all();
+        if sleep {
+            self.ended.notify_all();
+        }
         // A waker may poll at once: without the lock.
         woken.into_iter().for_each(|(_, waker)| waker.wake());
         result
@@ -132,7 +137,7 @@ impl Communicator {
         let (card, config) = (datapath.card(), datapath.config().clone());
         let (place, id) = (datapath.place(), datapath.id());
         let options = config.progress_thread;
-        let state = Mutex::new(State { datapath, wakers: Vec::new() });
+        let state = Mutex::new(State { datapath, wakers: Vec::new(), sleepers: 0 });
         let ended = Condvar::new();
         let shared = |thread| Shared { thread, waiter, state, ended, card, config, footprint, place, id };
         match options {
@@ -273,7 +278,9 @@ impl Communicator {
             if self.0.thread.is_some() {
                 let mut state = self.0.lock();
                 if !state.datapath.requests().is_done(request.number()) {
-                    drop(self.0.ended.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner));
+                    state.sleepers += 1;
+                    let (mut state, _) = self.0.ended.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
+                    state.sleepers -= 1;
                 }
             } else {
                 self.0.wait();

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::plan::chains::ChainMapping;
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
-use crate::tuner::{self, Selection};
+use crate::tuner::{self, Selection, Tuning};
 
 /// Bytes in front of the payload of a datagram in its staging slot.
 pub(crate) const GRH_BYTES: u32 = 40;
@@ -157,6 +157,12 @@ pub struct Config {
     /// may be chosen: four queue pairs to each other rank up to [`MAX_LINEAR_RANKS`](crate::MAX_LINEAR_RANKS) ranks, to log2 of as many
     /// beyond. Default automatic.
     pub algorithm: Selection,
+    /// Which algorithms are taken over an Ethernet interface, before what the card and the library say; that of rank 0 counts for all. Default none.
+    pub tuning: Option<Tuning>,
+    /// Whether reductions combine contributions in the order of ranks, 0 first, whatever their length: their results are, bit for bit, those of one
+    /// core that goes through all contributions in turn. Only sums and products of floating-point numbers depend on the order. Without it the order is
+    /// still the same each time for one length and one number of ranks. Default false.
+    pub reproducible: bool,
     /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
     pub psn_bits: Option<u32>,
     /// Ranks that multicast at the same time; 0: as few as keep the links busy, given `link_gbit_per_s` and the activation time in
@@ -234,6 +240,8 @@ setters! {
     max_receive_bytes: u64,
     eager_bytes: u32,
     algorithm: Selection,
+    tuning: Option<Tuning>,
+    reproducible: bool,
     psn_bits: Option<u32>,
     chains: u32,
     chain_mapping: ChainMapping,
@@ -270,6 +278,8 @@ impl Default for Config {
             max_receive_bytes: 64 << 20,
             eager_bytes: 16 << 10,
             algorithm: Selection::Automatic,
+            tuning: None,
+            reproducible: false,
             psn_bits: None,
             chains: 0,
             chain_mapping: ChainMapping::Contiguous,

@@ -2,6 +2,7 @@
 
 pub(crate) mod buffer;
 pub(crate) mod card;
+pub(crate) mod collectives;
 pub(crate) mod communicator;
 pub(crate) mod config;
 pub(crate) mod outcome;

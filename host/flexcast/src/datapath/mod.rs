@@ -5,6 +5,7 @@
 //! ([`Requests`]).
 
 pub(crate) mod cpu;
+pub(crate) mod direct;
 mod requests;
 pub(crate) mod udp;
 pub(crate) mod verbs;
@@ -18,16 +19,17 @@ use crate::api::buffer::Buffer;
 use crate::api::card::Card;
 use crate::api::config::Config;
 use crate::api::outcome::Failed;
-use crate::api::report::MessageCounts;
+use crate::api::report::{MessageCounts, Report};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
+use crate::plan::direct::Collective;
 pub(crate) use requests::Requests;
 
-/// An operation that waits for its turn.
+/// An operation that waits for its turn: `P` is what it does.
 #[derive(Debug)]
-pub(crate) struct Posted {
+pub(crate) struct Posted<P = Plan> {
     pub(crate) request: u64,
-    pub(crate) plan: Plan,
+    pub(crate) plan: P,
     pub(crate) send: Option<Buffer>,
     pub(crate) receive: Buffer,
     pub(crate) posted_ps: u64,
@@ -62,6 +64,20 @@ pub(crate) trait Datapath: Send {
     /// # Errors
     /// The operation cannot be started: with its buffers.
     fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>>;
+
+    /// The same for a point-to-point collective, if the datapath carries those.
+    ///
+    /// # Errors
+    /// As [`Datapath::take_on`]; it does not.
+    fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>> {
+        let Posted { plan, send, receive, .. } = posted;
+        let (operation, kind) = (plan.kind().name(), self.card().datapath());
+        let reason = format!(
+            "is not carried by the datapath {kind}, but by udp: make the communicator of another card (FLEXCAST_DATAPATH)"
+        );
+        let error = Error::Argument { operation, reason };
+        Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }))
+    }
 
     /// How operations have ended.
     fn requests(&mut self) -> &mut Requests;

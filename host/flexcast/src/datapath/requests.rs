@@ -59,7 +59,7 @@ impl Requests {
     }
 
     /// Refuses operations that wait for their turn.
-    pub(crate) fn refuse(&mut self, waiting: impl IntoIterator<Item = Posted>, failure: Failure) {
+    pub(crate) fn refuse<P>(&mut self, waiting: impl IntoIterator<Item = Posted<P>>, failure: Failure) {
         for Posted { request, send, receive, .. } in waiting {
             let report = Report { failure: Some(failure), ..Report::default() };
             let error = Error::Broken { failure };

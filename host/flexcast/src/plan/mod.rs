@@ -1,6 +1,7 @@
 //! Plan of an operation: the bytes that it moves, and their places.
 
 pub(crate) mod chains;
+pub(crate) mod direct;
 pub(crate) mod displs;
 pub(crate) mod stream;
 
@@ -25,12 +26,17 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const fn name(&self) -> &'static str {
+    /// Its code among ranks.
+    pub(crate) const fn of_protocol(&self) -> flexcast_proto::Kind {
         match self {
-            Kind::Broadcast { .. } => "broadcast",
-            Kind::Allgather { .. } => "allgather",
-            Kind::Allgatherv { .. } => "allgatherv",
+            Kind::Broadcast { .. } => flexcast_proto::Kind::Broadcast,
+            Kind::Allgather { .. } => flexcast_proto::Kind::Allgather,
+            Kind::Allgatherv { .. } => flexcast_proto::Kind::Allgatherv,
         }
+    }
+
+    pub(crate) const fn name(&self) -> &'static str {
+        self.of_protocol().name()
     }
 }
 

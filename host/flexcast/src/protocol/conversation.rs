@@ -38,7 +38,7 @@ struct Current {
 #[derive(Debug)]
 pub(crate) enum Next {
     /// Send a message, with eager data or none behind it.
-    Say { to: u32, message: Encoded, data: Vec<u8> },
+    Say { to: u32, operation: u32, message: Encoded, data: Vec<u8> },
     /// A step of the engine's.
     Do(Step),
 }
@@ -230,7 +230,7 @@ impl Conversation {
             Body::Barrier { round, .. } => self.eager.data(message.operation, round),
             _ => Vec::new(),
         };
-        Next::Say { to, message: encoded, data }
+        Next::Say { to, operation: message.operation, message: encoded, data }
     }
 
     /// Enters what the protocol knows of the current operation into its report.

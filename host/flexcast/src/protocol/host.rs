@@ -122,7 +122,7 @@ impl Driver for HostDriver {
     fn next(&mut self) -> Result<Option<Step>> {
         while let Some(next) = self.conversation.next() {
             match next {
-                Next::Say { to, message, data } => self.control.send(to, message.as_bytes(), data)?,
+                Next::Say { to, message, data, .. } => self.control.send(to, message.as_bytes(), data)?,
                 Next::Do(step) => return Ok(Some(step)),
             }
         }

@@ -6,15 +6,18 @@
 mod backoff;
 mod cost;
 mod losses;
+mod table;
 
 use std::time::Duration;
 
+use crate::plan::direct::Collective;
 use flexcast_proto::p2p::{Allgather, Broadcast, Operation, Schedule};
-use flexcast_proto::{RankInfo, RankSet};
+use flexcast_proto::{Kind, RankInfo, RankSet};
 
 pub(crate) use backoff::{Backoff, Slowness};
 pub use flexcast_proto::Algorithm;
 pub(crate) use losses::Losses;
+pub use table::{Choice, Tuning};
 
 /// Most ranks of a communicator that has connections between all of them: four queue pairs for each other rank.
 pub const MAX_LINEAR_RANKS: u32 = 64;
@@ -108,7 +111,12 @@ pub(crate) fn peers(selection: Selection, place: RankInfo) -> u32 {
 /// The schedule of an algorithm over connections.
 pub(crate) const fn schedule(algorithm: Algorithm) -> Option<Allgather> {
     match algorithm {
-        Algorithm::Multicast | Algorithm::Eager | Algorithm::Binomial | Algorithm::Chain => None,
+        Algorithm::Multicast
+        | Algorithm::Eager
+        | Algorithm::Binomial
+        | Algorithm::Chain
+        | Algorithm::Dissemination
+        | Algorithm::Pairwise => None,
         Algorithm::Ring => Some(Allgather::PipelinedRing { segments: cost::RING_SEGMENTS }),
         Algorithm::Linear => Some(Allgather::Linear),
         Algorithm::RecursiveDoubling => Some(Allgather::RecursiveDoubling),
@@ -230,7 +238,69 @@ impl Conditions {
     }
 }
 
+impl Conditions {
+    /// Chooses the algorithm of a Broadcast or Allgather by a table.
+    pub(crate) fn decide_by(&self, table: &Tuning, kind: Kind, shape: &Shape) -> Decision {
+        let named = self.selection.direct().filter(|_| shape.gathers);
+        let eager = self.takes_eager(shape);
+        let without = if eager { Algorithm::Eager } else { Algorithm::Multicast };
+        let carries = |algorithm: &Algorithm| match algorithm {
+            Algorithm::Multicast => true,
+            Algorithm::Eager => eager,
+            direct => self.direct && if shape.gathers { schedule(*direct).is_some() } else { tree(*direct).is_some() },
+        };
+        let chosen = match (named, self.selection) {
+            (Some(algorithm), _) => Some(algorithm),
+            (None, Selection::Automatic) => table.choose(kind, self.ranks, shape.largest_bytes),
+            (None, _) => None,
+        };
+        Decision::of(chosen.filter(carries).unwrap_or(without))
+    }
+
+    /// Chooses the algorithm of another collective by a table. `reproducible`: reductions are made in the order of ranks.
+    pub(crate) fn decide_collective(&self, table: &Tuning, collective: &Collective, reproducible: bool) -> Decision {
+        let kind = collective.kind();
+        let bytes = match collective {
+            Collective::Reduce { bytes, .. }
+            | Collective::Allreduce { bytes, .. }
+            | Collective::Alltoall { bytes }
+            | Collective::Gather { bytes, .. }
+            | Collective::Scatter { bytes, .. } => *bytes,
+            Collective::ReduceScatter { shares, .. } => shares.iter().copied().max().unwrap_or(0),
+            // No rank knows them all.
+            Collective::Barrier
+            | Collective::Alltoallv { .. }
+            | Collective::Gatherv { .. }
+            | Collective::Scatterv { .. } => 0,
+        };
+        if kind == Kind::Barrier {
+            return Decision::of(Algorithm::Dissemination);
+        }
+        let carries = |algorithm: &Algorithm| match collective {
+            Collective::Allreduce { .. } => matches!(
+                algorithm,
+                Algorithm::Ring | Algorithm::RecursiveDoubling | Algorithm::Linear | Algorithm::Binomial
+            ),
+            Collective::Reduce { .. } => matches!(algorithm, Algorithm::Linear | Algorithm::Binomial),
+            Collective::ReduceScatter { .. } => matches!(algorithm, Algorithm::Linear | Algorithm::Ring),
+            Collective::Alltoall { .. } => {
+                matches!(algorithm, Algorithm::Linear | Algorithm::Ring | Algorithm::Pairwise)
+            }
+            _ => *algorithm == Algorithm::Linear,
+        };
+        let ordered = reproducible && kind.reduces();
+        let chosen = self.selection.direct().or_else(|| table.choose(kind, self.ranks, bytes));
+        let chosen = chosen.filter(|algorithm| !ordered && carries(algorithm));
+        Decision::of(chosen.unwrap_or(Algorithm::Linear))
+    }
+}
+
 impl Decision {
+    /// What a table, or the user, has chosen.
+    fn of(algorithm: Algorithm) -> Self {
+        Self { algorithm, ..Self::default() }
+    }
+
     fn fastest(&self) -> Algorithm {
         // Of equals the one named first.
         const ORDER: [Algorithm; 8] = [

@@ -1,13 +1,19 @@
 //! Collectives over IP multicast on the loopback interface, ranks as threads: real sockets, every byte checked.
 
+mod collectives;
 mod faults;
 mod group;
 
 use std::time::Duration;
 
-use flexcast::{Algorithm, Card, Config, Error, UdpOptions};
+use flexcast::{Algorithm, Card, Config, Error, Selection, UdpOptions};
 
 use group::{Group, block, check};
+
+/// By multicast, or eagerly.
+fn multicast(config: Config) -> Config {
+    config.algorithm(Selection::Multicast)
+}
 
 fn options() -> UdpOptions {
     UdpOptions::default().interface("lo")
@@ -15,8 +21,10 @@ fn options() -> UdpOptions {
 
 #[test]
 fn allgathers_and_broadcasts_of_all_sizes_are_right() {
-    for ranks in [1, 2, 3, 5] {
-        Group::new(ranks, options(), |config| config).run(|communicator, rank| {
+    for (ranks, selection) in
+        [1, 2, 3, 5].into_iter().flat_map(|ranks| Selection::ALL.map(|selection| (ranks, selection)))
+    {
+        Group::new(ranks, options(), move |config| config.algorithm(selection)).run(|communicator, rank| {
             for bytes in [0, 1, 63, 5000, 20_000, 300_001] {
                 let card = communicator.card().clone();
                 let mut send = card.buffer(bytes).unwrap();
@@ -27,7 +35,11 @@ fn allgathers_and_broadcasts_of_all_sizes_are_right() {
                     check(&done.receive, other as usize * bytes, &block(other, bytes));
                 }
                 let small = bytes * ranks as usize <= 64 << 10;
-                assert_eq!(done.report.decision.algorithm() == Algorithm::Eager, small, "{bytes} bytes");
+                let algorithm = done.report.decision.algorithm();
+                if selection == Selection::Multicast {
+                    let expected = if small { Algorithm::Eager } else { Algorithm::Multicast };
+                    assert_eq!(algorithm, expected, "{bytes} bytes");
+                }
                 let root = bytes as u32 % ranks;
                 let mut buffer = card.buffer(bytes).unwrap();
                 if rank == root {
@@ -45,7 +57,7 @@ fn unequal_contributions_displacements_and_in_place_are_right() {
     const RANKS: u32 = 4;
     let counts = [100_000, 0, 7, 50_001u64];
     let displacements = [200_000, 5, 0, 100_003u64];
-    Group::new(RANKS, options(), |config| config.chains(2)).run(|communicator, rank| {
+    Group::new(RANKS, options(), |config| multicast(config).chains(2)).run(|communicator, rank| {
         let card = communicator.card().clone();
         let own = counts[rank as usize] as usize;
         let mut send = card.buffer(own).unwrap();
@@ -67,7 +79,8 @@ fn unequal_contributions_displacements_and_in_place_are_right() {
 
 #[test]
 fn several_operations_and_communicators_run_side_by_side() {
-    let group = Group::new(3, options(), |config| config.progress_thread(Some(flexcast::ThreadOptions::default())));
+    let group =
+        Group::new(3, options(), |config| multicast(config).progress_thread(Some(flexcast::ThreadOptions::default())));
     group.run(|communicator, rank| {
         let card = communicator.card().clone();
         let mut requests = Vec::new();
@@ -88,7 +101,7 @@ fn several_operations_and_communicators_run_side_by_side() {
 fn two_jobs_on_one_group_and_port_do_not_see_one_another() {
     let job = |first: u32| {
         let options = options().group([239, 77, 1, 1].into()).port(17_222);
-        Group::new(3, options, |config| config).run(|communicator, rank| {
+        Group::new(3, options, multicast).run(|communicator, rank| {
             let card = communicator.card().clone();
             for turn in 0..20 {
                 let bytes = 100_000;
@@ -117,7 +130,7 @@ fn what_is_lost_changed_doubled_or_late_is_made_good() {
         let ranks = 2 + (seed % 4) as u32;
         let chains = (seed / 4 % 3) as u32;
         let options = options().tap(tap).unauthenticated(false);
-        Group::new(ranks, options, move |config| config.chains(chains)).run(|communicator, rank| {
+        Group::new(ranks, options, move |config| multicast(config).chains(chains)).run(|communicator, rank| {
             let card = communicator.card().clone();
             for turn in 0..3u32 {
                 let bytes = 40_000 + 13_001 * turn as usize;
@@ -143,7 +156,7 @@ fn without_multicast_everything_comes_from_the_neighbour() {
     let options = options().tap(faults::nothing_comes());
     let slack = |config: Config| {
         let overheads = flexcast::Overheads { cutoff_slack: Duration::from_millis(2), ..config.overheads };
-        config.overheads(overheads)
+        multicast(config).overheads(overheads)
     };
     Group::new(4, options, slack).run(|communicator, rank| {
         let card = communicator.card().clone();
@@ -161,7 +174,7 @@ fn giving_up_too_early_costs_time_and_no_bytes() {
     // What is on its way counts as lost at once: it comes twice, by multicast and from the neighbour.
     let hasty = |config: Config| {
         let overheads = flexcast::Overheads { cutoff_slack: Duration::from_nanos(100), ..config.overheads };
-        config.overheads(overheads).chunk_bytes(1000).chains(4)
+        multicast(config).overheads(overheads).chunk_bytes(1000).chains(4)
     };
     let given_up = std::sync::atomic::AtomicU64::new(0);
     Group::new(4, options(), hasty).run(|communicator, rank| {
@@ -185,7 +198,7 @@ fn acknowledgements_that_never_come_only_slow_a_root_down() {
     // More chunks than any window.
     const BYTES: usize = 300_000;
     let options = options().tap(faults::no_acknowledgements());
-    Group::new(3, options, |config| config.chunk_bytes(64).chains(1)).run(|communicator, rank| {
+    Group::new(3, options, |config| multicast(config).chunk_bytes(64).chains(1)).run(|communicator, rank| {
         let card = communicator.card().clone();
         let mut send = card.buffer(BYTES).unwrap();
         send.write(0, &block(rank, BYTES)).unwrap();
@@ -197,7 +210,7 @@ fn acknowledgements_that_never_come_only_slow_a_root_down() {
 
 #[test]
 fn whoever_calls_something_else_or_leaves_is_named_and_buffers_come_back() {
-    Group::new(3, options(), |config| config).run(|communicator, rank| {
+    Group::new(3, options(), multicast).run(|communicator, rank| {
         let card = communicator.card().clone();
         let root = u32::from(rank == 2);
         let failed =
@@ -207,7 +220,7 @@ fn whoever_calls_something_else_or_leaves_is_named_and_buffers_come_back() {
         let refused = communicator.broadcast(card.buffer(8).unwrap(), 0).unwrap_err();
         assert!(matches!(refused.error, Error::Broken { .. }), "{refused}");
     });
-    Group::new(3, options(), |config| config).run(|communicator, rank| {
+    Group::new(3, options(), multicast).run(|communicator, rank| {
         if rank == 1 {
             return;
         }
@@ -222,7 +235,7 @@ fn whoever_calls_something_else_or_leaves_is_named_and_buffers_come_back() {
 
 #[test]
 fn buffers_of_another_kind_of_card_are_refused() {
-    Group::new(1, options(), |config| config).run(|communicator, _| {
+    Group::new(1, options(), multicast).run(|communicator, _| {
         let failed = communicator.broadcast(communicator.card().buffer(9).unwrap(), 1).unwrap_err();
         assert!(failed.to_string().contains("root 1 of 1 ranks"), "{failed}");
         assert_eq!(communicator.card().datapath().name(), "udp");

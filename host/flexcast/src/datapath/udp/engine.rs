@@ -3,6 +3,8 @@
 //! An operation is posted ([`Engine::begin`]), receives and sends as the sockets allow ([`Engine::advance`]), and gives its buffers back when the
 //! protocol releases it or has failed.
 
+mod direct;
+mod ears;
 mod operation;
 mod receive;
 mod send;
@@ -14,15 +16,17 @@ use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow};
 
-use self::operation::{Reading, Running, State};
+use self::direct::{Exchanging, Task};
+use self::ears::Ears;
+use self::operation::{Running, State};
 use self::receive::Landings;
 use super::datagram::{Codec, HEADER_BYTES, Secret};
 use super::interface::Interface;
-use super::mesh::{Event, Mesh, Read};
+use super::mesh::{Interest, Mesh, Read};
 use super::part::check_chunks;
 use super::sockets::{RUN_BYTES, Sockets};
 use super::tap::Tap;
-use super::waiter::SocketWaiter;
+use super::waiter::{Door, SocketWaiter};
 use crate::api::buffer::Buffer;
 use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, ps};
@@ -35,11 +39,12 @@ use crate::datapath::{Datapath, Posted, Requests};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::plan::chains::{ChainMapping, Order, order};
+use crate::plan::direct::Collective;
 use crate::plan::stream::Stream;
 use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::engine::{activations_ps, descriptor};
-use crate::tuner::{Conditions, Selection};
+use crate::tuner::{Conditions, Decision, Tuning};
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;
@@ -54,6 +59,8 @@ const WAITS: Waits = Waits { first_ps: 2_000_000_000, longest_ps: 64_000_000_000
 /// Tokens of the sockets; connections have their numbers.
 const GROUP: u64 = 1 << 32;
 const OWN: u64 = GROUP + 1;
+/// Of where ranks connect.
+const DOOR: u64 = GROUP + 2;
 
 /// What connects a communicator with its peers.
 pub(super) struct Links {
@@ -64,6 +71,8 @@ pub(super) struct Links {
     /// Where each rank gets acknowledgements.
     pub(super) peers: Vec<SocketAddr>,
     pub(super) secret: Option<Secret>,
+    /// That of rank 0.
+    pub(super) tuning: Tuning,
 }
 
 /// A communicator's operations, and what carries them out.
@@ -75,6 +84,8 @@ pub(crate) struct Engine {
     /// The same with as many chains as ranks.
     at_once: Config,
     conditions: Conditions,
+    /// What chooses algorithms.
+    tuning: Tuning,
     conversation: Conversation,
     codec: Codec,
     sockets: Sockets,
@@ -84,16 +95,21 @@ pub(crate) struct Engine {
     waiter: SocketWaiter,
     /// Tokens of what can be read; kept for its room.
     ready: Vec<u64>,
-    /// Connections of which it is waited for that they become writable.
-    writable: Vec<bool>,
+    /// What is waited for on each connection.
+    interests: Vec<Option<Interest>>,
+    /// What decided of the frames that wait in connections, when they were last looked at.
+    held_at: Option<(bool, u32, u32)>,
     incoming: Incoming,
     window: Window,
     /// A run of datagrams on its way, out or in; kept for its room.
     run: Vec<u8>,
     landing: Landings,
     tap: Option<Box<dyn Tap>>,
+    /// The operation under way, if its blocks are multicast or ride on the barrier.
     current: Option<Running>,
-    waiting: VecDeque<Posted>,
+    /// The operation under way, otherwise.
+    exchanging: Option<Exchanging>,
+    waiting: VecDeque<Posted<Task>>,
     requests: Requests,
     alpha: Alpha,
     stall: StallWindow,
@@ -101,6 +117,8 @@ pub(crate) struct Engine {
     sent: SendReport,
     broken: Option<Failure>,
     fault: Option<Error>,
+    /// Part of a message between two ranks has come since the last look.
+    heard: bool,
 }
 
 impl Engine {
@@ -112,18 +130,15 @@ impl Engine {
         links: Links,
         waiter: SocketWaiter,
     ) -> Result<Self> {
-        let Links { sockets, mesh, receive_bytes, peers, secret } = links;
+        let Links { sockets, mesh, receive_bytes, peers, secret, tuning } = links;
         for (descriptor, token) in sockets.descriptors().into_iter().zip([GROUP, OWN]) {
             waiter.add(descriptor, token)?;
         }
-        for (number, descriptor, _) in mesh.descriptors() {
-            waiter.add(descriptor, number as u64)?;
-        }
-        let writable = vec![false; mesh.descriptors().count()];
+        waiter.add(mesh.door(), DOOR)?;
         let mut conversation = Conversation::new(place, FIRST_OPERATION, config.eager_bytes.into());
         conversation.connect(id);
         let conditions = Conditions {
-            selection: Selection::Multicast,
+            selection: config.selection(),
             ranks: place.ranks(),
             link_gbit_per_s: config.link_gbit_per_s,
             receive_threads: 1,
@@ -131,10 +146,10 @@ impl Engine {
             mtu_bytes: interface.mtu_bytes(),
             staged: false,
             eager_bytes: conversation.eager_bytes(),
-            direct: false,
+            direct: true,
         };
         let tap = interface.options().tap.as_ref().map(|make| make(place.rank(), place.ranks()));
-        Ok(Self {
+        let mut engine = Self {
             codec: Codec::new(id, place.rank(), secret),
             window: Window::new(place, 1, WAITS),
             alpha: Alpha::new(config.overheads.in_ps()),
@@ -145,6 +160,7 @@ impl Engine {
             id,
             config,
             conditions,
+            tuning,
             conversation,
             sockets,
             mesh,
@@ -152,31 +168,50 @@ impl Engine {
             peers,
             waiter,
             ready: Vec::new(),
-            writable,
+            interests: Vec::new(),
+            held_at: None,
             incoming: Incoming::new(REORDER_CHUNKS),
             run: vec![0; RUN_BYTES],
             landing: Landings::new(),
             tap,
             current: None,
+            exchanging: None,
             waiting: VecDeque::new(),
             requests: Requests::default(),
             statistics: Statistics::default(),
             sent: SendReport::default(),
             broken: None,
             fault: None,
-        })
+            heard: false,
+        };
+        engine.watch_connections()?;
+        Ok(engine)
     }
 
-    /// Makes a posted operation the current one, and begins it.
-    fn begin(&mut self, mut posted: Posted) -> Result<(), Box<Failed>> {
-        let started = self.start(&mut posted);
-        let Posted { request, plan, send, receive, posted_ps } = posted;
-        let decision = match started {
-            Ok(decision) => decision,
-            Err(error) => {
-                return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
+    /// Makes a posted operation the one under way, and begins it.
+    fn begin(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        let decision = match &posted.plan {
+            Task::Blocks(plan) => self.conditions.decide_by(&self.tuning, plan.kind.of_protocol(), &plan.shape()),
+            Task::Collective(collective) => {
+                self.conditions.decide_collective(&self.tuning, collective, self.config.reproducible)
             }
         };
+        let Posted { request, plan, send, receive, posted_ps } = posted;
+        match plan {
+            Task::Blocks(plan) if !decision.algorithm().is_direct() => {
+                self.begin_blocks(Posted { request, plan, send, receive, posted_ps }, decision)
+            }
+            plan => self.begin_direct(Posted { request, plan, send, receive, posted_ps }, decision),
+        }
+    }
+
+    /// Begins an operation whose blocks are multicast, or ride on the barrier.
+    fn begin_blocks(&mut self, mut posted: Posted, decision: Decision) -> Result<(), Box<Failed>> {
+        let placed = self.place_own_block(&mut posted);
+        let Posted { request, plan, send, receive, posted_ps } = posted;
+        if let Err(error) = placed {
+            return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
+        }
         let algorithm = decision.algorithm();
         let report = Report {
             phases: Phases(PhasesPs { posted_ps, armed_ps: Some(posted_ps), ..PhasesPs::default() }),
@@ -233,15 +268,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Chooses how an operation goes, and brings the own block to its place.
-    fn start(&self, posted: &mut Posted) -> Result<crate::Decision> {
+    fn place_own_block(&self, posted: &mut Posted) -> Result<()> {
         let Posted { plan, send, receive, .. } = posted;
-        let decision = self.conditions.decide(&plan.shape(), false);
-        if let Some(send) = send {
-            let at = plan.block(self.place.rank()).offset;
-            receive.copy_from(at as usize, send, 0, send.len())?;
-        }
-        Ok(decision)
+        let Some(send) = send else { return Ok(()) };
+        receive.copy_from(plan.block(self.place.rank()).offset as usize, send, 0, send.len())
     }
 
     /// The configuration with the chains that an operation takes: all roots multicast at once where all of it has room in every receive buffer, and nobody
@@ -272,12 +302,13 @@ impl Engine {
             moved |= match token {
                 GROUP => self.receive_data()?,
                 OWN => self.receive_acknowledgements()?,
+                DOOR => self.mesh.admit(&mut Door(&self.waiter, DOOR)),
                 number => self.receive_frames(number as usize),
             };
         }
         self.ready = ready;
         polled?;
-        if self.current.is_none()
+        if self.is_free()
             && self.broken.is_none()
             && let Some(posted) = self.waiting.pop_front()
         {
@@ -288,70 +319,105 @@ impl Engine {
             }
             moved = true;
         }
+        moved |= self.resume();
         let now_ps = self.interface.now_ps();
+        moved |= self.exchange(self.heard, now_ps);
+        self.heard = false;
         moved |= self.look(now_ps);
         moved |= self.poll_time(now_ps);
         self.carry_out(now_ps)?;
         moved |= self.send_some(now_ps)?;
-        let buffer = self.current.as_ref().map_or(&[][..], |running| running.receive.bytes());
-        moved |= self.mesh.flush(buffer);
+        moved |= self.flush();
+        let is_free = self.is_free();
         self.mesh.take_broken(|rank, code| {
             // Whoever leaves while nothing is under way has nothing to do with this rank any more.
-            if self.current.is_some() {
+            if !is_free {
                 self.conversation.broken(rank, code);
             }
         });
         self.carry_out(now_ps)?;
-        moved |= self.release(now_ps)?;
-        self.want_room()?;
+        moved |= self.release(now_ps)? | self.release_direct(now_ps);
+        self.watch_connections()?;
         Ok(moved)
+    }
+
+    /// Begins an operation, or lets it wait for its turn.
+    fn take_on_task(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        if !self.is_free() || !self.waiting.is_empty() {
+            self.waiting.push_back(posted);
+            return Ok(());
+        }
+        self.begin(posted).inspect_err(|_| self.fail_here(Cause::Device(NOT_STARTED)))?;
+        // The first messages go at once; what fails here is found by whoever asks next.
+        if let Err(error) = self.advance() {
+            self.fault = Some(error);
+        }
+        Ok(())
+    }
+
+    /// Whether no operation is under way.
+    const fn is_free(&self) -> bool {
+        self.current.is_none() && self.exchanging.is_none()
+    }
+
+    /// Gives the system what waits to be sent over connections.
+    fn flush(&mut self) -> bool {
+        let Self { mesh, current, exchanging, .. } = self;
+        match (current, exchanging) {
+            (_, Some(exchanging)) => mesh.flush(&*exchanging),
+            (Some(running), None) => mesh.flush(&*running),
+            (None, None) => mesh.flush(&()),
+        }
+    }
+
+    /// Lends what hears the peers to a function that lets it hear.
+    fn listen(&mut self, hear: impl FnOnce(&mut Mesh, &mut Ears<'_>) -> bool) -> bool {
+        let Self { mesh, conversation, current, exchanging, broken, .. } = self;
+        let mut ears = Ears::new(conversation, current.as_mut(), exchanging.as_mut(), broken.is_some());
+        let any = hear(mesh, &mut ears);
+        let (heard, served, wrong, disagrees) = ears.end();
+        self.heard |= heard;
+        served.into_iter().for_each(|(to, read)| self.mesh.serve(to, read));
+        if let Some((rank, theirs)) = disagrees {
+            let now_ps = self.interface.now_ps();
+            self.conversation.notify(now_ps, Notice::Disagrees { rank, theirs });
+        }
+        if let Some(rank) = wrong {
+            tracing::error!(rank, "what it reads, or sends, is not of this operation");
+            self.mesh.distrust(rank);
+        }
+        any
     }
 
     /// Takes what a peer has sent over its connection. Returns whether there was anything.
     fn receive_frames(&mut self, number: usize) -> bool {
-        let Self { mesh, conversation, current, .. } = self;
-        let mut served: Vec<(u32, Read)> = Vec::new();
-        let mut wrong: Option<u32> = None;
-        let any = mesh.receive(number, &mut |event| match event {
-            Event::Message { from, bytes } => conversation.hear(from, bytes),
-            Event::Request { from, read } => {
-                let running = current.as_ref().filter(|running| running.operation == read.operation);
-                let len = running.map_or(0, |running| running.receive.len() as u64);
-                match read.offset.checked_add(read.bytes) {
-                    Some(end) if end <= len && read.bytes > 0 => served.push((from, read)),
-                    _ => wrong = Some(from),
-                }
-            }
-            Event::Data { from, operation, tag, offset, bytes } => {
-                let running = current.as_mut().filter(|running| running.operation == operation);
-                match running.map(|running| running.take_read(from, tag, offset, bytes)) {
-                    Some(Some(Reading::Under)) => {}
-                    Some(Some(Reading::Over { first })) => conversation.read(first),
-                    // One that has failed here is not waited for any more.
-                    None if current.is_none() => {}
-                    _ => wrong = Some(from),
-                }
-            }
-        });
-        served.into_iter().for_each(|(to, read)| mesh.serve(to, read));
-        if let Some(rank) = wrong {
-            tracing::error!(rank, "what it reads, or sends, is not of this operation");
-            mesh.distrust(rank);
+        self.listen(|mesh, ears| mesh.receive(number, ears))
+    }
+
+    /// Takes the frames that have waited for this rank to come as far as their senders, if it has come further.
+    fn resume(&mut self) -> bool {
+        let under_way = self.current.as_ref().map(|running| running.operation);
+        let under_way = under_way.or(self.exchanging.as_ref().map(|exchanging| exchanging.operation));
+        let next = self.conversation.participant().latest();
+        let at = Some((self.broken.is_some(), under_way.unwrap_or(0), next));
+        if self.held_at == at {
+            return false;
         }
-        any
+        self.held_at = at;
+        self.listen(|mesh, ears| mesh.resume(ears))
     }
 
     /// Does what the protocol asks for.
     fn carry_out(&mut self, now_ps: u64) -> Result<()> {
         while let Some(next) = self.conversation.next() {
             match next {
-                Next::Say { to, message, data } => self.mesh.say(to, message.as_bytes(), &data),
+                Next::Say { to, operation, message, data } => self.mesh.say(to, operation, message.as_bytes(), &data),
                 Next::Do(Step::Multicast) => self.begin_to_send(now_ps),
                 Next::Do(Step::Read { from, pieces, .. }) => self.fetch(from, &pieces)?,
                 Next::Do(Step::Release) => {
-                    if let Some(running) = self.current.as_mut() {
-                        running.state.release();
-                    }
+                    let state = self.current.as_mut().map(|running| &mut running.state);
+                    let state = state.or(self.exchanging.as_mut().map(|exchanging| &mut exchanging.state));
+                    state.into_iter().for_each(State::release);
                 }
                 Next::Do(Step::SendsFinished) => {}
                 Next::Do(Step::Fail(failure)) => self.fail(failure),
@@ -360,6 +426,10 @@ impl Engine {
         if let Some(running) = self.current.as_mut() {
             running.deadline_ps = self.conversation.participant().deadline_ps().unwrap_or(u64::MAX);
             self.conversation.note(now_ps, &mut running.report);
+        }
+        if let Some(exchanging) = self.exchanging.as_mut() {
+            exchanging.deadline_ps = self.conversation.participant().deadline_ps().unwrap_or(u64::MAX);
+            self.conversation.note(now_ps, &mut exchanging.report);
         }
         Ok(())
     }
@@ -390,10 +460,16 @@ impl Engine {
             running.state.fail(failure);
             running.report.failure = Some(failure);
         }
+        self.fail_direct(failure);
         self.requests.refuse(self.waiting.drain(..), failure);
     }
 
     fn poll_time(&mut self, now_ps: u64) -> bool {
+        let deadline_ps = self.exchanging.as_ref().map(|exchanging| exchanging.deadline_ps);
+        if let Some(deadline_ps) = deadline_ps {
+            self.conversation.notify(now_ps, Notice::Time);
+            return now_ps >= deadline_ps;
+        }
         let Self { current, incoming, conversation, stall, .. } = self;
         let running = current.as_mut();
         running
@@ -433,15 +509,19 @@ impl Engine {
         Ok(true)
     }
 
-    /// Waits for connections to become writable on which something waits, and for no others; and for none that has broken.
-    fn want_room(&mut self) -> Result<()> {
-        for (number, descriptor, wants) in self.mesh.descriptors() {
-            if self.writable[number] != wants {
-                self.waiter.change(descriptor, number as u64, wants)?;
-                self.writable[number] = wants;
+    /// Waits for connections to become readable, unless what they have has to wait, and writable, if something waits to be sent; and for none
+    /// that has broken.
+    fn watch_connections(&mut self) -> Result<()> {
+        let Self { mesh, waiter, interests, .. } = self;
+        interests.resize(mesh.len(), None);
+        for (number, descriptor, interest) in mesh.descriptors() {
+            let before = &mut interests[number];
+            if *before != Some(interest) {
+                waiter.change(descriptor, number as u64, *before, interest)?;
+                *before = Some(interest);
             }
         }
-        self.mesh.take_closed(|descriptor| self.waiter.remove(descriptor));
+        mesh.take_closed(|number, descriptor| waiter.remove(descriptor, interests[number].take()));
         Ok(())
     }
 
@@ -485,22 +565,18 @@ impl Datapath for Engine {
     }
 
     fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
-        if self.current.is_some() || !self.waiting.is_empty() {
-            self.waiting.push_back(posted);
-            return Ok(());
-        }
-        self.begin(posted).inspect_err(|_| self.fail_here(Cause::Device(NOT_STARTED)))?;
-        // The first messages go at once; what fails here is found by whoever asks next.
-        if let Err(error) = self.advance() {
-            self.fault = Some(error);
-        }
-        Ok(())
+        let Posted { request, plan, send, receive, posted_ps } = posted;
+        self.take_on_task(Posted { request, plan: Task::Blocks(plan), send, receive, posted_ps })
+    }
+
+    fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>> {
+        let Posted { request, plan, send, receive, posted_ps } = posted;
+        self.take_on_task(Posted { request, plan: Task::Collective(plan), send, receive, posted_ps })
     }
 
     fn requests(&mut self) -> &mut Requests {
         &mut self.requests
     }
-
     fn progress(&mut self) -> Result<bool> {
         let moved = self.advance();
         if moved.is_err() {
@@ -510,8 +586,11 @@ impl Datapath for Engine {
     }
 
     fn deadline_ps(&self) -> Option<u64> {
-        if self.fault.is_some() || (self.current.is_none() && !self.waiting.is_empty()) {
+        if self.fault.is_some() || (self.is_free() && !self.waiting.is_empty()) {
             return Some(0);
+        }
+        if let Some(exchanging) = &self.exchanging {
+            return Some(exchanging.deadline_ps);
         }
         let running = self.current.as_ref()?;
         let stalled_ps =
@@ -527,7 +606,7 @@ impl Datapath for Engine {
     }
 
     fn is_idle(&self) -> bool {
-        self.current.is_none() && self.waiting.is_empty()
+        self.is_free() && self.waiting.is_empty()
     }
 
     fn fail_here(&mut self, cause: Cause) {

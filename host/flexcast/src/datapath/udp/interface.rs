@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -14,6 +15,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::datagram::HEADER_BYTES;
 use super::tap::MakeTap;
 use crate::error::{Error, Result};
+use crate::tuner::Tuning;
 
 /// Port of the data unless another is asked for. Communicators that share it have groups and keys of their own.
 pub const DEFAULT_PORT: u16 = 17110;
@@ -42,25 +44,27 @@ pub struct UdpOptions {
     pub ttl: Option<u32>,
     /// Datagrams go without tags: whoever can send to the group can then change what is received. Default false.
     pub unauthenticated: bool,
+    /// Which algorithms are taken; that of rank 0 counts for all. Default: what the library expects to be fastest.
+    pub tuning: Option<Tuning>,
     /// Sees each datagram before the datapath does; for tests.
     pub(crate) tap: Option<MakeTap>,
 }
 
 impl fmt::Debug for UdpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { interface, group, port, ttl, unauthenticated, tap } = self;
+        let Self { interface, group, port, ttl, unauthenticated, tuning, tap } = self;
         let mut options = f.debug_struct("UdpOptions");
         options.field("interface", interface).field("group", group).field("port", port).field("ttl", ttl);
-        options.field("unauthenticated", unauthenticated).field("tap", &tap.is_some()).finish()
+        options.field("unauthenticated", unauthenticated).field("tuning", tuning).field("tap", &tap.is_some()).finish()
     }
 }
 
 impl UdpOptions {
-    /// The defaults, changed by the variables `FLEXCAST_INTERFACE`, `FLEXCAST_GROUP`, `FLEXCAST_PORT`, `FLEXCAST_TTL` and
-    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0).
+    /// The defaults, changed by the variables `FLEXCAST_INTERFACE`, `FLEXCAST_GROUP`, `FLEXCAST_PORT`, `FLEXCAST_TTL`,
+    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0) and `FLEXCAST_TUNING` (a file, as [`Tuning::read`] takes it).
     ///
     /// # Errors
-    /// [`Error::Variable`]: one has a value that it cannot have.
+    /// [`Error::Variable`]: one has a value that it cannot have. [`Error::Argument`]: the file is no tuning.
     pub fn from_env() -> Result<Self> {
         Ok(Self {
             interface: std::env::var("FLEXCAST_INTERFACE").ok().filter(|name| !name.is_empty()),
@@ -68,6 +72,9 @@ impl UdpOptions {
             port: variable("FLEXCAST_PORT", "a port from 1 to 65535")?,
             ttl: variable("FLEXCAST_TTL", "a number of hops from 1 to 255")?,
             unauthenticated: variable::<u8>("FLEXCAST_UNAUTHENTICATED", "0 or 1")?.unwrap_or(0) != 0,
+            tuning: variable::<PathBuf>("FLEXCAST_TUNING", "the name of a file")?
+                .map(|path| Tuning::read(&path))
+                .transpose()?,
             tap: None,
         })
     }
@@ -107,6 +114,13 @@ impl UdpOptions {
         self
     }
 
+    /// The same with this tuning.
+    #[must_use]
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = Some(tuning);
+        self
+    }
+
     #[doc(hidden)]
     #[must_use]
     pub fn tap(mut self, tap: MakeTap) -> Self {
@@ -138,6 +152,15 @@ fn variable<T: std::str::FromStr>(name: &'static str, limit: &'static str) -> Re
         },
         _ => Ok(None),
     }
+}
+
+/// Room for what comes to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveBuffer {
+    /// What is asked for.
+    pub wanted_bytes: u64,
+    /// What the system gives.
+    pub got_bytes: u64,
 }
 
 /// A network interface that carries collectives. A clone is the same interface.
@@ -271,6 +294,20 @@ impl Interface {
     #[must_use]
     pub fn mtu_bytes(&self) -> u32 {
         self.0.mtu_bytes
+    }
+
+    /// Room for what comes: what this library wants of the system for each socket, and what it gets, in bytes. Less bounds how far senders are ahead
+    /// of receivers; `sysctl net.core.rmem_max` is the system's limit.
+    #[must_use]
+    pub fn receive_buffer(&self) -> ReceiveBuffer {
+        let got_bytes = super::sockets::receive_bytes(self) as u64;
+        ReceiveBuffer { wanted_bytes: super::sockets::WANTED_RECEIVE_BYTES as u64, got_bytes }
+    }
+
+    /// The table that chooses algorithms: that of the options, and behind it the library's own.
+    #[must_use]
+    pub fn tuning(&self) -> Tuning {
+        self.0.options.tuning.clone().unwrap_or_default().before(Tuning::ethernet())
     }
 
     pub(super) fn index(&self) -> u32 {

@@ -14,7 +14,7 @@ mod sockets;
 mod tap;
 mod waiter;
 
-pub use interface::{DEFAULT_PORT, Interface, UdpOptions};
+pub use interface::{DEFAULT_PORT, Interface, ReceiveBuffer, UdpOptions};
 pub(crate) use part::Part;
 #[doc(hidden)]
 pub use tap::{MakeTap, Tap};

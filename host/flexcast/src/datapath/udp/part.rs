@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 
-use flexcast_proto::RankInfo;
+use flexcast_proto::{Algorithm, Kind, RankInfo};
 use socket2::Socket;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -17,10 +17,11 @@ use crate::api::config::{Config, Control, ETHERNET_GBIT_PER_S};
 use crate::error::{Error, Result};
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
+use crate::tuner::{Choice, Tuning};
 
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Most chunks of an operation: what their numbers reach.
 const MOST_CHUNKS: u64 = 1 << 31;
@@ -54,6 +55,41 @@ struct Endpoint {
     chain_mapping: U64,
     /// Of rank 0, it is the communicator's.
     secret: [U64; 4],
+}
+
+/// A line of a rank's tuning, behind its endpoint.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Line {
+    operation: u8,
+    algorithm: u8,
+    zero: [u8; 2],
+    ranks: U32,
+    bytes: U64,
+}
+
+impl Line {
+    fn new(choice: &Choice) -> Self {
+        Self {
+            operation: choice.operation as u8,
+            algorithm: choice.algorithm as u8,
+            zero: [0; 2],
+            ranks: choice.ranks.into(),
+            bytes: choice.bytes.into(),
+        }
+    }
+
+    fn choice(&self) -> Option<Choice> {
+        let operation = Kind::from_raw(self.operation).ok()?;
+        let algorithm = Algorithm::from_raw(self.algorithm).ok()?;
+        Some(Choice { operation, algorithm, ranks: self.ranks.get(), bytes: self.bytes.get() })
+    }
+}
+
+/// The tuning behind an endpoint.
+fn tuning(bytes: &[u8]) -> Option<Tuning> {
+    let lines = <[Line]>::ref_from_bytes(bytes).ok()?;
+    Tuning::new(lines.iter().map(Line::choice).collect::<Option<_>>()?).ok()
 }
 
 /// A number of this computer, or of a network namespace of it: what is sent there is received there.
@@ -148,7 +184,10 @@ impl Part {
 
     /// What the other ranks must know of this one.
     pub(crate) fn endpoint(&self) -> Vec<u8> {
-        self.own.as_bytes().to_vec()
+        // Of all ranks that of rank 0 counts, so that all choose alike.
+        let tuning = self.config.tuning.as_ref().or(self.interface.options().tuning.as_ref());
+        let lines: Vec<Line> = tuning.into_iter().flat_map(Tuning::choices).map(Line::new).collect();
+        [self.own.as_bytes(), lines.as_bytes()].concat()
     }
 
     /// Checks what the others have told, in the order of ranks.
@@ -162,8 +201,8 @@ impl Part {
         }
         let mut all = Vec::with_capacity(told.len());
         for (rank, bytes) in (0..ranks).zip(told) {
-            let endpoint = match Endpoint::read_from_bytes(bytes) {
-                Ok(endpoint) if endpoint.magic == MAGIC => endpoint,
+            let endpoint = match Endpoint::read_from_prefix(bytes) {
+                Ok((endpoint, _)) if endpoint.magic == MAGIC => endpoint,
                 _ => {
                     let reason = format!(
                         "told {} bytes of itself, which is no endpoint of the datapath udp: give all ranks one datapath (FLEXCAST_DATAPATH) and one \
@@ -233,6 +272,11 @@ impl Part {
     /// Connects to the ranks that told `endpoints`.
     pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine, SocketWaiter)> {
         let all = self.all(endpoints)?;
+        let of_first = endpoints[0].get(size_of::<Endpoint>()..).and_then(tuning);
+        let Some(tuning) = of_first else {
+            let reason = "told a tuning that cannot be: run one build on all ranks".to_owned();
+            return Err(Error::Peer { rank: 0, reason });
+        };
         let Self { interface, place, mut config, socket, listener, own } = self;
         let id = all[0].communicator.get();
         let secret = Secret(all[0].secret.map(U64::get));
@@ -246,22 +290,22 @@ impl Part {
         ranks.extend(config.chain_mapping.neighbours(place.rank()));
         ranks.sort_unstable();
         ranks.dedup();
-        let listening = addresses(|endpoint| endpoint.tcp_port);
         let connect = Connect {
             own: place.rank(),
             communicator: id,
-            secret: &secret,
-            listener: &listener,
-            addresses: &listening,
+            secret,
+            listener,
+            addresses: addresses(|endpoint| endpoint.tcp_port),
             timeout: config.barrier_timeout,
         };
-        let mesh = Mesh::connect(&connect, &ranks)?;
+        let mesh = Mesh::connect(connect, &ranks)?;
         let links = Links {
             sockets,
             mesh,
             receive_bytes: all.iter().map(|endpoint| endpoint.receive_bytes.get()).min().unwrap_or(0),
             peers: addresses(|endpoint| endpoint.udp_port),
             secret: (!interface.options().unauthenticated).then_some(secret),
+            tuning: tuning.before(Tuning::ethernet()),
         };
         let waiter = SocketWaiter::new()?;
         let engine = Engine::new(interface, place, id, config, links, waiter.clone())?;
@@ -317,6 +361,11 @@ mod tests {
         assert!(text.contains("239.1.1.1 group") && text.contains("no group"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
+        let mut parts = self::parts(2);
+        let mut told: Vec<_> = parts.iter().map(Part::endpoint).collect();
+        told[0].extend([99; 16]);
+        let text = parts.swap_remove(1).connect(&told).map(drop).unwrap_err().to_string();
+        assert!(text.contains("rank 0 told a tuning"), "{text}");
         let text = refusal(|endpoint| endpoint.magic = *b"none");
         assert!(text.contains("FLEXCAST_DATAPATH"), "{text}");
     }

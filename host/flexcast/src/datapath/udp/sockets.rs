@@ -20,7 +20,7 @@ pub(super) const RUNS: usize = 8;
 /// Room for a run that comes.
 const ROOM_BYTES: usize = 1 << 16;
 /// What a receive buffer should hold; it bounds how far a sender is ahead of a receiver.
-const WANTED_RECEIVE_BYTES: usize = 16 << 20;
+pub(super) const WANTED_RECEIVE_BYTES: usize = 16 << 20;
 const WANTED_SEND_BYTES: usize = 2 << 20;
 
 fn failed(what: &str, next: &'static str) -> impl FnOnce(io::Error) -> Error {

@@ -1,18 +1,21 @@
 //! Waits for sockets.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::mesh::{Interest, Watch};
 use crate::datapath::Waiter;
 use crate::error::{Error, Result};
 
 /// Events taken at a time.
 const EVENTS: usize = 64;
+/// Looks in vain before a thread sleeps.
+const YIELDS: u32 = 10;
 
 /// What a communicator waits for. A clone waits for the same.
 #[derive(Clone)]
@@ -22,6 +25,22 @@ struct Shared {
     epoll: Epoll,
     /// Wakes whoever waits.
     bell: EventFd,
+    /// What whoever waited has seen, and nobody has looked at.
+    seen: Mutex<Vec<EpollEvent>>,
+}
+
+impl Shared {
+    /// Takes what is ready, after at most so long. Returns whether there was anything.
+    fn look(&self, timeout: EpollTimeout) -> std::result::Result<bool, Errno> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let count = match self.epoll.wait(&mut events, timeout) {
+            Ok(count) => count,
+            Err(Errno::EINTR) => 0,
+            Err(errno) => return Err(errno),
+        };
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&events[..count]);
+        Ok(count > 0)
+    }
 }
 
 fn failed(errno: Errno) -> Error {
@@ -36,7 +55,7 @@ impl SocketWaiter {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(failed)?;
         epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL)).map_err(failed)?;
-        Ok(Self(Arc::new(Shared { epoll, bell })))
+        Ok(Self(Arc::new(Shared { epoll, bell, seen: Mutex::default() })))
     }
 
     /// Waits for a descriptor to become readable.
@@ -44,28 +63,49 @@ impl SocketWaiter {
         self.0.epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(failed)
     }
 
-    /// Waits for a descriptor that was added before to become readable, or writable as well.
-    pub(super) fn change(&self, descriptor: BorrowedFd<'_>, token: u64, writable: bool) -> Result<()> {
-        let out = if writable { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
-        self.0.epoll.modify(descriptor, &mut EpollEvent::new(EpollFlags::EPOLLIN | out, token)).map_err(failed)
+    /// Waits for a connection to become readable and writable, as far as that is of interest.
+    pub(super) fn change(
+        &self,
+        descriptor: BorrowedFd<'_>,
+        token: u64,
+        before: Option<Interest>,
+        now: Interest,
+    ) -> Result<()> {
+        let flags = |interest: Interest| {
+            let part = |wanted, flag| if wanted { flag } else { EpollFlags::empty() };
+            part(interest.read, EpollFlags::EPOLLIN) | part(interest.write, EpollFlags::EPOLLOUT)
+        };
+        let (before, now) = (before.map_or(EpollFlags::empty(), flags), flags(now));
+        let mut event = EpollEvent::new(now, token);
+        // The system tells of a broken connection even where nothing is of interest: whoever cannot take note of that is not to be told.
+        let changed = match (before.is_empty(), now.is_empty()) {
+            (true, true) => Ok(()),
+            (true, false) => self.0.epoll.add(descriptor, event),
+            (false, true) => self.0.epoll.delete(descriptor),
+            (false, false) => self.0.epoll.modify(descriptor, &mut event),
+        };
+        changed.map_err(failed)
     }
 
-    /// Does not wait for a descriptor any more.
-    pub(super) fn remove(&self, descriptor: BorrowedFd<'_>) {
-        // One that has been closed is gone by itself.
-        let _ = self.0.epoll.delete(descriptor);
+    /// Does not wait for a connection any more.
+    pub(super) fn remove(&self, descriptor: BorrowedFd<'_>, before: Option<Interest>) {
+        if before.is_some_and(|interest| interest.read || interest.write) {
+            // One that has been closed is gone by itself.
+            let _ = self.0.epoll.delete(descriptor);
+        }
     }
 
     /// The tokens of descriptors that can be read now, or have failed. That one can be written is no token: whoever has something to send tries.
     pub(super) fn poll(&self, ready: &mut Vec<u64>) -> Result<()> {
         ready.clear();
-        let mut events = [EpollEvent::empty(); EVENTS];
-        let count = match self.0.epoll.wait(&mut events, EpollTimeout::ZERO) {
-            Ok(count) => count,
-            Err(Errno::EINTR) => 0,
-            Err(errno) => return Err(failed(errno)),
-        };
-        for event in &events[..count] {
+        let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.is_empty() {
+            drop(seen);
+            self.0.look(EpollTimeout::ZERO).map_err(failed)?;
+            seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+        // One that is not ready any more costs a read in vain.
+        for event in seen.drain(..) {
             if event.data() == BELL {
                 let _ = self.0.bell.read();
                 continue;
@@ -75,6 +115,21 @@ impl SocketWaiter {
             }
         }
         Ok(())
+    }
+}
+
+/// Waits for streams of which it is not known who is at their other end.
+pub(super) struct Door<'w>(pub(super) &'w SocketWaiter, pub(super) u64);
+
+impl Watch for Door<'_> {
+    fn watch(&mut self, stream: BorrowedFd<'_>) {
+        if let Err(error) = self.0.add(stream, self.1) {
+            tracing::warn!(%error, "a connection is looked at late");
+        }
+    }
+
+    fn forget(&mut self, stream: BorrowedFd<'_>) {
+        let _ = self.0.0.epoll.delete(stream);
     }
 }
 
@@ -89,7 +144,17 @@ impl Waiter for SocketWaiter {
         // Whole milliseconds, upwards: rather late than a loop.
         let millis = most.as_nanos().div_ceil(1_000_000);
         let timeout = EpollTimeout::from(u16::try_from(millis).unwrap_or(u16::MAX));
-        let _ = self.0.epoll.wait(&mut [EpollEvent::empty()], timeout);
+        if most.is_zero() || !self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
+            return;
+        }
+        // To sleep and be woken takes longer than most answers do; meanwhile others may have the processor.
+        for _ in 0..YIELDS {
+            if self.0.look(EpollTimeout::ZERO) != Ok(false) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        let _ = self.0.look(timeout);
     }
 
     fn wake(&self) {

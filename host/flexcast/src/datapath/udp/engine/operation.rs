@@ -1,9 +1,11 @@
 //! Reads of the operation under way, beside the state that all CPU datapaths have.
 
+use flexcast_proto::p2p::Part;
 use std::collections::VecDeque;
 
 use super::Read;
 pub(super) use crate::datapath::cpu::operation::{Sending, State};
+use crate::datapath::udp::mesh::Source;
 
 /// What has been asked of a peer, in this order; whether it is the last of its group.
 pub(super) type Reads = VecDeque<(u32, Read, bool)>;
@@ -39,5 +41,15 @@ impl Running {
         let over = *last;
         self.reads.pop_front();
         Some(if over { Reading::Over { first: tag } } else { Reading::Under })
+    }
+}
+
+impl Source for Running {
+    fn buffer(&self) -> &[u8] {
+        self.receive.bytes()
+    }
+
+    fn part(&self, _: Part, _: u64) -> &[u8] {
+        &[]
     }
 }

@@ -1,0 +1,88 @@
+//! `flexcast info`.
+
+use std::process::ExitCode;
+
+use comfy_table::{CellAlignment, Table, presets};
+use flexcast::{Card, Choice, DEFAULT_PORT, UdpOptions};
+use flexcast_cli::out;
+use flexio::Provider;
+use serde_json::json;
+
+use crate::tune_args::InfoArgs;
+
+/// RDMA devices of this computer, or why there are none.
+fn rdma() -> Result<Vec<String>, String> {
+    let provider = Provider::rdma().map_err(|error| error.to_string())?;
+    let devices = provider.devices().map_err(|error| error.to_string())?;
+    let names: Vec<String> = devices.into_iter().map(|device| device.name).collect();
+    if names.is_empty() { Err("no RDMA device".to_owned()) } else { Ok(names) }
+}
+
+pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
+    let mut options = UdpOptions::from_env()?;
+    if let Some(interface) = &args.interface {
+        options = options.interface(interface);
+    }
+    let card = Card::udp(&options)?;
+    let Some(interface) = card.interface() else { anyhow::bail!("the datapath udp has no interface") };
+    let (buffer, tuning, rdma) = (interface.receive_buffer(), interface.tuning(), rdma());
+    let sysctl = format!("sysctl -w net.core.rmem_max={}", buffer.wanted_bytes);
+    let is_small = buffer.got_bytes < buffer.wanted_bytes;
+    let port = options.port.unwrap_or(DEFAULT_PORT);
+    let of_file = options.tuning.as_ref().map_or(0, |tuning| tuning.choices().len());
+    if args.json {
+        let choices: Vec<_> = tuning
+            .choices()
+            .iter()
+            .map(|Choice { operation, ranks, bytes, algorithm }| {
+                json!({ "operation": operation.name(), "ranks": ranks, "bytes": bytes, "algorithm": algorithm.name() })
+            })
+            .collect();
+        let info = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "interface": interface.name(),
+            "address": interface.address().to_string(),
+            "mtu_bytes": interface.mtu_bytes(),
+            "port": port,
+            "authenticated": !options.unauthenticated,
+            "receive_buffer": { "wanted_bytes": buffer.wanted_bytes, "got_bytes": buffer.got_bytes },
+            "advice": is_small.then_some(&sysctl),
+            "rdma_devices": rdma.as_deref().unwrap_or_default(),
+            "choices_of_file": of_file,
+            "choices": choices,
+        });
+        out!("{info}")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    out!("flexcast {}", env!("CARGO_PKG_VERSION"))?;
+    match &rdma {
+        Ok(devices) => out!("RDMA devices: {} (datapaths dpa, with firmware, and verbs)", devices.join(", "))?,
+        Err(reason) => out!("RDMA devices: none ({reason}); `auto` takes the datapath udp")?,
+    }
+    let address = interface.address();
+    out!("interface of the datapath udp: {} ({address}), MTU {} bytes", interface.name(), interface.mtu_bytes())?;
+    out!("UDP port {port}, datagrams {}", if options.unauthenticated { "without tags" } else { "with tags" })?;
+    out!("receive buffer: {} bytes of {} wanted", buffer.got_bytes, buffer.wanted_bytes)?;
+    if is_small {
+        out!("  more lets senders run further ahead: {sysctl}")?;
+    }
+    match of_file {
+        0 => out!("algorithms, chosen without a file (FLEXCAST_TUNING; `flexcast tune` writes one):")?,
+        count => out!("algorithms; the first {count} lines are those of FLEXCAST_TUNING:")?,
+    }
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header(["operation", "up to ranks", "up to bytes", "algorithm"]);
+    for column in [1, 2] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for Choice { operation, ranks, bytes, algorithm } in tuning.choices() {
+        let number = |value: u64, most: u64| if value >= most { "any".to_owned() } else { value.to_string() };
+        let (ranks, bytes) = (number((*ranks).into(), u32::MAX.into()), number(*bytes, i64::MAX as u64));
+        table.add_row([operation.name().to_owned(), ranks, bytes, algorithm.name().to_owned()]);
+    }
+    out!("{table}")?;
+    Ok(ExitCode::SUCCESS)
+}

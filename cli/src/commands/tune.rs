@@ -1,0 +1,66 @@
+//! `flexcast tune`.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use comfy_table::{CellAlignment, Table, presets};
+use flexcast::bootstrap::{Exchange as _, TcpStore};
+use flexcast::{Card, UdpOptions};
+use flexcast_cli::{note, out};
+use flexcast_lab::tune::{self, Figure, Tuned};
+
+use crate::tune_args::TuneArgs;
+
+pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
+    let mut options = UdpOptions::from_env()?;
+    if let Some(interface) = &args.interface {
+        options = options.interface(interface);
+    }
+    let card = Card::udp(&options)?;
+    let mut store = TcpStore::from_env()?;
+    let (is_first, ranks) = (store.rank() == 0, store.size());
+    let tuned = tune::run(&card, &mut store, &args.spec(), |figure| {
+        if is_first {
+            note!("{} of {} bytes by {}: {:.1} us", figure.op, figure.bytes, figure.algorithm, figure.median_us);
+        }
+    })?;
+    if !is_first {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let head = format!(
+        "# Fastest algorithms among {ranks} ranks, measured by `flexcast tune` (flexcast {}).\n# Read where FLEXCAST_TUNING names this file.\n\n",
+        env!("CARGO_PKG_VERSION")
+    );
+    std::fs::write(&args.output, head + &tuned.tuning.to_toml())
+        .with_context(|| format!("{} cannot be written", args.output.display()))?;
+    print(args, &tuned)?;
+    note!("{} written: FLEXCAST_TUNING={} makes programs read it", args.output.display(), args.output.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(args: &TuneArgs, tuned: &Tuned) -> anyhow::Result<()> {
+    if args.json {
+        out!("{}", serde_json::json!({ "rows": tuned.figures }))?;
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header(["operation", "bytes", "algorithm", "median us", "fastest"]);
+    for column in [1, 3] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for Figure { op, bytes, algorithm, median_us, fastest } in &tuned.figures {
+        let mark = if *fastest { "yes" } else { "" };
+        table.add_row([
+            op.to_string(),
+            bytes.to_string(),
+            algorithm.clone(),
+            format!("{median_us:.1}"),
+            mark.to_owned(),
+        ]);
+    }
+    out!("measured (wall time of the slowest rank; least of {} rounds' medians)\n{table}", args.spec().rounds)?;
+    Ok(())
+}

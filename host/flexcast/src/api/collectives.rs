@@ -1,0 +1,393 @@
+//! Collectives by messages between pairs of ranks: barrier, reductions, and blocks from each to each.
+//!
+//! They have the argument order and the meaning of MPI's (MPI 4.1, chapter 6), with lengths in bytes. All ranks call the same operations, with the
+//! same root, reduction and lengths, as far as each gives them; what differs is found, and named ([`Communicator::disagreement`]). Today the
+//! datapath `udp` carries them.
+
+use crate::api::buffer::Buffer;
+use crate::api::communicator::Communicator;
+use crate::api::outcome::Failed;
+use crate::api::report::Report;
+use crate::api::request::Request;
+use crate::datapath::{Datapath, Posted};
+use crate::error::{Error, Result};
+use crate::plan::direct::{Collective, Places};
+use crate::reduce::Reduction;
+
+/// Lengths and offsets of each rank's block in a buffer, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Blocks<'b> {
+    /// Bytes of each rank's block, in the order of ranks.
+    pub counts: &'b [u64],
+    /// Where each begins.
+    pub displacements: &'b [u64],
+}
+
+impl Communicator {
+    /// Ends on no rank before all have called it.
+    ///
+    /// # Errors
+    /// [`Failed`]: a communicator that has failed, or whose datapath does not carry it.
+    pub fn barrier(&self) -> Result<Request, Box<Failed>> {
+        let nothing = self.card().buffer(0);
+        let receive = nothing
+            .map_err(|error| Box::new(Failed { error, send: None, receive: None, report: Report::default() }))?;
+        self.collective(None, receive, |_| Ok(Collective::Barrier))
+    }
+
+    /// The reduction of the contributions of all ranks, to `receive` on all of them. Every rank contributes `send`; both buffers have its length.
+    ///
+    /// # Errors
+    /// [`Failed`] with the buffers: lengths that differ, or are no multiple of an element's; and as in [`Communicator::barrier`].
+    pub fn all_reduce(&self, send: Buffer, receive: Buffer, reduction: Reduction) -> Result<Request, Box<Failed>> {
+        let bytes = receive.len() as u64;
+        self.collective(Some(send), receive, |_| Ok(Collective::Allreduce { bytes, reduction }))
+    }
+
+    /// The same with the contribution in the buffer that gets the result.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn all_reduce_in_place(&self, buffer: Buffer, reduction: Reduction) -> Result<Request, Box<Failed>> {
+        let bytes = buffer.len() as u64;
+        self.collective(None, buffer, |_| Ok(Collective::Allreduce { bytes, reduction }))
+    }
+
+    /// The reduction of the contributions of all ranks, to `receive` on rank `root`; elsewhere that is not touched, and may be empty.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; no such root.
+    pub fn reduce(
+        &self,
+        send: Buffer,
+        receive: Buffer,
+        root: u32,
+        reduction: Reduction,
+    ) -> Result<Request, Box<Failed>> {
+        let bytes = send.len() as u64;
+        self.collective(Some(send), receive, |_| Ok(Collective::Reduce { root, bytes, reduction }))
+    }
+
+    /// The same with the contribution in the buffer that gets the result on the root, and is not touched elsewhere.
+    ///
+    /// # Errors
+    /// As [`Communicator::reduce`].
+    pub fn reduce_in_place(&self, buffer: Buffer, root: u32, reduction: Reduction) -> Result<Request, Box<Failed>> {
+        let bytes = buffer.len() as u64;
+        self.collective(None, buffer, |_| Ok(Collective::Reduce { root, bytes, reduction }))
+    }
+
+    /// The reduction of the contributions of all ranks, a share to each: rank r gets the r-th of `size()` equal parts. `send` is `size()` times as
+    /// long as `receive`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn reduce_scatter(&self, send: Buffer, receive: Buffer, reduction: Reduction) -> Result<Request, Box<Failed>> {
+        let bytes = receive.len() as u64;
+        self.collective(Some(send), receive, |(_, ranks)| {
+            Ok(Collective::ReduceScatter { shares: vec![bytes; ranks as usize], reduction })
+        })
+    }
+
+    /// The same with shares of `counts[r]` bytes, one rank's after another's in `send`. `counts` is alike on all ranks.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; `counts` has not `size()` entries.
+    pub fn reduce_scatterv(
+        &self,
+        send: Buffer,
+        receive: Buffer,
+        counts: &[u64],
+        reduction: Reduction,
+    ) -> Result<Request, Box<Failed>> {
+        self.collective(Some(send), receive, |(_, ranks)| shares(counts, ranks, reduction))
+    }
+
+    /// The same with the contribution in `buffer`, whose beginning gets the own share.
+    ///
+    /// # Errors
+    /// As [`Communicator::reduce_scatterv`].
+    pub fn reduce_scatterv_in_place(
+        &self,
+        buffer: Buffer,
+        counts: &[u64],
+        reduction: Reduction,
+    ) -> Result<Request, Box<Failed>> {
+        self.collective(None, buffer, |(_, ranks)| shares(counts, ranks, reduction))
+    }
+
+    /// Block r of `send` to rank r, where it becomes block `rank()` of `receive`. Both buffers have `size()` blocks of one length.
+    ///
+    /// # Errors
+    /// [`Failed`] with the buffers: lengths that differ, or are no multiple of `size()`; and as in [`Communicator::barrier`].
+    pub fn all_to_all(&self, send: Buffer, receive: Buffer) -> Result<Request, Box<Failed>> {
+        let len = receive.len() as u64;
+        self.collective(Some(send), receive, |(_, ranks)| Ok(Collective::Alltoall { bytes: len / u64::from(ranks) }))
+    }
+
+    /// The same with the blocks of the own contribution in the buffer, which those of the others replace.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_to_all`].
+    pub fn all_to_all_in_place(&self, buffer: Buffer) -> Result<Request, Box<Failed>> {
+        let len = buffer.len() as u64;
+        self.collective(None, buffer, |(_, ranks)| Ok(Collective::Alltoall { bytes: len / u64::from(ranks) }))
+    }
+
+    /// Block r of `send`, wherever it lies, to rank r. What rank r sends to this one goes to block r of `receive`; both must give one length.
+    ///
+    /// # Errors
+    /// [`Failed`] with the buffers: blocks that end beyond their buffer, or overlap in `receive`, lists that have not `size()` entries; and as in
+    /// [`Communicator::barrier`].
+    pub fn all_to_allv(
+        &self,
+        send: Buffer,
+        receive: Buffer,
+        sent: Blocks<'_>,
+        received: Blocks<'_>,
+    ) -> Result<Request, Box<Failed>> {
+        let lens = [send.len() as u64, receive.len() as u64];
+        self.collective(Some(send), receive, |(_, ranks)| {
+            let send = Places::new(sent.counts, sent.displacements, (ranks, lens[0]), true)?;
+            let receive = Places::new(received.counts, received.displacements, (ranks, lens[1]), false)?;
+            Ok(Collective::Alltoallv { send, receive })
+        })
+    }
+
+    /// The same with the blocks of the own contribution in the buffer, which those of the others, of the same lengths, replace.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_to_allv`].
+    pub fn all_to_allv_in_place(&self, buffer: Buffer, blocks: Blocks<'_>) -> Result<Request, Box<Failed>> {
+        let len = buffer.len() as u64;
+        self.collective(None, buffer, |(_, ranks)| {
+            let places = Places::new(blocks.counts, blocks.displacements, (ranks, len), false)?;
+            Ok(Collective::Alltoallv { send: places.clone(), receive: places })
+        })
+    }
+
+    /// `send` of every rank to rank `root`, one rank's after another's in its `receive`; elsewhere that is not touched, and may be empty.
+    ///
+    /// # Errors
+    /// [`Failed`] with the buffers: the root's `receive` is not `size()` times as long as `send`, no such root; and as in
+    /// [`Communicator::barrier`].
+    pub fn gather(&self, send: Buffer, receive: Buffer, root: u32) -> Result<Request, Box<Failed>> {
+        let bytes = send.len() as u64;
+        self.collective(Some(send), receive, |_| Ok(Collective::Gather { root, bytes }))
+    }
+
+    /// The same on the root with its own block in its place in `receive`; all others call [`Communicator::gather`].
+    ///
+    /// # Errors
+    /// As [`Communicator::gather`]; on another rank than the root.
+    pub fn gather_in_place(&self, receive: Buffer, root: u32) -> Result<Request, Box<Failed>> {
+        let len = receive.len() as u64;
+        self.collective(None, receive, |(own, ranks)| {
+            only_root(own, root)?;
+            Ok(Collective::Gather { root, bytes: len / u64::from(ranks) })
+        })
+    }
+
+    /// `send` of every rank to rank `root`, whose `blocks` say where each goes; elsewhere they are not looked at.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_to_allv`] and [`Communicator::gather`].
+    pub fn gatherv(
+        &self,
+        send: Buffer,
+        receive: Buffer,
+        blocks: Blocks<'_>,
+        root: u32,
+    ) -> Result<Request, Box<Failed>> {
+        let (bytes, len) = (send.len() as u64, receive.len() as u64);
+        self.collective(Some(send), receive, |(own, ranks)| {
+            let places = rooted(blocks, (own, root, ranks), len, bytes, false)?;
+            Ok(Collective::Gatherv { root, places })
+        })
+    }
+
+    /// The same on the root with its own block in its place in `receive`; all others call [`Communicator::gatherv`].
+    ///
+    /// # Errors
+    /// As [`Communicator::gatherv`]; on another rank than the root.
+    pub fn gatherv_in_place(&self, receive: Buffer, blocks: Blocks<'_>, root: u32) -> Result<Request, Box<Failed>> {
+        let len = receive.len() as u64;
+        self.collective(None, receive, |(own, ranks)| {
+            only_root(own, root)?;
+            let places = Places::new(blocks.counts, blocks.displacements, (ranks, len), false)?;
+            Ok(Collective::Gatherv { root, places })
+        })
+    }
+
+    /// Block r of the `send` of rank `root` to `receive` of rank r; elsewhere `send` is not looked at, and may be empty.
+    ///
+    /// # Errors
+    /// [`Failed`] with the buffers: the root's `send` is not `size()` times as long as `receive`, no such root; and as in
+    /// [`Communicator::barrier`].
+    pub fn scatter(&self, send: Buffer, receive: Buffer, root: u32) -> Result<Request, Box<Failed>> {
+        let bytes = receive.len() as u64;
+        self.collective(Some(send), receive, |_| Ok(Collective::Scatter { root, bytes, in_place: false }))
+    }
+
+    /// The same on the root, whose own block stays where it is; all others call [`Communicator::scatter`].
+    ///
+    /// # Errors
+    /// As [`Communicator::scatter`]; on another rank than the root.
+    pub fn scatter_in_place(&self, send: Buffer, root: u32) -> Result<Request, Box<Failed>> {
+        let len = send.len() as u64;
+        self.send_in_place(send, |(own, ranks)| {
+            only_root(own, root)?;
+            Ok(Collective::Scatter { root, bytes: len / u64::from(ranks), in_place: true })
+        })
+    }
+
+    /// Block r of the `send` of rank `root`, where its `blocks` say, to `receive` of rank r; elsewhere they are not looked at.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_to_allv`] and [`Communicator::scatter`].
+    pub fn scatterv(
+        &self,
+        send: Buffer,
+        receive: Buffer,
+        blocks: Blocks<'_>,
+        root: u32,
+    ) -> Result<Request, Box<Failed>> {
+        let (len, bytes) = (send.len() as u64, receive.len() as u64);
+        self.collective(Some(send), receive, |(own, ranks)| {
+            let places = rooted(blocks, (own, root, ranks), len, bytes, true)?;
+            Ok(Collective::Scatterv { root, places, in_place: false })
+        })
+    }
+
+    /// The same on the root, whose own block stays where it is; all others call [`Communicator::scatterv`].
+    ///
+    /// # Errors
+    /// As [`Communicator::scatterv`]; on another rank than the root.
+    pub fn scatterv_in_place(&self, send: Buffer, blocks: Blocks<'_>, root: u32) -> Result<Request, Box<Failed>> {
+        let len = send.len() as u64;
+        self.send_in_place(send, |(own, ranks)| {
+            only_root(own, root)?;
+            let places = Places::new(blocks.counts, blocks.displacements, (ranks, len), true)?;
+            Ok(Collective::Scatterv { root, places, in_place: true })
+        })
+    }
+
+    /// Posts a collective that receives nothing on this rank.
+    fn send_in_place(
+        &self,
+        send: Buffer,
+        make: impl FnOnce((u32, u32)) -> std::result::Result<Collective, String>,
+    ) -> Result<Request, Box<Failed>> {
+        match self.card().buffer(0) {
+            Ok(nothing) => self.collective(Some(send), nothing, make),
+            Err(error) => Err(Box::new(Failed { error, send: Some(send), receive: None, report: Report::default() })),
+        }
+    }
+
+    /// Posts a collective that is made of the own rank and the number of ranks.
+    fn collective(
+        &self,
+        send: Option<Buffer>,
+        receive: Buffer,
+        make: impl FnOnce((u32, u32)) -> std::result::Result<Collective, String>,
+    ) -> Result<Request, Box<Failed>> {
+        let made = make((self.rank(), self.size()));
+        self.post_with(|datapath| post(datapath, made, send, receive))
+    }
+}
+
+fn shares(counts: &[u64], ranks: u32, reduction: Reduction) -> std::result::Result<Collective, String> {
+    if counts.len() != ranks as usize {
+        return Err(format!("{} counts for {ranks} ranks: give one per rank", counts.len()));
+    }
+    if counts.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes)).is_none() {
+        return Err("the shares exceed 2^64 bytes".to_owned());
+    }
+    Ok(Collective::ReduceScatter { shares: counts.to_vec(), reduction })
+}
+
+fn only_root(own: u32, root: u32) -> std::result::Result<(), String> {
+    if own == root { Ok(()) } else { Err(format!("in place on rank {own}: only root {root} has its block in place")) }
+}
+
+/// The blocks of a root, or the own one.
+fn rooted(
+    blocks: Blocks<'_>,
+    (own, root, ranks): (u32, u32, u32),
+    len: u64,
+    bytes: u64,
+    reads: bool,
+) -> std::result::Result<Places, String> {
+    if own != root {
+        return Ok(Places::only(own, bytes, ranks));
+    }
+    Places::new(blocks.counts, blocks.displacements, (ranks, len), reads)
+}
+
+/// Checks a collective and takes it on; gives the number of its request.
+fn post(
+    datapath: &mut dyn Datapath,
+    made: std::result::Result<Collective, String>,
+    send: Option<Buffer>,
+    mut receive: Buffer,
+) -> Result<u64, Box<Failed>> {
+    let plan = match check(datapath, made, send.as_ref(), &receive) {
+        Ok(plan) => plan,
+        Err(error) => {
+            return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
+        }
+    };
+    receive.tell();
+    let (request, posted_ps) = (datapath.requests().open(), datapath.now_ps());
+    let taken = datapath.take_on_collective(Posted { request, plan, send, receive, posted_ps });
+    taken.inspect_err(|_| datapath.requests().withdraw())?;
+    Ok(request)
+}
+
+fn check(
+    datapath: &dyn Datapath,
+    made: std::result::Result<Collective, String>,
+    send: Option<&Buffer>,
+    receive: &Buffer,
+) -> Result<Collective> {
+    if let Some(failure) = datapath.broken() {
+        return Err(Error::Broken { failure });
+    }
+    let collective = made.map_err(|reason| Error::Argument { operation: "collective", reason })?;
+    let (operation, place) = (collective.kind().name(), datapath.place());
+    let (own, ranks) = (place.rank(), place.ranks());
+    let refuse = |reason: String| Err(Error::Argument { operation, reason });
+    if let Some(other) = send.into_iter().chain([receive]).find(|buffer| !datapath.takes(buffer)) {
+        let len = other.len();
+        return refuse(format!("a buffer of {len} bytes of another kind of card: make it by this communicator's card"));
+    }
+    if let Some(root) = collective.root().filter(|root| *root >= ranks) {
+        return refuse(format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1));
+    }
+    let element = collective.reduction().map_or(1, |reduction| u64::from(reduction.element_bytes()));
+    let lens = match &collective {
+        Collective::ReduceScatter { shares, .. } => shares.clone(),
+        Collective::Reduce { bytes, .. } | Collective::Allreduce { bytes, .. } => vec![*bytes],
+        _ => Vec::new(),
+    };
+    if let Some(bytes) = lens.into_iter().find(|bytes| bytes % element != 0) {
+        return refuse(format!("{bytes} bytes are no multiple of an element's {element}"));
+    }
+    let [sends, receives] = collective.buffers(own, ranks);
+    // In place, the receive buffer has what would be sent.
+    let receives = match (send, &collective) {
+        (None, Collective::Reduce { bytes, .. }) => Some(*bytes),
+        (None, Collective::ReduceScatter { .. }) => sends,
+        _ => receives,
+    };
+    let length = |which, buffer: &Buffer, needed: Option<u64>| match needed {
+        Some(needed) if needed != buffer.len() as u64 => {
+            let why = format!("rank {own} of {ranks}");
+            Err(Error::BufferLength { operation, which, len: buffer.len() as u64, needed, why })
+        }
+        _ => Ok(()),
+    };
+    send.map_or(Ok(()), |send| length("send", send, sends))?;
+    length("receive", receive, receives)?;
+    Ok(collective)
+}

@@ -1,0 +1,184 @@
+//! Frames on a connection between two ranks.
+//!
+//! | Frame | Contents behind the 12 bytes of its header, little-endian |
+//! |---|---|
+//! | message | a control message, and eager data behind it |
+//! | request | tag, offset and bytes of a range of the receiver's buffer |
+//! | data | tag, offset, and bytes of the sender's buffer from there on |
+//! | transfer | a [`Head`], and the bytes of its fragment |
+//! | end | nothing: the sender leaves, and has nothing left to say |
+//!
+//! The header has the length of the contents, the kind, three zeros, and the number of the operation.
+
+use flexcast_proto::{Algorithm, Kind, Summary};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub(super) const MESSAGE: u8 = 1;
+pub(super) const REQUEST: u8 = 2;
+pub(super) const DATA: u8 = 3;
+pub(super) const END: u8 = 4;
+pub(super) const TRANSFER: u8 = 5;
+
+/// Bytes of a buffer in one data frame.
+pub(super) const DATA_BYTES: usize = 64 << 10;
+/// Longest contents of a frame that is taken as a whole: an eager message, or data.
+pub(super) const MOST_FRAME_BYTES: usize = DATA_BYTES + 64;
+/// Most bytes of a message in one transfer frame: what a control message may have to wait for.
+pub(super) const FRAGMENT_BYTES: u64 = 256 << 10;
+
+/// The beginning of a frame.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct Frame {
+    pub(super) len: U32,
+    pub(super) kind: u8,
+    pub(super) zero: [u8; 3],
+    pub(super) operation: U32,
+}
+
+pub(super) const FRAME_BYTES: usize = size_of::<Frame>();
+
+impl Frame {
+    pub(super) fn new(kind: u8, operation: u32, len: usize) -> Self {
+        Self { len: (len as u32).into(), kind, zero: [0; 3], operation: operation.into() }
+    }
+
+    /// Whether a frame may begin so.
+    pub(super) fn is_sound(&self) -> bool {
+        let len = self.len.get() as usize;
+        let limit = match self.kind {
+            MESSAGE | DATA => MOST_FRAME_BYTES,
+            REQUEST => size_of::<RequestBody>(),
+            TRANSFER => HEAD_BYTES + FRAGMENT_BYTES as usize,
+            END => 0,
+            _ => return false,
+        };
+        len <= limit && self.zero == [0; 3]
+    }
+}
+
+/// A range of a peer's buffer.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct RequestBody {
+    pub(super) tag: U32,
+    pub(super) offset: U64,
+    pub(super) bytes: U64,
+}
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct DataBody {
+    pub(super) tag: U32,
+    pub(super) offset: U64,
+}
+
+/// What a transfer frame begins with.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct HeadBody {
+    tag: U32,
+    kind: u8,
+    algorithm: u8,
+    zero: [u8; 2],
+    root: U32,
+    unit: U32,
+    amount: U64,
+    total: U64,
+    offset: U64,
+}
+
+/// Bytes of the beginning of a transfer frame's contents.
+pub(super) const HEAD_BYTES: usize = size_of::<HeadBody>();
+
+/// A part of a message between two ranks, and what the sender has called: the receiver compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) operation: u32,
+    /// The message's number among those that the receiver gets.
+    pub(crate) tag: u32,
+    pub(crate) summary: Summary,
+    /// Bytes of the message.
+    pub(crate) total: u64,
+    /// Where the fragment begins in it.
+    pub(crate) offset: u64,
+    /// Bytes of the fragment.
+    pub(crate) bytes: u64,
+}
+
+impl Head {
+    /// The header of its frame, and its own bytes.
+    pub(super) fn encode(&self) -> [u8; FRAME_BYTES + HEAD_BYTES] {
+        let Summary { kind, root, amount, chunk_bytes, algorithm, .. } = self.summary;
+        let body = HeadBody {
+            tag: self.tag.into(),
+            kind: kind as u8,
+            algorithm: algorithm as u8,
+            zero: [0; 2],
+            root: root.into(),
+            unit: chunk_bytes.into(),
+            amount: amount.into(),
+            total: self.total.into(),
+            offset: self.offset.into(),
+        };
+        let mut bytes = [0; FRAME_BYTES + HEAD_BYTES];
+        let (frame, rest) = bytes.split_at_mut(FRAME_BYTES);
+        let len = HEAD_BYTES + self.bytes as usize;
+        frame.copy_from_slice(Frame::new(TRANSFER, self.operation, len).as_bytes());
+        rest.copy_from_slice(body.as_bytes());
+        bytes
+    }
+
+    /// What a frame of this header begins with; none if it cannot be.
+    pub(super) fn decode(frame: &Frame, body: &HeadBody) -> Option<Self> {
+        let bytes = u64::from(frame.len.get()).checked_sub(HEAD_BYTES as u64)?;
+        let (total, offset) = (body.total.get(), body.offset.get());
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= total);
+        // Only a message without bytes has an empty fragment: others would never end.
+        if !is_inside || (bytes == 0 && total > 0) || body.zero != [0; 2] {
+            return None;
+        }
+        let summary = Summary {
+            kind: Kind::from_raw(body.kind).ok()?,
+            root: body.root.get(),
+            amount: body.amount.get(),
+            chunk_bytes: body.unit.get(),
+            chains: 1,
+            algorithm: Algorithm::from_raw(body.algorithm).ok()?,
+        };
+        Some(Self { operation: frame.operation.get(), tag: body.tag.get(), summary, total, offset, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_are_what_was_encoded_and_impossible_ones_are_refused() {
+        let summary = Summary::broadcast(3, 1 << 40, 7).by(Algorithm::Chain);
+        let head = Head { operation: 9, tag: 5, summary, total: 1 << 20, offset: 4096, bytes: 512 };
+        let decode = |bytes: &[u8]| {
+            let (frame, rest) = Frame::read_from_prefix(bytes).unwrap();
+            let (body, _) = HeadBody::read_from_prefix(rest).unwrap();
+            frame.is_sound().then(|| Head::decode(&frame, &body)).flatten()
+        };
+        assert_eq!(decode(&head.encode()), Some(head));
+        let empty = Head { total: 0, offset: 0, bytes: 0, ..head };
+        assert_eq!(decode(&empty.encode()), Some(empty));
+        for wrong in [
+            Head { offset: 1 << 20, ..head },
+            Head { offset: u64::MAX, ..head },
+            Head { bytes: 0, ..head },
+            Head { bytes: FRAGMENT_BYTES + 1, ..head },
+        ] {
+            assert_eq!(decode(&wrong.encode()), None, "{wrong:?}");
+        }
+        for (at, value) in [(4, 9), (5, 1), (16, 200), (17, 200), (18, 1)] {
+            let mut bytes = head.encode();
+            bytes[at] = value;
+            assert_eq!(decode(&bytes), None, "byte {at}");
+        }
+    }
+}

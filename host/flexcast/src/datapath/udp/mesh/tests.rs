@@ -1,0 +1,316 @@
+use std::io::Write as _;
+use std::net::TcpListener;
+
+use flexcast_proto::Summary;
+use flexcast_proto::p2p::Span;
+
+use super::*;
+use crate::datapath::udp::datagram::Secret;
+use crate::datapath::udp::mesh::frame::{DATA, Frame, HEAD_BYTES, TRANSFER};
+
+fn frame(kind: u8, operation: u32, contents: &[u8]) -> Vec<u8> {
+    [Frame::new(kind, operation, contents.len()).as_bytes(), contents].concat()
+}
+
+fn head(operation: u32, total: u64) -> Head {
+    let summary = Summary::allgather(total, 0, 1);
+    Head { operation, tag: 0, summary, total, offset: 0, bytes: total }
+}
+
+const PART: Part = Part::send(Span { first: 2, count: 3 });
+
+fn content(at: usize) -> u8 {
+    (at * 31 + at / 253) as u8
+}
+
+/// Takes everything up to operation `now`; messages of point-to-point collectives to a buffer with a hole in the middle of its places.
+struct Ear {
+    now: u32,
+    heard: Vec<String>,
+    halves: [Vec<u8>; 2],
+    refuses: bool,
+}
+
+impl Ear {
+    fn new(now: u32, total: usize) -> Self {
+        let halves = [vec![0; total / 2], vec![0; total - total / 2]];
+        Self { now, heard: Vec::new(), halves, refuses: false }
+    }
+
+    fn all(&self) -> Vec<u8> {
+        self.halves.concat()
+    }
+}
+
+impl Listener for Ear {
+    fn is_due(&self, operation: u32, transfer: bool) -> bool {
+        operation <= self.now + u32::from(!transfer)
+    }
+
+    fn hear(&mut self, event: Event<'_>) {
+        self.heard.push(format!("{event:?}"));
+    }
+
+    fn begin(&mut self, _: u32, _: &Head) -> bool {
+        !self.refuses
+    }
+
+    fn place(&mut self, _: u32, head: &Head, at: u64) -> &mut [u8] {
+        let (at, half) = ((head.offset + at) as usize, self.halves[0].len());
+        if at < half { &mut self.halves[0][at..] } else { &mut self.halves[1][at - half..] }
+    }
+
+    fn end(&mut self, _: u32, head: &Head) {
+        self.heard.push(format!("end at {}", head.offset + head.bytes));
+    }
+}
+
+/// A message in two parts.
+struct Mouth(Vec<u8>);
+
+impl Source for Mouth {
+    fn buffer(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn part(&self, part: Part, at: u64) -> &[u8] {
+        assert_eq!(part, PART);
+        let (at, cut) = (at as usize, self.0.len() / 3);
+        if at < cut { &self.0[at..cut] } else { &self.0[at..] }
+    }
+}
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    other.set_nonblocking(true).unwrap();
+    (one, other)
+}
+
+fn connect(own: u32, listeners: &[TcpListener]) -> Connect {
+    Connect {
+        own,
+        communicator: 7,
+        secret: Secret([5; 4]),
+        listener: listeners[own as usize].try_clone().unwrap(),
+        addresses: listeners.iter().map(|listener| listener.local_addr().unwrap()).collect(),
+        timeout: Duration::from_secs(1),
+    }
+}
+
+fn listeners() -> Vec<TcpListener> {
+    let listen = |_| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    };
+    (0..4).map(listen).collect()
+}
+
+fn mesh(own: u32, streams: Vec<(u32, TcpStream)>) -> Mesh {
+    Mesh::of(connect(own, &listeners()), streams)
+}
+
+/// What is heard of `parts`, each taken by itself; and whether the peer is still trusted.
+fn heard<'b>(parts: impl IntoIterator<Item = &'b [u8]>, ear: &mut Ear) -> bool {
+    let mut peer = Peer::new(3, pair().1, Vec::new());
+    parts.into_iter().for_each(|part| peer.take(part, ear));
+    !peer.closed
+}
+
+#[test]
+fn frames_are_taken_whole_however_they_are_cut() {
+    let contents: Vec<u8> = (0..20).map(content).collect();
+    let bytes = [
+        frame(MESSAGE, 1, b"abc"),
+        head(1, 20).encode().to_vec(),
+        contents.clone(),
+        head(1, 0).encode().to_vec(),
+        frame(DATA, 1, &[7; 20]),
+        frame(END, 0, b""),
+    ]
+    .concat();
+    let mut whole = Ear::new(1, 20);
+    assert!(heard([&bytes[..]], &mut whole));
+    assert_eq!((whole.heard.len(), whole.all()), (4, contents.clone()));
+    for cut in 0..bytes.len() {
+        let mut ear = Ear::new(1, 20);
+        assert!(heard([&bytes[..cut], &bytes[cut..]], &mut ear));
+        assert_eq!((&ear.heard, ear.all()), (&whole.heard, contents.clone()), "cut at {cut}");
+    }
+}
+
+#[test]
+fn what_is_no_frame_is_refused() {
+    let long = Frame::new(MESSAGE, 1, MOST_FRAME_BYTES + 1);
+    let stray = Frame { zero: [0, 1, 0], ..Frame::new(END, 1, 0) };
+    for bytes in [
+        long.as_bytes(),
+        stray.as_bytes(),
+        &frame(9, 1, b""),
+        &frame(REQUEST, 1, b"short"),
+        &frame(DATA, 1, b"short"),
+        &frame(END, 1, b"x"),
+        &frame(TRANSFER, 1, &[0; HEAD_BYTES]),
+    ] {
+        assert!(!heard([bytes], &mut Ear::new(1, 20)), "{bytes:?}");
+    }
+    let mut ear = Ear { refuses: true, ..Ear::new(1, 20) };
+    assert!(!heard([&head(1, 20).encode()[..]], &mut ear), "what the operation does not want");
+}
+
+#[test]
+fn frames_of_later_operations_wait_with_all_behind_them() {
+    let (mut far, near) = pair();
+    let mut mesh = mesh(0, vec![(3, near)]);
+    let mut ear = Ear::new(1, 4);
+    let bytes = [
+        frame(MESSAGE, 2, b"early"),
+        [&head(2, 4).encode()[..], &[1, 2, 3, 4]].concat(),
+        frame(MESSAGE, 3, b"behind"),
+        frame(MESSAGE, 4, b"far"),
+    ];
+    far.write_all(&bytes.concat()).unwrap();
+    while ear.heard.is_empty() {
+        mesh.receive(0, &mut ear);
+    }
+    assert!(!mesh.receive(0, &mut ear) && !mesh.resume(&mut ear), "nothing is taken while it waits");
+    assert_eq!(ear.heard.len(), 1);
+    let interest = |mesh: &Mesh| mesh.descriptors().next().unwrap().2;
+    assert!(!interest(&mesh).read, "nor waited for");
+    ear.now = 2;
+    assert!(mesh.resume(&mut ear));
+    assert_eq!((ear.heard.len(), ear.all()), (3, vec![1, 2, 3, 4]));
+    ear.now = 3;
+    assert!(mesh.resume(&mut ear));
+    assert!(ear.heard[3].contains(&format!("{:?}", b"far")), "{:?}", ear.heard);
+    assert!(interest(&mesh).read);
+}
+
+#[test]
+fn messages_of_all_lengths_go_in_fragments_and_messages_keep_their_order() {
+    for len in [0, 1, 8 << 10, (8 << 10) + 1, 3 << 20] {
+        let (one, other) = pair();
+        one.set_nonblocking(true).unwrap();
+        let (mut from, mut to) = (mesh(0, vec![(1, one)]), mesh(1, vec![(0, other)]));
+        let source = Mouth((0..len).map(content).collect());
+        from.say(1, 1, b"before", &[]);
+        from.transfer(1, head(1, len as u64), PART, &source);
+        let mut ear = Ear::new(1, len);
+        let mut finished = 0;
+        while ear.heard.last().is_none_or(|last| *last != format!("end at {len}")) || finished == 0 {
+            from.flush(&source);
+            finished += from.take_finished();
+            to.receive(0, &mut ear);
+        }
+        assert_eq!(finished, 1, "{len} bytes");
+        assert!(ear.all() == source.0, "{len} bytes");
+        assert_eq!(ear.heard.len(), 1 + len.div_ceil(256 << 10).max(1), "{len} bytes: one message, and the fragments");
+    }
+}
+
+#[test]
+fn an_abandoned_message_ends_with_its_fragment() {
+    let (one, other) = pair();
+    one.set_nonblocking(true).unwrap();
+    let len = 64 << 20;
+    let (mut from, mut to) = (mesh(0, vec![(1, one)]), mesh(1, vec![(0, other)]));
+    let source = Mouth((0..len).map(content).collect());
+    from.transfer(1, head(1, len as u64), PART, &source);
+    from.flush(&source);
+    from.abandon(&source);
+    from.say(1, 1, b"why", &[]);
+    let mut ear = Ear::new(1, len);
+    while !ear.heard.iter().any(|heard| heard.contains("Message")) {
+        from.flush(&());
+        to.receive(0, &mut ear);
+    }
+    let fragments = ear.heard.len() - 1;
+    assert!((1..len >> 18).contains(&fragments), "{fragments}");
+    let came = fragments << 18;
+    assert!(ear.all()[..came] == source.0[..came]);
+    assert_eq!(from.take_finished(), 0);
+}
+
+/// Looks again and again instead of waiting.
+struct Nobody;
+
+impl Watch for Nobody {
+    fn watch(&mut self, _: BorrowedFd<'_>) {}
+
+    fn forget(&mut self, _: BorrowedFd<'_>) {}
+}
+
+/// Hears everything on all connections until so many messages have come.
+fn hear(mesh: &mut Mesh, messages: usize) -> Vec<String> {
+    let mut ear = Ear::new(1, 0);
+    let until = Instant::now() + Duration::from_secs(5);
+    while ear.heard.len() < messages && Instant::now() < until {
+        mesh.admit(&mut Nobody);
+        mesh.flush(&());
+        for number in 0..mesh.peers.len() {
+            mesh.receive(number, &mut ear);
+        }
+    }
+    ear.heard
+}
+
+#[test]
+fn ranks_connect_when_one_has_something_to_say_and_when_both_have_at_once() {
+    let all = listeners();
+    let [mut first, mut second] = [0, 1].map(|own| Mesh::of(connect(own, &all), Vec::new()));
+    // Each connects to the other before it hears of the other's connection.
+    for (from, to) in [(&mut first, 1), (&mut second, 0)] {
+        from.say(to, 1, b"one", &[]);
+        from.flush(&());
+    }
+    for (from, to) in [(&mut first, 1), (&mut second, 0)] {
+        from.say(to, 1, b"two", &[]);
+        from.flush(&());
+    }
+    for mesh in [&mut first, &mut second] {
+        let heard = hear(mesh, 2);
+        let order: Vec<bool> = heard.iter().map(|text| text.contains(&format!("{:?}", b"one"))).collect();
+        assert_eq!(order, [true, false], "{heard:?}");
+        assert_eq!(mesh.peers.len(), 2, "one connection of each");
+    }
+    // A third hears of the first, and answers on the same connection.
+    let mut third = Mesh::of(connect(2, &all), Vec::new());
+    first.say(2, 1, b"there", &[]);
+    first.flush(&());
+    assert_eq!(hear(&mut third, 1).len(), 1);
+    third.say(0, 1, b"here", &[]);
+    assert_eq!(third.peers.len(), 1);
+    third.flush(&());
+    assert_eq!(hear(&mut first, 1).len(), 1);
+    assert_eq!(first.peers.len(), 3);
+}
+
+#[test]
+fn a_greeting_that_comes_again_is_refused_and_a_rank_that_is_gone_breaks() {
+    let mut all = listeners();
+    let mut here = Mesh::of(connect(0, &all), Vec::new());
+    let (mut once, greeting) = connect(1, &all).begin(0).unwrap();
+    let (mut again, _) = connect(1, &all).begin(0).unwrap();
+    once.write_all(&greeting).unwrap();
+    again.write_all(&greeting).unwrap();
+    let until = Instant::now() + Duration::from_secs(5);
+    let soon = Instant::now() + Duration::from_millis(50);
+    while (here.peers.is_empty() || Instant::now() < soon) && Instant::now() < until {
+        here.admit(&mut Nobody);
+    }
+    assert_eq!(here.peers.len(), 1);
+    // Nobody listens there any more.
+    drop(all.pop());
+    let mut here = Mesh::of(connect(0, &all), Vec::new());
+    here.connect.addresses.push("127.0.0.1:1".parse().unwrap());
+    here.routes.push(None);
+    here.say(3, 1, b"hello", &[]);
+    let mut broken = Vec::new();
+    while broken.is_empty() && Instant::now() < until {
+        here.flush(&());
+        here.take_broken(|rank, code| broken.push((rank, i32::from(code))));
+    }
+    assert_eq!(broken, [(3, nix::libc::ECONNREFUSED)]);
+}

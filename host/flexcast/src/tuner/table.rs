@@ -1,0 +1,219 @@
+//! Choice of an algorithm by a table: what is fastest, by operation, number of ranks and length, as it was measured.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use flexcast_proto::{Algorithm, Kind};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// A line of a [`Tuning`]: the algorithm of an operation up to a number of ranks and a length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The operation.
+    pub operation: Kind,
+    /// Most ranks of a communicator to which it applies.
+    pub ranks: u32,
+    /// Most bytes of a rank's block to which it applies; where ranks differ, of the largest. For a reduction the bytes of a contribution, for a
+    /// Reduce-Scatter those of a share.
+    pub bytes: u64,
+    /// What is taken.
+    pub algorithm: Algorithm,
+}
+
+/// Which algorithms a communicator takes: of all lines that fit an operation, the first counts; without one the library chooses by itself.
+/// `flexcast tune` measures a network and writes such a table to a file.
+///
+/// ```
+/// let tuning = flexcast::Tuning::parse(
+///     r#"
+///     [[choice]]
+///     operation = "broadcast"
+///     ranks = 8
+///     bytes = 65536
+///     algorithm = "binomial"
+///     "#,
+/// )?;
+/// assert_eq!(tuning.choices().len(), 1);
+/// # Ok::<(), flexcast::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning(Vec<Choice>);
+
+/// Most lines: what ranks tell one another stays short.
+const MOST_CHOICES: usize = 1024;
+
+/// A file.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    choice: Vec<Line>,
+}
+
+/// A line of a file.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct Line {
+    operation: String,
+    ranks: u32,
+    bytes: u64,
+    algorithm: String,
+}
+
+fn wrong(reason: String) -> Error {
+    Error::Argument { operation: "tuning", reason }
+}
+
+fn named<T: Copy>(what: &str, found: &str, all: &[T], name: impl Fn(T) -> &'static str) -> Result<T> {
+    all.iter().copied().find(|one| name(*one) == found).ok_or_else(|| {
+        let known: Vec<&str> = all.iter().map(|one| name(*one)).collect();
+        wrong(format!("{what} {found:?} is not known: give one of {}", known.join(", ")))
+    })
+}
+
+impl Tuning {
+    /// A table of these lines.
+    ///
+    /// # Errors
+    /// [`Error::Argument`]: more than 1024 lines.
+    pub fn new(choices: Vec<Choice>) -> Result<Self> {
+        if choices.len() > MOST_CHOICES {
+            return Err(wrong(format!("{} choices: at most {MOST_CHOICES}", choices.len())));
+        }
+        Ok(Self(choices))
+    }
+
+    /// One algorithm for an operation, whatever the ranks and lengths.
+    #[must_use]
+    pub fn always(operation: Kind, algorithm: Algorithm) -> Self {
+        Self(vec![Choice { operation, ranks: u32::MAX, bytes: u64::MAX, algorithm }])
+    }
+
+    /// The lines.
+    #[must_use]
+    pub fn choices(&self) -> &[Choice] {
+        &self.0
+    }
+
+    /// Reads a table as TOML.
+    ///
+    /// # Errors
+    /// [`Error::Argument`]: no such TOML, an operation or algorithm that is not known, or more than 1024 lines.
+    pub fn parse(text: &str) -> Result<Self> {
+        let file: File = toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;
+        let choice = |line: Line| {
+            let operation = named("operation", &line.operation, &Kind::ALL, Kind::name)?;
+            let algorithm = named("algorithm", &line.algorithm, &Algorithm::ALL, Algorithm::name)?;
+            Ok(Choice { operation, ranks: line.ranks, bytes: line.bytes, algorithm })
+        };
+        Self::new(file.choice.into_iter().map(choice).collect::<Result<_>>()?)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`Error::Argument`]: it cannot be read, and as in [`Tuning::parse`]; with its name.
+    pub fn read(path: &Path) -> Result<Self> {
+        let of_file = |reason: String| wrong(format!("{}: {reason}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| of_file(error.to_string()))?;
+        Self::parse(&text).map_err(|error| match error {
+            Error::Argument { reason, .. } => of_file(reason),
+            other => other,
+        })
+    }
+
+    /// The table as TOML, as [`Tuning::parse`] reads it.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        for Choice { operation, ranks, bytes, algorithm } in &self.0 {
+            // TOML has no number beyond that.
+            let bytes = (*bytes).min(i64::MAX as u64);
+            let (operation, algorithm) = (operation.name(), algorithm.name());
+            let _ = writeln!(
+                text,
+                "[[choice]]\noperation = \"{operation}\"\nranks = {ranks}\nbytes = {bytes}\nalgorithm = \"{algorithm}\"\n"
+            );
+        }
+        text
+    }
+
+    /// What is known of an Ethernet interface without measuring it.
+    pub(crate) fn ethernet() -> Self {
+        Self(ETHERNET.to_vec())
+    }
+
+    /// The algorithm of an operation; none if no line fits.
+    pub(crate) fn choose(&self, operation: Kind, ranks: u32, bytes: u64) -> Option<Algorithm> {
+        let fits = |choice: &&Choice| choice.operation == operation && ranks <= choice.ranks && bytes <= choice.bytes;
+        self.0.iter().find(fits).map(|choice| choice.algorithm)
+    }
+
+    /// The lines of this table, and behind them those of another.
+    pub(crate) fn before(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+}
+
+const fn choice(operation: Kind, ranks: u32, bytes: u64, algorithm: Algorithm) -> Choice {
+    Choice { operation, ranks, bytes, algorithm }
+}
+
+/// Of an Ethernet interface, unless a file says otherwise.
+const ETHERNET: &[Choice] = &[
+    choice(Kind::Broadcast, 64, 128 << 10, Algorithm::Binomial),
+    choice(Kind::Allgather, 64, 4 << 10, Algorithm::Bruck),
+    choice(Kind::Allgather, 64, 64 << 10, Algorithm::Linear),
+    choice(Kind::Allgatherv, 64, 64 << 10, Algorithm::Linear),
+    choice(Kind::Allreduce, 64, 16 << 10, Algorithm::RecursiveDoubling),
+    choice(Kind::Allreduce, 64, u64::MAX, Algorithm::Linear),
+    choice(Kind::Reduce, 64, 64 << 10, Algorithm::Binomial),
+    choice(Kind::Reduce, 64, u64::MAX, Algorithm::Linear),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_what_was_written_and_the_first_line_that_fits_counts() {
+        let table = Tuning::new(vec![
+            choice(Kind::Broadcast, 8, 100, Algorithm::Binomial),
+            choice(Kind::Broadcast, 8, 1000, Algorithm::Chain),
+            choice(Kind::Alltoall, 64, 5, Algorithm::Pairwise),
+        ])
+        .unwrap();
+        assert_eq!(Tuning::parse(&table.to_toml()).unwrap(), table);
+        for (ranks, bytes, algorithm) in
+            [(8, 100, Some(Algorithm::Binomial)), (2, 101, Some(Algorithm::Chain)), (9, 1, None), (8, 1001, None)]
+        {
+            assert_eq!(table.choose(Kind::Broadcast, ranks, bytes), algorithm, "{ranks} ranks, {bytes} bytes");
+        }
+        let always = Tuning::always(Kind::Reduce, Algorithm::Linear);
+        assert_eq!(always.clone().before(table).choose(Kind::Broadcast, 1, 1), Some(Algorithm::Binomial));
+        assert_eq!(
+            Tuning::parse(&always.to_toml()).unwrap().choose(Kind::Reduce, 1024, 1 << 40),
+            Some(Algorithm::Linear)
+        );
+        assert_eq!(Tuning::parse("").unwrap(), Tuning::default());
+    }
+
+    #[test]
+    fn tables_that_cannot_be_are_refused() {
+        let text = |text: &str| Tuning::parse(text).unwrap_err().to_string();
+        let line = |operation: &str, algorithm: &str| {
+            format!("[[choice]]\noperation = \"{operation}\"\nranks = 8\nbytes = 5\nalgorithm = \"{algorithm}\"\n")
+        };
+        assert!(text(&line("bcast", "chain")).contains("operation \"bcast\" is not known: give one of broadcast, "));
+        assert!(text(&line("broadcast", "tree")).contains("algorithm \"tree\" is not known"));
+        assert!(text(&(line("broadcast", "chain") + "more = 1\n")).contains("unknown field `more`"));
+        assert!(text(&line("broadcast", "chain").replace('5', "-5")).contains("invalid value"));
+        assert!(text("[[choice").contains("tuning: "));
+        assert!(text(&line("reduce", "linear").repeat(1025)).contains("1025 choices: at most 1024"));
+        let missing = Tuning::read(Path::new("/no/such/file")).unwrap_err().to_string();
+        assert!(missing.contains("/no/such/file"), "{missing}");
+    }
+}
