@@ -120,9 +120,16 @@ fn every_lost_chunk_is_read_once_and_no_other() {
 /// Rings of few slots, long blocks, several roots at once, slow processors: a root waits for its receivers, with and without losses.
 #[test]
 fn no_datagram_is_dropped_for_want_of_a_receive() {
-    for (slots, ranks, chains, chunk_ns) in [(16, 2, 0, 0), (16, 4, 1, 900), (64, 5, 5, 400), (1024, 3, 3, 700)] {
+    for (slots, ranks, chains, chunk_ns, bytes) in [
+        (16, 2, 0, 0, 700_000),
+        (16, 4, 1, 900, 700_000),
+        (64, 5, 5, 400, 700_000),
+        (1024, 3, 3, 700, 6 << 20),
+        // Many short blocks, of which each has room.
+        (64, 24, 1, 600, 20_000),
+        (128, 24, 4, 600, 40_000),
+    ] {
         for loss_ppm in [None, Some(3_000)] {
-            let bytes = if slots == 1024 { 6 << 20 } else { 700_000 };
             let mut params = SimParams { iterations: 2, ..params(ranks, Operation::Allgather, bytes) };
             params.config = params.config.slots(slots).receive_batch(8).chains(chains).retry_exponent(6);
             params.chunk_time = Duration::from_nanos(chunk_ns);

@@ -275,18 +275,28 @@ impl Incoming {
         self.came
     }
 
-    /// Roots of which `step` chunks or more have been seen since the last acknowledgement, and how many have been seen.
-    pub(crate) fn acknowledgements(&mut self, step: u32, mut tell: impl FnMut(u32, u32)) {
-        for root in self.roots.iter_mut().filter(|root| root.seen - root.told >= step && root.seen < root.chunks) {
+    /// Roots of which `step` chunks or more have been seen since the last acknowledgement, and how many have been seen; of those that wait for the `end`
+    /// of their block also when that has been seen.
+    pub(crate) fn acknowledgements(&mut self, step: u32, end: impl Fn(u32) -> bool, mut tell: impl FnMut(u32, u32)) {
+        let is_due = |root: &&mut Root| match root.seen < root.chunks {
+            true => root.seen - root.told >= step,
+            false => root.seen > root.told && end(root.rank),
+        };
+        for root in self.roots.iter_mut().filter(is_due) {
             root.told = root.seen;
             tell(root.rank, root.seen);
         }
     }
 
-    /// Roots of which chunks have been seen, but not the last, and how many: what an acknowledgement would say that was lost.
-    pub(crate) fn seen(&self, mut tell: impl FnMut(u32, u32)) {
-        let is_open = |root: &&Root| root.seen > 0 && root.seen < root.chunks;
-        self.roots.iter().filter(is_open).for_each(|root| tell(root.rank, root.seen));
+    /// Roots of which chunks have been seen, how many, and whether those are all.
+    pub(crate) fn seen(&self) -> impl Iterator<Item = (u32, u32, bool)> {
+        let seen = |root: &Root| (root.seen > 0).then_some((root.rank, root.seen, root.seen == root.chunks));
+        self.roots.iter().filter_map(seen)
+    }
+
+    /// Whether a chunk of a rank's block has been seen, or that has none.
+    pub(crate) fn has_begun(&self, rank: u32) -> bool {
+        self.roots.iter().find(|root| root.rank == rank).is_none_or(|root| root.seen > 0 || root.chunks == 0)
     }
 
     /// First sequence number, chunks and rank of the other roots, ascending.
@@ -451,8 +461,8 @@ mod tests {
         incoming.take(&pieces, (4, &bytes), &mut receive);
         assert_eq!(incoming.landing(&pieces, 1, 64), Some(64..256));
         let mut told = Vec::new();
-        incoming.acknowledgements(4, |rank, chunks| told.push((rank, chunks)));
-        incoming.acknowledgements(4, |rank, chunks| told.push((rank, chunks)));
+        incoming.acknowledgements(4, |_| false, |rank, chunks| told.push((rank, chunks)));
+        incoming.acknowledgements(4, |_| false, |rank, chunks| told.push((rank, chunks)));
         assert_eq!(told, [(0, 5), (2, 4)]);
         // The own block does not come.
         assert_eq!(incoming.take(&pieces, (10, &[0; 64]), &mut receive), Taken::OutOfRange);

@@ -100,21 +100,37 @@ impl Window {
 
     /// There is no room behind the first `sent` chunks. After a while without acknowledgement there is.
     pub(crate) fn wait(&mut self, sent: u32, now_ps: u64) {
+        if self.has_waited(now_ps) {
+            let part = sent.saturating_sub(self.chunks).saturating_add(step(self.chunks));
+            self.acknowledged = self.acknowledged.max(part);
+        }
+    }
+
+    /// Whether all others have seen so many chunks. After some waits without acknowledgement those count that have.
+    pub(crate) fn have_seen(&mut self, chunks: u32, now_ps: u64) -> bool {
+        let is_seen = |window: &Self| window.least() >= chunks;
+        if !is_seen(self) {
+            self.has_waited(now_ps);
+        }
+        is_seen(self)
+    }
+
+    /// Whether a wait is over, of which the next is longer.
+    fn has_waited(&mut self, now_ps: u64) -> bool {
         let since_ps = *self.full_since_ps.get_or_insert(now_ps);
         if now_ps.saturating_sub(since_ps) < self.wait_ps {
-            return;
+            return false;
         }
-        self.acknowledged = sent.saturating_sub(self.chunks).saturating_add(step(self.chunks));
         self.full_since_ps = None;
         self.waited += 1;
+        self.wait_ps = (2 * self.wait_ps).min(self.waits.longest_ps);
         if self.waited >= self.waits.most {
             let (own, least) = (self.own, self.least());
             let slowest = |(rank, seen): &(usize, &mut u32)| *rank as u32 != own && **seen == least;
             self.seen.iter_mut().enumerate().filter(slowest).for_each(|(_, seen)| *seen = u32::MAX);
             self.open(self.acknowledged.max(self.least()));
-            return;
         }
-        self.wait_ps = (2 * self.wait_ps).min(self.waits.longest_ps);
+        true
     }
 
     /// When [`Window::wait`] has an effect.

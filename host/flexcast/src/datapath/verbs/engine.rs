@@ -5,6 +5,7 @@
 
 mod acknowledge;
 mod end;
+mod flow;
 mod receive;
 mod send;
 mod state;
@@ -16,6 +17,7 @@ use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Alpha, Cause, CollectiveIds, Failure, PieceSet, RankInfo, StallWindow};
 
 use self::acknowledge::{Past, Repeats};
+use self::flow::Flow;
 use self::receive::Arrivals;
 use self::send::Outgoing;
 use super::card::VerbsCard;
@@ -30,7 +32,6 @@ use crate::datapath::cpu::watch;
 use crate::datapath::cpu::window::{Waits, Window};
 use crate::datapath::{Posted, Requests};
 use crate::error::{Error, Result};
-use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 use crate::plan::stream::Stream;
 use crate::protocol::control::{Control, Event, Read};
@@ -86,6 +87,7 @@ pub(crate) struct Engine {
     slots: u32,
     incoming: Incoming,
     arrivals: Arrivals,
+    flow: Flow,
     window: Window,
     repeats: Repeats,
     /// The last operation that was multicast: roots of it may still send.
@@ -150,6 +152,7 @@ impl Engine {
             roots,
             slots,
             incoming: Incoming::new(REORDER_CHUNKS),
+            flow: Flow::default(),
             repeats: Repeats::default(),
             past: Past::default(),
             outgoing: Outgoing::default(),
@@ -189,7 +192,7 @@ impl Engine {
         let mut running = Running {
             request,
             pieces: plan.pieces(),
-            window_chunks: self.window_chunks(&plan),
+            window_chunks: u32::MAX,
             plan,
             send,
             receive,
@@ -236,6 +239,8 @@ impl Engine {
             self.conversation.start_eager(descriptor, blocks, bytes, now_ps);
             return Ok(());
         }
+        self.flow = Flow::new(plan, &self.config, self.slots)?;
+        running.window_chunks = self.flow.window_chunks();
         self.incoming.restart(plan, &running.pieces, self.config.chunk_bytes)?;
         self.window.restart(running.window_chunks);
         self.repeats = Repeats::default();
@@ -245,19 +250,6 @@ impl Engine {
         self.conversation.notify(now_ps, Notice::Armed);
         self.conversation.notify(now_ps, Notice::OwnBlock);
         Ok(())
-    }
-
-    /// Chunks of each root that may be under way, so that what all who multicast at the same time send has room in every receive ring. In each
-    /// chain a root may begin while chunks of the one before it wait. All that there is, if that has room.
-    fn window_chunks(&self, plan: &Plan) -> u32 {
-        let mut table = Vec::new();
-        let Ok(space) = plan.space(ALL, &mut table) else { return 1 };
-        let ends = u64::from(send::ENDS) * u64::from(plan.roots().len());
-        if space.chunks() + ends <= self.slots.into() {
-            return u32::MAX;
-        }
-        let Order { chains, .. } = order(plan, &self.config, self.place.rank());
-        (self.slots / 2 / chains.max(1)).saturating_sub(send::ENDS).max(1)
     }
 
     fn advance(&mut self) -> Result<bool> {

@@ -157,14 +157,18 @@ impl Engine {
         };
         let Self { incoming, codec, sockets, peers, .. } = self;
         let mut failed = None;
-        incoming.acknowledgements(window::step(running.window_chunks), |rank, chunks| {
-            let mut bytes = [0; 64];
-            let len = codec.encode(running.operation, Kind::Acknowledgement { chunks }, &[], &mut bytes);
-            // One that is lost is made good by the next.
-            if let Err(error) = sockets.send_to(peers[rank as usize], &bytes[..len]) {
-                failed = Some(error);
-            }
-        });
+        incoming.acknowledgements(
+            window::step(running.window_chunks),
+            |_| false,
+            |rank, chunks| {
+                let mut bytes = [0; 64];
+                let len = codec.encode(running.operation, Kind::Acknowledgement { chunks }, &[], &mut bytes);
+                // One that is lost is made good by the next.
+                if let Err(error) = sockets.send_to(peers[rank as usize], &bytes[..len]) {
+                    failed = Some(error);
+                }
+            },
+        );
         failed.map_or(Ok(()), Err)
     }
 

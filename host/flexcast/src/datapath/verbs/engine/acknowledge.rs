@@ -29,18 +29,13 @@ pub(super) struct Past {
     roots: Vec<(u32, u32, u32)>,
 }
 
-/// Whether a root waits for acknowledgements of its block.
-fn is_long(running: &Running, chunk_bytes: u32, rank: u32) -> bool {
-    running.plan.block(rank).bytes.div_ceil(u64::from(chunk_bytes)) > u64::from(running.window_chunks)
-}
-
 impl Engine {
-    /// Tells roots how far their blocks have come, where those are longer than a window.
+    /// Tells roots how far their blocks have come, where they wait for that.
     pub(super) fn acknowledge(&mut self) -> Result<()> {
         let mut told = Vec::new();
         if let Some(running) = self.windowed() {
-            let step = window::step(running.window_chunks);
-            self.incoming.acknowledgements(step, |rank, chunks| told.push((rank, chunks)));
+            let (step, flow) = (window::step(running.window_chunks), &self.flow);
+            self.incoming.acknowledgements(step, |rank| flow.waits(rank), |rank, chunks| told.push((rank, chunks)));
         }
         told.into_iter().try_for_each(|(rank, chunks)| self.tell(rank, chunks, false))
     }
@@ -53,12 +48,10 @@ impl Engine {
 
     /// Acknowledges to a root of the operation under way.
     fn tell(&mut self, rank: u32, chunks: u32, idle: bool) -> Result<()> {
-        let chunk_bytes = self.config.chunk_bytes;
-        let (Some(running), Some(collective_id)) = (&self.current, self.collective_id) else { return Ok(()) };
-        if !is_long(running, chunk_bytes, rank) {
-            return Ok(());
+        match self.collective_id.filter(|_| self.flow.is_acknowledged(rank)) {
+            Some(collective_id) => self.tell_of(collective_id, rank, chunks, idle),
+            None => Ok(()),
         }
-        self.tell_of(collective_id, rank, chunks, idle)
     }
 
     fn tell_of(&mut self, collective_id: u32, rank: u32, chunks: u32, idle: bool) -> Result<()> {
@@ -75,7 +68,7 @@ impl Engine {
     /// When acknowledgements are to be repeated: one may have been lost, or all chunks that would have brought the next.
     pub(super) fn repeat_ps(&self) -> Option<u64> {
         let watch = self.windowed().filter(|running| running.state.is_active())?.watch?;
-        let waits = self.incoming.remaining() > 0 && self.arrivals.is_empty();
+        let waits = self.arrivals.is_empty();
         let Repeats { since_ps, count, at_ps } = self.repeats;
         let (from_ps, count) = if watch.since_ps() == since_ps { (at_ps, count) } else { (watch.since_ps(), 0) };
         waits.then(|| from_ps.saturating_add(receive::QUIET_PS << count.min(MOST_DOUBLINGS)))
@@ -89,18 +82,23 @@ impl Engine {
         let since_ps = self.current.as_ref().and_then(|running| running.watch).map_or(now_ps, |watch| watch.since_ps());
         let count = if since_ps == self.repeats.since_ps { self.repeats.count } else { 0 };
         self.repeats = Repeats { since_ps, count: count.saturating_add(1), at_ps: now_ps };
-        let mut told = Vec::new();
-        self.incoming.seen(|rank, chunks| told.push((rank, chunks)));
+        // Of a block that has been seen to its end its root may not know, if the next one has not begun.
+        let sends = self.current.as_ref().is_some_and(|running| running.report.phases.0.sending_ps.is_some());
+        let has_begun = |rank| match self.flow.next(rank) {
+            Some(next) if next == self.place.rank() => sends,
+            next => next.is_none_or(|next| self.incoming.has_begun(next)),
+        };
+        let is_awaited = |(rank, _, whole): &(u32, u32, bool)| !whole || (self.flow.waits(*rank) && !has_begun(*rank));
+        let told: Vec<_> = self.incoming.seen().filter(is_awaited).map(|(rank, chunks, _)| (rank, chunks)).collect();
         told.into_iter().try_for_each(|(rank, chunks)| self.tell(rank, chunks, true))
     }
 
     /// The operation under way is over here. What was lost may have been read before its root had sent all: that need not wait for this rank.
     pub(super) fn pass(&mut self, running: &Running) {
-        let chunk_bytes = self.config.chunk_bytes;
         self.past.collective_id = self.collective_id.filter(|_| running.window_chunks < u32::MAX);
         self.past.roots.clear();
-        let long = self.incoming.others().filter(|(.., rank)| is_long(running, chunk_bytes, *rank));
-        self.past.roots.extend(long);
+        let waiting = self.incoming.others().filter(|(.., rank)| self.flow.is_acknowledged(*rank));
+        self.past.roots.extend(waiting);
     }
 
     /// A chunk has come that is not of the operation under way: tells its root that it need not wait, if it is of the one before.

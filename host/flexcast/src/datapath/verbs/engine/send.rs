@@ -27,6 +27,13 @@ pub(super) struct Outgoing {
     ends: u32,
 }
 
+impl Outgoing {
+    /// Whether the protocol has been notified that the next root may begin.
+    pub(super) const fn is_announced(&self) -> bool {
+        self.is_announced
+    }
+}
+
 impl Engine {
     /// It is this rank's turn.
     pub(super) fn begin_to_send(&mut self, now_ps: u64) {
@@ -50,7 +57,7 @@ impl Engine {
     /// Posts what has room, and takes note of what the card is done with. Returns whether anything has happened.
     pub(super) fn send_some(&mut self, now_ps: u64) -> Result<bool> {
         let own = self.place.rank();
-        let Self { current, queues, window, config, derived, outgoing, conversation, sent: report, .. } = self;
+        let Self { current, queues, window, flow, config, derived, outgoing, conversation, sent: report, .. } = self;
         let Some(running) = current.as_mut().filter(|running| running.algorithm == Algorithm::Multicast) else {
             return Ok(false);
         };
@@ -90,7 +97,12 @@ impl Engine {
             moved = true;
         }
         let completed = queues.completed().saturating_sub(outgoing.before).min(sending.chunks.into());
-        let is_near_end = u64::from(sending.chunks) - completed <= outgoing.lookahead;
+        let mut is_near_end = u64::from(sending.chunks) - completed <= outgoing.lookahead;
+        if flow.is_acknowledged(own) && !outgoing.is_announced {
+            // No more of this block waits in a ring then than a window.
+            is_near_end &= sending.sent == sending.chunks;
+            is_near_end &= !flow.waits(own) || window.have_seen(sending.chunks, now_ps);
+        }
         if moved {
             sending.moved_ps = now_ps;
         }
@@ -100,7 +112,8 @@ impl Engine {
             conversation.notify(now_ps, Notice::Sent);
             moved = true;
         }
-        if sending.sent == sending.chunks && outgoing.ends == ENDS && queues.completed() == queues.posted() {
+        let is_sent = sending.sent == sending.chunks && outgoing.ends == ENDS && queues.completed() == queues.posted();
+        if is_sent && outgoing.is_announced {
             running.sending = None;
             running.report.phases.0.sent_ps = Some(now_ps);
             moved = true;

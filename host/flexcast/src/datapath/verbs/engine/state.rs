@@ -89,10 +89,12 @@ impl Datapath for Engine {
         let stalled_ps =
             running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0 && running.state.is_active());
         let quiet_ps = watch::quiet_ps(running, &self.incoming, receive::QUIET_PS);
-        let window_ps = running
-            .sending
-            .filter(|sending| sending.sent < sending.chunks && self.window.room(sending.sent) == 0)
-            .map(|_| self.window.deadline_ps().unwrap_or(0));
+        let own = self.place.rank();
+        let waits = running.sending.is_some_and(|sending| match sending.sent < sending.chunks {
+            true => self.window.room(sending.sent) == 0,
+            false => self.flow.waits(own) && !self.outgoing.is_announced(),
+        });
+        let window_ps = waits.then(|| self.window.deadline_ps().unwrap_or(0));
         let own_ps = Some(stalled_ps.unwrap_or(running.deadline_ps));
         let all = [own_ps, quiet_ps, window_ps, self.over_ps(), self.repeat_ps(), self.wind_up_ps()];
         all.into_iter().chain(idle_ps).flatten().min()
