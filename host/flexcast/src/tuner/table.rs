@@ -167,28 +167,23 @@ const FEW: u32 = 64;
 const ANY: u32 = u32::MAX;
 const LONG: u64 = u64::MAX;
 
-/// Of an Ethernet interface, unless a file says otherwise. Measured by `flexcast tune` among eight hosts, network namespaces of a computer with two
-/// processors (docs/ethernet.md). An Allgather goes by multicast from a length on at which direct messages were still up to 1.2 times as fast
-/// there: it loads the network with a (P - 1)-th of the bytes.
+/// Of an Ethernet interface, unless a file says otherwise. Measured by `flexcast tune` among eight hosts, network namespaces of a computer with 16
+/// processors (docs/ethernet.md). An Allgather goes by multicast from a length on at which other algorithms were still up to 1.2 times as fast there:
+/// it loads the network with a (P - 1)-th of the bytes.
 const ETHERNET: &[Choice] = &[
-    choice(Kind::Broadcast, ANY, 128 << 10, Algorithm::Binomial),
-    choice(Kind::Allgather, FEW, 8 << 10, Algorithm::RecursiveDoubling),
-    choice(Kind::Allgather, FEW, 128 << 10, Algorithm::Bruck),
+    choice(Kind::Broadcast, ANY, 64 << 10, Algorithm::Binomial),
+    choice(Kind::Allgather, FEW, 128 << 10, Algorithm::RecursiveDoubling),
     choice(Kind::Allgather, FEW, 512 << 10, Algorithm::Linear),
     choice(Kind::Allgather, ANY, 8 << 10, Algorithm::Bruck),
     choice(Kind::Allgatherv, FEW, 128 << 10, Algorithm::Bruck),
     choice(Kind::Allgatherv, FEW, 512 << 10, Algorithm::Linear),
     choice(Kind::Allgatherv, ANY, 8 << 10, Algorithm::Bruck),
-    choice(Kind::Allreduce, FEW, 512, Algorithm::RecursiveDoubling),
-    choice(Kind::Allreduce, FEW, 32 << 10, Algorithm::Binomial),
-    choice(Kind::Allreduce, FEW, 128 << 10, Algorithm::Ring),
-    choice(Kind::Allreduce, FEW, LONG, Algorithm::Linear),
-    choice(Kind::Allreduce, ANY, 32 << 10, Algorithm::RecursiveDoubling),
+    choice(Kind::Allreduce, ANY, 128 << 10, Algorithm::RecursiveDoubling),
+    choice(Kind::Allreduce, FEW, 4 << 20, Algorithm::Linear),
     choice(Kind::Allreduce, ANY, LONG, Algorithm::Ring),
     choice(Kind::Reduce, FEW, 128 << 10, Algorithm::Binomial),
     choice(Kind::Reduce, FEW, LONG, Algorithm::Linear),
     choice(Kind::Reduce, ANY, LONG, Algorithm::Binomial),
-    choice(Kind::ReduceScatter, ANY, 1 << 10, Algorithm::Linear),
     choice(Kind::ReduceScatter, FEW, LONG, Algorithm::Linear),
     choice(Kind::ReduceScatter, ANY, LONG, Algorithm::Ring),
     choice(Kind::ReduceScatterv, FEW, LONG, Algorithm::Linear),
