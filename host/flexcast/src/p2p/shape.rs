@@ -1,4 +1,4 @@
-//! What is reduced, and how: enough to tell the buffers of every rank.
+//! Shape of a reduction: enough to tell the buffers of every rank.
 
 use flexcast_proto::RankInfo;
 use flexcast_proto::p2p::{Allreduce, Layout, Operation, Reduce, ReduceScatter};

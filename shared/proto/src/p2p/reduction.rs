@@ -1,4 +1,4 @@
-//! What a rank does with contributions, its own and those that come.
+//! Reduction of contributions, the own one and those that come, on one rank.
 
 use super::blocks::Span;
 use super::layout::Part;
