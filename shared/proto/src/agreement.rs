@@ -5,7 +5,11 @@
 //! barrier has heard, directly or through others, that *every* rank agrees: where two ranks differ nobody multicasts
 //! anything.
 
-/// Which collective operation.
+#[cfg(not(target_os = "none"))]
+mod names;
+
+/// Which collective operation. Those from [`Kind::Barrier`] on go by messages between pairs of ranks, and firmware has nothing to do with them: it does not know
+/// them, so that its code is as short as it can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -16,49 +20,42 @@ pub enum Kind {
     /// The same with blocks of different lengths.
     Allgatherv = 3,
     /// Nobody goes on before all have come.
+    #[cfg(not(target_os = "none"))]
     Barrier = 4,
     /// The reduction of all ranks' contributions goes to one rank.
+    #[cfg(not(target_os = "none"))]
     Reduce = 5,
     /// The reduction of all ranks' contributions goes to all.
+    #[cfg(not(target_os = "none"))]
     Allreduce = 6,
     /// A share of the reduction goes to each rank; shares are equally long.
+    #[cfg(not(target_os = "none"))]
     ReduceScatter = 7,
     /// The same with shares of different lengths.
+    #[cfg(not(target_os = "none"))]
     ReduceScatterv = 8,
     /// A block of each rank goes to each rank; blocks are equally long.
+    #[cfg(not(target_os = "none"))]
     Alltoall = 9,
     /// The same with blocks of different lengths, which only the two ranks of each know.
+    #[cfg(not(target_os = "none"))]
     Alltoallv = 10,
     /// A block of each rank goes to one rank; blocks are equally long.
+    #[cfg(not(target_os = "none"))]
     Gather = 11,
     /// The same with blocks of different lengths, which only the two ranks of each know.
+    #[cfg(not(target_os = "none"))]
     Gatherv = 12,
     /// One rank's blocks go to all, one to each; blocks are equally long.
+    #[cfg(not(target_os = "none"))]
     Scatter = 13,
     /// The same with blocks of different lengths, which only the two ranks of each know.
+    #[cfg(not(target_os = "none"))]
     Scatterv = 14,
 }
 
 impl Kind {
-    /// All of them, by their codes.
-    pub const ALL: [Self; 14] = [
-        Self::Broadcast,
-        Self::Allgather,
-        Self::Allgatherv,
-        Self::Barrier,
-        Self::Reduce,
-        Self::Allreduce,
-        Self::ReduceScatter,
-        Self::ReduceScatterv,
-        Self::Alltoall,
-        Self::Alltoallv,
-        Self::Gather,
-        Self::Gatherv,
-        Self::Scatter,
-        Self::Scatterv,
-    ];
-
-    /// The kind of a code; the code itself when it names none.
+    /// The kind of a code in a signal of the barrier; the code itself when it names none, or one without a barrier.
     ///
     /// # Errors
     /// The code.
@@ -67,52 +64,8 @@ impl Kind {
             1 => Ok(Self::Broadcast),
             2 => Ok(Self::Allgather),
             3 => Ok(Self::Allgatherv),
-            4 => Ok(Self::Barrier),
-            5 => Ok(Self::Reduce),
-            6 => Ok(Self::Allreduce),
-            7 => Ok(Self::ReduceScatter),
-            8 => Ok(Self::ReduceScatterv),
-            9 => Ok(Self::Alltoall),
-            10 => Ok(Self::Alltoallv),
-            11 => Ok(Self::Gather),
-            12 => Ok(Self::Gatherv),
-            13 => Ok(Self::Scatter),
-            14 => Ok(Self::Scatterv),
             other => Err(other),
         }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Broadcast => "broadcast",
-            Self::Allgather => "allgather",
-            Self::Allgatherv => "allgatherv",
-            Self::Barrier => "barrier",
-            Self::Reduce => "reduce",
-            Self::Allreduce => "allreduce",
-            Self::ReduceScatter => "reduce-scatter",
-            Self::ReduceScatterv => "reduce-scatterv",
-            Self::Alltoall => "alltoall",
-            Self::Alltoallv => "alltoallv",
-            Self::Gather => "gather",
-            Self::Gatherv => "gatherv",
-            Self::Scatter => "scatter",
-            Self::Scatterv => "scatterv",
-        }
-    }
-
-    /// Whether contributions are reduced.
-    #[must_use]
-    pub const fn reduces(self) -> bool {
-        matches!(self, Self::Reduce | Self::Allreduce | Self::ReduceScatter | Self::ReduceScatterv)
-    }
-
-    /// Whether one rank differs from the others.
-    #[must_use]
-    pub const fn has_root(self) -> bool {
-        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Gatherv | Self::Scatter | Self::Scatterv)
     }
 }
 
@@ -138,27 +91,15 @@ pub enum Algorithm {
     /// The same from rank to rank, in segments.
     Chain = 7,
     /// The same in rounds, each to a rank twice as far away.
+    #[cfg(not(target_os = "none"))]
     Dissemination = 8,
     /// The same between pairs of ranks, one pair after another.
+    #[cfg(not(target_os = "none"))]
     Pairwise = 9,
 }
 
 impl Algorithm {
-    /// All of them, by their codes.
-    pub const ALL: [Self; 10] = [
-        Self::Multicast,
-        Self::Eager,
-        Self::Ring,
-        Self::Linear,
-        Self::RecursiveDoubling,
-        Self::Bruck,
-        Self::Binomial,
-        Self::Chain,
-        Self::Dissemination,
-        Self::Pairwise,
-    ];
-
-    /// The algorithm of a code; the code itself when it names none.
+    /// The algorithm of a code in a signal of the barrier; the code itself when it names none, or one that has no barrier anywhere.
     ///
     /// # Errors
     /// The code.
@@ -172,26 +113,7 @@ impl Algorithm {
             5 => Ok(Self::Bruck),
             6 => Ok(Self::Binomial),
             7 => Ok(Self::Chain),
-            8 => Ok(Self::Dissemination),
-            9 => Ok(Self::Pairwise),
             other => Err(other),
-        }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Multicast => "multicast",
-            Self::Eager => "eager",
-            Self::Ring => "pipelined-ring",
-            Self::Linear => "linear",
-            Self::RecursiveDoubling => "recursive-doubling",
-            Self::Bruck => "bruck",
-            Self::Binomial => "binomial",
-            Self::Chain => "chain",
-            Self::Dissemination => "dissemination",
-            Self::Pairwise => "pairwise",
         }
     }
 
@@ -199,12 +121,6 @@ impl Algorithm {
     #[must_use]
     pub const fn is_direct(self) -> bool {
         !matches!(self, Self::Multicast | Self::Eager)
-    }
-}
-
-impl core::fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(self.name())
     }
 }
 
@@ -259,25 +175,6 @@ impl Summary {
     }
 }
 
-impl core::fmt::Display for Summary {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self { kind, root, amount, .. } = self;
-        write!(f, "{}", kind.name())?;
-        match kind {
-            Kind::Barrier | Kind::Alltoallv | Kind::Gatherv | Kind::Scatterv => {}
-            Kind::Allgatherv | Kind::ReduceScatterv => write!(f, " of lengths with digest {amount:#018x}")?,
-            _ => write!(f, " of {amount} bytes")?,
-        }
-        match kind {
-            Kind::Broadcast | Kind::Scatter | Kind::Scatterv => write!(f, " from root {root}")?,
-            Kind::Reduce | Kind::Gather | Kind::Gatherv => write!(f, " to root {root}")?,
-            _ => {}
-        }
-        let code = self.chunk_bytes;
-        if kind.reduces() { write!(f, " by operator {} on type {}", code >> 16, code & 0xffff) } else { Ok(()) }
-    }
-}
-
 /// 64 bits that stand for a sequence of lengths (FNV-1a, 64 bits, over their little-endian bytes). Different sequences
 /// have the same digest by accident only, about once in 2^64; it is no protection against intent.
 #[must_use]
@@ -298,32 +195,6 @@ pub struct Disagreement {
     pub theirs: Summary,
     /// What this rank called.
     pub own: Summary,
-}
-
-impl core::fmt::Display for Disagreement {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self { rank, theirs, own } = self;
-        write!(f, "rank {rank} called {theirs}")?;
-        let more = [
-            ("in chunks of", "bytes", theirs.chunk_bytes, own.chunk_bytes),
-            ("in", "chains", theirs.chains, own.chains),
-        ];
-        let has_chunks = |summary: &Summary| matches!(summary.algorithm, Algorithm::Multicast | Algorithm::Eager);
-        let both = has_chunks(theirs) && has_chunks(own);
-        let differing = || more.iter().filter(move |(_, _, theirs, own)| both && theirs != own);
-        let by = |f: &mut core::fmt::Formatter<'_>, algorithm: Algorithm| {
-            if theirs.algorithm == own.algorithm { Ok(()) } else { write!(f, " by {algorithm}") }
-        };
-        for (before, after, theirs, _) in differing() {
-            write!(f, " {before} {theirs} {after}")?;
-        }
-        by(f, theirs.algorithm)?;
-        write!(f, ", this rank {own}")?;
-        for (before, after, _, own) in differing() {
-            write!(f, " {before} {own} {after}")?;
-        }
-        by(f, own.algorithm)
-    }
 }
 
 /// One rank's comparing, one operation after another.
@@ -409,10 +280,16 @@ mod tests {
             assert_eq!((kind as u8, Kind::from_raw(raw)), (raw, Ok(kind)));
         }
         assert!((4..=255).chain([0]).all(|raw| Kind::from_raw(raw) == Err(raw)));
-        for (raw, algorithm) in (0..).zip(Algorithm::ALL) {
-            assert_eq!((algorithm as u8, Algorithm::from_raw(raw)), (raw, Ok(algorithm)));
+        for (code, kind) in (1..).zip(Kind::ALL) {
+            assert_eq!((kind as u8, Kind::of_code(code)), (code, Some(kind)));
         }
+        assert!((15..=255).chain([0]).all(|code| Kind::of_code(code).is_none()));
+        for (raw, algorithm) in (0..).zip(Algorithm::ALL) {
+            assert_eq!((algorithm as u8, Algorithm::of_code(raw)), (raw, Some(algorithm)));
+        }
+        assert!((0..8).all(|raw| Algorithm::from_raw(raw).ok() == Algorithm::of_code(raw)));
         assert!((8..=255).all(|raw| Algorithm::from_raw(raw) == Err(raw)));
+        assert!((10..=255).all(|code| Algorithm::of_code(code).is_none()));
     }
 
     #[test]

@@ -80,8 +80,8 @@ impl Line {
     }
 
     fn choice(&self) -> Option<Choice> {
-        let operation = Kind::from_raw(self.operation).ok()?;
-        let algorithm = Algorithm::from_raw(self.algorithm).ok()?;
+        let operation = Kind::of_code(self.operation)?;
+        let algorithm = Algorithm::of_code(self.algorithm)?;
         Some(Choice { operation, algorithm, ranks: self.ranks.get(), bytes: self.bytes.get() })
     }
 }

@@ -140,12 +140,12 @@ impl Head {
             return None;
         }
         let summary = Summary {
-            kind: Kind::from_raw(body.kind).ok()?,
+            kind: Kind::of_code(body.kind)?,
             root: body.root.get(),
             amount: body.amount.get(),
             chunk_bytes: body.unit.get(),
             chains: 1,
-            algorithm: Algorithm::from_raw(body.algorithm).ok()?,
+            algorithm: Algorithm::of_code(body.algorithm)?,
         };
         Some(Self { operation: frame.operation.get(), tag: body.tag.get(), summary, total, offset, bytes })
     }

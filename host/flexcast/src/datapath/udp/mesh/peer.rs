@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::net::TcpStream;
 
 use flexcast_proto::p2p::Part;
+use socket2::SockRef;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::frame::{
@@ -213,7 +214,11 @@ impl Peer {
                     self.distrust();
                     return true;
                 }
-                (&self.stream).write_vectored(&[IoSlice::new(header), IoSlice::new(bytes)])
+                {
+                    let parts = [IoSlice::new(header), IoSlice::new(bytes)];
+                    // Not `write_vectored`, which raises SIGPIPE in programs that are not Rust's.
+                    SockRef::from(&self.stream).send_vectored_with_flags(&parts, nix::libc::MSG_NOSIGNAL)
+                }
             } else if self.sent < self.outbox.len() {
                 self.stream.write(&self.outbox[self.sent..])
             } else if self.add_data(source) {
