@@ -148,6 +148,12 @@ impl Rank {
         let _ = Command::new("sh").args(["-c", &command]).status().expect("a shell");
     }
 
+    /// Its number in the system.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it has printed so far.
     ///
     /// # Panics

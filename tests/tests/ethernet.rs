@@ -140,6 +140,89 @@ fn whoever_is_stopped_is_named_within_the_bound() {
     assert!(stopped.elapsed() < Duration::from_secs(20), "{:?}", stopped.elapsed());
 }
 
+/// Starts the measuring command as four ranks that exchange blocks over the loopback interface; `changed` gives a rank another environment.
+fn exchange(name: &str, repetitions: u32, changed: impl Fn(u16, &mut Command)) -> Vec<Rank> {
+    let (tool, folder, tcp) = (&allgather(false).tool, scratch(name), free_tcp_port());
+    let start = |rank: u16| {
+        let mut command = Command::new(tool);
+        command.args(["perf", "--op", "alltoall", "--sizes", "100K", "--repetitions", &repetitions.to_string()]);
+        command.envs([("FLEXCAST_INTERFACE", "lo"), ("FLEXCAST_STORE", &format!("127.0.0.1:{tcp}"))]);
+        command.envs([("FLEXCAST_RANK", rank.to_string()), ("FLEXCAST_SIZE", RANKS.to_string())]);
+        command.env_remove("FLEXCAST_SHM");
+        changed(rank, &mut command);
+        Rank::start(&mut command, &folder, &format!("rank-{rank}"))
+    };
+    (0..RANKS).map(start).collect()
+}
+
+/// Whether a process has mapped memory that ranks share.
+fn shares_memory(process: &Rank) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.id()));
+    maps.is_ok_and(|maps| maps.contains("memfd:flexcast"))
+}
+
+/// The numbers of a process's sockets.
+fn sockets(process: &Rank) -> Vec<String> {
+    let links = std::fs::read_dir(format!("/proc/{}/fd", process.id())).into_iter().flatten();
+    let targets = links.filter_map(|link| std::fs::read_link(link.ok()?.path()).ok());
+    let number = |target: PathBuf| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned());
+    targets.filter_map(number).collect()
+}
+
+#[test]
+fn ranks_that_share_memory_name_whoever_is_killed_and_leave_nothing_behind() {
+    let mut ranks = exchange("shared", 1_000_000, |_, _| ());
+    let begun = Instant::now();
+    while !ranks.iter().all(shares_memory) {
+        assert!(begun.elapsed() < BOUND, "no memory is shared: {}", ranks[0].printed());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // In the middle of operations.
+    std::thread::sleep(Duration::from_millis(300));
+    let all: Vec<String> = ranks.iter().flat_map(sockets).collect();
+    let known = || std::fs::read_to_string("/proc/net/unix").expect("the list of Unix sockets");
+    let is_known = |list: &str| {
+        list.lines().filter_map(|line| line.split(' ').nth(6)).any(|number| all.iter().any(|own| own == number))
+    };
+    assert!(is_known(&known()), "they have Unix sockets: {all:?}");
+    ranks[2].signal("KILL");
+    let killed = Instant::now();
+    for (rank, process) in ranks.iter_mut().enumerate().filter(|(rank, _)| *rank != 2) {
+        let (success, text) = process.end(BOUND);
+        assert!(!success && text.contains("rank 2"), "rank {rank}: {text}");
+    }
+    assert!(killed.elapsed() < Duration::from_secs(20), "{:?}", killed.elapsed());
+    let _ = ranks[2].end(BOUND);
+    assert!(!is_known(&known()), "{}", known());
+    let files = std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .filter_map(|file| file.ok()?.file_name().into_string().ok());
+    assert_eq!(files.filter(|name| name.contains("flexcast")).collect::<Vec<_>>(), [""; 0]);
+}
+
+#[test]
+fn ranks_that_share_no_memory_are_reached_all_the_same() {
+    let mut ranks = exchange("apart", 3, |rank, command| _ = (rank == 1).then(|| command.env("FLEXCAST_SHM", "0")));
+    for process in &mut ranks {
+        let (success, text) = process.end(BOUND);
+        assert!(success, "{text}");
+    }
+    let mut ranks = exchange("off", 1_000_000, |_, command| _ = command.env("FLEXCAST_SHM", "0"));
+    let begun = Instant::now();
+    while !ranks.iter().all(|process| sockets(process).len() > 4) {
+        assert!(begun.elapsed() < BOUND, "they have not begun: {}", ranks[0].printed());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!ranks.iter().any(shares_memory));
+    ranks.iter().for_each(|process| process.signal("KILL"));
+    ranks.clear();
+    let mut ranks = exchange("neither", 3, |_, command| _ = command.env("FLEXCAST_SHM", "2"));
+    let (success, text) = ranks[0].end(BOUND);
+    assert!(!success && text.contains("FLEXCAST_SHM is \"2\""), "{text}");
+}
+
 /// Every collective, checked on every rank: lengths are made ones that fit.
 #[test]
 fn the_measuring_command_has_every_collective() {

@@ -45,6 +45,7 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
             "mtu_bytes": interface.mtu_bytes(),
             "port": port,
             "authenticated": !options.unauthenticated,
+            "shared_memory": options.shared_memory != Some(false),
             "receive_buffer": { "wanted_bytes": buffer.wanted_bytes, "got_bytes": buffer.got_bytes },
             "advice": is_small.then_some(&sysctl),
             "rdma_devices": rdma.as_deref().unwrap_or_default(),
@@ -62,6 +63,8 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     let address = interface.address();
     out!("interface of the datapath udp: {} ({address}), MTU {} bytes", interface.name(), interface.mtu_bytes())?;
     out!("UDP port {port}, datagrams {}", if options.unauthenticated { "without tags" } else { "with tags" })?;
+    let shares = options.shared_memory != Some(false);
+    out!("ranks of one computer share memory: {}", if shares { "yes" } else { "no (FLEXCAST_SHM=0)" })?;
     out!("receive buffer: {} bytes of {} wanted", buffer.got_bytes, buffer.wanted_bytes)?;
     if is_small {
         out!("  more lets senders run further ahead: {sysctl}")?;

@@ -33,14 +33,20 @@ impl Group {
         Self { ranks, options, configure: Box::new(configure) }
     }
 
-    /// Runs a program on every rank.
+    /// Runs a program on every rank: over sockets alone, and again with shared memory.
     pub(crate) fn run(&self, program: impl Fn(&Communicator, u32) + Sync) {
+        for shared_memory in [false, true] {
+            self.run_once(&self.options.clone().shared_memory(shared_memory), &program);
+        }
+    }
+
+    fn run_once(&self, options: &UdpOptions, program: &(impl Fn(&Communicator, u32) + Sync)) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let first = std::sync::Mutex::new(Some(listener));
         thread::scope(|scope| {
             for rank in 0..self.ranks {
-                let (address, first, program) = (address.clone(), &first, &program);
+                let (address, first) = (address.clone(), &first);
                 scope.spawn(move || {
                     let config = StoreConfig::new(rank, self.ranks, &address);
                     let listener = if rank == 0 { first.lock().unwrap().take() } else { None };
@@ -49,7 +55,7 @@ impl Group {
                         None => TcpStore::join(config),
                     }
                     .unwrap();
-                    let card = Card::udp(&self.options).unwrap();
+                    let card = Card::udp(options).unwrap();
                     let config = (self.configure)(Config::for_card(&card));
                     let communicator = Communicator::create(&card, &mut store, config).unwrap();
                     program(&communicator, rank);

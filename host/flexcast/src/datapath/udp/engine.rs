@@ -136,7 +136,9 @@ impl Engine {
         for (descriptor, token) in sockets.descriptors().into_iter().zip([GROUP, OWN]) {
             waiter.add(descriptor, token)?;
         }
-        waiter.add(mesh.door(), DOOR)?;
+        for door in mesh.doors() {
+            waiter.add(door, DOOR)?;
+        }
         let mut conversation = Conversation::new(place, FIRST_OPERATION, config.eager_bytes.into());
         conversation.connect(id);
         let conditions = Conditions {
@@ -311,6 +313,7 @@ impl Engine {
         }
         self.ready = ready;
         polled?;
+        moved |= self.listen(|mesh, ears| mesh.look(ears));
         if self.is_free()
             && self.broken.is_none()
             && let Some(posted) = self.waiting.pop_front()
@@ -525,6 +528,9 @@ impl Engine {
             }
         }
         mesh.take_closed(|number, descriptor| waiter.remove(descriptor, interests[number].take()));
+        mesh.take_rings().for_each(|rings| waiter.add_rings(rings));
+        mesh.want();
+        waiter.rearm();
         Ok(())
     }
 

@@ -46,22 +46,25 @@ pub struct UdpOptions {
     pub unauthenticated: bool,
     /// Which algorithms are taken; that of rank 0 counts for all. Default: what the library expects to be fastest.
     pub tuning: Option<Tuning>,
+    /// Whether ranks of one computer and user exchange through shared memory what would otherwise go over TCP. Default true.
+    pub shared_memory: Option<bool>,
     /// Sees each datagram before the datapath does; for tests.
     pub(crate) tap: Option<MakeTap>,
 }
 
 impl fmt::Debug for UdpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { interface, group, port, ttl, unauthenticated, tuning, tap } = self;
+        let Self { interface, group, port, ttl, unauthenticated, tuning, shared_memory, tap } = self;
         let mut options = f.debug_struct("UdpOptions");
         options.field("interface", interface).field("group", group).field("port", port).field("ttl", ttl);
-        options.field("unauthenticated", unauthenticated).field("tuning", tuning).field("tap", &tap.is_some()).finish()
+        options.field("unauthenticated", unauthenticated).field("tuning", tuning).field("shared_memory", shared_memory);
+        options.field("tap", &tap.is_some()).finish()
     }
 }
 
 impl UdpOptions {
     /// The defaults, changed by the variables `FLEXCAST_INTERFACE`, `FLEXCAST_GROUP`, `FLEXCAST_PORT`, `FLEXCAST_TTL`,
-    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0) and `FLEXCAST_TUNING` (a file, as [`Tuning::read`] takes it).
+    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0), `FLEXCAST_SHM` (1 or 0) and `FLEXCAST_TUNING` (a file, as [`Tuning::read`] takes it).
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have. [`Error::Argument`]: the file is no tuning.
@@ -75,6 +78,7 @@ impl UdpOptions {
             tuning: variable::<PathBuf>("FLEXCAST_TUNING", "the name of a file")?
                 .map(|path| Tuning::read(&path))
                 .transpose()?,
+            shared_memory: switch("FLEXCAST_SHM")?,
             tap: None,
         })
     }
@@ -121,6 +125,13 @@ impl UdpOptions {
         self
     }
 
+    /// The same with or without shared memory.
+    #[must_use]
+    pub fn shared_memory(mut self, shared_memory: bool) -> Self {
+        self.shared_memory = Some(shared_memory);
+        self
+    }
+
     #[doc(hidden)]
     #[must_use]
     pub fn tap(mut self, tap: MakeTap) -> Self {
@@ -161,6 +172,15 @@ pub struct ReceiveBuffer {
     pub wanted_bytes: u64,
     /// What the system gives.
     pub got_bytes: u64,
+}
+
+/// The value of a variable that is 0 or 1, if it is set and not empty.
+fn switch(name: &'static str) -> Result<Option<bool>> {
+    match variable::<u8>(name, "0 or 1")? {
+        None => Ok(None),
+        Some(value @ (0 | 1)) => Ok(Some(value == 1)),
+        Some(value) => Err(Error::Variable { name, value: value.to_string(), limit: "0 or 1" }),
+    }
 }
 
 /// A network interface that carries collectives. A clone is the same interface.

@@ -1,6 +1,7 @@
 //! Creation of a communicator over an Ethernet interface.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 
 use flexcast_proto::{Algorithm, Kind, RankInfo};
 use socket2::Socket;
@@ -10,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::datagram::Secret;
 use super::engine::{Engine, Links};
 use super::interface::Interface;
-use super::mesh::{self, Connect, Mesh};
+use super::mesh::{self, Connect, Doors, Mesh};
 use super::sockets::{self, Sockets, at};
 use super::waiter::SocketWaiter;
 use crate::api::config::{Config, Control, ETHERNET_GBIT_PER_S};
@@ -21,7 +22,7 @@ use crate::tuner::{Choice, Tuning};
 
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// Most chunks of an operation: what their numbers reach.
 const MOST_CHUNKS: u64 = 1 << 31;
@@ -53,6 +54,8 @@ struct Endpoint {
     chains: U32,
     zero: U32,
     chain_mapping: U64,
+    /// Number of the socket on which ranks of its computer connect to share memory; 0: it shares none.
+    door: U64,
     /// Of rank 0, it is the communicator's.
     secret: [U64; 4],
 }
@@ -118,6 +121,7 @@ pub(crate) struct Part {
     config: Config,
     socket: Socket,
     listener: TcpListener,
+    door: Option<UnixListener>,
     own: Endpoint,
 }
 
@@ -153,11 +157,18 @@ impl Part {
         };
         let udp = socket.local_addr().map(|address| address.as_socket());
         let udp = udp.and_then(|address| address.ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into()));
-        let mut random = [0; 40];
+        let mut random = [0; 48];
         getrandom::fill(&mut random)
             .map_err(|error| socket_failed("random numbers", std::io::Error::other(error.to_string())))?;
         let mut words = random.chunks_exact(8).map(|word| U64::from_bytes(word.try_into().unwrap_or_default()));
         let mut word = || words.next().unwrap_or_default();
+        let number = word().get() | 1;
+        let door = interface.options().shared_memory.unwrap_or(true).then(|| mesh::listen_shared(number));
+        let door = door.and_then(|listener| {
+            let warn =
+                |error: &std::io::Error| tracing::warn!(%error, "no memory is shared with ranks of this computer");
+            listener.inspect_err(warn).ok()
+        });
         let own = Endpoint {
             magic: MAGIC,
             version: VERSION.into(),
@@ -177,9 +188,10 @@ impl Part {
             chains: config.chains.into(),
             zero: U32::ZERO,
             chain_mapping: config.chain_mapping.digest().into(),
+            door: door.as_ref().map_or(0, |_| number).into(),
             secret: std::array::from_fn(|_| word()),
         };
-        Ok(Self { interface: interface.clone(), place, config, socket, listener, own })
+        Ok(Self { interface: interface.clone(), place, config, socket, listener, door, own })
     }
 
     /// What the other ranks must know of this one.
@@ -277,7 +289,7 @@ impl Part {
             let reason = "told a tuning that cannot be: run one build on all ranks".to_owned();
             return Err(Error::Peer { rank: 0, reason });
         };
-        let Self { interface, place, mut config, socket, listener, own } = self;
+        let Self { interface, place, mut config, socket, listener, door, own } = self;
         let id = all[0].communicator.get();
         let secret = Secret(all[0].secret.map(U64::get));
         config.chunk_bytes = all.iter().map(|endpoint| endpoint.chunk_bytes.get()).min().unwrap_or(config.chunk_bytes);
@@ -290,6 +302,9 @@ impl Part {
         ranks.extend(config.chain_mapping.neighbours(place.rank()));
         ranks.sort_unstable();
         ranks.dedup();
+        let is_near = |endpoint: &&Endpoint| endpoint.host == own.host;
+        let numbers =
+            all.iter().map(|endpoint| Some(endpoint).filter(is_near).map_or(0, |near| near.door.get())).collect();
         let connect = Connect {
             own: place.rank(),
             communicator: id,
@@ -297,6 +312,7 @@ impl Part {
             listener,
             addresses: addresses(|endpoint| endpoint.tcp_port),
             timeout: config.barrier_timeout,
+            doors: Doors { listener: door, numbers },
         };
         let mesh = Mesh::connect(connect, &ranks)?;
         let links = Links {

@@ -1,14 +1,14 @@
 //! Waits for sockets.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use super::mesh::{Interest, Watch};
+use super::mesh::{Interest, Rings, Watch};
 use crate::datapath::Waiter;
 use crate::error::{Error, Result};
 
@@ -27,9 +27,33 @@ struct Shared {
     bell: EventFd,
     /// What whoever waited has seen, and nobody has looked at.
     seen: Mutex<Vec<EpollEvent>>,
+    memory: Mutex<Memory>,
+}
+
+/// Shared memory in which something may come: nothing of it is seen by the system.
+#[derive(Default)]
+struct Memory {
+    rings: Vec<Arc<Rings>>,
+    /// Threads that sleep, or are about to: peers have to wake them.
+    sleepers: u32,
+}
+
+impl Memory {
+    fn is_ready(&self) -> bool {
+        self.rings.iter().any(|rings| rings.is_ready())
+    }
+
+    /// Asks the peers to wake this side. Returns whether there is something already.
+    fn arm(&self) -> bool {
+        self.rings.iter().fold(false, |ready, rings| ready | rings.arm())
+    }
 }
 
 impl Shared {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes what is ready, after at most so long. Returns whether there was anything.
     fn look(&self, timeout: EpollTimeout) -> std::result::Result<bool, Errno> {
         let mut events = [EpollEvent::empty(); EVENTS];
@@ -55,12 +79,26 @@ impl SocketWaiter {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)?;
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(failed)?;
         epoll.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL)).map_err(failed)?;
-        Ok(Self(Arc::new(Shared { epoll, bell, seen: Mutex::default() })))
+        Ok(Self(Arc::new(Shared { epoll, bell, seen: Mutex::default(), memory: Mutex::default() })))
     }
 
     /// Waits for a descriptor to become readable.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, token: u64) -> Result<()> {
         self.0.epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(failed)
+    }
+
+    /// Waits for what comes in shared memory, too.
+    pub(super) fn add_rings(&self, rings: Arc<Rings>) {
+        self.0.memory().rings.push(rings);
+    }
+
+    /// What is waited for in shared memory may be something else now, and a peer's call to wake may have been taken by a thread that does not
+    /// sleep: those that do are woken for what there is, and by the peers for what comes.
+    pub(super) fn rearm(&self) {
+        let memory = self.0.memory();
+        if memory.sleepers > 0 && memory.arm() {
+            self.wake();
+        }
     }
 
     /// Waits for a connection to become readable and writable, as far as that is of interest.
@@ -149,12 +187,24 @@ impl Waiter for SocketWaiter {
         }
         // To sleep and be woken takes longer than most answers do; meanwhile others may have the processor.
         for _ in 0..YIELDS {
-            if self.0.look(EpollTimeout::ZERO) != Ok(false) {
+            if self.0.memory().is_ready() || self.0.look(EpollTimeout::ZERO) != Ok(false) {
                 return;
             }
             std::thread::yield_now();
         }
-        let _ = self.0.look(timeout);
+        let is_ready = {
+            let mut memory = self.0.memory();
+            memory.sleepers += 1;
+            memory.arm()
+        };
+        if !is_ready {
+            let _ = self.0.look(timeout);
+        }
+        let mut memory = self.0.memory();
+        memory.sleepers -= 1;
+        if memory.sleepers == 0 {
+            memory.rings.iter().for_each(|rings| rings.disarm());
+        }
     }
 
     fn wake(&self) {

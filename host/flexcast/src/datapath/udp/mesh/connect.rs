@@ -1,14 +1,17 @@
-//! Connecting of ranks over TCP, each with its peers.
+//! Connecting of ranks, each with its peers: over TCP, or through shared memory where both are processes of one computer.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::shared::{SharedStream, check_user, receive_with};
+use super::stream::Stream;
 use crate::datapath::udp::datagram::Secret;
 use crate::datapath::udp::interface::Interface;
 use crate::datapath::udp::sockets::at;
@@ -17,8 +20,6 @@ use crate::error::{Error, Result};
 const MAGIC: [u8; 4] = *b"FXTC";
 const VERSION: u32 = 2;
 
-/// Connections that a listener takes and that are not of this communicator, before it gives up.
-const MOST_STRANGERS: u32 = 1000;
 /// Longest that one who connects may take to say who it is.
 const GREETING: Duration = Duration::from_secs(2);
 
@@ -71,52 +72,86 @@ pub(crate) struct Connect {
     /// Where each rank listens.
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) timeout: Duration,
+    pub(crate) doors: Doors,
+}
+
+/// Where processes of this computer connect to share memory.
+#[derive(Debug, Default)]
+pub(crate) struct Doors {
+    /// The own socket; none: this rank shares no memory.
+    pub(crate) listener: Option<UnixListener>,
+    /// The number of each rank's socket; 0 or missing: it is not of this computer, or shares no memory.
+    pub(crate) numbers: Vec<u64>,
+}
+
+/// Connections that are made when a communicator is.
+#[derive(Debug)]
+pub(super) struct Met {
+    /// To ranks below.
+    pub(super) dialled: Vec<(u32, Stream)>,
+    /// From ranks that have connected; some may be others than those waited for.
+    pub(super) come: Vec<(u32, Stream)>,
+    /// Those who have not said who they are yet.
+    pub(super) arriving: Arriving,
+}
+
+/// Looks again and again instead of waiting.
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn watch(&mut self, _: BorrowedFd<'_>) {}
+
+    fn forget(&mut self, _: BorrowedFd<'_>) {}
 }
 
 impl Connect {
     /// Connects to `ranks` (ascending): a rank to those below it. Blocks, at most for the timeout.
-    pub(super) fn all(&self, ranks: &[u32]) -> Result<Vec<(u32, TcpStream)>> {
+    pub(super) fn all(&self, ranks: &[u32]) -> Result<Met> {
         let deadline = Instant::now() + self.timeout;
-        let mut peers = Vec::with_capacity(ranks.len());
+        let mut met = Met { dialled: Vec::new(), come: Vec::new(), arriving: Arriving::default() };
         for rank in ranks.iter().copied().filter(|rank| *rank < self.own) {
-            peers.push((rank, self.dial(rank, deadline)?));
+            let stream = match self.share(rank) {
+                Some(stream) => stream,
+                None => self.dial(rank, deadline)?.into(),
+            };
+            met.dialled.push((rank, stream));
         }
-        let mut above: Vec<u32> = ranks.iter().copied().filter(|rank| *rank > self.own).collect();
-        let mut strangers = 0;
         self.listener.set_nonblocking(true).map_err(failed("TCP socket".to_owned()))?;
-        while let Some(missing) = above.first().copied() {
-            match self.admit(&above) {
-                Ok(Some((rank, stream))) => {
-                    above.retain(|other| *other != rank);
-                    peers.push((rank, stream));
+        loop {
+            let Met { come, arriving, .. } = &mut met;
+            arriving.poll(self, &mut Unwatched, |rank, stream| {
+                if come.iter().any(|(other, _)| *other == rank) {
+                    tracing::warn!(rank, "somebody connects as a rank that is connected");
+                } else {
+                    come.push((rank, stream));
                 }
-                Ok(None) => {
-                    if Instant::now() >= deadline {
-                        let reason = format!(
-                            "has not connected to rank {} within {:?}: see whether it runs, and whether a firewall closes TCP ports between them",
-                            self.own, self.timeout
-                        );
-                        return Err(Error::Peer { rank: missing, reason });
-                    }
-                    std::thread::sleep(Duration::from_micros(200));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "somebody else connected");
-                    strangers += 1;
-                    if strangers > MOST_STRANGERS {
-                        let reason =
-                            format!("is not among {MOST_STRANGERS} that have connected: close the port to others");
-                        return Err(Error::Peer { rank: missing, reason });
-                    }
-                }
+            });
+            let has_come = |rank: u32| come.iter().any(|(other, _)| *other == rank);
+            let Some(missing) = ranks.iter().copied().find(|rank| *rank > self.own && !has_come(*rank)) else { break };
+            if Instant::now() >= deadline {
+                let reason = format!(
+                    "has not connected to rank {} within {:?}: see whether it runs, and whether a firewall closes TCP ports between them",
+                    self.own, self.timeout
+                );
+                return Err(Error::Peer { rank: missing, reason });
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        met.come.sort_unstable_by_key(|(rank, _)| *rank);
+        Ok(met)
+    }
+
+    /// A stream through shared memory to a rank of this computer; none where that is not possible.
+    fn share(&self, rank: u32) -> Option<Stream> {
+        self.doors.listener.as_ref()?;
+        let door = self.doors.numbers.get(rank as usize).copied().filter(|door| *door != 0)?;
+        match SharedStream::connect(door, self.greeting(rank).as_bytes()) {
+            Ok(stream) => Some(stream.into()),
+            Err(error) => {
+                tracing::debug!(rank, %error, "no memory is shared: TCP instead");
+                None
             }
         }
-        peers.sort_unstable_by_key(|(rank, _)| *rank);
-        for (rank, stream) in &peers {
-            let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-            ready.map_err(failed(format!("connection to rank {rank}")))?;
-        }
-        Ok(peers)
     }
 
     fn dial(&self, rank: u32, deadline: Instant) -> Result<TcpStream> {
@@ -126,6 +161,8 @@ impl Connect {
             stream.set_write_timeout(Some(left))?;
             stream.write_all(self.greeting(rank).as_bytes())?;
             stream.set_write_timeout(None)?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
             Ok(stream)
         });
         connected.map_err(|error| Error::Peer {
@@ -134,24 +171,6 @@ impl Connect {
                 "is not reached at {address} ({error}): see whether it runs, and whether a firewall closes TCP ports between the ranks"
             ),
         })
-    }
-
-    /// Admits the next of those who have connected, if there is one: it must be one of `ranks`.
-    fn admit(&self, ranks: &[u32]) -> io::Result<Option<(u32, TcpStream)>> {
-        let mut stream = match self.listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(GREETING))?;
-        let mut bytes = [0; GREETING_BYTES];
-        stream.read_exact(&mut bytes)?;
-        stream.set_read_timeout(None)?;
-        match self.greeted(&bytes).filter(|rank| ranks.contains(rank)) {
-            Some(rank) => Ok(Some((rank, stream))),
-            None => Err(io::Error::new(ErrorKind::PermissionDenied, "not a rank of this communicator")),
-        }
     }
 
     /// What this rank says first to another.
@@ -167,7 +186,15 @@ impl Connect {
     }
 
     /// Begins to connect to a rank, without waiting for it: the connection, and what is to be said on it first.
-    pub(super) fn begin(&self, rank: u32) -> io::Result<(TcpStream, Vec<u8>)> {
+    pub(super) fn begin(&self, rank: u32) -> io::Result<(Stream, Vec<u8>)> {
+        match self.share(rank) {
+            Some(stream) => Ok((stream, Vec::new())),
+            None => self.begin_tcp(rank).map(|(stream, greeting)| (stream.into(), greeting)),
+        }
+    }
+
+    /// The same over TCP.
+    pub(super) fn begin_tcp(&self, rank: u32) -> io::Result<(TcpStream, Vec<u8>)> {
         let address = *self.addresses.get(rank as usize).ok_or(ErrorKind::AddrNotAvailable)?;
         let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
@@ -184,9 +211,48 @@ impl Connect {
 #[derive(Debug, Default)]
 pub(super) struct Arriving(Vec<Guest>);
 
+/// A connection on which a greeting comes.
+#[derive(Debug)]
+enum Caller {
+    Tcp(TcpStream),
+    /// With the memory that is handed over, once that has come.
+    Shared(UnixStream, Option<OwnedFd>),
+}
+
+impl Caller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Shared(socket, _) => socket.as_fd(),
+        }
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(bytes),
+            Self::Shared(socket, memory) => {
+                let (len, files) = receive_with(socket, bytes)?;
+                files.into_iter().for_each(|file| *memory = Some(file));
+                Ok(len)
+            }
+        }
+    }
+
+    /// The stream, when the greeting is there.
+    fn into_stream(self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(stream) => Ok(stream.into()),
+            Self::Shared(socket, memory) => {
+                let memory = memory.ok_or(ErrorKind::InvalidData)?;
+                SharedStream::accept(socket, &memory).map(Stream::from)
+            }
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Guest {
-    stream: TcpStream,
+    caller: Caller,
     bytes: [u8; GREETING_BYTES],
     come: usize,
     until: Instant,
@@ -206,43 +272,52 @@ const MOST_GUESTS: usize = 64;
 
 impl Arriving {
     /// Accepts who has connected since, and tells which ranks have said who they are, each with its connection.
-    pub(super) fn poll(&mut self, connect: &Connect, watch: &mut dyn Watch, mut tell: impl FnMut(u32, TcpStream)) {
-        while let Ok((stream, address)) = connect.listener.accept() {
+    pub(super) fn poll(&mut self, connect: &Connect, watch: &mut dyn Watch, mut tell: impl FnMut(u32, Stream)) {
+        while let Ok((stream, _)) = connect.listener.accept() {
             let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-            if ready.is_err() || self.0.len() == MOST_GUESTS {
-                tracing::warn!(%address, "a connection is refused: {MOST_GUESTS} others have not said who they are");
-                continue;
-            }
-            self.0.push(Guest {
-                stream,
-                bytes: [0; GREETING_BYTES],
-                come: 0,
-                until: Instant::now() + GREETING,
-                watched: false,
-            });
+            self.admit(ready.map(|()| Caller::Tcp(stream)));
+        }
+        while let Some(Ok((socket, _))) = connect.doors.listener.as_ref().map(UnixListener::accept) {
+            let ready = socket.set_nonblocking(true).and_then(|()| check_user(&socket));
+            self.admit(ready.map(|()| Caller::Shared(socket, None)));
         }
         let mut at = 0;
         while at < self.0.len() {
             match self.0[at].listen() {
                 Ok(true) => {
-                    let Guest { stream, bytes, watched, .. } = self.0.swap_remove(at);
+                    let Guest { caller, bytes, watched, .. } = self.0.swap_remove(at);
                     if watched {
-                        watch.forget(stream.as_fd());
+                        watch.forget(caller.as_fd());
                     }
-                    match connect.greeted(&bytes) {
-                        Some(rank) => tell(rank, stream),
+                    match connect.greeted(&bytes).map(|rank| (rank, caller.into_stream())) {
+                        Some((rank, Ok(stream))) => tell(rank, stream),
+                        Some((rank, Err(error))) => tracing::error!(rank, %error, "its memory cannot be shared"),
                         None => tracing::warn!("somebody else connected"),
                     }
                 }
                 Ok(false) if Instant::now() < self.0[at].until => {
                     let guest = &mut self.0[at];
                     if !std::mem::replace(&mut guest.watched, true) {
-                        watch.watch(guest.stream.as_fd());
+                        watch.watch(guest.caller.as_fd());
                     }
                     at += 1;
                 }
                 Ok(false) | Err(_) => drop(self.0.swap_remove(at)),
             }
+        }
+    }
+
+    fn admit(&mut self, caller: io::Result<Caller>) {
+        match caller {
+            Ok(caller) if self.0.len() < MOST_GUESTS => self.0.push(Guest {
+                caller,
+                bytes: [0; GREETING_BYTES],
+                come: 0,
+                until: Instant::now() + GREETING,
+                watched: false,
+            }),
+            Ok(_) => tracing::warn!("a connection is refused: {MOST_GUESTS} others have not said who they are"),
+            Err(error) => tracing::warn!(%error, "a connection is refused"),
         }
     }
 }
@@ -251,7 +326,7 @@ impl Guest {
     /// Takes what has come of the greeting, and nothing behind it; whether all of it is there.
     fn listen(&mut self) -> io::Result<bool> {
         while self.come < GREETING_BYTES {
-            match self.stream.read(&mut self.bytes[self.come..]) {
+            match self.caller.read(&mut self.bytes[self.come..]) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(bytes) => self.come += bytes,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
@@ -275,6 +350,7 @@ mod tests {
             listener: listener.try_clone().unwrap(),
             addresses: vec![listener.local_addr().unwrap(); 3],
             timeout: Duration::from_millis(timeout),
+            doors: Doors::default(),
         }
     }
 
@@ -311,7 +387,7 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         let (right, other) = (Secret([1, 2, 3, 4]), Secret([1, 2, 3, 5]));
         let here = connect(0, right, &listener, 500);
-        let begin = |own, secret| connect(own, secret, &listener, 500).begin(0).unwrap();
+        let begin = |own, secret| connect(own, secret, &listener, 500).begin_tcp(0).unwrap();
         let (mut late, greeting) = begin(2, right);
         let (mut wrong, of_other) = begin(1, other);
         // One that takes the name of the rank itself.
@@ -332,7 +408,8 @@ mod tests {
         for part in parts {
             late.write_all(part).unwrap();
         }
-        let (rank, mut stream) = came.pop().unwrap();
+        let (rank, stream) = came.pop().unwrap();
+        let Stream::Tcp(mut stream) = stream else { panic!("a stream of another kind") };
         assert_eq!((rank, came.len()), (2, 0));
         stream.set_nonblocking(false).unwrap();
         let mut more = [0; 4];

@@ -1,4 +1,4 @@
-//! Connections of a rank to its peers, over TCP: control messages, reads of what multicast has lost, and the messages of point-to-point
+//! Connections of a rank to its peers, over TCP or through shared memory: control messages, reads of what multicast has lost, and the messages of point-to-point
 //! collectives.
 //!
 //! Frames ([`frame`]) of one connection come in the order in which they were sent. One of an operation that has not begun here waits in the
@@ -7,21 +7,25 @@
 mod connect;
 mod frame;
 mod peer;
+mod shared;
+mod stream;
 
-use std::net::TcpStream;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flexcast_proto::p2p::Part;
 use zerocopy::IntoBytes as _;
 
-use connect::Arriving;
-pub(super) use connect::{Connect, Watch, listen};
+use connect::{Arriving, Met};
+pub(super) use connect::{Connect, Doors, Watch, listen};
 pub(super) use frame::Head;
+pub(super) use shared::{Rings, listen as listen_shared};
 
 use crate::error::Result;
 use frame::{END, MESSAGE, MOST_FRAME_BYTES, REQUEST, RequestBody};
 use peer::Peer;
+use stream::Stream;
 
 /// Longest that what was said last waits for the peer's system to take it, when a communicator ends.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -98,18 +102,26 @@ pub(super) struct Mesh {
     /// Whether a rank has connected to this one. It does so once at most: a greeting that comes again is not its own.
     has_come: Vec<bool>,
     arriving: Arriving,
+    /// The memory of new connections, until somebody waits for it.
+    rings: Vec<Arc<Rings>>,
     room: Vec<u8>,
 }
 
 impl Mesh {
     /// Connects to `ranks` (ascending): a rank to those below it. Blocks, at most for the timeout.
     pub(super) fn connect(connect: Connect, ranks: &[u32]) -> Result<Self> {
-        let streams = connect.all(ranks)?;
-        Ok(Self::of(connect, streams))
+        let Met { dialled, come, arriving } = connect.all(ranks)?;
+        let mut mesh = Self::of(connect, dialled);
+        mesh.arriving = arriving;
+        for (rank, stream) in come {
+            mesh.has_come[rank as usize] = true;
+            mesh.add(Peer::new(rank, stream, Vec::new()));
+        }
+        Ok(mesh)
     }
 
     /// Of connections that are ready.
-    fn of(connect: Connect, streams: Vec<(u32, TcpStream)>) -> Self {
+    fn of(connect: Connect, streams: Vec<(u32, Stream)>) -> Self {
         let count = connect.addresses.len();
         let mut mesh = Self {
             has_come: vec![false; count],
@@ -117,16 +129,17 @@ impl Mesh {
             connect,
             peers: Vec::new(),
             arriving: Arriving::default(),
+            rings: Vec::new(),
             room: vec![0; MOST_FRAME_BYTES],
         };
         for (rank, stream) in streams {
-            mesh.has_come[rank as usize] |= rank > mesh.connect.own;
             mesh.add(Peer::new(rank, stream, Vec::new()));
         }
         mesh
     }
 
     fn add(&mut self, peer: Peer) {
+        self.rings.extend(peer.stream.shared().map(|stream| Arc::clone(stream.rings())));
         self.routes[peer.rank as usize].get_or_insert(self.peers.len());
         self.peers.push(peer);
     }
@@ -153,16 +166,47 @@ impl Mesh {
     }
 
     /// Where ranks connect.
-    pub(super) fn door(&self) -> BorrowedFd<'_> {
-        self.connect.listener.as_fd()
+    pub(super) fn doors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let shared = self.connect.doors.listener.as_ref().map(|listener| listener.as_fd());
+        std::iter::once(self.connect.listener.as_fd()).chain(shared)
+    }
+
+    /// The shared memory of connections that are new since this was last asked.
+    pub(super) fn take_rings(&mut self) -> impl Iterator<Item = Arc<Rings>> {
+        self.rings.drain(..)
     }
 
     /// What is to be waited for: each connection that is open, with its number.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>, Interest)> {
         let open = self.peers.iter().enumerate().filter(|(_, peer)| !peer.closed);
         open.map(|(number, peer)| {
-            (number, peer.stream.as_fd(), Interest { read: peer.is_heard(), write: peer.is_waiting() })
+            let (read, write) = (peer.is_heard(), peer.is_waiting());
+            let interest = match peer.stream.shared() {
+                None => Interest { read, write },
+                // By its socket the other side tells of bytes and of room.
+                Some(_) => Interest { read: read || write, write: false },
+            };
+            (number, peer.stream.as_fd(), interest)
         })
+    }
+
+    /// Notes what is waited for in shared memory.
+    pub(super) fn want(&self) {
+        for peer in &self.peers {
+            if let Some(stream) = peer.stream.shared() {
+                stream.rings().want(peer.is_heard(), peer.is_waiting());
+            }
+        }
+    }
+
+    /// Takes what peers have sent through shared memory. Returns whether there was anything.
+    pub(super) fn look(&mut self, listener: &mut dyn Listener) -> bool {
+        let Self { peers, room, .. } = self;
+        let ready = peers.iter_mut().filter(|peer| {
+            peer.is_heard()
+                && peer.stream.shared().is_some_and(|stream| stream.rings().bytes().map_or(true, |bytes| bytes > 0))
+        });
+        ready.fold(false, |any, peer| any | peer.receive(room, listener))
     }
 
     /// The connection to a rank, which is made if there is none.
@@ -239,7 +283,9 @@ impl Mesh {
     /// Takes what peer number `number` has sent. Returns whether there was anything.
     pub(super) fn receive(&mut self, number: usize, listener: &mut dyn Listener) -> bool {
         let Self { peers, room, .. } = self;
-        peers.get_mut(number).filter(|peer| peer.is_heard()).is_some_and(|peer| peer.receive(room, listener))
+        let Some(peer) = peers.get_mut(number).filter(|peer| !peer.closed) else { return false };
+        peer.stream.attend();
+        peer.is_heard() && peer.receive(room, listener)
     }
 
     /// An operation has begun: takes what has waited for that. Returns whether there was anything.

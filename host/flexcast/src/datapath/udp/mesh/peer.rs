@@ -1,17 +1,16 @@
 //! A connection to a peer: what waits to be sent on it, and what has come and is not taken yet.
 
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 
 use flexcast_proto::p2p::Part;
-use socket2::SockRef;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::frame::{
     DATA, DATA_BYTES, DataBody, END, FRAGMENT_BYTES, FRAME_BYTES, Frame, HEAD_BYTES, Head, HeadBody, MESSAGE, REQUEST,
     RequestBody, TRANSFER,
 };
+use super::stream::Stream;
 use super::{Event, Listener, Read, Source};
 
 /// Bytes that wait for a peer before no more data is added for it.
@@ -65,7 +64,7 @@ impl Fragment {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) rank: u32,
-    pub(super) stream: TcpStream,
+    pub(super) stream: Stream,
     /// What has come and is not a whole frame yet, or not yet to be taken.
     inbox: Vec<u8>,
     /// The fragment whose bytes come, and how many of them have.
@@ -95,10 +94,10 @@ pub(super) struct Peer {
 
 impl Peer {
     /// On a connection, which may still be on its way to be made. `greeting`: what is said on it first.
-    pub(super) fn new(rank: u32, stream: TcpStream, greeting: Vec<u8>) -> Self {
+    pub(super) fn new(rank: u32, stream: impl Into<Stream>, greeting: Vec<u8>) -> Self {
         Self {
             rank,
-            stream,
+            stream: stream.into(),
             inbox: Vec::new(),
             incoming: None,
             held: false,
@@ -139,9 +138,17 @@ impl Peer {
 
     /// A peer has said what cannot be: nothing more is heard from it.
     pub(super) fn distrust(&mut self) {
-        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        self.stream.shutdown();
         self.left = false;
         self.close(NONSENSE);
+    }
+
+    /// The stream has failed. With data that cannot be the peer has broken the protocol.
+    fn fail(&mut self, error: &io::Error) {
+        match error.kind() {
+            ErrorKind::InvalidData => self.distrust(),
+            _ => self.close(code(error)),
+        }
     }
 
     pub(super) fn add(&mut self, kind: u8, operation: u32, parts: [&[u8]; 2]) {
@@ -214,13 +221,9 @@ impl Peer {
                     self.distrust();
                     return true;
                 }
-                {
-                    let parts = [IoSlice::new(header), IoSlice::new(bytes)];
-                    // Not `write_vectored`, which raises SIGPIPE in programs that are not Rust's.
-                    SockRef::from(&self.stream).send_vectored_with_flags(&parts, nix::libc::MSG_NOSIGNAL)
-                }
+                self.stream.write_vectored(&[IoSlice::new(header), IoSlice::new(bytes)])
             } else if self.sent < self.outbox.len() {
-                self.stream.write(&self.outbox[self.sent..])
+                self.stream.write_vectored(&[IoSlice::new(&self.outbox[self.sent..])])
             } else if self.add_data(source) {
                 continue;
             } else if let Some(next) = self.transfers.pop_front() {
@@ -238,7 +241,7 @@ impl Peer {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => self.close(code(&error)),
+                Err(error) => self.fail(&error),
             }
         }
         moved
@@ -303,7 +306,7 @@ impl Peer {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => self.close(code(&error)),
+                Err(error) => self.fail(&error),
             }
         }
         any | self.closed
@@ -312,7 +315,7 @@ impl Peer {
     /// Reads once: the bytes of a fragment to their places, and what is behind them, or all, to `room`. How many bytes have come, and how many might.
     fn read(&mut self, room: &mut [u8], listener: &mut dyn Listener) -> (io::Result<usize>, usize) {
         let Some((head, done)) = self.incoming else {
-            let came = self.stream.read(room);
+            let came = self.stream.read_vectored(&mut [IoSliceMut::new(room)]);
             if let Ok(bytes) = came {
                 self.take(&room[..bytes], listener);
             }
@@ -324,7 +327,7 @@ impl Peer {
         if len == 0 {
             // Nobody wants it any more.
             let most = room.len().min(left as usize);
-            let came = self.stream.read(&mut room[..most]);
+            let came = self.stream.read_vectored(&mut [IoSliceMut::new(&mut room[..most])]);
             if let Ok(bytes) = came {
                 self.came(head, done + bytes as u64, listener);
             }
@@ -332,7 +335,7 @@ impl Peer {
         }
         let behind = if len as u64 == left { room.len() } else { 0 };
         let mut parts = [IoSliceMut::new(&mut place[..len]), IoSliceMut::new(&mut room[..behind])];
-        let came = (&self.stream).read_vectored(&mut parts);
+        let came = self.stream.read_vectored(&mut parts);
         if let Ok(bytes) = came {
             self.came(head, done + bytes.min(len) as u64, listener);
             if bytes > len {

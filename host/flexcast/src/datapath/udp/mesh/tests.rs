@@ -1,5 +1,5 @@
 use std::io::Write as _;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 
 use flexcast_proto::Summary;
 use flexcast_proto::p2p::Span;
@@ -96,6 +96,7 @@ fn connect(own: u32, listeners: &[TcpListener]) -> Connect {
         listener: listeners[own as usize].try_clone().unwrap(),
         addresses: listeners.iter().map(|listener| listener.local_addr().unwrap()).collect(),
         timeout: Duration::from_secs(1),
+        doors: Doors::default(),
     }
 }
 
@@ -108,8 +109,16 @@ fn listeners() -> Vec<TcpListener> {
     (0..4).map(listen).collect()
 }
 
-fn mesh(own: u32, streams: Vec<(u32, TcpStream)>) -> Mesh {
+fn mesh(own: u32, streams: Vec<(u32, Stream)>) -> Mesh {
     Mesh::of(connect(own, &listeners()), streams)
+}
+
+/// The ends of a stream of each kind.
+fn pairs() -> [(Stream, Stream); 2] {
+    let (one, other) = pair();
+    one.set_nonblocking(true).unwrap();
+    let (first, second) = shared::pair();
+    [(one.into(), other.into()), (first.into(), second.into())]
 }
 
 /// What is heard of `parts`, each taken by itself; and whether the peer is still trusted.
@@ -163,7 +172,7 @@ fn what_is_no_frame_is_refused() {
 #[test]
 fn frames_of_later_operations_wait_with_all_behind_them() {
     let (mut far, near) = pair();
-    let mut mesh = mesh(0, vec![(3, near)]);
+    let mut mesh = mesh(0, vec![(3, near.into())]);
     let mut ear = Ear::new(1, 4);
     let bytes = [
         frame(MESSAGE, 2, b"early"),
@@ -190,9 +199,9 @@ fn frames_of_later_operations_wait_with_all_behind_them() {
 
 #[test]
 fn messages_of_all_lengths_go_in_fragments_and_messages_keep_their_order() {
-    for len in [0, 1, 8 << 10, (8 << 10) + 1, 3 << 20] {
-        let (one, other) = pair();
-        one.set_nonblocking(true).unwrap();
+    for (len, (one, other)) in
+        [0, 1, 8 << 10, (8 << 10) + 1, 3 << 20].into_iter().flat_map(|len| pairs().map(|pair| (len, pair)))
+    {
         let (mut from, mut to) = (mesh(0, vec![(1, one)]), mesh(1, vec![(0, other)]));
         let source = Mouth((0..len).map(content).collect());
         from.say(1, 1, b"before", &[]);
@@ -212,8 +221,10 @@ fn messages_of_all_lengths_go_in_fragments_and_messages_keep_their_order() {
 
 #[test]
 fn an_abandoned_message_ends_with_its_fragment() {
-    let (one, other) = pair();
-    one.set_nonblocking(true).unwrap();
+    pairs().into_iter().for_each(|(one, other)| an_abandoned_message_ends(one, other));
+}
+
+fn an_abandoned_message_ends(one: Stream, other: Stream) {
     let len = 64 << 20;
     let (mut from, mut to) = (mesh(0, vec![(1, one)]), mesh(1, vec![(0, other)]));
     let source = Mouth((0..len).map(content).collect());
@@ -291,8 +302,8 @@ fn ranks_connect_when_one_has_something_to_say_and_when_both_have_at_once() {
 fn a_greeting_that_comes_again_is_refused_and_a_rank_that_is_gone_breaks() {
     let mut all = listeners();
     let mut here = Mesh::of(connect(0, &all), Vec::new());
-    let (mut once, greeting) = connect(1, &all).begin(0).unwrap();
-    let (mut again, _) = connect(1, &all).begin(0).unwrap();
+    let (mut once, greeting) = connect(1, &all).begin_tcp(0).unwrap();
+    let (mut again, _) = connect(1, &all).begin_tcp(0).unwrap();
     once.write_all(&greeting).unwrap();
     again.write_all(&greeting).unwrap();
     let until = Instant::now() + Duration::from_secs(5);
@@ -313,4 +324,80 @@ fn a_greeting_that_comes_again_is_refused_and_a_rank_that_is_gone_breaks() {
         here.take_broken(|rank, code| broken.push((rank, i32::from(code))));
     }
     assert_eq!(broken, [(3, nix::libc::ECONNREFUSED)]);
+}
+
+/// Ranks of one computer: where each listens, with the numbers of all.
+fn near(own: u32, all: &[TcpListener], numbers: &[u64]) -> Connect {
+    let listener = Some(numbers[own as usize]).filter(|door| *door != 0).map(|door| listen_shared(door).unwrap());
+    Connect { doors: Doors { listener, numbers: numbers.to_vec() }, ..connect(own, all) }
+}
+
+fn numbers() -> Vec<u64> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).unwrap();
+    bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()) | 1).collect()
+}
+
+fn are_shared(mesh: &Mesh) -> Vec<(u32, bool)> {
+    mesh.peers.iter().map(|peer| (peer.rank, peer.stream.shared().is_some())).collect()
+}
+
+#[test]
+fn ranks_of_one_computer_share_memory_and_others_do_not() {
+    let (all, mut numbers) = (listeners(), numbers());
+    // Rank 2 shares none, and rank 3 says that it does and is not there.
+    numbers[2] = 0;
+    let (far, zero) = (connect(3, &all), near(0, &all, &numbers));
+    let one = near(1, &all, &numbers);
+    let two = near(2, &all, &numbers);
+    let meshes = std::thread::scope(|scope| {
+        let of = |connect: Connect, ranks: &'static [u32]| scope.spawn(move || Mesh::connect(connect, ranks).unwrap());
+        let threads = [of(zero, &[1, 2, 3]), of(one, &[0, 2]), of(two, &[0, 1]), of(far, &[0])];
+        threads.map(|thread| thread.join().unwrap())
+    });
+    let [mut zero, mut one, _, _] = meshes;
+    assert_eq!(are_shared(&zero), [(1, true), (2, false), (3, false)]);
+    assert_eq!(are_shared(&one), [(0, true), (2, false)]);
+    // One that is connected to later, and is not there: over TCP.
+    zero.say(1, 1, b"through memory", &[]);
+    zero.flush(&());
+    assert_eq!(hear(&mut one, 1).len(), 1);
+    one.say(3, 1, b"by TCP", &[]);
+    assert_eq!(are_shared(&one)[2], (3, false));
+}
+
+#[test]
+fn ranks_that_connect_later_share_memory_and_strangers_do_not() {
+    let (all, numbers) = (listeners(), numbers());
+    let [mut first, mut second] = [0, 1].map(|own| Mesh::of(near(own, &all, &numbers), Vec::new()));
+    let wrong = Connect { secret: Secret([6; 4]), ..near(2, &all, &numbers) };
+    let mut stranger = Mesh::of(wrong, Vec::new());
+    for from in [&mut first, &mut stranger] {
+        from.say(1, 1, b"hello", &[]);
+        from.flush(&());
+    }
+    assert_eq!(hear(&mut second, 1).len(), 1);
+    assert_eq!(are_shared(&second), [(0, true)]);
+    // The end of a peer is told, once all that it has said is heard.
+    second.say(0, 1, b"last", &[]);
+    drop(second);
+    let mut ear = Ear::new(1, 0);
+    let until = Instant::now() + Duration::from_secs(5);
+    while !first.peers[0].closed && Instant::now() < until {
+        first.receive(0, &mut ear);
+    }
+    assert_eq!(ear.heard.len(), 1);
+    let mut broken = Vec::new();
+    first.take_broken(|rank, code| broken.push((rank, code)));
+    assert_eq!((first.peers[0].closed, broken), (true, vec![]), "it has said that it leaves");
+}
+
+#[test]
+fn a_peer_whose_positions_cannot_be_is_not_heard_any_more() {
+    let (_socket, stream) = shared::hostile(u64::MAX);
+    let mut mesh = mesh(0, vec![(1, stream.into())]);
+    assert!(mesh.look(&mut Ear::new(1, 0)));
+    let mut broken = Vec::new();
+    mesh.take_broken(|rank, code| broken.push((rank, code)));
+    assert_eq!(broken, [(1, peer::NONSENSE)]);
 }

@@ -1,0 +1,79 @@
+//! Streams of bytes between two ranks: TCP, or shared memory where both are processes of one computer.
+
+use std::io::{self, IoSlice, IoSliceMut, Read as _};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use socket2::SockRef;
+
+use super::shared::SharedStream;
+
+/// A stream. Nothing blocks: what cannot be done now is [`io::ErrorKind::WouldBlock`].
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Shared(SharedStream),
+}
+
+impl Stream {
+    pub(super) const fn shared(&self) -> Option<&SharedStream> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Shared(stream) => Some(stream),
+        }
+    }
+
+    /// Takes note of what has made its descriptor readable, where that is not the bytes themselves.
+    pub(super) fn attend(&mut self) {
+        if let Self::Shared(stream) = self {
+            stream.attend();
+        }
+    }
+
+    /// Reads what has come, as far as it fits; 0 at the end.
+    pub(super) fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read_vectored(parts),
+            Self::Shared(stream) => stream.read_vectored(parts),
+        }
+    }
+
+    /// Writes what has room.
+    pub(super) fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            // Not `TcpStream::write_vectored`, which raises SIGPIPE in programs that are not Rust's.
+            Self::Tcp(stream) => SockRef::from(&*stream).send_vectored_with_flags(parts, nix::libc::MSG_NOSIGNAL),
+            Self::Shared(stream) => stream.write_vectored(parts),
+        }
+    }
+
+    /// Ends both directions; the other side learns of it.
+    pub(super) fn shutdown(&self) {
+        // It fails where the stream has ended already.
+        let _ = match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Self::Shared(stream) => stream.shutdown(),
+        };
+    }
+}
+
+impl From<TcpStream> for Stream {
+    fn from(stream: TcpStream) -> Self {
+        Self::Tcp(stream)
+    }
+}
+
+impl From<SharedStream> for Stream {
+    fn from(stream: SharedStream) -> Self {
+        Self::Shared(stream)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Shared(stream) => stream.as_fd(),
+        }
+    }
+}
