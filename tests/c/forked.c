@@ -167,6 +167,17 @@ static void *refused(void *given)
     FORKED(flexcast_allgather(rank->comm, bytes, bytes, sizeof bytes, &request));
     FORKED(flexcast_allgatherv(rank->comm, bytes, bytes, &count, &request));
     FORKED(flexcast_allgatherv_displaced(rank->comm, bytes, bytes, sizeof bytes, &count, &displacement, &request));
+    FORKED(flexcast_barrier(rank->comm, &request));
+    FORKED(flexcast_allreduce(rank->comm, bytes, bytes, 1, FLEXCAST_INT32, FLEXCAST_SUM, &request));
+    FORKED(flexcast_reduce(rank->comm, bytes, bytes, 1, FLEXCAST_INT32, FLEXCAST_SUM, 0, &request));
+    FORKED(flexcast_reduce_scatter(rank->comm, bytes, bytes, &count, FLEXCAST_BYTE, FLEXCAST_BIT_OR, &request));
+    FORKED(flexcast_reduce_scatter_block(rank->comm, bytes, bytes, 1, FLEXCAST_INT32, FLEXCAST_SUM, &request));
+    FORKED(flexcast_alltoall(rank->comm, bytes, bytes, sizeof bytes, &request));
+    FORKED(flexcast_alltoallv(rank->comm, bytes, &count, &displacement, bytes, &count, &displacement, &request));
+    FORKED(flexcast_gather(rank->comm, bytes, bytes, sizeof bytes, 0, &request));
+    FORKED(flexcast_gatherv(rank->comm, bytes, sizeof bytes, bytes, &count, &displacement, 0, &request));
+    FORKED(flexcast_scatter(rank->comm, bytes, bytes, sizeof bytes, 0, &request));
+    FORKED(flexcast_scatterv(rank->comm, bytes, &count, &displacement, bytes, sizeof bytes, 0, &request));
     FORKED(flexcast_test(all->request, &number));
     FORKED(flexcast_wait(all->request));
     FORKED(flexcast_request_report(all->request, &report, sizeof report));

@@ -111,42 +111,42 @@
 #define FLEXCAST_UNDEFINED -1
 
 /**
- * Types of elements: those of C, on the computer that the library was built for.
+ * Element `int8_t`; this and the other types are those of C, on the computer that the library was built for.
  */
 #define FLEXCAST_INT8 1
 
 /**
- * See FLEXCAST_INT8.
+ * Element `uint8_t`.
  */
 #define FLEXCAST_UINT8 2
 
 /**
- * See FLEXCAST_INT8.
+ * Element `int16_t`.
  */
 #define FLEXCAST_INT16 3
 
 /**
- * See FLEXCAST_INT8.
+ * Element `uint16_t`.
  */
 #define FLEXCAST_UINT16 4
 
 /**
- * See FLEXCAST_INT8.
+ * Element `int32_t`.
  */
 #define FLEXCAST_INT32 5
 
 /**
- * See FLEXCAST_INT8.
+ * Element `uint32_t`.
  */
 #define FLEXCAST_UINT32 6
 
 /**
- * See FLEXCAST_INT8.
+ * Element `int64_t`.
  */
 #define FLEXCAST_INT64 7
 
 /**
- * See FLEXCAST_INT8.
+ * Element `uint64_t`.
  */
 #define FLEXCAST_UINT64 8
 
@@ -216,52 +216,52 @@
 #define FLEXCAST_SHORT_INT 21
 
 /**
- * Operators of reductions. For integers, floating-point and complex numbers; integers wrap.
+ * Sum, for integers, which wrap, floating-point and complex numbers.
  */
 #define FLEXCAST_SUM 1
 
 /**
- * See FLEXCAST_SUM.
+ * Product, for the same types as FLEXCAST_SUM.
  */
 #define FLEXCAST_PRODUCT 2
 
 /**
- * For integers and floating-point numbers.
+ * Least value, for integers and floating-point numbers.
  */
 #define FLEXCAST_MIN 3
 
 /**
- * See FLEXCAST_MIN.
+ * Largest value, for the same types as FLEXCAST_MIN.
  */
 #define FLEXCAST_MAX 4
 
 /**
- * For integers and truth values.
+ * Logical and, for integers and truth values.
  */
 #define FLEXCAST_LOGICAL_AND 5
 
 /**
- * See FLEXCAST_LOGICAL_AND.
+ * Logical or, for the same types.
  */
 #define FLEXCAST_LOGICAL_OR 6
 
 /**
- * See FLEXCAST_LOGICAL_AND.
+ * Logical exclusive or, for the same types.
  */
 #define FLEXCAST_LOGICAL_XOR 7
 
 /**
- * For integers and bytes.
+ * Bitwise and, for integers and bytes.
  */
 #define FLEXCAST_BIT_AND 8
 
 /**
- * See FLEXCAST_BIT_AND.
+ * Bitwise or, for integers and bytes.
  */
 #define FLEXCAST_BIT_OR 9
 
 /**
- * See FLEXCAST_BIT_AND.
+ * Bitwise exclusive or, for integers and bytes.
  */
 #define FLEXCAST_BIT_XOR 10
 
@@ -271,7 +271,7 @@
 #define FLEXCAST_MINLOC 11
 
 /**
- * The same of the largest value.
+ * The pair of the largest value, and of those the least index.
  */
 #define FLEXCAST_MAXLOC 12
 

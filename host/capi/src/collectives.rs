@@ -14,21 +14,21 @@ use crate::operation::{IN_PLACE, Memory, Posted, begin, entries};
 use crate::request::flexcast_request;
 use crate::status::flexcast_status::{self, *};
 
-/// Types of elements: those of C, on the computer that the library was built for.
+/// Element `int8_t`; this and the other types are those of C, on the computer that the library was built for.
 pub const FLEXCAST_INT8: u32 = 1;
-/// See FLEXCAST_INT8.
+/// Element `uint8_t`.
 pub const FLEXCAST_UINT8: u32 = 2;
-/// See FLEXCAST_INT8.
+/// Element `int16_t`.
 pub const FLEXCAST_INT16: u32 = 3;
-/// See FLEXCAST_INT8.
+/// Element `uint16_t`.
 pub const FLEXCAST_UINT16: u32 = 4;
-/// See FLEXCAST_INT8.
+/// Element `int32_t`.
 pub const FLEXCAST_INT32: u32 = 5;
-/// See FLEXCAST_INT8.
+/// Element `uint32_t`.
 pub const FLEXCAST_UINT32: u32 = 6;
-/// See FLEXCAST_INT8.
+/// Element `int64_t`.
 pub const FLEXCAST_INT64: u32 = 7;
-/// See FLEXCAST_INT8.
+/// Element `uint64_t`.
 pub const FLEXCAST_UINT64: u32 = 8;
 /// IEEE 754 binary16.
 pub const FLEXCAST_FLOAT16: u32 = 9;
@@ -57,29 +57,29 @@ pub const FLEXCAST_2INT: u32 = 20;
 /// `struct { short value; int index; }`.
 pub const FLEXCAST_SHORT_INT: u32 = 21;
 
-/// Operators of reductions. For integers, floating-point and complex numbers; integers wrap.
+/// Sum, for integers, which wrap, floating-point and complex numbers.
 pub const FLEXCAST_SUM: u32 = 1;
-/// See FLEXCAST_SUM.
+/// Product, for the same types as FLEXCAST_SUM.
 pub const FLEXCAST_PRODUCT: u32 = 2;
-/// For integers and floating-point numbers.
+/// Least value, for integers and floating-point numbers.
 pub const FLEXCAST_MIN: u32 = 3;
-/// See FLEXCAST_MIN.
+/// Largest value, for the same types as FLEXCAST_MIN.
 pub const FLEXCAST_MAX: u32 = 4;
-/// For integers and truth values.
+/// Logical and, for integers and truth values.
 pub const FLEXCAST_LOGICAL_AND: u32 = 5;
-/// See FLEXCAST_LOGICAL_AND.
+/// Logical or, for the same types.
 pub const FLEXCAST_LOGICAL_OR: u32 = 6;
-/// See FLEXCAST_LOGICAL_AND.
+/// Logical exclusive or, for the same types.
 pub const FLEXCAST_LOGICAL_XOR: u32 = 7;
-/// For integers and bytes.
+/// Bitwise and, for integers and bytes.
 pub const FLEXCAST_BIT_AND: u32 = 8;
-/// See FLEXCAST_BIT_AND.
+/// Bitwise or, for integers and bytes.
 pub const FLEXCAST_BIT_OR: u32 = 9;
-/// See FLEXCAST_BIT_AND.
+/// Bitwise exclusive or, for integers and bytes.
 pub const FLEXCAST_BIT_XOR: u32 = 10;
 /// For pairs of value and index: the pair of the least value, and of those the least index.
 pub const FLEXCAST_MINLOC: u32 = 11;
-/// The same of the largest value.
+/// The pair of the largest value, and of those the least index.
 pub const FLEXCAST_MAXLOC: u32 = 12;
 
 type Place = *mut *mut flexcast_request;
