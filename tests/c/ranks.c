@@ -77,6 +77,9 @@ int main(int argc, char **argv)
     const int rounds = strncmp(way, "rounds", 6) == 0 ? atoi(way + 6) : 1;
     if (strcmp(way, "slots") == 0 && rank == 1)
         config.slots = 100;
+    /* Without a barrier an operation may be over before it is cancelled. */
+    if (strcmp(way, "cancel") == 0)
+        config.algorithm = FLEXCAST_ALGORITHM_MULTICAST;
     if (strcmp(way, "device") == 0)
         config.control = FLEXCAST_CONTROL_DEVICE;
     if ((status = flexcast_comm_create(card, ranks, &config, &comm)) != FLEXCAST_OK) {
