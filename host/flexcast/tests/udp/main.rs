@@ -198,7 +198,9 @@ fn acknowledgements_that_never_come_only_slow_a_root_down() {
     // More chunks than any window.
     const BYTES: usize = 300_000;
     let options = options().tap(faults::no_acknowledgements());
-    Group::new(3, options, |config| multicast(config).chunk_bytes(64).chains(1)).run(|communicator, rank| {
+    // How long it takes is not the matter: other tests may have the processors meanwhile.
+    let patient = |config| multicast(config).recovery_timeout(Duration::from_secs(30)).chunk_bytes(64).chains(1);
+    Group::new(3, options, patient).run(|communicator, rank| {
         let card = communicator.card().clone();
         let mut send = card.buffer(BYTES).unwrap();
         send.write(0, &block(rank, BYTES)).unwrap();
