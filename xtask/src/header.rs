@@ -31,7 +31,7 @@ const INTRODUCTION: &str = "\
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Flexcast: non-blocking Broadcast and Allgather over hardware multicast, with the datapath on the DPA of the network card; over plain
- * Ethernet all collectives of MPI, by this process.
+ * Ethernet also barriers, reductions, Alltoall, Gather and Scatter, by this process.
  *
  * Written by `cargo xtask header` from host/capi/src; examples/c/allgather.c is a program.
  *

@@ -35,6 +35,23 @@ pub(crate) struct Posted<P = Plan> {
     pub(crate) posted_ps: u64,
 }
 
+impl<P> Posted<P> {
+    /// Gives the buffers back of an operation of which nothing has begun.
+    pub(crate) fn refuse(self, error: Error) -> Box<Failed> {
+        let Self { send, receive, .. } = self;
+        Box::new(Failed { error, send, receive: Some(receive), report: Report::default() })
+    }
+}
+
+impl Posted {
+    /// Copies the own block to its place in the receive buffer, unless it is there.
+    pub(crate) fn place_own_block(&mut self) -> Result<()> {
+        let Self { plan, send, receive, .. } = self;
+        let Some(send) = send.as_ref().filter(|send| !send.is_empty()) else { return Ok(()) };
+        receive.copy_from(plan.block(plan.own()).offset as usize, send, 0, send.len())
+    }
+}
+
 /// What carries the operations of a communicator.
 pub(crate) trait Datapath: Send {
     /// The rank and the number of ranks.
@@ -70,13 +87,11 @@ pub(crate) trait Datapath: Send {
     /// # Errors
     /// As [`Datapath::take_on`]; it does not.
     fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>> {
-        let Posted { plan, send, receive, .. } = posted;
-        let (operation, kind) = (plan.kind().name(), self.card().datapath());
+        let (operation, kind) = (posted.plan.kind().name(), self.card().datapath());
         let reason = format!(
             "is not carried by the datapath {kind}, but by udp: make the communicator of another card (FLEXCAST_DATAPATH)"
         );
-        let error = Error::Argument { operation, reason };
-        Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }))
+        Err(posted.refuse(Error::Argument { operation, reason }))
     }
 
     /// How operations have ended.
@@ -101,7 +116,10 @@ pub(crate) trait Datapath: Send {
 
     fn messages(&self) -> MessageCounts;
 
-    fn is_flagged(&self) -> Result<bool>;
+    /// See [`Communicator::is_flagged`](crate::Communicator::is_flagged).
+    fn is_flagged(&self) -> Result<bool> {
+        Ok(false)
+    }
 
     fn receive_statistics(&self) -> Result<Statistics>;
 

@@ -11,6 +11,7 @@ use flexcast_proto::{
 };
 
 use crate::api::report::{MessageCounts, Report};
+use crate::protocol::control::Event;
 use crate::protocol::driver::{Gathered, Notice, Step};
 use crate::protocol::eager::Eager;
 
@@ -152,6 +153,15 @@ impl Conversation {
             Notice::Sent => participant.sent(),
             Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
             Notice::Time => participant.handle_time(now_ps),
+        }
+    }
+
+    /// Takes note of what a connection to a peer brings.
+    pub(crate) fn take_note(&mut self, event: Event<'_>) {
+        match event {
+            Event::Message { from, bytes } => self.hear(from, bytes),
+            Event::Read { tag } => self.read(tag),
+            Event::Broken { rank, status } => self.broken(rank, status as u16),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::dpa::card::DpaCard;
 use crate::dpa::send::Send as SendThreads;
 use crate::error::Result;
 use crate::plan::stream::Transport;
-use crate::protocol::control::{Control, Event, Read};
+use crate::protocol::control::{Control, Read};
 use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Connect, Driver, Gathered, Notice, Posting, QueuePairs, Step};
 
@@ -110,11 +110,7 @@ impl Driver for HostDriver {
     fn poll(&mut self, now_ps: u64) -> Result<bool> {
         let Self { control, conversation, .. } = self;
         control.poll(now_ps, |_, event| {
-            match event {
-                Event::Message { from, bytes } => conversation.hear(from, bytes),
-                Event::Read { tag } => conversation.read(tag),
-                Event::Broken { rank, status } => conversation.broken(rank, status as u16),
-            }
+            conversation.take_note(event);
             Ok(())
         })
     }

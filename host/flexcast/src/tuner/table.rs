@@ -168,7 +168,7 @@ const ANY: u32 = u32::MAX;
 const LONG: u64 = u64::MAX;
 
 /// Of an Ethernet interface, unless a file says otherwise. Measured by `flexcast tune` among eight hosts, network namespaces of a computer with 16
-/// processors (docs/ethernet.md). An Allgather goes by multicast from a length on at which other algorithms were still up to 1.2 times as fast there:
+/// processors (docs/ethernet.md). An Allgather goes by multicast from a length on at which other algorithms were still up to 1.3 times as fast there:
 /// it loads the network with a (P - 1)-th of the bytes.
 const ETHERNET: &[Choice] = &[
     choice(Kind::Broadcast, ANY, 64 << 10, Algorithm::Binomial),

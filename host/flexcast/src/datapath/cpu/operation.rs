@@ -5,9 +5,11 @@ use std::ops::Range;
 use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
 
 use crate::api::buffer::Buffer;
-use crate::api::report::Report;
+use crate::api::report::{Phases, PhasesPs, Report};
+use crate::datapath::Posted;
 use crate::error::Result;
 use crate::plan::Plan;
+use crate::tuner::Decision;
 
 /// Where an operation is between its post and its end.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +83,35 @@ pub(crate) struct Running<R> {
 }
 
 impl<R> Running<R> {
+    /// An operation that has not begun, with its number among all. `armed_ps`: since when it can receive.
+    pub(crate) fn new(posted: Posted, decision: Decision, operation: u32, armed_ps: u64, reads: R) -> Self {
+        let Posted { request, plan, send, receive, posted_ps } = posted;
+        let report = Report {
+            phases: Phases(PhasesPs { posted_ps, armed_ps: Some(armed_ps), ..PhasesPs::default() }),
+            decision,
+            foreign_bytes: plan.foreign_bytes(),
+            ..Report::default()
+        };
+        Self {
+            request,
+            pieces: plan.pieces(),
+            window_chunks: u32::MAX,
+            plan,
+            send,
+            receive,
+            algorithm: decision.algorithm(),
+            operation,
+            state: State::Active,
+            sending: None,
+            watch: None,
+            given_up: false,
+            repairs: false,
+            reads,
+            deadline_ps: u64::MAX,
+            report,
+        }
+    }
+
     /// When its multicast counts as stalled; none before the barrier, and once that has been found.
     pub(crate) fn stalled_ps(&self, window: StallWindow) -> Option<u64> {
         let watch = self.watch.filter(|_| !self.given_up && self.algorithm == Algorithm::Multicast)?;

@@ -31,7 +31,7 @@ use crate::api::buffer::Buffer;
 use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, ps};
 use crate::api::outcome::{Done, Failed};
-use crate::api::report::{MessageCounts, Phases, PhasesPs, Report};
+use crate::api::report::MessageCounts;
 use crate::datapath::cpu::incoming::Incoming;
 use crate::datapath::cpu::watch;
 use crate::datapath::cpu::window::{Waits, Window};
@@ -212,37 +212,14 @@ impl Engine {
 
     /// Begins an operation whose blocks are multicast, or ride on the barrier.
     fn begin_blocks(&mut self, mut posted: Posted, decision: Decision) -> Result<(), Box<Failed>> {
-        let placed = self.place_own_block(&mut posted);
-        let Posted { request, plan, send, receive, posted_ps } = posted;
-        if let Err(error) = placed {
-            return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
+        if let Err(error) = posted.place_own_block() {
+            return Err(posted.refuse(error));
         }
-        let algorithm = decision.algorithm();
-        let report = Report {
-            phases: Phases(PhasesPs { posted_ps, armed_ps: Some(posted_ps), ..PhasesPs::default() }),
-            decision,
-            foreign_bytes: plan.foreign_bytes(),
-            ..Report::default()
-        };
-        let pieces = plan.pieces();
-        let mut running = Running {
-            request,
-            pieces,
-            window_chunks: self.window_chunks(&plan),
-            plan,
-            send,
-            receive,
-            algorithm,
-            operation: self.conversation.participant().operation(),
-            state: State::Active,
-            sending: None,
-            watch: None,
-            given_up: false,
-            repairs: false,
-            reads: VecDeque::new(),
-            deadline_ps: u64::MAX,
-            report,
-        };
+        let (algorithm, armed_ps) = (decision.algorithm(), posted.posted_ps);
+        let (window_chunks, operation) =
+            (self.window_chunks(&posted.plan), self.conversation.participant().operation());
+        let mut running = Running::new(posted, decision, operation, armed_ps, VecDeque::new());
+        running.window_chunks = window_chunks;
         let now_ps = self.interface.now_ps();
         let config = self.config_of(&running.plan);
         let Order { chains, turn, .. } = order(&running.plan, config, self.place.rank());
@@ -271,12 +248,6 @@ impl Engine {
         running.deadline_ps = self.conversation.participant().deadline_ps().unwrap_or(u64::MAX);
         self.current = Some(running);
         Ok(())
-    }
-
-    fn place_own_block(&self, posted: &mut Posted) -> Result<()> {
-        let Posted { plan, send, receive, .. } = posted;
-        let Some(send) = send else { return Ok(()) };
-        receive.copy_from(plan.block(self.place.rank()).offset as usize, send, 0, send.len())
     }
 
     /// The configuration with the chains that an operation takes: all roots multicast at once where all of it has room in every receive buffer, and nobody
@@ -381,7 +352,7 @@ impl Engine {
         let Self { mesh, conversation, current, exchanging, broken, .. } = self;
         let mut ears = Ears::new(conversation, current.as_mut(), exchanging.as_mut(), broken.is_some());
         let any = hear(mesh, &mut ears);
-        let (heard, served, wrong, disagrees) = ears.end();
+        let Ears { heard, served, wrong, disagrees, .. } = ears;
         self.heard |= heard;
         served.into_iter().for_each(|(to, read)| self.mesh.serve(to, read));
         if let Some((rank, theirs)) = disagrees {
@@ -586,6 +557,7 @@ impl Datapath for Engine {
     fn requests(&mut self) -> &mut Requests {
         &mut self.requests
     }
+
     fn progress(&mut self) -> Result<bool> {
         let moved = self.advance();
         if moved.is_err() {
@@ -635,10 +607,6 @@ impl Datapath for Engine {
 
     fn messages(&self) -> MessageCounts {
         self.conversation.messages()
-    }
-
-    fn is_flagged(&self) -> Result<bool> {
-        Ok(false)
     }
 
     fn receive_statistics(&self) -> Result<Statistics> {

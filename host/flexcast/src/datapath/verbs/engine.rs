@@ -25,16 +25,14 @@ use super::queues::{Queues, Root};
 use crate::api::buffer::Buffer;
 use crate::api::config::{Config, Derived, ps};
 use crate::api::outcome::Failed;
-use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::cpu::incoming::Incoming;
-use crate::datapath::cpu::operation::State;
 use crate::datapath::cpu::watch;
 use crate::datapath::cpu::window::{Waits, Window};
 use crate::datapath::{Posted, Requests};
 use crate::error::{Error, Result};
 use crate::plan::chains::{Order, order};
 use crate::plan::stream::Stream;
-use crate::protocol::control::{Control, Event, Read};
+use crate::protocol::control::{Control, Read};
 use crate::protocol::conversation::{Conversation, Next, PROTOCOL_VIOLATION};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::engine::descriptor;
@@ -178,35 +176,11 @@ impl Engine {
                 }
             }
         }
-        if let Err(error) = self.place_own_block(&mut posted) {
-            let Posted { send, receive, .. } = posted;
-            return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
+        if let Err(error) = posted.place_own_block() {
+            return Err(posted.refuse(error));
         }
-        let Posted { request, plan, send, receive, posted_ps } = posted;
-        let report = Report {
-            phases: Phases(PhasesPs { posted_ps, armed_ps: Some(now_ps), ..PhasesPs::default() }),
-            decision,
-            foreign_bytes: plan.foreign_bytes(),
-            ..Report::default()
-        };
-        let mut running = Running {
-            request,
-            pieces: plan.pieces(),
-            window_chunks: u32::MAX,
-            plan,
-            send,
-            receive,
-            algorithm,
-            operation: self.conversation.participant().operation(),
-            state: State::Active,
-            sending: None,
-            watch: None,
-            given_up: false,
-            repairs: false,
-            reads: (),
-            deadline_ps: u64::MAX,
-            report,
-        };
+        let operation = self.conversation.participant().operation();
+        let mut running = Running::new(posted, decision, operation, now_ps, ());
         match self.arm(&mut running, now_ps) {
             Ok(()) => {
                 running.deadline_ps = self.conversation.participant().deadline_ps().unwrap_or(u64::MAX);
@@ -218,13 +192,6 @@ impl Engine {
                 Err(Box::new(Failed { error, send, receive: Some(receive), report }))
             }
         }
-    }
-
-    /// Brings the own block to its place.
-    fn place_own_block(&self, posted: &mut Posted) -> Result<()> {
-        let Posted { plan, send, receive, .. } = posted;
-        let Some(send) = send.as_ref().filter(|send| !send.is_empty()) else { return Ok(()) };
-        receive.copy_from(plan.block(self.place.rank()).offset as usize, send, 0, send.len())
     }
 
     /// Gives an operation to the protocol, whose receives are posted.
@@ -290,11 +257,7 @@ impl Engine {
     fn poll_control(&mut self, now_ps: u64) -> Result<bool> {
         let Self { control, conversation, .. } = self;
         control.poll(now_ps, |_, event| {
-            match event {
-                Event::Message { from, bytes } => conversation.hear(from, bytes),
-                Event::Read { tag } => conversation.read(tag),
-                Event::Broken { rank, status } => conversation.broken(rank, status as u16),
-            }
+            conversation.take_note(event);
             Ok(())
         })
     }

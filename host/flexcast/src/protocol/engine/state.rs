@@ -10,7 +10,7 @@ use crate::api::buffer::Buffer;
 use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, Derived};
 use crate::api::outcome::Failed;
-use crate::api::report::{MessageCounts, Report};
+use crate::api::report::MessageCounts;
 use crate::datapath::{Datapath, Posted, Requests};
 use crate::dpa::card::DpaCard;
 use crate::dpa::receive::Receive;
@@ -80,14 +80,6 @@ pub(crate) struct Engine {
     pub(crate) polled_ps: u64,
     /// The driver was notified of something, or has polled something, between two calls of `progress`.
     pub(crate) notified: bool,
-}
-
-impl Posted {
-    /// Gives the buffers back of an operation that the card has nothing of.
-    pub(super) fn refuse(self, error: Error) -> Box<Failed> {
-        let Self { send, receive, .. } = self;
-        Box::new(Failed { error, send, receive: Some(receive), report: Report::default() })
-    }
 }
 
 impl Datapath for Engine {

@@ -60,16 +60,11 @@ impl Exchanging {
         self.send.as_ref().map_or(&[], Buffer::bytes)
     }
 
-    /// A fragment begins to come. None: it cannot be. With what the sender has called, if that differs.
-    pub(super) fn begin(&mut self, from: u32, head: &Head) -> Option<std::result::Result<(), Summary>> {
-        match self.direct.begin(from, head.summary, (head.tag, head.total, head.offset)) {
-            Begun::Fine => Some(Ok(())),
-            Begun::Disagrees => {
-                self.disagrees = true;
-                Some(Err(head.summary))
-            }
-            Begun::Impossible => None,
-        }
+    /// A fragment begins to come.
+    pub(super) fn begin(&mut self, from: u32, head: &Head) -> Begun {
+        let begun = self.direct.begin(from, head.summary, (head.tag, head.total, head.offset));
+        self.disagrees |= begun == Begun::Disagrees;
+        begun
     }
 
     pub(super) fn place(&mut self, head: &Head, at: u64) -> &mut [u8] {

@@ -4,6 +4,7 @@ use flexcast_proto::Summary;
 
 use super::direct::Exchanging;
 use super::operation::{Reading, Running};
+use crate::datapath::direct::Begun;
 use crate::datapath::udp::mesh::{Event, Head, Listener, Read};
 use crate::protocol::conversation::Conversation;
 
@@ -14,10 +15,14 @@ pub(super) struct Ears<'e> {
     exchanging: Option<&'e mut Exchanging>,
     /// No operation follows: what comes has no effect.
     is_broken: bool,
-    heard: bool,
-    served: Vec<(u32, Read)>,
-    wrong: Option<u32>,
-    disagrees: Option<(u32, Summary)>,
+    /// Part of a message between two ranks has come.
+    pub(super) heard: bool,
+    /// What peers read here.
+    pub(super) served: Vec<(u32, Read)>,
+    /// A rank that does not keep to the protocol.
+    pub(super) wrong: Option<u32>,
+    /// A rank that has called something else.
+    pub(super) disagrees: Option<(u32, Summary)>,
 }
 
 impl<'e> Ears<'e> {
@@ -29,12 +34,6 @@ impl<'e> Ears<'e> {
     ) -> Self {
         let (heard, served, wrong, disagrees) = (false, Vec::new(), None, None);
         Self { conversation, current, exchanging, is_broken, heard, served, wrong, disagrees }
-    }
-
-    /// Whether part of a message has come; what peers read; a rank that does not keep to the protocol; one that has called something else.
-    #[expect(clippy::type_complexity, reason = "four notes, taken apart at once")]
-    pub(super) fn end(self) -> (bool, Vec<(u32, Read)>, Option<u32>, Option<(u32, Summary)>) {
-        (self.heard, self.served, self.wrong, self.disagrees)
     }
 
     /// The operation that a fragment is of, if it is under way and has not failed.
@@ -83,9 +82,9 @@ impl Listener for Ears<'_> {
     fn begin(&mut self, from: u32, head: &Head) -> bool {
         if let Some(exchanging) = self.exchanging(head) {
             match exchanging.begin(from, head) {
-                None => return false,
-                Some(Ok(())) => {}
-                Some(Err(theirs)) => self.disagrees = Some((from, theirs)),
+                Begun::Fine => {}
+                Begun::Disagrees => self.disagrees = Some((from, head.summary)),
+                Begun::Impossible => return false,
             }
         } else if self.current.as_ref().is_some_and(|running| running.operation == head.operation) {
             // Here it has a barrier.

@@ -120,10 +120,6 @@ impl Datapath for Engine {
         self.conversation.messages()
     }
 
-    fn is_flagged(&self) -> Result<bool> {
-        Ok(false)
-    }
-
     fn receive_statistics(&self) -> Result<Statistics> {
         Ok(self.statistics)
     }
