@@ -292,6 +292,12 @@ impl Requester {
         self.silence.next_ps(wire).filter(|_| waits)
     }
 
+    /// Whether it is between two connections: what it has been given is not with the card until [`Requester::complete`] has been called for what was
+    /// flushed.
+    pub(crate) const fn is_restarting(&self) -> bool {
+        matches!(self.state, State::Emptying(_))
+    }
+
     /// Probes a peer that has not acknowledged anything for long, or begins to restart. `probe` comes back with the completion of a probe.
     pub(crate) fn poll_silence(&mut self, probe: u64, wire: &mut Wire, now_ps: u64) -> flexio::Result<()> {
         if self.silence_ps(wire).is_none_or(|at_ps| now_ps < at_ps) {

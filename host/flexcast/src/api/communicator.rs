@@ -6,7 +6,7 @@ mod progress;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::RankInfo;
@@ -25,6 +25,9 @@ use crate::error::{Error, Result};
 
 /// Longest that a waiting thread sleeps before it looks by itself: whether the progress thread is still there, and at the clock.
 const LOOK: Duration = Duration::from_millis(2);
+
+/// Longest that a connection which is being made anew is waited for: a card empties a queue in microseconds.
+const RESTART: Duration = Duration::from_millis(20);
 
 /// Longest sleep of a progress thread whose communicator has nothing under way, and that is woken when it has.
 const IDLE: Duration = Duration::from_secs(1);
@@ -97,6 +100,20 @@ impl Shared {
 }
 
 impl Shared {
+    /// Moves the protocol on for a caller that may not come back once its operations are over, unless there is a progress thread.
+    fn progress(&self, datapath: &mut dyn Datapath) -> Result<bool> {
+        let moved = datapath.progress()?;
+        if self.thread.is_none() && !self.waiter.is_virtual() {
+            // A connection that is being made anew while nothing is under way is waited for.
+            let step = || match datapath.is_idle() && !datapath.may_be_left() {
+                true => datapath.progress().map(Some),
+                false => Ok(None),
+            };
+            return Ok(leave(step)? || moved);
+        }
+        Ok(moved)
+    }
+
     /// Lets time pass after a look in vain, until something may have come or a deadline is reached.
     fn wait(&self) {
         if !self.waiter.blocks() {
@@ -114,6 +131,17 @@ impl Shared {
             |datapath: &mut dyn Datapath| datapath.deadline_ps().map(|due_ps| due_ps.saturating_sub(datapath.now_ps()));
         self.with(left_ps).map_or(IDLE, duration)
     }
+}
+
+/// Calls `step` until there is nothing to be done any more, and it returns none. Returns whether any has moved anything.
+fn leave(mut step: impl FnMut() -> Result<Option<bool>>) -> Result<bool> {
+    let (since, mut moved) = (Instant::now(), false);
+    while since.elapsed() < RESTART
+        && let Some(any) = step()?
+    {
+        moved |= any;
+    }
+    Ok(moved)
 }
 
 impl Drop for Shared {
@@ -213,7 +241,7 @@ impl Communicator {
     /// # Errors
     /// The failure of a library call; the communicator is of no use afterwards. Failures of operations are theirs ([`Failed`]).
     pub fn progress(&self) -> Result<bool> {
-        self.0.with(|datapath| datapath.progress())
+        self.0.with(|datapath| self.0.progress(datapath))
     }
 
     /// When [`Communicator::progress`] is to be called next by the card's clock ([`Card::now`]), even if neither peers nor card have written
@@ -242,7 +270,7 @@ impl Communicator {
         let number = request.number();
         let tested = self.0.with(|datapath| {
             if !datapath.requests().is_done(number) {
-                datapath.progress().map_err(|error| Box::new(Failed::of(error)))?;
+                self.0.progress(datapath).map_err(|error| Box::new(Failed::of(error)))?;
             }
             Ok::<_, Box<Failed>>(datapath.requests().take_done(number))
         });
@@ -290,8 +318,9 @@ impl Communicator {
 
     /// A poll of a request as a future.
     pub(crate) fn poll_request(&self, number: u64, waker: &Waker) -> Poll<Outcome> {
-        let moved =
-            self.0.with(|datapath| if datapath.requests().is_done(number) { Ok(false) } else { datapath.progress() });
+        let moved = self
+            .0
+            .with(|datapath| if datapath.requests().is_done(number) { Ok(false) } else { self.0.progress(datapath) });
         let mut state = self.0.lock();
         if let Some(outcome) = state.datapath.requests().take_done(number) {
             return Poll::Ready(outcome);
@@ -346,5 +375,25 @@ impl Communicator {
     #[must_use]
     pub fn disagreement(&self) -> Option<flexcast_proto::Disagreement> {
         self.0.with(|datapath| datapath.disagreement())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_does_not_leave_a_connection_that_is_being_made_anew() {
+        let mut steps = 0;
+        let mut connection = || {
+            steps += 1;
+            Ok((steps <= 5).then_some(steps == 5))
+        };
+        assert!(leave(&mut connection).unwrap());
+        assert!(!leave(&mut connection).unwrap(), "nothing is left to be done");
+        assert_eq!(steps, 7);
+        let since = Instant::now();
+        leave(|| Ok(Some(false))).unwrap();
+        assert!(since.elapsed() >= RESTART, "a card that does not answer is not waited for for ever");
     }
 }

@@ -106,6 +106,12 @@ pub(crate) trait Datapath: Send {
     /// Whether no operation is under way or waits for its turn.
     fn is_idle(&self) -> bool;
 
+    /// Whether a caller whose operations are over may stay away: what this rank has said of them goes out without [`Datapath::progress`]. If not,
+    /// a few more calls of it help, which wait for nobody else.
+    fn may_be_left(&self) -> bool {
+        true
+    }
+
     /// Ends everything because of something on this rank.
     fn fail_here(&mut self, cause: Cause);
 

@@ -235,6 +235,17 @@ impl Control {
             && self.peers.iter().all(|peer| peer.broken || peer.sends == 0)
     }
 
+    /// Whether messages wait for room in a queue.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.messages.iter().any(|message| !self.peers[message.peer].broken)
+    }
+
+    /// Whether a connection is between its end and its new beginning: what was said on it is with the card again after a few calls of
+    /// [`Control::poll`] only.
+    pub(crate) fn is_restarting(&self) -> bool {
+        self.peers.iter().any(|peer| !peer.broken && peer.requester.is_restarting())
+    }
+
     /// Forgets reads that have not been begun.
     pub(crate) fn cancel_reads(&mut self) {
         self.reads.clear();

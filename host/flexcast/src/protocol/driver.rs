@@ -211,6 +211,16 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// Forgets reads that have not begun.
     fn cancel_reads(&mut self);
 
+    /// Whether messages of this host wait for room in a queue of the card.
+    fn is_waiting(&self) -> bool {
+        false
+    }
+
+    /// See [`Datapath::may_be_left`](crate::datapath::Datapath::may_be_left).
+    fn may_be_left(&self) -> bool {
+        true
+    }
+
     /// Whether no read is under way, and all messages of this host have been acknowledged.
     fn is_quiet(&self) -> bool;
 }

@@ -170,6 +170,14 @@ impl Driver for HostDriver {
         self.control.cancel_reads();
     }
 
+    fn is_waiting(&self) -> bool {
+        self.control.is_waiting()
+    }
+
+    fn may_be_left(&self) -> bool {
+        !self.control.is_restarting()
+    }
+
     fn is_quiet(&self) -> bool {
         !self.control.reading() && self.control.is_drained()
     }

@@ -56,6 +56,9 @@ const REORDER_CHUNKS: u32 = 16;
 /// Waits for acknowledgements: processes are not always run.
 const WAITS: Waits = Waits { first_ps: 2_000_000_000, longest_ps: 64_000_000_000, most: u32::MAX };
 
+/// Longest that the end of an operation waits until the system has taken what this rank has said.
+const LINGER_PS: u64 = 1_000_000_000_000;
+
 /// Tokens of the sockets; connections have their numbers.
 const GROUP: u64 = 1 << 32;
 const OWN: u64 = GROUP + 1;
@@ -121,6 +124,8 @@ pub(crate) struct Engine {
     heard: bool,
     /// Temporary memory of the last reduction.
     spare: Vec<u8>,
+    /// When an operation that is over ends although something that this rank has said waits.
+    lingers_ps: Option<u64>,
 }
 
 impl Engine {
@@ -188,6 +193,7 @@ impl Engine {
             fault: None,
             heard: false,
             spare: Vec::new(),
+            lingers_ps: None,
         };
         engine.watch_connections()?;
         Ok(engine)
@@ -453,9 +459,23 @@ impl Engine {
             .is_some_and(|running| watch::poll_time(running, incoming, conversation, (*stall, send::STUCK_PS), now_ps))
     }
 
+    /// Until when an operation that is over here does not end, since what this rank has said of it still waits for the system, which may be making the
+    /// connection: the caller may stay away for long once it has ended. None if nothing waits.
+    fn lingers_until_ps(&mut self, now_ps: u64) -> Option<u64> {
+        if !self.mesh.is_waiting() {
+            self.lingers_ps = None;
+            return None;
+        }
+        let until_ps = *self.lingers_ps.get_or_insert(now_ps.saturating_add(LINGER_PS));
+        (now_ps < until_ps).then_some(until_ps)
+    }
+
     /// Ends an operation that all ranks are done with, or that has failed.
     fn release(&mut self, now_ps: u64) -> Result<bool> {
-        let Some(mut running) = self.current.take_if(|running| running.is_over()) else { return Ok(false) };
+        if !self.current.as_ref().is_some_and(Running::is_over) || self.lingers_until_ps(now_ps).is_some() {
+            return Ok(false);
+        }
+        let Some(mut running) = self.current.take() else { return Ok(false) };
         self.mesh.forget_serves();
         if let State::Failed(failure) = running.state {
             let error = Error::Failed { operation: running.plan.kind.name(), failure };
@@ -571,9 +591,16 @@ impl Datapath for Engine {
             return Some(0);
         }
         if let Some(exchanging) = &self.exchanging {
-            return Some(exchanging.deadline_ps);
+            return Some(if exchanging.state.is_active() {
+                exchanging.deadline_ps
+            } else {
+                self.lingers_ps.unwrap_or(0)
+            });
         }
         let running = self.current.as_ref()?;
+        if running.is_over() {
+            return Some(self.lingers_ps.unwrap_or(0));
+        }
         let stalled_ps =
             running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0 && running.state.is_active());
         let quiet_ps = watch::quiet_ps(running, &self.incoming, receive::QUIET_PS);

@@ -36,6 +36,10 @@ impl Engine {
         {
             return Ok(());
         }
+        // The caller may stay away for long once its operation is over.
+        if self.parts.driver.is_waiting() {
+            return Ok(());
+        }
         let Some(mut running) = self.current.take_if(|running| over(running)) else { return Ok(()) };
         self.parts.driver.note(now_ps, &mut running.report);
         let phases = &mut running.report.phases.0;

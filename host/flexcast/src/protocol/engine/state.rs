@@ -144,6 +144,10 @@ impl Datapath for Engine {
         self.current.is_none() && self.waiting.is_empty()
     }
 
+    fn may_be_left(&self) -> bool {
+        self.parts.driver.may_be_left()
+    }
+
     fn fail_here(&mut self, cause: Cause) {
         self.end_all(cause);
     }

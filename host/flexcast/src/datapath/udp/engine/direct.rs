@@ -217,9 +217,11 @@ impl Engine {
 
     /// Ends an operation that this rank is done with, or that has failed.
     pub(super) fn release_direct(&mut self, now_ps: u64) -> bool {
-        let Some(exchanging) = self.exchanging.take_if(|exchanging| !exchanging.state.is_active()) else {
+        let is_over = self.exchanging.as_ref().is_some_and(|exchanging| !exchanging.state.is_active());
+        if !is_over || self.lingers_until_ps(now_ps).is_some() {
             return false;
-        };
+        }
+        let Some(exchanging) = self.exchanging.take() else { return false };
         let Exchanging { request, name, send, receive, state, mut report, direct, .. } = exchanging;
         let spare = direct.into_spare();
         if spare.len() <= MOST_SPARE_BYTES {

@@ -280,6 +280,11 @@ impl Mesh {
         self.peers.iter_mut().fold(false, |moved, peer| moved | peer.flush(source))
     }
 
+    /// Whether something waits until the system takes more.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.peers.iter().any(|peer| !peer.closed && peer.is_waiting())
+    }
+
     /// Takes what peer number `number` has sent. Returns whether there was anything.
     pub(super) fn receive(&mut self, number: usize, listener: &mut dyn Listener) -> bool {
         let Self { peers, room, .. } = self;

@@ -104,6 +104,10 @@ impl Datapath for Engine {
         self.current.is_none() && self.waiting.is_empty()
     }
 
+    fn may_be_left(&self) -> bool {
+        !self.control.is_restarting()
+    }
+
     fn fail_here(&mut self, cause: Cause) {
         self.end_all(cause);
     }
