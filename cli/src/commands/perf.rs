@@ -62,7 +62,19 @@ fn print(args: &PerfArgs, rows: &[Row]) -> anyhow::Result<()> {
         out!("{}", serde_json::json!({ "rows": rows }))?;
         return Ok(());
     }
-    let header = ["bytes", "median us", "p95 us", "least us", "alg GB/s", "bus GB/s", "by", "repaired", "errors"];
+    let header = [
+        "bytes",
+        "median us",
+        "p95 us",
+        "least us",
+        "alg GB/s",
+        "bus GB/s",
+        "by",
+        "repaired",
+        "late",
+        "overflows",
+        "errors",
+    ];
     let cells = |row: &Row| {
         [
             row.bytes.to_string(),
@@ -73,6 +85,8 @@ fn print(args: &PerfArgs, rows: &[Row]) -> anyhow::Result<()> {
             format!("{:.3}", row.bus_gb_per_s),
             row.algorithm.clone(),
             row.repaired_chunks.to_string(),
+            row.late_chunks.to_string(),
+            row.overflowed_datagrams.to_string(),
             row.errors.to_string(),
         ]
     };
@@ -83,7 +97,7 @@ fn print(args: &PerfArgs, rows: &[Row]) -> anyhow::Result<()> {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header(header);
-    for column in [0, 1, 2, 3, 4, 5, 7, 8] {
+    for column in [0, 1, 2, 3, 4, 5, 7, 8, 9, 10] {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }

@@ -862,6 +862,14 @@ typedef struct {
    */
   uint64_t fetches_served;
   /**
+   * Chunks that came by multicast after they had been given up for lost; not counted by the datapath "dpa".
+   */
+  uint64_t late_chunks;
+  /**
+   * Datagrams to the group for which the socket's receive buffer had no room; of the datapath "udp".
+   */
+  uint64_t overflowed_datagrams;
+  /**
    * Why it failed: a FLEXCAST_CAUSE_... number.
    */
   uint32_t cause;
@@ -877,6 +885,14 @@ typedef struct {
    * Rank that found it.
    */
   uint32_t witness;
+  /**
+   * The rate that limited how fast the own bytes were multicast, in Mbit/s; 0: none. Of the datapath "udp".
+   */
+  uint32_t pace_mbit_per_s;
+  /**
+   * Zero.
+   */
+  uint32_t reserved;
 } flexcast_report;
 
 #ifdef __cplusplus

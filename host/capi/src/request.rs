@@ -70,6 +70,10 @@ pub struct flexcast_report {
     pub reads: u64,
     /// Fetch requests of the other neighbour.
     pub fetches_served: u64,
+    /// Chunks that came by multicast after they had been given up for lost; not counted by the datapath "dpa".
+    pub late_chunks: u64,
+    /// Datagrams to the group for which the socket's receive buffer had no room; of the datapath "udp".
+    pub overflowed_datagrams: u64,
     /// Why it failed: a FLEXCAST_CAUSE_... number.
     pub cause: u32,
     /// Code that belongs to the cause.
@@ -78,6 +82,10 @@ pub struct flexcast_report {
     pub culprit: u32,
     /// Rank that found it.
     pub witness: u32,
+    /// The rate that limited how fast the own bytes were multicast, in Mbit/s; 0: none. Of the datapath "udp".
+    pub pace_mbit_per_s: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 impl flexcast_report {
@@ -110,10 +118,14 @@ impl flexcast_report {
             recovered_bytes: report.recovered_bytes,
             reads: report.reads,
             fetches_served: report.fetches_served,
+            late_chunks: report.late_chunks,
+            overflowed_datagrams: report.overflowed_datagrams,
             cause,
             code,
             culprit: report.failure.map_or(0, |failure| failure.culprit),
             witness: report.failure.map_or(0, |failure| failure.witness),
+            pace_mbit_per_s: report.pace_mbit_per_s.unwrap_or(0),
+            reserved: 0,
         }
     }
 }

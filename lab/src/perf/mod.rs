@@ -11,6 +11,8 @@ use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{Buffer, Communicator, Done, Failed, Request};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use zerocopy::little_endian::U64;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use content::Content;
 use op::Op;
@@ -44,6 +46,10 @@ pub struct Row {
     pub repetitions: u32,
     /// Chunks that multicast lost on any rank in any repetition, and that were repaired.
     pub repaired_chunks: u64,
+    /// Chunks that came after they had been given up for lost.
+    pub late_chunks: u64,
+    /// Datagrams for which receive buffers had no room (datapath `udp`).
+    pub overflowed_datagrams: u64,
     /// Buffers that were not as they should be, on all ranks.
     pub errors: u64,
     /// Processor time of all ranks' processes within an operation, without what fills and compares buffers.
@@ -84,10 +90,29 @@ const SUM: Reduction = Reduction::of(Operator::Sum, DataType::F32).expect("sums 
 #[derive(Default)]
 struct Own {
     times_ns: Vec<u64>,
-    repaired_chunks: u64,
-    errors: u64,
-    cpu_ns: u64,
+    counts: Counts,
     algorithm: String,
+}
+
+/// What ranks count in all repetitions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Counts {
+    repaired_chunks: U64,
+    late_chunks: U64,
+    overflowed_datagrams: U64,
+    errors: U64,
+    cpu_ns: U64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.repaired_chunks += other.repaired_chunks;
+        self.late_chunks += other.late_chunks;
+        self.overflowed_datagrams += other.overflowed_datagrams;
+        self.errors += other.errors;
+        self.cpu_ns += other.cpu_ns;
+    }
 }
 
 /// Buffers of an operation, which come back with it.
@@ -183,12 +208,14 @@ fn measure(communicator: &Communicator, spec: &Spec, bytes: u64) -> Result<Own, 
         let time_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let cpu = cpu_time().saturating_sub(cpu_before);
         if turn >= spec.warm_up {
-            own.cpu_ns += u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
             own.times_ns.push(time_ns);
-            own.repaired_chunks += report.recovered_chunks;
+            own.counts.cpu_ns += u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX);
+            own.counts.repaired_chunks += report.recovered_chunks;
+            own.counts.late_chunks += report.late_chunks;
+            own.counts.overflowed_datagrams += report.overflowed_datagrams;
             own.algorithm = report.decision.algorithm().to_string();
         }
-        own.errors += u64::from(!task.is_right(&mut receive)?);
+        own.counts.errors += u64::from(!task.is_right(&mut receive)?);
         buffers = Buffers { send, receive };
     }
     Ok(own)
@@ -205,21 +232,30 @@ fn percentile(sorted: &[u64], one_in: usize) -> u64 {
     sorted.get(at.saturating_sub(1)).copied().unwrap_or(0)
 }
 
+/// What a rank tells the others: counts, and times in nanoseconds.
+fn told(counts: &Counts, times_ns: &[u64]) -> Vec<u8> {
+    let times: Vec<U64> = times_ns.iter().copied().map(U64::new).collect();
+    [counts.as_bytes(), times.as_bytes()].concat()
+}
+
+/// What a rank has told of `count` repetitions, if it can be.
+fn heard(told: &[u8], count: usize) -> Option<(&Counts, &[U64])> {
+    let (counts, times) = Counts::ref_from_prefix(told).ok()?;
+    let times = <[U64]>::ref_from_bytes(times).ok()?;
+    (times.len() == count).then_some((counts, times))
+}
+
 /// Joins what all ranks have measured.
 fn row(spec: &Spec, ranks: u32, bytes: u64, all: &[Vec<u8>], own: &Own) -> Result<Row, PerfError> {
     let count = spec.repetitions as usize;
     let mut times_ns = vec![0; count];
-    let (mut repaired_chunks, mut errors, mut cpu_ns) = (0, 0, 0);
+    let mut counts = Counts::default();
     for (rank, told) in (0..).zip(all) {
-        let expected = 8 * (count + 3);
-        if told.len() != expected {
-            return Err(PerfError::Told { rank, bytes: told.len(), expected });
-        }
-        let mut words = told.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
-        repaired_chunks += words.next().unwrap_or(0);
-        errors += words.next().unwrap_or(0);
-        cpu_ns += words.next().unwrap_or(0);
-        times_ns.iter_mut().zip(words).for_each(|(slowest, time)| *slowest = time.max(*slowest));
+        let Some((own, times)) = heard(told, count) else {
+            return Err(PerfError::Told { rank, bytes: told.len(), expected: size_of::<Counts>() + 8 * count });
+        };
+        counts.add(own);
+        times_ns.iter_mut().zip(times).for_each(|(slowest, time)| *slowest = time.get().max(*slowest));
     }
     times_ns.sort_unstable();
     let median_ns = percentile(&times_ns, 2);
@@ -238,9 +274,11 @@ fn row(spec: &Spec, ranks: u32, bytes: u64, all: &[Vec<u8>], own: &Own) -> Resul
         bus_gb_per_s: rate * spec.op.bus_factor(ranks),
         algorithm: own.algorithm.clone(),
         repetitions: spec.repetitions,
-        repaired_chunks,
-        errors,
-        cpu_s: cpu_ns as f64 / 1e9 / f64::from(spec.repetitions.max(1)),
+        repaired_chunks: counts.repaired_chunks.get(),
+        late_chunks: counts.late_chunks.get(),
+        overflowed_datagrams: counts.overflowed_datagrams.get(),
+        errors: counts.errors.get(),
+        cpu_s: counts.cpu_ns.get() as f64 / 1e9 / f64::from(spec.repetitions.max(1)),
     })
 }
 
@@ -259,9 +297,7 @@ pub fn run(
     let lengths = if spec.op == Op::Barrier { 1 } else { usize::MAX };
     for bytes in spec.sizes.iter().take(lengths).map(|bytes| spec.op.fitting(*bytes, communicator.size())) {
         let own = measure(communicator, spec, bytes)?;
-        let words = [own.repaired_chunks, own.errors, own.cpu_ns].into_iter().chain(own.times_ns.iter().copied());
-        let told: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        let all = exchange.exchange("flexcast perf", &told)?;
+        let all = exchange.exchange("flexcast perf", &told(&own.counts, &own.times_ns))?;
         let row = row(spec, communicator.size(), bytes, &all, &own)?;
         show(&row);
         rows.push(row);
@@ -276,14 +312,21 @@ mod tests {
     #[test]
     fn the_slowest_rank_of_each_repetition_counts() {
         let spec = Spec { repetitions: 3, ..Spec::default() };
-        let told = |words: [u64; 6]| words.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<_>>();
         let own = Own { algorithm: "eager".to_owned(), ..Own::default() };
-        let all = [told([1, 0, 1_500_000, 10_000, 50_000, 20_000]), told([2, 1, 4_500_000, 30_000, 5_000, 40_000])];
+        let counts = |words: [u64; 5]| {
+            let [repaired_chunks, late_chunks, overflowed_datagrams, errors, cpu_ns] = words.map(U64::new);
+            Counts { repaired_chunks, late_chunks, overflowed_datagrams, errors, cpu_ns }
+        };
+        let all = [
+            told(&counts([1, 5, 7, 0, 1_500_000]), &[10_000, 50_000, 20_000]),
+            told(&counts([2, 6, 8, 1, 4_500_000]), &[30_000, 5_000, 40_000]),
+        ];
         let row = row(&spec, 2, 1000, &all, &own).unwrap();
         assert_eq!((row.median_us, row.p95_us, row.least_us), (40.0, 50.0, 30.0));
         assert_eq!((row.repaired_chunks, row.errors, row.cpu_s), (3, 1, 0.002));
+        assert_eq!((row.late_chunks, row.overflowed_datagrams), (11, 15));
         assert!((row.algorithm_gb_per_s - 0.05).abs() < 1e-9 && (row.bus_gb_per_s - 0.025).abs() < 1e-9);
-        let text = super::row(&spec, 2, 1000, &[vec![0; 48], vec![0; 8]], &own).unwrap_err().to_string();
+        let text = super::row(&spec, 2, 1000, &[all[0].clone(), vec![0; 8]], &own).unwrap_err().to_string();
         assert!(text.contains("rank 1 told 8 bytes"), "{text}");
     }
 

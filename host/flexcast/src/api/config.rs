@@ -196,7 +196,8 @@ pub struct Config {
     pub cache_bytes: u64,
     /// Rate in Gbit/s at which a root multicasts, divided among the queue pairs of the subgroups: each has the highest static rate of an
     /// address that is no higher than its share ([`UdAddress::paced`](flexio::UdAddress::paced)). For a fabric that drops what it cannot
-    /// buffer: the rate of the links over the number of chains, or less. `None`: as fast as the link. Default `None`.
+    /// buffer: the rate of the links over the number of chains, or less. Over Ethernet (`udp`) the root's processor keeps the rate, to whole Gbit/s, and
+    /// lowers it further while receivers have no room. `None`: as fast as the link. Default `None`.
     pub pacing_gbit_per_s: Option<u32>,
     /// Traffic class of data packets; bits 7 to 5 are the priority. Default 0.
     pub data_class: u8,

@@ -136,6 +136,14 @@ pub struct Report {
     pub reads: u64,
     /// Fetch requests of the right neighbour.
     pub fetches_served: u64,
+    /// Chunks that came by multicast after they had been given up for lost. The processors' datapaths count them.
+    pub late_chunks: u64,
+    /// Datagrams for which the socket's receive buffer had no room: a part of what was lost. The datapath `udp` counts them, other datagrams to the
+    /// group among them.
+    pub overflowed_datagrams: u64,
+    /// The rate that limited how fast the own block was multicast, in Mbit/s, if any did: the configuration's, or less since receivers had no room. Of
+    /// the datapath `udp`.
+    pub pace_mbit_per_s: Option<u32>,
     /// Why it failed, if it did.
     pub failure: Option<Failure>,
 }

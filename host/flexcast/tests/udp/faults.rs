@@ -124,3 +124,12 @@ pub(crate) fn make(seed: u64) -> MakeTap {
         Box::new(Faults { dropped, doubled, changed, delayed, forged, ..faults })
     })
 }
+
+/// Does something at the end of a scope, whatever ends it.
+pub(crate) struct OnDrop<F: Fn()>(pub(crate) F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}

@@ -246,3 +246,72 @@ fn buffers_of_another_kind_of_card_are_refused() {
     let card = Card::udp(&options()).unwrap();
     assert_eq!(card.interface().map(flexcast::Interface::name), Some("lo"));
 }
+
+#[test]
+fn overflows_are_counted_apart_and_slow_the_root_down() {
+    const BYTES: usize = 2 << 20;
+    let group: std::net::IpAddr = [239, 77, 1, 2].into();
+    let port = 17_223;
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let most = std::sync::Mutex::new((0, None));
+    let relaxed = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        // A stranger fills the receive buffers.
+        scope.spawn(|| {
+            let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            while !is_over.load(relaxed) {
+                // More than a buffer holds.
+                for _ in 0..200 {
+                    let _ = socket.send_to(&[0xEE; 900], (group, port));
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        // The flood ends however the test does.
+        let _end = faults::OnDrop(|| is_over.store(true, relaxed));
+        let options = options().group(group).port(port).receive_buffer_bytes(64 << 10);
+        let config = |config| multicast(config).recovery_timeout(Duration::from_secs(30));
+        Group::new(3, options, config).run(|communicator, rank| {
+            let card = communicator.card().clone();
+            for turn in 0..5u32 {
+                let mut buffer = card.buffer(BYTES).unwrap();
+                if rank == 0 {
+                    buffer.write(0, &block(turn, BYTES)).unwrap();
+                }
+                let done = communicator.wait(communicator.broadcast(buffer, 0).unwrap()).unwrap();
+                check(&done.receive, 0, &block(turn, BYTES));
+                let report = done.report;
+                let mut most = most.lock().unwrap();
+                most.0 = most.0.max(report.overflowed_datagrams);
+                most.1 = most.1.max(report.pace_mbit_per_s);
+            }
+        });
+    });
+    let (overflowed, pace) = most.into_inner().unwrap();
+    assert!(
+        overflowed > 0 && pace.is_some(),
+        "{overflowed} datagrams had no room, and the root sent at {pace:?} Mbit/s"
+    );
+}
+
+#[test]
+fn a_configured_rate_is_kept() {
+    const BYTES: usize = 5 << 20;
+    Group::new(2, options(), |config| multicast(config).pacing_gbit_per_s(Some(1))).run(|communicator, rank| {
+        let card = communicator.card().clone();
+        let mut buffer = card.buffer(BYTES).unwrap();
+        if rank == 0 {
+            buffer.write(0, &block(1, BYTES)).unwrap();
+        }
+        let done = communicator.wait(communicator.broadcast(buffer, 0).unwrap()).unwrap();
+        check(&done.receive, 0, &block(1, BYTES));
+        if rank == 0 {
+            let phases = done.report.phases;
+            let took = phases.sent().unwrap() - phases.sending().unwrap();
+            // All but what a root may catch up with at once.
+            let least = Duration::from_micros(BYTES as u64 * 8 / 1000) - Duration::from_millis(3);
+            assert!(took >= least, "{took:?}, at least {least:?}");
+            assert_eq!(done.report.pace_mbit_per_s, Some(1000));
+        }
+    });
+}

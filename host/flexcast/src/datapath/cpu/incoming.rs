@@ -71,6 +71,8 @@ pub(crate) struct Incoming {
     whole: PieceSet,
     /// Pieces that have been given up.
     lost: PieceSet,
+    /// Chunks of them that came all the same.
+    late: u64,
     /// Pieces with holes that have not been given up.
     suspect: PieceSet,
     reorder_chunks: u32,
@@ -120,7 +122,7 @@ impl Incoming {
                 }
             }
         }
-        (self.came, self.others_ended) = (0, false);
+        (self.came, self.late, self.others_ended) = (0, 0, false);
         Ok(())
     }
 
@@ -223,6 +225,7 @@ impl Incoming {
         *lacking -= 1;
         if self.lost.contains(piece) {
             // It was only late.
+            self.late += 1;
             self.reorder_chunks = (2 * self.reorder_chunks).min(MOST_REORDER_CHUNKS);
         }
         if *lacking == 0 {
@@ -273,6 +276,11 @@ impl Incoming {
     /// A number that grows while chunks come.
     pub(crate) const fn came(&self) -> u64 {
         self.came
+    }
+
+    /// Chunks that came after they had been given up.
+    pub(crate) const fn late(&self) -> u64 {
+        self.late
     }
 
     /// Roots of which `step` chunks or more have been seen since the last acknowledgement, and how many have been seen; of those that wait for the `end`
@@ -434,7 +442,7 @@ mod tests {
         // One that was given up comes after all: the network reorders, and the window grows.
         let bytes = chunk(&incoming, 10);
         assert_eq!(incoming.take(&pieces, (10, &bytes), &mut receive), Taken::New);
-        assert_eq!(incoming.reorder_chunks, 2 * FIRST_REORDER_CHUNKS);
+        assert_eq!((incoming.reorder_chunks, incoming.late()), (2 * FIRST_REORDER_CHUNKS, 1));
         // Behind the end nothing comes.
         assert_eq!(incoming.ended(&pieces, 0, 99), Taken::WrongLength);
         assert_eq!(incoming.ended(&pieces, 0, 100), Taken::New);

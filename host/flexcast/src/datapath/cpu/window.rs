@@ -63,6 +63,16 @@ impl Window {
         self.open(0);
     }
 
+    /// Chunks of the own block that all receivers say that they have seen; none if nobody waits for it.
+    pub(crate) fn seen_by_all(&self) -> Option<u32> {
+        Some(self.least()).filter(|seen| *seen < u32::MAX)
+    }
+
+    /// Whether there are receivers, and all have said that they need nothing more by multicast.
+    pub(crate) fn is_left(&self) -> bool {
+        self.seen.len() > 1 && self.least() == u32::MAX
+    }
+
     /// How many chunks may be sent behind the first `sent`.
     pub(crate) fn room(&self, sent: u32) -> u32 {
         self.acknowledged.saturating_add(self.chunks).saturating_sub(sent)

@@ -5,7 +5,7 @@
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|
 //! | 0 | 1 | [`VERSION`] |
-//! | 1 | 1 | kind: 1 data, 2 end, 3 acknowledgement |
+//! | 1 | 1 | kind: 1 data, 2 end, 3 acknowledgement, 4 acknowledgement of a receiver that has had no room |
 //! | 2 | 2 | rank that has sent it |
 //! | 4 | 4 | low half of the communicator's number |
 //! | 8 | 4 | operation |
@@ -29,6 +29,7 @@ const TAGGED_BYTES: usize = HEADER_BYTES - size_of::<U64>();
 const DATA: u8 = 1;
 const END: u8 = 2;
 const ACKNOWLEDGEMENT: u8 = 3;
+const OVERFLOWED: u8 = 4;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -49,8 +50,8 @@ pub(super) enum Kind {
     Data { psn: u32 },
     /// The sender has multicast its block, of so many chunks.
     End { chunks: u32 },
-    /// The sender has seen the receiver's block up to this chunk.
-    Acknowledgement { chunks: u32 },
+    /// The sender has seen the receiver's block up to this chunk. Its socket buffer may have had no room since the operation began.
+    Acknowledgement { chunks: u32, overflowed: bool },
 }
 
 /// A datagram that is what it says.
@@ -109,7 +110,8 @@ impl Codec {
         let (kind, number) = match kind {
             Kind::Data { psn } => (DATA, psn),
             Kind::End { chunks } => (END, chunks),
-            Kind::Acknowledgement { chunks } => (ACKNOWLEDGEMENT, chunks),
+            Kind::Acknowledgement { chunks, overflowed: false } => (ACKNOWLEDGEMENT, chunks),
+            Kind::Acknowledgement { chunks, overflowed: true } => (OVERFLOWED, chunks),
         };
         let mut header = Header {
             version: VERSION,
@@ -146,7 +148,9 @@ impl Codec {
         let kind = match header.kind {
             DATA => Kind::Data { psn: number },
             END if chunk.is_empty() => Kind::End { chunks: number },
-            ACKNOWLEDGEMENT if chunk.is_empty() => Kind::Acknowledgement { chunks: number },
+            ACKNOWLEDGEMENT | OVERFLOWED if chunk.is_empty() => {
+                Kind::Acknowledgement { chunks: number, overflowed: header.kind == OVERFLOWED }
+            }
             _ => return Err(Refused::Foreign),
         };
         if let Some(secret) = &self.secret
@@ -207,13 +211,13 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded_and_any_changed_bit_is_found(
-            rank in 0u32..1024, operation: u32, number: u32, kind in 0..3, chunk in proptest::collection::vec(any::<u8>(), 0..100),
+            rank in 0u32..1024, operation: u32, number: u32, kind in 0..4, chunk in proptest::collection::vec(any::<u8>(), 0..100),
             bit: proptest::sample::Index,
         ) {
             let (kind, chunk) = match kind {
                 0 => (Kind::Data { psn: number }, chunk),
                 1 => (Kind::End { chunks: number }, vec![]),
-                _ => (Kind::Acknowledgement { chunks: number }, vec![]),
+                kind => (Kind::Acknowledgement { chunks: number, overflowed: kind == 3 }, vec![]),
             };
             let mut bytes = vec![0; HEADER_BYTES + chunk.len()];
             let len = codec(rank, Some(SECRET)).encode(operation, kind, &chunk, &mut bytes);

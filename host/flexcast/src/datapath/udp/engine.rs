@@ -19,10 +19,11 @@ use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, R
 use self::direct::{Exchanging, Task};
 use self::ears::Ears;
 use self::operation::{Running, State};
-use self::receive::Landings;
+use self::receive::{Landings, Overflows};
 use super::datagram::{Codec, HEADER_BYTES, Secret};
 use super::interface::Interface;
 use super::mesh::{Interest, Mesh, Read};
+use super::pace::Pace;
 use super::part::check_chunks;
 use super::sockets::{RUN_BYTES, Sockets};
 use super::tap::Tap;
@@ -104,6 +105,8 @@ pub(crate) struct Engine {
     held_at: Option<(bool, u32, u32)>,
     incoming: Incoming,
     window: Window,
+    pace: Pace,
+    overflows: Overflows,
     /// A run of datagrams on its way, out or in; kept for its room.
     run: Vec<u8>,
     landing: Landings,
@@ -161,6 +164,8 @@ impl Engine {
         let mut engine = Self {
             codec: Codec::new(id, place.rank(), secret),
             window: Window::new(place, 1, WAITS),
+            pace: Pace::new(config.pacing_gbit_per_s, config.link_gbit_per_s),
+            overflows: Overflows::default(),
             alpha: Alpha::new(config.overheads.in_ps()),
             stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
             at_once: config.clone().chains(place.ranks()),
@@ -246,6 +251,8 @@ impl Engine {
                 return Err(Box::new(Failed { error, send, receive: Some(receive), report }));
             }
             self.window.restart(running.window_chunks);
+            self.pace.begin();
+            self.overflows = Overflows::since(self.sockets.overflowed());
             let foreign = running.plan.foreign_pieces();
             self.conversation.start((descriptor, turn), Availability::default(), foreign);
             self.conversation.notify(now_ps, Notice::Armed);
@@ -307,7 +314,11 @@ impl Engine {
         moved |= self.exchange(self.heard, now_ps);
         self.heard = false;
         moved |= self.look(now_ps);
+        let had_given_up = self.current.as_ref().is_some_and(|running| running.given_up);
         moved |= self.poll_time(now_ps);
+        if !had_given_up && self.current.as_ref().is_some_and(|running| running.given_up) {
+            self.relieve_roots()?;
+        }
         self.carry_out(now_ps)?;
         moved |= self.send_some(now_ps)?;
         moved |= self.flush();
@@ -500,6 +511,8 @@ impl Engine {
             if let Some(watch) = running.watch {
                 self.stall.observe(watch.longest_ps());
             }
+            running.report.late_chunks = self.incoming.late();
+            running.report.overflowed_datagrams = self.tell_overflows(&running)?;
         }
         let Running { request, send, receive, report, .. } = running;
         self.requests.finish(request, Ok(Done { send, receive, report }));
@@ -607,7 +620,7 @@ impl Datapath for Engine {
         // What has room is sent at once.
         let window_ps = running.sending.as_ref().map(|sending| match self.window.room(sending.sent) {
             0 => self.window.deadline_ps().unwrap_or(u64::MAX),
-            _ => sending.full_ps.map_or(0, |full_ps| full_ps.saturating_add(send::FULL_PS)),
+            _ => sending.full_ps.map_or(self.pace.due_ps(), |full_ps| full_ps.saturating_add(send::FULL_PS)),
         });
         let own_ps = stalled_ps.unwrap_or(running.deadline_ps);
         [Some(own_ps), quiet_ps, window_ps].into_iter().flatten().min()

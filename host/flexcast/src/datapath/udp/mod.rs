@@ -8,7 +8,9 @@
 mod datagram;
 mod engine;
 pub(crate) mod interface;
+mod meminfo;
 mod mesh;
+mod pace;
 mod part;
 mod sockets;
 mod tap;

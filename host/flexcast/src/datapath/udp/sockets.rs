@@ -11,6 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::datagram::HEADER_BYTES;
 use super::interface::Interface;
+use super::meminfo::drops;
 use crate::error::{Error, Result};
 
 /// Longest run of datagrams in one system call: what a datagram of IP can be long.
@@ -45,11 +46,11 @@ fn bound(address: SocketAddr, shared: bool) -> Result<Socket> {
     bind().map_err(failed(&what, next))
 }
 
-/// Gives a socket as much room for what comes as the system allows; how much, in bytes.
-fn enlarge(socket: &Socket) -> usize {
+/// Gives a socket as much room for what comes as is wanted and the system allows; how much, in bytes.
+fn enlarge(socket: &Socket, wanted_bytes: usize) -> usize {
     // By force where the process may, so that the system's limit does not count.
-    if setsockopt(socket, sockopt::RcvBufForce, &WANTED_RECEIVE_BYTES).is_err() {
-        let _ = socket.set_recv_buffer_size(WANTED_RECEIVE_BYTES);
+    if setsockopt(socket, sockopt::RcvBufForce, &wanted_bytes).is_err() {
+        let _ = socket.set_recv_buffer_size(wanted_bytes);
     }
     // The system tells twice what it gives: bookkeeping is part of it.
     socket.recv_buffer_size().unwrap_or(0) / 2
@@ -58,7 +59,8 @@ fn enlarge(socket: &Socket) -> usize {
 /// Bytes that the system gives a receive buffer.
 pub(super) fn receive_bytes(interface: &Interface) -> usize {
     let domain = Domain::for_address(SocketAddr::new(interface.address(), 0));
-    Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_or(0, |socket| enlarge(&socket))
+    Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))
+        .map_or(0, |socket| enlarge(&socket, interface.wanted_receive_bytes()))
 }
 
 /// One socket, and what the system can do with it.
@@ -215,17 +217,23 @@ impl Sockets {
             (IpAddr::V4(_), IpAddr::V6(_)) => Err(io::ErrorKind::AddrNotAvailable.into()),
         };
         joined.map_err(failed(&format!("multicast group {group} on interface {}", interface.name()), next))?;
-        let receive_bytes = enlarge(&socket);
-        if receive_bytes < WANTED_RECEIVE_BYTES {
+        let wanted = interface.wanted_receive_bytes();
+        let got = enlarge(&socket, wanted);
+        if got < wanted {
             tracing::info!(
-                wanted = WANTED_RECEIVE_BYTES,
-                got = receive_bytes,
-                "socket buffer shorter than wanted; `sysctl -w net.core.rmem_max={WANTED_RECEIVE_BYTES}` helps"
+                wanted,
+                got,
+                "socket buffer shorter than wanted; `sysctl -w net.core.rmem_max={wanted}` helps"
             );
         }
         let (group, own) = (Half::new(socket)?, Half::new(own)?);
         let segments = own.state.max_gso_segments();
         Ok(Self { group, own, destination, room: vec![0; RUNS * ROOM_BYTES], segments })
+    }
+
+    /// Datagrams for which the receive buffer has had no room, since the socket was made; goes round. 0 where the system does not tell.
+    pub(super) fn overflowed(&self) -> u32 {
+        drops(self.group.socket.as_fd()).unwrap_or(0)
     }
 
     /// What is to be waited for.

@@ -14,6 +14,27 @@ const MOST_READS: u32 = 4;
 /// How long nothing comes before a chunk that others have overtaken counts as lost, wherever that is in the block.
 pub(super) const QUIET_PS: u64 = 500_000_000;
 
+/// Datagrams of the operation under way for which there was no room.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Overflows {
+    /// The system's counter when it began.
+    before: u32,
+    /// As many as roots have been told of.
+    told: u32,
+}
+
+impl Overflows {
+    /// Of an operation that begins when the system has counted so many.
+    pub(super) const fn since(before: u32) -> Self {
+        Self { before, told: 0 }
+    }
+
+    /// So many, by the system's counter.
+    const fn count(&self, now: u32) -> u32 {
+        now.wrapping_sub(self.before)
+    }
+}
+
 /// Counts a datagram that was not delivered.
 fn refuse(statistics: &mut Statistics, refused: Refused) {
     match refused {
@@ -141,12 +162,27 @@ impl Engine {
         Ok(true)
     }
 
-    /// A root sends in an operation that is over here, since the rest of its block was read: it need not wait for this rank.
+    /// Multicast has been given up here, and what is missing is read: roots need not wait for this rank.
+    pub(super) fn relieve_roots(&mut self) -> Result<()> {
+        let Some(running) = self.current.as_ref() else { return Ok(()) };
+        let operation = running.operation;
+        for root in running.plan.root_ranks().filter(|root| *root != self.place.rank()).collect::<Vec<_>>() {
+            self.tell_past(Some((root, operation)))?;
+        }
+        Ok(())
+    }
+
+    /// A root sends although this rank needs nothing more of it by multicast: it need not wait for this rank.
     fn tell_past(&mut self, past: Option<(u32, u32)>) -> Result<()> {
         let Some((root, operation)) = past else { return Ok(()) };
         let Some(address) = self.peers.get(root as usize) else { return Ok(()) };
         let mut bytes = [0; 64];
-        let len = self.codec.encode(operation, Kind::Acknowledgement { chunks: u32::MAX }, &[], &mut bytes);
+        let len = self.codec.encode(
+            operation,
+            Kind::Acknowledgement { chunks: u32::MAX, overflowed: false },
+            &[],
+            &mut bytes,
+        );
         self.sockets.send_to(*address, &bytes[..len]).map(drop)
     }
 
@@ -155,14 +191,23 @@ impl Engine {
         let Some(running) = self.current.as_ref().filter(|running| running.algorithm == Algorithm::Multicast) else {
             return Ok(());
         };
-        let Self { incoming, codec, sockets, peers, .. } = self;
+        let Self { incoming, codec, sockets, peers, overflows, .. } = self;
+        // Without holes nothing has overflowed, and the system need not be asked.
+        let has_holes = running.repairs || incoming.is_suspicious();
         let mut failed = None;
+        let mut count = None;
         incoming.acknowledgements(
             window::step(running.window_chunks),
             |_| false,
             |rank, chunks| {
                 let mut bytes = [0; 64];
-                let len = codec.encode(running.operation, Kind::Acknowledgement { chunks }, &[], &mut bytes);
+                let count = match has_holes {
+                    true => *count.get_or_insert_with(|| overflows.count(sockets.overflowed())),
+                    false => 0,
+                };
+                overflows.told = overflows.told.max(count);
+                let kind = Kind::Acknowledgement { chunks, overflowed: count > 0 };
+                let len = codec.encode(running.operation, kind, &[], &mut bytes);
                 // One that is lost is made good by the next.
                 if let Err(error) = sockets.send_to(peers[rank as usize], &bytes[..len]) {
                     failed = Some(error);
@@ -172,15 +217,44 @@ impl Engine {
         failed.map_or(Ok(()), Err)
     }
 
+    /// At the end of an operation: counts the datagrams for which there was no room, and tells the roots of those that they have not been told of.
+    pub(super) fn tell_overflows(&mut self, running: &Running) -> Result<u64> {
+        if !running.repairs && !running.given_up {
+            return Ok(0);
+        }
+        let count = self.overflows.count(self.sockets.overflowed());
+        if count > self.overflows.told {
+            let mut bytes = [0; 64];
+            // This rank has everything.
+            let kind = Kind::Acknowledgement { chunks: u32::MAX, overflowed: true };
+            let len = self.codec.encode(running.operation, kind, &[], &mut bytes);
+            for root in running.plan.root_ranks().filter(|root| *root != self.place.rank()) {
+                self.sockets.send_to(self.peers[root as usize], &bytes[..len])?;
+            }
+        }
+        Ok(count.into())
+    }
+
     /// Takes acknowledgements. Returns whether there were any.
     pub(super) fn receive_acknowledgements(&mut self) -> Result<bool> {
-        let Self { sockets, codec, window, statistics, current, tap, .. } = self;
-        let operation = current.as_ref().map(|running| running.operation);
+        let now_ps = self.interface.now_ps();
+        let Self { sockets, codec, window, pace, statistics, current, tap, config, .. } = self;
+        let running = current.as_ref();
+        let operation = running.map(|running| running.operation);
+        let since_ps = running.and_then(|running| running.report.phases.0.sending_ps);
+        let chunk_bytes = u64::from(config.chunk_bytes);
         let mut deliver = |bytes: &[u8]| match codec.decode(bytes) {
-            Ok(Datagram { rank, operation: of, kind: Kind::Acknowledgement { chunks }, .. })
+            Ok(Datagram { rank, operation: of, kind: Kind::Acknowledgement { chunks, overflowed }, .. })
                 if Some(of) == operation =>
             {
                 window.acknowledge(rank, chunks);
+                if let Some((since_ps, seen)) = since_ps.filter(|_| overflowed).zip(window.seen_by_all()) {
+                    pace.overflowed(u64::from(seen) * chunk_bytes, now_ps.saturating_sub(since_ps), now_ps);
+                }
+            }
+            // The receiver has ended it after this rank.
+            Ok(Datagram { operation: of, kind: Kind::Acknowledgement { overflowed: true, .. }, .. }) => {
+                statistics.wrong_id += u64::from(!pace.overflowed_before(of, now_ps));
             }
             Ok(_) => statistics.wrong_id += 1,
             Err(refused) => refuse(statistics, refused),
@@ -216,15 +290,19 @@ fn take(
         Err(refused) => return refuse(statistics, refused),
     };
     let running = running.filter(|running| running.operation == datagram.operation);
-    let Some(Running { pieces, receive, .. }) = running else {
+    let Some(running) = running else {
         statistics.wrong_id += 1;
         if matches!(datagram.kind, Kind::Data { .. }) {
             *past = Some((datagram.rank, datagram.operation));
         }
         return;
     };
+    let Running { pieces, receive, given_up, .. } = running;
     match datagram.kind {
         Kind::Data { psn } => {
+            if *given_up {
+                *past = Some((datagram.rank, datagram.operation));
+            }
             count(statistics, true, incoming.take(pieces, (psn, datagram.chunk), receive.bytes_mut()));
         }
         Kind::End { chunks } => count(statistics, false, incoming.ended(pieces, datagram.rank, chunks)),

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::operation::Sending;
 use crate::datapath::udp::datagram::{HEADER_BYTES, Kind};
+use crate::datapath::udp::pace::Block;
 use crate::datapath::udp::sockets::Sent;
 use crate::error::Result;
 use crate::protocol::driver::Notice;
@@ -34,7 +35,7 @@ impl Engine {
     /// Sends what has room. Returns whether anything was sent.
     pub(super) fn send_some(&mut self, now_ps: u64) -> Result<bool> {
         let own = self.place.rank();
-        let Self { current, sockets, codec, window, run, config, conversation, sent: report, .. } = self;
+        let Self { current, sockets, codec, window, pace, run, config, conversation, sent: report, .. } = self;
         let Some(running) = current.as_mut() else { return Ok(false) };
         let Some(sending) = running.sending.as_mut() else { return Ok(false) };
         let block = running.plan.block(own);
@@ -44,12 +45,17 @@ impl Engine {
         let datagram_bytes = HEADER_BYTES + chunk_bytes;
         let mut moved = false;
         sending.full_ps = None;
+        if window.is_left() {
+            // Nobody takes what would still be multicast.
+            sending.sent = sending.chunks;
+        }
         for _ in 0..MOST_RUNS {
             let room = window.room(sending.sent).min(sending.chunks - sending.sent);
-            if room == 0 {
+            if room == 0 || !pace.may_send(now_ps) {
                 break;
             }
-            let count = room.min(sockets.run_of(datagram_bytes) as u32);
+            let most = u32::try_from(pace.run_bytes() / datagram_bytes as u64).unwrap_or(u32::MAX).max(1);
+            let count = room.min(sockets.run_of(datagram_bytes) as u32).min(most);
             let mut len = 0;
             for at in sending.sent..sending.sent + count {
                 let from = at as usize * chunk_bytes;
@@ -59,6 +65,7 @@ impl Engine {
             }
             match sockets.multicast(&run[..len], datagram_bytes)? {
                 Sent::All | Sent::Lost => {
+                    pace.sent(len as u64, now_ps);
                     sending.sent += count;
                     sending.moved_ps = now_ps;
                     report.posted += u64::from(count);
@@ -80,6 +87,9 @@ impl Engine {
         let chunks = sending.chunks;
         running.sending = None;
         running.report.phases.0.sent_ps = Some(now_ps);
+        let took_ps = now_ps.saturating_sub(running.report.phases.0.sending_ps.unwrap_or(now_ps));
+        pace.ended(Block { operation: running.operation, bytes: block.bytes, took_ps });
+        running.report.pace_mbit_per_s = pace.mbit_per_s().filter(|_| chunks > 0);
         if chunks > 0 {
             for _ in 0..ENDS {
                 let len = codec.encode(running.operation, Kind::End { chunks }, &[], run);

@@ -62,6 +62,7 @@ impl Engine {
             self.pass(&running);
             self.losses.note(running.report.recovered_chunks > 0 || running.report.fetches_served > 0);
         }
+        running.report.late_chunks = self.incoming.late();
         if let Some(id) = self.collective_id.take() {
             self.ids.release(id, now_ps);
         }
