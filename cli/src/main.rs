@@ -6,6 +6,7 @@
 mod args;
 mod calibrate_args;
 mod capture;
+mod card_args;
 mod commands;
 mod compare_args;
 mod images_args;

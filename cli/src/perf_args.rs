@@ -5,6 +5,8 @@ use flexcast_lab::options::whole;
 use flexcast_lab::perf::op::Op;
 use flexcast_lab::perf::spec::{Sizes, Spec};
 
+use crate::card_args::CardArgs;
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Start one process per rank with a launcher: `mpirun -n 4 flexcast perf`, `torchrun`, `srun`; or by hand, with FLEXCAST_RANK, FLEXCAST_SIZE and \
@@ -26,12 +28,8 @@ pub(crate) struct PerfArgs {
     /// With the contribution in the receive buffer: allgather, reduce, allreduce and alltoall.
     #[arg(long)]
     in_place: bool,
-    /// What moves the data: `udp`, or `auto`, which takes what is there [default: FLEXCAST_DATAPATH, or auto].
-    #[arg(long, value_parser = ["auto", "udp"], value_name = "NAME")]
-    pub(crate) datapath: Option<String>,
-    /// Network interface, by name or address [default: FLEXCAST_INTERFACE, or the first that can multicast].
-    #[arg(long, value_name = "NAME|ADDRESS")]
-    pub(crate) interface: Option<String>,
+    #[command(flatten)]
+    pub(crate) card: CardArgs,
     /// Ranks that multicast at the same time [default: as few as keep the links busy].
     #[arg(long, value_parser = whole::<u32>(0, 1024), default_value_t = 0, value_name = "N")]
     pub(crate) chains: u32,

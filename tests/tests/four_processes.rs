@@ -104,6 +104,40 @@ fn without_firmware_the_processors_take_over() {
     }
 }
 
+/// The measuring command finds the card as any program does.
+#[test]
+fn the_measuring_command_runs_over_cards() {
+    let example = allgather(false);
+    for datapath in ["verbs", "dpa", "auto"] {
+        let folder = scratch(&format!("perf-{datapath}"));
+        let (udp, tcp) = (free_udp_ports(2), free_tcp_port());
+        let start = |rank: u16| {
+            let mut command = with_card(example, rank, 2, udp);
+            command.arg(&example.tool).args(["perf", "--datapath", datapath, "--json"]);
+            command.args(["--sizes", "100,200K", "--repetitions", "2", "--warm-up", "1"]);
+            command
+                .args((datapath == "dpa").then_some("--firmware"))
+                .args((datapath == "dpa").then_some(&example.image));
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", tcp.to_string());
+            Rank::start(&mut command, &folder, &format!("rank-{rank}"))
+        };
+        let mut ranks: Vec<Rank> = (0..2).map(start).collect();
+        let ends: Vec<(bool, String)> = ranks.iter_mut().map(|rank| rank.end(BOUND)).collect();
+        assert!(ends.iter().all(|(success, _)| *success), "{datapath}: {ends:?}");
+        let text = &ends[0].1;
+        // Without firmware, `auto` is the card's own queues.
+        let expected = if datapath == "dpa" { "datapath dpa" } else { "datapath verbs" };
+        assert!(text.contains("2 ranks over mlx5_0 (MTU") && text.contains(expected), "{text}");
+        let line = text.lines().find(|line| line.starts_with('{')).expect("one object");
+        let told: serde_json::Value = serde_json::from_str(line).expect("JSON");
+        let rows = told["rows"].as_array().expect("rows");
+        let lengths: Vec<_> = rows.iter().map(|row| (row["bytes"].as_u64(), row["errors"].as_u64())).collect();
+        assert_eq!(lengths, [(Some(100), Some(0)), (Some(200 << 10), Some(0))], "{line}");
+        assert_eq!(rows[0]["algorithm"], "eager", "{line}");
+    }
+}
+
 /// Starts `tests/c/ranks.c` as the given ranks of four, with a card if `way` needs one, and gives what each said.
 fn ranks_in_c(name: &str, way: &str, ranks: &[u16], timeout_ms: u64) -> Option<Vec<String>> {
     let folder = scratch(name);

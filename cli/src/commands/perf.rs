@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
-use flexcast::bootstrap::TcpStore;
-use flexcast::{Card, Communicator, Config, ThreadOptions, UdpOptions};
+use flexcast::bootstrap::{Exchange as _, TcpStore};
+use flexcast::{Communicator, Config, ThreadOptions};
 use flexcast_cli::{note, out};
 use flexcast_lab::perf::{self, Row};
 
@@ -12,29 +12,27 @@ use crate::perf_args::PerfArgs;
 
 pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     let spec = args.spec();
-    let mut options = UdpOptions::from_env()?;
-    if let Some(interface) = &args.interface {
-        options = options.interface(interface);
-    }
-    let card = open(args, &options)?;
+    let card = args.card.open()?;
     let mut store = TcpStore::from_env()?;
     let mut config = Config::for_card(&card).chains(args.chains);
     if args.progress_thread {
         config = config.progress_thread(Some(ThreadOptions::default()));
     }
     let longest = spec.sizes.iter().max().copied().unwrap_or(0);
-    config = config.max_receive_bytes(longest.saturating_mul(1024).max(64 << 20));
+    config = config.max_receive_bytes(longest.saturating_mul(store.size().into()).max(64 << 20));
     let communicator = Communicator::create(&card, &mut store, config)?;
     let is_first = communicator.rank() == 0;
-    if is_first && let Some(interface) = card.interface() {
-        note!(
-            "{} ranks over {} ({}, MTU {} bytes), datapath {}; times are measured",
-            communicator.size(),
-            interface.name(),
-            interface.address(),
-            interface.mtu_bytes(),
-            card.datapath()
-        );
+    if is_first {
+        let over = match (card.interface(), card.device()) {
+            (Some(interface), _) => {
+                format!("{} ({}, MTU {} bytes)", interface.name(), interface.address(), interface.mtu_bytes())
+            }
+            (None, Some(device)) => {
+                format!("{} (MTU {} bytes)", device.info().name, device.port().mtu_bytes())
+            }
+            (None, None) => "nothing".to_owned(),
+        };
+        note!("{} ranks over {over}, datapath {}; times are measured", communicator.size(), card.datapath());
     }
     let rows = perf::run(&communicator, &mut store, &spec, |row| {
         if is_first {
@@ -46,15 +44,6 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     }
     let errors: u64 = rows.iter().map(|row| row.errors).sum();
     Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Opens the card that is wanted.
-fn open(args: &PerfArgs, options: &UdpOptions) -> anyhow::Result<Card> {
-    let wanted = args.datapath.clone().or_else(|| std::env::var("FLEXCAST_DATAPATH").ok()).unwrap_or_default();
-    match wanted.as_str() {
-        "" | "auto" | "udp" => Ok(Card::udp(options)?),
-        other => anyhow::bail!("FLEXCAST_DATAPATH is {other:?}: has to be auto or udp here"),
-    }
 }
 
 fn print(args: &PerfArgs, rows: &[Row]) -> anyhow::Result<()> {
