@@ -4,6 +4,8 @@
 //! `FLEXCAST_TRIALS` is how many trials of each kind, or which (`first..end`); `FLEXCAST_SOAK_SECONDS` how long the soak run takes. Without permission
 //! to make namespaces all of it is skipped, with a line that says so.
 
+#[path = "trials/bad_input.rs"]
+mod bad_input;
 #[path = "trials/draws.rs"]
 mod draws;
 #[path = "trials/rank.rs"]
@@ -199,7 +201,7 @@ fn run(hosts: &Hosts, name: &str, trial: &Trial) -> Vec<String> {
             .filter(|name| name.contains("flexcast"))
             .map(|name| format!("/dev/shm/{name} is left")),
     );
-    eprintln!("{trial:?}: {longest:.1?}{}", if wrong.is_empty() { "" } else { " WRONG" });
+    eprintln!("{trial:?}: {longest:.1?}{}", wrong.iter().map(|wrong| format!("\nWRONG: {wrong}")).collect::<String>());
     wrong
 }
 
@@ -270,6 +272,38 @@ fn whoever_is_stopped_at_any_time_is_named() {
 #[test]
 fn whoever_is_cut_off_at_any_time_is_named() {
     trials("cut", 2);
+}
+
+/// Memory and descriptors of each rank, as it has told them: KiB, descriptors, operations, repaired chunks.
+fn resources(text: &str) -> Vec<[u64; 4]> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("resources: "));
+    let words = |line: &str| line.split(' ').filter_map(|word| word.parse().ok()).collect::<Vec<u64>>();
+    lines.filter_map(|line| words(line).try_into().ok()).collect()
+}
+
+#[test]
+fn memory_and_descriptors_stay_as_they_are() {
+    let Some(hosts) = Hosts::new(RANKS) else { return };
+    (0..RANKS).for_each(|host| hosts.lose(host, 1));
+    let seconds = std::env::var("FLEXCAST_SOAK_SECONDS").map_or(5, |text| text.parse().expect("a number of seconds"));
+    let most = Duration::from_secs(seconds);
+    // Two ranks of one host share memory; by this seed they multicast, and lose datagrams on their way up as well.
+    let mut ranks = start(&hosts, "soak", 2, 20_100, 1, most);
+    for (rank, process) in ranks.iter_mut().enumerate() {
+        let (_, text) = process.end(most + BOUND);
+        assert!(text.contains("ended well") && text.contains("left nothing"), "rank {rank}: {text}");
+        let told = resources(&text);
+        let [(_, warm), (_, last)] = [told.len() / 2, told.len() - 1].map(|at| (at, told[at]));
+        let most_kib = told[..=told.len() / 2].iter().map(|[kib, ..]| *kib).max().unwrap_or(0);
+        eprintln!(
+            "rank {rank}: {} operations, {} chunks repaired; half-way {most_kib} KiB at most and {} descriptors, at the end {} KiB and {}",
+            last[2], last[3], warm[1], last[0], last[1]
+        );
+        assert!(last[3] > 0, "rank {rank}: nothing was lost");
+        // Buffers of one operation come and go: the longest is 8 MB, for all ranks.
+        assert!(last[0] <= most_kib + 16 * 1024, "rank {rank}: {told:?}");
+        assert_eq!(last[1], warm[1], "rank {rank}: {told:?}");
+    }
 }
 
 #[test]

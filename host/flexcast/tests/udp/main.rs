@@ -1,12 +1,16 @@
 //! Collectives over IP multicast on the loopback interface, ranks as threads: real sockets, every byte checked.
 
+mod bad_input;
 mod collectives;
 mod faults;
 mod group;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use flexcast::{Algorithm, Card, Config, Error, Selection, UdpOptions};
+use flexcast::bootstrap::CallbackExchange;
+use flexcast::{Algorithm, Card, Communicator, Config, Error, Selection, UdpOptions};
 
 use group::{Group, block, check};
 
@@ -95,6 +99,39 @@ fn several_operations_and_communicators_run_side_by_side() {
             (0..3).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
         }
     });
+}
+
+#[test]
+fn nothing_of_a_communicator_is_left_when_it_is_dropped_although_its_thread_is_at_work() {
+    /// Is dropped with the communicator's engine.
+    struct Last(Arc<AtomicBool>);
+    impl flexcast::Tap for Last {
+        fn take(&mut self, datagram: &[u8], deliver: &mut dyn FnMut(&[u8])) {
+            deliver(datagram);
+        }
+    }
+    impl Drop for Last {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    for turn in 0..100 {
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let last = Arc::clone(&is_gone);
+        let options = options().tap(Arc::new(move |_, _| Box::new(Last(Arc::clone(&last)))));
+        let card = Card::udp(&options).unwrap();
+        let config = Config::for_card(&card).progress_thread(Some(flexcast::ThreadOptions::default()));
+        let mut alone = CallbackExchange::new(0, 1, |send: &[u8], receive: &mut [u8]| {
+            receive.copy_from_slice(send);
+            Ok(())
+        })
+        .unwrap();
+        let communicator = Communicator::create(&card, &mut alone, config).unwrap();
+        // Its thread has something to do while it goes.
+        drop(communicator.barrier().unwrap());
+        drop(communicator);
+        assert!(is_gone.load(Ordering::Acquire), "turn {turn}");
+    }
 }
 
 #[test]

@@ -50,15 +50,17 @@ pub struct UdpOptions {
     pub shared_memory: Option<bool>,
     /// Sees each datagram before the datapath does; for tests.
     pub(crate) tap: Option<MakeTap>,
+    /// Bytes of socket buffers, instead of as many as the system gives; for tests.
+    pub(crate) socket_bytes: Option<usize>,
 }
 
 impl fmt::Debug for UdpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { interface, group, port, ttl, unauthenticated, tuning, shared_memory, tap } = self;
+        let Self { interface, group, port, ttl, unauthenticated, tuning, shared_memory, tap, socket_bytes } = self;
         let mut options = f.debug_struct("UdpOptions");
         options.field("interface", interface).field("group", group).field("port", port).field("ttl", ttl);
         options.field("unauthenticated", unauthenticated).field("tuning", tuning).field("shared_memory", shared_memory);
-        options.field("tap", &tap.is_some()).finish()
+        options.field("tap", &tap.is_some()).field("socket_bytes", socket_bytes).finish()
     }
 }
 
@@ -80,6 +82,7 @@ impl UdpOptions {
                 .transpose()?,
             shared_memory: switch("FLEXCAST_SHM")?,
             tap: None,
+            socket_bytes: None,
         })
     }
 
@@ -136,6 +139,13 @@ impl UdpOptions {
     #[must_use]
     pub fn tap(mut self, tap: MakeTap) -> Self {
         self.tap = Some(tap);
+        self
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub fn socket_bytes(mut self, bytes: usize) -> Self {
+        self.socket_bytes = Some(bytes);
         self
     }
 

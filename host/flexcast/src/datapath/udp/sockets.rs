@@ -46,10 +46,11 @@ fn bound(address: SocketAddr, shared: bool) -> Result<Socket> {
 }
 
 /// Gives a socket as much room for what comes as the system allows; how much, in bytes.
-fn enlarge(socket: &Socket) -> usize {
+fn enlarge(interface: &Interface, socket: &Socket) -> usize {
+    let wanted = interface.options().socket_bytes.unwrap_or(WANTED_RECEIVE_BYTES);
     // By force where the process may, so that the system's limit does not count.
-    if setsockopt(socket, sockopt::RcvBufForce, &WANTED_RECEIVE_BYTES).is_err() {
-        let _ = socket.set_recv_buffer_size(WANTED_RECEIVE_BYTES);
+    if setsockopt(socket, sockopt::RcvBufForce, &wanted).is_err() {
+        let _ = socket.set_recv_buffer_size(wanted);
     }
     // The system tells twice what it gives: bookkeeping is part of it.
     socket.recv_buffer_size().unwrap_or(0) / 2
@@ -58,7 +59,7 @@ fn enlarge(socket: &Socket) -> usize {
 /// Bytes that the system gives a receive buffer.
 pub(super) fn receive_bytes(interface: &Interface) -> usize {
     let domain = Domain::for_address(SocketAddr::new(interface.address(), 0));
-    Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_or(0, |socket| enlarge(&socket))
+    Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)).map_or(0, |socket| enlarge(interface, &socket))
 }
 
 /// One socket, and what the system can do with it.
@@ -193,7 +194,7 @@ impl Sockets {
         };
         set().map_err(failed("socket to send from", "choose another interface (FLEXCAST_INTERFACE)"))?;
         // As much as there may be.
-        let _ = socket.set_send_buffer_size(WANTED_SEND_BYTES);
+        let _ = socket.set_send_buffer_size(interface.options().socket_bytes.unwrap_or(WANTED_SEND_BYTES));
         Ok(socket)
     }
 
@@ -215,7 +216,7 @@ impl Sockets {
             (IpAddr::V4(_), IpAddr::V6(_)) => Err(io::ErrorKind::AddrNotAvailable.into()),
         };
         joined.map_err(failed(&format!("multicast group {group} on interface {}", interface.name()), next))?;
-        let receive_bytes = enlarge(&socket);
+        let receive_bytes = enlarge(interface, &socket);
         if receive_bytes < WANTED_RECEIVE_BYTES {
             tracing::info!(
                 wanted = WANTED_RECEIVE_BYTES,

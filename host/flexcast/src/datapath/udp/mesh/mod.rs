@@ -331,10 +331,12 @@ impl Drop for Mesh {
         loop {
             self.flush(&());
             if self.peers.iter().all(|peer| !peer.is_waiting()) || Instant::now() >= deadline {
-                return;
+                break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        let Self { peers, room, .. } = self;
+        peers.iter_mut().for_each(|peer| peer.discard(room));
     }
 }
 

@@ -18,6 +18,9 @@ const MOST_WAITING_BYTES: usize = 4 * DATA_BYTES;
 /// Messages of up to so many bytes are copied, so that several go by one system call and are over at once.
 const COPIED_BYTES: u64 = 8 << 10;
 
+/// Most reads of what nobody hears any more: a peer may go on to send.
+const MOST_DISCARDS: usize = 256;
+
 /// The code of a peer that says what cannot be.
 pub(super) const NONSENSE: u16 = crate::protocol::conversation::PROTOCOL_VIOLATION;
 
@@ -82,7 +85,9 @@ pub(super) struct Peer {
     finished: u32,
     /// Ranges that it reads here, with the operation.
     serves: VecDeque<Read>,
-    /// Nothing more can be said to it.
+    /// The stream takes nothing more, for this reason of the system. What the peer has said before it went is still to be heard: it may say why.
+    mute: Option<u16>,
+    /// Nothing more can be said to it, and nothing is heard from it.
     pub(super) closed: bool,
     /// Nobody waits for it any more.
     pub(super) forgotten: bool,
@@ -107,6 +112,7 @@ impl Peer {
             transfers: VecDeque::new(),
             finished: 0,
             serves: VecDeque::new(),
+            mute: None,
             closed: false,
             forgotten: false,
             left: false,
@@ -126,13 +132,48 @@ impl Peer {
 
     pub(super) fn close(&mut self, code: u16) {
         self.closed = true;
+        self.forget();
+        if !self.left {
+            self.breaks = Some(code);
+        }
+    }
+
+    /// Forgets what waits to be sent.
+    fn forget(&mut self) {
         self.outbox.clear();
         self.sent = 0;
         self.fragment = None;
         self.transfers.clear();
         self.serves.clear();
-        if !self.left {
-            self.breaks = Some(code);
+    }
+
+    /// Whether something can be said to it.
+    pub(super) const fn is_open(&self) -> bool {
+        !self.closed && self.mute.is_none()
+    }
+
+    /// The peer takes nothing more. It has gone, and most often in good order, with a reason that has come and is not heard yet.
+    fn fall_silent(&mut self, error: &io::Error) {
+        if self.held {
+            // What it has said waits for an operation that may never begin.
+            return self.fail(error);
+        }
+        self.forget();
+        self.mute = Some(code(error));
+    }
+
+    /// Takes and forgets what has come, since nobody hears it any more: a system that closes a connection with something unread takes back
+    /// what has not arrived yet at the other side.
+    pub(super) fn discard(&mut self, room: &mut [u8]) {
+        if self.closed || self.stream.shared().is_some() {
+            return;
+        }
+        for _ in 0..MOST_DISCARDS {
+            match self.stream.read_vectored(&mut [IoSliceMut::new(room)]) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                _ => return,
+            }
         }
     }
 
@@ -152,7 +193,7 @@ impl Peer {
     }
 
     pub(super) fn add(&mut self, kind: u8, operation: u32, parts: [&[u8]; 2]) {
-        if self.closed {
+        if !self.is_open() {
             return;
         }
         let len = parts.iter().map(|part| part.len()).sum();
@@ -162,7 +203,7 @@ impl Peer {
 
     /// Sends a message, of which `head` is the whole. Its bytes stay as they are until it is over, which is at once if it is short.
     pub(super) fn transfer(&mut self, head: Head, part: Part, source: &dyn Source) {
-        if self.closed {
+        if !self.is_open() {
             return;
         }
         if head.total > COPIED_BYTES || self.fragment.is_some() || !self.transfers.is_empty() {
@@ -178,7 +219,7 @@ impl Peer {
     }
 
     pub(super) fn serve(&mut self, read: Read) {
-        if !self.closed {
+        if self.is_open() {
             self.serves.push_back(read);
         }
     }
@@ -211,7 +252,7 @@ impl Peer {
     /// Gives what waits to the system, as far as that takes it. Returns whether it took anything.
     pub(super) fn flush(&mut self, source: &dyn Source) -> bool {
         let mut moved = false;
-        while !self.closed {
+        while self.is_open() {
             let taken = if let Some(fragment) = &self.fragment {
                 let (header, done) = fragment.left();
                 let left = fragment.head.bytes - done;
@@ -241,6 +282,9 @@ impl Peer {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    self.fall_silent(&error);
+                }
                 Err(error) => self.fail(&error),
             }
         }
@@ -297,7 +341,10 @@ impl Peer {
         while self.is_heard() {
             let (came, asked) = self.read(room, listener);
             match came {
-                Ok(0) => self.close(code(&io::Error::from_raw_os_error(nix::libc::ECONNRESET))),
+                Ok(0) => {
+                    let reset = code(&io::Error::from_raw_os_error(nix::libc::ECONNRESET));
+                    self.close(self.mute.unwrap_or(reset));
+                }
                 Ok(bytes) => {
                     any = true;
                     if bytes < asked {
@@ -308,6 +355,9 @@ impl Peer {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => self.fail(&error),
             }
+        }
+        if let Some(code) = self.mute.filter(|_| self.held && !self.closed) {
+            self.close(code);
         }
         any | self.closed
     }

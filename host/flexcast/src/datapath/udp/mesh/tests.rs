@@ -162,6 +162,8 @@ fn what_is_no_frame_is_refused() {
         &frame(DATA, 1, b"short"),
         &frame(END, 1, b"x"),
         &frame(TRANSFER, 1, &[0; HEAD_BYTES]),
+        // A length as a build would write it that begins words with their highest byte.
+        &[&3u32.to_be_bytes()[..], &[MESSAGE, 0, 0, 0], &1u32.to_be_bytes(), b"abc"].concat(),
     ] {
         assert!(!heard([bytes], &mut Ear::new(1, 20)), "{bytes:?}");
     }
@@ -324,6 +326,56 @@ fn a_greeting_that_comes_again_is_refused_and_a_rank_that_is_gone_breaks() {
         here.take_broken(|rank, code| broken.push((rank, i32::from(code))));
     }
     assert_eq!(broken, [(3, nix::libc::ECONNREFUSED)]);
+}
+
+#[test]
+fn the_last_words_of_a_rank_are_heard_although_it_takes_nothing_more() {
+    let (mut far, near) = pair();
+    let mut here = mesh(0, vec![(3, near.into())]);
+    // It goes with something unread, so that its system resets the connection.
+    here.say(3, 1, b"unread", &[]);
+    here.flush(&());
+    let mut byte = [0; 1];
+    far.peek(&mut byte).unwrap();
+    far.write_all(&[frame(MESSAGE, 1, b"why"), frame(END, 0, b"")].concat()).unwrap();
+    drop(far);
+    let until = Instant::now() + Duration::from_secs(5);
+    let mut broken = Vec::new();
+    while here.peers[0].is_open() && Instant::now() < until {
+        here.say(3, 1, b"more", &[]);
+        here.flush(&());
+        here.take_broken(|rank, code| broken.push((rank, code)));
+    }
+    let mut ear = Ear::new(1, 0);
+    while !here.peers[0].closed && Instant::now() < until {
+        here.receive(0, &mut ear);
+    }
+    here.take_broken(|rank, code| broken.push((rank, code)));
+    assert_eq!((ear.heard.len(), here.peers[0].closed, broken), (1, true, vec![]), "{:?}", ear.heard);
+    // One that says nothing breaks, with the reason of the system.
+    let (far, near) = pair();
+    let mut here = mesh(0, vec![(3, near.into())]);
+    drop(far);
+    let mut broken = Vec::new();
+    while broken.is_empty() && Instant::now() < until {
+        here.say(3, 1, b"more", &[]);
+        here.flush(&());
+        here.receive(0, &mut ear);
+        here.take_broken(|rank, code| broken.push((rank, i32::from(code))));
+    }
+    assert!(matches!(broken[..], [(3, nix::libc::EPIPE | nix::libc::ECONNRESET)]), "{broken:?}");
+}
+
+#[test]
+fn what_was_said_last_arrives_although_something_is_unread() {
+    let (mut far, near) = pair();
+    far.write_all(&frame(MESSAGE, 9, b"unread")).unwrap();
+    let mut here = mesh(0, vec![(3, near.into())]);
+    here.say(3, 1, b"why", &[]);
+    drop(here);
+    let mut came = Vec::new();
+    std::io::Read::read_to_end(&mut far, &mut came).expect("an orderly end");
+    assert_eq!(came, [frame(MESSAGE, 1, b"why"), frame(END, 0, b"")].concat());
 }
 
 /// Ranks of one computer: where each listens, with the numbers of all.
