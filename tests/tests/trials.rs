@@ -218,7 +218,8 @@ fn judge(trial: &Trial, rank: u32, text: &str) -> Option<String> {
     let is_named = if rank == trial.victim {
         reason.contains("rank ") || reason.contains("ranks ") || reason.contains("interface")
     } else if culprit == "-1" {
-        names(reason, trial.victim)
+        // Rank 0 has ended before this one came, and can tell it nothing.
+        names(reason, trial.victim) || (!matches!(trial.when, When::Begun(_)) && reason.contains("rank 0 was not found"))
     } else {
         culprit == trial.victim.to_string()
     };

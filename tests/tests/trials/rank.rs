@@ -253,6 +253,12 @@ pub(crate) fn main() {
         Ended::Well => say("ended well"),
         Ended::Failed(culprit, text) => say(&format!("failed: {} {text}", culprit.map_or(-1, i64::from))),
     }
-    let after = Held::now();
+    let mut after = Held::now();
+    // The system lists a thread for a moment after it has ended.
+    let until = Instant::now() + Duration::from_millis(200);
+    while after.threads > before.threads && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+        after.threads = Held::now().threads;
+    }
     say(&if after == before { "left nothing".to_owned() } else { format!("left {before:?} -> {after:?}") });
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use flexcast::bootstrap::CallbackExchange;
+use flexcast::bootstrap::{CallbackExchange, StoreConfig, TcpStore};
 use flexcast::{Algorithm, Card, Communicator, Config, Error, Selection, UdpOptions};
 
 use group::{Group, block, check};
@@ -270,6 +270,41 @@ fn whoever_calls_something_else_or_leaves_is_named_and_buffers_come_back() {
         let text = failed.to_string();
         assert!(text.contains("rank 1"), "{text}");
     });
+}
+
+#[test]
+fn whoever_is_gone_before_a_call_is_named_at_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let make = |store: Result<TcpStore, flexcast::bootstrap::StoreError>, shared: bool| {
+        let card = Card::udp(&options().shared_memory(shared)).unwrap();
+        let config = Config::for_card(&card).progress_thread(Some(flexcast::ThreadOptions::default()));
+        Communicator::create(&card, &mut store.unwrap(), config).unwrap()
+    };
+    for shared in [false, true] {
+        let listener = listener.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let other = make(TcpStore::join(StoreConfig::new(1, 2, &address)), shared);
+                other.wait(other.barrier().unwrap()).map(drop).unwrap_or_else(|failed| panic!("{failed}"));
+                other
+            });
+            let communicator = make(TcpStore::with_listener(listener, StoreConfig::new(0, 2, "")), shared);
+            communicator.wait(communicator.barrier().unwrap()).map(drop).unwrap_or_else(|failed| panic!("{failed}"));
+            let other = other.join().unwrap();
+            // Without a word, as a process that is killed.
+            let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                let _other = other;
+                std::panic::resume_unwind(Box::new("killed"));
+            }));
+            assert!(killed.is_err());
+            // The progress thread sees it, with nothing under way.
+            std::thread::sleep(Duration::from_millis(100));
+            let begun = std::time::Instant::now();
+            let failed = communicator.barrier().and_then(|request| communicator.wait(request)).unwrap_err();
+            assert!(failed.to_string().contains("rank 1") && begun.elapsed() < Duration::from_secs(3), "{failed}");
+        });
+    }
 }
 
 #[test]

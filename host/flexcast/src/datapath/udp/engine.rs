@@ -311,13 +311,10 @@ impl Engine {
         self.carry_out(now_ps)?;
         moved |= self.send_some(now_ps)?;
         moved |= self.flush();
-        let is_free = self.is_free();
-        self.mesh.take_broken(|rank, code| {
-            // Whoever leaves while nothing is under way has nothing to do with this rank any more.
-            if !is_free {
-                self.conversation.broken(rank, code);
-            }
-        });
+        // Whoever goes while nothing is under way has nothing to do with this rank, until that calls something again.
+        if !self.is_free() {
+            self.mesh.take_broken(|rank, code| self.conversation.broken(rank, code));
+        }
         self.carry_out(now_ps)?;
         moved |= self.release(now_ps)? | self.release_direct(now_ps);
         self.watch_connections()?;
