@@ -90,7 +90,7 @@ impl Trial {
 }
 
 fn scratch(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("trials").join(name);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("trials").join(format!("{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("the folder can be made");
     folder
@@ -166,7 +166,7 @@ fn run(hosts: &Hosts, name: &str, trial: &Trial) -> Vec<String> {
             if has_ended {
                 longest = longest.max(happened.elapsed());
                 let text = ranks[*rank].printed();
-                wrong.extend(judge(trial, *rank as u32, &text).map(|reason| format!("rank {rank} {reason}: {text}")));
+                wrong.extend(judge(trial, *rank as u32, &text).map(|reason| format!("rank {rank} {reason}")));
             }
             !has_ended
         });
@@ -178,6 +178,10 @@ fn run(hosts: &Hosts, name: &str, trial: &Trial) -> Vec<String> {
     }
     if let Fault::Cut(cut) = trial.fault {
         hosts.mend(trial.victim, cut);
+    }
+    if !wrong.is_empty() {
+        let words = |text: String| text.lines().filter(|line| !line.starts_with("resources")).map(str::to_owned).collect::<Vec<_>>();
+        wrong.extend(ranks.iter().enumerate().map(|(rank, process)| format!("rank {rank}: {:?}", words(process.printed()))));
     }
     ranks.clear();
     for host in 0..RANKS {

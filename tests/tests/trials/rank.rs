@@ -224,9 +224,10 @@ fn go(task: &str) -> Result<(), Ended> {
     say("begun");
     let mut calls = Calls { communicator: &communicator, seed, draws, number: 0 };
     let (mut repaired, mut told) = (0, Instant::now());
+    let told_first = told;
     // All ranks end after the same call.
     loop {
-        repaired += calls.next()?;
+        repaired += calls.next().inspect_err(|_| say(&format!("call {}, {:?} after the beginning", calls.number, told_first.elapsed())))?;
         if calls.number % 64 == 0 {
             let mut over = card.buffer(1)?;
             over.fill(u8::from(Instant::now() >= until));

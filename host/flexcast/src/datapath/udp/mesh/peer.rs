@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::frame::{
     DATA, DATA_BYTES, DataBody, END, FRAGMENT_BYTES, FRAME_BYTES, Frame, HEAD_BYTES, Head, HeadBody, MESSAGE, REQUEST,
-    RequestBody, TRANSFER,
+    RequestBody, TRANSFER, tells_failure,
 };
 use super::stream::Stream;
 use super::{Event, Listener, Read, Source};
@@ -87,6 +87,8 @@ pub(super) struct Peer {
     serves: VecDeque<Read>,
     /// The stream takes nothing more, for this reason of the system. What the peer has said before it went is still to be heard: it may say why.
     mute: Option<u16>,
+    /// It has said all that it had to say, and has gone; frames of it are held. The system's code of its end.
+    ended: Option<u16>,
     /// Nothing more can be said to it, and nothing is heard from it.
     pub(super) closed: bool,
     /// Nobody waits for it any more.
@@ -113,6 +115,7 @@ impl Peer {
             finished: 0,
             serves: VecDeque::new(),
             mute: None,
+            ended: None,
             closed: false,
             forgotten: false,
             left: false,
@@ -122,7 +125,7 @@ impl Peer {
 
     /// Whether it is waited for what it sends.
     pub(super) const fn is_heard(&self) -> bool {
-        !self.held && !self.closed
+        (!self.held || self.mute.is_some()) && !self.closed && self.ended.is_none()
     }
 
     /// Whether something waits until the system takes more.
@@ -154,12 +157,39 @@ impl Peer {
 
     /// The peer takes nothing more. It has gone, and most often in good order, with a reason that has come and is not heard yet.
     fn fall_silent(&mut self, error: &io::Error) {
-        if self.held {
-            // What it has said waits for an operation that may never begin.
-            return self.fail(error);
-        }
         self.forget();
         self.mute = Some(code(error));
+    }
+
+    /// Nothing more comes. A peer that has left in good order while this rank is behind it is heard until its last frame; others break at once.
+    fn end(&mut self, code: u16, listener: &mut dyn Listener) {
+        let code = self.mute.unwrap_or(code);
+        if self.held {
+            self.hear_last_words(listener);
+            if self.left {
+                self.ended = Some(code);
+                return;
+            }
+        }
+        self.close(code);
+    }
+
+    /// Of the frames that wait for their operations, those count at once that say why the peer goes.
+    fn hear_last_words(&mut self, listener: &mut dyn Listener) {
+        let mut rest = &self.inbox[..];
+        while let Ok((frame, behind)) = Frame::read_from_prefix(rest)
+            && frame.is_sound()
+            && let Some((contents, next)) = behind.split_at_checked(frame.len.get() as usize)
+        {
+            match frame.kind {
+                MESSAGE if tells_failure(contents) => {
+                    listener.hear(Event::Message { from: self.rank, bytes: contents });
+                }
+                END => self.left = true,
+                _ => {}
+            }
+            rest = next;
+        }
     }
 
     /// Takes and forgets what has come, since nobody hears it any more: a system that closes a connection with something unread takes back
@@ -341,10 +371,7 @@ impl Peer {
         while self.is_heard() {
             let (came, asked) = self.read(room, listener);
             match came {
-                Ok(0) => {
-                    let reset = code(&io::Error::from_raw_os_error(nix::libc::ECONNRESET));
-                    self.close(self.mute.unwrap_or(reset));
-                }
+                Ok(0) => self.end(code(&io::Error::from_raw_os_error(nix::libc::ECONNRESET)), listener),
                 Ok(bytes) => {
                     any = true;
                     if bytes < asked {
@@ -353,11 +380,12 @@ impl Peer {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => self.fail(&error),
+                Err(error) if error.kind() == ErrorKind::InvalidData => self.distrust(),
+                Err(error) => self.end(code(&error), listener),
             }
         }
-        if let Some(code) = self.mute.filter(|_| self.held && !self.closed) {
-            self.close(code);
+        if let Some(code) = self.mute.filter(|_| self.held && !self.closed && self.ended.is_none()) {
+            self.end(code, listener);
         }
         any | self.closed
     }
@@ -410,6 +438,9 @@ impl Peer {
         }
         let before = self.inbox.len();
         self.take(&[], listener);
+        if let Some(code) = self.ended.filter(|_| !self.held && !self.closed) {
+            self.close(code);
+        }
         !self.held || self.inbox.len() < before
     }
 

@@ -351,7 +351,30 @@ fn the_last_words_of_a_rank_are_heard_although_it_takes_nothing_more() {
         here.receive(0, &mut ear);
     }
     here.take_broken(|rank, code| broken.push((rank, code)));
-    assert_eq!((ear.heard.len(), here.peers[0].closed, broken), (1, true, vec![]), "{:?}", ear.heard);
+    assert_eq!((ear.heard.len(), here.peers[0].closed, &broken), (1, true, &vec![]), "{:?}", ear.heard);
+    // Of a later operation: why it goes counts at once, all else in its time.
+    let (mut far, near) = pair();
+    let mut here = mesh(0, vec![(3, near.into())]);
+    here.say(3, 1, b"unread", &[]);
+    here.flush(&());
+    far.peek(&mut byte).unwrap();
+    let why = b"FXCM\x03\x06, and who";
+    far.write_all(&[frame(MESSAGE, 3, b"later"), frame(MESSAGE, 3, why), frame(END, 0, b"")].concat()).unwrap();
+    let mut ear = Ear::new(1, 0);
+    here.receive(0, &mut ear);
+    assert!(ear.heard.is_empty() && !here.descriptors().next().unwrap().2.read, "it waits");
+    drop(far);
+    while here.peers[0].is_open() && Instant::now() < until {
+        here.say(3, 1, b"more", &[]);
+        here.flush(&());
+    }
+    assert!(here.descriptors().next().unwrap().2.read, "it is read to its end");
+    here.receive(0, &mut ear);
+    assert!(ear.heard.len() == 1 && ear.heard[0].contains(&format!("{:?}", &why[..])), "{:?}", ear.heard);
+    ear.now = 3;
+    assert!(here.resume(&mut ear));
+    here.take_broken(|rank, code| broken.push((rank, code)));
+    assert_eq!((ear.heard.len(), here.peers[0].closed, broken), (3, true, vec![]), "{:?}", ear.heard);
     // One that says nothing breaks, with the reason of the system.
     let (far, near) = pair();
     let mut here = mesh(0, vec![(3, near.into())]);
