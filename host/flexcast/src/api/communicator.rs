@@ -174,7 +174,7 @@ impl Communicator {
         crate::api::split::found(card, exchange, config)
     }
 
-    fn of(datapath: Box<dyn Datapath>, waiter: Arc<dyn Waiter>, footprint: Footprint) -> Result<Self> {
+    pub(crate) fn of(datapath: Box<dyn Datapath>, waiter: Arc<dyn Waiter>, footprint: Footprint) -> Result<Self> {
         let (card, config) = (datapath.card(), datapath.config().clone());
         let (place, id) = (datapath.place(), datapath.id());
         let options = config.progress_thread;

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow};
+use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow, WaitedFor};
 
 use self::direct::{Exchanging, Task};
 use self::ears::Ears;
@@ -120,6 +120,8 @@ pub(crate) struct Engine {
     sent: SendReport,
     broken: Option<Failure>,
     fault: Option<Error>,
+    /// The operation in which a neighbour has been named that does not answer reads.
+    blamed_in: u32,
     /// Part of a message between two ranks has come since the last look.
     heard: bool,
     /// Temporary memory of the last reduction.
@@ -191,6 +193,7 @@ impl Engine {
             sent: SendReport::default(),
             broken: None,
             fault: None,
+            blamed_in: FIRST_OPERATION.wrapping_sub(1),
             heard: false,
             spare: Vec::new(),
             lingers_ps: None,
@@ -450,10 +453,25 @@ impl Engine {
             self.conversation.notify(now_ps, Notice::Time);
             return now_ps >= deadline_ps;
         }
+        self.blame_for_reads(now_ps);
         let Self { current, incoming, conversation, stall, .. } = self;
         let running = current.as_mut();
         running
             .is_some_and(|running| watch::poll_time(running, incoming, conversation, (*stall, send::STUCK_PS), now_ps))
+    }
+
+    /// Reads are answered by the neighbour's process, not by a card of this rank: who waits for them in vain, or is held to be silent meanwhile, names that one.
+    fn blame_for_reads(&mut self, now_ps: u64) {
+        let Self { current, conversation, place, blamed_in, .. } = self;
+        let Some(running) = current.as_ref().filter(|running| running.state.is_active()) else { return };
+        let Some((culprit, ..)) = running.reads.front() else { return };
+        let (participant, own) = (conversation.participant(), place.rank());
+        let is_late = participant.is_failing() || now_ps >= running.deadline_ps;
+        if is_late && *blamed_in != running.operation && participant.waiting_for() == (own, WaitedFor::Block) {
+            *blamed_in = running.operation;
+            let cause = Cause::Silent(WaitedFor::Block);
+            conversation.notify(now_ps, Notice::Failed(Failure { culprit: *culprit, witness: own, cause }));
+        }
     }
 
     /// Until when an operation that is over here does not end, since what this rank has said of it still waits for the system, which may be making the

@@ -126,6 +126,18 @@ pub(crate) struct Part {
     own: Endpoint,
 }
 
+/// A configuration as this datapath carries it out.
+pub(super) fn fitted(config: Config, interface: &Interface) -> Config {
+    let mut config = config.with_table();
+    config.transport = Transport::Ud;
+    config.subgroups = 1;
+    config.chunk_bytes = config.chunk_bytes.min(interface.chunk_bytes());
+    if config.link_gbit_per_s == 0 {
+        config.link_gbit_per_s = ETHERNET_GBIT_PER_S;
+    }
+    config
+}
+
 impl Part {
     /// Makes the sockets of rank `rank` of `ranks`.
     pub(crate) fn new(interface: &Interface, rank: u32, ranks: u32, config: Config) -> Result<Self> {
@@ -144,13 +156,7 @@ impl Part {
             return refuse("chains", config.chains.into(), "at most 1024");
         }
         config.chain_mapping.check(ranks, config.chains)?;
-        let mut config = config.with_table();
-        config.transport = Transport::Ud;
-        config.subgroups = 1;
-        config.chunk_bytes = config.chunk_bytes.min(interface.chunk_bytes());
-        if config.link_gbit_per_s == 0 {
-            config.link_gbit_per_s = ETHERNET_GBIT_PER_S;
-        }
+        let config = fitted(config, interface);
         let socket = Sockets::own(interface)?;
         let listener = mesh::listen(interface)?;
         let port_of = |address: std::io::Result<SocketAddr>| {
@@ -328,6 +334,19 @@ impl Part {
         let waiter = SocketWaiter::new()?;
         let engine = Engine::new(interface, place, id, config, links, waiter.clone())?;
         Ok((engine, waiter))
+    }
+
+    /// Reads what the ranks have told, of which `others` is that of ranks beside this one, for [`hostile`](super::hostile): whether it is refused.
+    pub(super) fn refuses(&self, others: &[Vec<u8>]) -> Option<Error> {
+        let mut told = others.to_vec();
+        told.insert(self.place.rank() as usize, self.endpoint());
+        let tuned = told[0].get(size_of::<Endpoint>()..).and_then(tuning);
+        if let Some(tuning) = &tuned {
+            // What is accepted is what it says.
+            let lines: Vec<Line> = tuning.choices().iter().map(Line::new).collect();
+            assert!(self::tuning(lines.as_bytes()).is_some(), "a tuning that was read can be told");
+        }
+        self.all(&told).err()
     }
 
     #[cfg(test)]

@@ -222,6 +222,18 @@ fn messages_of_all_lengths_go_in_fragments_and_messages_keep_their_order() {
 }
 
 #[test]
+fn a_rank_that_takes_nothing_is_known() {
+    for (one, _other) in pairs() {
+        let mut from = mesh(0, vec![(3, one)]);
+        assert_eq!(from.slow_taker(), None);
+        let source = Mouth(vec![0; 32 << 20]);
+        from.transfer(3, head(1, 32 << 20), PART, &source);
+        from.flush(&source);
+        assert_eq!((from.slow_taker(), from.take_finished()), (Some(3), 0));
+    }
+}
+
+#[test]
 fn an_abandoned_message_ends_with_its_fragment() {
     pairs().into_iter().for_each(|(one, other)| an_abandoned_message_ends(one, other));
 }
