@@ -1,4 +1,4 @@
-//! What comes from the network to a rank without a card: see [`flexcast_fuzz::ethernet`].
+//! Network input of a rank without a card: see [`flexcast_fuzz::ethernet`].
 #![cfg_attr(fuzzing, no_main)]
 
 flexcast_fuzz::target!(ethernet);

@@ -1,4 +1,4 @@
-//! What comes from the network to a rank whose datapath is `udp`: messages of bootstrap, endpoints, datagrams, frames on connections, and the words
+//! Network input of a rank whose datapath is `udp`: messages of bootstrap, endpoints, datagrams, frames on connections, and the words
 //! and bytes of memory that two ranks share.
 //!
 //! The first byte says which. Checked: what is accepted is what it says when it is encoded again; what is refused names a rank; and a rank whose peers
@@ -51,7 +51,11 @@ fn exchange(data: &[u8]) {
         let refused = match turn {
             0 => exchange.exchange("endpoints", data).map(|all| assert!(all.len() == 3 && all[1] == data)).err(),
             1 => split(&mut exchange, Some(1), 7).map(drop).err(),
-            2 => Subgroup::new(&mut exchange, vec![1, 2]).expect("ranks of the parent").exchange("x", b"own").map(drop).err(),
+            2 => Subgroup::new(&mut exchange, vec![1, 2])
+                .expect("ranks of the parent")
+                .exchange("x", b"own")
+                .map(drop)
+                .err(),
             _ => exchange.exchange("", &[]).map(drop).err(),
         };
         if let Some(error) = refused {
@@ -72,9 +76,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     // Allgather by multicast.
     barrier[..3].copy_from_slice(&[0, 2, 0]);
     let datagram = |peer: u8, kind: u8, number: u8, eighths: u8| vec![peer << 7 | 8, kind, 1, number, eighths];
-    let frame = |peer: u8, kind: u8, contents: &[u8]| {
-        [&[peer << 7 | 1, kind, 1, contents.len() as u8][..], contents].concat()
-    };
+    let frame =
+        |peer: u8, kind: u8, contents: &[u8]| [&[peer << 7 | 1, kind, 1, contents.len() as u8][..], contents].concat();
     let frames = |frames: &[Vec<u8>]| frames.concat();
     let mut hello = b"FXCSTORE".to_vec();
     hello.extend([1, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 3, 0]);
@@ -85,10 +88,27 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("silent", peers(3, &[])),
         ("barrier", peers(3, &frames(&[message(0, 1, barrier), message(1, 1, barrier)]))),
-        ("multicast", peers(3, &frames(&[message(0, 1, barrier), message(1, 1, barrier), datagram(0, 0, 0, 25), datagram(1, 1, 1, 0)]))),
+        (
+            "multicast",
+            peers(
+                3,
+                &frames(&[message(0, 1, barrier), message(1, 1, barrier), datagram(0, 0, 0, 25), datagram(1, 1, 1, 0)]),
+            ),
+        ),
         ("acknowledged", peers(0x10, &frames(&[message(0, 1, barrier), datagram(0, 2, 1, 0), datagram(1, 2, 1, 0)]))),
         ("failed", peers(13, &message(1, 6, [1; 28]))),
-        ("fetched", peers(3, &frames(&[message(0, 1, barrier), message(0, 3, [1; 28]), frame(0, 2, &[0; 20]), frame(0, 3, &[0; 13])]))),
+        (
+            "fetched",
+            peers(
+                3,
+                &frames(&[
+                    message(0, 1, barrier),
+                    message(0, 3, [1; 28]),
+                    frame(0, 2, &[0; 20]),
+                    frame(0, 3, &[0; 13]),
+                ]),
+            ),
+        ),
         ("transfers", peers(9, &frames(&[frame(0, 5, &[0; 44]), frame(1, 5, &[1; 60])]))),
         ("reduction", peers(6, &frames(&[frame(0, 5, &[0; 40]), vec![0x80], frame(1, 4, &[])]))),
         ("positions", peers(6, &[13, 0, 16, 0, 0, 0, 13, 0x81, 1, 0, 0, 0x80, 14, 0x8E])),

@@ -63,12 +63,17 @@ impl Hosts {
         for host in 0..self.count {
             let (name, port) = (self.host(host), port(host));
             run("ip", &["netns", "add", &name])?;
-            let link = ["link", "add", INTERFACE, "netns", &name, "type", "veth", "peer", "name", &port, "netns", &switch];
+            let link =
+                ["link", "add", INTERFACE, "netns", &name, "type", "veth", "peer", "name", &port, "netns", &switch];
             run("ip", &link)?;
             self.within(&switch, "ip", &["link", "set", &port, "master", "br0", "up"])?;
             self.within(&name, "ip", &["link", "set", "lo", "up"])?;
             self.within(&name, "ip", &["addr", "add", &format!("{}/24", address(host)), "dev", INTERFACE])?;
-            self.within(&name, "ip", &["-6", "addr", "add", &format!("{}/64", address_v6(host)), "dev", INTERFACE, "nodad"])?;
+            self.within(
+                &name,
+                "ip",
+                &["-6", "addr", "add", &format!("{}/64", address_v6(host)), "dev", INTERFACE, "nodad"],
+            )?;
             self.within(&name, "ip", &["link", "set", INTERFACE, "up"])?;
         }
         Ok(())
@@ -111,7 +116,9 @@ impl Hosts {
             Cut::Port => self.port(host, "down"),
             Cut::Drop => {
                 let chain = |hook: &str| {
-                    format!("chain {hook} {{ type filter hook {hook} priority 0; oifname {INTERFACE} drop; iifname {INTERFACE} drop; }};")
+                    format!(
+                        "chain {hook} {{ type filter hook {hook} priority 0; oifname {INTERFACE} drop; iifname {INTERFACE} drop; }};"
+                    )
                 };
                 _ = self.run(host, "nft", &[&format!("table inet cut {{ {} {} }}", chain("input"), chain("output"))]);
             }
@@ -190,7 +197,11 @@ fn port(host: u32) -> String {
 
 /// Runs a program to its end; what it prints, or why it failed.
 fn run(program: &str, words: &[&str]) -> Result<String, String> {
-    let output = Command::new(program).args(words).stdin(Stdio::null()).output().map_err(|error| format!("{program}: {error}"))?;
+    let output = Command::new(program)
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{program}: {error}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

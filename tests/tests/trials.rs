@@ -180,8 +180,12 @@ fn run(hosts: &Hosts, name: &str, trial: &Trial) -> Vec<String> {
         hosts.mend(trial.victim, cut);
     }
     if !wrong.is_empty() {
-        let words = |text: String| text.lines().filter(|line| !line.starts_with("resources")).map(str::to_owned).collect::<Vec<_>>();
-        wrong.extend(ranks.iter().enumerate().map(|(rank, process)| format!("rank {rank}: {:?}", words(process.printed()))));
+        let words = |text: String| {
+            text.lines().filter(|line| !line.starts_with("resources")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        wrong.extend(
+            ranks.iter().enumerate().map(|(rank, process)| format!("rank {rank}: {:?}", words(process.printed()))),
+        );
     }
     ranks.clear();
     for host in 0..RANKS {
@@ -223,7 +227,8 @@ fn judge(trial: &Trial, rank: u32, text: &str) -> Option<String> {
         reason.contains("rank ") || reason.contains("ranks ") || reason.contains("interface")
     } else if culprit == "-1" {
         // Rank 0 has ended before this one came, and can tell it nothing.
-        names(reason, trial.victim) || (!matches!(trial.when, When::Begun(_)) && reason.contains("rank 0 was not found"))
+        names(reason, trial.victim)
+            || (!matches!(trial.when, When::Begun(_)) && reason.contains("rank 0 was not found"))
     } else {
         culprit == trial.victim.to_string()
     };
@@ -239,7 +244,10 @@ fn names(text: &str, rank: u32) -> bool {
     let mut named = lists.flat_map(|list| {
         let list = list.trim_start_matches("ranks").trim_start_matches("rank").trim_start();
         let end = list.find(|letter: char| !letter.is_ascii_digit() && !", and".contains(letter)).unwrap_or(list.len());
-        list[..end].split(|letter: char| !letter.is_ascii_digit()).filter_map(|word| word.parse::<u32>().ok()).collect::<Vec<_>>()
+        list[..end]
+            .split(|letter: char| !letter.is_ascii_digit())
+            .filter_map(|word| word.parse::<u32>().ok())
+            .collect::<Vec<_>>()
     });
     named.any(|named| named == rank)
 }

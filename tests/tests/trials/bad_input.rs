@@ -39,7 +39,8 @@ fn all_alike(texts: &[String]) {
     let well = texts.iter().filter(|text| text.contains("ended well")).count();
     let failed = texts.iter().filter(|text| text.contains("failed: ")).count();
     assert!(well == texts.len() || failed == texts.len(), "{texts:#?}");
-    let is_clean = |text: &String| text.contains("left nothing") && !text.contains("WRONG") && !text.contains("panicked");
+    let is_clean =
+        |text: &String| text.contains("left nothing") && !text.contains("WRONG") && !text.contains("panicked");
     assert!(texts.iter().all(is_clean), "{texts:#?}");
 }
 
@@ -89,7 +90,8 @@ fn addresses_of_two_families_are_refused_with_both() {
     };
     let mut ranks: Vec<Rank> = (0..RANKS).map(of).collect();
     let texts = ends(&mut ranks);
-    let has_both = |text: &String| text.contains("rank 2") && text.contains("fd78::3") && text.contains("of one family");
+    let has_both =
+        |text: &String| text.contains("rank 2") && text.contains("fd78::3") && text.contains("of one family");
     assert!(texts.iter().enumerate().all(|(rank, text)| rank == 2 || has_both(text)), "{texts:#?}");
     assert!(texts[2].contains("failed: ") && texts[2].contains("rank 0"), "{texts:#?}");
 }

@@ -171,9 +171,8 @@ impl Calls<'_> {
                 let send = filled(seed, rank, number, block * ranks as usize);
                 let request = communicator.all_to_all(buffer(&send)?, empty(send.len())?)?;
                 let done = communicator.wait(request)?;
-                let theirs = |from: u32| {
-                    filled(seed, from, number, send.len())[rank as usize * block..][..block].to_vec()
-                };
+                let theirs =
+                    |from: u32| filled(seed, from, number, send.len())[rank as usize * block..][..block].to_vec();
                 self.check("alltoall", &done.receive.to_vec()?, &(0..ranks).flat_map(theirs).collect::<Vec<_>>())?;
                 done
             }
@@ -211,8 +210,7 @@ fn go(task: &str) -> Result<(), Ended> {
         }));
     }
     let card = Card::udp(&options)?;
-    let mut config =
-        Config::for_card(&card).barrier_timeout(BARRIER_TIMEOUT).recovery_timeout(RECOVERY_TIMEOUT);
+    let mut config = Config::for_card(&card).barrier_timeout(BARRIER_TIMEOUT).recovery_timeout(RECOVERY_TIMEOUT);
     // Multicast, whatever is fastest here, in half of the trials; with it repair.
     if draws.below(2) == 0 {
         config = config.algorithm(Selection::Multicast).eager_bytes(1000);
@@ -227,7 +225,9 @@ fn go(task: &str) -> Result<(), Ended> {
     let told_first = told;
     // All ranks end after the same call.
     loop {
-        repaired += calls.next().inspect_err(|_| say(&format!("call {}, {:?} after the beginning", calls.number, told_first.elapsed())))?;
+        repaired += calls
+            .next()
+            .inspect_err(|_| say(&format!("call {}, {:?} after the beginning", calls.number, told_first.elapsed())))?;
         if calls.number % 64 == 0 {
             let mut over = card.buffer(1)?;
             over.fill(u8::from(Instant::now() >= until));
