@@ -8,7 +8,7 @@ use flexcast_tests::examples::{Rank, free_tcp_port};
 use flexcast_tests::hosts::{Cut, Hosts, INTERFACE, address, address_v6};
 use flexcast_tests::workspace_root;
 
-use super::{BOUND, RANKS, scratch, start};
+use super::{BOUND, RANKS, clean, scratch, start};
 use crate::rank::{BARRIER_TIMEOUT, RECOVERY_TIMEOUT, STORE_TIMEOUT, TASK};
 
 /// How long ranks call, where nothing ends them.
@@ -58,6 +58,7 @@ fn without_a_route_for_multicast_the_result_is_right() {
         }
         all_well(&ends(&mut start(&hosts, "route", 1, port, 7, CALLS)));
     }
+    clean("route");
 }
 
 #[test]
@@ -75,6 +76,7 @@ fn an_interface_that_is_down_is_refused_and_its_rank_named() {
     let texts = ends(&mut [of(0), of(1)]);
     assert!(texts[1].contains("eth0") && texts[1].contains("is no interface that is up"), "{texts:#?}");
     assert!(texts[0].contains("failed: ") && texts[0].contains("rank 1"), "{texts:#?}");
+    clean("down");
 }
 
 #[test]
@@ -94,6 +96,7 @@ fn addresses_of_two_families_are_refused_with_both() {
         |text: &String| text.contains("rank 2") && text.contains("fd78::3") && text.contains("of one family");
     assert!(texts.iter().enumerate().all(|(rank, text)| rank == 2 || has_both(text)), "{texts:#?}");
     assert!(texts[2].contains("failed: ") && texts[2].contains("rank 0"), "{texts:#?}");
+    clean("families");
 }
 
 #[test]
@@ -109,6 +112,7 @@ fn over_ipv6_all_is_the_same() {
     };
     let mut ranks: Vec<Rank> = (0..RANKS).map(of).collect();
     all_well(&ends(&mut ranks));
+    clean("ipv6");
 }
 
 #[test]
@@ -130,6 +134,7 @@ fn an_mtu_that_shrinks_meanwhile_costs_no_bytes_or_all_fail() {
             hosts.run(host, "ip", &["link", "set", INTERFACE, "mtu", "1500"]);
         }
     }
+    clean("mtu");
 }
 
 /// However few files a rank may open, it is refused with an error and its number, or works; the others end, too.
@@ -161,6 +166,7 @@ fn ranks_that_may_open_few_files_end_in_time() {
         let names = |text: &String| text.lines().any(|line| line.starts_with("failed: ") && super::names(line, 2));
         let others = texts.iter().enumerate().filter(|(rank, _)| *rank != 2);
         assert!(well || others.into_iter().all(|(_, text)| names(text)), "{limit}: {texts:#?}");
+        clean(&format!("files-{limit}"));
     }
 }
 
