@@ -51,7 +51,7 @@ fn datagrams_of_another_program_on_the_same_group_and_port_change_nothing() {
             while !over.load(Ordering::Relaxed) {
                 // Of all lengths, headers that are nearly right among them.
                 let mut bytes = block(number, number as usize % 9000);
-                if number % 3 == 0 && bytes.len() >= 2 {
+                if number.is_multiple_of(3) && bytes.len() >= 2 {
                     bytes[..2].copy_from_slice(&[1, (number % 4) as u8]);
                 }
                 let _ = other.send_to(&bytes, (group, PORT));

@@ -453,21 +453,25 @@ impl Engine {
             self.conversation.notify(now_ps, Notice::Time);
             return now_ps >= deadline_ps;
         }
-        self.blame_for_reads(now_ps);
         let Self { current, incoming, conversation, stall, .. } = self;
-        let running = current.as_mut();
-        running
-            .is_some_and(|running| watch::poll_time(running, incoming, conversation, (*stall, send::STUCK_PS), now_ps))
+        let Some(running) = current.as_mut() else { return false };
+        let moved = watch::poll_time(running, incoming, conversation, (*stall, send::STUCK_PS), now_ps);
+        self.blame_for_reads(now_ps);
+        moved
     }
 
-    /// Reads are answered by the neighbour's process, not by a card of this rank: who waits for them in vain, or is held to be silent meanwhile, names that one.
+    /// Reads are answered by the neighbour's process, not by a card of this rank: who has waited for them in vain, or is held to be silent meanwhile, names that
+    /// one instead of itself.
     fn blame_for_reads(&mut self, now_ps: u64) {
         let Self { current, conversation, place, blamed_in, .. } = self;
         let Some(running) = current.as_ref().filter(|running| running.state.is_active()) else { return };
-        let Some((culprit, ..)) = running.reads.front() else { return };
         let (participant, own) = (conversation.participant(), place.rank());
-        let is_late = participant.is_failing() || now_ps >= running.deadline_ps;
-        if is_late && *blamed_in != running.operation && participant.waiting_for() == (own, WaitedFor::Block) {
+        if !participant.is_failing() || *blamed_in == running.operation {
+            return;
+        }
+        if let Some((culprit, ..)) = running.reads.front()
+            && participant.waiting_for() == (own, WaitedFor::Block)
+        {
             *blamed_in = running.operation;
             let cause = Cause::Silent(WaitedFor::Block);
             conversation.notify(now_ps, Notice::Failed(Failure { culprit: *culprit, witness: own, cause }));
