@@ -228,7 +228,7 @@ fn go(task: &str) -> Result<(), Ended> {
         repaired += calls
             .next()
             .inspect_err(|_| say(&format!("call {}, {:?} after the beginning", calls.number, told_first.elapsed())))?;
-        if calls.number % 64 == 0 {
+        if calls.number.is_multiple_of(64) {
             let mut over = card.buffer(1)?;
             over.fill(u8::from(Instant::now() >= until));
             let over = communicator.wait(communicator.broadcast(over, 0)?)?.receive.to_vec()?;
