@@ -21,7 +21,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use draws::Draws;
-use rank::{BARRIER_TIMEOUT, RECOVERY_TIMEOUT, STORE_TIMEOUT, TASK};
+use rank::{BARRIER_TIMEOUT, PATIENCE, PATIENT, RECOVERY_TIMEOUT, STORE_TIMEOUT, TASK};
 
 const RANKS: u32 = 4;
 /// Beyond what the library's own limits say: processes share few processors, and namespaces may be slow.
@@ -111,15 +111,27 @@ fn seeds(few: u64) -> Range<u64> {
     text.split_once("..").map_or_else(|| 0..number(&text), |(first, end)| number(first)..number(end))
 }
 
-/// Starts the ranks of a job, `per_host` on each host, for so long.
+/// Starts the ranks of a job, `per_host` on each host, for so long. They are patient.
 fn start(hosts: &Hosts, name: &str, per_host: u32, port: u16, seed: u64, most: Duration) -> Vec<Rank> {
+    start_with(hosts, name, per_host, port, (seed, most), &[(PATIENCE, PATIENT)])
+}
+
+/// The same with these variables.
+fn start_with(
+    hosts: &Hosts,
+    name: &str,
+    per_host: u32,
+    port: u16,
+    (seed, most): (u64, Duration),
+    variables: &[(&str, &str)],
+) -> Vec<Rank> {
     let folder = scratch(name);
     let program = std::env::current_exe().expect("the path of this program");
     let of = |rank: u32| {
         let mut command = hosts.on(rank / per_host, &program);
         command.args(["--exact", "a_rank_in_a_process_of_its_own", "--nocapture", "--test-threads", "1"]);
         let task = format!("{rank},{RANKS},{}:{port},{seed},{}", address(0), most.as_millis());
-        command.env(TASK, task).env("FLEXCAST_INTERFACE", INTERFACE);
+        command.env(TASK, task).env("FLEXCAST_INTERFACE", INTERFACE).envs(variables.iter().copied());
         Rank::start(&mut command, &folder, &format!("rank-{rank}"))
     };
     (0..RANKS).map(of).collect()
@@ -145,7 +157,7 @@ fn until_said(process: &Rank, text: &str) {
 fn run(hosts: &Hosts, name: &str, trial: &Trial) -> Vec<String> {
     // Another port each: what is left of the last job's connections keeps its port.
     let port = 20_000 + (trial.seed % 20_000) as u16;
-    let mut ranks = start(hosts, name, trial.per_host, port, trial.seed, BOUND);
+    let mut ranks = start_with(hosts, name, trial.per_host, port, (trial.seed, BOUND), &[]);
     let victim = trial.victim as usize;
     let delay = match trial.when {
         When::Started(delay) => delay,

@@ -9,7 +9,7 @@ use flexcast_tests::hosts::{Cut, Hosts, INTERFACE, address, address_v6};
 use flexcast_tests::workspace_root;
 
 use super::{BOUND, RANKS, clean, scratch, start};
-use crate::rank::{BARRIER_TIMEOUT, RECOVERY_TIMEOUT, STORE_TIMEOUT, TASK};
+use crate::rank::{BARRIER_TIMEOUT, PATIENCE, PATIENT, RECOVERY_TIMEOUT, STORE_TIMEOUT, TASK};
 
 /// How long ranks call, where nothing ends them.
 const CALLS: Duration = Duration::from_millis(1200);
@@ -107,7 +107,7 @@ fn over_ipv6_all_is_the_same() {
         let mut command = hosts.on(rank, &this_program());
         command.args(["--exact", "a_rank_in_a_process_of_its_own", "--nocapture", "--test-threads", "1"]);
         command.env(TASK, format!("{rank},{RANKS},[{}]:20000,7,{}", address_v6(0), CALLS.as_millis()));
-        command.env("FLEXCAST_INTERFACE", address_v6(rank));
+        command.env("FLEXCAST_INTERFACE", address_v6(rank)).env(PATIENCE, PATIENT);
         Rank::start(&mut command, &folder, &format!("rank-{rank}"))
     };
     let mut ranks: Vec<Rank> = (0..RANKS).map(of).collect();

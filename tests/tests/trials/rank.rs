@@ -14,6 +14,10 @@ use super::draws::Draws;
 
 /// Says which rank a process is, of how many, where the store is, by which seed, and for how many milliseconds: `rank,size,address,seed,ms`.
 pub(crate) const TASK: &str = "FLEXCAST_TEST_RANK";
+/// Says how many seconds ranks wait for others to begin an operation, and for repair, instead of the short times of trials.
+pub(crate) const PATIENCE: &str = "FLEXCAST_TEST_PATIENCE";
+/// Longer than any rank stays without a processor where nothing may fail.
+pub(crate) const PATIENT: &str = "30";
 /// How long ranks wait for one another in the store.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long they wait for others to begin an operation.
@@ -210,7 +214,10 @@ fn go(task: &str) -> Result<(), Ended> {
         }));
     }
     let card = Card::udp(&options)?;
-    let mut config = Config::for_card(&card).barrier_timeout(BARRIER_TIMEOUT).recovery_timeout(RECOVERY_TIMEOUT);
+    let patience = std::env::var(PATIENCE).ok().map(|text| Duration::from_secs(number(&text)));
+    let mut config = Config::for_card(&card);
+    config = config.barrier_timeout(patience.unwrap_or(BARRIER_TIMEOUT));
+    config = config.recovery_timeout(patience.unwrap_or(RECOVERY_TIMEOUT));
     // Multicast, whatever is fastest here, in half of the trials; with it repair.
     if draws.below(2) == 0 {
         config = config.algorithm(Selection::Multicast).eager_bytes(1000);
