@@ -12,6 +12,7 @@ mod draws;
 mod rank;
 
 use std::ops::Range;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -132,6 +133,8 @@ fn start_with(
         command.args(["--exact", "a_rank_in_a_process_of_its_own", "--nocapture", "--test-threads", "1"]);
         let task = format!("{rank},{RANKS},{}:{port},{seed},{}", address(0), most.as_millis());
         command.env(TASK, task).env("FLEXCAST_INTERFACE", INTERFACE).envs(variables.iter().copied());
+        // Of its own, so that the end of the shell that has started this program lets no stopped rank go on.
+        command.process_group(0);
         Rank::start(&mut command, &folder, &format!("rank-{rank}"))
     };
     (0..RANKS).map(of).collect()
