@@ -119,9 +119,9 @@ fn over_ipv6_all_is_the_same() {
 fn an_mtu_that_shrinks_meanwhile_costs_no_bytes_or_all_fail() {
     let Some(hosts) = Hosts::new(RANKS) else { return };
     // The whole network, as an administrator does it; then one host alone, which the others do not know of.
-    for (port, hosts_changed) in [(20_011, 0..RANKS), (20_012, 2..3)] {
+    for (port, hosts_changed, variables) in [(20_011, 0..RANKS, &[(PATIENCE, PATIENT)][..]), (20_012, 2..3, &[])] {
         // What the others do not know of may end in a bound, which is to be short.
-        let mut ranks = super::start_with(&hosts, "mtu", 1, port, (7, CALLS * 2), &[]);
+        let mut ranks = super::start_with(&hosts, "mtu", 1, port, (7, CALLS * 2), variables);
         ranks.iter().for_each(|process| super::until_said(process, "begun"));
         std::thread::sleep(CALLS / 2);
         for host in hosts_changed.clone() {

@@ -18,8 +18,8 @@ pub(crate) const TASK: &str = "FLEXCAST_TEST_RANK";
 pub(crate) const PATIENCE: &str = "FLEXCAST_TEST_PATIENCE";
 /// Longer than any rank stays without a processor where nothing may fail.
 pub(crate) const PATIENT: &str = "30";
-/// How long ranks wait for one another in the store.
-pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long ranks wait for one another in the store: longer than for connections, so that whoever waits for one is not taken for the culprit.
+pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long they wait for others to begin an operation.
 pub(crate) const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a repair may take.
@@ -235,7 +235,7 @@ fn go(task: &str) -> Result<(), Ended> {
         repaired += calls
             .next()
             .inspect_err(|_| say(&format!("call {}, {:?} after the beginning", calls.number, told_first.elapsed())))?;
-        if calls.number.is_multiple_of(64) {
+        if calls.number.is_multiple_of(8) {
             let mut over = card.buffer(1)?;
             over.fill(u8::from(Instant::now() >= until));
             let over = communicator.wait(communicator.broadcast(over, 0)?)?.receive.to_vec()?;
