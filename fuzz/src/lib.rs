@@ -8,6 +8,7 @@ pub mod abi;
 pub mod api;
 pub mod devx;
 pub mod elf;
+pub mod ethernet;
 pub mod firmware;
 pub mod fixture;
 pub mod guard;
@@ -36,7 +37,7 @@ macro_rules! targets {
             &[$(Target { name: stringify!($name), run: $name::run, seeds: $name::seeds }),*];
     };
 }
-targets!(elf, packet, wqe, devx, api, firmware, text);
+targets!(elf, packet, wqe, devx, api, firmware, text, ethernet);
 
 /// The program of a target: under libFuzzer with `--cfg fuzzing`, otherwise a replay of the files it is given.
 #[macro_export]

@@ -163,6 +163,14 @@ impl Rank {
         String::from_utf8_lossy(&std::fs::read(&self.output).expect("the output")).into_owned()
     }
 
+    /// Whether it has ended.
+    ///
+    /// # Panics
+    /// The system does not say.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("the program can be waited for").is_some()
+    }
+
     /// How it ended, within a bound, and what it printed.
     ///
     /// # Panics

@@ -2,12 +2,13 @@
 //!
 //! This library finds the device images, makes tiny ones ([`code`]), looks into the emulated machine ([`world`](mod@world)), runs the throughput harness ([`run`]), compares with
 //! recorded output ([`golden`]), builds the emulator's C libraries ([`libs`]) and the
-//! examples ([`examples`]), connects ranks ([`ranks`], [`communicators`]), reads the console blocks of documents ([`transcript`]), copies the tree ([`tree`]) and reads error messages as a user would ([`told`]).
+//! examples ([`examples`]), connects ranks ([`ranks`], [`communicators`]), makes hosts of network namespaces ([`hosts`]), reads the console blocks of documents ([`transcript`]), copies the tree ([`tree`]) and reads error messages as a user would ([`told`]).
 
 pub mod code;
 pub mod communicators;
 pub mod examples;
 pub mod golden;
+pub mod hosts;
 pub mod libs;
 pub mod ranks;
 pub mod run;

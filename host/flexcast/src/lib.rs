@@ -61,7 +61,7 @@ pub use api::request::{Request, Test};
 pub use api::user_memory::UserMemory;
 pub use datapath::udp::{DEFAULT_PORT, Interface, ReceiveBuffer, UdpOptions};
 #[doc(hidden)]
-pub use datapath::udp::{MakeTap, Tap};
+pub use datapath::udp::{MakeTap, Tap, hostile};
 pub use datapath::verbs::VerbsOptions;
 pub use dpa::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 pub use error::{Error, Result};

@@ -99,20 +99,21 @@ impl Link {
 }
 
 /// Ends connections so that the other sides can read what was sent last: a socket that is closed with something unread
-/// takes back what has gone out.
-pub(super) fn farewell<'a>(links: impl Iterator<Item = &'a mut Link>) {
-    let mut links: Vec<&mut Link> = links.collect();
+/// takes back what has gone out. `late` gives connections that have been made meanwhile, until it says that no more are expected.
+pub(super) fn farewell(links: &mut Vec<Link>, mut late: impl FnMut(&mut Vec<Link>) -> bool) {
     let mut pause = Pause::until(FAREWELL);
-    let mut waiting = true;
-    while waiting && !pause.is_over() {
-        waiting = false;
-        for link in &mut links {
+    loop {
+        let mut waiting = late(links);
+        for link in links.iter_mut() {
             link.pump();
             link.incoming.clear();
             if link.outgoing.is_empty() && link.closed.is_none() {
                 let _ = link.stream.shutdown(Shutdown::Write);
             }
             waiting |= link.closed.is_none();
+        }
+        if !waiting || pause.is_over() {
+            return;
         }
         pause.wait(false);
     }

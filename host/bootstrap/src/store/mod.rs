@@ -149,5 +149,33 @@ impl Exchange for TcpStore {
     }
 }
 
+/// Takes bytes as what comes on the store's connections, and checks what is made of them; for the fuzz target `ethernet`.
+///
+/// # Panics
+/// The store has a fault.
+#[doc(hidden)]
+pub fn hear(data: &[u8]) {
+    use frame::{Frame, Hello, Taken, collected, contributions};
+    const LIMIT: usize = 1 << 16;
+    let mut stream = data.to_vec();
+    if let Taken::Whole(hello) = Hello::take(&mut stream) {
+        let again = Hello::take(&mut hello.encode());
+        // Text that is no UTF-8 is told as well as it goes.
+        assert!(again == Taken::Whole(hello.clone()) || hello.job.contains('\u{FFFD}'), "{hello:?}");
+    }
+    loop {
+        let before = stream.len();
+        let Taken::Whole(frame) = Frame::take(&mut stream, LIMIT) else { break };
+        assert!(stream.len() < before && frame.body.len() <= LIMIT, "a frame takes what it has");
+        let again = Frame::take(&mut frame.encode(), LIMIT);
+        assert!(again == Taken::Whole(frame.clone()) || frame.tag.contains('\u{FFFD}'), "{frame:?}");
+    }
+    for ranks in [1, 3] {
+        if let Some(all) = contributions(data, ranks) {
+            assert!(collected(&all) == data, "contributions are what was collected");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -89,11 +89,21 @@ impl Server {
         let mut links: Vec<Link> = door.slots.into_iter().flatten().collect();
         if let Err(error) = result {
             // Those who have not said who they are yet are told, too: one of them may be what is wrong.
-            let mut all: Vec<&mut Link> =
-                links.iter_mut().chain(door.unknown.iter_mut().map(|(link, _)| link)).collect();
+            links.extend(door.unknown.into_iter().map(|(link, _)| link));
             let text: Arc<[u8]> = failed(&error).into();
-            all.iter_mut().for_each(|link| link.send(Arc::clone(&text)));
-            farewell(all.into_iter());
+            links.iter_mut().for_each(|link| link.send(Arc::clone(&text)));
+            // So are ranks that come only now, rather than find nobody; those that are missing have had their time.
+            let expected = if matches!(error, StoreError::Missing { .. }) { 0 } else { config.size as usize - 1 };
+            farewell(&mut links, |links| {
+                while links.len() < expected
+                    && let Ok((stream, peer)) = listener.accept()
+                    && let Ok(mut link) = Link::new(stream, peer.to_string(), MAX_CONTRIBUTION_BYTES)
+                {
+                    link.send(Arc::clone(&text));
+                    links.push(link);
+                }
+                links.len() < expected
+            });
             return Err(error);
         }
         let welcome: Arc<[u8]> = Frame::new(What::Welcome).encode().into();
@@ -116,7 +126,7 @@ impl Server {
         if let Err(error) = &result {
             let text: Arc<[u8]> = failed(error).into();
             self.links.iter_mut().for_each(|link| link.send(Arc::clone(&text)));
-            farewell(self.links.iter_mut());
+            farewell(&mut self.links, |_| false);
         }
         result
     }

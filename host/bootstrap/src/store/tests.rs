@@ -370,6 +370,23 @@ fn nonsense_in_an_exchange_is_named() {
 }
 
 #[test]
+fn ranks_that_come_after_a_failure_are_told_why() {
+    let (server, address) = first(4, LONG);
+    // One that dies before the others come.
+    drop(hello(&address, |hello| hello.size = 4));
+    thread::sleep(Duration::from_millis(100));
+    let late = [2, 3].map(|rank| {
+        let address = address.clone();
+        thread::spawn(move || TcpStore::join(config(rank, 4, &address, LONG)))
+    });
+    for rank in late {
+        let error = error(rank.join().unwrap());
+        assert!(matches!(&error, StoreError::Told { what } if what.contains("rank 1")), "{error}");
+    }
+    assert!(matches!(error(server.join().unwrap()), StoreError::Died { rank: 1, .. }));
+}
+
+#[test]
 fn a_rank_that_reads_nothing_is_named() {
     let (server, address) = first(2, LONG);
     let mut peer = hello(&address, |hello| hello.size = 2);

@@ -4,6 +4,7 @@ mod pending;
 mod progress;
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -41,11 +42,30 @@ const IDLE: Duration = Duration::from_secs(1);
 /// A clone is the same communicator. Every function may be called from every thread: they take turns. The communicator ends with the last of its
 /// clones and its requests.
 #[derive(Clone)]
-pub struct Communicator(Arc<Shared>);
+pub struct Communicator(Arc<Owner>);
+
+/// What users hold of a communicator's state. With the last of them the progress thread ends, and has ended when that returns: what was said last is with the
+/// system, although the program goes at once.
+struct Owner(Arc<Shared>);
+
+impl Deref for Owner {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if let Some(thread) = &self.thread {
+            thread.stop(|| self.waiter.wake());
+        }
+    }
+}
 
 /// A communicator's state, and what does not change of it.
 struct Shared {
-    /// Stopped first.
     thread: Option<ProgressThread>,
     waiter: Arc<dyn Waiter>,
     state: Mutex<State>,
@@ -144,13 +164,6 @@ fn leave(mut step: impl FnMut() -> Result<Option<bool>>) -> Result<bool> {
     Ok(moved)
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // The progress thread ends.
-        self.waiter.wake();
-    }
-}
-
 impl Communicator {
     /// Makes a communicator of all ranks of an exchange; collective. Blocks as long as the exchange does.
     ///
@@ -161,7 +174,7 @@ impl Communicator {
         crate::api::split::found(card, exchange, config)
     }
 
-    fn of(datapath: Box<dyn Datapath>, waiter: Arc<dyn Waiter>, footprint: Footprint) -> Result<Self> {
+    pub(crate) fn of(datapath: Box<dyn Datapath>, waiter: Arc<dyn Waiter>, footprint: Footprint) -> Result<Self> {
         let (card, config) = (datapath.card(), datapath.config().clone());
         let (place, id) = (datapath.place(), datapath.id());
         let options = config.progress_thread;
@@ -169,8 +182,11 @@ impl Communicator {
         let ended = Condvar::new();
         let shared = |thread| Shared { thread, waiter, state, ended, card, config, footprint, place, id };
         match options {
-            None => Ok(Self(Arc::new(shared(None)))),
-            Some(options) => ProgressThread::start(options, |thread| Arc::new(shared(Some(thread)))).map(Self),
+            None => Ok(Self(Arc::new(Owner(Arc::new(shared(None)))))),
+            Some(options) => {
+                let started = ProgressThread::start(options, |thread| Arc::new(shared(Some(thread))));
+                started.map(|shared| Self(Arc::new(Owner(shared))))
+            }
         }
     }
 

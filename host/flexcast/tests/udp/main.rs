@@ -1,12 +1,16 @@
 //! Collectives over IP multicast on the loopback interface, ranks as threads: real sockets, every byte checked.
 
+mod bad_input;
 mod collectives;
 mod faults;
 mod group;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use flexcast::{Algorithm, Card, Config, Error, Selection, UdpOptions};
+use flexcast::bootstrap::{CallbackExchange, StoreConfig, TcpStore};
+use flexcast::{Algorithm, Card, Communicator, Config, Error, Selection, UdpOptions};
 
 use group::{Group, block, check};
 
@@ -95,6 +99,39 @@ fn several_operations_and_communicators_run_side_by_side() {
             (0..3).for_each(|other| check(&done.receive, other as usize * bytes, &block(other + turn, bytes)));
         }
     });
+}
+
+#[test]
+fn nothing_of_a_communicator_is_left_when_it_is_dropped_although_its_thread_is_at_work() {
+    /// Is dropped with the communicator's engine.
+    struct Last(Arc<AtomicBool>);
+    impl flexcast::Tap for Last {
+        fn take(&mut self, datagram: &[u8], deliver: &mut dyn FnMut(&[u8])) {
+            deliver(datagram);
+        }
+    }
+    impl Drop for Last {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    for turn in 0..100 {
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let last = Arc::clone(&is_gone);
+        let options = options().tap(Arc::new(move |_, _| Box::new(Last(Arc::clone(&last)))));
+        let card = Card::udp(&options).unwrap();
+        let config = Config::for_card(&card).progress_thread(Some(flexcast::ThreadOptions::default()));
+        let mut alone = CallbackExchange::new(0, 1, |send: &[u8], receive: &mut [u8]| {
+            receive.copy_from_slice(send);
+            Ok(())
+        })
+        .unwrap();
+        let communicator = Communicator::create(&card, &mut alone, config).unwrap();
+        // Its thread has something to do while it goes.
+        drop(communicator.barrier().unwrap());
+        drop(communicator);
+        assert!(is_gone.load(Ordering::Acquire), "turn {turn}");
+    }
 }
 
 #[test]
@@ -236,6 +273,41 @@ fn whoever_calls_something_else_or_leaves_is_named_and_buffers_come_back() {
 }
 
 #[test]
+fn whoever_is_gone_before_a_call_is_named_at_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let make = |store: Result<TcpStore, flexcast::bootstrap::StoreError>, shared: bool| {
+        let card = Card::udp(&options().shared_memory(shared)).unwrap();
+        let config = Config::for_card(&card).progress_thread(Some(flexcast::ThreadOptions::default()));
+        Communicator::create(&card, &mut store.unwrap(), config).unwrap()
+    };
+    for shared in [false, true] {
+        let listener = listener.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let other = make(TcpStore::join(StoreConfig::new(1, 2, &address)), shared);
+                other.wait(other.barrier().unwrap()).map(drop).unwrap_or_else(|failed| panic!("{failed}"));
+                other
+            });
+            let communicator = make(TcpStore::with_listener(listener, StoreConfig::new(0, 2, "")), shared);
+            communicator.wait(communicator.barrier().unwrap()).map(drop).unwrap_or_else(|failed| panic!("{failed}"));
+            let other = other.join().unwrap();
+            // Without a word, as a process that is killed.
+            let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+                let _other = other;
+                std::panic::resume_unwind(Box::new("killed"));
+            }));
+            assert!(killed.is_err());
+            // The progress thread sees it, with nothing under way.
+            std::thread::sleep(Duration::from_millis(100));
+            let begun = std::time::Instant::now();
+            let failed = communicator.barrier().and_then(|request| communicator.wait(request)).unwrap_err();
+            assert!(failed.to_string().contains("rank 1") && begun.elapsed() < Duration::from_secs(3), "{failed}");
+        });
+    }
+}
+
+#[test]
 fn buffers_of_another_kind_of_card_are_refused() {
     Group::new(1, options(), multicast).run(|communicator, _| {
         let failed = communicator.broadcast(communicator.card().buffer(9).unwrap(), 1).unwrap_err();
@@ -269,7 +341,7 @@ fn overflows_are_counted_apart_and_slow_the_root_down() {
         });
         // The flood ends however the test does.
         let _end = faults::OnDrop(|| is_over.store(true, relaxed));
-        let options = options().group(group).port(port).receive_buffer_bytes(64 << 10);
+        let options = options().group(group).port(port).socket_buffer_bytes(64 << 10);
         let config = |config| multicast(config).recovery_timeout(Duration::from_secs(30));
         Group::new(3, options, config).run(|communicator, rank| {
             let card = communicator.card().clone();

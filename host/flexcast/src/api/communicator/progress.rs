@@ -52,7 +52,7 @@ impl Signal {
 #[derive(Debug)]
 pub(super) struct ProgressThread {
     signal: Arc<Signal>,
-    handle: Option<JoinHandle<()>>,
+    handle: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl ProgressThread {
@@ -75,7 +75,7 @@ impl ProgressThread {
         };
         let handle = thread::Builder::new().name("flexcast".to_owned()).spawn(run).map_err(failed)?;
         is_ready.recv().unwrap_or(Ok(())).map_err(failed)?;
-        let shared = make(Self { signal, handle: Some(handle) });
+        let shared = make(Self { signal, handle: Mutex::new(Some(handle)) });
         // The thread waits for this.
         let _ = send.send(Arc::downgrade(&shared));
         Ok(shared)
@@ -85,13 +85,14 @@ impl ProgressThread {
     pub(super) fn notify(&self) {
         self.signal.tell(|told| told.posted = true);
     }
-}
 
-impl Drop for ProgressThread {
-    fn drop(&mut self) {
+    /// Ends it: `wake` wakes it where it waits for the network. Afterwards it holds nothing of the communicator, unless it is the calling thread.
+    pub(super) fn stop(&self, wake: impl FnOnce()) {
         self.signal.tell(|told| told.stop = true);
+        wake();
+        let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The thread itself may have had the last count of the communicator.
-        if let Some(handle) = self.handle.take().filter(|handle| handle.thread().id() != thread::current().id()) {
+        if let Some(handle) = handle.filter(|handle| handle.thread().id() != thread::current().id()) {
             let _ = handle.join();
         }
     }

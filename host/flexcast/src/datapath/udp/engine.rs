@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow};
+use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow, WaitedFor};
 
 use self::direct::{Exchanging, Task};
 use self::ears::Ears;
@@ -123,6 +123,8 @@ pub(crate) struct Engine {
     sent: SendReport,
     broken: Option<Failure>,
     fault: Option<Error>,
+    /// The operation in which a neighbour has been named that does not answer reads.
+    blamed_in: u32,
     /// Part of a message between two ranks has come since the last look.
     heard: bool,
     /// Temporary memory of the last reduction.
@@ -196,6 +198,7 @@ impl Engine {
             sent: SendReport::default(),
             broken: None,
             fault: None,
+            blamed_in: FIRST_OPERATION.wrapping_sub(1),
             heard: false,
             spare: Vec::new(),
             lingers_ps: None,
@@ -322,13 +325,10 @@ impl Engine {
         self.carry_out(now_ps)?;
         moved |= self.send_some(now_ps)?;
         moved |= self.flush();
-        let is_free = self.is_free();
-        self.mesh.take_broken(|rank, code| {
-            // Whoever leaves while nothing is under way has nothing to do with this rank any more.
-            if !is_free {
-                self.conversation.broken(rank, code);
-            }
-        });
+        // Whoever goes while nothing is under way has nothing to do with this rank, until that calls something again.
+        if !self.is_free() {
+            self.mesh.take_broken(|rank, code| self.conversation.broken(rank, code));
+        }
         self.carry_out(now_ps)?;
         moved |= self.release(now_ps)? | self.release_direct(now_ps);
         self.watch_connections()?;
@@ -465,9 +465,28 @@ impl Engine {
             return now_ps >= deadline_ps;
         }
         let Self { current, incoming, conversation, stall, .. } = self;
-        let running = current.as_mut();
-        running
-            .is_some_and(|running| watch::poll_time(running, incoming, conversation, (*stall, send::STUCK_PS), now_ps))
+        let Some(running) = current.as_mut() else { return false };
+        let moved = watch::poll_time(running, incoming, conversation, (*stall, send::STUCK_PS), now_ps);
+        self.blame_for_reads(now_ps);
+        moved
+    }
+
+    /// Reads are answered by the neighbour's process, not by a card of this rank: who has waited for them in vain, or is held to be silent meanwhile, names that
+    /// one instead of itself.
+    fn blame_for_reads(&mut self, now_ps: u64) {
+        let Self { current, conversation, place, blamed_in, .. } = self;
+        let Some(running) = current.as_ref().filter(|running| running.state.is_active()) else { return };
+        let (participant, own) = (conversation.participant(), place.rank());
+        if !participant.is_failing() || *blamed_in == running.operation {
+            return;
+        }
+        if let Some((culprit, ..)) = running.reads.front()
+            && participant.waiting_for() == (own, WaitedFor::Block)
+        {
+            *blamed_in = running.operation;
+            let cause = Cause::Silent(WaitedFor::Block);
+            conversation.notify(now_ps, Notice::Failed(Failure { culprit: *culprit, witness: own, cause }));
+        }
     }
 
     /// Until when an operation that is over here does not end, since what this rank has said of it still waits for the system, which may be making the

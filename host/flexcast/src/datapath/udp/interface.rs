@@ -48,27 +48,27 @@ pub struct UdpOptions {
     pub tuning: Option<Tuning>,
     /// Whether ranks of one computer and user exchange through shared memory what would otherwise go over TCP. Default true.
     pub shared_memory: Option<bool>,
-    /// Bytes that a socket's receive buffer should hold, from 2048 to 1 GiB; the system may give less. Half of the shortest of all ranks bounds how far roots
-    /// are ahead of their receivers. Default 16 MiB.
-    pub receive_buffer_bytes: Option<u32>,
+    /// Bytes that the buffers of a socket for data should hold, from 2048 to 1 GiB; the system may give less. Half of the shortest receive buffer of all ranks
+    /// bounds how far roots are ahead of their receivers. Default 16 MiB, and 2 MiB to send from.
+    pub socket_buffer_bytes: Option<u32>,
     /// Sees each datagram before the datapath does; for tests.
     pub(crate) tap: Option<MakeTap>,
 }
 
 impl fmt::Debug for UdpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { interface, group, port, ttl, unauthenticated, tuning, shared_memory, receive_buffer_bytes, tap } =
+        let Self { interface, group, port, ttl, unauthenticated, tuning, shared_memory, socket_buffer_bytes, tap } =
             self;
         let mut options = f.debug_struct("UdpOptions");
         options.field("interface", interface).field("group", group).field("port", port).field("ttl", ttl);
         options.field("unauthenticated", unauthenticated).field("tuning", tuning).field("shared_memory", shared_memory);
-        options.field("receive_buffer_bytes", receive_buffer_bytes).field("tap", &tap.is_some()).finish()
+        options.field("socket_buffer_bytes", socket_buffer_bytes).field("tap", &tap.is_some()).finish()
     }
 }
 
 impl UdpOptions {
     /// The defaults, changed by the variables `FLEXCAST_INTERFACE`, `FLEXCAST_GROUP`, `FLEXCAST_PORT`, `FLEXCAST_TTL`,
-    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0), `FLEXCAST_SHM` (1 or 0), `FLEXCAST_RECEIVE_BUFFER` (bytes) and `FLEXCAST_TUNING` (a file, as [`Tuning::read`] takes it).
+    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0), `FLEXCAST_SHM` (1 or 0), `FLEXCAST_SOCKET_BUFFER` (bytes) and `FLEXCAST_TUNING` (a file, as [`Tuning::read`] takes it).
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have. [`Error::Argument`]: the file is no tuning.
@@ -83,7 +83,7 @@ impl UdpOptions {
                 .map(|path| Tuning::read(&path))
                 .transpose()?,
             shared_memory: switch("FLEXCAST_SHM")?,
-            receive_buffer_bytes: variable("FLEXCAST_RECEIVE_BUFFER", "bytes, from 2048 to 1073741824")?,
+            socket_buffer_bytes: variable("FLEXCAST_SOCKET_BUFFER", "bytes, from 2048 to 1073741824")?,
             tap: None,
         })
     }
@@ -137,10 +137,10 @@ impl UdpOptions {
         self
     }
 
-    /// The same with receive buffers of so many bytes.
+    /// The same with socket buffers of so many bytes.
     #[must_use]
-    pub fn receive_buffer_bytes(mut self, bytes: u32) -> Self {
-        self.receive_buffer_bytes = Some(bytes);
+    pub fn socket_buffer_bytes(mut self, bytes: u32) -> Self {
+        self.socket_buffer_bytes = Some(bytes);
         self
     }
 
@@ -159,9 +159,9 @@ impl UdpOptions {
         if let Some(ttl) = self.ttl.filter(|ttl| !(1..=255).contains(ttl)) {
             return Err(Error::Config { what: "ttl", value: ttl.into(), limit: "1 to 255".to_owned() });
         }
-        if let Some(bytes) = self.receive_buffer_bytes.filter(|bytes| !(2048..=1 << 30).contains(bytes)) {
+        if let Some(bytes) = self.socket_buffer_bytes.filter(|bytes| !(2048..=1 << 30).contains(bytes)) {
             let limit = "2048 to 1073741824".to_owned();
-            return Err(Error::Config { what: "receive_buffer_bytes", value: bytes.into(), limit });
+            return Err(Error::Config { what: "socket_buffer_bytes", value: bytes.into(), limit });
         }
         if self.port == Some(0) {
             return Err(Error::Config { what: "port", value: 0, limit: "1 to 65535, alike on all ranks".to_owned() });
@@ -342,7 +342,7 @@ impl Interface {
 
     /// Bytes that a receive buffer should hold.
     pub(super) fn wanted_receive_bytes(&self) -> usize {
-        self.0.options.receive_buffer_bytes.map_or(super::sockets::WANTED_RECEIVE_BYTES, |bytes| bytes as usize)
+        self.0.options.socket_buffer_bytes.map_or(super::sockets::WANTED_RECEIVE_BYTES, |bytes| bytes as usize)
     }
 
     /// The table that chooses algorithms: that of the options, and behind it the library's own.

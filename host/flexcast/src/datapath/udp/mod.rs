@@ -7,6 +7,8 @@
 
 mod datagram;
 mod engine;
+#[doc(hidden)]
+pub mod hostile;
 pub(crate) mod interface;
 mod meminfo;
 mod mesh;

@@ -52,7 +52,8 @@ struct Endpoint {
     port: U32,
     eager_bytes: U32,
     chains: U32,
-    zero: U32,
+    /// Whether words in its memory begin with their highest byte: 1, else 0. What is reduced goes over the network as it lies in memory.
+    big_endian: U32,
     chain_mapping: U64,
     /// Number of the socket on which ranks of its computer connect to share memory; 0: it shares none.
     door: U64,
@@ -125,6 +126,18 @@ pub(crate) struct Part {
     own: Endpoint,
 }
 
+/// A configuration as this datapath carries it out.
+pub(super) fn fitted(config: Config, interface: &Interface) -> Config {
+    let mut config = config.with_table();
+    config.transport = Transport::Ud;
+    config.subgroups = 1;
+    config.chunk_bytes = config.chunk_bytes.min(interface.chunk_bytes());
+    if config.link_gbit_per_s == 0 {
+        config.link_gbit_per_s = ETHERNET_GBIT_PER_S;
+    }
+    config
+}
+
 impl Part {
     /// Makes the sockets of rank `rank` of `ranks`.
     pub(crate) fn new(interface: &Interface, rank: u32, ranks: u32, config: Config) -> Result<Self> {
@@ -143,13 +156,7 @@ impl Part {
             return refuse("chains", config.chains.into(), "at most 1024");
         }
         config.chain_mapping.check(ranks, config.chains)?;
-        let mut config = config.with_table();
-        config.transport = Transport::Ud;
-        config.subgroups = 1;
-        config.chunk_bytes = config.chunk_bytes.min(interface.chunk_bytes());
-        if config.link_gbit_per_s == 0 {
-            config.link_gbit_per_s = ETHERNET_GBIT_PER_S;
-        }
+        let config = fitted(config, interface);
         let socket = Sockets::own(interface)?;
         let listener = mesh::listen(interface)?;
         let port_of = |address: std::io::Result<SocketAddr>| {
@@ -186,7 +193,7 @@ impl Part {
             port: u32::from(interface.port()).into(),
             eager_bytes: config.eager_bytes.into(),
             chains: config.chains.into(),
-            zero: U32::ZERO,
+            big_endian: u32::from(cfg!(target_endian = "big")).into(),
             chain_mapping: config.chain_mapping.digest().into(),
             door: door.as_ref().map_or(0, |_| number).into(),
             secret: std::array::from_fn(|_| word()),
@@ -243,6 +250,7 @@ impl Part {
                 ("port", self.own.port.get().into(), endpoint.port.get().into()),
                 ("eager_bytes", self.own.eager_bytes.get().into(), endpoint.eager_bytes.get().into()),
                 ("chains", self.own.chains.get().into(), endpoint.chains.get().into()),
+                ("big-endian words", self.own.big_endian.get().into(), endpoint.big_endian.get().into()),
                 ("the chain mapping with digest", self.own.chain_mapping.get(), endpoint.chain_mapping.get()),
             ]
             .into_iter();
@@ -328,6 +336,19 @@ impl Part {
         Ok((engine, waiter))
     }
 
+    /// Reads what the ranks have told, of which `others` is that of ranks beside this one, for [`hostile`](super::hostile): whether it is refused.
+    pub(super) fn refuses(&self, others: &[Vec<u8>]) -> Option<Error> {
+        let mut told = others.to_vec();
+        told.insert(self.place.rank() as usize, self.endpoint());
+        let tuned = told[0].get(size_of::<Endpoint>()..).and_then(tuning);
+        if let Some(tuning) = &tuned {
+            // What is accepted is what it says.
+            let lines: Vec<Line> = tuning.choices().iter().map(Line::new).collect();
+            assert!(self::tuning(lines.as_bytes()).is_some(), "a tuning that was read can be told");
+        }
+        self.all(&told).err()
+    }
+
     #[cfg(test)]
     fn own_mut(&mut self) -> &mut Endpoint {
         &mut self.own
@@ -375,6 +396,13 @@ mod tests {
         assert!(text.contains("rank 1 has eager_bytes 3, this rank 65536"), "{text}");
         let text = refusal(|endpoint| endpoint.group = v6([239, 1, 1, 1].into()));
         assert!(text.contains("239.1.1.1 group") && text.contains("no group"), "{text}");
+        let text = refusal(|endpoint| endpoint.address = v6(std::net::Ipv6Addr::LOCALHOST.into()));
+        assert!(text.contains("rank 1 has the address ::1") && text.contains("addresses of one family"), "{text}");
+        let text = refusal(|endpoint| endpoint.big_endian = 1.into());
+        assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
+        // As a build would tell it that writes words the other way round.
+        let text = refusal(|endpoint| endpoint.version = VERSION.swap_bytes().into());
+        assert!(text.contains("rank 1 speaks version 50331648"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
         let mut parts = self::parts(2);
@@ -384,6 +412,27 @@ mod tests {
         assert!(text.contains("rank 0 told a tuning"), "{text}");
         let text = refusal(|endpoint| endpoint.magic = *b"none");
         assert!(text.contains("FLEXCAST_DATAPATH"), "{text}");
+    }
+
+    #[test]
+    fn ranks_that_are_given_different_keys_do_not_connect_and_are_named() {
+        let short = std::time::Duration::from_millis(200);
+        let mut parts = parts(2);
+        parts.iter_mut().for_each(|part| part.config.barrier_timeout = short);
+        let told: Vec<_> = parts.iter().map(Part::endpoint).collect();
+        // Whoever carries the messages of bootstrap has changed one of them.
+        let mut changed = told.clone();
+        changed[0][size_of::<Endpoint>() - 1] ^= 1;
+        let second = parts.pop().unwrap();
+        let first = parts.pop().unwrap();
+        let [first, second] = std::thread::scope(|scope| {
+            let threads = [scope.spawn(|| first.connect(&told)), scope.spawn(|| second.connect(&changed))];
+            threads.map(|thread| thread.join().unwrap().map(drop))
+        });
+        let text = first.unwrap_err().to_string();
+        assert!(text.contains("rank 1 has not connected to rank 0 within 200ms"), "{text}");
+        // The other one has said what it had to say: it learns of it when the ranks tell one another whether they are connected.
+        assert!(second.is_ok());
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl Sockets {
         };
         set().map_err(failed("socket to send from", "choose another interface (FLEXCAST_INTERFACE)"))?;
         // As much as there may be.
-        let _ = socket.set_send_buffer_size(WANTED_SEND_BYTES);
+        let _ = socket.set_send_buffer_size(interface.wanted_receive_bytes().min(WANTED_SEND_BYTES));
         Ok(socket)
     }
 

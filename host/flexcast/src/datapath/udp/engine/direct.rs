@@ -199,7 +199,9 @@ impl Engine {
             phases.received_ps.get_or_insert(now_ps);
             Notice::TransferredAll
         } else {
-            Notice::Transferred { awaited: exchanging.direct.awaited().unwrap_or(place.rank()) }
+            // Whoever has got everything may still wait for another one to take what it sends.
+            let awaited = exchanging.direct.awaited().or_else(|| mesh.slow_taker());
+            Notice::Transferred { awaited: awaited.unwrap_or(place.rank()) }
         };
         conversation.notify(now_ps, notice);
         true

@@ -151,9 +151,26 @@ impl Head {
     }
 }
 
+/// Whether a control message says why its sender fails: by its kind ([`flexcast_proto::wire`]).
+pub(super) fn tells_failure(message: &[u8]) -> bool {
+    const KIND_AT: usize = 5;
+    const FAILED: u8 = 6;
+    message.get(KIND_AT) == Some(&FAILED)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reasons_are_told_from_other_messages() {
+        use flexcast_proto::wire::{Availability, Codec};
+        use flexcast_proto::{Body, Cause, Failure, Message};
+        let failure = Failure { culprit: 1, witness: 0, cause: Cause::Cancelled };
+        let encoded = |body| Codec::new(7, 4).encode(&Message { operation: 1, body }, Availability::default());
+        assert!(tells_failure(encoded(Body::Failed(failure)).as_bytes()));
+        assert!(!tells_failure(encoded(Body::Final).as_bytes()) && !tells_failure(b"FXCM"));
+    }
 
     #[test]
     fn heads_are_what_was_encoded_and_impossible_ones_are_refused() {

@@ -20,12 +20,12 @@ use zerocopy::IntoBytes as _;
 use connect::{Arriving, Met};
 pub(super) use connect::{Connect, Doors, Watch, listen};
 pub(super) use frame::Head;
-pub(super) use shared::{Rings, listen as listen_shared};
+pub(super) use shared::{OtherEnd, Rings, listen as listen_shared};
 
 use crate::error::Result;
 use frame::{END, MESSAGE, MOST_FRAME_BYTES, REQUEST, RequestBody};
 use peer::Peer;
-use stream::Stream;
+pub(super) use stream::Stream;
 
 /// Longest that what was said last waits for the peer's system to take it, when a communicator ends.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -121,7 +121,7 @@ impl Mesh {
     }
 
     /// Of connections that are ready.
-    fn of(connect: Connect, streams: Vec<(u32, Stream)>) -> Self {
+    pub(super) fn of(connect: Connect, streams: Vec<(u32, Stream)>) -> Self {
         let count = connect.addresses.len();
         let mut mesh = Self {
             has_come: vec![false; count],
@@ -285,6 +285,11 @@ impl Mesh {
         self.peers.iter().any(|peer| !peer.closed && peer.is_waiting())
     }
 
+    /// A rank that does not take what is to be sent to it.
+    pub(super) fn slow_taker(&self) -> Option<u32> {
+        self.peers.iter().find(|peer| !peer.closed && peer.is_waiting()).map(|peer| peer.rank)
+    }
+
     /// Takes what peer number `number` has sent. Returns whether there was anything.
     pub(super) fn receive(&mut self, number: usize, listener: &mut dyn Listener) -> bool {
         let Self { peers, room, .. } = self;
@@ -331,10 +336,12 @@ impl Drop for Mesh {
         loop {
             self.flush(&());
             if self.peers.iter().all(|peer| !peer.is_waiting()) || Instant::now() >= deadline {
-                return;
+                break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        let Self { peers, room, .. } = self;
+        peers.iter_mut().for_each(|peer| peer.discard(room));
     }
 }
 

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::frame::{
     DATA, DATA_BYTES, DataBody, END, FRAGMENT_BYTES, FRAME_BYTES, Frame, HEAD_BYTES, Head, HeadBody, MESSAGE, REQUEST,
-    RequestBody, TRANSFER,
+    RequestBody, TRANSFER, tells_failure,
 };
 use super::stream::Stream;
 use super::{Event, Listener, Read, Source};
@@ -17,6 +17,9 @@ use super::{Event, Listener, Read, Source};
 const MOST_WAITING_BYTES: usize = 4 * DATA_BYTES;
 /// Messages of up to so many bytes are copied, so that several go by one system call and are over at once.
 const COPIED_BYTES: u64 = 8 << 10;
+
+/// Most reads of what nobody hears any more: a peer may go on to send.
+const MOST_DISCARDS: usize = 256;
 
 /// The code of a peer that says what cannot be.
 pub(super) const NONSENSE: u16 = crate::protocol::conversation::PROTOCOL_VIOLATION;
@@ -82,7 +85,11 @@ pub(super) struct Peer {
     finished: u32,
     /// Ranges that it reads here, with the operation.
     serves: VecDeque<Read>,
-    /// Nothing more can be said to it.
+    /// The stream takes nothing more, for this reason of the system. What the peer has said before it went is still to be heard: it may say why.
+    mute: Option<u16>,
+    /// It has said all that it had to say, and has gone; frames of it are held. The system's code of its end.
+    ended: Option<u16>,
+    /// Nothing more can be said to it, and nothing is heard from it.
     pub(super) closed: bool,
     /// Nobody waits for it any more.
     pub(super) forgotten: bool,
@@ -107,6 +114,8 @@ impl Peer {
             transfers: VecDeque::new(),
             finished: 0,
             serves: VecDeque::new(),
+            mute: None,
+            ended: None,
             closed: false,
             forgotten: false,
             left: false,
@@ -116,7 +125,7 @@ impl Peer {
 
     /// Whether it is waited for what it sends.
     pub(super) const fn is_heard(&self) -> bool {
-        !self.held && !self.closed
+        (!self.held || self.mute.is_some()) && !self.closed && self.ended.is_none()
     }
 
     /// Whether something waits until the system takes more.
@@ -126,13 +135,75 @@ impl Peer {
 
     pub(super) fn close(&mut self, code: u16) {
         self.closed = true;
+        self.forget();
+        if !self.left {
+            self.breaks = Some(code);
+        }
+    }
+
+    /// Forgets what waits to be sent.
+    fn forget(&mut self) {
         self.outbox.clear();
         self.sent = 0;
         self.fragment = None;
         self.transfers.clear();
         self.serves.clear();
-        if !self.left {
-            self.breaks = Some(code);
+    }
+
+    /// Whether something can be said to it.
+    pub(super) const fn is_open(&self) -> bool {
+        !self.closed && self.mute.is_none()
+    }
+
+    /// The peer takes nothing more. It has gone, and most often in good order, with a reason that has come and is not heard yet.
+    fn fall_silent(&mut self, error: &io::Error) {
+        self.forget();
+        self.mute = Some(code(error));
+    }
+
+    /// Nothing more comes. A peer that has left in good order while this rank is behind it is heard until its last frame; others break at once.
+    fn end(&mut self, code: u16, listener: &mut dyn Listener) {
+        let code = self.mute.unwrap_or(code);
+        if self.held {
+            self.hear_last_words(listener);
+            if self.left {
+                self.ended = Some(code);
+                return;
+            }
+        }
+        self.close(code);
+    }
+
+    /// Of the frames that wait for their operations, those count at once that say why the peer goes.
+    fn hear_last_words(&mut self, listener: &mut dyn Listener) {
+        let mut rest = &self.inbox[..];
+        while let Ok((frame, behind)) = Frame::read_from_prefix(rest)
+            && frame.is_sound()
+            && let Some((contents, next)) = behind.split_at_checked(frame.len.get() as usize)
+        {
+            match frame.kind {
+                MESSAGE if tells_failure(contents) => {
+                    listener.hear(Event::Message { from: self.rank, bytes: contents });
+                }
+                END => self.left = true,
+                _ => {}
+            }
+            rest = next;
+        }
+    }
+
+    /// Takes and forgets what has come, since nobody hears it any more: a system that closes a connection with something unread takes back
+    /// what has not arrived yet at the other side.
+    pub(super) fn discard(&mut self, room: &mut [u8]) {
+        if self.closed || self.stream.shared().is_some() {
+            return;
+        }
+        for _ in 0..MOST_DISCARDS {
+            match self.stream.read_vectored(&mut [IoSliceMut::new(room)]) {
+                Ok(1..) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                _ => return,
+            }
         }
     }
 
@@ -152,7 +223,7 @@ impl Peer {
     }
 
     pub(super) fn add(&mut self, kind: u8, operation: u32, parts: [&[u8]; 2]) {
-        if self.closed {
+        if !self.is_open() {
             return;
         }
         let len = parts.iter().map(|part| part.len()).sum();
@@ -162,7 +233,7 @@ impl Peer {
 
     /// Sends a message, of which `head` is the whole. Its bytes stay as they are until it is over, which is at once if it is short.
     pub(super) fn transfer(&mut self, head: Head, part: Part, source: &dyn Source) {
-        if self.closed {
+        if !self.is_open() {
             return;
         }
         if head.total > COPIED_BYTES || self.fragment.is_some() || !self.transfers.is_empty() {
@@ -178,7 +249,7 @@ impl Peer {
     }
 
     pub(super) fn serve(&mut self, read: Read) {
-        if !self.closed {
+        if self.is_open() {
             self.serves.push_back(read);
         }
     }
@@ -211,7 +282,7 @@ impl Peer {
     /// Gives what waits to the system, as far as that takes it. Returns whether it took anything.
     pub(super) fn flush(&mut self, source: &dyn Source) -> bool {
         let mut moved = false;
-        while !self.closed {
+        while self.is_open() {
             let taken = if let Some(fragment) = &self.fragment {
                 let (header, done) = fragment.left();
                 let left = fragment.head.bytes - done;
@@ -241,6 +312,9 @@ impl Peer {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    self.fall_silent(&error);
+                }
                 Err(error) => self.fail(&error),
             }
         }
@@ -297,7 +371,7 @@ impl Peer {
         while self.is_heard() {
             let (came, asked) = self.read(room, listener);
             match came {
-                Ok(0) => self.close(code(&io::Error::from_raw_os_error(nix::libc::ECONNRESET))),
+                Ok(0) => self.end(code(&io::Error::from_raw_os_error(nix::libc::ECONNRESET)), listener),
                 Ok(bytes) => {
                     any = true;
                     if bytes < asked {
@@ -306,8 +380,12 @@ impl Peer {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => self.fail(&error),
+                Err(error) if error.kind() == ErrorKind::InvalidData => self.distrust(),
+                Err(error) => self.end(code(&error), listener),
             }
+        }
+        if let Some(code) = self.mute.filter(|_| self.held && !self.closed && self.ended.is_none()) {
+            self.end(code, listener);
         }
         any | self.closed
     }
@@ -360,6 +438,9 @@ impl Peer {
         }
         let before = self.inbox.len();
         self.take(&[], listener);
+        if let Some(code) = self.ended.filter(|_| !self.held && !self.closed) {
+            self.close(code);
+        }
         !self.held || self.inbox.len() < before
     }
 

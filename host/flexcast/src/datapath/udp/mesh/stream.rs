@@ -10,7 +10,7 @@ use super::shared::SharedStream;
 
 /// A stream. Nothing blocks: what cannot be done now is [`io::ErrorKind::WouldBlock`].
 #[derive(Debug)]
-pub(super) enum Stream {
+pub(in crate::datapath::udp) enum Stream {
     Tcp(TcpStream),
     Shared(SharedStream),
 }

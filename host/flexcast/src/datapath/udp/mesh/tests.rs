@@ -162,6 +162,8 @@ fn what_is_no_frame_is_refused() {
         &frame(DATA, 1, b"short"),
         &frame(END, 1, b"x"),
         &frame(TRANSFER, 1, &[0; HEAD_BYTES]),
+        // A length as a build would write it that begins words with their highest byte.
+        &[&3u32.to_be_bytes()[..], &[MESSAGE, 0, 0, 0], &1u32.to_be_bytes(), b"abc"].concat(),
     ] {
         assert!(!heard([bytes], &mut Ear::new(1, 20)), "{bytes:?}");
     }
@@ -216,6 +218,18 @@ fn messages_of_all_lengths_go_in_fragments_and_messages_keep_their_order() {
         assert_eq!(finished, 1, "{len} bytes");
         assert!(ear.all() == source.0, "{len} bytes");
         assert_eq!(ear.heard.len(), 1 + len.div_ceil(256 << 10).max(1), "{len} bytes: one message, and the fragments");
+    }
+}
+
+#[test]
+fn a_rank_that_takes_nothing_is_known() {
+    for (one, _other) in pairs() {
+        let mut from = mesh(0, vec![(3, one)]);
+        assert_eq!(from.slow_taker(), None);
+        let source = Mouth(vec![0; 32 << 20]);
+        from.transfer(3, head(1, 32 << 20), PART, &source);
+        from.flush(&source);
+        assert_eq!((from.slow_taker(), from.take_finished()), (Some(3), 0));
     }
 }
 
@@ -324,6 +338,79 @@ fn a_greeting_that_comes_again_is_refused_and_a_rank_that_is_gone_breaks() {
         here.take_broken(|rank, code| broken.push((rank, i32::from(code))));
     }
     assert_eq!(broken, [(3, nix::libc::ECONNREFUSED)]);
+}
+
+#[test]
+fn the_last_words_of_a_rank_are_heard_although_it_takes_nothing_more() {
+    let (mut far, near) = pair();
+    let mut here = mesh(0, vec![(3, near.into())]);
+    // It goes with something unread, so that its system resets the connection.
+    here.say(3, 1, b"unread", &[]);
+    here.flush(&());
+    let mut byte = [0; 1];
+    far.peek(&mut byte).unwrap();
+    far.write_all(&[frame(MESSAGE, 1, b"why"), frame(END, 0, b"")].concat()).unwrap();
+    drop(far);
+    let until = Instant::now() + Duration::from_secs(5);
+    let mut broken = Vec::new();
+    while here.peers[0].is_open() && Instant::now() < until {
+        here.say(3, 1, b"more", &[]);
+        here.flush(&());
+        here.take_broken(|rank, code| broken.push((rank, code)));
+    }
+    let mut ear = Ear::new(1, 0);
+    while !here.peers[0].closed && Instant::now() < until {
+        here.receive(0, &mut ear);
+    }
+    here.take_broken(|rank, code| broken.push((rank, code)));
+    assert_eq!((ear.heard.len(), here.peers[0].closed, &broken), (1, true, &vec![]), "{:?}", ear.heard);
+    // Of a later operation: why it goes counts at once, all else in its time.
+    let (mut far, near) = pair();
+    let mut here = mesh(0, vec![(3, near.into())]);
+    here.say(3, 1, b"unread", &[]);
+    here.flush(&());
+    far.peek(&mut byte).unwrap();
+    let why = b"FXCM\x03\x06, and who";
+    far.write_all(&[frame(MESSAGE, 3, b"later"), frame(MESSAGE, 3, why), frame(END, 0, b"")].concat()).unwrap();
+    let mut ear = Ear::new(1, 0);
+    here.receive(0, &mut ear);
+    assert!(ear.heard.is_empty() && !here.descriptors().next().unwrap().2.read, "it waits");
+    drop(far);
+    while here.peers[0].is_open() && Instant::now() < until {
+        here.say(3, 1, b"more", &[]);
+        here.flush(&());
+    }
+    assert!(here.descriptors().next().unwrap().2.read, "it is read to its end");
+    here.receive(0, &mut ear);
+    assert!(ear.heard.len() == 1 && ear.heard[0].contains(&format!("{:?}", &why[..])), "{:?}", ear.heard);
+    ear.now = 3;
+    assert!(here.resume(&mut ear));
+    here.take_broken(|rank, code| broken.push((rank, code)));
+    assert_eq!((ear.heard.len(), here.peers[0].closed, broken), (3, true, vec![]), "{:?}", ear.heard);
+    // One that says nothing breaks, with the reason of the system.
+    let (far, near) = pair();
+    let mut here = mesh(0, vec![(3, near.into())]);
+    drop(far);
+    let mut broken = Vec::new();
+    while broken.is_empty() && Instant::now() < until {
+        here.say(3, 1, b"more", &[]);
+        here.flush(&());
+        here.receive(0, &mut ear);
+        here.take_broken(|rank, code| broken.push((rank, i32::from(code))));
+    }
+    assert!(matches!(broken[..], [(3, nix::libc::EPIPE | nix::libc::ECONNRESET)]), "{broken:?}");
+}
+
+#[test]
+fn what_was_said_last_arrives_although_something_is_unread() {
+    let (mut far, near) = pair();
+    far.write_all(&frame(MESSAGE, 9, b"unread")).unwrap();
+    let mut here = mesh(0, vec![(3, near.into())]);
+    here.say(3, 1, b"why", &[]);
+    drop(here);
+    let mut came = Vec::new();
+    std::io::Read::read_to_end(&mut far, &mut came).expect("an orderly end");
+    assert_eq!(came, [frame(MESSAGE, 1, b"why"), frame(END, 0, b"")].concat());
 }
 
 /// Ranks of one computer: where each listens, with the numbers of all.

@@ -132,6 +132,39 @@ impl AsFd for SharedStream {
     }
 }
 
+/// The other end of a stream, of a process that writes what it likes: bytes, and positions. For [`hostile`](crate::datapath::udp::hostile).
+#[derive(Debug)]
+pub(in crate::datapath::udp) struct OtherEnd {
+    stream: SharedStream,
+    /// The same memory once more.
+    memory: Memory,
+}
+
+impl OtherEnd {
+    /// Both ends of a stream.
+    pub(in crate::datapath::udp) fn pair() -> io::Result<(Self, SharedStream)> {
+        let (one, other) = UnixStream::pair()?;
+        one.set_nonblocking(true)?;
+        other.set_nonblocking(true)?;
+        let (memory, file) = Memory::create(RING_BYTES)?;
+        let stream = SharedStream::new(one, memory, Side::Caller);
+        Ok((Self { stream, memory: Memory::open(&file)? }, SharedStream::accept(other, &file)?))
+    }
+
+    /// Writes what has room.
+    pub(in crate::datapath::udp) fn write(&self, bytes: &[u8]) {
+        let _ = self.stream.write_vectored(&[IoSlice::new(bytes)]);
+    }
+
+    /// Writes a word of the memory, and wakes the other side.
+    pub(in crate::datapath::udp) fn poke(&self, which: u8, value: u64) {
+        let words = [memory::Word::Tail, memory::Word::Head, memory::Word::ReaderSleeps, memory::Word::WriterSleeps];
+        let word = words[usize::from(which & 3)];
+        self.memory.word(usize::from(which >> 2 & 1), word).store(value, std::sync::atomic::Ordering::Release);
+        SharedStream::wake(&self.stream.socket);
+    }
+}
+
 #[cfg(test)]
 pub(super) fn pair() -> (SharedStream, SharedStream) {
     let (one, other) = UnixStream::pair().unwrap();

@@ -1,0 +1,209 @@
+//! Hosts as network namespaces at one bridge, for tests that cut their links. They are gone when they are dropped.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Begins the names of namespaces, where `FLEXCAST_HOSTS` does not say another beginning.
+const PREFIX: &str = "flexcast-hosts-";
+/// Name of the interface of every host.
+pub const INTERFACE: &str = "eth0";
+
+/// How the network of a host is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Its interface is taken down.
+    Interface,
+    /// The port of the switch is taken down.
+    Port,
+    /// All packets are dropped in both directions; interface and port stay up.
+    Drop,
+}
+
+impl Cut {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Interface, Self::Port, Self::Drop];
+}
+
+/// Hosts and their switch.
+#[derive(Debug)]
+pub struct Hosts {
+    prefix: String,
+    count: u32,
+}
+
+impl Hosts {
+    /// Makes so many hosts: `10.78.0.1` and `fd78::1`, and so on. Gives None, and says so in one line, where the system does not permit it.
+    ///
+    /// # Panics
+    /// The system permits namespaces, and they cannot be connected.
+    #[must_use]
+    pub fn new(count: u32) -> Option<Self> {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let begin = std::env::var("FLEXCAST_HOSTS").unwrap_or_else(|_| PREFIX.to_owned());
+        let hosts = Self { prefix: format!("{begin}{}-{number}", std::process::id()), count };
+        let probe = run("ip", &["netns", "add", &hosts.switch()]);
+        let entered = probe.and_then(|_| hosts.within(&hosts.switch(), "true", &[]));
+        if let Err(reason) = entered {
+            eprintln!("SKIPPED: network namespaces cannot be made here: {}", reason.trim());
+            return None;
+        }
+        hosts.connect().unwrap_or_else(|reason| panic!("hosts cannot be connected: {reason}"));
+        Some(hosts)
+    }
+
+    fn connect(&self) -> Result<(), String> {
+        let switch = self.switch();
+        self.within(
+            &switch,
+            "ip",
+            &["link", "add", "br0", "type", "bridge", "mcast_snooping", "0", "forward_delay", "0"],
+        )?;
+        self.within(&switch, "ip", &["link", "set", "br0", "up"])?;
+        for host in 0..self.count {
+            let (name, port) = (self.host(host), port(host));
+            run("ip", &["netns", "add", &name])?;
+            let link =
+                ["link", "add", INTERFACE, "netns", &name, "type", "veth", "peer", "name", &port, "netns", &switch];
+            run("ip", &link)?;
+            self.within(&switch, "ip", &["link", "set", &port, "master", "br0", "up"])?;
+            self.within(&name, "ip", &["link", "set", "lo", "up"])?;
+            self.within(&name, "ip", &["addr", "add", &format!("{}/24", address(host)), "dev", INTERFACE])?;
+            self.within(
+                &name,
+                "ip",
+                &["-6", "addr", "add", &format!("{}/64", address_v6(host)), "dev", INTERFACE, "nodad"],
+            )?;
+            self.within(&name, "ip", &["link", "set", INTERFACE, "up"])?;
+        }
+        Ok(())
+    }
+
+    /// A program on a host.
+    #[must_use]
+    pub fn on(&self, host: u32, program: &Path) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.host(host)]).arg(program);
+        command
+    }
+
+    /// Runs a program on a host to its end, and gives what it prints.
+    ///
+    /// # Panics
+    /// It fails.
+    pub fn run(&self, host: u32, program: &str, words: &[&str]) -> String {
+        self.within(&self.host(host), program, words).unwrap_or_else(|reason| panic!("{program} {words:?}: {reason}"))
+    }
+
+    /// Drops so many of 100 UDP packets that come to a host.
+    ///
+    /// # Panics
+    /// There is no nftables.
+    pub fn lose(&self, host: u32, percent: u32) {
+        let rules = format!(
+            "table inet loss {{ chain in {{ type filter hook prerouting priority -150; meta l4proto udp numgen random mod 100 < {percent} drop; }}; }}"
+        );
+        self.run(host, "nft", &[&rules]);
+    }
+
+    /// Cuts the network of a host.
+    ///
+    /// # Panics
+    /// A program that does it is missing.
+    pub fn cut(&self, host: u32, cut: Cut) {
+        match cut {
+            Cut::Interface => _ = self.run(host, "ip", &["link", "set", INTERFACE, "down"]),
+            Cut::Port => self.port(host, "down"),
+            Cut::Drop => {
+                let chain = |hook: &str| {
+                    format!(
+                        "chain {hook} {{ type filter hook {hook} priority 0; oifname {INTERFACE} drop; iifname {INTERFACE} drop; }};"
+                    )
+                };
+                _ = self.run(host, "nft", &[&format!("table inet cut {{ {} {} }}", chain("input"), chain("output"))]);
+            }
+        }
+    }
+
+    /// Undoes [`Hosts::cut`].
+    ///
+    /// # Panics
+    /// As there.
+    pub fn mend(&self, host: u32, cut: Cut) {
+        match cut {
+            Cut::Interface => {
+                self.run(host, "ip", &["link", "set", INTERFACE, "up"]);
+                // The system has taken it away with the link.
+                let address = format!("{}/64", address_v6(host));
+                self.run(host, "ip", &["-6", "addr", "replace", &address, "dev", INTERFACE, "nodad"]);
+            }
+            Cut::Port => self.port(host, "up"),
+            Cut::Drop => _ = self.run(host, "nft", &["delete", "table", "inet", "cut"]),
+        }
+    }
+
+    fn port(&self, host: u32, state: &str) {
+        let switch = self.switch();
+        let set = self.within(&switch, "ip", &["link", "set", &port(host), state]);
+        set.unwrap_or_else(|reason| panic!("port of host {host}: {reason}"));
+    }
+
+    /// Processes of a host.
+    ///
+    /// # Panics
+    /// The host is gone.
+    #[must_use]
+    pub fn processes(&self, host: u32) -> Vec<i32> {
+        let listed = run("ip", &["netns", "pids", &self.host(host)]).expect("the list of processes");
+        listed.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    }
+
+    fn switch(&self) -> String {
+        format!("{}-s", self.prefix)
+    }
+
+    fn host(&self, host: u32) -> String {
+        format!("{}-{host}", self.prefix)
+    }
+
+    fn within(&self, name: &str, program: &str, words: &[&str]) -> Result<String, String> {
+        run("ip", &[&["netns", "exec", name, program], words].concat())
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in (0..self.count).map(|host| self.host(host)).chain([self.switch()]) {
+            let _ = run("ip", &["netns", "delete", &name]);
+        }
+    }
+}
+
+/// Address of a host.
+#[must_use]
+pub fn address(host: u32) -> String {
+    format!("10.78.0.{}", host + 1)
+}
+
+/// IPv6 address of a host.
+#[must_use]
+pub fn address_v6(host: u32) -> String {
+    format!("fd78::{}", host + 1)
+}
+
+fn port(host: u32) -> String {
+    format!("port{host}")
+}
+
+/// Runs a program to its end; what it prints, or why it failed.
+fn run(program: &str, words: &[&str]) -> Result<String, String> {
+    let output = Command::new(program)
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(String::from_utf8_lossy(&output.stderr).into_owned())
+}
