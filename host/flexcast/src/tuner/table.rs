@@ -145,6 +145,11 @@ impl Tuning {
         Self(ETHERNET.to_vec())
     }
 
+    /// What is known of collectives between pairs of ranks over an RDMA card.
+    pub(crate) const fn between_pairs() -> Self {
+        Self(Vec::new())
+    }
+
     /// The algorithm of an operation; none if no line fits.
     pub(crate) fn choose(&self, operation: Kind, ranks: u32, bytes: u64) -> Option<Algorithm> {
         let fits = |choice: &&Choice| choice.operation == operation && ranks <= choice.ranks && bytes <= choice.bytes;

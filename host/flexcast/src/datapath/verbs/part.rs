@@ -7,6 +7,7 @@ use super::engine::{Engine, Links};
 use super::queues::{Queues, Root};
 use crate::api::card::DatapathKind;
 use crate::api::config::{Config, Control, Derived, Footprint};
+use crate::datapath::pairs::{Maker, Pairs};
 use crate::endpoint::{self, Capabilities, Endpoint, Receiver, Speed};
 use crate::error::{Error, Result};
 use crate::plan::stream::Transport;
@@ -113,7 +114,9 @@ impl Part {
         queues.join(endpoint::group(id, 0)?, endpoint::q_key(id), alone)?;
         let roots = all.iter().map(|endpoint| Root { gid: endpoint.gid, qpn: endpoint.receiver.qpn }).collect();
         let slots = all.iter().map(|endpoint| endpoint.receiver.slots).min().unwrap_or(config.slots);
-        let engine = Engine::new(card, place, id, (config, derived), Links { queues, control, roots, slots });
+        let pairs = Pairs::new(Maker::new(card.pd(), place, &config, Selection::Multicast), None);
+        let links = Links { queues, control, pairs, roots, slots };
+        let engine = Engine::new(card, place, id, (config, derived), links);
         Ok((engine, footprint))
     }
 }
