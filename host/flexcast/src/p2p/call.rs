@@ -67,12 +67,4 @@ impl Group {
         };
         self.start_reduction(kind, (reduction, Some(summary)), contribution)
     }
-
-    /// Copies what the last reduction has given this rank to the beginning of a buffer.
-    ///
-    /// # Errors
-    /// [`Error::Flexio`].
-    pub(crate) fn take_result(&mut self, to: &Buffer<'_>) -> Result<(), Error> {
-        self.copy_result(to)
-    }
 }

@@ -141,7 +141,10 @@ impl Group {
     }
 
     /// Copies what the last reduction has given this rank to the beginning of a buffer; nothing as with [`Group::result`].
-    pub(super) fn copy_result(&mut self, to: &Buffer<'_>) -> Result<(), Error> {
+    ///
+    /// # Errors
+    /// [`Error::Flexio`].
+    pub(crate) fn copy_result(&mut self, to: &Buffer<'_>) -> Result<(), Error> {
         let Self { reducing, scratch, .. } = self;
         let (Some(region), Some(current)) = (reducing.work.last(), &reducing.current) else { return Ok(()) };
         let Range { start, end } = current.result;

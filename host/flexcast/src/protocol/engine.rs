@@ -19,6 +19,7 @@ use flexcast_proto::{Cause, Failure, PieceSet};
 
 pub(crate) use descriptor::{activations_ps, descriptor};
 
+use crate::datapath::pairs::PairEngine as _;
 use crate::error::Result;
 use crate::p2p;
 use crate::protocol::control::Read;
@@ -77,7 +78,7 @@ impl Engine {
         moved |= self.poll_pairs(now_ps);
         // The protocol's state machine has nothing new to say unless it has been notified of something.
         if moved {
-            self.carry_out(now_ps)?;
+            self.do_steps(now_ps)?;
         }
         self.release(now_ps)?;
         moved |= self.wind_up(now_ps)?;
@@ -111,7 +112,7 @@ impl Engine {
     }
 
     /// Does what the protocol asks for.
-    fn carry_out(&mut self, now_ps: u64) -> Result<()> {
+    fn do_steps(&mut self, now_ps: u64) -> Result<()> {
         while let Some(step) = self.parts.driver.next()? {
             match step {
                 Step::Multicast => {

@@ -241,7 +241,7 @@ impl Pairs {
             return Ok(Some(Notice::Transferred { awaited }));
         }
         if exchange.bound.reduction.is_some() {
-            group.take_result(&buffer(&exchange.receive)?)?;
+            group.copy_result(&buffer(&exchange.receive)?)?;
         }
         exchange.report.phases.0.received_ps.get_or_insert(now_ps);
         Ok(Some(Notice::TransferredAll))

@@ -5,14 +5,16 @@
 //! what the communicator has anyway, and which carries the collective's own arguments to be compared ([`errand`]). From then on a collective is
 //! handed to a [`Group`](crate::p2p::Group) of these connections ([`exchange`]). A Barrier needs none: the datapath's own barrier is one.
 //!
-//! The engine of a datapath asks for what comes next, and notifies the protocol of it: deadlines, failures and what other ranks say of them are the
+//! The engine of a datapath ([`engine`]) asks for what comes next, and notifies the protocol of it: deadlines, failures and what other ranks say of them are the
 //! protocol's, as with every other operation.
 
 mod connect;
+mod engine;
 mod errand;
 mod exchange;
 
 pub(crate) use connect::{Maker, Refusal, unconnected};
+pub(crate) use engine::PairEngine;
 pub(crate) use errand::{Errand, Way};
 pub(crate) use exchange::{Bounds, blame, called};
 
@@ -25,7 +27,7 @@ use crate::protocol::driver::Notice;
 pub(crate) type News = [Option<Notice>; 2];
 
 /// Nothing.
-pub(crate) const NO_NEWS: News = [None; 2];
+const NO_NEWS: News = [None; 2];
 
 /// Code of [`Cause::Device`](flexcast_proto::Cause::Device) for an operation that could not be begun.
 const NOT_STARTED: u16 = u16::MAX - 2;

@@ -30,7 +30,7 @@ use crate::datapath::cpu::incoming::Incoming;
 use crate::datapath::cpu::operation::State;
 use crate::datapath::cpu::watch;
 use crate::datapath::cpu::window::{Waits, Window};
-use crate::datapath::pairs::{Errand, Pairs};
+use crate::datapath::pairs::{Errand, PairEngine as _, Pairs};
 use crate::datapath::{Posted, Requests, Task};
 use crate::error::{Error, Result};
 use crate::plan::chains::{Order, order};
@@ -275,9 +275,9 @@ impl Engine {
         self.repeat(now_ps)?;
         moved |= self.look(now_ps);
         moved |= self.poll_time(now_ps);
-        self.carry_out(now_ps)?;
+        self.do_steps(now_ps)?;
         moved |= self.send_some(now_ps)?;
-        self.carry_out(now_ps)?;
+        self.do_steps(now_ps)?;
         moved |= self.release(now_ps)?;
         moved |= self.wind_up(now_ps)?;
         moved |= self.end_pairs(now_ps)?;
@@ -322,7 +322,7 @@ impl Engine {
     }
 
     /// Does what the protocol asks for.
-    fn carry_out(&mut self, now_ps: u64) -> Result<()> {
+    fn do_steps(&mut self, now_ps: u64) -> Result<()> {
         while let Some(next) = self.conversation.next() {
             match next {
                 Next::Say { to, message, data, .. } => self.control.send(to, message.as_bytes(), data)?,

@@ -54,7 +54,7 @@ impl Engine {
         running.state.start_without_workers();
         running.report.phases.0.armed_ps = Some(now_ps);
         // A rank may have called something else.
-        self.carry_out(now_ps)?;
+        self.do_steps(now_ps)?;
         let is_active = |running: &&mut Running| matches!(running.state, State::Active(_));
         let Some(running) = self.current.as_mut().filter(is_active) else { return Ok(()) };
         let receive = Buffer { region: running.receive.region()?, offset: 0 };
@@ -65,7 +65,7 @@ impl Engine {
             // Neither is chosen without connections, nor for what they cannot do.
             Some(Ok(false)) | None => self.fail_device(now_ps, NOT_STARTED),
         }
-        self.carry_out(now_ps)
+        self.do_steps(now_ps)
     }
 
     /// Polls the connections of an operation that goes over them. Returns whether anything has happened.

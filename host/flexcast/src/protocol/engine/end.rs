@@ -7,7 +7,7 @@ use super::operation::{Fault, Receiving, Running, State};
 use super::{Engine, WORKER_PS};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::{Done, Failed};
-use crate::datapath::pairs::Errand;
+use crate::datapath::pairs::{Errand, PairEngine as _};
 use crate::error::{Error, Result};
 
 impl Engine {

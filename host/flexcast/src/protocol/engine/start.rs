@@ -9,7 +9,7 @@ use super::{Engine, NOT_STARTED, Parts};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::Failed;
 use crate::api::report::{Phases, PhasesPs, Report};
-use crate::datapath::pairs::Errand;
+use crate::datapath::pairs::{Errand, PairEngine as _};
 use crate::datapath::{Posted, Task};
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
@@ -46,7 +46,7 @@ impl Engine {
         match plan {
             Task::Blocks(plan) => self.launch_blocks(Posted { request, plan, send, receive, posted_ps }, None, now_ps),
             Task::Collective(plan) => {
-                self.launch_collective(Posted { request, plan, send, receive, posted_ps }, now_ps)
+                self.begin_collective(Posted { request, plan, send, receive, posted_ps }, now_ps).map(|_| ())
             }
         }
     }
@@ -188,7 +188,7 @@ impl Engine {
         driver.start_eager(descriptor, blocks, bytes, now_ps)?;
         running.state.start_without_workers();
         running.report.phases.0.armed_ps = Some(now_ps);
-        self.carry_out(now_ps)
+        self.do_steps(now_ps)
     }
 
     /// Takes the current operation back after a failure to start it, with its buffers. Other ranks are told that it fails.

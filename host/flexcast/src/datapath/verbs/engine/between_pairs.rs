@@ -1,110 +1,86 @@
-//! Collectives between pairs of ranks, over reliable connections.
+//! The engine as what carries collectives between pairs of ranks.
 
-use flexcast_proto::Cause;
+use flexcast_proto::{Cause, OperationDescriptor};
 
-use super::{Engine, NOT_STARTED};
-use crate::api::buffer::Buffer;
-use crate::api::config::ps;
-use crate::api::outcome::{Done, Failed};
-use crate::api::report::Report;
-use crate::datapath::pairs::{Bounds, Errand, News, Refusal, Way};
-use crate::datapath::{Posted, Task};
-use crate::error::Result;
+use super::Engine;
+use crate::api::config::Config;
+use crate::api::outcome::Failed;
+use crate::datapath::pairs::{Errand, PairEngine, Pairs};
+use crate::datapath::{Posted, Requests, Task};
+use crate::error::{Error, Result};
 use crate::plan::direct::Collective;
 use crate::protocol::driver::Notice;
-use crate::tuner::{Decision, Tuning};
+use crate::tuner::Conditions;
 
 impl Engine {
     /// Whether no operation is under way.
     pub(super) const fn is_free(&self) -> bool {
         self.current.is_none() && !self.pairs.is_busy()
     }
+}
 
-    /// What carries a collective.
-    fn decide(&self, collective: &Collective) -> Decision {
-        self.conditions.decide_collective(&Tuning::between_pairs(), collective, self.config.reproducible)
+impl PairEngine for Engine {
+    fn pairs(&self) -> &Pairs {
+        &self.pairs
     }
 
-    /// Begins a collective, or what has to come before it.
-    pub(super) fn begin_collective(&mut self, posted: Posted<Collective>, now_ps: u64) -> Result<bool, Box<Failed>> {
-        let decision = self.decide(&posted.plan);
-        let is_barrier = posted.plan == Collective::Barrier;
-        if is_barrier || self.pairs.needs_connections() {
-            // Before queue pairs are made: the errand may be multicast.
-            if !is_barrier && !self.take_id(now_ps) {
-                self.waiting.push_front(posted.map(Task::Collective));
-                return Ok(false);
-            }
-            let (posted, errand) = self.pairs.errand(posted, &decision, &self.config)?;
-            return self.begin_blocks(posted, Some(errand), now_ps);
-        }
-        let bounds = Bounds {
-            operation: self.conversation.participant().operation(),
-            wait_ps: ps(self.config.barrier_timeout),
-            repair_ps: ps(self.config.recovery_timeout),
-        };
-        let descriptor = self.pairs.begin(posted, decision, bounds)?;
+    fn pairs_mut(&mut self) -> &mut Pairs {
+        &mut self.pairs
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn conditions(&self) -> &Conditions {
+        &self.conditions
+    }
+
+    fn requests(&mut self) -> &mut Requests {
+        &mut self.requests
+    }
+
+    fn operation(&self) -> u32 {
+        self.conversation.participant().operation()
+    }
+
+    fn start_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64) {
         self.conversation.start_direct(descriptor, now_ps);
-        // What has come early may differ: then nothing is sent.
-        if let Err(error) = self.carry_out(now_ps) {
-            self.fault = Some(error);
-        }
-        let news = self.pairs.start(now_ps);
-        self.take_news(news, now_ps);
-        Ok(true)
     }
 
-    fn take_news(&mut self, news: News, now_ps: u64) -> bool {
-        let any = news.iter().any(Option::is_some);
-        news.into_iter().flatten().for_each(|notice| self.conversation.notify(now_ps, notice));
-        any
+    fn notify(&mut self, now_ps: u64, notice: Notice) {
+        self.conversation.notify(now_ps, notice);
     }
 
-    /// Moves the collective on that is under way. Returns whether anything has happened.
-    pub(super) fn poll_pairs(&mut self, now_ps: u64) -> bool {
-        let Some(deadline_ps) = self.pairs.exchange.as_ref().map(|exchange| exchange.deadline_ps) else { return false };
-        let news = self.pairs.poll(now_ps);
-        let any = self.take_news(news, now_ps);
-        self.conversation.notify(now_ps, Notice::Time);
-        any || now_ps >= deadline_ps
+    fn carry_out(&mut self, now_ps: u64) -> Result<()> {
+        self.do_steps(now_ps)
     }
 
-    /// Ends a collective that is over. Returns whether one was.
-    pub(super) fn end_pairs(&mut self, now_ps: u64) -> Result<bool> {
-        // What this rank has said of it is with the card before the caller may stay away.
-        if !self.pairs.is_busy() || (self.broken.is_none() && self.control.is_waiting()) {
-            return Ok(false);
-        }
-        let ended = match self.pairs.release(now_ps) {
-            Some(ended) => Some(ended),
-            None => self.pairs.wind_up(self.control.is_drained(), now_ps)?,
-        };
-        let Some((request, outcome)) = ended else { return Ok(false) };
-        self.requests.finish(request, outcome);
-        Ok(true)
+    fn begin_errand(&mut self, posted: Posted, errand: Box<Errand>, now_ps: u64) -> Result<bool, Box<Failed>> {
+        self.begin_blocks(posted, Some(errand), now_ps)
     }
 
-    /// An errand is over: what it was run for goes on, or is done.
-    pub(super) fn finish_errand(
-        &mut self,
-        errand: Errand,
-        (request, send, receive, report): (u64, Option<Buffer>, Buffer, Report),
-        now_ps: u64,
-    ) {
-        let connecting = match errand.way {
-            Way::Barrier => return self.requests.finish(request, Ok(Done { send, receive, report })),
-            Way::Connect(connecting) => *connecting,
-        };
-        let posted = connecting.posted;
-        let failed = match self.pairs.connect(connecting.pending, &receive) {
-            Ok(()) => match self.begin_collective(posted, now_ps) {
-                Ok(_) => return,
-                Err(failed) => failed,
-            },
-            Err(Refusal::Everywhere(error)) => return self.requests.finish(request, Err(posted.refuse(error))),
-            Err(Refusal::Here(error)) => posted.refuse(error),
-        };
-        self.requests.finish(request, Err(failed));
-        self.end_all(Cause::Device(NOT_STARTED));
+    fn has_room(&mut self, now_ps: u64) -> bool {
+        self.take_id(now_ps)
+    }
+
+    fn put_off(&mut self, posted: Posted<Collective>) {
+        self.waiting.push_front(posted.map(Task::Collective));
+    }
+
+    fn set_fault(&mut self, error: Error) {
+        self.fault = Some(error);
+    }
+
+    fn end_here(&mut self, cause: Cause) {
+        self.end_all(cause);
+    }
+
+    fn has_more_to_say(&self) -> bool {
+        self.broken.is_none() && self.control.is_waiting()
+    }
+
+    fn is_heard(&self) -> bool {
+        self.control.is_drained()
     }
 }

@@ -6,7 +6,7 @@ use super::{Engine, Running};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::{Done, Failed};
 use crate::datapath::cpu::operation::State;
-use crate::datapath::pairs::Errand;
+use crate::datapath::pairs::{Errand, PairEngine as _};
 use crate::error::{Error, Result};
 use crate::protocol::driver::Notice;
 use crate::protocol::engine::activations_ps;
