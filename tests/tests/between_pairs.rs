@@ -463,6 +463,51 @@ fn operations_of_all_kinds_follow_one_another() {
     });
 }
 
+/// Rank 3 is late, and each of the first three waits for it, one operation behind the other; rank 4 is done with all of these, and signals a barrier to
+/// rank 0, which waits until that has come so far.
+#[test]
+fn a_late_rank_hears_of_operations_far_ahead_in_their_turn() {
+    let ranks = 5;
+    worlds(ranks, &config(), |world| {
+        // All are connected before.
+        world.call(|one, _| one.all_reduce_in_place(empty(one, 4), of(SUM)));
+        let gathers = |one: &Communicator, root| {
+            let receive = empty(one, if one.rank() == root { 400 * ranks as usize } else { 0 });
+            let own = filled(one, &contribution(8, one.rank() as usize, 400));
+            one.gather(own, receive, root).expect("accepted")
+        };
+        for round in 0..3 {
+            let mut all = Vec::new();
+            for one in world.all.iter().filter(|one| one.rank() != 3) {
+                all.extend((0..3).map(|root| Under::new(one, gathers(one, root))));
+                all.push(Under::new(one, one.barrier().expect("accepted")));
+                all.push(Under::new(one, communicators::gather(one, round, 30)));
+            }
+            let late = &world.all[3];
+            let start_ps = world.provider.relax().now_ps();
+            while world.provider.relax().now_ps() - start_ps < 500 * PS_PER_US {
+                for one in &world.all {
+                    one.progress().expect("progress");
+                }
+                world.provider.relax().relax();
+            }
+            all.extend((0..3).map(|root| Under::new(late, gathers(late, root))));
+            all.push(Under::new(late, late.barrier().expect("accepted")));
+            all.push(Under::new(late, communicators::gather(late, round, 30)));
+            drive(world.provider, &mut all, |_, _| {});
+            for (number, one) in all.iter().enumerate() {
+                let done = one.done.as_ref().expect("driven").as_ref().expect("success");
+                let expected = match number % 5 {
+                    4 => communicators::gathered(round, ranks as usize, 30),
+                    root if root as u32 == one.communicator.rank() && root < 3 => communicators::gathered(8, ranks as usize, 400),
+                    _ => Vec::new(),
+                };
+                assert!(done.receive.to_vec().expect("read") == expected, "operation {number}");
+            }
+        }
+    });
+}
+
 /// Whatever ranks call that differs, all of them learn of it, and one says what both have called.
 #[test]
 fn ranks_that_call_different_things_learn_of_it() {

@@ -18,6 +18,9 @@ use crate::protocol::eager::Eager;
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
 pub(crate) const PROTOCOL_VIOLATION: u16 = u16::MAX;
 
+/// Most signals of operations far ahead that wait: each rank that this one hears in a barrier has said one at most.
+const MOST_EARLY: usize = 64;
+
 /// What is known of the current operation beside the state machine.
 #[derive(Debug, Default)]
 struct Current {
@@ -55,6 +58,9 @@ pub(crate) struct Conversation {
     messages: MessageCounts,
     /// What is to be done beside what the state machine asks for.
     asks: VecDeque<Action>,
+    /// Signals of operations further ahead than the state machine takes them, with their senders and numbers. Where operations have no barrier, a rank
+    /// whose part is over goes on to others while this one waits.
+    early: Vec<(u32, u32, Vec<u8>)>,
 }
 
 impl Conversation {
@@ -68,6 +74,7 @@ impl Conversation {
             current: Current::default(),
             messages: MessageCounts::default(),
             asks: VecDeque::new(),
+            early: Vec::new(),
         }
     }
 
@@ -174,15 +181,35 @@ impl Conversation {
         }
     }
 
-    fn take(&mut self, from: u32, bytes: &[u8]) -> Result<(), String> {
-        let (bytes, data) = split_eager(bytes);
+    /// Whether signals of an operation are to wait until this rank has come so far.
+    const fn is_far_ahead(&self, operation: u32) -> bool {
+        operation.wrapping_sub(self.participant.latest()).cast_signed() > 0
+    }
+
+    /// Takes the signals that have waited, and need not any more.
+    fn take_early(&mut self) {
+        while let Some(at) = self.early.iter().position(|(operation, ..)| !self.is_far_ahead(*operation)) {
+            let (_, from, bytes) = self.early.remove(at);
+            self.hear(from, &bytes);
+        }
+    }
+
+    fn take(&mut self, from: u32, whole: &[u8]) -> Result<(), String> {
+        let (bytes, data) = split_eager(whole);
         let control = self.codec.decode(bytes).map_err(|error| error.to_string())?;
+        let operation = control.message.operation;
+        if matches!(control.message.body, Body::Barrier { .. }) && self.is_far_ahead(operation) {
+            if self.early.len() == MOST_EARLY {
+                return Err(format!("{MOST_EARLY} signals of operations far ahead wait, and more come"));
+            }
+            self.early.push((operation, from, whole.to_vec()));
+            return Ok(());
+        }
         match (control.message.body, control.availability) {
             (Body::Acknowledge { .. }, Some(at)) => self.current.offer = Some(at),
             (Body::Fetch { .. }, _) => self.current.fetches += 1,
             _ => {}
         }
-        let operation = control.message.operation;
         self.participant.handle(from, control.message).map_err(|error| error.to_string())?;
         match control.message.body {
             Body::Barrier { round, .. } if !data.is_empty() && !self.eager.take(operation, from, round, data) => {
@@ -215,6 +242,9 @@ impl Conversation {
 
     /// The next thing to do; to be called until there is none, after everything that has happened.
     pub(crate) fn next(&mut self) -> Option<Next> {
+        if !self.early.is_empty() {
+            self.take_early();
+        }
         let action = self.asks.pop_front().or_else(|| self.participant.poll())?;
         Some(match action {
             Action::Send { to, message } => self.say(to, &message),
