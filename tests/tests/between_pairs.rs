@@ -499,7 +499,9 @@ fn a_late_rank_hears_of_operations_far_ahead_in_their_turn() {
                 let done = one.done.as_ref().expect("driven").as_ref().expect("success");
                 let expected = match number % 5 {
                     4 => communicators::gathered(round, ranks as usize, 30),
-                    root if root as u32 == one.communicator.rank() && root < 3 => communicators::gathered(8, ranks as usize, 400),
+                    root if root as u32 == one.communicator.rank() && root < 3 => {
+                        communicators::gathered(8, ranks as usize, 400)
+                    }
                     _ => Vec::new(),
                 };
                 assert!(done.receive.to_vec().expect("read") == expected, "operation {number}");
