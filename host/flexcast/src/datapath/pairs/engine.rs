@@ -63,7 +63,7 @@ pub(crate) trait PairEngine {
     /// It cannot be carried: with its buffers.
     fn begin_collective(&mut self, posted: Posted<Collective>, now_ps: u64) -> Result<bool, Box<Failed>> {
         let (table, is_ordered) = (Tuning::between_pairs(), self.config().reproducible);
-        let decision = self.conditions().decide_collective(&table, &posted.plan, is_ordered);
+        let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered);
         let is_barrier = posted.plan == Collective::Barrier;
         if is_barrier || self.pairs().needs_connections() {
             // Before queue pairs are made for it.

@@ -70,6 +70,7 @@ impl Part {
             receive_queue_pairs: 1,
             send_queue_pairs: 2,
             control_queue_pairs: 2 * peers.len() as u32,
+            pair_queue_pairs: 4 * (ranks - 1),
             staging_bytes: queues.staging_bytes(),
             bitmap_bytes: 8 * u64::from(derived.bitmap_words),
             ..Footprint::default()

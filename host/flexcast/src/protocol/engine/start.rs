@@ -46,7 +46,8 @@ impl Engine {
         match plan {
             Task::Blocks(plan) => self.launch_blocks(Posted { request, plan, send, receive, posted_ps }, None, now_ps),
             Task::Collective(plan) => {
-                self.begin_collective(Posted { request, plan, send, receive, posted_ps }, now_ps).map(|_| ())
+                let begun = self.begin_collective(Posted { request, plan, send, receive, posted_ps }, now_ps);
+                begun.map(|_| ()).inspect_err(|_| self.end_all(Cause::Device(NOT_STARTED)))
             }
         }
     }
