@@ -73,6 +73,17 @@ impl Maker {
     }
 }
 
+/// The first rank that has told nothing, if there is one.
+fn without_room(endpoints: &[&[u8]]) -> Option<Error> {
+    let rank = endpoints.iter().position(|endpoint| endpoint.iter().all(|byte| *byte == 0))?;
+    let others = endpoints.len() - 1;
+    let reason = format!(
+        "its card has no room for {} queue pairs, four to each of {others} other ranks: free other communicators of that card, or split this one",
+        4 * others
+    );
+    Some(Error::Peer { rank: rank as u32, reason })
+}
+
 impl Pairs {
     /// Whether the next collective needs connections that have not been made. A rank alone has all there are.
     pub(crate) fn needs_connections(&self) -> bool {
@@ -106,15 +117,8 @@ impl Pairs {
         let bytes = self.maker.endpoint_bytes() as usize;
         let all = told.to_vec().map_err(Refusal::Here)?;
         let endpoints: Vec<&[u8]> = all.chunks_exact(bytes.max(1)).collect();
-        let silent = |endpoint: &&[u8]| endpoint.iter().all(|byte| *byte == 0);
-        if let Some(rank) = endpoints.iter().position(silent) {
-            let queue_pairs = 4 * (place.ranks() - 1);
-            let reason = format!(
-                "has no room for the {queue_pairs} queue pairs that connect it with each of {} other ranks: free other communicators of its card, or \
-                 split this one",
-                place.ranks() - 1
-            );
-            return Err(Refusal::Everywhere(Error::Peer { rank: rank as u32, reason }));
+        if let Some(error) = without_room(&endpoints) {
+            return Err(Refusal::Everywhere(error));
         }
         let Some(pending) = pending else { return Ok(()) };
         let group = pending.with_link_rate(link_gbit_per_s).connect(&endpoints);
@@ -143,4 +147,17 @@ pub(crate) enum Refusal {
     Everywhere(Error),
     /// Others may have.
     Here(Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_without_room_is_named_by_all() {
+        let endpoints: [&[u8]; 4] = [&[0, 1], &[7, 0], &[0, 0], &[0, 0]];
+        assert!(without_room(&endpoints[..2]).is_none());
+        let text = without_room(&endpoints).unwrap().to_string();
+        assert!(text.contains("rank 2") && text.contains("12 queue pairs, four to each of 3 other ranks"), "{text}");
+    }
 }

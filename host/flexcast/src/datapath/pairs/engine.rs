@@ -1,4 +1,4 @@
-//! What the engines of all datapaths over RDMA cards do about collectives between pairs of ranks.
+//! Collectives between pairs of ranks in the engine of a datapath over RDMA cards: begin, progress and end.
 
 use flexcast_proto::{Algorithm, Cause, OperationDescriptor};
 
