@@ -55,14 +55,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The highest code in a signal of the barrier.
-    #[cfg(target_os = "none")]
-    pub const LAST: u8 = Self::Allgatherv as u8;
-    /// The highest code in a signal of the barrier.
-    #[cfg(not(target_os = "none"))]
-    pub const LAST: u8 = Self::Scatterv as u8;
-
-    /// The kind of a code in a signal of the barrier; the code itself when it names none, or none that firmware knows.
+    /// The kind of a code in a signal of the barrier; the code itself when it names none, or one without a barrier.
     ///
     /// # Errors
     /// The code.
@@ -71,8 +64,6 @@ impl Kind {
             1 => Ok(Self::Broadcast),
             2 => Ok(Self::Allgather),
             3 => Ok(Self::Allgatherv),
-            #[cfg(not(target_os = "none"))]
-            4..=14 => Ok(Self::ALL[raw as usize - 1]),
             other => Err(other),
         }
     }
@@ -108,14 +99,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// The highest code in a signal of the barrier.
-    #[cfg(target_os = "none")]
-    pub const LAST: u8 = Self::Chain as u8;
-    /// The highest code in a signal of the barrier.
-    #[cfg(not(target_os = "none"))]
-    pub const LAST: u8 = Self::Pairwise as u8;
-
-    /// The algorithm of a code in a signal of the barrier; the code itself when it names none, or none that firmware knows.
+    /// The algorithm of a code in a signal of the barrier; the code itself when it names none, or one that has no barrier anywhere.
     ///
     /// # Errors
     /// The code.
@@ -129,10 +113,6 @@ impl Algorithm {
             5 => Ok(Self::Bruck),
             6 => Ok(Self::Binomial),
             7 => Ok(Self::Chain),
-            #[cfg(not(target_os = "none"))]
-            8 => Ok(Self::Dissemination),
-            #[cfg(not(target_os = "none"))]
-            9 => Ok(Self::Pairwise),
             other => Err(other),
         }
     }
@@ -299,16 +279,16 @@ mod tests {
         for (raw, kind) in [(1, Kind::Broadcast), (2, Kind::Allgather), (3, Kind::Allgatherv)] {
             assert_eq!((kind as u8, Kind::from_raw(raw)), (raw, Ok(kind)));
         }
-        assert!((15..=255).chain([0]).all(|raw| Kind::from_raw(raw) == Err(raw)));
-        assert_eq!((Kind::LAST, Algorithm::LAST), (14, 9));
+        assert!((4..=255).chain([0]).all(|raw| Kind::from_raw(raw) == Err(raw)));
         for (code, kind) in (1..).zip(Kind::ALL) {
-            assert_eq!((kind as u8, Kind::of_code(code), Kind::from_raw(code)), (code, Some(kind), Ok(kind)));
+            assert_eq!((kind as u8, Kind::of_code(code)), (code, Some(kind)));
         }
         assert!((15..=255).chain([0]).all(|code| Kind::of_code(code).is_none()));
         for (raw, algorithm) in (0..).zip(Algorithm::ALL) {
             assert_eq!((algorithm as u8, Algorithm::of_code(raw)), (raw, Some(algorithm)));
         }
-        assert!((0..=255).all(|raw| Algorithm::from_raw(raw).ok() == Algorithm::of_code(raw)));
+        assert!((0..8).all(|raw| Algorithm::from_raw(raw).ok() == Algorithm::of_code(raw)));
+        assert!((8..=255).all(|raw| Algorithm::from_raw(raw) == Err(raw)));
         assert!((10..=255).all(|code| Algorithm::of_code(code).is_none()));
     }
 

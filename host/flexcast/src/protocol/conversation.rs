@@ -11,6 +11,7 @@ use flexcast_proto::{
 };
 
 use crate::api::report::{MessageCounts, Report};
+use crate::protocol::calls::{packed, unpacked};
 use crate::protocol::control::Event;
 use crate::protocol::driver::{Gathered, Notice, Step};
 use crate::protocol::eager::Eager;
@@ -197,21 +198,22 @@ impl Conversation {
     fn take(&mut self, from: u32, whole: &[u8]) -> Result<(), String> {
         let (bytes, data) = split_eager(whole);
         let control = self.codec.decode(bytes).map_err(|error| error.to_string())?;
-        let operation = control.message.operation;
-        if matches!(control.message.body, Body::Barrier { .. }) && self.is_far_ahead(operation) {
+        let message = unpacked(control.message).ok_or("a call of a kind that is not known")?;
+        let operation = message.operation;
+        if matches!(message.body, Body::Barrier { .. }) && self.is_far_ahead(operation) {
             if self.early.len() == MOST_EARLY {
                 return Err(format!("{MOST_EARLY} signals of operations far ahead wait, and more come"));
             }
             self.early.push((operation, from, whole.to_vec()));
             return Ok(());
         }
-        match (control.message.body, control.availability) {
+        match (message.body, control.availability) {
             (Body::Acknowledge { .. }, Some(at)) => self.current.offer = Some(at),
             (Body::Fetch { .. }, _) => self.current.fetches += 1,
             _ => {}
         }
-        self.participant.handle(from, control.message).map_err(|error| error.to_string())?;
-        match control.message.body {
+        self.participant.handle(from, message).map_err(|error| error.to_string())?;
+        match message.body {
             Body::Barrier { round, .. } if !data.is_empty() && !self.eager.take(operation, from, round, data) => {
                 Err(format!("{} bytes of eager data, which are not those of its blocks", data.len()))
             }
@@ -265,7 +267,7 @@ impl Conversation {
             Body::Final => &mut counts.last,
             Body::Failed(_) => &mut counts.failed,
         } += 1;
-        let encoded = self.codec.encode(message, self.current.here);
+        let encoded = self.codec.encode(&packed(message), self.current.here);
         let data = match message.body {
             Body::Barrier { round, .. } => self.eager.data(message.operation, round),
             _ => Vec::new(),

@@ -388,9 +388,9 @@ impl Codec {
         if round >= rounds {
             return Err(WireError::Round { found: round, ranks: self.ranks, rounds });
         }
-        let last = Kind::LAST;
+        let last = Kind::Allgatherv as u8;
         let kind = Kind::from_raw(kind).map_err(|found| WireError::Code { field: "operation", found, last })?;
-        let last = Algorithm::LAST;
+        let last = Algorithm::Chain as u8;
         let algorithm =
             Algorithm::from_raw(algorithm).map_err(|found| WireError::Code { field: "algorithm", found, last })?;
         let root = self.rank("root", root)?;
