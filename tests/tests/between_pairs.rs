@@ -510,6 +510,40 @@ fn a_late_rank_hears_of_operations_far_ahead_in_their_turn() {
     });
 }
 
+/// A rank that stands still at any moment while all connect is waited for: nothing is sent to queue pairs that are not connected.
+#[test]
+fn a_rank_that_stands_still_while_all_connect_is_waited_for() {
+    for datapath in DATAPATHS {
+        for after_us in [0, 4, 8, 12, 16, 24] {
+            let config = config().retry_exponent(1);
+            world(datapath, Machine::default(), 3, &config, |world| {
+                let start =
+                    |one| Under::new(one, one.all_reduce_in_place(filled(one, &[1; 64]), of(SUM)).expect("accepted"));
+                let mut all: Vec<_> = world.all.iter().map(start).collect();
+                let start_ps = world.provider.relax().now_ps();
+                while all.iter().any(|one| one.done.is_none()) {
+                    let since_us = (world.provider.relax().now_ps() - start_ps) / PS_PER_US;
+                    assert!(since_us < 100_000, "hangs");
+                    for (rank, one) in all.iter_mut().enumerate() {
+                        let is_still = rank == 2 && (after_us..after_us + 1_000).contains(&since_us);
+                        let Some(request) = one.request.take_if(|_| !is_still) else { continue };
+                        match one.communicator.test(request) {
+                            Ok(flexcast::Test::Pending(request)) => one.request = Some(request),
+                            Ok(flexcast::Test::Done(done)) => one.done = Some(Ok(done)),
+                            Err(failed) => panic!("rank {rank}, still after {after_us} us: {failed}"),
+                        }
+                    }
+                    world.provider.relax().relax();
+                }
+                for one in all {
+                    let done = one.done.expect("over").expect("success");
+                    assert_eq!(done.receive.to_vec().expect("read"), [3; 64]);
+                }
+            });
+        }
+    }
+}
+
 /// Whatever ranks call that differs, all of them learn of it, and one says what both have called.
 #[test]
 fn ranks_that_call_different_things_learn_of_it() {

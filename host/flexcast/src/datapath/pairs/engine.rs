@@ -130,19 +130,30 @@ pub(crate) trait PairEngine {
         (request, send, receive, mut report): (u64, Option<Buffer>, Buffer, Report),
         now_ps: u64,
     ) {
-        let connecting = match errand.way {
+        let Errand { name, summary, way } = errand;
+        let connecting = match way {
             Way::Barrier => {
                 report.decision = Decision::of(Algorithm::Dissemination);
                 return self.requests().finish(request, Ok(Done { send, receive, report }));
             }
             Way::Connect(connecting) => *connecting,
+            Way::Meet(posted) => {
+                if let Err(failed) = self.begin_collective(*posted, now_ps) {
+                    self.requests().finish(request, Err(failed));
+                    self.end_here(Cause::Device(NOT_STARTED));
+                }
+                return;
+            }
         };
         let posted = connecting.posted;
         let failed = match self.pairs_mut().connect(connecting.pending, &receive) {
-            Ok(()) => match self.begin_collective(posted, now_ps) {
-                Ok(_) => return,
-                Err(failed) => failed,
-            },
+            Ok(()) => {
+                let meeting = self.pairs().meeting(posted, (name, summary), self.config());
+                match meeting.and_then(|(posted, errand)| self.begin_errand(posted, errand, now_ps)) {
+                    Ok(_) => return,
+                    Err(failed) => failed,
+                }
+            }
             Err(Refusal::Everywhere(error)) => return self.requests().finish(request, Err(posted.refuse(error))),
             Err(Refusal::Here(error)) => posted.refuse(error),
         };

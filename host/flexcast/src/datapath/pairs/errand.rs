@@ -1,8 +1,10 @@
-//! Operations of blocks that are run for something else: a Barrier, and the Allgather by which ranks tell one another their queue pairs.
+//! Operations of blocks that are run for something else: a Barrier, the Allgather by which ranks tell one another their queue pairs, and the wait until all are
+//! connected.
 
 use flexcast_proto::Summary;
 
 use super::Pairs;
+use crate::api::buffer::Buffer;
 use crate::api::config::Config;
 use crate::api::outcome::Failed;
 use crate::datapath::Posted;
@@ -25,8 +27,10 @@ pub(crate) struct Errand {
 pub(crate) enum Way {
     /// It is a Barrier.
     Barrier,
-    /// It gathers queue pairs for a collective that begins when all are connected.
+    /// It gathers queue pairs for a collective.
     Connect(Box<Connecting>),
+    /// It waits until all ranks are connected, for a collective that begins then: what was sent to a rank before would be lost.
+    Meet(Box<Posted<Collective>>),
 }
 
 /// What is to be done when all ranks have told their queue pairs.
@@ -38,20 +42,49 @@ pub(crate) struct Connecting {
 }
 
 impl Errand {
-    /// Whether it is a Barrier.
+    /// Whether it carries nothing.
     pub(crate) const fn is_barrier(&self) -> bool {
-        matches!(self.way, Way::Barrier)
+        matches!(self.way, Way::Barrier | Way::Meet(_))
     }
 
     /// Gives the user's buffers back for those of the errand, if these are others.
     pub(crate) fn failed(errand: Option<Box<Self>>, failed: Failed) -> Box<Failed> {
-        let Some(Way::Connect(connecting)) = errand.map(|errand| errand.way) else { return Box::new(failed) };
-        let Posted { send, receive, .. } = connecting.posted;
+        let Posted { send, receive, .. } = match errand.map(|errand| errand.way) {
+            None | Some(Way::Barrier) => return Box::new(failed),
+            Some(Way::Connect(connecting)) => connecting.posted,
+            Some(Way::Meet(posted)) => *posted,
+        };
         Box::new(Failed { send, receive: Some(receive), ..failed })
     }
 }
 
 impl Pairs {
+    /// An Allgather of so many bytes of each rank.
+    fn plan(&self, bytes: u64, config: &Config) -> Plan {
+        let place = self.maker.place;
+        Plan::new(Kind::Allgather { bytes }, place.rank(), place.ranks(), config.chunk_bytes, config.subgroups)
+    }
+
+    /// The operation by which ranks that are connected wait for the others, before a collective begins.
+    ///
+    /// # Errors
+    /// No memory: with the buffers.
+    pub(crate) fn meeting(
+        &self,
+        posted: Posted<Collective>,
+        (name, summary): (&'static str, Summary),
+        config: &Config,
+    ) -> Result<(Posted, Box<Errand>), Box<Failed>> {
+        let receive = match Buffer::registered_with(self.maker.pd(), 0) {
+            Ok(receive) => receive,
+            Err(error) => return Err(posted.refuse(error)),
+        };
+        let (request, posted_ps) = (posted.request, posted.posted_ps);
+        let plan = self.plan(0, config);
+        let errand = Errand { name, summary, way: Way::Meet(Box::new(posted)) };
+        Ok((Posted { request, plan, send: None, receive, posted_ps }, Box::new(errand)))
+    }
+
     /// The operation of blocks that a collective begins with; the collective itself where it begins at once. Its data goes by the barrier or by multicast.
     ///
     /// # Errors
@@ -62,20 +95,16 @@ impl Pairs {
         decision: &Decision,
         config: &Config,
     ) -> Result<(Posted, Box<Errand>), Box<Failed>> {
-        let place = self.maker.place;
         let (name, summary) = (posted.plan.kind().name(), posted.plan.summary(decision.algorithm()));
-        let plan = |bytes| {
-            Plan::new(Kind::Allgather { bytes }, place.rank(), place.ranks(), config.chunk_bytes, config.subgroups)
-        };
         if posted.plan == Collective::Barrier {
-            return Ok((posted.map(|_| plan(0)), Box::new(Errand { name, summary, way: Way::Barrier })));
+            return Ok((posted.map(|_| self.plan(0, config)), Box::new(Errand { name, summary, way: Way::Barrier })));
         }
         let (pending, receive) = match self.offer() {
             Ok(offer) => offer,
             Err(error) => return Err(posted.refuse(error)),
         };
         let (request, posted_ps) = (posted.request, posted.posted_ps);
-        let plan = plan(self.maker.endpoint_bytes());
+        let plan = self.plan(self.maker.endpoint_bytes(), config);
         let way = Way::Connect(Box::new(Connecting { pending, posted }));
         Ok((Posted { request, plan, send: None, receive, posted_ps }, Box::new(Errand { name, summary, way })))
     }
