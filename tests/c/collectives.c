@@ -1,4 +1,5 @@
-/* A rank that calls every collective once and checks what it gets. Usage: collectives RANK SIZE HOST:PORT; prints one line. */
+/* A rank that calls every collective once and checks what it gets. Usage: collectives RANK SIZE HOST:PORT [DATAPATH IMAGE], without
+   these over a network interface; prints one line. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,7 +170,8 @@ int main(int argc, char **argv)
         return 2;
     expect(flexcast_bootstrap_tcp(argv[3], "a test", rank, size, 30000, &ranks) == FLEXCAST_OK, "met");
     expect(flexcast_card_options_default(&options, sizeof options) == FLEXCAST_OK, "options");
-    options.datapath = "udp";
+    options.datapath = argc > 4 ? argv[4] : "udp";
+    options.firmware_path = argc > 5 ? argv[5] : NULL;
     expect(flexcast_card_open(&options, &card) == FLEXCAST_OK, "opened");
     expect(flexcast_config_default(&config, sizeof config) == FLEXCAST_OK, "defaults");
     config.reproducible = 1;

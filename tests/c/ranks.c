@@ -49,6 +49,15 @@ static int split(flexcast_bootstrap *ranks, flexcast_comm *all, int rank, int si
     return bad; /* the memory goes with the process */
 }
 
+/* Begins an operation: a reduction if that is the way, otherwise an Allgather. */
+static flexcast_status begin(const char *way, flexcast_comm *comm, const void *send, void *receive, size_t bytes,
+                             flexcast_request **request)
+{
+    if (strncmp(way, "reduces", 7) == 0)
+        return flexcast_allreduce(comm, send, receive, bytes / 4, FLEXCAST_INT32, FLEXCAST_SUM, request);
+    return flexcast_allgather(comm, send, receive, bytes, request);
+}
+
 int main(int argc, char **argv)
 {
     flexcast_bootstrap *ranks = NULL;
@@ -74,7 +83,9 @@ int main(int argc, char **argv)
         return told("opened", status);
     flexcast_config_default(&config, sizeof config);
     /* One operation after another, until one fails or so many are done. */
-    const int rounds = strncmp(way, "rounds", 6) == 0 ? atoi(way + 6) : 1;
+    const int rounds = strncmp(way, "rounds", 6) == 0    ? atoi(way + 6)
+                       : strncmp(way, "reduces", 7) == 0 ? atoi(way + 7)
+                                                         : 1;
     if (strcmp(way, "slots") == 0 && rank == 1)
         config.slots = 100;
     /* Without a barrier an operation may be over before it is cancelled. */
@@ -95,7 +106,7 @@ int main(int argc, char **argv)
         if (strcmp(way, "sizes") == 0 && rank == 2)
             bytes = 20000;
         unsigned char *send = calloc(1, bytes), *receive = calloc((size_t)size, bytes);
-        status = flexcast_allgather(comm, send, receive, bytes, &request);
+        status = begin(way, comm, send, receive, bytes, &request);
         if (status == FLEXCAST_OK && strcmp(way, "cancel") == 0 && rank == 1)
             status = flexcast_cancel(comm);
         if (status == FLEXCAST_OK)
@@ -106,7 +117,7 @@ int main(int argc, char **argv)
                 fflush(stdout);
             }
             flexcast_request_free(request);
-            if ((status = flexcast_allgather(comm, send, receive, bytes, &request)) == FLEXCAST_OK)
+            if ((status = begin(way, comm, send, receive, bytes, &request)) == FLEXCAST_OK)
                 status = flexcast_wait(request);
         }
         told("gathered", status);

@@ -481,6 +481,12 @@ fn connections_are_counted_and_bounded() {
     assert!(pairs(Selection::Automatic, 1024) <= 4 * 20);
     assert_eq!(pairs(Selection::Ring, 1024), 8);
     assert_eq!(pairs(Selection::Multicast, 64), 0);
+    let later = |control, ranks| {
+        let config = Config::default().control(control);
+        config.footprint(ranks, 4096).expect("a footprint").pair_queue_pairs
+    };
+    assert_eq!([1, 8, 1024].map(|ranks| later(Control::Host, ranks)), [0, 28, 4092]);
+    assert_eq!(later(Control::Device, 8), 0);
 }
 
 /// Ranks of one communicator must be given one choice.

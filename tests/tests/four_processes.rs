@@ -82,6 +82,28 @@ fn the_example_in_c_needs_no_dpa() {
     }
 }
 
+/// Every collective of programs in C, each in turn, by the card's DPA and by the hosts' processors.
+#[test]
+fn every_collective_of_programs_in_c_is_right() {
+    let Some(compiler) = compiler() else { return };
+    for datapath in ["dpa", "verbs"] {
+        let folder = scratch(&format!("collectives-{datapath}"));
+        let (program, example) = (compile(compiler, "collectives", &folder), allgather(true));
+        let (udp, tcp) = (free_udp_ports(4), free_tcp_port());
+        let start = |rank: u16| {
+            let mut command = with_card(example, rank, 4, udp);
+            command.arg(&program).args([&rank.to_string(), "4", &format!("127.0.0.1:{tcp}"), datapath]);
+            Rank::start(command.arg(&example.image), &folder, &format!("rank-{rank}"))
+        };
+        let mut ranks: Vec<Rank> = (0..4).map(start).collect();
+        let ends: Vec<(bool, String)> = ranks.iter_mut().map(|rank| rank.end(BOUND)).collect();
+        for (rank, (success, text)) in ends.iter().enumerate() {
+            let equal = format!("collectives: rank {rank} of 4: equal");
+            assert!(*success && text.contains(&equal), "{datapath}: {ends:#?}");
+        }
+    }
+}
+
 /// Where no firmware can be read, the cards are used without their DPA: no threads of it are taken.
 #[test]
 fn without_firmware_the_processors_take_over() {

@@ -15,6 +15,8 @@ const BOUND: Duration = Duration::from_secs(120);
 const RANKS: u16 = 4;
 /// More operations than a test waits for.
 const ENDLESS: &str = "rounds1000000";
+/// The same over connections between all pairs of ranks.
+const ENDLESS_REDUCTIONS: &str = "reduces1000000";
 /// The causes of a report, as the header has them: a broken connection, silence.
 const LOST: [&str; 2] = ["report: 5 ", "report: 1 "];
 
@@ -134,5 +136,18 @@ fn a_rank_that_is_killed_at_any_moment_is_named_by_all_others() {
         job.ranks[rank].signal("KILL");
         let ends = job.others(rank);
         check_named(rank, &ends, &format!("kill {kill} of rank {rank} after {after_us} us, FLEXCAST_SEED={seed}"));
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_while_all_reduce_is_named_by_all_others() {
+    let Some(program) = compiled("reduces-program") else { return };
+    for (datapath, rank) in [("dpa", 1), ("verbs", 3), ("dpa", 0), ("verbs", 2)] {
+        let mut job = Job::start("reduces", &program, ENDLESS_REDUCTIONS, &[("FLEXCAST_DATAPATH", datapath)]);
+        job.wait();
+        std::thread::sleep(Duration::from_millis(7 * (rank as u64 + 1)));
+        job.ranks[rank].signal("KILL");
+        let ends = job.others(rank);
+        check_named(rank, &ends, datapath);
     }
 }

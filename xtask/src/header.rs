@@ -30,8 +30,8 @@ const SOURCES: [&str; 10] = [
 const INTRODUCTION: &str = "\
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Flexcast: non-blocking Broadcast and Allgather over hardware multicast, with the datapath on the DPA of the network card; over plain
- * Ethernet also barriers, reductions, Alltoall, Gather and Scatter, by this process.
+ * Flexcast: non-blocking Broadcast and Allgather over hardware multicast, with the datapath on the DPA of the network card; barriers,
+ * reductions, Alltoall, Gather and Scatter by this process, between pairs of ranks.
  *
  * Written by `cargo xtask header` from host/capi/src; examples/c/allgather.c is a program.
  *

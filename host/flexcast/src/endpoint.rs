@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 
 /// One rank, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! Non-blocking collectives: Broadcast and Allgather over multicast, with the datapath on a card's DPA, over any RDMA card or over a network interface, and a
-//! reliable ring for what was lost; over a network interface also barriers, reductions, Alltoall, Gather and Scatter, by messages between pairs of ranks.
+//! reliable ring for what was lost; barriers, reductions, Alltoall, Gather and Scatter by messages between pairs of ranks.
 //!
 //! A [`Card`] is opened once per process, with the firmware image `allgather` or, by [`Card::verbs`] and [`Card::udp`], without any. Ranks find one another through a [`bootstrap::Exchange`]
 //! and become a [`Communicator`]; operations take [`Buffer`]s over and give them back:

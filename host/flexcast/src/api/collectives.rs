@@ -1,8 +1,9 @@
 //! Collectives by messages between pairs of ranks: barrier, reductions, and blocks from each to each.
 //!
 //! They have the argument order and the meaning of MPI's (MPI 4.1, chapter 6), with lengths in bytes. All ranks call the same operations, with the
-//! same root, reduction and lengths, as far as each gives them; what differs is found, and named ([`Communicator::disagreement`]). Today the
-//! datapath `udp` carries them.
+//! same root, reduction and lengths, as far as each gives them; what differs is found, and named ([`Communicator::disagreement`]). All datapaths
+//! carry them, by reliable connections; with the protocol on the card ([`Control::Device`](crate::Control::Device)) they are refused. Over RDMA cards
+//! the first of them, a Barrier apart, connects all pairs of ranks ([`Footprint::pair_queue_pairs`](crate::Footprint::pair_queue_pairs)).
 
 use crate::api::buffer::Buffer;
 use crate::api::communicator::Communicator;

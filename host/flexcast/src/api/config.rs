@@ -155,7 +155,8 @@ pub struct Config {
     /// What carries the data of an Allgather ([`Control::Host`]; with the protocol on the card it is multicast alone, since the host is to have
     /// nothing to do). What is chosen for each operation is in its [`Report`](crate::Report). Connections are made for what
     /// may be chosen: four queue pairs to each other rank up to [`MAX_LINEAR_RANKS`](crate::MAX_LINEAR_RANKS) ranks, to log2 of as many
-    /// beyond. Default automatic.
+    /// beyond. Collectives between pairs of ranks ([`Communicator::all_reduce`](crate::Communicator::all_reduce) and the like) take an algorithm that is named
+    /// where it carries them, and make connections of their own when the first of them is called ([`Footprint::pair_queue_pairs`]). Default automatic.
     pub algorithm: Selection,
     /// Which algorithms are taken over an Ethernet interface, before what the card and the library say; that of rank 0 counts for all. Default none.
     pub tuning: Option<Tuning>,
@@ -316,8 +317,12 @@ pub struct Footprint {
     /// Reliable queue pairs to other ranks: two neighbours on the ring and the peers of the barrier, each once. In a communicator with a
     /// [`ChainMapping`] also two neighbours in the chain; UC unicast: one more to each rank, for addresses.
     pub control_queue_pairs: u32,
-    /// Reliable queue pairs to other ranks for data that does not go by multicast ([`Config::algorithm`]): two for each peer.
+    /// Reliable queue pairs to other ranks for data that does not go by multicast ([`Config::algorithm`]): four for each peer.
     pub direct_queue_pairs: u32,
+    /// Reliable queue pairs that its first Reduce, AllReduce, Reduce-Scatter, Alltoall, Gather or Scatter makes beside these: four for each other rank.
+    /// They take over what those of `direct_queue_pairs` do, which are given back then. None before, and none with the protocol on the card, where these
+    /// collectives are refused.
+    pub pair_queue_pairs: u32,
     /// Staging slots in DPA memory, in bytes; in host memory where the host receives ([`Card::verbs`](crate::Card::verbs)).
     pub staging_bytes: u64,
     /// Bitmaps, in bytes.
@@ -569,6 +574,7 @@ impl Config {
             loopback_queue_pairs: copies + self.receive_threads + self.send_threads + progress,
             control_queue_pairs: control + targets,
             direct_queue_pairs: 4 * tuner::peers(self.selection(), RankInfo::new(0, ranks)?),
+            pair_queue_pairs: if progress == 0 { 4 * (ranks - 1) } else { 0 },
             staging_bytes: contexts * slots * u64::from(derived.slot_bytes),
             bitmap_bytes: contexts * 8 * u64::from(derived.bitmap_words + derived.tail_words),
             context_bytes: CONTEXT_BYTES,

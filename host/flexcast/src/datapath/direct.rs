@@ -53,12 +53,13 @@ fn refused(operation: &'static str, error: impl std::fmt::Display) -> Error {
     Error::Argument { operation, reason: error.to_string() }
 }
 
-/// An operation, and the division of the buffers of one rank.
-struct Bound {
-    operation: Operation,
-    summary: Summary,
-    reduction: Option<Reduction>,
-    places: [Places; 3],
+/// An operation, and the division of the buffers of one rank, by the order of [`Memory`].
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) operation: Operation,
+    pub(crate) summary: Summary,
+    pub(crate) reduction: Option<Reduction>,
+    pub(crate) places: [Places; 3],
 }
 
 impl Bound {
@@ -95,7 +96,8 @@ impl Bound {
         Ok(Self { operation, summary, reduction: None, places: [Places::default(), Places::default(), receive] })
     }
 
-    fn of_collective(collective: &Collective, place: RankInfo, summary: Summary) -> Result<Self> {
+    /// Any other collective, by the algorithm of its summary.
+    pub(crate) fn of_collective(collective: &Collective, place: RankInfo, summary: Summary) -> Result<Self> {
         let name = collective.kind().name();
         let (own, ranks) = (place.rank(), place.ranks());
         let algorithm = summary.algorithm;

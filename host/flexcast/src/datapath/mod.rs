@@ -6,6 +6,7 @@
 
 pub(crate) mod cpu;
 pub(crate) mod direct;
+pub(crate) mod pairs;
 mod requests;
 pub(crate) mod udp;
 pub(crate) mod verbs;
@@ -35,7 +36,31 @@ pub(crate) struct Posted<P = Plan> {
     pub(crate) posted_ps: u64,
 }
 
+/// What an operation does.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Every root's block to all ranks.
+    Blocks(Plan),
+    /// Anything else.
+    Collective(Collective),
+}
+
+impl Task {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Blocks(plan) => plan.kind.name(),
+            Self::Collective(collective) => collective.kind().name(),
+        }
+    }
+}
+
 impl<P> Posted<P> {
+    /// The same, of which another thing is known.
+    pub(crate) fn map<Q>(self, map: impl FnOnce(P) -> Q) -> Posted<Q> {
+        let Self { request, plan, send, receive, posted_ps } = self;
+        Posted { request, plan: map(plan), send, receive, posted_ps }
+    }
+
     /// Gives the buffers back of an operation of which nothing has begun.
     pub(crate) fn refuse(self, error: Error) -> Box<Failed> {
         let Self { send, receive, .. } = self;
@@ -82,17 +107,11 @@ pub(crate) trait Datapath: Send {
     /// The operation cannot be started: with its buffers.
     fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>>;
 
-    /// The same for a point-to-point collective, if the datapath carries those.
+    /// The same for any other collective.
     ///
     /// # Errors
-    /// As [`Datapath::take_on`]; it does not.
-    fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>> {
-        let (operation, kind) = (posted.plan.kind().name(), self.card().datapath());
-        let reason = format!(
-            "is not carried by the datapath {kind}, but by udp: make the communicator of another card (FLEXCAST_DATAPATH)"
-        );
-        Err(posted.refuse(Error::Argument { operation, reason }))
-    }
+    /// As [`Datapath::take_on`].
+    fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>>;
 
     /// How operations have ended.
     fn requests(&mut self) -> &mut Requests;

@@ -5,11 +5,12 @@ use std::fmt;
 
 use flexcast_abi::{DeviceAddress, ReceiveView, Signals};
 use flexcast_proto::{Alpha, CollectiveIds, RankInfo, StallWindow};
-use flexio::{Access, CompletionQueue, DeviceBuffer, HostBuffer, MemoryRegion, Retry};
+use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion};
 
 use crate::api::card::DatapathKind;
 use crate::api::config::{Config, Derived, Footprint, ps};
 use crate::datapath::Requests;
+use crate::datapath::pairs::{Maker, Pairs, unconnected};
 use crate::dpa::card::DpaCard;
 use crate::dpa::receive::{self, Receive};
 use crate::dpa::send::{self, Send};
@@ -70,13 +71,7 @@ fn direct(card: &DpaCard, config: &Config, place: RankInfo) -> Result<Option<(p2
     if operations.is_empty() {
         return Ok(None);
     }
-    let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
-    let Config { data_class, control_class, restarts, .. } = *config;
-    let p2p_config = p2p::Config { retry, restarts, data_class, control_class, ..p2p::Config::default() };
-    let made = p2p::Connections::new(place, &operations, p2p_config).and_then(|connections| {
-        let completions = CompletionQueue::new(card.device(), connections.completions())?;
-        connections.prepare(card.pd(), &completions)
-    });
+    let made = Maker::new(card.pd(), place, config, config.selection()).prepare(&operations);
     match made {
         Ok(made) => Ok(Some(made)),
         Err(error) if config.algorithm == Selection::Automatic => {
@@ -84,14 +79,6 @@ fn direct(card: &DpaCard, config: &Config, place: RankInfo) -> Result<Option<(p2
             Ok(None)
         }
         Err(error) => Err(unconnected(place.rank(), error)),
-    }
-}
-
-fn unconnected(own: u32, error: p2p::Error) -> Error {
-    match error {
-        p2p::Error::Flexio(error) => Error::Flexio(error),
-        p2p::Error::Endpoint { rank, reason } => Error::Peer { rank, reason },
-        other => Error::Peer { rank: own, reason: format!("cannot connect: {other}") },
     }
 }
 
@@ -170,7 +157,8 @@ impl Part {
             receiver: Receiver::default(),
         };
         let copier = Copier::new(card)?;
-        let parts = Parts { driver, direct: None, send, receive, copier, _units: units };
+        let pairs = Pairs::new(Maker::new(card.pd(), place, &config, config.selection()), None);
+        let parts = Parts { driver, pairs, send, receive, copier, _units: units };
         Ok(Self { card: card.clone(), config, derived, footprint, place, parts, direct, own })
     }
 
@@ -195,10 +183,12 @@ impl Part {
             let told: Vec<&[u8]> = all.iter().map(|endpoint| endpoint.direct.as_slice()).collect();
             let own = self.place.rank();
             let pending = pending.with_link_rate(speed.link_gbit_per_s);
-            self.parts.direct = Some(pending.connect(&told).map_err(|error| unconnected(own, error))?);
+            self.parts.pairs.group = Some(pending.connect(&told).map_err(|error| unconnected(own, error))?);
         }
         let Self { card, config, derived, footprint, place, .. } = self;
         let config = Config { link_gbit_per_s: speed.link_gbit_per_s, ..config };
+        let maker = Maker::new(card.pd(), place, &config, config.selection());
+        self.parts.pairs = Pairs::new(maker, self.parts.pairs.group.take());
         let conditions = Conditions {
             selection: config.selection(),
             ranks: place.ranks(),
@@ -208,7 +198,7 @@ impl Part {
             mtu_bytes: card.device().port().mtu_bytes(),
             staged: !config.transport.is_zero_copy(),
             eager_bytes: self.parts.driver.eager_bytes(),
-            direct: self.parts.direct.is_some(),
+            direct: self.parts.pairs.group.is_some(),
         };
         let Parts { driver, send, receive, .. } = &mut self.parts;
         let views: Vec<ReceiveView> = receive.views().collect();

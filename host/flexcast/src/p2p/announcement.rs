@@ -1,7 +1,7 @@
 //! The rendezvous message: where a rank wants its data, and what for.
 
-use flexcast_proto::digest;
 use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Blocks, Broadcast, Operation, Reduce, ReduceScatter, Span};
+use flexcast_proto::{self as proto, Summary, digest};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -68,6 +68,9 @@ const ALLGATHERS: std::ops::RangeInclusive<u32> = 0..=3;
 const BROADCASTS: std::ops::RangeInclusive<u32> = 4..=8;
 const REDUCTIONS: std::ops::RangeInclusive<u32> = 12..=19;
 const ROOTED: std::ops::RangeInclusive<u32> = 18..=21;
+/// Set in the code of a communicator's call, which says what the caller's arguments are: the kind of operation in the lowest eight bits, what carries it in the
+/// next.
+const CALL: u32 = 1 << 31;
 
 impl OperationDescriptor {
     /// `reduction`: that of a Reduce-Scatter or an AllReduce; none for others.
@@ -112,6 +115,34 @@ impl OperationDescriptor {
         }
     }
 
+    /// A call of a communicator, whose ranks may be at operations of many kinds: what is compared says which.
+    pub(super) fn of_call(number: u32, summary: &Summary) -> Self {
+        let Summary { kind, root, amount, chunk_bytes: reduction, algorithm, .. } = *summary;
+        Self {
+            operation: U32::new(number),
+            algorithm: U32::new(CALL | kind as u32 | (algorithm as u32) << 8),
+            parameter: U32::new(reduction),
+            root: U32::new(root),
+            blocks: U32::ZERO,
+            total_bytes: U64::ZERO,
+            division: U64::new(amount),
+        }
+    }
+
+    /// What a communicator's call was; none of something else.
+    pub(super) fn call(&self) -> Option<Summary> {
+        let code = self.algorithm.get();
+        let (kind, algorithm) = (proto::Kind::of_code(code as u8)?, proto::Algorithm::of_code((code >> 8) as u8)?);
+        let (amount, reduction) = (self.division.get(), self.parameter.get());
+        let summary = Summary::between_pairs(kind, self.root.get(), amount, reduction, algorithm);
+        self.is_call().then_some(summary)
+    }
+
+    /// Whether it is a communicator's call. Then all that write to one another announce it, either way.
+    pub(super) fn is_call(&self) -> bool {
+        self.algorithm.get() & CALL != 0
+    }
+
     /// Bytes that each of so many ranks contributes to an Allgather; none of something else, or if they differ.
     pub(super) fn allgather_block_bytes(&self, ranks: u32) -> Option<u64> {
         if !ALLGATHERS.contains(&self.algorithm.get()) || self.blocks.get() > MOST_BLOCKS {
@@ -124,9 +155,10 @@ impl OperationDescriptor {
         (equal.total_bytes() == total_bytes && division(&equal) == self.division.get()).then_some(block_bytes)
     }
 
-    /// The same for what one rank has for another in an Alltoall: the others' blocks are nothing to these two.
+    /// The same for what one rank has for another: the others' blocks are nothing to these two.
     pub(super) fn of_pair(self, bytes: u64) -> Self {
-        Self { total_bytes: U64::new(bytes), division: U64::ZERO, ..self }
+        let division = if self.is_call() { self.division } else { U64::ZERO };
+        Self { total_bytes: U64::new(bytes), division, ..self }
     }
 }
 
@@ -137,6 +169,13 @@ fn division(blocks: &Blocks<'_>) -> u64 {
 
 impl std::fmt::Display for OperationDescriptor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(call) = self.call() {
+            return write!(
+                f,
+                "operation {}, {call} by {}, {} bytes for the other",
+                self.operation, call.algorithm, self.total_bytes
+            );
+        }
         let name = NAMES.get(self.algorithm.get() as usize).unwrap_or(&"an unknown algorithm");
         write!(f, "operation {}, {name} of {} bytes in {} blocks", self.operation, self.total_bytes, self.blocks)?;
         if BROADCASTS.contains(&self.algorithm.get()) || ROOTED.contains(&self.algorithm.get()) {
@@ -206,6 +245,28 @@ mod tests {
         }
         assert!(reduction(Operator::Max, DataType::I32).to_string().contains(", max of i32,"));
         assert_eq!(ANNOUNCEMENT_BYTES, 48);
+    }
+
+    #[test]
+    fn a_call_says_what_the_caller_gave() {
+        let sum = Reduction::new(Operator::Sum, DataType::F64).unwrap().code();
+        let mut all = Vec::new();
+        for kind in proto::Kind::ALL {
+            for algorithm in proto::Algorithm::ALL {
+                let reduction = if kind.reduces() { sum } else { 0 };
+                let summary = Summary::between_pairs(kind, 3, u64::MAX - 7, reduction, algorithm);
+                let call = OperationDescriptor::of_call(9, &summary);
+                assert_eq!((call.call(), call.of_pair(77).call()), (Some(summary), Some(summary)));
+                assert!(call.is_call() && call != call.of_pair(1) && call.allgather_block_bytes(4).is_none());
+                assert!(all.iter().all(|other| *other != call));
+                all.push(call);
+            }
+        }
+        let plain = OperationDescriptor::new(0, Operation::Barrier, None, &Blocks::EMPTY);
+        assert_eq!((plain.call(), plain.is_call()), (None, false));
+        let unknown = OperationDescriptor { algorithm: U32::new(CALL | 0xff), ..plain };
+        assert_eq!((unknown.call(), unknown.is_call()), (None, true));
+        assert!(all[0].of_pair(5).to_string().contains("broadcast of"), "{}", all[0]);
     }
 
     #[test]

@@ -212,7 +212,7 @@ impl Connection {
         Ok(self.control.answerer.post_receive(id, region.slice(self.slots.offset(slot), ANNOUNCEMENT_BYTES)?)?)
     }
 
-    /// The peer will write here in the operation that begins.
+    /// The peer will write here in the operation that begins, or is to know of it.
     pub(super) fn expect_messages(&mut self) {
         self.announce = true;
     }
@@ -244,8 +244,14 @@ impl Connection {
         Ok(outcome)
     }
 
-    /// An announcement of the peer has come.
-    pub(super) fn handle_announcement(&mut self, slot: u32, byte_len: u32, region: &MemoryRegion) -> Result<(), Error> {
+    /// An announcement of the peer has come. One of an operation before number `at` is of no use any more: its messages had come before.
+    pub(super) fn handle_announcement(
+        &mut self,
+        slot: u32,
+        byte_len: u32,
+        at: u32,
+        region: &MemoryRegion,
+    ) -> Result<(), Error> {
         let refused = |reason| Error::Protocol { peer: self.slots.peer, reason };
         if byte_len != ANNOUNCEMENT_BYTES {
             return Err(refused(format!("an announcement of {byte_len} bytes: it has {ANNOUNCEMENT_BYTES}")));
@@ -253,7 +259,9 @@ impl Connection {
         let mut bytes = [0; ANNOUNCEMENT_BYTES as usize];
         region.read(self.slots.offset(slot) as usize, &mut bytes)?;
         let announcement = Announcement::read_from_bytes(&bytes).map_err(|_| refused("no announcement".to_owned()))?;
+        let is_over = announcement.descriptor.operation.get().wrapping_sub(at).cast_signed() < 0;
         match &mut self.announced {
+            _ if is_over => {}
             [free @ None, _] | [Some(_), free @ None] => *free = Some(announcement),
             [Some(_), Some(before)] => {
                 return Err(refused(format!(
@@ -267,16 +275,17 @@ impl Connection {
 
     /// Checks what the peer has announced, if it has, against the operation that this rank is at. The peer may be at a
     /// later one, if it gets nothing more from this rank in this one.
-    pub(super) fn check(&self, running: &Running, blocks: &Blocks<'_>, ranks: u32) -> Result<(), Error> {
-        let expected = running.expected(self.slots.peer, blocks);
-        match &self.announced[0] {
-            Some(Announcement { descriptor, .. })
+    pub(super) fn check(&self, running: &Running, ranks: u32) -> Result<(), Error> {
+        let Some(first) = &self.announced[0] else { return Ok(()) };
+        let expected = running.expected(self.slots.peer);
+        match first {
+            Announcement { descriptor, .. }
                 if *descriptor != expected
                     && (descriptor.operation == running.descriptor.operation || !self.outgoing.is_empty()) =>
             {
                 let (theirs, own) = (descriptor.to_string(), expected.to_string());
-                let peer_block_bytes = descriptor.allgather_block_bytes(ranks);
-                Err(Error::Mismatch { peer: self.slots.peer, theirs, own, peer_block_bytes })
+                let (peer_block_bytes, peer_call) = (descriptor.allgather_block_bytes(ranks), descriptor.call());
+                Err(Error::Mismatch { peer: self.slots.peer, theirs, own, peer_block_bytes, peer_call })
             }
             _ => Ok(()),
         }

@@ -44,6 +44,11 @@ pub(super) struct Endpoint {
     pub(super) entries: Vec<Entry>,
 }
 
+/// Bytes of the endpoint of a rank with so many peers.
+pub(crate) const fn endpoint_bytes(peers: u32) -> u64 {
+    size_of::<Head>() as u64 + size_of::<Entry>() as u64 * peers as u64
+}
+
 impl Endpoint {
     pub(super) fn encode(&self) -> Vec<u8> {
         let head = Head {
@@ -93,6 +98,7 @@ mod tests {
         };
         let endpoint = Endpoint { rank: 2, ranks: 4, gid: Gid([3; 16]), mac: Mac([5; 6]), entries: vec![entry] };
         let bytes = endpoint.encode();
+        assert_eq!(bytes.len() as u64, endpoint_bytes(1));
         let back = Endpoint::decode(&bytes, 2, 4).unwrap();
         assert_eq!(back, endpoint);
         assert_eq!((back.entry(1), back.entry(2)), (Some(&entry), None));

@@ -1,7 +1,7 @@
 //! Errors of collectives over reliable connections, with the rank concerned.
 
-use flexcast_proto::RankError;
 use flexcast_proto::p2p::{BlocksError, MessageError, ScheduleError};
+use flexcast_proto::{RankError, Summary};
 
 /// Any failure of a baseline collective.
 #[derive(thiserror::Error)]
@@ -69,6 +69,8 @@ pub enum Error {
         own: String,
         /// Bytes that each rank contributes to the Allgather that the peer runs; none if it runs something else, or they differ.
         peer_block_bytes: Option<u64>,
+        /// What a communicator's call on the peer was; none if it is none.
+        peer_call: Option<Summary>,
     },
     /// A peer sent what it should not.
     #[error("from rank {peer}: {reason}")]

@@ -1,9 +1,9 @@
 //! Alltoall: from the blocks of one buffer to those of another.
 
-use flexcast_proto::p2p::{Alltoall, Blocks, Operation};
+use flexcast_proto::p2p::{Alltoall, Blocks, Operation, Schedule, Start};
 
 use super::announcement::OperationDescriptor;
-use super::operation::{Buffer, Division, Pieces, Running};
+use super::operation::{Buffer, Division, Pieces, Placed, Running};
 use super::{Error, Group};
 
 impl Group {
@@ -48,18 +48,40 @@ impl Group {
         }
         let operation = Operation::Alltoall(algorithm);
         let schedule = self.schedule(operation)?;
-        let (sends, receives) = (Blocks::unequal(send_ends)?, Blocks::unequal(receive_ends)?);
-        send.check(sends.total_bytes())?;
-        receive.check(receives.total_bytes())?;
-        let (from, to) = (sends.block(own), receives.block(own));
-        let [len, expected] = [&from, &to].map(|range| range.end - range.start);
+        let sends = Blocks::unequal(send_ends)?;
+        let descriptor = OperationDescriptor::new(self.next(), operation, None, &sends);
+        let (send, receive) = (Placed::of_ends(send, send_ends)?, Placed::of_ends(receive, receive_ends)?);
+        self.check_own(&send, own, &receive, own)?;
+        self.exchange(schedule, descriptor, send, receive, true)
+    }
+
+    /// Refuses an own block that has two lengths.
+    pub(super) fn check_own(&self, send: &Placed<'_>, from: u32, receive: &Placed<'_>, to: u32) -> Result<(), Error> {
+        let (len, expected) = (send.block(from).1, receive.block(to).1);
         if len != expected {
             let limit = format!("{expected}, as the receive buffer has for it");
             return Err(Error::OutOfRange { what: "the length of the own block", value: len, limit });
         }
-        send.copy(from.start, len, &receive, to.start, self.scratch())?;
-        let descriptor = OperationDescriptor::new(self.next(), operation, None, &sends);
-        let running = Running::exchange(schedule, descriptor, &send, &receive, receive_ends.to_vec());
-        self.begin(running, Division { pieces: Pieces::Ends(send_ends.to_vec()), segments: 1 })
+        Ok(())
+    }
+
+    /// Begins an exchange of blocks. `copies`: the own block is not in its place.
+    pub(super) fn exchange(
+        &mut self,
+        schedule: Schedule,
+        descriptor: OperationDescriptor,
+        send: Placed<'_>,
+        receive: Placed<'_>,
+        copies: bool,
+    ) -> Result<(), Error> {
+        send.buffer.check(send.places.end())?;
+        receive.buffer.check(receive.places.end())?;
+        if let Some(Start { from, to }) = schedule.start().filter(|_| copies) {
+            let ((from, len), (to, room)) = (send.block(from.first), receive.block(to.first));
+            send.buffer.copy(from, len.min(room), &receive.buffer, to, self.scratch())?;
+        }
+        let running = Running::exchange(schedule, descriptor, send, receive);
+        // Of the division only the part of two ranks is the same on both.
+        self.begin(running, Division { pieces: Pieces::Even(Blocks::EMPTY), segments: 1 })
     }
 }

@@ -273,9 +273,8 @@ impl Group {
         (self.started_ps, self.progress_ps, self.looks) = (now_ps, now_ps, 0);
         self.next = self.next.wrapping_add(1);
         self.told = running.schedule.is_allgather() && std::mem::take(&mut self.tells);
-        let sources = running.schedule.sources();
         for connection in &mut self.connections {
-            if sources.contains(connection.peer()) {
+            if running.announces_to(connection.peer()) {
                 connection.expect_messages();
             }
         }
@@ -389,7 +388,10 @@ impl Group {
         let idle = || Error::Protocol { peer, reason: "a message between two operations".to_owned() };
         match work {
             Work::Announce | Work::Probe(_) => {}
-            Work::Announcement { slot } => connection.handle_announcement(slot, completion.byte_len, &self.slots)?,
+            Work::Announcement { slot } => {
+                let at = running.map_or(self.next, |running| running.number());
+                connection.handle_announcement(slot, completion.byte_len, at, &self.slots)?;
+            }
             Work::Write { last } => {
                 if last {
                     let running = running.ok_or_else(idle)?;
@@ -428,7 +430,7 @@ impl Group {
         }
         let blocks = self.division.blocks()?;
         for connection in &mut self.connections {
-            connection.check(running, &blocks, self.place.ranks())?;
+            connection.check(running, self.place.ranks())?;
             self.statistics.announcements += u64::from(connection.announce(running, now_ps)?);
             let posted = connection.write(running, &blocks, self.told, now_ps)?;
             self.statistics.messages += posted.messages;

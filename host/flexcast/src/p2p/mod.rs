@@ -33,6 +33,7 @@
 //! ```
 
 mod announcement;
+mod call;
 mod connection;
 mod connections;
 mod endpoint;
@@ -45,7 +46,9 @@ mod rooted;
 mod shape;
 
 pub use announcement::ANNOUNCEMENT_BYTES;
+pub(crate) use call::{Exchange, Reduced};
 pub use connections::{Connections, Pending};
+pub(crate) use endpoint::endpoint_bytes;
 pub use error::Error;
 pub use flexcast_proto::p2p as algorithm;
 pub use group::{Group, Statistics};

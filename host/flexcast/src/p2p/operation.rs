@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use flexcast_proto::RankInfo;
 use flexcast_proto::p2p::{Blocks, Layout, Memory, Part, Schedule, Span, Transfer};
+use flexcast_proto::{RankInfo, RankSet};
 use flexio::{HostAddr, LocalSlice, MemoryRegion};
 
 use super::Error;
 use super::announcement::{Announcement, OperationDescriptor};
 use super::shape::Shape;
+use crate::plan::direct::Places;
 
 /// Registered memory from an offset on. It must stay registered until the operation is complete: otherwise the cards'
 /// key checks make it fail.
@@ -91,6 +92,9 @@ impl Division {
 pub(super) struct Running {
     pub(super) schedule: Schedule,
     pub(super) descriptor: OperationDescriptor,
+    /// Who sends to this rank, and whom it sends to.
+    pub(super) sources: RankSet,
+    pub(super) targets: RankSet,
     /// Where what is sent lies in this rank's memory.
     addr: u64,
     lkey: u32,
@@ -103,8 +107,8 @@ pub(super) struct Running {
 enum Target {
     /// The same memory, each block to its own place.
     Same { rkey: u32 },
-    /// Another buffer, with a block of each peer that ends there, or a single one; each is told of its own.
-    Exchange { addr: u64, rkey: u32, ends: Vec<u64> },
+    /// Another buffer, with a block of each peer, or a single one; each is told of its own. And where the blocks lie that are sent.
+    Exchange { addr: u64, rkey: u32, places: Places, sent: Places },
     /// The same memory, where contribution, temporary memory and result lie one behind the other; peers are told of the second.
     Reduction { rkey: u32, shape: Shape },
 }
@@ -126,27 +130,60 @@ fn address(buffer: &Buffer<'_>) -> u64 {
     buffer.region.addr().offset(buffer.offset).get()
 }
 
-/// The block of a buffer that is a peer's: buffers of ranks that have only one peer have only one block.
-fn block_of(peer: u32, blocks: u32) -> u32 {
-    if blocks == 1 { 0 } else { peer }
+/// The block of a buffer that is a peer's, where it begins and its length: buffers of ranks that have only one peer have only one block. Nothing if no message
+/// goes that way.
+fn block_at(places: &Places, peer: u32, is_message: bool) -> (u64, u64) {
+    let at = if places.bytes.len() == 1 { 0 } else { peer as usize };
+    match (places.offsets.get(at), places.bytes.get(at)) {
+        (Some(start), Some(bytes)) if is_message => (*start, *bytes),
+        _ => (0, 0),
+    }
+}
+
+/// A buffer, and where its blocks lie.
+#[derive(Debug)]
+pub(crate) struct Placed<'p> {
+    pub(crate) buffer: Buffer<'p>,
+    pub(crate) places: Places,
+}
+
+impl<'p> Placed<'p> {
+    /// Blocks one behind the other, each up to where the next begins.
+    pub(super) fn of_ends(buffer: Buffer<'p>, ends: &[u64]) -> Result<Self, Error> {
+        let blocks = Blocks::unequal(ends)?;
+        let ranges = (0..blocks.count()).map(|block| blocks.block(block));
+        let (offsets, bytes) = ranges.map(|range| (range.start, range.end - range.start)).unzip();
+        Ok(Self { buffer, places: Places { bytes, offsets } })
+    }
+
+    /// A block: where it begins, and its length.
+    pub(super) fn block(&self, block: u32) -> (u64, u64) {
+        let of = |list: &[u64]| list.get(block as usize).copied().unwrap_or(0);
+        (of(&self.places.offsets), of(&self.places.bytes))
+    }
 }
 
 impl Running {
-    pub(super) fn new(schedule: Schedule, descriptor: OperationDescriptor, buffer: &Buffer<'_>) -> Self {
-        let target = Target::Same { rkey: buffer.region.rkey() };
-        Self { schedule, descriptor, addr: address(buffer), lkey: buffer.region.lkey(), target }
+    fn with(schedule: Schedule, descriptor: OperationDescriptor, from: &Buffer<'_>, target: Target) -> Self {
+        let (sources, targets) = (schedule.sources(), schedule.targets());
+        let (addr, lkey) = (address(from), from.region.lkey());
+        Self { schedule, descriptor, sources, targets, addr, lkey, target }
     }
 
-    /// From the blocks of one buffer to those of another, which end at `ends`: one for each rank, or one for the only peer.
+    pub(super) fn new(schedule: Schedule, descriptor: OperationDescriptor, buffer: &Buffer<'_>) -> Self {
+        Self::with(schedule, descriptor, buffer, Target::Same { rkey: buffer.region.rkey() })
+    }
+
+    /// From the blocks of one buffer to those of another: one for each rank, or one for the only peer.
     pub(super) fn exchange(
         schedule: Schedule,
         descriptor: OperationDescriptor,
-        send: &Buffer<'_>,
-        receive: &Buffer<'_>,
-        ends: Vec<u64>,
+        send: Placed<'_>,
+        receive: Placed<'_>,
     ) -> Self {
-        let target = Target::Exchange { addr: address(receive), rkey: receive.region.rkey(), ends };
-        Self { schedule, descriptor, addr: address(send), lkey: send.region.lkey(), target }
+        let (addr, rkey) = (address(&receive.buffer), receive.buffer.region.rkey());
+        let target = Target::Exchange { addr, rkey, places: receive.places, sent: send.places };
+        Self::with(schedule, descriptor, &send.buffer, target)
     }
 
     /// In a buffer that holds the contribution, temporary memory and the result.
@@ -156,8 +193,13 @@ impl Running {
         buffer: &Buffer<'_>,
         shape: Shape,
     ) -> Self {
-        let target = Target::Reduction { rkey: buffer.region.rkey(), shape };
-        Self { schedule, descriptor, addr: address(buffer), lkey: buffer.region.lkey(), target }
+        Self::with(schedule, descriptor, buffer, Target::Reduction { rkey: buffer.region.rkey(), shape })
+    }
+
+    /// Whether a peer is to hear of the operation: one that writes here, and of a communicator's call also one that is written to, which may be at
+    /// another, in which it expects nothing.
+    pub(super) fn announces_to(&self, peer: u32) -> bool {
+        self.sources.contains(peer) || (self.descriptor.is_call() && self.targets.contains(peer))
     }
 
     /// Number of the operation.
@@ -178,11 +220,9 @@ impl Running {
             Target::Same { rkey } => {
                 Announcement { descriptor: self.descriptor, rkey: (*rkey).into(), addr: self.addr.into() }
             }
-            Target::Exchange { addr, rkey, ends } => {
-                let block = block_of(peer, ends.len() as u32);
-                let end = ends[block as usize];
-                let start = block.checked_sub(1).map_or(0, |before| ends[before as usize]);
-                let descriptor = self.descriptor.of_pair(end - start);
+            Target::Exchange { addr, rkey, places, .. } => {
+                let (start, bytes) = block_at(places, peer, self.sources.contains(peer));
+                let descriptor = self.descriptor.of_pair(bytes);
                 Announcement { descriptor, rkey: (*rkey).into(), addr: (addr + start).into() }
             }
             Target::Reduction { rkey, shape } => {
@@ -193,15 +233,18 @@ impl Running {
     }
 
     /// What a peer must have announced.
-    pub(super) fn expected(&self, peer: u32, blocks: &Blocks<'_>) -> OperationDescriptor {
+    pub(super) fn expected(&self, peer: u32) -> OperationDescriptor {
         match &self.target {
             Target::Same { .. } | Target::Reduction { .. } => self.descriptor,
-            Target::Exchange { .. } => self.descriptor.of_pair(blocks.bytes(Span::of(block_of(peer, blocks.count())))),
+            Target::Exchange { sent, .. } => {
+                let (_, bytes) = block_at(sent, peer, self.targets.contains(peer));
+                self.descriptor.of_pair(bytes)
+            }
         }
     }
 
-    /// The next bytes of a message to write, `done` bytes in: at most `most`. `blocks`: those of the buffer that it is sent from, if
-    /// this is no reduction.
+    /// The next bytes of a message to write, `done` bytes in: at most `most`. `blocks`: those of the buffer, where all messages go from it to the same
+    /// place of another.
     pub(super) fn piece(&self, transfer: &Transfer, blocks: &Blocks<'_>, done: u64, most: u32) -> Result<Piece, Error> {
         let of = |blocks: &Blocks<'_>| piece(blocks, transfer.source.blocks, done, most);
         let (start, len, remote, behind) = match &self.target {
@@ -209,9 +252,11 @@ impl Running {
                 let (range, behind) = of(blocks);
                 (range.start, range.end - range.start, range.start, behind)
             }
-            Target::Exchange { .. } => {
-                let (range, behind) = of(blocks);
-                (range.start, range.end - range.start, done, behind)
+            Target::Exchange { sent, .. } => {
+                let (start, bytes) = block_at(sent, transfer.to, true);
+                let left = bytes.saturating_sub(done);
+                let len = left.min(most.into());
+                (start + done, len, done, left - len)
             }
             Target::Reduction { shape, .. } => {
                 let own = shape.layout(self.schedule.place())?;

@@ -1,5 +1,8 @@
 //! Reduce-Scatter, AllReduce and Reduce: the host adds what the cards bring. The memory to which peers write is the group's.
 
+use std::ops::Range;
+
+use flexcast_proto::Summary;
 use flexcast_proto::p2p::{Allreduce, Blocks, Memory, Part, Reduce, ReduceScatter, Start};
 use flexio::{Access, HostBuffer, MemoryRegion};
 
@@ -33,7 +36,7 @@ pub(super) struct Reducing {
 struct Current {
     reduction: Reduction,
     /// Where the result is.
-    result: std::ops::Range<u64>,
+    result: Range<u64>,
     /// The two operands.
     scratch: [Vec<u8>; 2],
 }
@@ -73,7 +76,7 @@ impl Group {
         contribution: Buffer<'_>,
     ) -> Result<(), Error> {
         let shares = Pieces::Even(Blocks::shares(elements, self.place().ranks())?);
-        self.start_reduction(Kind::ReduceScatter { algorithm, shares }, reduction, contribution)
+        self.start_reduction(Kind::ReduceScatter { algorithm, shares }, (reduction, None), contribution)
     }
 
     /// The same for shares of any length: that of rank r ends at element `ends[r]` of the contribution, where the next begins.
@@ -88,7 +91,7 @@ impl Group {
         contribution: Buffer<'_>,
     ) -> Result<(), Error> {
         let shares = Pieces::Ends(ends.to_vec());
-        self.start_reduction(Kind::ReduceScatter { algorithm, shares }, reduction, contribution)
+        self.start_reduction(Kind::ReduceScatter { algorithm, shares }, (reduction, None), contribution)
     }
 
     /// Starts an AllReduce: every rank gets the reduction of all ranks' `elements` elements; see [`Group::result`]. The contribution is not
@@ -103,7 +106,7 @@ impl Group {
         elements: u64,
         contribution: Buffer<'_>,
     ) -> Result<(), Error> {
-        self.start_reduction(Kind::Allreduce { algorithm, elements }, reduction, contribution)
+        self.start_reduction(Kind::Allreduce { algorithm, elements }, (reduction, None), contribution)
     }
 
     /// Starts a Reduce: the root gets the sum of all ranks' `elements` elements, the others nothing; see [`Group::result`]. The
@@ -119,7 +122,7 @@ impl Group {
         elements: u64,
         contribution: Buffer<'_>,
     ) -> Result<(), Error> {
-        self.start_reduction(Kind::Reduce { algorithm, root, elements }, reduction, contribution)
+        self.start_reduction(Kind::Reduce { algorithm, root, elements }, (reduction, None), contribution)
     }
 
     /// What the last reduction has given this rank; nothing before the first one, or while one is under way.
@@ -137,7 +140,24 @@ impl Group {
         Ok(bytes)
     }
 
-    fn start_reduction(&mut self, kind: Kind, reduction: Reduction, contribution: Buffer<'_>) -> Result<(), Error> {
+    /// Copies what the last reduction has given this rank to the beginning of a buffer; nothing as with [`Group::result`].
+    ///
+    /// # Errors
+    /// [`Error::Flexio`].
+    pub(crate) fn copy_result(&mut self, to: &Buffer<'_>) -> Result<(), Error> {
+        let Self { reducing, scratch, .. } = self;
+        let (Some(region), Some(current)) = (reducing.work.last(), &reducing.current) else { return Ok(()) };
+        let Range { start, end } = current.result;
+        Buffer { region, offset: 0 }.copy(start, end - start, to, 0, sized(scratch))
+    }
+
+    /// Starts a reduction; of a communicator's call with what is compared of it.
+    pub(super) fn start_reduction(
+        &mut self,
+        kind: Kind,
+        (reduction, call): (Reduction, Option<&Summary>),
+        contribution: Buffer<'_>,
+    ) -> Result<(), Error> {
         let shape = Shape { kind, element_bytes: reduction.element_bytes() };
         let operation = shape.operation();
         let schedule = self.schedule(operation)?;
@@ -160,7 +180,10 @@ impl Group {
             let [from, to] = [Part::send(from), Part::receive(to)].map(|part| place(&layout, part));
             buffer.copy(from.start, from.end - from.start, &buffer, to.start, scratch)?;
         }
-        let descriptor = OperationDescriptor::new(self.next(), operation, Some(reduction), &layout.send);
+        let descriptor = call.map_or_else(
+            || OperationDescriptor::new(self.next(), operation, Some(reduction), &layout.send),
+            |summary| OperationDescriptor::of_call(self.next(), summary),
+        );
         self.reducing.current = Some(Current { reduction, result, scratch: [Vec::new(), Vec::new()] });
         let running = Running::reduction(schedule, descriptor, &buffer, shape);
         self.begin(running, Division { pieces: Pieces::Even(Blocks::EMPTY), segments: 1 })

@@ -3,7 +3,7 @@
 use flexcast_proto::p2p::{Blocks, Operation, Span, Start};
 
 use super::announcement::OperationDescriptor;
-use super::operation::{Buffer, Division, Pieces, Running};
+use super::operation::{Buffer, Placed};
 use super::{Error, Group};
 
 /// What the other side's buffer is on a rank that has none.
@@ -107,22 +107,12 @@ impl Group {
         (receive, receive_ends): (Buffer<'_>, &[u64]),
     ) -> Result<(), Error> {
         let schedule = self.schedule(operation)?;
-        let (sends, receives) = (Blocks::unequal(send_ends)?, Blocks::unequal(receive_ends)?);
-        send.check(sends.total_bytes())?;
-        receive.check(receives.total_bytes())?;
+        let (send, receive) = (Placed::of_ends(send, send_ends)?, Placed::of_ends(receive, receive_ends)?);
         if let Some(Start { from, to }) = schedule.start() {
-            let [len, expected] = [sends.bytes(from), receives.bytes(to)];
-            if len != expected {
-                let limit = format!("{expected}, as the receive buffer has for it");
-                return Err(Error::OutOfRange { what: "the length of the own block", value: len, limit });
-            }
-            let [from, to] = [sends.block(from.first), receives.block(to.first)];
-            send.copy(from.start, len, &receive, to.start, self.scratch())?;
+            self.check_own(&send, from.first, &receive, to.first)?;
         }
-        // Of the division only the part of two ranks is the same on both.
         let descriptor = OperationDescriptor::new(self.next(), operation, None, &Blocks::EMPTY);
-        let running = Running::exchange(schedule, descriptor, &send, &receive, receive_ends.to_vec());
-        self.begin(running, Division { pieces: Pieces::Ends(send_ends.to_vec()), segments: 1 })
+        self.exchange(schedule, descriptor, send, receive, true)
     }
 }
 

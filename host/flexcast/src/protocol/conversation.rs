@@ -11,12 +11,16 @@ use flexcast_proto::{
 };
 
 use crate::api::report::{MessageCounts, Report};
+use crate::protocol::calls::{packed, unpacked};
 use crate::protocol::control::Event;
 use crate::protocol::driver::{Gathered, Notice, Step};
 use crate::protocol::eager::Eager;
 
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
 pub(crate) const PROTOCOL_VIOLATION: u16 = u16::MAX;
+
+/// Most signals of operations far ahead that wait: each rank that this one hears in a barrier has said one at most.
+const MOST_EARLY: usize = 64;
 
 /// What is known of the current operation beside the state machine.
 #[derive(Debug, Default)]
@@ -55,6 +59,9 @@ pub(crate) struct Conversation {
     messages: MessageCounts,
     /// What is to be done beside what the state machine asks for.
     asks: VecDeque<Action>,
+    /// Signals of operations further ahead than the state machine takes them, with their senders and numbers. Where operations have no barrier, a rank
+    /// whose part is over goes on to others while this one waits.
+    early: Vec<(u32, u32, Vec<u8>)>,
 }
 
 impl Conversation {
@@ -68,6 +75,7 @@ impl Conversation {
             current: Current::default(),
             messages: MessageCounts::default(),
             asks: VecDeque::new(),
+            early: Vec::new(),
         }
     }
 
@@ -174,17 +182,38 @@ impl Conversation {
         }
     }
 
-    fn take(&mut self, from: u32, bytes: &[u8]) -> Result<(), String> {
-        let (bytes, data) = split_eager(bytes);
+    /// Whether signals of an operation are to wait until this rank has come so far.
+    const fn is_far_ahead(&self, operation: u32) -> bool {
+        operation.wrapping_sub(self.participant.latest()).cast_signed() > 0
+    }
+
+    /// Takes the signals that have waited, and need not any more.
+    fn take_early(&mut self) {
+        while let Some(at) = self.early.iter().position(|(operation, ..)| !self.is_far_ahead(*operation)) {
+            let (_, from, bytes) = self.early.remove(at);
+            self.hear(from, &bytes);
+        }
+    }
+
+    fn take(&mut self, from: u32, whole: &[u8]) -> Result<(), String> {
+        let (bytes, data) = split_eager(whole);
         let control = self.codec.decode(bytes).map_err(|error| error.to_string())?;
-        match (control.message.body, control.availability) {
+        let message = unpacked(control.message).ok_or("a call of a kind that is not known")?;
+        let operation = message.operation;
+        if matches!(message.body, Body::Barrier { .. }) && self.is_far_ahead(operation) {
+            if self.early.len() == MOST_EARLY {
+                return Err(format!("{MOST_EARLY} signals of operations far ahead wait, and more come"));
+            }
+            self.early.push((operation, from, whole.to_vec()));
+            return Ok(());
+        }
+        match (message.body, control.availability) {
             (Body::Acknowledge { .. }, Some(at)) => self.current.offer = Some(at),
             (Body::Fetch { .. }, _) => self.current.fetches += 1,
             _ => {}
         }
-        let operation = control.message.operation;
-        self.participant.handle(from, control.message).map_err(|error| error.to_string())?;
-        match control.message.body {
+        self.participant.handle(from, message).map_err(|error| error.to_string())?;
+        match message.body {
             Body::Barrier { round, .. } if !data.is_empty() && !self.eager.take(operation, from, round, data) => {
                 Err(format!("{} bytes of eager data, which are not those of its blocks", data.len()))
             }
@@ -215,6 +244,9 @@ impl Conversation {
 
     /// The next thing to do; to be called until there is none, after everything that has happened.
     pub(crate) fn next(&mut self) -> Option<Next> {
+        if !self.early.is_empty() {
+            self.take_early();
+        }
         let action = self.asks.pop_front().or_else(|| self.participant.poll())?;
         Some(match action {
             Action::Send { to, message } => self.say(to, &message),
@@ -235,7 +267,7 @@ impl Conversation {
             Body::Final => &mut counts.last,
             Body::Failed(_) => &mut counts.failed,
         } += 1;
-        let encoded = self.codec.encode(message, self.current.here);
+        let encoded = self.codec.encode(&packed(message), self.current.here);
         let data = match message.body {
             Body::Barrier { round, .. } => self.eager.data(message.operation, round),
             _ => Vec::new(),

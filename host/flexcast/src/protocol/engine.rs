@@ -3,6 +3,7 @@
 //! It gives operations to the card (`start`), polls the card's workers (`poll`) and the clock (`clock`), notifies the driver of what it
 //! finds, looks for what is lost (`look`), does the driver's steps (here), and gives buffers back (`end`).
 
+mod between_pairs;
 mod clock;
 mod descriptor;
 mod direct;
@@ -18,6 +19,7 @@ use flexcast_proto::{Cause, Failure, PieceSet};
 
 pub(crate) use descriptor::{activations_ps, descriptor};
 
+use crate::datapath::pairs::PairEngine as _;
 use crate::error::Result;
 use crate::p2p;
 use crate::protocol::control::Read;
@@ -60,7 +62,7 @@ impl Engine {
         let now_ps = self.card.now_ps();
         self.polled_ps = now_ps;
         let mut moved = self.parts.driver.poll(now_ps)? | std::mem::take(&mut self.notified);
-        if self.current.is_none()
+        if self.is_free()
             && self.broken.is_none()
             && let Some(posted) = self.waiting.pop_front()
         {
@@ -73,12 +75,14 @@ impl Engine {
         if self.current.is_some() {
             moved |= self.poll(now_ps, moved)?;
         }
+        moved |= self.poll_pairs(now_ps);
         // The protocol's state machine has nothing new to say unless it has been notified of something.
         if moved {
-            self.carry_out(now_ps)?;
+            self.do_steps(now_ps)?;
         }
         self.release(now_ps)?;
         moved |= self.wind_up(now_ps)?;
+        moved |= self.end_pairs(now_ps)?;
         self.parts.driver.flush(now_ps)?;
         Ok(moved)
     }
@@ -86,11 +90,12 @@ impl Engine {
     /// When [`Engine::move_on`] is to be called next, even if neither peers nor card have written anything until then, in picoseconds of the
     /// card's clock; none if nothing is under way.
     pub(super) fn next_ps(&self) -> Option<u64> {
-        let begins = self.current.is_none() && !self.waiting.is_empty();
+        let begins = self.is_free() && !self.waiting.is_empty();
         if begins || self.fault.is_some() || self.notified {
             return Some(0);
         }
-        let probe_ps = self.parts.direct.as_ref().and_then(p2p::Group::deadline_ps);
+        let probe_ps = self.parts.pairs.group.as_ref().and_then(p2p::Group::deadline_ps);
+        let probe_ps = probe_ps.into_iter().chain(self.parts.pairs.deadline_ps()).min();
         let flush_ps = self.parts.driver.flush_ps().into_iter().chain(probe_ps).min();
         let Some(running) = self.current.as_ref() else { return flush_ps };
         let due_ps = running.stalled_ps(self.stall).unwrap_or(running.deadline_ps);
@@ -107,7 +112,7 @@ impl Engine {
     }
 
     /// Does what the protocol asks for.
-    fn carry_out(&mut self, now_ps: u64) -> Result<()> {
+    fn do_steps(&mut self, now_ps: u64) -> Result<()> {
         while let Some(step) = self.parts.driver.next()? {
             match step {
                 Step::Multicast => {
@@ -121,6 +126,9 @@ impl Engine {
                     if let Some(running) = self.current.as_mut() {
                         running.state.release(now_ps);
                     }
+                    if let Some(exchange) = self.parts.pairs.exchange.as_mut() {
+                        exchange.state.release();
+                    }
                 }
                 Step::SendsFinished => self.finish_sends(now_ps),
                 Step::Fail(failure) => self.fail(now_ps, failure)?,
@@ -129,6 +137,10 @@ impl Engine {
         if let Some(running) = self.current.as_mut() {
             running.deadline_ps = self.parts.driver.deadline_ps().unwrap_or(u64::MAX);
             self.parts.driver.note(now_ps, &mut running.report);
+        }
+        if let Some(exchange) = self.parts.pairs.exchange.as_mut() {
+            exchange.deadline_ps = self.parts.driver.deadline_ps().unwrap_or(u64::MAX);
+            self.parts.driver.note(now_ps, &mut exchange.report);
         }
         self.close_repaired(now_ps);
         Ok(())
@@ -145,6 +157,7 @@ impl Engine {
             running.state.fail(Fault { failure, since_ps: now_ps, crash: None });
             running.report.failure = Some(failure);
         }
+        self.parts.pairs.fail(failure, now_ps);
         self.requests.refuse(self.waiting.drain(..), failure);
         self.poll_clock(now_ps, false)?;
         Ok(())

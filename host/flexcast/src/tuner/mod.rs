@@ -11,7 +11,7 @@ mod table;
 use std::time::Duration;
 
 use crate::plan::direct::Collective;
-use flexcast_proto::p2p::{Allgather, Broadcast, Operation, Schedule};
+use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Broadcast, Operation, Reduce, ReduceScatter, Schedule};
 use flexcast_proto::{Kind, RankInfo, RankSet};
 
 pub(crate) use backoff::{Backoff, Slowness};
@@ -143,6 +143,23 @@ pub(crate) fn operations(selection: Selection, ranks: u32) -> Vec<Operation> {
     gathers.chain(broadcasts).collect()
 }
 
+/// What a communicator makes connections for before its first collective between pairs of ranks, whatever may be chosen for one of them.
+pub(crate) fn collectives(ranks: u32) -> Vec<Operation> {
+    let segments = TREE_SEGMENTS as u32;
+    let all = [
+        Operation::Alltoall(Alltoall::Linear),
+        Operation::Allreduce(Allreduce::Ring),
+        Operation::Allreduce(Allreduce::Tree { segments }),
+        Operation::Allreduce(Allreduce::RecursiveDoubling),
+        Operation::Allreduce(Allreduce::Exchange),
+        Operation::ReduceScatter(ReduceScatter::Ring),
+        Operation::ReduceScatter(ReduceScatter::Exchange),
+    ];
+    let rooted = [Reduce::Tree { segments }, Reduce::Exchange]
+        .map(|algorithm| (0..ranks).map(move |root| Operation::Reduce { algorithm, root }));
+    all.into_iter().chain(rooted.into_iter().flatten()).collect()
+}
+
 /// Most segments of a Broadcast over connections.
 const fn most_segments(tree: Broadcast) -> u64 {
     if matches!(tree, Broadcast::Chain) { CHAIN_SEGMENTS } else { TREE_SEGMENTS }
@@ -209,6 +226,11 @@ impl Decision {
 }
 
 impl Conditions {
+    /// The same of a communicator that has no connections for operations.
+    pub(crate) const fn without_connections(self) -> Self {
+        Self { selection: Selection::Multicast, direct: false, ..self }
+    }
+
     /// Whether the blocks of an operation have room on the messages of the barrier.
     const fn takes_eager(&self, shape: &Shape) -> bool {
         let limit = self.eager_bytes;
@@ -302,7 +324,7 @@ impl Conditions {
 
 impl Decision {
     /// What a table, or the user, has chosen.
-    fn of(algorithm: Algorithm) -> Self {
+    pub(crate) fn of(algorithm: Algorithm) -> Self {
         Self { algorithm, ..Self::default() }
     }
 

@@ -7,6 +7,7 @@ use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
 use crate::api::buffer::Buffer;
 use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::Posted;
+use crate::datapath::pairs::Errand;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::tuner::Decision;
@@ -65,6 +66,8 @@ pub(crate) struct Running<R> {
     pub(crate) send: Option<Buffer>,
     pub(crate) receive: Buffer,
     pub(crate) algorithm: Algorithm,
+    /// What it is run for, if not for itself.
+    pub(crate) errand: Option<Box<Errand>>,
     /// Its number, alike on all ranks.
     pub(crate) operation: u32,
     pub(crate) state: State,
@@ -100,6 +103,7 @@ impl<R> Running<R> {
             send,
             receive,
             algorithm: decision.algorithm(),
+            errand: None,
             operation,
             state: State::Active,
             sending: None,
@@ -110,6 +114,11 @@ impl<R> Running<R> {
             deadline_ps: u64::MAX,
             report,
         }
+    }
+
+    /// Name of what the user has called.
+    pub(crate) fn name(&self) -> &'static str {
+        self.errand.as_ref().map_or(self.plan.kind.name(), |errand| errand.name)
     }
 
     /// When its multicast counts as stalled; none before the barrier, and once that has been found.

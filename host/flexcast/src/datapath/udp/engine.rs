@@ -16,7 +16,7 @@ use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow, WaitedFor};
 
-use self::direct::{Exchanging, Task};
+use self::direct::Exchanging;
 use self::ears::Ears;
 use self::operation::{Running, State};
 use self::receive::{Landings, Overflows};
@@ -36,7 +36,7 @@ use crate::api::report::MessageCounts;
 use crate::datapath::cpu::incoming::Incoming;
 use crate::datapath::cpu::watch;
 use crate::datapath::cpu::window::{Waits, Window};
-use crate::datapath::{Datapath, Posted, Requests};
+use crate::datapath::{Datapath, Posted, Requests, Task};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::plan::chains::{ChainMapping, Order, order};
@@ -597,13 +597,11 @@ impl Datapath for Engine {
     }
 
     fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
-        let Posted { request, plan, send, receive, posted_ps } = posted;
-        self.take_on_task(Posted { request, plan: Task::Blocks(plan), send, receive, posted_ps })
+        self.take_on_task(posted.map(Task::Blocks))
     }
 
     fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>> {
-        let Posted { request, plan, send, receive, posted_ps } = posted;
-        self.take_on_task(Posted { request, plan: Task::Collective(plan), send, receive, posted_ps })
+        self.take_on_task(posted.map(Task::Collective))
     }
 
     fn requests(&mut self) -> &mut Requests {

@@ -4,6 +4,7 @@
 //! protocol releases it or has failed ([`end`]).
 
 mod acknowledge;
+mod between_pairs;
 mod end;
 mod flow;
 mod receive;
@@ -26,9 +27,11 @@ use crate::api::buffer::Buffer;
 use crate::api::config::{Config, Derived, ps};
 use crate::api::outcome::Failed;
 use crate::datapath::cpu::incoming::Incoming;
+use crate::datapath::cpu::operation::State;
 use crate::datapath::cpu::watch;
 use crate::datapath::cpu::window::{Waits, Window};
-use crate::datapath::{Posted, Requests};
+use crate::datapath::pairs::{Errand, PairEngine as _, Pairs};
+use crate::datapath::{Posted, Requests, Task};
 use crate::error::{Error, Result};
 use crate::plan::chains::{Order, order};
 use crate::plan::stream::Stream;
@@ -36,7 +39,7 @@ use crate::protocol::control::{Control, Read};
 use crate::protocol::conversation::{Conversation, Next, PROTOCOL_VIOLATION};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::engine::descriptor;
-use crate::tuner::{Conditions, Losses, Selection};
+use crate::tuner::{Conditions, Decision, Losses, Selection};
 
 /// The operation under way: reads are counted by the connections.
 type Running = crate::datapath::cpu::operation::Running<()>;
@@ -58,6 +61,7 @@ const ALL: Stream = Stream { subgroup: 0, peer: None };
 pub(super) struct Links {
     pub(super) queues: Queues,
     pub(super) control: Control,
+    pub(super) pairs: Pairs,
     /// Where each rank gets acknowledgements.
     pub(super) roots: Vec<Root>,
     /// The least that any rank has receives.
@@ -68,9 +72,11 @@ pub(super) struct Links {
 pub(crate) struct Engine {
     queues: Queues,
     control: Control,
+    /// Collectives between pairs of ranks.
+    pairs: Pairs,
     // Buffers come after the queues by which the card reaches them.
     current: Option<Running>,
-    waiting: VecDeque<Posted>,
+    waiting: VecDeque<Posted<Task>>,
     requests: Requests,
     /// Buffers that the card may still reach.
     lost: Vec<Buffer>,
@@ -113,7 +119,7 @@ impl Engine {
         (config, derived): (Config, Derived),
         links: Links,
     ) -> Self {
-        let Links { queues, control, roots, slots } = links;
+        let Links { queues, control, pairs, roots, slots } = links;
         let mut conversation = Conversation::new(place, FIRST_OPERATION, config.eager_bytes.into());
         conversation.connect(id);
         let conditions = Conditions {
@@ -136,6 +142,7 @@ impl Engine {
             losses: Losses::default(),
             queues,
             control,
+            pairs,
             current: None,
             waiting: VecDeque::new(),
             requests: Requests::default(),
@@ -164,23 +171,43 @@ impl Engine {
     }
 
     /// Makes a posted operation the current one, and begins it. Returns whether it could: not while packets of all collective ids may still arrive.
-    fn begin(&mut self, mut posted: Posted, now_ps: u64) -> Result<bool, Box<Failed>> {
-        let decision = self.conditions.decide(&posted.plan.shape(), false);
-        let algorithm = decision.algorithm();
-        if algorithm == Algorithm::Multicast {
-            match self.ids.take(now_ps) {
-                Ok(id) => self.collective_id = Some(id),
-                Err(_) => {
-                    self.waiting.push_front(posted);
-                    return Ok(false);
-                }
-            }
+    fn begin(&mut self, posted: Posted<Task>, now_ps: u64) -> Result<bool, Box<Failed>> {
+        let Posted { request, plan, send, receive, posted_ps } = posted;
+        match plan {
+            Task::Blocks(plan) => self.begin_blocks(Posted { request, plan, send, receive, posted_ps }, None, now_ps),
+            Task::Collective(plan) => self.begin_collective(Posted { request, plan, send, receive, posted_ps }, now_ps),
+        }
+    }
+
+    /// Takes a collective id for the operation that begins. False while packets of all of them may still arrive.
+    fn take_id(&mut self, now_ps: u64) -> bool {
+        self.collective_id = self.ids.take(now_ps).ok();
+        self.collective_id.is_some()
+    }
+
+    /// The same for an operation of blocks; `errand`: what it is run for.
+    fn begin_blocks(
+        &mut self,
+        mut posted: Posted,
+        errand: Option<Box<Errand>>,
+        now_ps: u64,
+    ) -> Result<bool, Box<Failed>> {
+        let refused = |errand, failed: Box<Failed>| Err(Errand::failed(errand, *failed));
+        let decision = match &errand {
+            Some(errand) if errand.is_barrier() => Decision::of(Algorithm::Eager),
+            _ => self.conditions.decide(&posted.plan.shape(), false),
+        };
+        // An errand has one already, if it needs one.
+        if decision.algorithm() == Algorithm::Multicast && errand.is_none() && !self.take_id(now_ps) {
+            self.waiting.push_front(posted.map(Task::Blocks));
+            return Ok(false);
         }
         if let Err(error) = posted.place_own_block() {
-            return Err(posted.refuse(error));
+            return refused(errand, posted.refuse(error));
         }
         let operation = self.conversation.participant().operation();
         let mut running = Running::new(posted, decision, operation, now_ps, ());
+        running.errand = errand;
         match self.arm(&mut running, now_ps) {
             Ok(()) => {
                 running.deadline_ps = self.conversation.participant().deadline_ps().unwrap_or(u64::MAX);
@@ -188,8 +215,8 @@ impl Engine {
                 Ok(true)
             }
             Err(error) => {
-                let Running { send, receive, report, .. } = running;
-                Err(Box::new(Failed { error, send, receive: Some(receive), report }))
+                let Running { send, receive, report, errand, .. } = running;
+                refused(errand, Box::new(Failed { error, send, receive: Some(receive), report }))
             }
         }
     }
@@ -198,7 +225,10 @@ impl Engine {
     fn arm(&mut self, running: &mut Running, now_ps: u64) -> Result<()> {
         let (plan, algorithm) = (&running.plan, running.algorithm);
         let Order { chains, turn, .. } = order(plan, &self.config, self.place.rank());
-        let descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, algorithm));
+        let mut descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, algorithm));
+        if let Some(errand) = &running.errand {
+            descriptor.summary = errand.summary;
+        }
         self.control.expect_losses(self.losses.are_expected());
         self.losses.begin();
         if algorithm == Algorithm::Eager {
@@ -226,7 +256,7 @@ impl Engine {
         let now_ps = self.card.now_ps();
         let mut moved = self.poll_control(now_ps)?;
         moved |= self.receive_data(now_ps)?;
-        if self.current.is_none()
+        if self.is_free()
             && self.broken.is_none()
             && let Some(posted) = self.waiting.pop_front()
         {
@@ -241,14 +271,16 @@ impl Engine {
             }
         }
         moved |= self.poll_own(now_ps)?;
+        moved |= self.poll_pairs(now_ps);
         self.repeat(now_ps)?;
         moved |= self.look(now_ps);
         moved |= self.poll_time(now_ps);
-        self.carry_out(now_ps)?;
+        self.do_steps(now_ps)?;
         moved |= self.send_some(now_ps)?;
-        self.carry_out(now_ps)?;
+        self.do_steps(now_ps)?;
         moved |= self.release(now_ps)?;
         moved |= self.wind_up(now_ps)?;
+        moved |= self.end_pairs(now_ps)?;
         self.control.flush(now_ps)?;
         Ok(moved)
     }
@@ -290,16 +322,16 @@ impl Engine {
     }
 
     /// Does what the protocol asks for.
-    fn carry_out(&mut self, now_ps: u64) -> Result<()> {
+    fn do_steps(&mut self, now_ps: u64) -> Result<()> {
         while let Some(next) = self.conversation.next() {
             match next {
                 Next::Say { to, message, data, .. } => self.control.send(to, message.as_bytes(), data)?,
                 Next::Do(Step::Multicast) => self.begin_to_send(now_ps),
                 Next::Do(Step::Read { from, pieces, at }) => self.fetch(from, &pieces, at)?,
                 Next::Do(Step::Release) => {
-                    if let Some(running) = self.current.as_mut() {
-                        running.state.release();
-                    }
+                    let state = self.current.as_mut().map(|running| &mut running.state);
+                    let state = state.or(self.pairs.exchange.as_mut().map(|exchange| &mut exchange.state));
+                    state.into_iter().for_each(State::release);
                 }
                 Next::Do(Step::SendsFinished) => {}
                 Next::Do(Step::Fail(failure)) => self.fail(now_ps, failure),
@@ -308,6 +340,10 @@ impl Engine {
         if let Some(running) = self.current.as_mut() {
             running.deadline_ps = self.conversation.participant().deadline_ps().unwrap_or(u64::MAX);
             self.conversation.note(now_ps, &mut running.report);
+        }
+        if let Some(exchange) = self.pairs.exchange.as_mut() {
+            exchange.deadline_ps = self.conversation.participant().deadline_ps().unwrap_or(u64::MAX);
+            self.conversation.note(now_ps, &mut exchange.report);
         }
         Ok(())
     }

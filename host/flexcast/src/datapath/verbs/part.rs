@@ -7,6 +7,7 @@ use super::engine::{Engine, Links};
 use super::queues::{Queues, Root};
 use crate::api::card::DatapathKind;
 use crate::api::config::{Config, Control, Derived, Footprint};
+use crate::datapath::pairs::{Maker, Pairs};
 use crate::endpoint::{self, Capabilities, Endpoint, Receiver, Speed};
 use crate::error::{Error, Result};
 use crate::plan::stream::Transport;
@@ -69,6 +70,7 @@ impl Part {
             receive_queue_pairs: 1,
             send_queue_pairs: 2,
             control_queue_pairs: 2 * peers.len() as u32,
+            pair_queue_pairs: 4 * (ranks - 1),
             staging_bytes: queues.staging_bytes(),
             bitmap_bytes: 8 * u64::from(derived.bitmap_words),
             ..Footprint::default()
@@ -113,7 +115,9 @@ impl Part {
         queues.join(endpoint::group(id, 0)?, endpoint::q_key(id), alone)?;
         let roots = all.iter().map(|endpoint| Root { gid: endpoint.gid, qpn: endpoint.receiver.qpn }).collect();
         let slots = all.iter().map(|endpoint| endpoint.receiver.slots).min().unwrap_or(config.slots);
-        let engine = Engine::new(card, place, id, (config, derived), Links { queues, control, roots, slots });
+        let pairs = Pairs::new(Maker::new(card.pd(), place, &config, Selection::Multicast), None);
+        let links = Links { queues, control, pairs, roots, slots };
+        let engine = Engine::new(card, place, id, (config, derived), links);
         Ok((engine, footprint))
     }
 }

@@ -2,18 +2,17 @@
 
 use std::time::Duration;
 
-use flexcast_proto as proto;
-use flexcast_proto::{Algorithm, Cause, Failure, Summary};
+use flexcast_proto::{Algorithm, Failure};
 
 use super::descriptor::descriptor;
 use super::operation::{Running, State};
 use super::{Engine, NOT_STARTED};
 use crate::api::report::Report;
+use crate::datapath::pairs::{blame, called};
 use crate::error::Result;
 use crate::p2p::{self, Buffer};
 use crate::plan::chains::{Order, order};
 use crate::plan::{Kind, Plan};
-use crate::protocol::conversation::PROTOCOL_VIOLATION;
 use crate::protocol::driver::Notice;
 use crate::tuner;
 
@@ -55,18 +54,18 @@ impl Engine {
         running.state.start_without_workers();
         running.report.phases.0.armed_ps = Some(now_ps);
         // A rank may have called something else.
-        self.carry_out(now_ps)?;
+        self.do_steps(now_ps)?;
         let is_active = |running: &&mut Running| matches!(running.state, State::Active(_));
         let Some(running) = self.current.as_mut().filter(is_active) else { return Ok(()) };
         let receive = Buffer { region: running.receive.region()?, offset: 0 };
-        let begun = self.parts.direct.as_mut().map(|group| begin(group, algorithm, &running.plan, receive));
+        let begun = self.parts.pairs.group.as_mut().map(|group| begin(group, algorithm, &running.plan, receive));
         match begun {
             Some(Ok(true)) => self.note_direct(now_ps),
             Some(Err(error)) => self.fail_direct(now_ps, &error),
             // Neither is chosen without connections, nor for what they cannot do.
             Some(Ok(false)) | None => self.fail_device(now_ps, NOT_STARTED),
         }
-        self.carry_out(now_ps)
+        self.do_steps(now_ps)
     }
 
     /// Polls the connections of an operation that goes over them. Returns whether anything has happened.
@@ -75,7 +74,7 @@ impl Engine {
         if !running.algorithm.is_direct() || !matches!(running.state, State::Active(_)) {
             return false;
         }
-        match self.parts.direct.as_mut().map(p2p::Group::advance) {
+        match self.parts.pairs.group.as_mut().map(p2p::Group::advance) {
             None | Some(Ok(false)) => return false,
             Some(Ok(true)) => self.note_direct(now_ps),
             Some(Err(error)) => self.fail_direct(now_ps, &error),
@@ -85,7 +84,7 @@ impl Engine {
 
     /// Notifies the driver of how far the connections are.
     fn note_direct(&mut self, now_ps: u64) {
-        let (Some(running), Some(group)) = (self.current.as_mut(), self.parts.direct.as_ref()) else { return };
+        let (Some(running), Some(group)) = (self.current.as_mut(), self.parts.pairs.group.as_ref()) else { return };
         let notice = if group.is_complete() {
             running.report.phases.0.received_ps = Some(now_ps);
             Notice::TransferredAll
@@ -98,7 +97,7 @@ impl Engine {
 
     /// An operation over connections has ended: whether they have stalled decides, on all ranks alike, how the next ones go.
     pub(super) fn note_silence(&mut self, running: &Running, now_ps: u64) {
-        let Some(group) = self.parts.direct.as_mut() else { return };
+        let Some(group) = self.parts.pairs.group.as_mut() else { return };
         let (silence, restarts) = (group.take_silence(), group.take_restarts());
         if group.is_told() {
             self.backoff.stalled(running.operation);
@@ -118,28 +117,15 @@ impl Engine {
     fn fail_direct(&mut self, now_ps: u64, error: &p2p::Error) {
         tracing::error!(%error, "an operation over connections of its own failed");
         let own = self.place.rank();
-        if let p2p::Error::Mismatch { peer, peer_block_bytes: Some(bytes), .. } = error
-            && let Some(running) = self.current.as_ref()
-        {
+        if let Some(running) = self.current.as_ref() {
             let Order { chains, .. } = order(&running.plan, &self.config, own);
             let of = (chains, running.algorithm);
-            let called = descriptor(&running.plan, &self.config, &self.alpha, running.operation, of).summary;
-            let theirs = Summary { kind: proto::Kind::Allgather, amount: *bytes, ..called };
-            // They may differ in what a summary does not tell.
-            if theirs != called {
-                self.parts.driver.notify(now_ps, Notice::Disagrees { rank: *peer, theirs });
+            let own = descriptor(&running.plan, &self.config, &self.alpha, running.operation, of).summary;
+            if let Some(notice) = called(error, own) {
+                self.parts.driver.notify(now_ps, notice);
             }
         }
-        let (culprit, cause) = match error {
-            p2p::Error::Connection { peer, source: flexio::Error::Completion { status, .. } } => {
-                (*peer, Cause::Connection(*status as u16))
-            }
-            p2p::Error::Mismatch { peer, .. } => (*peer, Cause::Disagrees),
-            p2p::Error::Connection { peer, .. } | p2p::Error::Protocol { peer, .. } => {
-                (*peer, Cause::Connection(PROTOCOL_VIOLATION))
-            }
-            _ => (own, Cause::Device(NOT_STARTED)),
-        };
+        let (culprit, cause) = blame(own, error);
         self.parts.driver.notify(now_ps, Notice::Failed(Failure { culprit, witness: own, cause }));
     }
 }

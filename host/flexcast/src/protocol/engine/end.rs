@@ -7,6 +7,7 @@ use super::operation::{Fault, Receiving, Running, State};
 use super::{Engine, WORKER_PS};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::{Done, Failed};
+use crate::datapath::pairs::{Errand, PairEngine as _};
 use crate::error::{Error, Result};
 
 impl Engine {
@@ -48,11 +49,10 @@ impl Engine {
         phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
         match running.algorithm {
             Algorithm::Multicast => {}
-            Algorithm::Eager => return self.release_eager(running),
+            Algorithm::Eager => return self.release_eager(running, now_ps),
             _ => {
                 self.note_silence(&running, now_ps);
-                let Running { request, send, receive, report, .. } = running;
-                self.requests.finish(request, Ok(Done { send, receive, report }));
+                self.finish(running, now_ps);
                 return Ok(());
             }
         }
@@ -71,13 +71,21 @@ impl Engine {
         self.losses.note(running.report.recovered_chunks > 0 || running.report.fetches_served > 0);
         self.ids.release(running.collective_id, now_ps);
         self.parts.receive.disarm(&mut running.receive);
-        let Running { request, send, receive, report, .. } = running;
-        self.requests.finish(request, Ok(Done { send, receive, report }));
+        self.finish(running, now_ps);
         Ok(())
     }
 
+    /// Ends an operation that has gone well, or goes on with what it was run for.
+    fn finish(&mut self, running: Running, now_ps: u64) {
+        let Running { request, send, receive, report, errand, .. } = running;
+        match errand {
+            Some(errand) => self.finish_errand(*errand, (request, send, receive, report), now_ps),
+            None => self.requests.finish(request, Ok(Done { send, receive, report })),
+        }
+    }
+
     /// Ends an operation whose data has come with the barrier.
-    fn release_eager(&mut self, mut running: Running) -> Result<()> {
+    fn release_eager(&mut self, mut running: Running, now_ps: u64) -> Result<()> {
         if let Some((blocks, bytes)) = self.parts.driver.take_eager()? {
             for root in running.plan.root_ranks().filter(|root| *root != self.place.rank()) {
                 let block = &bytes[blocks[root as usize].clone()];
@@ -86,8 +94,7 @@ impl Engine {
                 }
             }
         }
-        let Running { request, send, receive, report, .. } = running;
-        self.requests.finish(request, Ok(Done { send, receive, report }));
+        self.finish(running, now_ps);
         Ok(())
     }
 
@@ -111,12 +118,13 @@ impl Engine {
         let Some(mut running) = self.current.take() else { return Ok(false) };
         if running.algorithm.is_direct() {
             // With its queue pairs ends what its card still does; the communicator has no other operation.
-            self.parts.direct = None;
+            self.parts.pairs.group = None;
         }
         self.parts.receive.disarm(&mut running.receive);
-        let Running { request, plan, send, copied, receive, report, state, .. } = running;
+        let name = running.name();
+        let Running { request, send, copied, receive, report, state, errand, .. } = running;
         let State::Failing { fault: Fault { failure, crash, .. }, .. } = state else { return Ok(false) };
-        let error = crash.map_or_else(|| Error::Failed { operation: plan.kind.name(), failure }, Error::Flexio);
+        let error = crash.map_or_else(|| Error::Failed { operation: name, failure }, Error::Flexio);
         let failed = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
             let renew = |buffer: Buffer| buffer.renewed(self.card.pd());
@@ -126,7 +134,7 @@ impl Engine {
             self.lost.push(receive);
             Failed { error, send: None, receive: None, report }
         };
-        self.requests.finish(request, Err(Box::new(failed)));
+        self.requests.finish(request, Err(Errand::failed(errand, failed)));
         Ok(true)
     }
 

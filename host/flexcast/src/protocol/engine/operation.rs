@@ -6,6 +6,7 @@ use super::STUCK_CUTOFFS;
 use super::look::Gaps;
 use crate::api::buffer::Buffer;
 use crate::api::report::Report;
+use crate::datapath::pairs::Errand;
 use crate::error::Result;
 use crate::plan::{Missing, Plan};
 
@@ -204,6 +205,8 @@ pub(crate) struct Running {
     pub(super) own_block: OwnBlock,
     /// What carries its data.
     pub(super) algorithm: Algorithm,
+    /// What it is run for, if not for itself.
+    pub(super) errand: Option<Box<Errand>>,
     /// Its number, alike on all ranks; 0 while it is deferred.
     pub(super) operation: u32,
     pub(super) collective_id: u32,
@@ -232,6 +235,11 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// Name of what the user has called.
+    pub(super) fn name(&self) -> &'static str {
+        self.errand.as_ref().map_or(self.plan.kind.name(), |errand| errand.name)
+    }
+
     /// When its multicast counts as stalled, or as over; none before the barrier, and once its receive contexts do not receive any more. It is not
     /// too slow as long as data comes.
     pub(super) fn stalled_ps(&self, window: StallWindow) -> Option<u64> {

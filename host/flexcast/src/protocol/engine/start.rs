@@ -9,21 +9,23 @@ use super::{Engine, NOT_STARTED, Parts};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::Failed;
 use crate::api::report::{Phases, PhasesPs, Report};
-use crate::datapath::Posted;
+use crate::datapath::pairs::{Errand, PairEngine as _};
+use crate::datapath::{Posted, Task};
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 use crate::plan::stream::Transport;
 use crate::protocol::driver::Posting;
+use crate::tuner::Decision;
 
 impl Engine {
     /// Takes a posted operation on: starts it if none is ahead of it, otherwise it waits for its turn.
     ///
     /// # Errors
     /// The operation cannot be started: with its buffers.
-    pub(super) fn begin(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
-        if self.current.is_some() || !self.waiting.is_empty() {
+    pub(super) fn begin(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        if !self.is_free() || !self.waiting.is_empty() {
             self.waiting.push_back(posted);
             return Ok(());
         }
@@ -39,14 +41,37 @@ impl Engine {
     }
 
     /// Makes an operation the current one, and starts it if the card can be given commands now.
-    pub(super) fn launch(&mut self, posted: Posted, now_ps: u64) -> Result<(), Box<Failed>> {
-        let mut posted = posted;
-        let avoids = self.backoff.avoids(self.parts.driver.operation());
-        let decision = self.conditions.decide(&posted.plan.shape(), avoids);
+    pub(super) fn launch(&mut self, posted: Posted<Task>, now_ps: u64) -> Result<(), Box<Failed>> {
+        let Posted { request, plan, send, receive, posted_ps } = posted;
+        match plan {
+            Task::Blocks(plan) => self.launch_blocks(Posted { request, plan, send, receive, posted_ps }, None, now_ps),
+            Task::Collective(plan) => {
+                let begun = self.begin_collective(Posted { request, plan, send, receive, posted_ps }, now_ps);
+                begun.map(|_| ()).inspect_err(|_| self.end_all(Cause::Device(NOT_STARTED)))
+            }
+        }
+    }
+
+    /// The same for an operation of blocks; `errand`: what it is run for.
+    pub(super) fn launch_blocks(
+        &mut self,
+        mut posted: Posted,
+        errand: Option<Box<Errand>>,
+        now_ps: u64,
+    ) -> Result<(), Box<Failed>> {
+        let decision = match &errand {
+            None => {
+                let avoids = self.backoff.avoids(self.parts.driver.operation());
+                self.conditions.decide(&posted.plan.shape(), avoids)
+            }
+            Some(errand) if errand.is_barrier() => Decision::of(Algorithm::Eager),
+            // Connections may be what it makes.
+            Some(_) => self.conditions.without_connections().decide(&posted.plan.shape(), true),
+        };
         let algorithm = decision.algorithm();
         let (own_block, copied) = match self.place_own_block(&mut posted, algorithm) {
             Ok(placed) => placed,
-            Err(error) => return Err(posted.refuse(error)),
+            Err(error) => return Err(Errand::failed(errand, *posted.refuse(error))),
         };
         let Posted { request, plan, send, receive, posted_ps } = posted;
         let report = Report {
@@ -64,6 +89,7 @@ impl Engine {
             receive,
             own_block,
             algorithm,
+            errand,
             operation: 0,
             collective_id: 0,
             cutoff_ps: u64::MAX,
@@ -110,8 +136,11 @@ impl Engine {
         let with = (self.config.chunk_bytes, reporting);
         parts.receive.arm(&running.plan, own, &mut running.receive, ids, with)?;
         let Order { chains, turn, .. } = order(&running.plan, &self.config, own);
-        let descriptor =
+        let mut descriptor =
             descriptor(&running.plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Multicast));
+        if let Some(errand) = &running.errand {
+            descriptor.summary = errand.summary;
+        }
         running.cutoff_ps = descriptor.cutoff_ps;
         self.losses.begin();
         running.turn_ps = if self.config.transport == Transport::UcUnicast { descriptor.cutoff_ps } else { 0 };
@@ -153,11 +182,14 @@ impl Engine {
             running.receive.read(plan.block(own).offset as usize, &mut bytes[block])?;
         }
         let Order { chains, .. } = order(plan, &self.config, own);
-        let descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Eager));
+        let mut descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Eager));
+        if let Some(errand) = &running.errand {
+            descriptor.summary = errand.summary;
+        }
         driver.start_eager(descriptor, blocks, bytes, now_ps)?;
         running.state.start_without_workers();
         running.report.phases.0.armed_ps = Some(now_ps);
-        self.carry_out(now_ps)
+        self.do_steps(now_ps)
     }
 
     /// Takes the current operation back after a failure to start it, with its buffers. Other ranks are told that it fails.
@@ -165,19 +197,19 @@ impl Engine {
         self.end_all(Cause::Device(NOT_STARTED));
         let Some(mut running) = self.current.take() else { return Box::new(Failed::of(error)) };
         if running.algorithm.is_direct() {
-            self.parts.direct = None;
+            self.parts.pairs.group = None;
         }
         self.parts.receive.disarm(&mut running.receive);
-        let Running { send, copied, receive, report, own_block, .. } = running;
+        let Running { send, copied, receive, report, own_block, errand, .. } = running;
         self.lost.extend(copied);
         if own_block == OwnBlock::Copying {
             self.lost.extend(send);
             self.lost.push(receive);
-            return Box::new(Failed { error, send: None, receive: None, report });
+            return Errand::failed(errand, Failed { error, send: None, receive: None, report });
         }
         // Some of the commands may have reached the card: by new keys, what they name is out of its reach.
         let renew = |buffer: Buffer| buffer.renewed(self.card.pd()).ok();
-        Box::new(Failed { error, send: send.and_then(renew), receive: renew(receive), report })
+        Errand::failed(errand, Failed { error, send: send.and_then(renew), receive: renew(receive), report })
     }
 
     /// Brings the own block to the receive buffer: long ones by the card, where chunks are not staged and the driver can wait. Returns where it is, and the copy

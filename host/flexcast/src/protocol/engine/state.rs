@@ -8,16 +8,17 @@ use flexcast_proto::{Alpha, Cause, CollectiveIds, Disagreement, Failure, RankInf
 use super::Running;
 use crate::api::buffer::Buffer;
 use crate::api::card::{Card, Kind};
-use crate::api::config::{Config, Derived};
+use crate::api::config::{Config, Control, Derived};
 use crate::api::outcome::Failed;
 use crate::api::report::MessageCounts;
-use crate::datapath::{Datapath, Posted, Requests};
+use crate::datapath::pairs::Pairs;
+use crate::datapath::{Datapath, Posted, Requests, Task};
 use crate::dpa::card::DpaCard;
 use crate::dpa::receive::Receive;
 use crate::dpa::send::Send;
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
-use crate::p2p::Group;
+use crate::plan::direct::Collective;
 use crate::plan::{Plan, stream};
 use crate::protocol::driver::Driver;
 use crate::tuner::{Backoff, Conditions, Losses, Slowness};
@@ -25,8 +26,8 @@ use crate::tuner::{Backoff, Conditions, Losses, Slowness};
 /// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
 pub(crate) struct Parts {
     pub(crate) driver: Box<dyn Driver>,
-    /// Connections for operations that go by neither multicast nor the barrier; none if they cannot be chosen, or after a failure.
-    pub(crate) direct: Option<Group>,
+    /// Connections for operations that go by neither multicast nor the barrier.
+    pub(crate) pairs: Pairs,
     pub(crate) send: Send,
     pub(crate) receive: Receive,
     pub(crate) copier: Copier,
@@ -53,7 +54,7 @@ pub(crate) struct Engine {
     pub(crate) parts: Parts,
     // Buffers come after everything of the card that can reach them.
     pub(crate) current: Option<Running>,
-    pub(crate) waiting: VecDeque<Posted>,
+    pub(crate) waiting: VecDeque<Posted<Task>>,
     pub(crate) requests: Requests,
     /// Buffers that the card may still reach.
     pub(crate) lost: Vec<Buffer>,
@@ -125,7 +126,18 @@ impl Datapath for Engine {
     }
 
     fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
-        self.begin(posted)
+        self.begin(posted.map(Task::Blocks))
+    }
+
+    fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>> {
+        if self.config.control == Control::Device {
+            let operation = posted.plan.kind().name();
+            let reason =
+                "is carried by the hosts, but the protocol runs on the card (control = device): set control to host"
+                    .to_owned();
+            return Err(posted.refuse(Error::Argument { operation, reason }));
+        }
+        self.begin(posted.map(Task::Collective))
     }
 
     fn requests(&mut self) -> &mut Requests {
@@ -141,7 +153,7 @@ impl Datapath for Engine {
     }
 
     fn is_idle(&self) -> bool {
-        self.current.is_none() && self.waiting.is_empty()
+        self.is_free() && self.waiting.is_empty()
     }
 
     fn may_be_left(&self) -> bool {

@@ -3,40 +3,21 @@
 use flexcast_proto::p2p::Part;
 use flexcast_proto::{Algorithm, Failure, OperationDescriptor, RankSet, Summary};
 
+use super::Engine;
 use super::operation::State;
-use super::{Engine, Posted};
 use crate::api::buffer::Buffer;
 use crate::api::config::ps;
 use crate::api::outcome::{Done, Failed};
 use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::direct::{Begun, Direct};
 use crate::datapath::udp::mesh::{Head, Source};
+use crate::datapath::{Posted, Task};
 use crate::error::{Error, Result};
-use crate::plan::Plan;
-use crate::plan::direct::Collective;
 use crate::protocol::driver::Notice;
 use crate::tuner::Decision;
 
 /// Most bytes of temporary memory that are kept between two operations.
 const MOST_SPARE_BYTES: usize = 64 << 20;
-
-/// What an operation of this datapath does.
-#[derive(Debug)]
-pub(crate) enum Task {
-    /// Every root's block to all ranks.
-    Blocks(Plan),
-    /// Anything else.
-    Collective(Collective),
-}
-
-impl Task {
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Blocks(plan) => plan.kind.name(),
-            Self::Collective(collective) => collective.kind().name(),
-        }
-    }
-}
 
 /// The operation under way, if it goes by messages between pairs of ranks.
 #[derive(Debug)]

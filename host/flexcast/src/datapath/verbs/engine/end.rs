@@ -6,6 +6,7 @@ use super::{Engine, Running};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::{Done, Failed};
 use crate::datapath::cpu::operation::State;
+use crate::datapath::pairs::{Errand, PairEngine as _};
 use crate::error::{Error, Result};
 use crate::protocol::driver::Notice;
 use crate::protocol::engine::activations_ps;
@@ -31,6 +32,7 @@ impl Engine {
             }
             running.state.fail(failure);
         }
+        self.pairs.fail(failure, now_ps);
         self.requests.refuse(self.waiting.drain(..), failure);
     }
 
@@ -66,8 +68,11 @@ impl Engine {
         if let Some(id) = self.collective_id.take() {
             self.ids.release(id, now_ps);
         }
-        let Running { request, send, receive, report, .. } = running;
-        self.requests.finish(request, Ok(Done { send, receive, report }));
+        let Running { request, send, receive, report, errand, .. } = running;
+        match errand {
+            Some(errand) => self.finish_errand(*errand, (request, send, receive, report), now_ps),
+            None => self.requests.finish(request, Ok(Done { send, receive, report })),
+        }
         Ok(true)
     }
 
@@ -83,8 +88,8 @@ impl Engine {
         }
         let Some(running) = self.current.take() else { return Ok(false) };
         self.collective_id = None;
-        let Running { request, plan, send, receive, report, .. } = running;
-        let error = Error::Failed { operation: plan.kind.name(), failure };
+        let error = Error::Failed { operation: running.name(), failure };
+        let Running { request, send, receive, report, errand, .. } = running;
         let failed = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
             let renew = |buffer: Buffer| buffer.renewed(self.card.pd());
@@ -94,7 +99,7 @@ impl Engine {
             self.lost.push(receive);
             Failed { error, send: None, receive: None, report }
         };
-        self.requests.finish(request, Err(Box::new(failed)));
+        self.requests.finish(request, Err(Errand::failed(errand, failed)));
         Ok(true)
     }
 

@@ -10,9 +10,27 @@ use crate::api::config::Config;
 use crate::api::outcome::Failed;
 use crate::api::report::MessageCounts;
 use crate::datapath::cpu::watch;
-use crate::datapath::{Datapath, Posted, Requests};
+use crate::datapath::{Datapath, Posted, Requests, Task};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
+use crate::plan::direct::Collective;
+
+impl Engine {
+    /// Begins an operation, or lets it wait for its turn.
+    fn take_on_task(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        if !self.is_free() || !self.waiting.is_empty() {
+            self.waiting.push_back(posted);
+            return Ok(());
+        }
+        let now_ps = self.card.now_ps();
+        self.begin(posted, now_ps).inspect_err(|_| self.end_all(Cause::Device(NOT_STARTED)))?;
+        // The first messages go at once; what fails here is found by whoever asks next.
+        if let Err(error) = self.advance() {
+            self.fault = Some(error);
+        }
+        Ok(())
+    }
+}
 
 impl Datapath for Engine {
     fn place(&self) -> RankInfo {
@@ -55,17 +73,11 @@ impl Datapath for Engine {
     }
 
     fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
-        if self.current.is_some() || !self.waiting.is_empty() {
-            self.waiting.push_back(posted);
-            return Ok(());
-        }
-        let now_ps = self.card.now_ps();
-        self.begin(posted, now_ps).inspect_err(|_| self.end_all(Cause::Device(NOT_STARTED)))?;
-        // The first messages go at once; what fails here is found by whoever asks next.
-        if let Err(error) = self.advance() {
-            self.fault = Some(error);
-        }
-        Ok(())
+        self.take_on_task(posted.map(Task::Blocks))
+    }
+
+    fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>> {
+        self.take_on_task(posted.map(Task::Collective))
     }
 
     fn requests(&mut self) -> &mut Requests {
@@ -81,11 +93,13 @@ impl Datapath for Engine {
     }
 
     fn deadline_ps(&self) -> Option<u64> {
-        if self.fault.is_some() || (self.current.is_none() && !self.waiting.is_empty()) {
+        if self.fault.is_some() || (self.is_free() && !self.waiting.is_empty()) {
             return Some(0);
         }
         let idle_ps = [self.control.probe_ps(), self.arrivals.done_ps()];
-        let Some(running) = self.current.as_ref() else { return idle_ps.into_iter().flatten().min() };
+        let Some(running) = self.current.as_ref() else {
+            return idle_ps.into_iter().chain([self.pairs.deadline_ps()]).flatten().min();
+        };
         let stalled_ps =
             running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0 && running.state.is_active());
         let quiet_ps = watch::quiet_ps(running, &self.incoming, receive::QUIET_PS);
@@ -101,7 +115,7 @@ impl Datapath for Engine {
     }
 
     fn is_idle(&self) -> bool {
-        self.current.is_none() && self.waiting.is_empty()
+        self.is_free() && self.waiting.is_empty()
     }
 
     fn may_be_left(&self) -> bool {

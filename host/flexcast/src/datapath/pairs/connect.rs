@@ -1,0 +1,163 @@
+//! Making the connections between all pairs of ranks.
+
+use flexcast_proto::RankInfo;
+use flexio::{CompletionQueue, ProtectionDomain, Retry};
+
+use super::Pairs;
+use crate::api::buffer::Buffer;
+use crate::api::config::Config;
+use crate::error::{Error, Result};
+use crate::p2p::{self, Connections, endpoint_bytes};
+use crate::tuner::{self, Selection};
+
+/// What connections are made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Maker {
+    pd: ProtectionDomain,
+    pub(super) place: RankInfo,
+    config: p2p::Config,
+    /// What may be chosen for operations that have connections from the beginning: the new ones carry these, too.
+    selection: Selection,
+    /// The slowest of all ranks' links.
+    link_gbit_per_s: u64,
+}
+
+/// Limits and patience of a communicator's connections.
+pub(crate) fn config_of(config: &Config) -> p2p::Config {
+    let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
+    let Config { data_class, control_class, restarts, .. } = *config;
+    p2p::Config { retry, restarts, data_class, control_class, ..p2p::Config::default() }
+}
+
+/// What a connection that cannot be made is to the user.
+pub(crate) fn unconnected(own: u32, error: p2p::Error) -> Error {
+    match error {
+        p2p::Error::Flexio(error) => Error::Flexio(error),
+        p2p::Error::Endpoint { rank, reason } => Error::Peer { rank, reason },
+        other => Error::Peer { rank: own, reason: format!("cannot connect: {other}") },
+    }
+}
+
+impl Maker {
+    /// `selection`: what else the connections are to carry.
+    pub(crate) fn new(pd: &ProtectionDomain, place: RankInfo, config: &Config, selection: Selection) -> Self {
+        let link_gbit_per_s = config.link_gbit_per_s;
+        Self { pd: pd.clone(), place, config: config_of(config), selection, link_gbit_per_s }
+    }
+
+    pub(super) const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// Makes queue pairs for these operations, and what others must know of them.
+    pub(crate) fn prepare(
+        &self,
+        operations: &[p2p::algorithm::Operation],
+    ) -> std::result::Result<(p2p::Pending, Vec<u8>), p2p::Error> {
+        let connections = Connections::new(self.place, operations, self.config)?;
+        let completions = CompletionQueue::new(self.pd.device(), connections.completions())?;
+        connections.prepare(&self.pd, &completions)
+    }
+
+    /// The same for everything.
+    fn prepare_all(&self) -> std::result::Result<(p2p::Pending, Vec<u8>), p2p::Error> {
+        let ranks = self.place.ranks();
+        let mut operations = tuner::operations(self.selection, ranks);
+        operations.extend(tuner::collectives(ranks));
+        self.prepare(&operations)
+    }
+
+    /// Bytes that a rank tells the others.
+    pub(super) fn endpoint_bytes(&self) -> u64 {
+        endpoint_bytes(self.place.ranks() - 1)
+    }
+}
+
+/// The first rank that has told nothing, if there is one.
+fn without_room(endpoints: &[&[u8]]) -> Option<Error> {
+    let rank = endpoints.iter().position(|endpoint| endpoint.iter().all(|byte| *byte == 0))?;
+    let others = endpoints.len() - 1;
+    let reason = format!(
+        "its card has no room for {} queue pairs, four to each of {others} other ranks: free other communicators of that card, or split this one",
+        4 * others
+    );
+    Some(Error::Peer { rank: rank as u32, reason })
+}
+
+impl Pairs {
+    /// Whether the next collective needs connections that have not been made. A rank alone has all there are.
+    pub(crate) fn needs_connections(&self) -> bool {
+        !self.is_complete && self.maker.place.ranks() > 1
+    }
+
+    /// Makes queue pairs for all other ranks; a buffer with what they must know of them in its place among what all tell. A card that has no room for
+    /// them tells nothing: then no rank is connected.
+    pub(super) fn offer(&self) -> Result<(Option<p2p::Pending>, Buffer)> {
+        let Maker { place, pd, .. } = &self.maker;
+        let bytes = self.maker.endpoint_bytes();
+        let mut buffer = Buffer::registered_with(pd, (bytes * u64::from(place.ranks())) as usize)?;
+        match self.maker.prepare_all() {
+            Ok((pending, endpoint)) => {
+                buffer.write((bytes * u64::from(place.rank())) as usize, &endpoint)?;
+                Ok((Some(pending), buffer))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no connections to all other ranks");
+                Ok((None, buffer))
+            }
+        }
+    }
+
+    /// Connects with all ranks, whose queue pairs are in a buffer. The connections that there were before have nothing under way on any rank.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] names a rank that has no room for them: alike on all ranks. What is wrong with this rank alone is the second.
+    pub(crate) fn connect(&mut self, pending: Option<p2p::Pending>, told: &Buffer) -> std::result::Result<(), Refusal> {
+        let Maker { place, link_gbit_per_s, .. } = self.maker;
+        let bytes = self.maker.endpoint_bytes() as usize;
+        let all = told.to_vec().map_err(Refusal::Here)?;
+        let endpoints: Vec<&[u8]> = all.chunks_exact(bytes.max(1)).collect();
+        if let Some(error) = without_room(&endpoints) {
+            return Err(Refusal::Everywhere(error));
+        }
+        let Some(pending) = pending else { return Ok(()) };
+        let group = pending.with_link_rate(link_gbit_per_s).connect(&endpoints);
+        self.group = Some(group.map_err(|error| Refusal::Here(unconnected(place.rank(), error)))?);
+        self.is_complete = true;
+        Ok(())
+    }
+
+    /// Makes the group of a rank alone, unless there is one for everything.
+    pub(super) fn connect_alone(&mut self) -> Result<()> {
+        if self.is_complete {
+            return Ok(());
+        }
+        let own = self.maker.place.rank();
+        let (pending, endpoint) = self.maker.prepare_all().map_err(|error| unconnected(own, error))?;
+        self.group = Some(pending.connect(&[endpoint]).map_err(|error| unconnected(own, error))?);
+        self.is_complete = true;
+        Ok(())
+    }
+}
+
+/// Why there are no connections.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// No rank has them.
+    Everywhere(Error),
+    /// Others may have.
+    Here(Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_without_room_is_named_by_all() {
+        let endpoints: [&[u8]; 4] = [&[0, 1], &[7, 0], &[0, 0], &[0, 0]];
+        assert!(without_room(&endpoints[..2]).is_none());
+        let text = without_room(&endpoints).unwrap().to_string();
+        assert!(text.contains("rank 2") && text.contains("12 queue pairs, four to each of 3 other ranks"), "{text}");
+    }
+}

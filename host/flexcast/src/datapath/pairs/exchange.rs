@@ -1,0 +1,301 @@
+//! The collective that is under way between pairs of ranks, from its beginning to its end.
+
+use flexcast_proto::p2p::{Memory, Operation, Schedule};
+use flexcast_proto::{Cause, Failure, Kind, OperationDescriptor, RankSet, Summary};
+
+use super::{NO_NEWS, NOT_STARTED, News, Pairs};
+use crate::api::buffer::Buffer;
+use crate::api::outcome::{Done, Failed, Outcome};
+use crate::api::report::{Phases, PhasesPs, Report};
+use crate::datapath::Posted;
+use crate::datapath::cpu::operation::State;
+use crate::datapath::direct::Bound;
+use crate::error::{Error, Result};
+use crate::p2p::{self, Group};
+use crate::plan::direct::{Collective, Places};
+use crate::protocol::conversation::PROTOCOL_VIOLATION;
+use crate::protocol::driver::Notice;
+use crate::tuner::Decision;
+
+/// Longest that others are given to hear of a failure before this rank's connections go.
+const WIND_UP_PS: u64 = 1_000_000_000_000;
+/// Most bytes of memory for copies that are kept between two operations.
+const MOST_KEPT_BYTES: usize = 64 << 20;
+
+/// The collective under way.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    request: u64,
+    collective: Collective,
+    bound: Bound,
+    send: Option<Buffer>,
+    receive: Buffer,
+    pub(crate) state: State,
+    /// When it failed.
+    failed_ps: u64,
+    /// When the protocol's state machine wants to be notified of the time.
+    pub(crate) deadline_ps: u64,
+    pub(crate) report: Report,
+}
+
+/// A collective that begins, as the protocol takes it: its number, and how long it may wait without any progress, and repair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) operation: u32,
+    pub(crate) wait_ps: u64,
+    pub(crate) repair_ps: u64,
+}
+
+/// Who is to blame for what connections have met with, as far as that tells.
+pub(crate) fn blame(own: u32, error: &p2p::Error) -> (u32, Cause) {
+    match error {
+        p2p::Error::Connection { peer, source: flexio::Error::Completion { status, .. } } => {
+            (*peer, Cause::Connection(*status as u16))
+        }
+        p2p::Error::Mismatch { peer, .. } => (*peer, Cause::Disagrees),
+        p2p::Error::Connection { peer, .. } | p2p::Error::Protocol { peer, .. } => {
+            (*peer, Cause::Connection(PROTOCOL_VIOLATION))
+        }
+        _ => (own, Cause::Device(NOT_STARTED)),
+    }
+}
+
+/// What a peer has called, if that is what connections have met with.
+pub(crate) fn called(error: &p2p::Error, own: Summary) -> Option<Notice> {
+    let p2p::Error::Mismatch { peer, peer_block_bytes, peer_call, .. } = error else { return None };
+    let gathers = |bytes| Summary { kind: Kind::Allgather, root: 0, amount: bytes, ..own };
+    // An Allgather may differ in what a summary does not tell.
+    let gathers = peer_block_bytes.map(gathers).filter(|theirs| *theirs != own);
+    (*peer_call).or(gathers).map(|theirs| Notice::Disagrees { rank: *peer, theirs })
+}
+
+fn buffer(of: &Buffer) -> Result<p2p::Buffer<'_>> {
+    Ok(p2p::Buffer { region: of.region()?, offset: 0 })
+}
+
+/// Why a collective has not begun, or does not go on.
+enum Fault {
+    Connections(p2p::Error),
+    Here(Error),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Here(error)
+    }
+}
+
+impl From<p2p::Error> for Fault {
+    fn from(error: p2p::Error) -> Self {
+        Self::Connections(error)
+    }
+}
+
+impl Pairs {
+    /// Makes a collective the one under way; what the protocol takes of it. Nothing is sent before [`Pairs::start`].
+    ///
+    /// # Errors
+    /// It cannot be carried: with its buffers.
+    pub(crate) fn begin(
+        &mut self,
+        posted: Posted<Collective>,
+        decision: Decision,
+        bounds: Bounds,
+    ) -> Result<OperationDescriptor, Box<Failed>> {
+        let place = self.maker.place;
+        if place.ranks() == 1
+            && let Err(error) = self.connect_alone()
+        {
+            return Err(posted.refuse(error));
+        }
+        let summary = posted.plan.summary(decision.algorithm());
+        let bound = match Bound::of_collective(&posted.plan, place, summary) {
+            Ok(bound) => bound,
+            Err(error) => return Err(posted.refuse(error)),
+        };
+        let foreign_bytes = Schedule::new(bound.operation, place).map_or(0, |schedule| {
+            let bytes = |target: flexcast_proto::p2p::Part| bound.places[target.memory as usize].total(target.blocks);
+            schedule.receives().map(|arrival| bytes(arrival.target)).sum()
+        });
+        let Posted { request, plan: collective, send, receive, posted_ps } = posted;
+        let phases = Phases(PhasesPs { posted_ps, armed_ps: Some(posted_ps), ..PhasesPs::default() });
+        let report = Report { phases, decision, foreign_bytes, ..Report::default() };
+        let state = State::Active;
+        self.exchange = Some(Exchange {
+            request,
+            collective,
+            bound,
+            send,
+            receive,
+            state,
+            failed_ps: 0,
+            deadline_ps: u64::MAX,
+            report,
+        });
+        let Bounds { operation, wait_ps, repair_ps } = bounds;
+        Ok(OperationDescriptor {
+            operation,
+            roots: RankSet::EMPTY,
+            pieces: 1,
+            summary,
+            barrier_timeout_ps: wait_ps,
+            cutoff_ps: wait_ps,
+            bound_ps: repair_ps,
+        })
+    }
+
+    /// Hands the collective under way to the connections, unless it has failed before.
+    pub(crate) fn start(&mut self, now_ps: u64) -> News {
+        if !self.exchange.as_ref().is_some_and(|exchange| exchange.state.is_active()) {
+            return NO_NEWS;
+        }
+        let started = self.hand_over();
+        self.news(started.map(|()| true), now_ps)
+    }
+
+    /// Takes what has come, and sends what may be sent.
+    pub(crate) fn poll(&mut self, now_ps: u64) -> News {
+        let is_active = self.exchange.as_ref().is_some_and(|exchange| exchange.state.is_active());
+        let Some(group) = self.group.as_mut().filter(|_| is_active) else { return NO_NEWS };
+        let moved = group.advance().map_err(Fault::Connections);
+        self.news(moved, now_ps)
+    }
+
+    fn hand_over(&mut self) -> std::result::Result<(), Fault> {
+        let Self { group, exchange, kept, maker, .. } = self;
+        let (Some(group), Some(exchange)) = (group, exchange) else { return Ok(()) };
+        let Exchange { collective, bound, send, receive, .. } = exchange;
+        let (operation, summary) = (bound.operation, &bound.summary);
+        let own = buffer(receive)?;
+        let contribution = send.as_ref().map_or(Ok(own), buffer)?;
+        if let Some(reduction) = bound.reduction {
+            let (bytes, ends) = match collective {
+                Collective::Reduce { bytes, .. } | Collective::Allreduce { bytes, .. } => (*bytes, Vec::new()),
+                Collective::ReduceScatter { shares, .. } => {
+                    let mut end = 0;
+                    (0, shares.iter().map(|bytes| (end += bytes, end).1).collect())
+                }
+                _ => (0, Vec::new()),
+            };
+            let reduced = p2p::Reduced { operation, summary, reduction, bytes, ends, contribution };
+            return Ok(group.call_reduction(reduced)?);
+        }
+        let is_alltoall = matches!(operation, Operation::Alltoall(_));
+        let contribution = match send {
+            None if is_alltoall => {
+                let len = receive.len();
+                let memory = match kept.take().filter(|kept| kept.len() >= len) {
+                    Some(memory) => memory,
+                    None => Buffer::registered_with(maker.pd(), len)?,
+                };
+                let memory = kept.insert(memory);
+                memory.copy_from(0, receive, 0, len)?;
+                buffer(memory)?
+            }
+            _ => contribution,
+        };
+        let mut places = |memory: Memory| std::mem::take(&mut bound.places[memory as usize]);
+        let (sent, received): (Places, Places) = (places(Memory::Send), places(Memory::Receive));
+        let (copies, summary) = (send.is_some(), &bound.summary);
+        group.call(p2p::Exchange {
+            operation,
+            summary,
+            send: (contribution, sent),
+            receive: (own, received),
+            copies,
+        })?;
+        Ok(())
+    }
+
+    /// What has become of the collective under way, if anything has happened.
+    fn news(&mut self, moved: std::result::Result<bool, Fault>, now_ps: u64) -> News {
+        let fault = match moved {
+            Ok(false) => return NO_NEWS,
+            Ok(true) => match self.take_note(now_ps) {
+                Ok(notice) => return [notice, None],
+                Err(fault) => fault,
+            },
+            Err(fault) => fault,
+        };
+        let own = self.maker.place.rank();
+        let failed = |(culprit, cause)| Some(Notice::Failed(Failure { culprit, witness: own, cause }));
+        match fault {
+            Fault::Here(error) => {
+                tracing::error!(%error, "a collective between pairs of ranks failed");
+                [failed((own, Cause::Device(NOT_STARTED))), None]
+            }
+            Fault::Connections(error) => {
+                tracing::error!(%error, "a collective between pairs of ranks failed");
+                let summary = self.exchange.as_ref().map(|exchange| exchange.bound.summary);
+                [summary.and_then(|summary| called(&error, summary)), failed(blame(own, &error))]
+            }
+        }
+    }
+
+    /// How far the connections are.
+    fn take_note(&mut self, now_ps: u64) -> std::result::Result<Option<Notice>, Fault> {
+        let own = self.maker.place.rank();
+        let (Some(group), Some(exchange)) = (self.group.as_mut(), self.exchange.as_mut()) else { return Ok(None) };
+        if !group.is_complete() {
+            let awaited = group.awaited().map_or(own, |(rank, _)| rank);
+            return Ok(Some(Notice::Transferred { awaited }));
+        }
+        if exchange.bound.reduction.is_some() {
+            group.copy_result(&buffer(&exchange.receive)?)?;
+        }
+        exchange.report.phases.0.received_ps.get_or_insert(now_ps);
+        Ok(Some(Notice::TransferredAll))
+    }
+
+    /// When [`Pairs::poll`], or the protocol with the time, is to be called although nothing has come; none while nothing is under way.
+    pub(crate) fn deadline_ps(&self) -> Option<u64> {
+        let exchange = self.exchange.as_ref()?;
+        Some(match exchange.state {
+            State::Active => {
+                let silent_ps = self.group.as_ref().and_then(Group::deadline_ps);
+                exchange.deadline_ps.min(silent_ps.unwrap_or(u64::MAX))
+            }
+            State::Released => u64::MAX,
+            State::Failed(_) => exchange.failed_ps.saturating_add(WIND_UP_PS + 1),
+        })
+    }
+
+    /// The collective under way fails.
+    pub(crate) fn fail(&mut self, failure: Failure, now_ps: u64) {
+        let Some(exchange) = self.exchange.as_mut().filter(|exchange| exchange.state.is_active()) else { return };
+        exchange.state.fail(failure);
+        exchange.report.failure = Some(failure);
+        exchange.failed_ps = now_ps;
+    }
+
+    /// The end of a collective that this rank is done with: the number of its request, and what came of it.
+    pub(crate) fn release(&mut self, now_ps: u64) -> Option<(u64, Outcome)> {
+        let exchange = self.exchange.take_if(|exchange| matches!(exchange.state, State::Released))?;
+        self.kept.take_if(|kept| kept.len() > MOST_KEPT_BYTES);
+        let Exchange { request, send, receive, mut report, .. } = exchange;
+        let phases = &mut report.phases.0;
+        phases.released_ps = Some(now_ps);
+        phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
+        Some((request, Ok(Done { send, receive, report })))
+    }
+
+    /// The end of a collective that has failed, once the others know why (`is_quiet`), or have had the time to hear it. With its connections ends what
+    /// this rank's card still does with the buffers, and by new keys no peer reaches them.
+    ///
+    /// # Errors
+    /// Memory cannot be registered anew.
+    pub(crate) fn wind_up(&mut self, is_quiet: bool, now_ps: u64) -> Result<Option<(u64, Outcome)>> {
+        let is_over = |exchange: &mut Exchange| {
+            let is_late = now_ps.saturating_sub(exchange.failed_ps) > WIND_UP_PS;
+            matches!(exchange.state, State::Failed(_)) && (is_quiet || is_late)
+        };
+        let Some(exchange) = self.exchange.take_if(is_over) else { return Ok(None) };
+        let Exchange { request, collective, send, receive, state, report, .. } = exchange;
+        let State::Failed(failure) = state else { return Ok(None) };
+        self.group = None;
+        let renew = |buffer: Buffer| buffer.renewed(self.maker.pd());
+        let (send, receive) = (send.map(renew).transpose()?, Some(renew(receive)?));
+        let error = Error::Failed { operation: collective.kind().name(), failure };
+        Ok(Some((request, Err(Box::new(Failed { error, send, receive, report })))))
+    }
+}

@@ -1,0 +1,58 @@
+//! Collectives between pairs of ranks, over reliable connections of an RDMA card: what all datapaths over such cards share.
+//!
+//! A communicator has no connections between all pairs of its ranks at first, since four queue pairs for each other rank are many and not every
+//! program needs them. Its first such collective makes them ([`connect`]): the ranks tell one another their queue pairs by an Allgather, which goes by
+//! what the communicator has anyway, and which carries the collective's own arguments to be compared ([`errand`]). From then on a collective is
+//! handed to a [`Group`](crate::p2p::Group) of these connections ([`exchange`]). A Barrier needs none: the datapath's own barrier is one.
+//!
+//! The engine of a datapath ([`engine`]) asks for what comes next, and notifies the protocol of it: deadlines, failures and what other ranks say of them are the
+//! protocol's, as with every other operation.
+
+mod connect;
+mod engine;
+mod errand;
+mod exchange;
+
+pub(crate) use connect::{Maker, Refusal, unconnected};
+pub(crate) use engine::PairEngine;
+pub(crate) use errand::{Errand, Way};
+pub(crate) use exchange::{Bounds, blame, called};
+
+use self::exchange::Exchange;
+use crate::api::buffer::Buffer;
+use crate::p2p::Group;
+use crate::protocol::driver::Notice;
+
+/// What the protocol is to be notified of, in this order.
+pub(crate) type News = [Option<Notice>; 2];
+
+/// Nothing.
+const NO_NEWS: News = [None; 2];
+
+/// Code of [`Cause::Device`](flexcast_proto::Cause::Device) for an operation that could not be begun.
+const NOT_STARTED: u16 = u16::MAX - 2;
+
+/// A communicator's connections between pairs of ranks, and the collective that is under way on them.
+#[derive(Debug)]
+pub(crate) struct Pairs {
+    /// Dropped before the buffers that peers reach by it; none before it is made, and after a failure.
+    pub(crate) group: Option<Group>,
+    /// Whether it has connections between all pairs.
+    is_complete: bool,
+    pub(crate) exchange: Option<Exchange>,
+    /// What an Alltoall in place sends from: what comes replaces it in the user's buffer.
+    kept: Option<Buffer>,
+    maker: Maker,
+}
+
+impl Pairs {
+    /// With the connections that there are from the beginning, if any.
+    pub(crate) const fn new(maker: Maker, group: Option<Group>) -> Self {
+        Self { group, is_complete: false, exchange: None, kept: None, maker }
+    }
+
+    /// Whether a collective is under way on them.
+    pub(crate) const fn is_busy(&self) -> bool {
+        self.exchange.is_some()
+    }
+}
