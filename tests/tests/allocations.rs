@@ -10,13 +10,16 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::Mutex;
+use std::net::TcpListener;
+use std::sync::{Mutex, PoisonError};
 
 use emu_config::Machine;
 use emu_provider::emulated;
-use flexcast::{Buffer, Card, Communicator, Config, Firmware, Pending, Request, Test, Transport};
+use flexcast::bootstrap::{StoreConfig, TcpStore};
+use flexcast::{
+    Buffer, Card, Communicator, Config, Firmware, Pending, Request, Selection, Test, Transport, UdpOptions,
+};
 use flexcast_tests::image_bytes;
-use flexio::Provider;
 
 const FRAMES: usize = 64;
 
@@ -24,6 +27,9 @@ thread_local! {
     /// Whether the running code is a call of the library.
     static WATCHED: Cell<bool> = const { Cell::new(false) };
 }
+
+/// One test at a time.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// Callers of allocations, innermost first, and how often they were seen.
 static SEEN: Mutex<BTreeMap<[usize; FRAMES], u64>> = Mutex::new(BTreeMap::new());
@@ -127,8 +133,8 @@ enum Kind {
     Broadcast,
 }
 
-/// One operation of all ranks, whose calls are watched.
-fn operate(provider: &Provider, communicators: &[Communicator], buffers: &mut [Option<Buffers>], kind: Kind) {
+/// One operation of all ranks, whose calls are watched. `relax` lets time pass.
+fn operate(relax: &dyn Fn(), communicators: &[Communicator], buffers: &mut [Option<Buffers>], kind: Kind) {
     let mut requests: Vec<Option<Request>> = Vec::new();
     let mut rest = Vec::new();
     for (communicator, slot) in communicators.iter().zip(buffers.iter_mut()) {
@@ -161,12 +167,22 @@ fn operate(provider: &Provider, communicators: &[Communicator], buffers: &mut [O
                 }
             }
         }
-        provider.relax().relax();
+        relax();
     }
+}
+
+/// Buffers for operations of so many bytes on each rank.
+fn buffers(cards: &[Card], bytes: usize) -> Vec<Option<Buffers>> {
+    let of_card = |card: &Card| {
+        let buffer = |len| card.buffer(len).expect("a buffer");
+        Some(Buffers { send: buffer(bytes), gathered: buffer(cards.len() * bytes), broadcast: buffer(bytes) })
+    };
+    cards.iter().map(of_card).collect()
 }
 
 #[test]
 fn operations_allocate_nothing_once_their_kind_has_been_done_twice() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     const RANKS: usize = 3;
     for transport in [Transport::Ud, Transport::UcMulticast, Transport::UcUnicast] {
         let machine = Machine::default().config_of(RANKS).expect("a switch");
@@ -177,34 +193,65 @@ fn operations_allocate_nothing_once_their_kind_has_been_done_twice() {
             Card::open(&provider, &format!("mlx5_{number}"), firmware).expect("the card opens")
         };
         let cards: Vec<Card> = (0..RANKS).map(open).collect();
-        let config = Config::default().algorithm(flexcast::Selection::Multicast).transport(transport);
+        let config = Config::default().algorithm(Selection::Multicast).transport(transport);
         let made = |(rank, card)| Pending::new(card, rank, RANKS as u32, config.clone()).expect("its part is made");
         let pending: Vec<Pending> = (0..).zip(&cards).map(made).collect();
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
         let communicators: Vec<Communicator> =
             pending.into_iter().map(|pending| pending.connect(&endpoints).expect("connected")).collect();
-        let mut buffers: Vec<Option<Buffers>> = cards
-            .iter()
-            .map(|card| {
-                let buffer = |len| card.buffer(len).expect("a buffer");
-                Some(Buffers { send: buffer(BYTES), gathered: buffer(RANKS * BYTES), broadcast: buffer(BYTES) })
-            })
-            .collect();
-        for _ in 0..2 {
-            operate(&provider, &communicators, &mut buffers, Kind::Allgather);
-            operate(&provider, &communicators, &mut buffers, Kind::Broadcast);
-        }
+        let mut buffers = buffers(&cards, BYTES);
+        let relax = || provider.relax().relax();
+        let mut both =
+            || [Kind::Allgather, Kind::Broadcast].map(|kind| operate(&relax, &communicators, &mut buffers, kind));
+        (0..2).for_each(|_| _ = both());
         let (host, emulator, _) = taken();
         assert!(
             host > 0 && emulator > 0,
             "{transport:?}: room is made at first, and the watch sees it: {host}, {emulator}"
         );
-        for _ in 0..10 {
-            operate(&provider, &communicators, &mut buffers, Kind::Allgather);
-            operate(&provider, &communicators, &mut buffers, Kind::Broadcast);
-        }
+        (0..10).for_each(|_| _ = both());
         let (host, emulator, places) = taken();
         assert!(emulator > 0, "{transport:?}: the watch sees the emulator, which allocates for what is posted");
         assert_eq!(host, 0, "{transport:?}: {places:#?}");
+    }
+}
+
+/// Communicators of ranks over the loopback interface, and their cards.
+fn over_ethernet(ranks: u32) -> (Vec<Communicator>, Vec<Card>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let mut listener = Some(listener);
+    let start = |rank| {
+        let (address, listener) = (address.clone(), listener.take());
+        std::thread::spawn(move || {
+            let config = StoreConfig::new(rank, ranks, &address);
+            let store = match listener {
+                Some(listener) => TcpStore::with_listener(listener, config),
+                None => TcpStore::join(config),
+            };
+            let card = Card::udp(&UdpOptions::default().interface("lo")).expect("loopback");
+            let config = Config::for_card(&card).algorithm(Selection::Multicast);
+            (Communicator::create(&card, &mut store.expect("all come"), config).expect("connected"), card)
+        })
+    };
+    let threads: Vec<_> = (0..ranks).map(start).collect();
+    threads.into_iter().map(|thread| thread.join().expect("a rank")).unzip()
+}
+
+#[test]
+fn operations_over_ethernet_allocate_nothing_once_their_kind_has_been_done() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (communicators, cards) = over_ethernet(3);
+    // By multicast, and on the barrier.
+    for bytes in [200_000, 1000] {
+        let mut buffers = buffers(&cards, bytes);
+        let mut all =
+            || [Kind::Allgather, Kind::Broadcast].map(|kind| operate(&|| (), &communicators, &mut buffers, kind));
+        (0..10).for_each(|_| _ = all());
+        let (host, _, _) = taken();
+        assert!(host > 0, "{bytes} bytes: room is made at first, and the watch sees it");
+        (0..20).for_each(|_| _ = all());
+        let (host, _, places) = taken();
+        assert_eq!(host, 0, "{bytes} bytes: {places:#?}");
     }
 }

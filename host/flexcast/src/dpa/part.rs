@@ -22,6 +22,7 @@ use crate::p2p;
 use crate::plan::stream::Stream;
 use crate::protocol::device::{self, DeviceDriver};
 use crate::protocol::driver::{Connect, Driver, QueuePairs};
+use crate::protocol::eager::Gathered;
 use crate::protocol::engine::{Engine, Parts, Units};
 use crate::protocol::host::HostDriver;
 use crate::protocol::peers::peers;
@@ -211,6 +212,7 @@ impl Part {
         self.parts.send.connect(&card, ends, q_key, group, &config)?;
         let engine = Engine {
             parts: self.parts,
+            gathered: Gathered::default(),
             current: None,
             waiting: VecDeque::new(),
             requests: Requests::default(),

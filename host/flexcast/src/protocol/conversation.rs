@@ -2,7 +2,6 @@
 //! bytes.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Range;
 
 use flexcast_proto::sequencer::Turn;
 use flexcast_proto::wire::{Availability, Codec, Encoded, split_eager};
@@ -13,8 +12,8 @@ use flexcast_proto::{
 use crate::api::report::{MessageCounts, Report};
 use crate::protocol::calls::{packed, unpacked};
 use crate::protocol::control::Event;
-use crate::protocol::driver::{Gathered, Notice, Step};
-use crate::protocol::eager::Eager;
+use crate::protocol::driver::{Notice, Step};
+use crate::protocol::eager::{Eager, Gathered};
 
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
 pub(crate) const PROTOCOL_VIOLATION: u16 = u16::MAX;
@@ -105,15 +104,9 @@ impl Conversation {
     }
 
     /// See [`Driver::start_eager`](crate::protocol::driver::Driver::start_eager).
-    pub(crate) fn start_eager(
-        &mut self,
-        descriptor: OperationDescriptor,
-        blocks: Vec<Range<usize>>,
-        bytes: Vec<u8>,
-        now_ps: u64,
-    ) {
+    pub(crate) fn start_eager(&mut self, descriptor: OperationDescriptor, gathered: Gathered, now_ps: u64) {
         self.current = Current::default();
-        let fits = self.eager.start(descriptor.operation, blocks, bytes);
+        let fits = self.eager.start(descriptor.operation, gathered);
         let OperationDescriptor { operation, summary, barrier_timeout_ps, bound_ps, .. } = descriptor;
         self.participant.post_eager(operation, summary, (barrier_timeout_ps, bound_ps), now_ps);
         if !fits {
@@ -128,6 +121,11 @@ impl Conversation {
         self.current = Current::default();
         self.eager.forget();
         self.participant.post_direct(descriptor, now_ps);
+    }
+
+    /// Eager data of [`Next::Say`] that has been sent, whose memory may be used again.
+    pub(crate) fn give_back(&mut self, data: Vec<u8>) {
+        self.eager.give_back(data);
     }
 
     /// The blocks of an eager operation that is over.

@@ -28,7 +28,8 @@ use crate::dpa::send::Send as SendThreads;
 use crate::endpoint::Ends;
 use crate::error::Result;
 use crate::protocol::control::Read;
-use crate::protocol::driver::{Connect, Driver, Gathered, Notice, Posting, QueuePairs, Step};
+use crate::protocol::driver::{Connect, Driver, Notice, Posting, QueuePairs, Step};
+use crate::protocol::eager::Gathered;
 use crate::tuner::Losses;
 
 /// Longest that the progress thread takes to answer a command.
@@ -402,8 +403,7 @@ impl Driver for DeviceDriver {
     fn start_eager(
         &mut self,
         descriptor: OperationDescriptor,
-        blocks: Vec<Range<usize>>,
-        bytes: Vec<u8>,
+        Gathered { blocks, bytes }: Gathered,
         now_ps: u64,
     ) -> Result<()> {
         let Some(rows) = &self.rows else { return Ok(()) };
@@ -454,7 +454,7 @@ impl Driver for DeviceDriver {
             }
             at += block.len();
         }
-        Ok(Some((blocks, bytes)))
+        Ok(Some(Gathered { blocks, bytes }))
     }
 
     fn notify(&mut self, now_ps: u64, notice: Notice) {

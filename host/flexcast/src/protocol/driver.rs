@@ -4,7 +4,6 @@
 //! notifies it of what the card's workers have done, and carries out its steps. It does not know which one it has.
 
 use std::fmt;
-use std::ops::Range;
 
 use flexcast_abi::ReceiveView;
 use flexcast_proto::sequencer::Turn;
@@ -20,9 +19,7 @@ use crate::endpoint::Ends;
 use crate::error::Result;
 use crate::plan::Plan;
 use crate::protocol::control::Read;
-
-/// Where each rank's block lies in bytes that an eager operation has gathered, and these.
-pub(crate) type Gathered = (Vec<Range<usize>>, Vec<u8>);
+use crate::protocol::eager::Gathered;
 
 /// Queue pairs of a rank's connections: rank and number of each.
 #[derive(Debug)]
@@ -145,15 +142,9 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// message.
     fn eager_bytes(&self) -> u64;
 
-    /// Takes an operation whose blocks are so short that they ride on the barrier: workers have no part in it. `blocks`: where each rank's
-    /// block lies in `bytes`, which has the own one.
-    fn start_eager(
-        &mut self,
-        descriptor: OperationDescriptor,
-        blocks: Vec<Range<usize>>,
-        bytes: Vec<u8>,
-        now_ps: u64,
-    ) -> Result<()>;
+    /// Takes an operation whose blocks are so short that they ride on the barrier: workers have no part in it. `gathered` has the
+    /// own one.
+    fn start_eager(&mut self, descriptor: OperationDescriptor, gathered: Gathered, now_ps: u64) -> Result<()>;
 
     /// The blocks of an eager operation that is over, as [`Driver::start_eager`] was given them.
     fn take_eager(&mut self) -> Result<Option<Gathered>>;

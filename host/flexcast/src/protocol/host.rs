@@ -1,7 +1,5 @@
 //! Driver of the protocol on the host: its state machine, and the control connections to other ranks.
 
-use std::ops::Range;
-
 use flexcast_proto::{Disagreement, OperationDescriptor, PieceSet, RankInfo};
 
 use crate::api::config::Config;
@@ -12,7 +10,8 @@ use crate::error::Result;
 use crate::plan::stream::Transport;
 use crate::protocol::control::{Control, Read};
 use crate::protocol::conversation::{Conversation, Next};
-use crate::protocol::driver::{Connect, Driver, Gathered, Notice, Posting, QueuePairs, Step};
+use crate::protocol::driver::{Connect, Driver, Notice, Posting, QueuePairs, Step};
+use crate::protocol::eager::Gathered;
 
 /// The protocol, run by the host.
 #[derive(Debug)]
@@ -84,14 +83,8 @@ impl Driver for HostDriver {
         self.conversation.eager_bytes()
     }
 
-    fn start_eager(
-        &mut self,
-        descriptor: OperationDescriptor,
-        blocks: Vec<Range<usize>>,
-        bytes: Vec<u8>,
-        now_ps: u64,
-    ) -> Result<()> {
-        self.conversation.start_eager(descriptor, blocks, bytes, now_ps);
+    fn start_eager(&mut self, descriptor: OperationDescriptor, gathered: Gathered, now_ps: u64) -> Result<()> {
+        self.conversation.start_eager(descriptor, gathered, now_ps);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ pub(crate) mod control;
 pub(crate) mod conversation;
 pub(crate) mod device;
 pub(crate) mod driver;
-mod eager;
+pub(crate) mod eager;
 pub(crate) mod engine;
 pub(crate) mod host;
 pub(crate) mod peers;

@@ -1,14 +1,11 @@
 //! State of the operation under way.
 
-use std::ops::Range;
-
 use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
 
 use crate::api::buffer::Buffer;
 use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::Posted;
 use crate::datapath::pairs::Errand;
-use crate::error::Result;
 use crate::plan::Plan;
 use crate::tuner::Decision;
 
@@ -134,34 +131,5 @@ impl<R> Running<R> {
             State::Released => self.sending.is_none(),
             State::Failed(_) => true,
         }
-    }
-
-    /// Blocks that ride on the barrier: where each rank's lies among all, and the bytes, which have the own one.
-    pub(crate) fn eager(&self, own: u32) -> Result<(Vec<Range<usize>>, Vec<u8>)> {
-        let mut blocks = vec![0..0; self.plan.ranks() as usize];
-        let mut end = 0;
-        for root in self.plan.root_ranks() {
-            let start = end;
-            end += self.plan.block(root).bytes as usize;
-            blocks[root as usize] = start..end;
-        }
-        let mut bytes = vec![0; end];
-        let block = blocks[own as usize].clone();
-        // A block of no bytes may lie anywhere.
-        if !block.is_empty() {
-            self.receive.read(self.plan.block(own).offset as usize, &mut bytes[block])?;
-        }
-        Ok((blocks, bytes))
-    }
-
-    /// Takes the other ranks' blocks, which have come with the barrier, to their places.
-    pub(crate) fn place_eager(&mut self, own: u32, blocks: &[Range<usize>], bytes: &[u8]) -> Result<()> {
-        for root in self.plan.root_ranks().filter(|root| *root != own) {
-            let block = &bytes[blocks[root as usize].clone()];
-            if !block.is_empty() {
-                self.receive.write(self.plan.block(root).offset as usize, block)?;
-            }
-        }
-        Ok(())
     }
 }

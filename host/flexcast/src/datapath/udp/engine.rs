@@ -44,6 +44,7 @@ use crate::plan::direct::Collective;
 use crate::plan::stream::Stream;
 use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Notice, Step};
+use crate::protocol::eager::Gathered;
 use crate::protocol::engine::{activations_ps, descriptor};
 use crate::tuner::{Conditions, Decision, Tuning};
 
@@ -127,6 +128,8 @@ pub(crate) struct Engine {
     blamed_in: u32,
     /// Part of a message between two ranks has come since the last look.
     heard: bool,
+    /// Room for the blocks of eager operations.
+    gathered: Gathered,
     /// Temporary memory of the last reduction.
     spare: Vec<u8>,
     /// When an operation that is over ends although something that this rank has said waits.
@@ -200,6 +203,7 @@ impl Engine {
             fault: None,
             blamed_in: FIRST_OPERATION.wrapping_sub(1),
             heard: false,
+            gathered: Gathered::default(),
             spare: Vec::new(),
             lingers_ps: None,
         };
@@ -240,8 +244,9 @@ impl Engine {
         let number = running.operation;
         let descriptor = descriptor(&running.plan, config, &self.alpha, number, (chains, algorithm));
         if algorithm == Algorithm::Eager {
-            match running.eager(self.place.rank()) {
-                Ok((blocks, bytes)) => self.conversation.start_eager(descriptor, blocks, bytes, now_ps),
+            let mut gathered = std::mem::take(&mut self.gathered);
+            match gathered.begin(&running.plan, &running.receive) {
+                Ok(()) => self.conversation.start_eager(descriptor, gathered, now_ps),
                 Err(error) => {
                     let Running { send, receive, report, .. } = running;
                     return Err(Box::new(Failed { error, send, receive: Some(receive), report }));
@@ -405,7 +410,10 @@ impl Engine {
     fn carry_out(&mut self, now_ps: u64) -> Result<()> {
         while let Some(next) = self.conversation.next() {
             match next {
-                Next::Say { to, operation, message, data } => self.mesh.say(to, operation, message.as_bytes(), &data),
+                Next::Say { to, operation, message, data } => {
+                    self.mesh.say(to, operation, message.as_bytes(), &data);
+                    self.conversation.give_back(data);
+                }
                 Next::Do(Step::Multicast) => self.begin_to_send(now_ps),
                 Next::Do(Step::Read { from, pieces, .. }) => self.fetch(from, &pieces)?,
                 Next::Do(Step::Release) => {
@@ -517,8 +525,9 @@ impl Engine {
         phases.released_ps = Some(now_ps);
         phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
         if running.algorithm == Algorithm::Eager {
-            if let Some((blocks, bytes)) = self.conversation.take_eager() {
-                running.place_eager(self.place.rank(), &blocks, &bytes)?;
+            if let Some(gathered) = self.conversation.take_eager() {
+                gathered.place(&running.plan, &mut running.receive)?;
+                self.gathered = gathered;
             }
         } else {
             if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {

@@ -38,6 +38,7 @@ use crate::plan::stream::Stream;
 use crate::protocol::control::{Control, Read};
 use crate::protocol::conversation::{Conversation, Next, PROTOCOL_VIOLATION};
 use crate::protocol::driver::{Notice, Step};
+use crate::protocol::eager::Gathered;
 use crate::protocol::engine::descriptor;
 use crate::tuner::{Conditions, Decision, Losses, Selection};
 
@@ -74,6 +75,8 @@ pub(crate) struct Engine {
     control: Control,
     /// Collectives between pairs of ranks.
     pairs: Pairs,
+    /// Room for the blocks of eager operations.
+    gathered: Gathered,
     // Buffers come after the queues by which the card reaches them.
     current: Option<Running>,
     waiting: VecDeque<Posted<Task>>,
@@ -143,6 +146,7 @@ impl Engine {
             queues,
             control,
             pairs,
+            gathered: Gathered::default(),
             current: None,
             waiting: VecDeque::new(),
             requests: Requests::default(),
@@ -232,8 +236,9 @@ impl Engine {
         self.control.expect_losses(self.losses.are_expected());
         self.losses.begin();
         if algorithm == Algorithm::Eager {
-            let (blocks, bytes) = running.eager(self.place.rank())?;
-            self.conversation.start_eager(descriptor, blocks, bytes, now_ps);
+            let mut gathered = std::mem::take(&mut self.gathered);
+            gathered.begin(plan, &running.receive)?;
+            self.conversation.start_eager(descriptor, gathered, now_ps);
             return Ok(());
         }
         self.flow = Flow::new(plan, &self.config, self.slots)?;

@@ -86,13 +86,9 @@ impl Engine {
 
     /// Ends an operation whose data has come with the barrier.
     fn release_eager(&mut self, mut running: Running, now_ps: u64) -> Result<()> {
-        if let Some((blocks, bytes)) = self.parts.driver.take_eager()? {
-            for root in running.plan.root_ranks().filter(|root| *root != self.place.rank()) {
-                let block = &bytes[blocks[root as usize].clone()];
-                if !block.is_empty() {
-                    running.receive.write(running.plan.block(root).offset as usize, block)?;
-                }
-            }
+        if let Some(gathered) = self.parts.driver.take_eager()? {
+            gathered.place(&running.plan, &mut running.receive)?;
+            self.gathered = gathered;
         }
         self.finish(running, now_ps);
         Ok(())

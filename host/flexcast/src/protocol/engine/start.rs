@@ -167,26 +167,14 @@ impl Engine {
         let driver = &mut self.parts.driver;
         running.operation = driver.operation();
         let plan = &running.plan;
-        let mut blocks = vec![0..0; plan.ranks() as usize];
-        let mut end = 0;
-        for root in plan.root_ranks() {
-            let start = end;
-            end += plan.block(root).bytes as usize;
-            blocks[root as usize] = start..end;
-        }
-        let mut bytes = vec![0; end];
-        let own = self.place.rank();
-        let block = blocks[own as usize].clone();
-        // A block of no bytes may lie anywhere.
-        if !block.is_empty() {
-            running.receive.read(plan.block(own).offset as usize, &mut bytes[block])?;
-        }
-        let Order { chains, .. } = order(plan, &self.config, own);
+        let mut gathered = std::mem::take(&mut self.gathered);
+        gathered.begin(plan, &running.receive)?;
+        let Order { chains, .. } = order(plan, &self.config, self.place.rank());
         let mut descriptor = descriptor(plan, &self.config, &self.alpha, running.operation, (chains, Algorithm::Eager));
         if let Some(errand) = &running.errand {
             descriptor.summary = errand.summary;
         }
-        driver.start_eager(descriptor, blocks, bytes, now_ps)?;
+        driver.start_eager(descriptor, gathered, now_ps)?;
         running.state.start_without_workers();
         running.report.phases.0.armed_ps = Some(now_ps);
         self.do_steps(now_ps)

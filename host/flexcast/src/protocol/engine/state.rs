@@ -21,6 +21,7 @@ use crate::memory::copier::Copier;
 use crate::plan::direct::Collective;
 use crate::plan::{Plan, stream};
 use crate::protocol::driver::Driver;
+use crate::protocol::eager::Gathered;
 use crate::tuner::{Backoff, Conditions, Losses, Slowness};
 
 /// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
@@ -52,6 +53,8 @@ impl Drop for Units {
 /// What a communicator locks: all that changes.
 pub(crate) struct Engine {
     pub(crate) parts: Parts,
+    /// Room for the blocks of eager operations.
+    pub(crate) gathered: Gathered,
     // Buffers come after everything of the card that can reach them.
     pub(crate) current: Option<Running>,
     pub(crate) waiting: VecDeque<Posted<Task>>,

@@ -48,8 +48,9 @@ impl Engine {
         phases.released_ps = Some(now_ps);
         phases.complete_ps.get_or_insert(phases.received_ps.unwrap_or(now_ps));
         if running.algorithm == Algorithm::Eager {
-            if let Some((blocks, bytes)) = self.conversation.take_eager() {
-                running.place_eager(self.place.rank(), &blocks, &bytes)?;
+            if let Some(gathered) = self.conversation.take_eager() {
+                gathered.place(&running.plan, &mut running.receive)?;
+                self.gathered = gathered;
             }
         } else {
             if let (Some(received_ps), Some(ready_ps)) = (phases.received_ps, phases.ready_ps) {
