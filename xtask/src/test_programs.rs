@@ -20,6 +20,9 @@ const ALONE: [&str; 7] = ["emu_exec", "forked", "four_processes", "lost_ranks", 
 /// cargo or for a deadline.
 const LANES: usize = 3;
 
+/// Programs that take longest, which start first: none of them is to run at the end with nothing beside it.
+const LONG: [&str; 6] = ["udp", "vendor_build", "outside_program", "new_image", "compile_fail", "evaluation"];
+
 /// A test program.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -35,13 +38,32 @@ pub(crate) struct Program {
 /// They cannot be built, or some fail; all are run even so.
 pub(crate) fn run() -> Result<()> {
     let programs = build()?;
-    let failed = run_all(programs)?;
-    let documented = process::run(workspace::cargo().args(["test", "--workspace", "--doc", "--no-fail-fast"]));
+    let (failed, documented) = std::thread::scope(|scope| {
+        let documented = scope.spawn(documentation);
+        let failed = run_all(programs);
+        let documented = documented.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        failed.map(|failed| (failed, documented))
+    })?;
     if !failed.is_empty() {
         let plural = if failed.len() == 1 { "program" } else { "programs" };
         bail!("{} test {plural} failed: {}", failed.len(), failed.join(", "));
     }
     documented
+}
+
+/// Runs the examples of the documentation; what they say comes at once, at their end.
+fn documentation() -> Result<()> {
+    let start = Instant::now();
+    let mut command = workspace::cargo();
+    command.args(["test", "--workspace", "--doc", "--no-fail-fast"]).stdin(Stdio::null());
+    let output = command.output().with_context(|| format!("starting `{}`", process::line(&command)))?;
+    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    status::print(format_args!("{}", text.trim_end()))?;
+    if !output.status.success() {
+        bail!("{}: {}", output.status, process::line(&command));
+    }
+    status::say("Passed", format_args!("examples of the documentation, {:.1} s", start.elapsed().as_secs_f64()));
+    Ok(())
 }
 
 /// Builds the test programs of the workspace.
@@ -86,7 +108,12 @@ struct Work {
 
 fn run_all(programs: Vec<Program>) -> Result<Vec<String>> {
     let count = programs.len();
-    let (alone, others) = programs.into_iter().partition(|program| ALONE.contains(&program.name.as_str()));
+    let (alone, mut others): (VecDeque<_>, VecDeque<_>) =
+        programs.into_iter().partition(|program| ALONE.contains(&program.name.as_str()));
+    // The others keep their order.
+    others
+        .make_contiguous()
+        .sort_by_key(|program| LONG.iter().position(|name| *name == program.name).unwrap_or(LONG.len()));
     let work = Mutex::new(Work { alone, others, count, done: 0, failed: Vec::new() });
     let environment = environment()?;
     std::thread::scope(|scope| {
