@@ -27,6 +27,21 @@ pub(crate) enum Begun {
     Impossible,
 }
 
+/// Memory of an operation that is over, for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    temporary: Vec<u8>,
+    kept: Vec<u8>,
+    partial: Vec<(u32, u64)>,
+}
+
+impl Spare {
+    /// What it takes.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.temporary.capacity() + self.kept.capacity()
+    }
+}
+
 /// A rank's part in one operation.
 #[derive(Debug)]
 pub(crate) struct Direct {
@@ -189,26 +204,31 @@ const fn alltoall(algorithm: Algorithm) -> Alltoall {
 
 impl Direct {
     /// A Broadcast, an Allgather or an Allgatherv by an algorithm.
-    pub(crate) fn of_plan(plan: &Plan, place: RankInfo, summary: Summary) -> Result<Self> {
-        Self::new(Bound::of_plan(plan, summary)?, place, plan.kind.name(), Vec::new())
+    /// `spare`: memory of an operation before it ([`Direct::into_spare`]), which need not be fetched again.
+    pub(crate) fn of_plan(plan: &Plan, place: RankInfo, summary: Summary, spare: Spare) -> Result<Self> {
+        Self::new(Bound::of_plan(plan, summary)?, place, plan.kind.name(), spare)
     }
 
-    /// Any other collective. `spare`: memory of an operation before it ([`Direct::into_spare`]), which need not be fetched again.
+    /// Any other collective.
     pub(crate) fn of_collective(
         collective: &Collective,
         place: RankInfo,
         summary: Summary,
-        spare: Vec<u8>,
+        spare: Spare,
     ) -> Result<Self> {
         Self::new(Bound::of_collective(collective, place, summary)?, place, collective.kind().name(), spare)
     }
 
-    /// Its temporary memory, for the next one.
-    pub(crate) fn into_spare(self) -> Vec<u8> {
-        self.temporary
+    /// Its memory, for the next one.
+    pub(crate) fn into_spare(self) -> Spare {
+        let Self { temporary, kept, partial, .. } = self;
+        Spare { temporary, kept, partial }
     }
 
-    fn new(bound: Bound, place: RankInfo, name: &'static str, mut temporary: Vec<u8>) -> Result<Self> {
+    fn new(bound: Bound, place: RankInfo, name: &'static str, spare: Spare) -> Result<Self> {
+        let Spare { mut temporary, mut kept, mut partial } = spare;
+        kept.clear();
+        partial.clear();
         let Bound { operation, summary, reduction, places } = bound;
         let schedule = Schedule::new(operation, place).map_err(|error| refused(name, error))?;
         let bytes = places[Memory::Temporary as usize].end();
@@ -216,7 +236,7 @@ impl Direct {
         if temporary.len() < needed {
             temporary = crate::api::buffer::zeroes(needed)?;
         }
-        Ok(Self { schedule, summary, reduction, places, temporary, kept: Vec::new(), partial: Vec::new() })
+        Ok(Self { schedule, summary, reduction, places, temporary, kept, partial })
     }
 
     /// What is compared with the other ranks.
@@ -241,8 +261,8 @@ impl Direct {
         let overwrites =
             kind.reduces() || matches!(kind, flexcast_proto::Kind::Alltoall | flexcast_proto::Kind::Alltoallv);
         if send.is_none() && overwrites {
-            self.kept = crate::api::buffer::zeroes(receive.len())?;
-            self.kept.copy_from_slice(receive);
+            crate::api::buffer::reserve(&mut self.kept, receive.len())?;
+            self.kept.extend_from_slice(receive);
         }
         if let Some(start) = self.schedule.start()
             && (send.is_some() || overwrites)

@@ -36,6 +36,7 @@ use crate::api::report::MessageCounts;
 use crate::datapath::cpu::incoming::Incoming;
 use crate::datapath::cpu::watch;
 use crate::datapath::cpu::window::{Waits, Window};
+use crate::datapath::direct::Spare;
 use crate::datapath::{Datapath, Posted, Requests, Task};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
@@ -130,8 +131,8 @@ pub(crate) struct Engine {
     heard: bool,
     /// Room for the blocks of eager operations.
     gathered: Gathered,
-    /// Temporary memory of the last reduction.
-    spare: Vec<u8>,
+    /// Memory of the last operation between pairs of ranks.
+    spare: Spare,
     /// When an operation that is over ends although something that this rank has said waits.
     lingers_ps: Option<u64>,
 }
@@ -204,7 +205,7 @@ impl Engine {
             blamed_in: FIRST_OPERATION.wrapping_sub(1),
             heard: false,
             gathered: Gathered::default(),
-            spare: Vec::new(),
+            spare: Spare::default(),
             lingers_ps: None,
         };
         engine.watch_connections()?;

@@ -121,6 +121,7 @@ impl Engine {
         send: Option<&Buffer>,
         receive: &mut Buffer,
     ) -> Result<Direct> {
+        let spare = std::mem::take(&mut self.spare);
         let mut direct = match task {
             Task::Blocks(plan) => {
                 let operation = self.conversation.participant().operation();
@@ -130,10 +131,9 @@ impl Engine {
                     receive.copy_from(plan.block(self.place.rank()).offset as usize, send, 0, send.len())?;
                 }
                 let Summary { kind, root, amount, .. } = own.summary;
-                Direct::of_plan(plan, self.place, Summary::between_pairs(kind, root, amount, 0, algorithm))?
+                Direct::of_plan(plan, self.place, Summary::between_pairs(kind, root, amount, 0, algorithm), spare)?
             }
             Task::Collective(collective) => {
-                let spare = std::mem::take(&mut self.spare);
                 Direct::of_collective(collective, self.place, collective.summary(algorithm), spare)?
             }
         };
@@ -207,7 +207,7 @@ impl Engine {
         let Some(exchanging) = self.exchanging.take() else { return false };
         let Exchanging { request, name, send, receive, state, mut report, direct, .. } = exchanging;
         let spare = direct.into_spare();
-        if spare.len() <= MOST_SPARE_BYTES {
+        if spare.bytes() <= MOST_SPARE_BYTES {
             self.spare = spare;
         }
         if let State::Failed(failure) = state {
