@@ -889,10 +889,6 @@ typedef struct {
    * The rate that limited how fast the own bytes were multicast, in Mbit/s; 0: none. Of the datapath "udp".
    */
   uint32_t pace_mbit_per_s;
-  /**
-   * Zero.
-   */
-  uint32_t reserved;
 } flexcast_report;
 
 #ifdef __cplusplus

@@ -84,8 +84,6 @@ pub struct flexcast_report {
     pub witness: u32,
     /// The rate that limited how fast the own bytes were multicast, in Mbit/s; 0: none. Of the datapath "udp".
     pub pace_mbit_per_s: u32,
-    /// Zero.
-    pub reserved: u32,
 }
 
 impl flexcast_report {
@@ -125,7 +123,6 @@ impl flexcast_report {
             culprit: report.failure.map_or(0, |failure| failure.culprit),
             witness: report.failure.map_or(0, |failure| failure.witness),
             pace_mbit_per_s: report.pace_mbit_per_s.unwrap_or(0),
-            reserved: 0,
         }
     }
 }

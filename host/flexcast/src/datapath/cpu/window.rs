@@ -176,6 +176,20 @@ mod tests {
     }
 
     #[test]
+    fn a_root_stops_once_all_receivers_need_no_more() {
+        let mut window = window(3, 8);
+        window.acknowledge(1, u32::MAX);
+        assert_eq!((window.is_left(), window.seen_by_all()), (false, Some(0)));
+        window.acknowledge(2, 5);
+        assert_eq!((window.is_left(), window.seen_by_all()), (false, Some(5)));
+        window.acknowledge(2, u32::MAX);
+        assert_eq!((window.is_left(), window.seen_by_all()), (true, None));
+        window.restart(8);
+        assert!(!window.is_left(), "that was of one operation");
+        assert!(!self::window(1, 8).is_left(), "nobody has left a rank that is alone");
+    }
+
+    #[test]
     fn without_acknowledgements_it_opens_in_parts_and_ever_more_slowly() {
         let mut window = window(2, 8);
         let mut now_ps = 0;

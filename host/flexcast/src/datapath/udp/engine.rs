@@ -498,20 +498,19 @@ impl Engine {
         }
     }
 
-    /// Until when an operation that is over here does not end, since what this rank has said of it still waits for the system, which may be making the
-    /// connection: the caller may stay away for long once it has ended. None if nothing waits.
-    fn lingers_until_ps(&mut self, now_ps: u64) -> Option<u64> {
+    /// Whether an operation that is over here does not end yet, since what this rank has said of it still waits for the system, which may be making the
+    /// connection: the caller may stay away for long once it has ended.
+    fn lingers(&mut self, now_ps: u64) -> bool {
         if !self.mesh.is_waiting() {
             self.lingers_ps = None;
-            return None;
+            return false;
         }
-        let until_ps = *self.lingers_ps.get_or_insert(now_ps.saturating_add(LINGER_PS));
-        (now_ps < until_ps).then_some(until_ps)
+        now_ps < *self.lingers_ps.get_or_insert(now_ps.saturating_add(LINGER_PS))
     }
 
     /// Ends an operation that all ranks are done with, or that has failed.
     fn release(&mut self, now_ps: u64) -> Result<bool> {
-        if !self.current.as_ref().is_some_and(Running::is_over) || self.lingers_until_ps(now_ps).is_some() {
+        if !self.current.as_ref().is_some_and(Running::is_over) || self.lingers(now_ps) {
             return Ok(false);
         }
         let Some(mut running) = self.current.take() else { return Ok(false) };

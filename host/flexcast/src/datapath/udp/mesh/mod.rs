@@ -282,7 +282,7 @@ impl Mesh {
 
     /// Whether something waits until the system takes more.
     pub(super) fn is_waiting(&self) -> bool {
-        self.peers.iter().any(|peer| !peer.closed && peer.is_waiting())
+        self.slow_taker().is_some()
     }
 
     /// A rank that does not take what is to be sent to it.
