@@ -10,7 +10,7 @@ use crate::api::communicator::Communicator;
 use crate::api::outcome::Failed;
 use crate::api::report::Report;
 use crate::api::request::Request;
-use crate::datapath::{Datapath, Posted};
+use crate::datapath::Task;
 use crate::error::{Error, Result};
 use crate::plan::direct::{Collective, Places};
 use crate::reduce::Reduction;
@@ -293,7 +293,53 @@ impl Communicator {
         make: impl FnOnce((u32, u32)) -> std::result::Result<Collective, String>,
     ) -> Result<Request, Box<Failed>> {
         let made = make((self.rank(), self.size()));
-        self.post_with(|datapath| post(datapath, made, send, receive))
+        let task = self.check(made, send.as_ref(), &receive).map(Task::Collective);
+        self.post_task(task, send, receive)
+    }
+
+    /// Checks a collective's arguments.
+    fn check(
+        &self,
+        made: std::result::Result<Collective, String>,
+        send: Option<&Buffer>,
+        receive: &Buffer,
+    ) -> Result<Collective> {
+        self.check_whole()?;
+        let collective = made.map_err(|reason| Error::Argument { operation: "collective", reason })?;
+        let operation = collective.kind().name();
+        self.admission().check_collective(operation)?;
+        let (own, ranks) = (self.rank(), self.size());
+        let refuse = |reason: String| Err(Error::Argument { operation, reason });
+        self.check_buffers(operation, send, receive)?;
+        if let Some(root) = collective.root().filter(|root| *root >= ranks) {
+            return refuse(format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1));
+        }
+        let element = collective.reduction().map_or(1, |reduction| u64::from(reduction.element_bytes()));
+        let lens = match &collective {
+            Collective::ReduceScatter { shares, .. } => shares.clone(),
+            Collective::Reduce { bytes, .. } | Collective::Allreduce { bytes, .. } => vec![*bytes],
+            _ => Vec::new(),
+        };
+        if let Some(bytes) = lens.into_iter().find(|bytes| bytes % element != 0) {
+            return refuse(format!("{bytes} bytes are no multiple of an element's {element}"));
+        }
+        let [sends, receives] = collective.buffers(own, ranks);
+        // In place, the receive buffer has what would be sent.
+        let receives = match (send, &collective) {
+            (None, Collective::Reduce { bytes, .. }) => Some(*bytes),
+            (None, Collective::ReduceScatter { .. }) => sends,
+            _ => receives,
+        };
+        let length = |which, buffer: &Buffer, needed: Option<u64>| match needed {
+            Some(needed) if needed != buffer.len() as u64 => {
+                let why = format!("rank {own} of {ranks}");
+                Err(Error::BufferLength { operation, which, len: buffer.len() as u64, needed, why })
+            }
+            _ => Ok(()),
+        };
+        send.map_or(Ok(()), |send| length("send", send, sends))?;
+        length("receive", receive, receives)?;
+        Ok(collective)
     }
 }
 
@@ -323,72 +369,4 @@ fn rooted(
         return Ok(Places::only(own, bytes, ranks));
     }
     Places::new(blocks.counts, blocks.displacements, (ranks, len), reads)
-}
-
-/// Checks a collective and takes it on; gives the number of its request.
-fn post(
-    datapath: &mut dyn Datapath,
-    made: std::result::Result<Collective, String>,
-    send: Option<Buffer>,
-    mut receive: Buffer,
-) -> Result<u64, Box<Failed>> {
-    let plan = match check(datapath, made, send.as_ref(), &receive) {
-        Ok(plan) => plan,
-        Err(error) => {
-            return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
-        }
-    };
-    receive.tell();
-    let (request, posted_ps) = (datapath.requests().open(), datapath.now_ps());
-    let taken = datapath.take_on_collective(Posted { request, plan, send, receive, posted_ps });
-    taken.inspect_err(|_| datapath.requests().withdraw())?;
-    Ok(request)
-}
-
-fn check(
-    datapath: &dyn Datapath,
-    made: std::result::Result<Collective, String>,
-    send: Option<&Buffer>,
-    receive: &Buffer,
-) -> Result<Collective> {
-    if let Some(failure) = datapath.broken() {
-        return Err(Error::Broken { failure });
-    }
-    let collective = made.map_err(|reason| Error::Argument { operation: "collective", reason })?;
-    let (operation, place) = (collective.kind().name(), datapath.place());
-    let (own, ranks) = (place.rank(), place.ranks());
-    let refuse = |reason: String| Err(Error::Argument { operation, reason });
-    if let Some(other) = send.into_iter().chain([receive]).find(|buffer| !datapath.takes(buffer)) {
-        let len = other.len();
-        return refuse(format!("a buffer of {len} bytes of another kind of card: make it by this communicator's card"));
-    }
-    if let Some(root) = collective.root().filter(|root| *root >= ranks) {
-        return refuse(format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1));
-    }
-    let element = collective.reduction().map_or(1, |reduction| u64::from(reduction.element_bytes()));
-    let lens = match &collective {
-        Collective::ReduceScatter { shares, .. } => shares.clone(),
-        Collective::Reduce { bytes, .. } | Collective::Allreduce { bytes, .. } => vec![*bytes],
-        _ => Vec::new(),
-    };
-    if let Some(bytes) = lens.into_iter().find(|bytes| bytes % element != 0) {
-        return refuse(format!("{bytes} bytes are no multiple of an element's {element}"));
-    }
-    let [sends, receives] = collective.buffers(own, ranks);
-    // In place, the receive buffer has what would be sent.
-    let receives = match (send, &collective) {
-        (None, Collective::Reduce { bytes, .. }) => Some(*bytes),
-        (None, Collective::ReduceScatter { .. }) => sends,
-        _ => receives,
-    };
-    let length = |which, buffer: &Buffer, needed: Option<u64>| match needed {
-        Some(needed) if needed != buffer.len() as u64 => {
-            let why = format!("rank {own} of {ranks}");
-            Err(Error::BufferLength { operation, which, len: buffer.len() as u64, needed, why })
-        }
-        _ => Ok(()),
-    };
-    send.map_or(Ok(()), |send| length("send", send, sends))?;
-    length("receive", receive, receives)?;
-    Ok(collective)
 }

@@ -5,7 +5,7 @@ mod progress;
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,14 @@ use flexcast_proto::RankInfo;
 pub use pending::Pending;
 use progress::ProgressThread;
 
+use crate::api::buffer::Buffer;
 use crate::api::card::Card;
 use crate::api::config::{Config, Footprint};
 use crate::api::outcome::{Done, Failed, Outcome};
-use crate::api::report::{MessageCounts, duration};
+use crate::api::report::{MessageCounts, Report, duration};
 use crate::api::request::{Request, Test};
 use crate::bootstrap::Exchange;
-use crate::datapath::{Datapath, Waiter};
+use crate::datapath::{Admission, Datapath, Posted, Requests, Task, Waiter};
 use crate::error::{Error, Result};
 
 /// Longest that a waiting thread sleeps before it looks by itself: whether the progress thread is still there, and at the clock.
@@ -29,6 +30,9 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// Longest that a connection which is being made anew is waited for: a card empties a queue in microseconds.
 const RESTART: Duration = Duration::from_millis(20);
+
+/// Sleep of a thread that has found another one moving the communicator on.
+const TAKEN: Duration = Duration::from_micros(50);
 
 /// Longest sleep of a progress thread whose communicator has nothing under way, and that is woken when it has.
 const IDLE: Duration = Duration::from_secs(1);
@@ -39,8 +43,8 @@ const IDLE: Duration = Duration::from_secs(1);
 /// moves the protocol on. What the card does (receiving, copying, sending) needs no such call. Operations of one communicator run one after another,
 /// in the order in which they were posted, which must be the same on all ranks; several communicators run side by side.
 ///
-/// A clone is the same communicator. Every function may be called from every thread: they take turns. The communicator ends with the last of its
-/// clones and its requests.
+/// A clone is the same communicator. Every function may be called from every thread. One at a time moves the protocol on; those that post, test and wait meanwhile
+/// are not held up by it. The communicator ends with the last of its clones and its requests.
 #[derive(Clone)]
 pub struct Communicator(Arc<Owner>);
 
@@ -68,22 +72,14 @@ impl Drop for Owner {
 struct Shared {
     thread: Option<ProgressThread>,
     waiter: Arc<dyn Waiter>,
-    state: Mutex<State>,
-    /// Operations have ended.
-    ended: Condvar,
+    datapath: Mutex<Box<dyn Datapath>>,
+    requests: Requests,
+    admission: Admission,
     card: Card,
     config: Config,
     footprint: Footprint,
     place: RankInfo,
     id: u64,
-}
-
-struct State {
-    datapath: Box<dyn Datapath>,
-    /// Who is to be told of the end of a request.
-    wakers: Vec<(u64, Waker)>,
-    /// Threads that sleep until operations have ended.
-    sleepers: u32,
 }
 
 impl fmt::Debug for Communicator {
@@ -92,30 +88,65 @@ impl fmt::Debug for Communicator {
     }
 }
 
+/// The right to move a communicator on. When it ends, those whose operations have ended are told, and what others have posted meanwhile is taken on.
+struct Turn<'s> {
+    shared: &'s Shared,
+    datapath: Option<MutexGuard<'s, Box<dyn Datapath>>>,
+}
+
+impl Turn<'_> {
+    fn datapath(&mut self) -> Option<&mut dyn Datapath> {
+        self.datapath.as_mut().map(|datapath| &mut ***datapath as &mut dyn Datapath)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let Self { shared, datapath } = self;
+        drop(datapath.take());
+        shared.requests.tell_ended();
+        // Whoever has posted in vain has done so before this look, or gets the next turn.
+        if shared.requests.has_posted() {
+            drop(shared.try_turn());
+        }
+    }
+}
+
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // After a panic the protocol's bounds end what is under way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes on what was posted while another thread had the turn, and gives the turn.
+    fn begin_turn<'s>(&'s self, mut datapath: MutexGuard<'s, Box<dyn Datapath>>) -> Turn<'s> {
+        while let Some(mut posted) = self.requests.take_posted() {
+            let request = posted.request;
+            posted.posted_ps = datapath.now_ps();
+            if let Err(failed) = datapath.take_on(posted) {
+                self.requests.finish(request, Err(failed));
+            }
+        }
+        Turn { shared: self, datapath: Some(datapath) }
     }
 
-    /// Does something with the datapath, and tells whoever waits if operations have ended.
+    /// The turn, if no other thread has it.
+    fn try_turn(&self) -> Option<Turn<'_>> {
+        match self.datapath.try_lock() {
+            Ok(datapath) => Some(self.begin_turn(datapath)),
+            // After a panic the protocol's bounds end what is under way.
+            Err(TryLockError::Poisoned(poisoned)) => Some(self.begin_turn(poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Does something with the datapath, unless another thread has it.
+    fn try_with<R>(&self, body: impl FnOnce(&mut dyn Datapath) -> R) -> Option<R> {
+        let mut turn = self.try_turn()?;
+        turn.datapath().map(body)
+    }
+
+    /// Does something with the datapath, after other threads.
     fn with<R>(&self, body: impl FnOnce(&mut dyn Datapath) -> R) -> R {
-        let mut state = self.lock();
-        let result = body(&mut *state.datapath);
-        if !state.datapath.requests().take_ended() {
-            return result;
-        }
-        let State { datapath, wakers, sleepers } = &mut *state;
-        let sleep = *sleepers > 0;
-        let is_over = |(request, _): &mut (u64, Waker)| datapath.requests().is_over(*request);
-        let woken: Vec<_> = wakers.extract_if(.., is_over).collect();
-        drop(state);
-        if sleep {
-            self.ended.notify_all();
-        }
-        // A waker may poll at once: without the lock.
-        woken.into_iter().for_each(|(_, waker)| waker.wake());
-        result
+        let datapath = self.datapath.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn = self.begin_turn(datapath);
+        let Some(datapath) = turn.datapath.as_mut() else { unreachable!("a turn that has begun has the datapath") };
+        body(&mut ***datapath)
     }
 }
 
@@ -149,7 +180,10 @@ impl Shared {
     fn next(&self) -> Duration {
         let left_ps =
             |datapath: &mut dyn Datapath| datapath.deadline_ps().map(|due_ps| due_ps.saturating_sub(datapath.now_ps()));
-        self.with(left_ps).map_or(IDLE, duration)
+        match self.try_with(left_ps) {
+            Some(left_ps) => left_ps.map_or(IDLE, duration),
+            None => TAKEN,
+        }
     }
 }
 
@@ -178,9 +212,10 @@ impl Communicator {
         let (card, config) = (datapath.card(), datapath.config().clone());
         let (place, id) = (datapath.place(), datapath.id());
         let options = config.progress_thread;
-        let state = Mutex::new(State { datapath, wakers: Vec::new(), sleepers: 0 });
-        let ended = Condvar::new();
-        let shared = |thread| Shared { thread, waiter, state, ended, card, config, footprint, place, id };
+        let (requests, admission) = (datapath.requests().clone(), datapath.admission());
+        let datapath = Mutex::new(datapath);
+        let shared =
+            |thread| Shared { thread, waiter, datapath, requests, admission, card, config, footprint, place, id };
         match options {
             None => Ok(Self(Arc::new(Owner(Arc::new(shared(None)))))),
             Some(options) => {
@@ -252,12 +287,12 @@ impl Communicator {
         self.0.with(|datapath| datapath.is_flagged())
     }
 
-    /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks, but for another thread that does the same.
+    /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks: while another thread does the same nothing happens here.
     ///
     /// # Errors
     /// The failure of a library call; the communicator is of no use afterwards. Failures of operations are theirs ([`Failed`]).
     pub fn progress(&self) -> Result<bool> {
-        self.0.with(|datapath| self.0.progress(datapath))
+        self.0.try_with(|datapath| self.0.progress(datapath)).unwrap_or(Ok(false))
     }
 
     /// When [`Communicator::progress`] is to be called next by the card's clock ([`Card::now`]), even if neither peers nor card have written
@@ -284,13 +319,12 @@ impl Communicator {
             return Err(Box::new(Failed::of(Error::ForeignRequest { request: request.number() })));
         }
         let number = request.number();
-        let tested = self.0.with(|datapath| {
-            if !datapath.requests().is_done(number) {
-                self.0.progress(datapath).map_err(|error| Box::new(Failed::of(error)))?;
-            }
-            Ok::<_, Box<Failed>>(datapath.requests().take_done(number))
-        });
-        match tested? {
+        let mut done = self.0.requests.take_done(number);
+        if done.is_none() {
+            self.progress().map_err(|error| Box::new(Failed::of(error)))?;
+            done = self.0.requests.take_done(number);
+        }
+        match done {
             Some(outcome) => {
                 request.forget();
                 outcome.map(Test::Done)
@@ -306,7 +340,7 @@ impl Communicator {
     /// Whether an operation was over when the protocol was last moved on; moves nothing. False for a request of another communicator.
     #[must_use]
     pub fn is_done(&self, request: &Request) -> bool {
-        self.is_own(request) && self.0.with(|datapath| datapath.requests().is_done(request.number()))
+        self.is_own(request) && self.0.requests.is_done(request.number())
     }
 
     /// Waits until an operation is over. It ends: every phase of an operation has its bound.
@@ -320,12 +354,7 @@ impl Communicator {
                 Test::Pending(pending) => request = pending,
             }
             if self.0.thread.is_some() {
-                let mut state = self.0.lock();
-                if !state.datapath.requests().is_done(request.number()) {
-                    state.sleepers += 1;
-                    let (mut state, _) = self.0.ended.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner);
-                    state.sleepers -= 1;
-                }
+                self.0.requests.sleep(request.number(), LOOK);
             } else {
                 self.0.wait();
             }
@@ -334,51 +363,88 @@ impl Communicator {
 
     /// A poll of a request as a future.
     pub(crate) fn poll_request(&self, number: u64, waker: &Waker) -> Poll<Outcome> {
-        let moved = self
-            .0
-            .with(|datapath| if datapath.requests().is_done(number) { Ok(false) } else { self.0.progress(datapath) });
-        let mut state = self.0.lock();
-        if let Some(outcome) = state.datapath.requests().take_done(number) {
-            return Poll::Ready(outcome);
+        let requests = &self.0.requests;
+        let moved = if requests.is_done(number) { Ok(false) } else { self.progress() };
+        match (requests.poll_done(number, waker), moved) {
+            (Poll::Pending, Err(error)) => Poll::Ready(Err(Box::new(Failed::of(error)))),
+            (polled, _) => polled,
         }
-        if let Err(error) = moved {
-            return Poll::Ready(Err(Box::new(Failed::of(error))));
-        }
-        match state.wakers.iter_mut().find(|(request, _)| *request == number) {
-            Some((_, known)) => known.clone_from(waker),
-            None => state.wakers.push((number, waker.clone())),
-        }
-        Poll::Pending
     }
 
     /// A request is dropped: its operation goes on, and nobody asks for its end.
     pub(crate) fn abandon(&self, number: u64) {
-        let mut state = self.0.lock();
-        state.wakers.retain(|(request, _)| *request != number);
-        state.datapath.requests().abandon(number);
+        self.0.requests.abandon(number);
     }
 
-    /// Posts, and wakes the progress thread.
-    pub(crate) fn post_with(
+    /// What this communicator takes on.
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.0.admission
+    }
+
+    /// Refuses operations once the communicator has failed.
+    pub(crate) fn check_whole(&self) -> Result<()> {
+        self.0.requests.broken().map_or(Ok(()), |failure| Err(Error::Broken { failure }))
+    }
+
+    /// Refuses buffers that are not of this communicator's card.
+    pub(crate) fn check_buffers(&self, operation: &'static str, send: Option<&Buffer>, receive: &Buffer) -> Result<()> {
+        let Some(other) = send.into_iter().chain([receive]).find(|buffer| !self.0.admission.takes(buffer)) else {
+            return Ok(());
+        };
+        let reason =
+            format!("a buffer of {} bytes of another kind of card: make it by this communicator's card", other.len());
+        Err(Error::Argument { operation, reason })
+    }
+
+    /// Posts an operation whose arguments have been checked: takes it on, or leaves it to the thread that moves the communicator on. Wakes the progress
+    /// thread.
+    pub(crate) fn post_task(
         &self,
-        post: impl FnOnce(&mut dyn Datapath) -> Result<u64, Box<Failed>>,
+        task: Result<Task>,
+        send: Option<Buffer>,
+        mut receive: Buffer,
     ) -> Result<Request, Box<Failed>> {
-        let number = self.0.with(post)?;
+        let plan = match task {
+            Ok(plan) => plan,
+            Err(error) => {
+                return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
+            }
+        };
+        receive.tell();
+        let requests = &self.0.requests;
+        let posted = Posted { request: 0, plan, send, receive, posted_ps: 0 };
+        let number = match self.0.try_turn() {
+            Some(mut turn) => {
+                let number = requests.open();
+                if let Some(datapath) = turn.datapath() {
+                    // With the protocol on the card, that needs nobody from here on.
+                    datapath.take_on(Posted { request: number, posted_ps: datapath.now_ps(), ..posted })?;
+                }
+                number
+            }
+            None => {
+                let number = requests.leave(posted);
+                // That thread may have just finished.
+                drop(self.0.try_turn());
+                number
+            }
+        };
+        self.wake_thread();
+        Ok(Request::new(number, self.clone()))
+    }
+
+    fn wake_thread(&self) {
         if let Some(thread) = &self.0.thread {
             thread.notify();
             self.0.waiter.wake();
         }
-        Ok(Request::new(number, self.clone()))
     }
 
     /// Ends all operations of the communicator, on all ranks, as failures; it cannot be used afterwards. To be followed by tests, which
     /// give the buffers back once the card has stopped.
     pub fn cancel(&self) {
         self.0.with(|datapath| datapath.fail_here(flexcast_proto::Cause::Cancelled));
-        if let Some(thread) = &self.0.thread {
-            thread.notify();
-            self.0.waiter.wake();
-        }
+        self.wake_thread();
     }
 
     /// Whether no operation is under way or waits for its turn.

@@ -3,9 +3,8 @@
 use crate::api::buffer::Buffer;
 use crate::api::communicator::Communicator;
 use crate::api::outcome::Failed;
-use crate::api::report::Report;
 use crate::api::request::Request;
-use crate::datapath::{Datapath, Posted};
+use crate::datapath::Task;
 use crate::error::{Error, Result};
 use crate::plan::displs;
 use crate::plan::{Kind, Plan};
@@ -70,7 +69,7 @@ impl Communicator {
     ) -> Result<Request, Box<Failed>> {
         let kind = Kind::Allgatherv { bytes: counts.to_vec() };
         let call = Call { kind, displacements: Some(displacements) };
-        self.post_with(|datapath| post(datapath, call, Some(send), receive))
+        self.post_blocks(call, Some(send), receive)
     }
 
     /// The same with the own bytes in their place in `receive` already.
@@ -85,11 +84,66 @@ impl Communicator {
     ) -> Result<Request, Box<Failed>> {
         let kind = Kind::Allgatherv { bytes: counts.to_vec() };
         let call = Call { kind, displacements: Some(displacements) };
-        self.post_with(|datapath| post(datapath, call, None, receive))
+        self.post_blocks(call, None, receive)
     }
 
     fn post(&self, kind: Kind, send: Option<Buffer>, receive: Buffer) -> Result<Request, Box<Failed>> {
-        self.post_with(|datapath| post(datapath, Call { kind, displacements: None }, send, receive))
+        self.post_blocks(Call { kind, displacements: None }, send, receive)
+    }
+
+    fn post_blocks(&self, call: Call<'_>, send: Option<Buffer>, receive: Buffer) -> Result<Request, Box<Failed>> {
+        let plan = self.plan(call, send.as_ref(), &receive).map(Task::Blocks);
+        self.post_task(plan, send, receive)
+    }
+
+    /// Checks an operation's arguments.
+    fn plan(&self, call: Call<'_>, send: Option<&Buffer>, receive: &Buffer) -> Result<Plan> {
+        let Call { kind, displacements } = call;
+        self.check_whole()?;
+        let (operation, config) = (kind.name(), self.config());
+        let (ranks, own) = (self.size(), self.rank());
+        self.check_buffers(operation, send, receive)?;
+        match &kind {
+            Kind::Broadcast { root, .. } if *root >= ranks => {
+                let reason = format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1);
+                return Err(Error::Argument { operation, reason });
+            }
+            Kind::Allgatherv { bytes } if bytes.len() != ranks as usize => {
+                let reason = format!("{} counts for {ranks} ranks: give one per rank", bytes.len());
+                return Err(Error::Argument { operation, reason });
+            }
+            _ => {}
+        }
+        let total = match &kind {
+            Kind::Allgatherv { bytes } => bytes.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes)),
+            Kind::Allgather { bytes } => bytes.checked_mul(u64::from(ranks)),
+            Kind::Broadcast { bytes, .. } => Some(*bytes),
+        };
+        if total.is_none() {
+            return Err(Error::Argument { operation, reason: "the contributions exceed 2^64 bytes".to_owned() });
+        }
+        let len = receive.len() as u64;
+        let displaced = match (&kind, displacements) {
+            (Kind::Allgatherv { bytes }, Some(displacements)) => {
+                displs::check(bytes, displacements, len).map_err(|reason| Error::Argument { operation, reason })?
+            }
+            _ => None,
+        };
+        let plan = Plan::new(kind, own, ranks, config.chunk_bytes, config.subgroups).displaced(displaced);
+        let needed = plan.receive_bytes();
+        if displacements.is_none() && len != needed {
+            let why = format!("contributions of {ranks} ranks");
+            return Err(Error::BufferLength { operation, which: "receive", len, needed, why });
+        }
+        if let Some(send) = send {
+            let needed = plan.block(own).bytes;
+            if send.len() as u64 != needed {
+                let why = format!("what rank {own} contributes");
+                return Err(Error::BufferLength { operation, which: "send", len: send.len() as u64, needed, why });
+            }
+        }
+        self.admission().check(&plan)?;
+        Ok(plan)
     }
 }
 
@@ -97,81 +151,4 @@ impl Communicator {
 struct Call<'c> {
     kind: Kind,
     displacements: Option<&'c [u64]>,
-}
-
-/// Takes an operation on, starts it if none is ahead of it, and gives the number of its request.
-fn post(
-    datapath: &mut dyn Datapath,
-    call: Call<'_>,
-    send: Option<Buffer>,
-    mut receive: Buffer,
-) -> Result<u64, Box<Failed>> {
-    let plan = match plan(datapath, call, send.as_ref(), &receive) {
-        Ok(plan) => plan,
-        Err(error) => {
-            return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
-        }
-    };
-    receive.tell();
-    let (request, posted_ps) = (datapath.requests().open(), datapath.now_ps());
-    // With the protocol on the card, that needs nobody from here on.
-    let taken = datapath.take_on(Posted { request, plan, send, receive, posted_ps });
-    taken.inspect_err(|_| datapath.requests().withdraw())?;
-    Ok(request)
-}
-
-/// Checks an operation's arguments.
-fn plan(datapath: &dyn Datapath, call: Call<'_>, send: Option<&Buffer>, receive: &Buffer) -> Result<Plan> {
-    let Call { kind, displacements } = call;
-    if let Some(failure) = datapath.broken() {
-        return Err(Error::Broken { failure });
-    }
-    let (operation, place, config) = (kind.name(), datapath.place(), datapath.config());
-    let (ranks, own) = (place.ranks(), place.rank());
-    if let Some(other) = send.into_iter().chain([receive]).find(|buffer| !datapath.takes(buffer)) {
-        let reason =
-            format!("a buffer of {} bytes of another kind of card: make it by this communicator's card", other.len());
-        return Err(Error::Argument { operation, reason });
-    }
-    match &kind {
-        Kind::Broadcast { root, .. } if *root >= ranks => {
-            let reason = format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1);
-            return Err(Error::Argument { operation, reason });
-        }
-        Kind::Allgatherv { bytes } if bytes.len() != ranks as usize => {
-            let reason = format!("{} counts for {ranks} ranks: give one per rank", bytes.len());
-            return Err(Error::Argument { operation, reason });
-        }
-        _ => {}
-    }
-    let total = match &kind {
-        Kind::Allgatherv { bytes } => bytes.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes)),
-        Kind::Allgather { bytes } => bytes.checked_mul(u64::from(ranks)),
-        Kind::Broadcast { bytes, .. } => Some(*bytes),
-    };
-    if total.is_none() {
-        return Err(Error::Argument { operation, reason: "the contributions exceed 2^64 bytes".to_owned() });
-    }
-    let len = receive.len() as u64;
-    let displaced = match (&kind, displacements) {
-        (Kind::Allgatherv { bytes }, Some(displacements)) => {
-            displs::check(bytes, displacements, len).map_err(|reason| Error::Argument { operation, reason })?
-        }
-        _ => None,
-    };
-    let plan = Plan::new(kind, own, ranks, config.chunk_bytes, config.subgroups).displaced(displaced);
-    let needed = plan.receive_bytes();
-    if displacements.is_none() && len != needed {
-        let why = format!("contributions of {ranks} ranks");
-        return Err(Error::BufferLength { operation, which: "receive", len, needed, why });
-    }
-    if let Some(send) = send {
-        let needed = plan.block(own).bytes;
-        if send.len() as u64 != needed {
-            let why = format!("what rank {own} contributes");
-            return Err(Error::BufferLength { operation, which: "send", len: send.len() as u64, needed, why });
-        }
-    }
-    datapath.check(&plan)?;
-    Ok(plan)
 }

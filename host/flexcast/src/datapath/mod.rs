@@ -4,6 +4,7 @@
 //! an RDMA card ([`verbs`]), or sockets ([`udp`]). Whatever it is, posts are checked alike (`api::post`), the protocol's state machine is the same, and so is how operations end
 //! ([`Requests`]).
 
+mod admission;
 pub(crate) mod cpu;
 pub(crate) mod direct;
 pub(crate) mod pairs;
@@ -14,7 +15,7 @@ pub(crate) mod verbs;
 use std::time::Duration;
 
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::{Cause, Disagreement, Failure, RankInfo};
+use flexcast_proto::{Cause, Disagreement, RankInfo};
 
 use crate::api::buffer::Buffer;
 use crate::api::card::Card;
@@ -24,6 +25,7 @@ use crate::api::report::{MessageCounts, Report};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::plan::direct::Collective;
+pub(crate) use admission::Admission;
 pub(crate) use requests::Requests;
 
 /// An operation that waits for its turn: `P` is what it does.
@@ -77,7 +79,7 @@ impl Posted {
     }
 }
 
-/// What carries the operations of a communicator.
+/// What carries the operations of a communicator. One thread has it at a time.
 pub(crate) trait Datapath: Send {
     /// The rank and the number of ranks.
     fn place(&self) -> RankInfo;
@@ -92,29 +94,17 @@ pub(crate) trait Datapath: Send {
     /// The time that operations count by, in picoseconds.
     fn now_ps(&self) -> u64;
 
-    /// Why no operation can be posted any more, if so.
-    fn broken(&self) -> Option<Failure>;
+    /// What it takes on.
+    fn admission(&self) -> Admission;
 
-    /// Whether memory can be used by operations.
-    fn takes(&self, buffer: &Buffer) -> bool;
-
-    /// Refuses operations with more chunks than the datapath has numbers for.
-    fn check(&self, plan: &Plan) -> Result<()>;
-
-    /// Takes a checked operation on: starts it if none is ahead of it, otherwise it waits for its turn.
+    /// Takes an admitted operation on: starts it if none is ahead of it, otherwise it waits for its turn.
     ///
     /// # Errors
     /// The operation cannot be started: with its buffers.
-    fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>>;
-
-    /// The same for any other collective.
-    ///
-    /// # Errors
-    /// As [`Datapath::take_on`].
-    fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>>;
+    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>>;
 
     /// How operations have ended.
-    fn requests(&mut self) -> &mut Requests;
+    fn requests(&self) -> &Requests;
 
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
     fn progress(&mut self) -> Result<bool>;

@@ -1,65 +1,170 @@
-//! Ends of operations, until somebody asks for them.
+//! Operations between their post and their end, as those who post and wait see them.
+//!
+//! This is what threads share: its lock is held for a few instructions, never across a system call or a call of a library. What carries the
+//! operations is held by one thread at a time, and nobody waits for that: whoever finds it taken leaves what it posts here.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use flexcast_proto::Failure;
 
-use super::Posted;
+use super::{Posted, Task};
 use crate::api::outcome::{Failed, Outcome};
 use crate::api::report::Report;
 use crate::error::Error;
 
-/// The requests of a communicator.
+/// The requests of a communicator. A clone is the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Requests(Arc<Shared>);
+
 #[derive(Debug, Default)]
-pub(crate) struct Requests {
-    posted: u64,
+struct Shared {
+    desk: Mutex<Desk>,
+    /// Operations have ended.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Desk {
+    opened: u64,
+    /// Operations that wait for a thread to take them on, in the order of their posts.
+    posted: VecDeque<Posted<Task>>,
     /// Finished operations that nobody has asked for yet, by request.
     done: Vec<(u64, Outcome)>,
     /// Operations that nobody will ask for.
     abandoned: Vec<u64>,
-    /// An operation has ended, or a library call failed, since this was last taken.
+    /// Who is to be told of the end of a request.
+    wakers: Vec<(u64, Waker)>,
+    /// Threads that sleep until operations have ended.
+    sleepers: u32,
+    /// Why no operation can be posted any more.
+    broken: Option<Failure>,
+    /// An operation has ended, or a library call failed, since those who wait were last told.
     ended: bool,
     /// A library call has failed.
     useless: bool,
 }
 
-impl Requests {
-    /// The number of a request.
-    pub(crate) fn open(&mut self) -> u64 {
-        self.posted += 1;
-        self.posted
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").field("opened", &self.opened).field("done", &self.done.len()).finish_non_exhaustive()
     }
+}
 
-    /// The last request was refused.
-    pub(crate) fn withdraw(&mut self) {
-        self.posted -= 1;
-    }
-
-    pub(crate) fn is_done(&self, request: u64) -> bool {
+impl Desk {
+    fn is_done(&self, request: u64) -> bool {
         self.done.iter().any(|(number, _)| *number == request)
     }
 
-    /// The end of an operation, which is given once.
-    pub(crate) fn take_done(&mut self, request: u64) -> Option<Outcome> {
+    fn take_done(&mut self, request: u64) -> Option<Outcome> {
         let at = self.done.iter().position(|(number, _)| *number == request)?;
         Some(self.done.swap_remove(at).1)
     }
 
-    /// Nobody will ask for the end of an operation: its buffers are dropped then.
-    pub(crate) fn abandon(&mut self, request: u64) {
-        if self.take_done(request).is_none() {
-            self.abandoned.push(request);
-        }
-    }
-
-    pub(crate) fn finish(&mut self, request: u64, outcome: Outcome) {
+    fn finish(&mut self, request: u64, outcome: Outcome) {
         self.ended = true;
         match self.abandoned.iter().position(|abandoned| *abandoned == request) {
             Some(at) => _ = self.abandoned.swap_remove(at),
             None => self.done.push((request, outcome)),
         }
     }
+}
+
+impl Requests {
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.0.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a request.
+    pub(crate) fn open(&self) -> u64 {
+        let mut desk = self.desk();
+        desk.opened += 1;
+        desk.opened
+    }
+
+    /// Leaves an operation for whoever takes it on; the number of its request.
+    pub(crate) fn leave(&self, mut posted: Posted<Task>) -> u64 {
+        let mut desk = self.desk();
+        desk.opened += 1;
+        posted.request = desk.opened;
+        desk.posted.push_back(posted);
+        desk.opened
+    }
+
+    /// The first operation that nobody has taken on.
+    pub(crate) fn take_posted(&self) -> Option<Posted<Task>> {
+        self.desk().posted.pop_front()
+    }
+
+    /// Whether there is one.
+    pub(crate) fn has_posted(&self) -> bool {
+        !self.desk().posted.is_empty()
+    }
+
+    /// Why no operation can be posted any more, if so.
+    pub(crate) fn broken(&self) -> Option<Failure> {
+        self.desk().broken
+    }
+
+    /// The communicator has failed.
+    pub(crate) fn break_by(&self, failure: Failure) {
+        self.desk().broken = Some(failure);
+    }
+
+    pub(crate) fn is_done(&self, request: u64) -> bool {
+        self.desk().is_done(request)
+    }
+
+    /// The end of an operation, which is given once.
+    pub(crate) fn take_done(&self, request: u64) -> Option<Outcome> {
+        self.desk().take_done(request)
+    }
+
+    /// The same, or the one who asks is told as soon as it has ended.
+    pub(crate) fn poll_done(&self, request: u64, waker: &Waker) -> Poll<Outcome> {
+        let mut desk = self.desk();
+        if let Some(outcome) = desk.take_done(request) {
+            return Poll::Ready(outcome);
+        }
+        match desk.wakers.iter_mut().find(|(number, _)| *number == request) {
+            Some((_, known)) => known.clone_from(waker),
+            None => desk.wakers.push((request, waker.clone())),
+        }
+        Poll::Pending
+    }
+
+    /// Sleeps until operations have ended, at most so long, unless that one has.
+    pub(crate) fn sleep(&self, request: u64, most: Duration) {
+        let mut desk = self.desk();
+        if !desk.is_done(request) {
+            desk.sleepers += 1;
+            let (mut desk, _) = self.0.ended.wait_timeout(desk, most).unwrap_or_else(PoisonError::into_inner);
+            desk.sleepers -= 1;
+        }
+    }
+
+    /// Nobody will ask for the end of an operation: its buffers are dropped then.
+    pub(crate) fn abandon(&self, request: u64) {
+        let mut desk = self.desk();
+        desk.wakers.retain(|(number, _)| *number != request);
+        let done = desk.take_done(request);
+        if done.is_none() {
+            desk.abandoned.push(request);
+        }
+        drop(desk);
+        // Outside of the lock: buffers are given back to the system.
+        drop(done);
+    }
+
+    pub(crate) fn finish(&self, request: u64, outcome: Outcome) {
+        self.desk().finish(request, outcome);
+    }
 
     /// Refuses operations that wait for their turn.
-    pub(crate) fn refuse<P>(&mut self, waiting: impl IntoIterator<Item = Posted<P>>, failure: Failure) {
+    pub(crate) fn refuse<P>(&self, waiting: impl IntoIterator<Item = Posted<P>>, failure: Failure) {
         for Posted { request, send, receive, .. } in waiting {
             let report = Report { failure: Some(failure), ..Report::default() };
             let error = Error::Broken { failure };
@@ -68,17 +173,26 @@ impl Requests {
     }
 
     /// A library call has failed: whoever waits is to poll by itself, since nothing may end any more.
-    pub(crate) const fn give_up(&mut self) {
-        (self.useless, self.ended) = (true, true);
+    pub(crate) fn give_up(&self) {
+        let mut desk = self.desk();
+        (desk.useless, desk.ended) = (true, true);
     }
 
-    /// Whether operations have ended since this was last asked.
-    pub(crate) fn take_ended(&mut self) -> bool {
-        std::mem::take(&mut self.ended)
-    }
-
-    /// Whether whoever waits for a request is to be woken.
-    pub(crate) fn is_over(&self, request: u64) -> bool {
-        self.useless || self.is_done(request)
+    /// Tells those who wait, if operations have ended since they were last told. Not to be called by whoever holds what carries the operations: who is told may poll
+    /// at once.
+    pub(crate) fn tell_ended(&self) {
+        let mut desk = self.desk();
+        if !std::mem::take(&mut desk.ended) {
+            return;
+        }
+        let Desk { wakers, done, useless, .. } = &mut *desk;
+        let is_over = |(request, _): &mut (u64, Waker)| *useless || done.iter().any(|(number, _)| number == request);
+        let woken: Vec<_> = wakers.extract_if(.., is_over).collect();
+        let sleep = desk.sleepers > 0;
+        drop(desk);
+        if sleep {
+            self.0.ended.notify_all();
+        }
+        woken.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }

@@ -149,6 +149,7 @@ impl Engine {
     /// The operation under way fails, and the communicator with it.
     fn fail(&mut self, now_ps: u64, failure: Failure) -> Result<()> {
         self.broken = Some(failure);
+        self.requests.break_by(failure);
         // One that is being released has ended well on all ranks: only its own sends can still fail it.
         let own = matches!(failure.cause, Cause::Device(_)) && failure.witness == self.place.rank();
         if let Some(running) = self.current.as_mut()

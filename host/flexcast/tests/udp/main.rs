@@ -5,6 +5,7 @@ mod collectives;
 mod faults;
 mod group;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,12 +24,18 @@ fn options() -> UdpOptions {
     UdpOptions::default().interface("lo")
 }
 
+/// The same with so many ranks on each computer: where there are several computers some of it goes over the network.
+fn spread(ranks_per_computer: u32) -> UdpOptions {
+    options().ranks_per_computer(NonZeroU32::new(ranks_per_computer).unwrap())
+}
+
 #[test]
 fn allgathers_and_broadcasts_of_all_sizes_are_right() {
-    for (ranks, selection) in
-        [1, 2, 3, 5].into_iter().flat_map(|ranks| Selection::ALL.map(|selection| (ranks, selection)))
+    let cases = [(1, 1), (2, 2), (3, 3), (5, 5), (5, 2)];
+    for ((ranks, of_computer), selection) in
+        cases.into_iter().flat_map(|case| Selection::ALL.map(|selection| (case, selection)))
     {
-        Group::new(ranks, options(), move |config| config.algorithm(selection)).run(|communicator, rank| {
+        Group::new(ranks, spread(of_computer), move |config| config.algorithm(selection)).run(|communicator, rank| {
             for bytes in [0, 1, 63, 5000, 20_000, 300_001] {
                 let card = communicator.card().clone();
                 let mut send = card.buffer(bytes).unwrap();
@@ -61,7 +68,8 @@ fn unequal_contributions_displacements_and_in_place_are_right() {
     const RANKS: u32 = 4;
     let counts = [100_000, 0, 7, 50_001u64];
     let displacements = [200_000, 5, 0, 100_003u64];
-    Group::new(RANKS, options(), |config| multicast(config).chains(2)).run(|communicator, rank| {
+    let group = |of_computer| Group::new(RANKS, spread(of_computer), |config| multicast(config).chains(2));
+    let gather = |communicator: &Communicator, rank: u32| {
         let card = communicator.card().clone();
         let own = counts[rank as usize] as usize;
         let mut send = card.buffer(own).unwrap();
@@ -78,7 +86,8 @@ fn unequal_contributions_displacements_and_in_place_are_right() {
         receive.write(rank as usize * 30_000, &block(rank, 30_000)).unwrap();
         let done = communicator.wait(communicator.allgather_in_place(receive).unwrap()).unwrap();
         (0..RANKS).for_each(|other| check(&done.receive, other as usize * 30_000, &block(other, 30_000)));
-    });
+    };
+    [3, 4].into_iter().for_each(|of_computer| group(of_computer).run(gather));
 }
 
 #[test]
@@ -166,7 +175,7 @@ fn what_is_lost_changed_doubled_or_late_is_made_good() {
         let tap = faults::make(seed);
         let ranks = 2 + (seed % 4) as u32;
         let chains = (seed / 4 % 3) as u32;
-        let options = options().tap(tap).unauthenticated(false);
+        let options = spread(1 + (seed % 5) as u32).tap(tap).unauthenticated(false);
         Group::new(ranks, options, move |config| multicast(config).chains(chains)).run(|communicator, rank| {
             let card = communicator.card().clone();
             for turn in 0..3u32 {
@@ -343,7 +352,7 @@ fn overflows_are_counted_apart_and_slow_the_root_down() {
         });
         // The flood ends however the test does.
         let _end = faults::OnDrop(|| is_over.store(true, relaxed));
-        let options = options().group(group).port(port).socket_buffer_bytes(32 << 10);
+        let options = spread(2).group(group).port(port).socket_buffer_bytes(32 << 10);
         let config = |config| multicast(config).recovery_timeout(Duration::from_secs(30));
         Group::new(3, options, config).run(|communicator, rank| {
             let card = communicator.card().clone();

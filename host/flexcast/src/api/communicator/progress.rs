@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 
 use super::Shared;
 use crate::api::config::ThreadOptions;
+use crate::datapath::Datapath;
 use crate::error::{Error, Result};
 
 /// Sleep of a thread whose communicator has nothing under way: neighbours may still need an answer.
@@ -104,10 +105,9 @@ fn drive(shared: &Weak<Shared>, signal: &Signal) {
     loop {
         let sleep = {
             let Some(shared) = shared.upgrade() else { return };
-            let (moved, idle) = shared.with(|datapath| {
-                let moved = datapath.progress();
-                (moved, datapath.is_idle())
-            });
+            let progress = |datapath: &mut dyn Datapath| (datapath.progress(), datapath.is_idle());
+            // While another thread moves it on, this one need not.
+            let (moved, idle) = shared.try_with(progress).unwrap_or((Ok(false), false));
             match moved {
                 Ok(true) => {
                     in_vain = 0;

@@ -164,14 +164,20 @@ impl Incoming {
         (first < end).then(|| self.range(root, first..end))
     }
 
-    /// Takes a chunk to its place.
-    pub(crate) fn take(&mut self, pieces: &Pieces, (psn, chunk): (u32, &[u8]), receive: &mut [u8]) -> Taken {
-        let place = match self.expect(psn, chunk.len()) {
+    /// Takes a chunk of `len` bytes, which `copy` copies, to its place.
+    pub(crate) fn take_by(
+        &mut self,
+        pieces: &Pieces,
+        (psn, len): (u32, usize),
+        receive: &mut [u8],
+        copy: impl FnOnce(&mut [u8]),
+    ) -> Taken {
+        let place = match self.expect(psn, len) {
             Ok(place) => place,
             Err(taken) => return taken,
         };
         let Some(to) = receive.get_mut(place.range.clone()) else { return Taken::OutOfRange };
-        to.copy_from_slice(chunk);
+        copy(to);
         self.mark(pieces, psn, &place);
         Taken::New
     }
@@ -414,6 +420,12 @@ mod tests {
         let mut incoming = Incoming::new(FIRST_REORDER_CHUNKS);
         incoming.restart(plan, &plan.pieces(), CHUNK_BYTES).unwrap();
         incoming
+    }
+
+    impl Incoming {
+        fn take(&mut self, pieces: &Pieces, (psn, chunk): (u32, &[u8]), receive: &mut [u8]) -> Taken {
+            self.take_by(pieces, (psn, chunk.len()), receive, |to| to.copy_from_slice(chunk))
+        }
     }
 
     /// The chunk with a sequence number, as its root sends it: every byte is its place.

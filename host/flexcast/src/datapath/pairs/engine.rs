@@ -23,7 +23,7 @@ pub(crate) trait PairEngine {
 
     fn conditions(&self) -> &Conditions;
 
-    fn requests(&mut self) -> &mut Requests;
+    fn requests(&self) -> &Requests;
 
     /// Number of the operation that is posted next.
     fn operation(&self) -> u32;

@@ -54,6 +54,15 @@ pub(super) enum Kind {
     Acknowledgement { chunks: u32, overflowed: bool },
 }
 
+/// What a datagram says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    pub(super) rank: u32,
+    pub(super) operation: u32,
+    pub(super) kind: Kind,
+    tag: u64,
+}
+
 /// A datagram that is what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Datagram<'d> {
@@ -105,15 +114,20 @@ impl Codec {
         Self { communicator: communicator as u32, rank, secret }
     }
 
-    /// Writes a datagram to the beginning of `to`, which has room for it; gives its length.
-    pub(super) fn encode(&self, operation: u32, kind: Kind, chunk: &[u8], to: &mut [u8]) -> usize {
+    /// The rank whose datagrams it makes.
+    pub(super) const fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// The header of a datagram, without tag.
+    fn header(&self, operation: u32, kind: Kind) -> Header {
         let (kind, number) = match kind {
             Kind::Data { psn } => (DATA, psn),
             Kind::End { chunks } => (END, chunks),
             Kind::Acknowledgement { chunks, overflowed: false } => (ACKNOWLEDGEMENT, chunks),
             Kind::Acknowledgement { chunks, overflowed: true } => (OVERFLOWED, chunks),
         };
-        let mut header = Header {
+        Header {
             version: VERSION,
             kind,
             rank: U16::new(self.rank as u16),
@@ -121,7 +135,17 @@ impl Codec {
             operation: operation.into(),
             number: number.into(),
             tag: U64::ZERO,
-        };
+        }
+    }
+
+    /// The header of a datagram for ranks that need no tag.
+    pub(super) fn untagged(&self, operation: u32, kind: Kind) -> [u8; HEADER_BYTES] {
+        zerocopy::transmute!(self.header(operation, kind))
+    }
+
+    /// Writes a datagram to the beginning of `to`, which has room for it; gives its length.
+    pub(super) fn encode(&self, operation: u32, kind: Kind, chunk: &[u8], to: &mut [u8]) -> usize {
+        let mut header = self.header(operation, kind);
         if let Some(secret) = &self.secret {
             header.tag = secret.tag([&header.as_bytes()[..TAGGED_BYTES], chunk]).into();
         }
@@ -140,6 +164,17 @@ impl Codec {
 
     /// Reads a datagram whose header and chunk lie in two places.
     pub(super) fn decode_parts<'d>(&self, bytes: &[u8], chunk: &'d [u8]) -> Result<Datagram<'d>, Refused> {
+        let head = self.decode_head(bytes, chunk.len())?;
+        if let Some(secret) = &self.secret
+            && secret.tag([&bytes[..TAGGED_BYTES], chunk]) != head.tag
+        {
+            return Err(Refused::Forged);
+        }
+        Ok(Datagram { rank: head.rank, operation: head.operation, kind: head.kind, chunk })
+    }
+
+    /// Reads the header of a datagram with so many bytes behind it. Its tag is not checked.
+    pub(super) fn decode_head(&self, bytes: &[u8], chunk_bytes: usize) -> Result<Head, Refused> {
         let (header, _) = Header::ref_from_prefix(bytes).map_err(|_| Refused::Foreign)?;
         if header.version != VERSION || header.communicator.get() != self.communicator {
             return Err(Refused::Foreign);
@@ -147,18 +182,14 @@ impl Codec {
         let number = header.number.get();
         let kind = match header.kind {
             DATA => Kind::Data { psn: number },
-            END if chunk.is_empty() => Kind::End { chunks: number },
-            ACKNOWLEDGEMENT | OVERFLOWED if chunk.is_empty() => {
+            END if chunk_bytes == 0 => Kind::End { chunks: number },
+            ACKNOWLEDGEMENT | OVERFLOWED if chunk_bytes == 0 => {
                 Kind::Acknowledgement { chunks: number, overflowed: header.kind == OVERFLOWED }
             }
             _ => return Err(Refused::Foreign),
         };
-        if let Some(secret) = &self.secret
-            && secret.tag([&bytes[..TAGGED_BYTES], chunk]) != header.tag.get()
-        {
-            return Err(Refused::Forged);
-        }
-        Ok(Datagram { rank: header.rank.get().into(), operation: header.operation.get(), kind, chunk })
+        let (rank, operation) = (header.rank.get().into(), header.operation.get());
+        Ok(Head { rank, operation, kind, tag: header.tag.get() })
     }
 
     /// The operation and sequence number of a datagram by its header, unchecked; none if it has no data, or is this rank's own.

@@ -5,12 +5,15 @@
 
 mod direct;
 mod ears;
+mod fanout;
 mod operation;
 mod receive;
 mod send;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
 
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
@@ -19,16 +22,16 @@ use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, R
 use self::direct::Exchanging;
 use self::ears::Ears;
 use self::operation::{Running, State};
-use self::receive::{Landings, Overflows};
+use self::receive::{Landings, MOST_READS, Overflows};
 use super::datagram::{Codec, HEADER_BYTES, Secret};
+use super::fanout::{Fanout, RING_BYTES};
 use super::interface::Interface;
 use super::mesh::{Interest, Mesh, Read};
 use super::pace::Pace;
-use super::part::check_chunks;
+use super::part::{MOST_CHUNKS, PSN_BITS};
 use super::sockets::{RUN_BYTES, Sockets};
 use super::tap::Tap;
 use super::waiter::{Door, SocketWaiter};
-use crate::api::buffer::Buffer;
 use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, ps};
 use crate::api::outcome::{Done, Failed};
@@ -37,11 +40,10 @@ use crate::datapath::cpu::incoming::Incoming;
 use crate::datapath::cpu::watch;
 use crate::datapath::cpu::window::{Waits, Window};
 use crate::datapath::direct::Spare;
-use crate::datapath::{Datapath, Posted, Requests, Task};
+use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::plan::chains::{ChainMapping, Order, order};
-use crate::plan::direct::Collective;
 use crate::plan::stream::Stream;
 use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Notice, Step};
@@ -67,10 +69,14 @@ const GROUP: u64 = 1 << 32;
 const OWN: u64 = GROUP + 1;
 /// Of where ranks connect.
 const DOOR: u64 = GROUP + 2;
+/// Of what wakes this rank for the datagrams that the ranks of its computer share.
+const BELL: u64 = GROUP + 3;
 
 /// What connects a communicator with its peers.
 pub(super) struct Links {
     pub(super) sockets: Sockets,
+    /// The ranks of this computer share what comes to the group.
+    pub(super) fanout: Option<Arc<Fanout>>,
     pub(super) mesh: Mesh,
     /// The least that any rank's receive buffer holds, in bytes.
     pub(super) receive_bytes: u64,
@@ -95,6 +101,7 @@ pub(crate) struct Engine {
     conversation: Conversation,
     codec: Codec,
     sockets: Sockets,
+    fanout: Option<Arc<Fanout>>,
     mesh: Mesh,
     receive_bytes: u64,
     peers: Vec<SocketAddr>,
@@ -146,9 +153,18 @@ impl Engine {
         links: Links,
         waiter: SocketWaiter,
     ) -> Result<Self> {
-        let Links { sockets, mesh, receive_bytes, peers, secret, tuning } = links;
-        for (descriptor, token) in sockets.descriptors().into_iter().zip([GROUP, OWN]) {
-            waiter.add(descriptor, token)?;
+        let Links { sockets, fanout, mesh, receive_bytes, peers, secret, tuning } = links;
+        let [of_group, own] = sockets.descriptors();
+        waiter.add(own, OWN)?;
+        match &fanout {
+            None => waiter.add(of_group, GROUP)?,
+            Some(fanout) => {
+                waiter.add(fanout.bell().as_fd(), BELL)?;
+                waiter.add_fanout(Arc::clone(fanout));
+                if !fanout.has_all() {
+                    waiter.add_shared(of_group, GROUP)?;
+                }
+            }
         }
         for door in mesh.doors() {
             waiter.add(door, DOOR)?;
@@ -183,6 +199,7 @@ impl Engine {
             tuning,
             conversation,
             sockets,
+            fanout,
             mesh,
             receive_bytes,
             peers,
@@ -259,6 +276,7 @@ impl Engine {
                 let Running { send, receive, report, .. } = running;
                 return Err(Box::new(Failed { error, send, receive: Some(receive), report }));
             }
+            self.fanout.iter().for_each(|fanout| fanout.join());
             self.window.restart(running.window_chunks);
             self.pace.begin();
             self.overflows = Overflows::since(self.sockets.overflowed());
@@ -276,16 +294,29 @@ impl Engine {
     /// has asked for another number.
     fn config_of(&self, plan: &Plan) -> &Config {
         let is_chosen = self.config.chains == 0 && self.config.chain_mapping == ChainMapping::Contiguous;
-        let fits = plan.receive_bytes() <= self.receive_bytes / 2;
+        // Among the ranks of one computer each has a ring of its own.
+        let fits = plan.receive_bytes() <= self.receive_bytes / 2 || self.is_at_home();
         if is_chosen && fits { &self.at_once } else { &self.config }
+    }
+
+    /// Whether nothing goes over the network.
+    fn is_at_home(&self) -> bool {
+        self.fanout.as_ref().is_some_and(|fanout| fanout.has_all())
     }
 
     /// Chunks of each root that may be under way: what all who multicast at the same time send has room in every receive buffer.
     fn window_chunks(&self, plan: &Plan) -> u32 {
         let datagram_bytes = HEADER_BYTES as u64 + u64::from(self.config.chunk_bytes);
+        // A quarter of a ring is left for the ends of blocks, and for what is on its way.
+        let in_ring = RING_BYTES as u64 / 4 * 3 / datagram_bytes;
         let Order { chains, .. } = order(plan, self.config_of(plan), 0);
         // The system counts its bookkeeping: half of the room is for data, wherever datagrams come one by one.
-        let chunks = self.receive_bytes / 2 / datagram_bytes / u64::from(chains.max(1));
+        let in_sockets = self.receive_bytes / 2 / datagram_bytes / u64::from(chains.max(1));
+        let chunks = match &self.fanout {
+            None => in_sockets,
+            Some(fanout) if fanout.has_all() => in_ring,
+            Some(_) => in_sockets.min(in_ring),
+        };
         u32::try_from(chunks).unwrap_or(u32::MAX).clamp(1, send::MOST_WINDOW_CHUNKS)
     }
 
@@ -298,7 +329,17 @@ impl Engine {
         let polled = self.waiter.poll(&mut ready);
         for token in ready.iter().copied() {
             moved |= match token {
-                GROUP => self.receive_data()?,
+                GROUP => match &self.fanout {
+                    None => self.receive_data()?,
+                    Some(fanout) => {
+                        fanout.has_come();
+                        true
+                    }
+                },
+                BELL => {
+                    self.fanout.iter().for_each(|fanout| fanout.bell().attend());
+                    true
+                }
                 OWN => self.receive_acknowledgements()?,
                 DOOR => self.mesh.admit(&mut Door(&self.waiter, DOOR)),
                 number => self.receive_frames(number as usize),
@@ -306,6 +347,7 @@ impl Engine {
         }
         self.ready = ready;
         polled?;
+        moved |= self.receive_shared()?;
         moved |= self.listen(|mesh, ears| mesh.look(ears));
         if self.is_free()
             && self.broken.is_none()
@@ -459,6 +501,8 @@ impl Engine {
     /// The operation under way fails, and the communicator with it.
     fn fail(&mut self, failure: Failure) {
         self.broken = Some(failure);
+        self.requests.break_by(failure);
+        self.fanout.iter().for_each(|fanout| fanout.leave());
         if let Some(running) = self.current.as_mut() {
             running.state.fail(failure);
             running.report.failure = Some(failure);
@@ -514,6 +558,7 @@ impl Engine {
             return Ok(false);
         }
         let Some(mut running) = self.current.take() else { return Ok(false) };
+        self.fanout.iter().for_each(|fanout| fanout.leave());
         self.mesh.forget_serves();
         if let State::Failed(failure) = running.state {
             let error = Error::Failed { operation: running.plan.kind.name(), failure };
@@ -592,29 +637,17 @@ impl Datapath for Engine {
         self.interface.now_ps()
     }
 
-    fn broken(&self) -> Option<Failure> {
-        self.broken
+    fn admission(&self) -> Admission {
+        let (psn_bits, most_chunks) = (PSN_BITS, MOST_CHUNKS);
+        Admission { registered: false, collectives: Ok(()), streams: vec![Self::stream()], psn_bits, most_chunks }
     }
 
-    fn takes(&self, buffer: &Buffer) -> bool {
-        !buffer.is_registered()
+    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        self.take_on_task(posted)
     }
 
-    fn check(&self, plan: &Plan) -> Result<()> {
-        let mut table = Vec::new();
-        check_chunks(plan.space(Self::stream(), &mut table)?.chunks())
-    }
-
-    fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
-        self.take_on_task(posted.map(Task::Blocks))
-    }
-
-    fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>> {
-        self.take_on_task(posted.map(Task::Collective))
-    }
-
-    fn requests(&mut self) -> &mut Requests {
-        &mut self.requests
+    fn requests(&self) -> &Requests {
+        &self.requests
     }
 
     fn progress(&mut self) -> Result<bool> {

@@ -110,7 +110,7 @@ impl World {
         let own = Sockets::own(interface)?;
         let own_address = own.local_addr().map_err(|error| failed("address", error))?.as_socket();
         let group = interface.group(COMMUNICATOR);
-        let sockets = Sockets::join(interface, own, group, true)?;
+        let sockets = Sockets::new(interface, own, (Sockets::member(interface, group, true)?, group), true)?;
         let pair = || -> std::io::Result<_> {
             let (far, near) = UnixStream::pair()?;
             far.set_nonblocking(true)?;
@@ -136,6 +136,7 @@ impl World {
         let mesh = Mesh::of(connect, vec![(0, Stream::from(near)), (2, Stream::from(shared))]);
         let links = Links {
             sockets,
+            fanout: None,
             mesh,
             receive_bytes: 1 << 20,
             peers: vec![nobody; RANKS as usize],

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,12 +54,15 @@ pub struct UdpOptions {
     pub socket_buffer_bytes: Option<u32>,
     /// Sees each datagram before the datapath does; for tests.
     pub(crate) tap: Option<MakeTap>,
+    /// Only so many ranks, one after the other, count as ranks of one computer; for tests on one.
+    pub(crate) ranks_per_computer: Option<NonZeroU32>,
 }
 
 impl fmt::Debug for UdpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { interface, group, port, ttl, unauthenticated, tuning, shared_memory, socket_buffer_bytes, tap } =
-            self;
+        let Self {
+            interface, group, port, ttl, unauthenticated, tuning, shared_memory, socket_buffer_bytes, tap, ..
+        } = self;
         let mut options = f.debug_struct("UdpOptions");
         options.field("interface", interface).field("group", group).field("port", port).field("ttl", ttl);
         options.field("unauthenticated", unauthenticated).field("tuning", tuning).field("shared_memory", shared_memory);
@@ -85,6 +89,7 @@ impl UdpOptions {
             shared_memory: switch("FLEXCAST_SHM")?,
             socket_buffer_bytes: variable("FLEXCAST_SOCKET_BUFFER", "bytes, from 2048 to 1073741824")?,
             tap: None,
+            ranks_per_computer: None,
         })
     }
 
@@ -148,6 +153,13 @@ impl UdpOptions {
     #[must_use]
     pub fn tap(mut self, tap: MakeTap) -> Self {
         self.tap = Some(tap);
+        self
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub fn ranks_per_computer(mut self, ranks: NonZeroU32) -> Self {
+        self.ranks_per_computer = Some(ranks);
         self
     }
 

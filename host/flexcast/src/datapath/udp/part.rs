@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 
 use flexcast_proto::{Algorithm, Kind, RankInfo};
 use socket2::Socket;
@@ -10,6 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::datagram::Secret;
 use super::engine::{Engine, Links};
+use super::fanout::{self, Bell, Meeting, Member};
 use super::interface::Interface;
 use super::mesh::{self, Connect, Doors, Mesh};
 use super::sockets::{self, Sockets, at};
@@ -22,10 +24,12 @@ use crate::tuner::{Choice, Tuning};
 
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
+/// Bits of a chunk's number.
+pub(super) const PSN_BITS: u32 = 31;
 /// Most chunks of an operation: what their numbers reach.
-const MOST_CHUNKS: u64 = 1 << 31;
+pub(super) const MOST_CHUNKS: u64 = (1 << PSN_BITS) - 1;
 
 /// What a rank tells the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -57,6 +61,8 @@ struct Endpoint {
     chain_mapping: U64,
     /// Number of the socket on which ranks of its computer connect to share memory; 0: it shares none.
     door: U64,
+    /// Whom its process runs for: memory is shared among processes of one user.
+    user: U64,
     /// Of rank 0, it is the communicator's.
     secret: [U64; 4],
 }
@@ -96,12 +102,12 @@ fn tuning(bytes: &[u8]) -> Option<Tuning> {
     Tuning::new(lines.iter().map(Line::choice).collect::<Option<_>>()?).ok()
 }
 
-/// A number of this computer, or of a network namespace of it: what is sent there is received there.
-fn host() -> u64 {
+/// A number of this computer, or of a network namespace of it: what is sent there is received there. `part`: of ranks that count as those of one computer.
+fn host(part: u32) -> u64 {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
     let words = boot.bytes().chain(namespace.to_string_lossy().bytes().collect::<Vec<_>>());
-    flexcast_proto::digest(words.map(u64::from))
+    flexcast_proto::digest(words.map(u64::from).chain([part.into()]))
 }
 
 fn v6(address: IpAddr) -> [u8; 16] {
@@ -122,7 +128,7 @@ pub(crate) struct Part {
     config: Config,
     socket: Socket,
     listener: TcpListener,
-    door: Option<UnixListener>,
+    door: Option<(UnixListener, Bell)>,
     own: Endpoint,
 }
 
@@ -170,11 +176,12 @@ impl Part {
         let mut words = random.chunks_exact(8).map(|word| U64::from_bytes(word.try_into().unwrap_or_default()));
         let mut word = || words.next().unwrap_or_default();
         let number = word().get() | 1;
-        let door = interface.options().shared_memory.unwrap_or(true).then(|| mesh::listen_shared(number));
-        let door = door.and_then(|listener| {
+        let shares = interface.options().shared_memory.unwrap_or(true);
+        let door = shares.then(|| Ok((mesh::listen_shared(number)?, Bell::new(number)?)));
+        let door = door.and_then(|door: std::io::Result<_>| {
             let warn =
                 |error: &std::io::Error| tracing::warn!(%error, "no memory is shared with ranks of this computer");
-            listener.inspect_err(warn).ok()
+            door.inspect_err(warn).ok()
         });
         let own = Endpoint {
             magic: MAGIC,
@@ -182,7 +189,7 @@ impl Part {
             rank: rank.into(),
             ranks: ranks.into(),
             communicator: (word().get() ^ u64::from(interface.next_serial())).into(),
-            host: host().into(),
+            host: host(interface.options().ranks_per_computer.map_or(0, |ranks| rank / ranks)).into(),
             address: v6(interface.address()),
             udp_port: port_of(udp)?,
             tcp_port: port_of(listener.local_addr())?,
@@ -196,6 +203,7 @@ impl Part {
             big_endian: u32::from(cfg!(target_endian = "big")).into(),
             chain_mapping: config.chain_mapping.digest().into(),
             door: door.as_ref().map_or(0, |_| number).into(),
+            user: u64::from(nix::unistd::geteuid().as_raw()).into(),
             secret: std::array::from_fn(|_| word()),
         };
         Ok(Self { interface: interface.clone(), place, config, socket, listener, door, own })
@@ -301,8 +309,6 @@ impl Part {
         let id = all[0].communicator.get();
         let secret = Secret(all[0].secret.map(U64::get));
         config.chunk_bytes = all.iter().map(|endpoint| endpoint.chunk_bytes.get()).min().unwrap_or(config.chunk_bytes);
-        let of_host = all.iter().filter(|endpoint| endpoint.host == own.host).count();
-        let sockets = Sockets::join(&interface, socket, interface.group(id), of_host > 1)?;
         let addresses = |port: fn(&Endpoint) -> U32| -> Vec<SocketAddr> {
             all.iter().map(|endpoint| at(&interface, address(&endpoint.address), port(endpoint).get() as u16)).collect()
         };
@@ -313,6 +319,16 @@ impl Part {
         let is_near = |endpoint: &&Endpoint| endpoint.host == own.host;
         let numbers =
             all.iter().map(|endpoint| Some(endpoint).filter(is_near).map_or(0, |near| near.door.get())).collect();
+        let (listener_of_door, bell) = door.unzip();
+        let meeting = bell.map(|bell| Meeting {
+            bell,
+            members: Vec::new(),
+            own: 0,
+            has_all: false,
+            communicator: id,
+            secret,
+            timeout: config.barrier_timeout,
+        });
         let connect = Connect {
             own: place.rank(),
             communicator: id,
@@ -320,11 +336,29 @@ impl Part {
             listener,
             addresses: addresses(|endpoint| endpoint.tcp_port),
             timeout: config.barrier_timeout,
-            doors: Doors { listener: door, numbers },
+            doors: Doors { listener: listener_of_door, numbers },
         };
+        let group = interface.group(id);
+        let member = |joins| Sockets::member(&interface, group, joins);
+        let of_host: Vec<&Endpoint> = all.iter().filter(is_near).collect();
+        let shared = match meeting.and_then(|meeting| Self::meeting(meeting, place, &own, &of_host)) {
+            Some(meeting) => {
+                // Nothing comes over the network where all ranks share memory.
+                let joins = !meeting.has_all;
+                meeting.meet(|| member(joins))?
+            }
+            None => None,
+        };
+        let (fanout, socket_of_group) = match shared {
+            Some((fanout, socket)) => (Some(Arc::new(fanout)), socket),
+            None => (None, member(true)?),
+        };
+        let is_split = interface.options().ranks_per_computer.is_some();
         let mesh = Mesh::connect(connect, &ranks)?;
+        let comes_back = is_split || (fanout.is_none() && of_host.len() > 1);
         let links = Links {
-            sockets,
+            sockets: Sockets::new(&interface, socket, (socket_of_group, group), comes_back)?,
+            fanout,
             mesh,
             receive_bytes: all.iter().map(|endpoint| endpoint.receive_bytes.get()).min().unwrap_or(0),
             peers: addresses(|endpoint| endpoint.udp_port),
@@ -334,6 +368,18 @@ impl Part {
         let waiter = SocketWaiter::new()?;
         let engine = Engine::new(interface, place, id, config, links, waiter.clone())?;
         Ok((engine, waiter))
+    }
+
+    /// The meeting of this computer's ranks, if all of them share memory and there are others.
+    fn meeting(meeting: Meeting, place: RankInfo, own: &Endpoint, of_host: &[&Endpoint]) -> Option<Meeting> {
+        let shares = |endpoint: &&Endpoint| endpoint.door.get() != 0 && endpoint.user == own.user;
+        if !(2..=fanout::MOST_MEMBERS).contains(&of_host.len()) || !of_host.iter().all(shares) {
+            return None;
+        }
+        let member = |endpoint: &&Endpoint| Member::new(endpoint.rank.get(), endpoint.door.get()).ok();
+        let members = of_host.iter().map(member).collect::<Option<Vec<_>>>()?;
+        let own = members.iter().position(|member| member.rank == place.rank())?;
+        Some(Meeting { has_all: members.len() == place.ranks() as usize, members, own, ..meeting })
     }
 
     /// Reads what the ranks have told, of which `others` is that of ranks beside this one, for [`hostile`](super::hostile): whether it is refused.
@@ -357,14 +403,6 @@ impl Part {
 
 fn address(octets: &[u8; 16]) -> IpAddr {
     Ipv6Addr::from(*octets).to_canonical()
-}
-
-/// Refuses operations with more chunks than there are numbers for.
-pub(super) fn check_chunks(chunks: u64) -> Result<()> {
-    if chunks < MOST_CHUNKS {
-        return Ok(());
-    }
-    Err(Error::TooManyChunks { chunks, psn_bits: 31, limit: MOST_CHUNKS })
 }
 
 #[cfg(test)]
@@ -402,7 +440,7 @@ mod tests {
         assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
         // As a build would tell it that writes words the other way round.
         let text = refusal(|endpoint| endpoint.version = VERSION.swap_bytes().into());
-        assert!(text.contains("rank 1 speaks version 50331648"), "{text}");
+        assert!(text.contains("rank 1 speaks version 67108864"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
         let mut parts = self::parts(2);
@@ -430,9 +468,9 @@ mod tests {
             threads.map(|thread| thread.join().unwrap().map(drop))
         });
         let text = first.unwrap_err().to_string();
-        assert!(text.contains("rank 1 has not connected to rank 0 within 200ms"), "{text}");
-        // The other one has said what it had to say: it learns of it when the ranks tell one another whether they are connected.
-        assert!(second.is_ok());
+        assert!(text.contains("rank 1 of this computer has not said within 200ms"), "{text}");
+        let text = second.unwrap_err().to_string();
+        assert!(text.contains("rank 0 of this computer has not said within 200ms"), "{text}");
     }
 
     #[test]

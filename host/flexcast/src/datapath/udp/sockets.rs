@@ -19,10 +19,12 @@ pub(super) const RUN_BYTES: usize = 65_507;
 /// Runs that one system call takes from a socket. More would not stay in the cache until they are looked at.
 pub(super) const RUNS: usize = 8;
 /// Room for a run that comes.
-const ROOM_BYTES: usize = 1 << 16;
+pub(super) const ROOM_BYTES: usize = 1 << 16;
 /// What a receive buffer should hold; it bounds how far a sender is ahead of a receiver.
 pub(super) const WANTED_RECEIVE_BYTES: usize = 16 << 20;
 const WANTED_SEND_BYTES: usize = 2 << 20;
+
+const NO_GROUP: &str = "see whether the interface can multicast (`ip link`), and how many groups a socket may join (net.ipv4.igmp_max_memberships)";
 
 fn failed(what: &str, next: &'static str) -> impl FnOnce(io::Error) -> Error {
     let what = what.to_owned();
@@ -71,15 +73,14 @@ struct Half {
 }
 
 impl Half {
-    fn new(socket: Socket) -> Result<Self> {
-        let socket = UdpSocket::from(socket);
+    fn new(socket: UdpSocket) -> Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))
             .map_err(failed("UDP socket", "see whether the system's network stack is complete"))?;
         Ok(Self { socket, state })
     }
 
-    /// Takes up to [`RUNS`] runs of datagrams; returns whether there was one.
-    fn receive(&self, room: &mut [u8], deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
+    /// Takes up to [`RUNS`] runs of datagrams, each with the bytes of a datagram, of which the last may be shorter; returns whether there was one.
+    fn receive(&self, room: &mut [u8], deliver: &mut dyn FnMut(&[u8], usize)) -> Result<bool> {
         let mut parts = room.chunks_exact_mut(ROOM_BYTES);
         let mut slices: [IoSliceMut<'_>; RUNS] =
             std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or_default()));
@@ -92,7 +93,7 @@ impl Half {
             Err(error) => return Err(failed("receive of datagrams", "see whether the interface is up")(error)),
         };
         for (slice, meta) in slices.iter().zip(&meta).take(count) {
-            slice[..meta.len.min(slice.len())].chunks(meta.stride.max(1)).for_each(&mut *deliver);
+            deliver(&slice[..meta.len.min(slice.len())], meta.stride.max(1));
         }
         Ok(count > 0)
     }
@@ -199,24 +200,20 @@ impl Sockets {
         Ok(socket)
     }
 
-    /// Joins the group. `comes_back`: other ranks are on this computer.
-    pub(super) fn join(interface: &Interface, own: Socket, group: IpAddr, comes_back: bool) -> Result<Self> {
-        let destination = at(interface, group, interface.port());
-        let socket = bound(destination, true)?;
-        let next = "see whether the interface can multicast (`ip link`), and how many groups a socket may join (net.ipv4.igmp_max_memberships)";
+    /// A socket of the group's address. It gets what is sent to the group if it `joins`, otherwise nothing.
+    pub(super) fn member(interface: &Interface, group: IpAddr, joins: bool) -> Result<UdpSocket> {
+        let socket = bound(at(interface, group, interface.port()), true)?;
         let joined = match (group, interface.address()) {
-            (IpAddr::V4(group), IpAddr::V4(address)) => socket
-                .join_multicast_v4_n(&group, &socket2::InterfaceIndexOrAddress::Index(interface.index()))
-                .and_then(|()| socket.set_multicast_all_v4(false))
-                .and_then(|()| own.set_multicast_loop_v4(comes_back))
-                .and_then(|()| own.set_multicast_if_v4(&address)),
+            (IpAddr::V4(group), IpAddr::V4(_)) => socket.set_multicast_all_v4(false).and_then(|()| {
+                let interface = socket2::InterfaceIndexOrAddress::Index(interface.index());
+                if joins { socket.join_multicast_v4_n(&group, &interface) } else { Ok(()) }
+            }),
             (IpAddr::V6(group), _) => socket
-                .join_multicast_v6(&group, interface.index())
-                .and_then(|()| socket.set_multicast_all_v6(false))
-                .and_then(|()| own.set_multicast_loop_v6(comes_back)),
+                .set_multicast_all_v6(false)
+                .and_then(|()| if joins { socket.join_multicast_v6(&group, interface.index()) } else { Ok(()) }),
             (IpAddr::V4(_), IpAddr::V6(_)) => Err(io::ErrorKind::AddrNotAvailable.into()),
         };
-        joined.map_err(failed(&format!("multicast group {group} on interface {}", interface.name()), next))?;
+        joined.map_err(failed(&format!("multicast group {group} on interface {}", interface.name()), NO_GROUP))?;
         let wanted = interface.wanted_receive_bytes();
         let got = enlarge(&socket, wanted);
         if got < wanted {
@@ -226,9 +223,27 @@ impl Sockets {
                 "socket buffer shorter than wanted; `sysctl -w net.core.rmem_max={wanted}` helps"
             );
         }
-        let (group, own) = (Half::new(socket)?, Half::new(own)?);
+        Ok(socket.into())
+    }
+
+    /// The sockets of a rank: its own, and a member of the group. `comes_back`: other members are on this computer.
+    pub(super) fn new(
+        interface: &Interface,
+        own: Socket,
+        (member, group): (UdpSocket, IpAddr),
+        comes_back: bool,
+    ) -> Result<Self> {
+        let set = match (group, interface.address()) {
+            (IpAddr::V4(_), IpAddr::V4(address)) => {
+                own.set_multicast_loop_v4(comes_back).and_then(|()| own.set_multicast_if_v4(&address))
+            }
+            _ => own.set_multicast_loop_v6(comes_back),
+        };
+        set.map_err(failed(&format!("multicast group {group} on interface {}", interface.name()), NO_GROUP))?;
+        let (group_half, own) = (Half::new(member)?, Half::new(own.into())?);
         let segments = own.state.max_gso_segments();
-        Ok(Self { group, own, destination, room: vec![0; RUNS * ROOM_BYTES], segments })
+        let destination = at(interface, group, interface.port());
+        Ok(Self { group: group_half, own, destination, room: vec![0; RUNS * ROOM_BYTES], segments })
     }
 
     /// Datagrams for which the receive buffer has had no room, since the socket was made; goes round. 0 where the system does not tell.
@@ -248,6 +263,11 @@ impl Sockets {
 
     /// Takes datagrams that were sent to the group. Returns whether there were any.
     pub(super) fn receive(&mut self, deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        self.receive_runs(&mut |run, datagram_bytes| run.chunks(datagram_bytes).for_each(&mut *deliver))
+    }
+
+    /// Takes runs of datagrams that were sent to the group, each with the bytes of a datagram, of which the last may be shorter. Returns whether there were any.
+    pub(super) fn receive_runs(&mut self, deliver: &mut dyn FnMut(&[u8], usize)) -> Result<bool> {
         self.group.receive(&mut self.room, deliver)
     }
 
@@ -268,7 +288,7 @@ impl Sockets {
 
     /// Takes datagrams that were sent to this rank.
     pub(super) fn receive_own(&mut self, deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        self.own.receive(&mut self.room, deliver)
+        self.own.receive(&mut self.room, &mut |run, datagram_bytes| run.chunks(datagram_bytes).for_each(&mut *deliver))
     }
 
     /// Sends datagrams to the group: one behind the other in `run`, of `datagram_bytes` each, the last may be shorter.

@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::fanout::Fanout;
 use super::mesh::{Interest, Rings, Watch};
 use crate::datapath::Waiter;
 use crate::error::{Error, Result};
@@ -38,18 +39,26 @@ struct Shared {
 #[derive(Default)]
 struct Memory {
     rings: Vec<Arc<Rings>>,
+    fanout: Option<Arc<Fanout>>,
     /// Threads that sleep, or are about to: peers have to wake them.
     sleepers: u32,
 }
 
 impl Memory {
     fn is_ready(&self) -> bool {
-        self.rings.iter().any(|rings| rings.is_ready())
+        self.rings.iter().any(|rings| rings.is_ready()) || self.fanout.as_ref().is_some_and(|fanout| fanout.is_ready())
     }
 
     /// Asks the peers to wake this side. Returns whether there is something already.
     fn arm(&self) -> bool {
-        self.rings.iter().fold(false, |ready, rings| ready | rings.arm())
+        let is_ready = self.rings.iter().fold(false, |ready, rings| ready | rings.arm());
+        is_ready | self.fanout.as_ref().is_some_and(|fanout| fanout.arm())
+    }
+
+    /// Peers need not wake this side any more.
+    fn disarm(&self) {
+        self.rings.iter().for_each(|rings| rings.disarm());
+        self.fanout.iter().for_each(|fanout| fanout.disarm());
     }
 }
 
@@ -89,6 +98,17 @@ impl SocketWaiter {
     /// Waits for a descriptor to become readable.
     pub(super) fn add(&self, descriptor: BorrowedFd<'_>, token: u64) -> Result<()> {
         self.0.epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(failed)
+    }
+
+    /// Waits for datagrams that come through a socket which other ranks wait for, too: one of those that sleep is woken for each, once.
+    pub(super) fn add_shared(&self, descriptor: BorrowedFd<'_>, token: u64) -> Result<()> {
+        let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET | EpollFlags::EPOLLEXCLUSIVE;
+        self.0.epoll.add(descriptor, EpollEvent::new(flags, token)).map_err(failed)
+    }
+
+    /// Waits for the datagrams that this computer's ranks share, too.
+    pub(super) fn add_fanout(&self, fanout: Arc<Fanout>) {
+        self.0.memory().fanout = Some(fanout);
     }
 
     /// Waits for what comes in shared memory, too.
@@ -211,7 +231,7 @@ impl Waiter for SocketWaiter {
         let mut memory = self.0.memory();
         memory.sleepers -= 1;
         if memory.sleepers == 0 {
-            memory.rings.iter().for_each(|rings| rings.disarm());
+            memory.disarm();
         }
     }
 

@@ -12,14 +12,13 @@ use crate::api::config::{Config, Control, Derived};
 use crate::api::outcome::Failed;
 use crate::api::report::MessageCounts;
 use crate::datapath::pairs::Pairs;
-use crate::datapath::{Datapath, Posted, Requests, Task};
+use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
 use crate::dpa::card::DpaCard;
 use crate::dpa::receive::Receive;
 use crate::dpa::send::Send;
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
-use crate::plan::direct::Collective;
-use crate::plan::{Plan, stream};
+use crate::plan::stream;
 use crate::protocol::driver::Driver;
 use crate::protocol::eager::Gathered;
 use crate::tuner::{Backoff, Conditions, Losses, Slowness};
@@ -107,44 +106,22 @@ impl Datapath for Engine {
         self.card.now_ps()
     }
 
-    fn broken(&self) -> Option<Failure> {
-        self.broken
+    fn admission(&self) -> Admission {
+        let psn_bits = self.derived.layout.psn_bits();
+        let most_chunks = (u64::from(self.derived.bitmap_words) * 64).min(1 << psn_bits);
+        let streams = stream::received(self.config.transport, self.config.subgroups, self.place).collect();
+        let refusal =
+            "is carried by the hosts, but the protocol runs on the card (control = device): set control to host";
+        let collectives = if self.config.control == Control::Device { Err(refusal) } else { Ok(()) };
+        Admission { registered: true, collectives, streams, psn_bits, most_chunks }
     }
 
-    fn takes(&self, buffer: &Buffer) -> bool {
-        buffer.is_registered()
+    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        self.begin(posted)
     }
 
-    fn check(&self, plan: &Plan) -> Result<()> {
-        let mut table = Vec::new();
-        for stream in stream::received(self.config.transport, self.config.subgroups, self.place) {
-            let chunks = plan.space(stream, &mut table)?.chunks();
-            let psn_bits = self.derived.layout.psn_bits();
-            let limit = (u64::from(self.derived.bitmap_words) * 64).min(1 << psn_bits);
-            if chunks > limit {
-                return Err(Error::TooManyChunks { chunks, psn_bits, limit });
-            }
-        }
-        Ok(())
-    }
-
-    fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
-        self.begin(posted.map(Task::Blocks))
-    }
-
-    fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>> {
-        if self.config.control == Control::Device {
-            let operation = posted.plan.kind().name();
-            let reason =
-                "is carried by the hosts, but the protocol runs on the card (control = device): set control to host"
-                    .to_owned();
-            return Err(posted.refuse(Error::Argument { operation, reason }));
-        }
-        self.begin(posted.map(Task::Collective))
-    }
-
-    fn requests(&mut self) -> &mut Requests {
-        &mut self.requests
+    fn requests(&self) -> &Requests {
+        &self.requests
     }
 
     fn progress(&mut self) -> Result<bool> {

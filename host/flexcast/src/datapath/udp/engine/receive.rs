@@ -10,7 +10,7 @@ use crate::error::Result;
 use flexcast_abi::Statistics;
 
 /// Reads of a socket before others have their turn.
-const MOST_READS: u32 = 4;
+pub(super) const MOST_READS: u32 = 4;
 /// How long nothing comes before a chunk that others have overtaken counts as lost, wherever that is in the block.
 pub(super) const QUIET_PS: u64 = 500_000_000;
 
@@ -36,7 +36,7 @@ impl Overflows {
 }
 
 /// Counts a datagram that was not delivered.
-fn refuse(statistics: &mut Statistics, refused: Refused) {
+pub(super) fn refuse(statistics: &mut Statistics, refused: Refused) {
     match refused {
         Refused::Foreign => statistics.unexpected_opcode += 1,
         Refused::Forged => statistics.error_cqes += 1,
@@ -46,7 +46,6 @@ fn refuse(statistics: &mut Statistics, refused: Refused) {
 impl Engine {
     /// Takes what has been multicast. Returns whether there was anything.
     pub(super) fn receive_data(&mut self) -> Result<bool> {
-        let now_ps = self.interface.now_ps();
         let mut any = false;
         for _ in 0..MOST_READS {
             let came = if self.landing.is_worth_it() && self.is_receiving() {
@@ -59,16 +58,20 @@ impl Engine {
             }
             any = true;
         }
-        if any {
-            self.statistics.activations += 1;
-        }
+        if any { self.received() } else { Ok(false) }
+    }
+
+    /// Something has come: roots are told how far their blocks are. Returns true.
+    pub(super) fn received(&mut self) -> Result<bool> {
+        let now_ps = self.interface.now_ps();
+        self.statistics.activations += 1;
         self.acknowledge()?;
         if let Some(running) = self.current.as_mut()
             && let Some(watch) = running.watch.as_mut()
         {
             watch.poll(self.incoming.came(), now_ps);
         }
-        Ok(any)
+        Ok(true)
     }
 
     fn is_receiving(&self) -> bool {
@@ -78,9 +81,9 @@ impl Engine {
     /// Takes runs of datagrams into the own room, and their chunks from there to their places. Returns whether there were any.
     fn receive_runs(&mut self) -> Result<bool> {
         let Self { sockets, codec, incoming, statistics, current, tap, landing, .. } = self;
-        let mut running = current.as_mut().filter(|running| running.algorithm == Algorithm::Multicast);
-        let mut past = None;
-        let mut deliver = |bytes: &[u8]| take(codec, bytes, incoming, statistics, running.as_deref_mut(), &mut past);
+        let running = current.as_mut().filter(|running| running.algorithm == Algorithm::Multicast);
+        let mut settling = Settling { codec, incoming, statistics, running, past: None };
+        let mut deliver = |bytes: &[u8]| settling.take(bytes);
         let mut datagrams = 0;
         let came = match tap {
             None => sockets.receive(&mut |bytes| {
@@ -90,6 +93,7 @@ impl Engine {
             Some(tap) => sockets.receive(&mut |bytes| tap.take(bytes, &mut deliver))?,
         };
         landing.came(datagrams);
+        let past = settling.past;
         self.tell_past(past)?;
         Ok(came)
     }
@@ -150,14 +154,15 @@ impl Engine {
             let left = run.bytes - copy.len();
             copy.extend_from_slice(&part[..part.len().min(left)]);
         }
-        let mut past = None;
-        let mut deliver = |bytes: &[u8]| take(codec, bytes, incoming, statistics, Some(&mut *running), &mut past);
+        let mut settling = Settling { codec, incoming, statistics, running: Some(running), past: None };
+        let mut deliver = |bytes: &[u8]| settling.take(bytes);
         for bytes in copy.chunks(run.datagram_bytes) {
             match tap {
                 None => deliver(bytes),
                 Some(tap) => tap.take(bytes, &mut deliver),
             }
         }
+        let past = settling.past;
         self.tell_past(past)?;
         Ok(true)
     }
@@ -173,7 +178,7 @@ impl Engine {
     }
 
     /// A root sends although this rank needs nothing more of it by multicast: it need not wait for this rank.
-    fn tell_past(&mut self, past: Option<(u32, u32)>) -> Result<()> {
+    pub(super) fn tell_past(&mut self, past: Option<(u32, u32)>) -> Result<()> {
         let Some((root, operation)) = past else { return Ok(()) };
         let Some(address) = self.peers.get(root as usize) else { return Ok(()) };
         let mut bytes = [0; 64];
@@ -272,41 +277,60 @@ impl Engine {
     }
 }
 
-/// Takes a datagram to its place, and counts it.
-fn take(
-    codec: &Codec,
-    bytes: &[u8],
-    incoming: &mut Incoming,
-    statistics: &mut Statistics,
-    running: Option<&mut Running>,
-    past: &mut Option<(u32, u32)>,
-) {
-    if codec.is_own(bytes) {
-        return;
-    }
-    statistics.cqes += 1;
-    let datagram = match codec.decode(bytes) {
-        Ok(datagram) => datagram,
-        Err(refused) => return refuse(statistics, refused),
-    };
-    let running = running.filter(|running| running.operation == datagram.operation);
-    let Some(running) = running else {
-        statistics.wrong_id += 1;
-        if matches!(datagram.kind, Kind::Data { .. }) {
-            *past = Some((datagram.rank, datagram.operation));
+/// Takes datagrams to their places, and counts them.
+pub(super) struct Settling<'e> {
+    pub(super) codec: &'e Codec,
+    pub(super) incoming: &'e mut Incoming,
+    pub(super) statistics: &'e mut Statistics,
+    /// The operation under way, if its blocks are multicast.
+    pub(super) running: Option<&'e mut Running>,
+    /// A root that sends although this rank needs nothing more of it, and its operation.
+    pub(super) past: Option<(u32, u32)>,
+}
+
+impl Settling<'_> {
+    /// Takes a datagram that the network has brought.
+    pub(super) fn take(&mut self, bytes: &[u8]) {
+        if self.codec.is_own(bytes) {
+            return;
         }
-        return;
-    };
-    let Running { pieces, receive, given_up, .. } = running;
-    match datagram.kind {
-        Kind::Data { psn } => {
-            if *given_up {
-                *past = Some((datagram.rank, datagram.operation));
+        match self.codec.decode(bytes) {
+            Ok(Datagram { rank, operation, kind, chunk }) => {
+                self.settle((rank, operation, kind), chunk.len(), |to| to.copy_from_slice(chunk));
             }
-            count(statistics, true, incoming.take(pieces, (psn, datagram.chunk), receive.bytes_mut()));
+            Err(refused) => {
+                self.statistics.cqes += 1;
+                refuse(self.statistics, refused);
+            }
         }
-        Kind::End { chunks } => count(statistics, false, incoming.ended(pieces, datagram.rank, chunks)),
-        Kind::Acknowledgement { .. } => statistics.unexpected_opcode += 1,
+    }
+
+    /// Takes a datagram with a chunk of `len` bytes that `copy` copies to its place. The own ones come to nothing.
+    pub(super) fn settle(&mut self, head: (u32, u32, Kind), len: usize, copy: impl FnOnce(&mut [u8])) {
+        let Self { codec, incoming, statistics, running, past } = self;
+        let (rank, operation, kind) = head;
+        if codec.rank() == rank {
+            return;
+        }
+        statistics.cqes += 1;
+        let Some(running) = running.as_mut().filter(|running| running.operation == operation) else {
+            statistics.wrong_id += 1;
+            if matches!(kind, Kind::Data { .. }) {
+                *past = Some((rank, operation));
+            }
+            return;
+        };
+        let Running { pieces, receive, given_up, .. } = &mut **running;
+        match kind {
+            Kind::Data { psn } => {
+                if *given_up {
+                    *past = Some((rank, operation));
+                }
+                count(statistics, true, incoming.take_by(pieces, (psn, len), receive.bytes_mut(), copy));
+            }
+            Kind::End { chunks } => count(statistics, false, incoming.ended(pieces, rank, chunks)),
+            Kind::Acknowledgement { .. } => statistics.unexpected_opcode += 1,
+        }
     }
 }
 

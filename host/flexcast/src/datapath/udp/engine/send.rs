@@ -2,9 +2,10 @@
 
 use super::Engine;
 use super::operation::Sending;
-use crate::datapath::udp::datagram::{HEADER_BYTES, Kind};
+use crate::datapath::udp::datagram::{Codec, HEADER_BYTES, Kind};
+use crate::datapath::udp::fanout::Fanout;
 use crate::datapath::udp::pace::Block;
-use crate::datapath::udp::sockets::Sent;
+use crate::datapath::udp::sockets::{RUN_BYTES, Sent, Sockets};
 use crate::error::Result;
 use crate::protocol::driver::Notice;
 
@@ -18,6 +19,65 @@ pub(super) const FULL_PS: u64 = 500_000_000;
 pub(super) const STUCK_PS: u64 = 200_000_000_000;
 /// How often the end of a block is told: a lost one costs the wait for a stall.
 const ENDS: u32 = 2;
+
+/// Where this rank's datagrams go: to the ranks of this computer through memory, if they share it, and to others over the network.
+struct Outward<'e> {
+    sockets: &'e mut Sockets,
+    codec: &'e Codec,
+    /// Has room for the longest run.
+    run: &'e mut [u8],
+    fanout: Option<&'e Fanout>,
+    /// Ranks of this computer see datagrams with tags, too.
+    is_tapped: bool,
+}
+
+impl Outward<'_> {
+    /// Datagrams of so many bytes that go in one run.
+    fn run_of(&self, datagram_bytes: usize) -> usize {
+        match self.fanout {
+            Some(fanout) if fanout.has_all() => (RUN_BYTES / datagram_bytes.max(1)).max(1),
+            _ => self.sockets.run_of(datagram_bytes),
+        }
+    }
+
+    /// Sends a run of datagrams, of `datagram_bytes` each, the last may be shorter: what has become of it, and its bytes.
+    fn send<'c>(
+        &mut self,
+        operation: u32,
+        datagram_bytes: usize,
+        chunks: impl Iterator<Item = (Kind, &'c [u8])> + Clone,
+    ) -> Result<(Sent, usize)> {
+        let Self { sockets, codec, run, fanout, is_tapped } = self;
+        let len = chunks.clone().map(|(_, chunk)| HEADER_BYTES + chunk.len()).sum();
+        if let Some(fanout) = fanout.filter(|fanout| fanout.has_all() && !*is_tapped) {
+            let is_written = fanout.write(len, datagram_bytes, |ring| {
+                for (kind, chunk) in chunks {
+                    ring.put(&codec.untagged(operation, kind));
+                    ring.put(chunk);
+                }
+            });
+            return Ok((if is_written { Sent::All } else { Sent::Full }, len));
+        }
+        if fanout.is_some_and(|fanout| !fanout.has_room(len)) {
+            return Ok((Sent::Full, len));
+        }
+        let mut at = 0;
+        for (kind, chunk) in chunks {
+            at += codec.encode(operation, kind, chunk, &mut run[at..]);
+        }
+        let run = &run[..len];
+        let sent = match fanout {
+            Some(fanout) if fanout.has_all() => Sent::All,
+            _ => sockets.multicast(run, datagram_bytes)?,
+        };
+        if let Some(fanout) = fanout
+            && matches!(sent, Sent::All | Sent::Lost)
+        {
+            fanout.write(len, datagram_bytes, |ring| ring.put(run));
+        }
+        Ok((sent, len))
+    }
+}
 
 impl Engine {
     /// It is this rank's turn.
@@ -35,7 +95,10 @@ impl Engine {
     /// Sends what has room. Returns whether anything was sent.
     pub(super) fn send_some(&mut self, now_ps: u64) -> Result<bool> {
         let own = self.place.rank();
-        let Self { current, sockets, codec, window, pace, run, config, conversation, sent: report, .. } = self;
+        let Self {
+            current, sockets, codec, window, pace, run, config, conversation, sent: report, fanout, tap, ..
+        } = self;
+        let mut outward = Outward { sockets, codec, run, fanout: fanout.as_deref(), is_tapped: tap.is_some() };
         let Some(running) = current.as_mut() else { return Ok(false) };
         let Some(sending) = running.sending.as_mut() else { return Ok(false) };
         let block = running.plan.block(own);
@@ -55,15 +118,14 @@ impl Engine {
                 break;
             }
             let most = u32::try_from(pace.run_bytes() / datagram_bytes as u64).unwrap_or(u32::MAX).max(1);
-            let count = room.min(sockets.run_of(datagram_bytes) as u32).min(most);
-            let mut len = 0;
-            for at in sending.sent..sending.sent + count {
+            let count = room.min(outward.run_of(datagram_bytes) as u32).min(most);
+            let chunks = (sending.sent..sending.sent + count).map(|at| {
                 let from = at as usize * chunk_bytes;
                 let chunk = &bytes[from..bytes.len().min(from + chunk_bytes)];
-                let psn = sending.first_psn + at;
-                len += codec.encode(running.operation, Kind::Data { psn }, chunk, &mut run[len..]);
-            }
-            match sockets.multicast(&run[..len], datagram_bytes)? {
+                (Kind::Data { psn: sending.first_psn + at }, chunk)
+            });
+            let (sent, len) = outward.send(running.operation, datagram_bytes, chunks)?;
+            match sent {
                 Sent::All | Sent::Lost => {
                     pace.sent(len as u64, now_ps);
                     sending.sent += count;
@@ -92,8 +154,8 @@ impl Engine {
         running.report.pace_mbit_per_s = pace.mbit_per_s().filter(|_| chunks > 0);
         if chunks > 0 {
             for _ in 0..ENDS {
-                let len = codec.encode(running.operation, Kind::End { chunks }, &[], run);
-                sockets.multicast(&run[..len], datagram_bytes)?;
+                let end = std::iter::once((Kind::End { chunks }, &[][..]));
+                outward.send(running.operation, datagram_bytes, end)?;
             }
         }
         conversation.notify(now_ps, Notice::Sent);

@@ -10,10 +10,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::shared::{SharedStream, check_user, receive_with};
+use super::shared::{SharedStream, check_user};
 use super::stream::Stream;
 use crate::datapath::udp::datagram::Secret;
 use crate::datapath::udp::interface::Interface;
+use crate::datapath::udp::memory::receive_with;
 use crate::datapath::udp::sockets::at;
 use crate::error::{Error, Result};
 

@@ -36,8 +36,8 @@ impl PairEngine for Engine {
         &self.conditions
     }
 
-    fn requests(&mut self) -> &mut Requests {
-        &mut self.requests
+    fn requests(&self) -> &Requests {
+        &self.requests
     }
 
     fn operation(&self) -> u32 {

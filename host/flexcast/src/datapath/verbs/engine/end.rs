@@ -25,6 +25,7 @@ impl Engine {
     /// The operation under way fails, and the communicator with it.
     pub(super) fn fail(&mut self, now_ps: u64, failure: Failure) {
         self.broken = Some(failure);
+        self.requests.break_by(failure);
         if let Some(running) = self.current.as_mut() {
             if running.state.is_active() {
                 running.report.failure = Some(failure);

@@ -1,19 +1,16 @@
 //! The engine as what carries a communicator's operations.
 
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::{Cause, Disagreement, Failure, RankInfo};
+use flexcast_proto::{Cause, Disagreement, RankInfo};
 
 use super::{ALL, Engine, NOT_STARTED, receive};
-use crate::api::buffer::Buffer;
 use crate::api::card::{Card, Kind};
 use crate::api::config::Config;
 use crate::api::outcome::Failed;
 use crate::api::report::MessageCounts;
 use crate::datapath::cpu::watch;
-use crate::datapath::{Datapath, Posted, Requests, Task};
+use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
 use crate::error::{Error, Result};
-use crate::plan::Plan;
-use crate::plan::direct::Collective;
 
 impl Engine {
     /// Begins an operation, or lets it wait for its turn.
@@ -53,35 +50,18 @@ impl Datapath for Engine {
         self.card.now_ps()
     }
 
-    fn broken(&self) -> Option<Failure> {
-        self.broken
-    }
-
-    fn takes(&self, buffer: &Buffer) -> bool {
-        buffer.is_registered()
-    }
-
-    fn check(&self, plan: &Plan) -> Result<()> {
-        let mut table = Vec::new();
-        let chunks = plan.space(ALL, &mut table)?.chunks();
+    fn admission(&self) -> Admission {
         let psn_bits = self.derived.layout.psn_bits();
-        let limit = (u64::from(self.derived.bitmap_words) * 64).min(1 << psn_bits);
-        if chunks > limit {
-            return Err(Error::TooManyChunks { chunks, psn_bits, limit });
-        }
-        Ok(())
+        let most_chunks = (u64::from(self.derived.bitmap_words) * 64).min(1 << psn_bits);
+        Admission { registered: true, collectives: Ok(()), streams: vec![ALL], psn_bits, most_chunks }
     }
 
-    fn take_on(&mut self, posted: Posted) -> Result<(), Box<Failed>> {
-        self.take_on_task(posted.map(Task::Blocks))
+    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
+        self.take_on_task(posted)
     }
 
-    fn take_on_collective(&mut self, posted: Posted<Collective>) -> Result<(), Box<Failed>> {
-        self.take_on_task(posted.map(Task::Collective))
-    }
-
-    fn requests(&mut self) -> &mut Requests {
-        &mut self.requests
+    fn requests(&self) -> &Requests {
+        &self.requests
     }
 
     fn progress(&mut self) -> Result<bool> {

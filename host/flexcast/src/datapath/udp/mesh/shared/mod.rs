@@ -1,10 +1,9 @@
 //! Streams of bytes between processes of one computer, through shared memory.
 //!
-//! The ranks connect over a Unix socket without a place in the file system; whoever connects hands over the memory ([`memory`]), in which
+//! The ranks connect over a Unix socket without a place in the file system; whoever connects hands over the memory ([`memory`](super::super::memory)), in which
 //! the bytes lie in rings ([`rings`]). Afterwards the socket wakes whoever sleeps, and tells by its end that the other process has gone. When
 //! both are gone, so is the memory: nothing has a name.
 
-mod memory;
 mod rings;
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -17,10 +16,10 @@ use nix::sys::socket::{MsgFlags, getsockopt, recv, send, sockopt};
 use nix::unistd::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-pub(super) use memory::receive_with;
-use memory::{Memory, send_with};
 pub(crate) use rings::Rings;
-use rings::Side;
+use rings::{Side, Word, layout, word};
+
+use crate::datapath::udp::memory::{Memory, send_with};
 
 /// Bytes on their way in each direction: a power of two.
 const RING_BYTES: usize = 1 << 20;
@@ -66,14 +65,14 @@ impl SharedStream {
         socket.connect(&address(door)?)?;
         let socket = UnixStream::from(socket);
         check_user(&socket)?;
-        let (memory, file) = Memory::create(RING_BYTES)?;
-        send_with(&socket, greeting, &file)?;
+        let (memory, file) = Memory::create(layout(RING_BYTES))?;
+        send_with(&socket, greeting, &[file.as_fd()])?;
         Ok(Self::new(socket, memory, Side::Caller))
     }
 
     /// Of a process that has connected and has handed over `file`.
     pub(super) fn accept(socket: UnixStream, file: &OwnedFd) -> io::Result<Self> {
-        Ok(Self::new(socket, Memory::open(file)?, Side::Called))
+        Ok(Self::new(socket, Memory::open(file, layout(RING_BYTES))?, Side::Called))
     }
 
     fn new(socket: UnixStream, memory: Memory, side: Side) -> Self {
@@ -146,9 +145,9 @@ impl OtherEnd {
         let (one, other) = UnixStream::pair()?;
         one.set_nonblocking(true)?;
         other.set_nonblocking(true)?;
-        let (memory, file) = Memory::create(RING_BYTES)?;
+        let (memory, file) = Memory::create(layout(RING_BYTES))?;
         let stream = SharedStream::new(one, memory, Side::Caller);
-        Ok((Self { stream, memory: Memory::open(&file)? }, SharedStream::accept(other, &file)?))
+        Ok((Self { stream, memory: Memory::open(&file, layout(RING_BYTES))? }, SharedStream::accept(other, &file)?))
     }
 
     /// Writes what has room.
@@ -158,9 +157,9 @@ impl OtherEnd {
 
     /// Writes a word of the memory, and wakes the other side.
     pub(in crate::datapath::udp) fn poke(&self, which: u8, value: u64) {
-        let words = [memory::Word::Tail, memory::Word::Head, memory::Word::ReaderSleeps, memory::Word::WriterSleeps];
-        let word = words[usize::from(which & 3)];
-        self.memory.word(usize::from(which >> 2 & 1), word).store(value, std::sync::atomic::Ordering::Release);
+        let words = [Word::Tail, Word::Head, Word::ReaderSleeps, Word::WriterSleeps];
+        let ring = usize::from(which >> 2 & 1);
+        word(&self.memory, ring, words[usize::from(which & 3)]).store(value, std::sync::atomic::Ordering::Release);
         SharedStream::wake(&self.stream.socket);
     }
 }
@@ -168,7 +167,7 @@ impl OtherEnd {
 #[cfg(test)]
 pub(super) fn pair() -> (SharedStream, SharedStream) {
     let (one, other) = UnixStream::pair().unwrap();
-    let (memory, file) = Memory::create(RING_BYTES).unwrap();
+    let (memory, file) = Memory::create(layout(RING_BYTES)).unwrap();
     (SharedStream::new(one, memory, Side::Caller), SharedStream::accept(other, &file).unwrap())
 }
 
@@ -176,8 +175,8 @@ pub(super) fn pair() -> (SharedStream, SharedStream) {
 #[cfg(test)]
 pub(super) fn hostile(tail: u64) -> (UnixStream, SharedStream) {
     let (one, other) = UnixStream::pair().unwrap();
-    let (memory, file) = Memory::create(RING_BYTES).unwrap();
-    memory.word(0, memory::Word::Tail).store(tail, std::sync::atomic::Ordering::Release);
+    let (memory, file) = Memory::create(layout(RING_BYTES)).unwrap();
+    word(&memory, 0, Word::Tail).store(tail, std::sync::atomic::Ordering::Release);
     (one, SharedStream::accept(other, &file).unwrap())
 }
 

@@ -11,10 +11,36 @@
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-use super::memory::{Memory, Word};
+use crate::datapath::udp::memory::{Layout, Memory};
 
 /// Bytes after which a position is published: the other side copies meanwhile.
 const STEP_BYTES: usize = 32 << 10;
+
+/// Words of one ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Word {
+    /// Bytes that have been written. Of the writer.
+    Tail,
+    /// Bytes that have been read. Of the reader.
+    Head,
+    /// 1: the reader sleeps until there are bytes. Set by the reader; whoever wakes it clears it.
+    ReaderSleeps,
+    /// 1: the writer sleeps until there is room. Set by the writer; whoever wakes it clears it.
+    WriterSleeps,
+}
+
+/// Words of each ring.
+const WORDS: usize = 4;
+
+/// What two ranks share: a ring for each direction.
+pub(super) const fn layout(ring_bytes: usize) -> Layout {
+    Layout { words: 2 * WORDS, rings: 2, ring_bytes }
+}
+
+/// A word of ring 0 or 1.
+pub(super) fn word(memory: &Memory, ring: usize, word: Word) -> &AtomicU64 {
+    memory.word(ring * WORDS + word as usize)
+}
 
 /// Which end of the connection a process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +95,7 @@ impl Rings {
     /// # Errors
     /// The other process has written a position that cannot be.
     pub(crate) fn bytes(&self) -> io::Result<usize> {
-        let tail = self.memory.word(self.inward, Word::Tail).load(Ordering::Acquire);
+        let tail = word(&self.memory, self.inward, Word::Tail).load(Ordering::Acquire);
         self.between(tail, self.head.load(Ordering::Relaxed))
     }
 
@@ -78,14 +104,14 @@ impl Rings {
     /// # Errors
     /// The other process has written a position that cannot be.
     pub(super) fn room(&self) -> io::Result<usize> {
-        let head = self.memory.word(self.outward(), Word::Head).load(Ordering::Acquire);
+        let head = word(&self.memory, self.outward(), Word::Head).load(Ordering::Acquire);
         self.between(self.tail.load(Ordering::Relaxed), head).map(|bytes| self.memory.ring_bytes() - bytes)
     }
 
     /// Whether the other side sleeps and is to be woken; asked after a position was published.
-    fn wakes(&self, ring: usize, word: Word) -> bool {
+    fn wakes(&self, ring: usize, which: Word) -> bool {
         fence(Ordering::SeqCst);
-        let word = self.memory.word(ring, word);
+        let word = word(&self.memory, ring, which);
         word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0
     }
 
@@ -100,7 +126,7 @@ impl Rings {
                 self.memory.read(self.inward, head, step);
                 let head = head.wrapping_add(step.len() as u64);
                 self.head.store(head, Ordering::Relaxed);
-                self.memory.word(self.inward, Word::Head).store(head, Ordering::Release);
+                word(&self.memory, self.inward, Word::Head).store(head, Ordering::Release);
                 // Not for every few bytes: half a ring is worth it.
                 left -= step.len();
                 total += step.len();
@@ -119,7 +145,7 @@ impl Rings {
         let (mut total, mut unpublished) = (0, 0);
         let mut publish = |tail: u64| {
             self.tail.store(tail, Ordering::Relaxed);
-            self.memory.word(self.outward(), Word::Tail).store(tail, Ordering::Release);
+            word(&self.memory, self.outward(), Word::Tail).store(tail, Ordering::Release);
             if self.wakes(self.outward(), Word::ReaderSleeps) {
                 wake();
             }
@@ -159,8 +185,8 @@ impl Rings {
 
     /// Asks to be woken as soon as there is what is waited for. True: there is, and it need not sleep.
     pub(crate) fn arm(&self) -> bool {
-        let set = |ring, word, wanted: &AtomicBool| {
-            self.memory.word(ring, word).store(u64::from(wanted.load(Ordering::Relaxed)), Ordering::Relaxed);
+        let set = |ring, which, wanted: &AtomicBool| {
+            word(&self.memory, ring, which).store(u64::from(wanted.load(Ordering::Relaxed)), Ordering::Relaxed);
         };
         set(self.inward, Word::ReaderSleeps, &self.wants_bytes);
         set(self.outward(), Word::WriterSleeps, &self.wants_room);
@@ -170,8 +196,8 @@ impl Rings {
 
     /// Need not be woken any more.
     pub(crate) fn disarm(&self) {
-        self.memory.word(self.inward, Word::ReaderSleeps).store(0, Ordering::Relaxed);
-        self.memory.word(self.outward(), Word::WriterSleeps).store(0, Ordering::Relaxed);
+        word(&self.memory, self.inward, Word::ReaderSleeps).store(0, Ordering::Relaxed);
+        word(&self.memory, self.outward(), Word::WriterSleeps).store(0, Ordering::Relaxed);
     }
 }
 

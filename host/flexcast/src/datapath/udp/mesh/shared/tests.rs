@@ -2,6 +2,7 @@ use std::fs::File;
 use std::io::Write as _;
 
 use super::*;
+use crate::datapath::udp::memory::receive_with;
 
 fn refusal(file: OwnedFd) -> ErrorKind {
     let (socket, _other) = UnixStream::pair().unwrap();
@@ -53,7 +54,7 @@ fn memory_that_could_be_cut_or_has_another_layout_is_refused() {
         file
     };
     assert_eq!(refusal(unsealed()), ErrorKind::InvalidData);
-    for bytes in [0, 4096, 4096 + 8192 + 1, 4096 + 2 * 5000, 4096 + (1 << 40)] {
+    for bytes in [0, 4096, 4096 + (2 << 20) - 1, 4096 + (2 << 20) + 1, 4096 + (1 << 40)] {
         let file = unsealed();
         nix::unistd::ftruncate(&file, bytes).unwrap();
         let seals = nix::fcntl::SealFlag::F_SEAL_SHRINK;
@@ -69,7 +70,7 @@ fn memory_that_could_be_cut_or_has_another_layout_is_refused() {
 fn descriptors_come_with_their_bytes_and_strange_ones_are_closed() {
     let (one, other) = UnixStream::pair().unwrap();
     let (mut reader, writer) = std::io::pipe().unwrap();
-    send_with(&one, b"hello", &OwnedFd::from(writer)).unwrap();
+    send_with(&one, b"hello", &[OwnedFd::from(writer).as_fd()]).unwrap();
     let mut bytes = [0; 16];
     let (len, files) = receive_with(&other, &mut bytes).unwrap();
     assert_eq!((&bytes[..len], files.len()), (&b"hello"[..], 1));

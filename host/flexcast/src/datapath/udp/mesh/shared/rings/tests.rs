@@ -7,8 +7,8 @@ use super::*;
 const RING_BYTES: usize = 4096;
 
 fn ends() -> (Rings, Rings) {
-    let (memory, file) = Memory::create(RING_BYTES).unwrap();
-    (Rings::new(memory, Side::Caller), Rings::new(Memory::open(&file).unwrap(), Side::Called))
+    let (memory, file) = Memory::create(layout(RING_BYTES)).unwrap();
+    (Rings::new(memory, Side::Caller), Rings::new(Memory::open(&file, layout(RING_BYTES)).unwrap(), Side::Called))
 }
 
 fn content(at: u64) -> u8 {
@@ -47,8 +47,8 @@ proptest! {
             rings.head.store(head, Ordering::Relaxed);
             rings.tail.store(tail, Ordering::Relaxed);
         }
-        one.memory.word(0, Word::Tail).store(start, Ordering::Relaxed);
-        one.memory.word(0, Word::Head).store(start, Ordering::Relaxed);
+        word(&one.memory, 0, Word::Tail).store(start, Ordering::Relaxed);
+        word(&one.memory, 0, Word::Head).store(start, Ordering::Relaxed);
         let (mut written, mut come) = (0, 0);
         for (writes, lens) in steps {
             let total: usize = lens.iter().sum();
@@ -129,12 +129,12 @@ fn positions_that_cannot_be_are_found_and_nothing_is_read_outside() {
     for value in values {
         let (one, other) = ends();
         other.want(true, true);
-        one.memory.word(0, Word::Tail).store(value, Ordering::Release);
+        word(&one.memory, 0, Word::Tail).store(value, Ordering::Release);
         let error = other.read(&mut [IoSliceMut::new(&mut [0; 9000])], || ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{value}");
         assert!(other.is_ready(), "whoever waits finds out");
         let (one, other) = ends();
-        one.memory.word(1, Word::Head).store(value.wrapping_neg(), Ordering::Release);
+        word(&one.memory, 1, Word::Head).store(value.wrapping_neg(), Ordering::Release);
         let error = other.write(&[IoSlice::new(&[0; 9000])], || ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData, "{value}");
     }
@@ -142,9 +142,9 @@ fn positions_that_cannot_be_are_found_and_nothing_is_read_outside() {
     let (one, other) = ends();
     assert_eq!(write(&one, &[100], 0), 100);
     assert_eq!(read(&other, &[60]).len(), 60);
-    one.memory.word(0, Word::Tail).store(59, Ordering::Release);
+    word(&one.memory, 0, Word::Tail).store(59, Ordering::Release);
     assert_eq!(other.bytes().unwrap_err().kind(), ErrorKind::InvalidData);
-    one.memory.word(0, Word::Tail).store(60 + RING_BYTES as u64, Ordering::Release);
+    word(&one.memory, 0, Word::Tail).store(60 + RING_BYTES as u64, Ordering::Release);
     assert_eq!(read(&other, &[9000]).len(), RING_BYTES);
 }
 
