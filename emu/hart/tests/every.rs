@@ -4,7 +4,7 @@
 use emu_hart::bare::{self, Options, Outcome, Program, Streams};
 use emu_hart::{Cause, Fault, Isa, Stop};
 
-use crate::{asm, bus, drafts, machine, model, random};
+use crate::{asm, bus, machine, model, random};
 use asm::*;
 use bus::{DATA, REGISTER};
 use machine::{AT, COMPUTING, MODES, Machine, encodings, registers};

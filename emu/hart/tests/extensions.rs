@@ -3,7 +3,7 @@
 use emu_hart::{Cause, Fault, Isa, Stop, Text};
 use flexcast_isa::Extension;
 
-use crate::{asm, bus, drafts, machine, model, random};
+use crate::{asm, bus, machine, model, random};
 use asm::*;
 use bus::{CODE, DATA, REGISTER};
 use machine::{COMPUTING, Machine, Mode, encodings, registers};

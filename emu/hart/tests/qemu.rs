@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use emu_hart::Isa;
 use emu_hart::bare::{self, Options, Outcome, Program, Streams};
 
-use crate::{asm, drafts, model, random};
+use crate::{asm, model, random};
 use asm::*;
 use model::rows_of;
 use random::Random;
