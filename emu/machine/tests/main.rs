@@ -1,5 +1,7 @@
 //! All tests of this folder, as one program: each file a module of it.
 
+#![allow(clippy::duplicate_mod, reason = "threads.rs and timing.rs run one suite, each with cards of its own")]
+
 mod ahead;
 mod cable;
 mod debugger;
