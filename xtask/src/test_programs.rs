@@ -21,7 +21,7 @@ const ALONE: [&str; 7] = ["emu_exec", "forked", "four_processes", "lost_ranks", 
 const LANES: usize = 3;
 
 /// Programs that take longest, which start first: none of them is to run at the end with nothing beside it.
-const LONG: [&str; 6] = ["udp", "vendor_build", "outside_program", "new_image", "compile_fail", "evaluation"];
+const LONG: [&str; 5] = ["udp", "vendor_build", "outside_program", "new_image", "evaluation"];
 
 /// A test program.
 #[derive(Clone, Debug)]

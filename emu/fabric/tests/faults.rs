@@ -2,8 +2,7 @@
 
 #![allow(missing_docs)]
 
-mod common;
-
+use crate::common;
 use common::{Driver, Note};
 use emu_fabric::{
     BIT_ERRORS_1E_12, Destination, Direction, Fault, FaultEvent, FaultScript, FlowControl, LinkConfig, Network, Rate,

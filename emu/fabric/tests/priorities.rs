@@ -2,10 +2,9 @@
 
 #![allow(missing_docs)]
 
-mod common;
-
 use std::collections::BTreeMap;
 
+use crate::common;
 use common::{Arrival, Driver, HEADERS, Note};
 use emu_fabric::{
     Destination, FatTree, FlowControl, Forwarding, LinkConfig, Network, Priorities, Rate, Routing, SwitchConfig,

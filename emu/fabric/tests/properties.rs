@@ -2,10 +2,9 @@
 
 #![allow(missing_docs)]
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::common;
 use common::{Driver, HEADERS, Note};
 use emu_fabric::{
     Destination, Fabric, FatTree, Fault, FaultEvent, FaultScript, FlowControl, Forwarding, LinkConfig, Network, Rate,

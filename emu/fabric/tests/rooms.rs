@@ -2,8 +2,7 @@
 
 #![allow(missing_docs)]
 
-mod common;
-
+use crate::common;
 use common::{HEADERS, Note};
 use emu_fabric::{
     Destination, Direction, Fabric, FabricEffects, Fault, FaultEvent, FaultScript, FlowControl, LinkConfig, Network,

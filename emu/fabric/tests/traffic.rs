@@ -2,8 +2,7 @@
 
 #![allow(missing_docs)]
 
-mod common;
-
+use crate::common;
 use common::{Driver, Note};
 use emu_fabric::{
     Destination, End, Fabric, FabricEffects, FatTree, FlowControl, Forwarding, LinkConfig, Network, Node, PortCounters,

@@ -3,10 +3,7 @@
 use emu_hart::Stop;
 use proptest::prelude::*;
 
-#[path = "common/mod.rs"]
-mod asm;
-#[path = "common/bus.rs"]
-mod bus;
+use crate::{asm, bus};
 use asm::*;
 use bus::Fixture;
 

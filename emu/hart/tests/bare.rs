@@ -4,8 +4,7 @@ use emu_hart::bare::{self, BareError, Board, Options, Outcome, Program, Report, 
 use emu_hart::{Cause, Fault, Isa};
 use flexcast_isa::Extension;
 
-#[path = "common/mod.rs"]
-mod asm;
+use crate::asm;
 use asm::*;
 
 const BASE: u64 = 0x8000_0000;

@@ -10,12 +10,7 @@ use emu_hart::{Hart, Isa, Limits, Stop, Text};
 use flexcast_isa::Extension;
 use proptest::prelude::*;
 
-#[path = "common/mod.rs"]
-mod asm;
-#[path = "common/bus.rs"]
-mod bus;
-#[path = "common/drafts.rs"]
-mod drafts;
+use crate::{asm, bus, drafts};
 use asm::*;
 use bus::{CODE, Fixture, TestBus};
 use drafts::*;

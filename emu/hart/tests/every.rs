@@ -4,18 +4,7 @@
 use emu_hart::bare::{self, Options, Outcome, Program, Streams};
 use emu_hart::{Cause, Fault, Isa, Stop};
 
-#[path = "common/mod.rs"]
-mod asm;
-#[path = "common/bus.rs"]
-mod bus;
-#[path = "common/drafts.rs"]
-mod drafts;
-#[path = "common/machine.rs"]
-mod machine;
-#[path = "common/model.rs"]
-mod model;
-#[path = "common/random.rs"]
-mod random;
+use crate::{asm, bus, machine, model, random};
 use asm::*;
 use bus::{DATA, REGISTER};
 use machine::{AT, COMPUTING, MODES, Machine, encodings, registers};

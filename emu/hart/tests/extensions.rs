@@ -3,18 +3,7 @@
 use emu_hart::{Cause, Fault, Isa, Stop, Text};
 use flexcast_isa::Extension;
 
-#[path = "common/mod.rs"]
-mod asm;
-#[path = "common/bus.rs"]
-mod bus;
-#[path = "common/drafts.rs"]
-mod drafts;
-#[path = "common/machine.rs"]
-mod machine;
-#[path = "common/model.rs"]
-mod model;
-#[path = "common/random.rs"]
-mod random;
+use crate::{asm, bus, machine, model, random};
 use asm::*;
 use bus::{CODE, DATA, REGISTER};
 use machine::{COMPUTING, Machine, Mode, encodings, registers};

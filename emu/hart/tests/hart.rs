@@ -4,10 +4,7 @@ use emu_hart::{Bus as _, Cause, Fault, Hart, Isa, Limits, Stop, Text};
 use flexcast_isa::Extension;
 use proptest::prelude::*;
 
-#[path = "common/mod.rs"]
-mod asm;
-#[path = "common/bus.rs"]
-mod bus;
+use crate::{asm, bus};
 use asm::*;
 use bus::{CODE, DATA, DOORBELL, Fixture, READ_ONLY, SIZE};
 

@@ -8,14 +8,7 @@ use std::process::{Command, Stdio};
 use emu_hart::Isa;
 use emu_hart::bare::{self, Options, Outcome, Program, Streams};
 
-#[path = "common/mod.rs"]
-mod asm;
-#[path = "common/drafts.rs"]
-mod drafts;
-#[path = "common/model.rs"]
-mod model;
-#[path = "common/random.rs"]
-mod random;
+use crate::{asm, model, random};
 use asm::*;
 use model::rows_of;
 use random::Random;

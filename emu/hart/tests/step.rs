@@ -3,10 +3,7 @@
 use emu_hart::{Before, Bus, Cause, Class, Fault, Hart, Limits, RunAhead, Step, Stop, Width};
 use proptest::prelude::*;
 
-#[path = "common/mod.rs"]
-mod asm;
-#[path = "common/bus.rs"]
-mod bus;
+use crate::{asm, bus};
 use asm::*;
 use bus::{CODE, DATA, DOORBELL, Fixture, TestBus};
 

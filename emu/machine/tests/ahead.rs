@@ -1,7 +1,6 @@
 //! Instructions that threads execute before the cycles of their issue: nobody can tell, but by how fast the emulator is.
 
-mod support;
-
+use crate::support;
 use emu_machine::timing::{Counts, Parameters};
 use emu_machine::{Config, MachineError, World};
 use proptest::prelude::*;

@@ -1,10 +1,9 @@
 //! Stopping and going on changes nothing: the trace of a debugged run is that of a plain one.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
+use crate::support;
 use emu_machine::{Action, Config, DebugStop, Debugger, MemoryModel, Resume, Stopped, World};
 use support::*;
 

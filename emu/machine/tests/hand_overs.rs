@@ -1,7 +1,6 @@
 //! However an index reaches a card, the race detector takes it as the hand-over of entries and buffers.
 
-mod support;
-
+use crate::support;
 use emu_machine::nic::{Access, MkeyAttr, QpModify, QpState, Space, Transport};
 use emu_machine::{Agent, Config, MemoryModel, Race, RaceKind, World};
 use support::weak::*;

@@ -1,9 +1,8 @@
 //! Litmus programs: what weak memory lets happen for some seed without a fence, and for none with it.
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support;
 use emu_machine::World;
 use support::weak::*;
 use support::*;

@@ -1,7 +1,6 @@
 //! Messages of firmware whose host does not listen.
 
-mod support;
-
+use crate::support;
 use emu_machine::Config;
 use support::*;
 

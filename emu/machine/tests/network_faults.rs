@@ -1,10 +1,9 @@
 //! Effects of link faults on queue pairs.
 
-mod support;
-
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
+use crate::support;
 use emu_machine::fabric::{Direction, Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::nic::{Counters, Transport};
 use emu_machine::time::PS_PER_US;

@@ -1,7 +1,6 @@
 //! Cards in networks of switches.
 
-mod support;
-
+use crate::support;
 use emu_machine::fabric::{FatTree, LinkConfig as FabricLink, Rate, SwitchConfig, Topology};
 use emu_machine::nic::{Gid, Transport};
 use emu_machine::{Config, MAX_CARDS, MachineError, NetworkConfig, Wiring, World, address};

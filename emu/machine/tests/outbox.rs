@@ -1,7 +1,6 @@
 //! Outbox registers and calls for what the emulated card does not have: none is ignored in silence.
 
-mod support;
-
+use crate::support;
 use emu_machine::layout::{call, outbox};
 use emu_machine::{Config, ProcessStatus, World};
 use support::*;

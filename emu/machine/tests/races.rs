@@ -1,9 +1,8 @@
 //! The race detector: each kind of race is reported with both accesses, and nothing else is.
 
-mod support;
-
 use std::collections::BTreeSet;
 
+use crate::support;
 use emu_machine::nic::{Access, MkeyAttr, Space};
 use emu_machine::{Agent, Config, MemoryModel, Race, RaceKind};
 use support::weak::*;

@@ -2,7 +2,6 @@
 
 #[path = "suites/threads.rs"]
 mod suite;
-mod support;
 
 fn machine() -> emu_machine::Config {
     emu_machine::Config { cards: 1, ..Default::default() }

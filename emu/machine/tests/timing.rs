@@ -2,8 +2,8 @@
 
 #[path = "suites/threads.rs"]
 mod suite;
-mod support;
 
+use crate::support;
 use emu_machine::timing::{Model, Parameters};
 use emu_machine::{Config, CostModel, DrivenFrom, MachineError, MemoryModel, World};
 use support::*;

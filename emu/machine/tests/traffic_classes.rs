@@ -1,7 +1,6 @@
 //! Data and control messages of different traffic classes, told apart at every port.
 
-mod support;
-
+use crate::support;
 use emu_machine::fabric::Topology;
 use emu_machine::nic::{Gid, Transport};
 use emu_machine::{Config, Wiring, World};

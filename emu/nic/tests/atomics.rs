@@ -1,7 +1,6 @@
 //! Fetch-and-add, compare-and-swap: values, repetition, violations.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

@@ -1,7 +1,6 @@
 //! Completion queues: owner bits, arming, overrun.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::NOP;
 use emu_nic::*;

@@ -1,8 +1,7 @@
 //! Packets that are lost, late and repeated: a reliable connection does everything once and in order all the same, and
 //! the unreliable services lose whole messages, never parts of them.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

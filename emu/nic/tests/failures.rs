@@ -1,7 +1,6 @@
 //! Receivers that are not ready, malformed WQEs, doorbells beyond the ring, flushes, and changes of state.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

@@ -1,7 +1,6 @@
 //! Fields of completions that no transfer depends on, byte by byte.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::SEND;
 use emu_nic::{Gid, QpModify, Space, Transport};

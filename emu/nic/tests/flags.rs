@@ -1,7 +1,6 @@
 //! The fm_ce_se byte (completion modes, fences, solicited) and WQEs that wrap at the end of their ring.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

@@ -1,7 +1,6 @@
 //! Whatever lies in the rings, the card keeps its feet.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::*;
 use proptest::prelude::*;

@@ -1,7 +1,6 @@
 //! The header in front of a received datagram against the header of its frame, byte by byte, for frames of peers that fill it as they like.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wire::{decode, encode};
 use emu_nic::*;

@@ -1,7 +1,6 @@
 //! UMR keys, invalidation, alias keys, and keys that go while packets are under way.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

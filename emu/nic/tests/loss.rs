@@ -1,7 +1,6 @@
 //! Lost packets: RC repairs, UC drops messages, and both do the same every time.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

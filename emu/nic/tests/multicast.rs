@@ -1,7 +1,6 @@
 //! Groups: membership, replication, loopback, and what each member checks for itself.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

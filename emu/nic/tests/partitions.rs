@@ -1,7 +1,6 @@
 //! Partition keys: what reaches a queue pair, and what its table allows.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

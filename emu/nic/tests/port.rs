@@ -1,7 +1,6 @@
 //! The port: when it is held, where damaged packets end, and by which source port packets leave.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

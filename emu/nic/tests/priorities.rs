@@ -1,7 +1,6 @@
 //! Queue pairs of different traffic class at one port: who waits for whom.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_fabric::{PRIORITIES, Priorities};
 use emu_nic::wqe_opcode::*;

@@ -1,7 +1,6 @@
 //! Memory keys, protection domains, Q_Keys: each violation and where it shows.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

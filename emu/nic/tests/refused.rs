@@ -1,7 +1,6 @@
 //! Refused work: whatever the card does not execute completes in error, and no opcode is passed over in silence.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::{Transport, syndrome, vendor, wqe_opcode};
 

@@ -1,7 +1,6 @@
 //! RESET ends a life of a queue pair: found by the fuzz target `api`.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::*;
 

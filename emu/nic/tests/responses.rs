@@ -1,11 +1,9 @@
 //! Responder under bursts of requests: which packets it answers, how many messages they count, and what is refused.
 
-mod common;
-mod outside;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::{common, outside};
 use common::*;
 use emu_nic::*;
 use outside::{FIRST_PSN, MTU, PEER_QPN, add, to_card};

@@ -1,7 +1,6 @@
 //! Latencies of one operation, rates of many.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

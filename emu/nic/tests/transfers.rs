@@ -1,7 +1,6 @@
 //! Every opcode on every transport, byte by byte.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

@@ -1,7 +1,6 @@
 //! Hypothetical multicast of UC queue pairs: keys of the group, sequences per sender, and off unless asked for.
 
-mod common;
-
+use crate::common;
 use common::*;
 use emu_nic::wqe_opcode::*;
 use emu_nic::*;

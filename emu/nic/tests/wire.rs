@@ -1,9 +1,8 @@
 //! The wire format: what is written is read back, what is corrupted is noticed, what is malformed is told.
 
-mod wire_common;
-
 use std::sync::Arc;
 
+use crate::wire_common;
 use emu_nic::wire::{DecodeError, EncodeError};
 use emu_nic::*;
 use proptest::prelude::*;

@@ -14,7 +14,7 @@ mod headers;
 mod modules;
 mod sources;
 
-/// Check dependency arrows, import cycles, crates of others (deny.toml), file lengths, the list of unsafe files, module headers and what the documents promise.
+/// Check dependency arrows, import cycles, crates of others (deny.toml), file lengths, the list of unsafe files, modules of test programs, module headers and what the documents promise.
 #[derive(clap::Args)]
 pub(crate) struct Tidy {}
 
@@ -26,12 +26,13 @@ impl Tidy {
         let root = workspace::root();
         let files = source_files(root)?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
-        let checks: [(&str, Findings); 10] = [
+        let checks: [(&str, Findings); 11] = [
             ("dependency arrows", arrows::check(root)?),
             ("import cycles", cycles::check(root)?),
             ("crates of others", dependencies::check(root)?),
             ("file lengths", sources::lengths(root, &files)?),
             ("unsafe files", sources::unsafe_files(root, &files, &architecture)?),
+            ("modules of test programs", sources::test_modules(root, &files)?),
             ("walk of ARCHITECTURE.md", documents::walk(root, &architecture)),
             ("module headers", headers::check(root, &files)?),
             ("words", sources::words(root, &files)?),

@@ -47,6 +47,21 @@ fn code_lines(text: &str) -> usize {
     tests.unwrap_or_else(|| text.lines().count())
 }
 
+/// Files of a folder `tests` that is a package, which its only program leaves out: their tests would never run.
+pub(super) fn test_modules(root: &Path, files: &[PathBuf]) -> Result<Findings> {
+    let mut findings = Findings::new();
+    for program in files.iter().filter(|path| path.ends_with("tests/main.rs")) {
+        let text = read(&root.join(program))?;
+        let named: BTreeSet<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect();
+        let beside =
+            files.iter().filter(|path| is(path, "rs") && path.parent() == program.parent() && *path != program);
+        let lost = beside.filter(|path| path.file_stem().is_some_and(|name| !named.contains(&*name.to_string_lossy())));
+        findings.extend(lost.map(|path| format!("{} is no module of {}", path.display(), program.display())));
+    }
+    Ok(findings)
+}
+
 /// Compares the files with unsafe code with the list of ARCHITECTURE.md, both ways.
 pub(super) fn unsafe_files(root: &Path, files: &[PathBuf], architecture: &str) -> Result<Findings> {
     let mut found = BTreeSet::new();
@@ -160,6 +175,16 @@ fn contains_word(line: &str, word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_a_test_program_leaves_out_is_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let files = ["main.rs", "named.rs", "lost.rs", "notes.md"].map(|name| Path::new("tests").join(name));
+        std::fs::create_dir(folder.path().join("tests")).expect("a folder");
+        std::fs::write(folder.path().join(&files[0]), "//! Tests.\n\nmod named;\n").expect("written");
+        let findings = test_modules(folder.path(), &files).expect("read");
+        assert_eq!(findings, ["tests/lost.rs is no module of tests/main.rs"]);
+    }
 
     #[test]
     fn unsafe_code_is_found_and_nothing_else() {

@@ -1,6 +1,6 @@
 //! Calls, event handlers, RTOS calls and crash records of the emulated DPA, on hand-assembled images.
 
-use crate::machine as one_card;
+use super::machine as one_card;
 use crate::support::*;
 use emu_machine::time::PS_PER_US;
 use emu_machine::{Config, Isa, MachineError, ProcessStatus, ThreadState, World};
