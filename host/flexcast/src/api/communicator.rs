@@ -2,6 +2,8 @@
 
 mod pending;
 mod progress;
+#[cfg(test)]
+mod turns;
 
 use std::fmt;
 use std::ops::Deref;
