@@ -6,6 +6,9 @@
 //! believes to its neighbours on the ring, and again when that changes; who took it from a neighbour goes on to believe that neighbour. Whom a
 //! rank accuses, it tells so, and gets an answer.
 //!
+//! The accused may be behind: still in the operation before, where it waits for the culprit. It answers all the same, and goes on with its operation. And who is
+//! ahead takes what is told of the operation before as it is: whom it waits for itself follows from that.
+//!
 //! What cannot be otherwise (a broken connection, a worker that failed) ends a rank's part at once, and it goes. So it tells all ranks that it is
 //! connected with: that its connections break then accuses nobody (`Participant::fail`).
 //! In the end the ranks that are alive name one that says nothing.
@@ -47,10 +50,10 @@ impl Verdict {
     pub(crate) fn take(&mut self, new: Failure, from: Option<u32>, source: Option<u32>, place: RankInfo) -> bool {
         let held = self.failure;
         let spoke = held.culprit == new.witness || from == Some(held.culprit);
-        let better = !is_silence(&new)
-            || spoke
-            || (source.is_some() && source == self.source)
-            || (is_first_round(&new, place.ranks()) && !is_first_round(&held, place.ranks()));
+        // Whoever waits for something else than a signal is behind, in the operation before: there those may be that have not signalled this one.
+        let in_barrier = held.cause == Cause::Silent(WaitedFor::Barrier);
+        let first = in_barrier && is_first_round(&new, place.ranks()) && !is_first_round(&held, place.ranks());
+        let better = !is_silence(&new) || spoke || first || (source.is_some() && source == self.source);
         if new == held || !is_silence(&held) || !better || self.changes > 2 * place.ranks() {
             return false;
         }
@@ -67,9 +70,10 @@ impl Verdict {
     }
 }
 
-/// What rank `place` says to a failure it is told of, when it waits for `waited_for` itself.
-pub(crate) fn answer(told: Failure, place: RankInfo, (culprit, what): (u32, WaitedFor)) -> Failure {
+/// What rank `place` says to a failure it is told of, when it waits for `culprit` itself. `same`: it waits in the operation that has failed. In the next one
+/// it knows nothing of it: its left neighbour may not have called that since it waits in the failed one.
+pub(crate) fn answer(told: Failure, place: RankInfo, (culprit, what): (u32, WaitedFor), same: bool) -> Failure {
     let own = Failure { culprit, witness: place.rank(), cause: Cause::Silent(what) };
-    let knows = is_first_round(&own, place.ranks()) && matches!(told.cause, Cause::Silent(WaitedFor::Barrier));
+    let knows = same && is_first_round(&own, place.ranks()) && matches!(told.cause, Cause::Silent(WaitedFor::Barrier));
     if is_silence(&told) && (told.culprit == place.rank() || knows) { own } else { told }
 }
