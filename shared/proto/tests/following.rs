@@ -243,8 +243,8 @@ fn run(case: &Case) -> Vec<Option<Result<(), Failure>>> {
     // If nobody is silent, an operation takes about as long as ranks take to call it.
     let busy_ps = OPERATIONS as u64 * (case.gap_ps as u64 + 1_000);
     let (barrier_timeout_ps, bound_ps) = case.times_ps;
-    for now_ps in 0..busy_ps + (barrier_timeout_ps + bound_ps) * 5 / 4 {
-        let is_silent = now_ps >= case.from_ps;
+    for at_ps in 0..busy_ps + (barrier_timeout_ps + bound_ps) * 5 / 4 {
+        let is_silent = at_ps >= case.from_ps;
         if is_silent && case.fault == Fault::Cut {
             group.cut();
         }
@@ -254,11 +254,11 @@ fn run(case: &Case) -> Vec<Option<Result<(), Failure>>> {
         if is_stopped || group.ranks[one].end.is_some() {
             continue;
         }
-        group.hear(one, now_ps);
-        if !group.ranks[one].posted && now_ps >= group.ranks[one].post_ps {
-            group.post(one, now_ps);
+        group.hear(one, at_ps);
+        if !group.ranks[one].posted && at_ps >= group.ranks[one].post_ps {
+            group.post(one, at_ps);
         }
-        group.act(one, now_ps);
+        group.act(one, at_ps);
         if !group.sending.is_empty() && group.dice.below(case.count) == 0 {
             group.multicast(is_silent);
         }
