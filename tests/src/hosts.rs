@@ -2,11 +2,16 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Begins the names of namespaces, where `FLEXCAST_HOSTS` does not say another beginning.
 const PREFIX: &str = "flexcast-hosts-";
 /// Name of the interface of every host.
 pub const INTERFACE: &str = "eth0";
+/// The system's number for the state of a port that forwards.
+const FORWARDING: &str = "3";
+/// Longest that a link takes to come up again.
+const LINK_UP: Duration = Duration::from_secs(10);
 
 /// How the network of a host is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +144,36 @@ impl Hosts {
             }
             Cut::Port => self.port(host, "up"),
             Cut::Drop => _ = self.run(host, "nft", &["delete", "table", "inet", "cut"]),
+        }
+        self.await_link(host);
+        // Where a host still asks for the address of another since it was cut, it gives up a moment later, and refuses a new connection.
+        for host in 0..self.count {
+            self.run(host, "ip", &["neigh", "flush", "dev", INTERFACE]);
+            self.run(host, "ip", &["-6", "neigh", "flush", "dev", INTERFACE]);
+        }
+    }
+
+    /// Waits until the switch forwards what comes from a host: it notices a link some time after that is up.
+    fn await_link(&self, host: u32) {
+        let states = [
+            (self.host(host), format!("{INTERFACE}/operstate"), "up"),
+            (self.switch(), format!("{}/brport/state", port(host)), FORWARDING),
+        ];
+        let begun = Instant::now();
+        for (name, file, wanted) in states {
+            let path = format!("/sys/class/net/{file}");
+            loop {
+                let state = self.within(&name, "cat", &[&path]).unwrap_or_else(|reason| panic!("{path}: {reason}"));
+                if state.trim() == wanted {
+                    break;
+                }
+                assert!(
+                    begun.elapsed() < LINK_UP,
+                    "{path} of {name} is {} after {LINK_UP:?}, not {wanted}",
+                    state.trim()
+                );
+                std::thread::sleep(Duration::from_millis(5));
+            }
         }
     }
 

@@ -6,12 +6,19 @@
 //! believes to its neighbours on the ring, and again when that changes; who took it from a neighbour goes on to believe that neighbour. Whom a
 //! rank accuses, it tells so, and gets an answer.
 //!
+//! The accused may be behind: still in the operation before, where it waits for the culprit. It answers all the same, and goes on with its operation. And who is
+//! ahead takes what is told of the operation before as it is: whom it waits for itself follows from that.
+//!
 //! What cannot be otherwise (a broken connection, a worker that failed) ends a rank's part at once, and it goes. So it tells all ranks that it is
 //! connected with: that its connections break then accuses nobody (`Participant::fail`).
 //! In the end the ranks that are alive name one that says nothing.
 
 use crate::failure::{Cause, Failure, WaitedFor};
 use crate::ranks::RankInfo;
+
+/// Whether it is taken into account that ranks may be in two operations that follow one another. Firmware does without: its image, and with that its
+/// recorded times, stay as they are.
+pub(crate) const HEEDS_THE_OPERATION_BEFORE: bool = cfg!(not(target_os = "none"));
 
 /// What a rank believes of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,10 +54,12 @@ impl Verdict {
     pub(crate) fn take(&mut self, new: Failure, from: Option<u32>, source: Option<u32>, place: RankInfo) -> bool {
         let held = self.failure;
         let spoke = held.culprit == new.witness || from == Some(held.culprit);
+        // Whoever waits for something else than a signal is behind, in the operation before: there those may be that have not signalled this one.
+        let in_barrier = !HEEDS_THE_OPERATION_BEFORE || held.cause == Cause::Silent(WaitedFor::Barrier);
         let better = !is_silence(&new)
             || spoke
             || (source.is_some() && source == self.source)
-            || (is_first_round(&new, place.ranks()) && !is_first_round(&held, place.ranks()));
+            || (in_barrier && is_first_round(&new, place.ranks()) && !is_first_round(&held, place.ranks()));
         if new == held || !is_silence(&held) || !better || self.changes > 2 * place.ranks() {
             return false;
         }
@@ -67,9 +76,11 @@ impl Verdict {
     }
 }
 
-/// What rank `place` says to a failure it is told of, when it waits for `waited_for` itself.
-pub(crate) fn answer(told: Failure, place: RankInfo, (culprit, what): (u32, WaitedFor)) -> Failure {
+/// What rank `place` says to a failure it is told of, when it waits for `culprit` itself. `same`: it waits in the operation that has failed. In the next one
+/// it knows nothing of it: its left neighbour may not have called that since it waits in the failed one.
+pub(crate) fn answer(told: Failure, place: RankInfo, (culprit, what): (u32, WaitedFor), same: bool) -> Failure {
     let own = Failure { culprit, witness: place.rank(), cause: Cause::Silent(what) };
-    let knows = is_first_round(&own, place.ranks()) && matches!(told.cause, Cause::Silent(WaitedFor::Barrier));
+    let same = same || !HEEDS_THE_OPERATION_BEFORE;
+    let knows = same && is_first_round(&own, place.ranks()) && matches!(told.cause, Cause::Silent(WaitedFor::Barrier));
     if is_silence(&told) && (told.culprit == place.rank() || knows) { own } else { told }
 }

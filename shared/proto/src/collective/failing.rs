@@ -68,15 +68,17 @@ impl Participant {
     }
 
     /// An operation has failed, as `from` says or as was found here. If it is the next one, everybody else is done with the current one, or
-    /// can be: so is this rank, first.
+    /// can be: so is this rank, first. But if it is accused, it says at once whom it waits for.
     pub(super) fn failed(&mut self, from: Option<u32>, operation: u32, told: Failure) {
         if let Some(from) = from {
             self.told_by.insert(from);
         }
         let running = self.state == State::Running;
         let next = running && operation == self.descriptor.operation.wrapping_add(1);
-        let waits = !next && matches!(self.state, State::Running | State::Failing);
-        let failure = if waits { verdict::answer(told, self.place, self.waiting_for()) } else { told };
+        let waits =
+            (verdict::HEEDS_THE_OPERATION_BEFORE || !next) && matches!(self.state, State::Running | State::Failing);
+        let same = operation == self.descriptor.operation;
+        let failure = if waits { verdict::answer(told, self.place, self.waiting_for(), same) } else { told };
         // What was answered is the own view, not the neighbour's.
         let source = from.filter(|_| failure == told);
         match &mut self.failure {
