@@ -146,6 +146,11 @@ impl Tuning {
         Self(ETHERNET.to_vec())
     }
 
+    /// What is known of ranks of one computer, which share memory.
+    pub(crate) fn computer() -> Self {
+        Self(COMPUTER.to_vec()).before(Self::ethernet())
+    }
+
     /// What is known of collectives between pairs of ranks over an RDMA card.
     pub(crate) fn between_pairs() -> &'static Self {
         static TABLE: LazyLock<Tuning> = LazyLock::new(|| Tuning(BETWEEN_PAIRS.to_vec()));
@@ -199,6 +204,20 @@ const ETHERNET: &[Choice] = &[
     choice(Kind::Alltoall, ANY, LONG, Algorithm::Pairwise),
 ];
 
+/// Of the ranks of one computer. Measured by `flexcast tune` among two and four ranks on two processors: among four an Allgather of 64 KiB is fastest by
+/// multicast (244 us, around the ring 269 us), as are Broadcasts from 1 MiB on (1,529 us, by a tree 1,766 us; 256 KiB 306 to 417 us, by a tree 110 to 363 us). Two
+/// need no barrier for a message to one another (1 MiB 90 us by a chain, 139 us by multicast).
+const COMPUTER: &[Choice] = &[
+    choice(Kind::Broadcast, 2, 4 << 20, Algorithm::Chain),
+    choice(Kind::Broadcast, ANY, 256 << 10, Algorithm::Binomial),
+    choice(Kind::Allgather, 2, 1 << 20, Algorithm::RecursiveDoubling),
+    choice(Kind::Allgather, FEW, 32 << 10, Algorithm::RecursiveDoubling),
+    choice(Kind::Allgather, ANY, LONG, Algorithm::Multicast),
+    choice(Kind::Allgatherv, 2, 1 << 20, Algorithm::Bruck),
+    choice(Kind::Allgatherv, FEW, 32 << 10, Algorithm::Bruck),
+    choice(Kind::Allgatherv, ANY, LONG, Algorithm::Multicast),
+];
+
 /// Of collectives between pairs of ranks over RDMA cards. Emulated, model M.2, one switch: AllReduces of 8 B to 1 MiB are fastest by direct messages among 4
 /// to 32 ranks (8 ranks: 13.0 us for 8 B, 88.5 us for 1 MiB; by recursive doubling 17.5 and 146.3 us, around the ring 68.7 and 145.6 us), and by recursive
 /// doubling between 2 (8.2 us for 8 B, directly 12.9 us). Beyond 64 ranks nothing was measured: there each rank sends to few at a time.
@@ -242,6 +261,22 @@ mod tests {
             Some(Algorithm::Linear)
         );
         assert_eq!(Tuning::parse("").unwrap(), Tuning::default());
+    }
+
+    #[test]
+    fn ranks_of_one_computer_multicast_sooner_and_two_of_them_later() {
+        let (network, computer) = (Tuning::ethernet(), Tuning::computer());
+        let of = |table: &Tuning, kind, ranks| {
+            [16, 64, 512, 2048].map(|kib| table.choose(kind, ranks, kib << 10).unwrap_or(Algorithm::Multicast))
+        };
+        use Algorithm::{Binomial, Chain, Linear, Multicast, RecursiveDoubling};
+        assert_eq!(of(&network, Kind::Allgather, 4), [RecursiveDoubling, RecursiveDoubling, Linear, Multicast]);
+        assert_eq!(of(&computer, Kind::Allgather, 4), [RecursiveDoubling, Multicast, Multicast, Multicast]);
+        assert_eq!(of(&computer, Kind::Allgather, 2)[..3], [RecursiveDoubling; 3]);
+        assert_eq!(of(&computer, Kind::Broadcast, 2), [Chain; 4]);
+        assert_eq!(of(&computer, Kind::Broadcast, 4), [Binomial, Binomial, Multicast, Multicast]);
+        // The rest is as over the network.
+        assert_eq!(of(&computer, Kind::Allreduce, 4), of(&network, Kind::Allreduce, 4));
     }
 
     #[test]

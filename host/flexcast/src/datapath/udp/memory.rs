@@ -2,20 +2,22 @@
 //!
 //! It is rings of bytes behind words. Whatever another process writes there, the functions of this module stay inside the mapping: positions are
 //! taken modulo the length of a ring, and the file is sealed at the length that the layout has.
-#![allow(unsafe_code)] // Mapping, access to memory that another process writes to, and descriptors that the system hands over as numbers.
+#![allow(unsafe_code)] // Mapping, and access to memory that another process writes to.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::num::NonZeroUsize;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use nix::sys::stat::fstat;
 use nix::unistd::ftruncate;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 /// Bytes of a page: rings begin at one.
 const PAGE_BYTES: usize = 4096;
@@ -168,19 +170,16 @@ fn send_to(socket: &impl AsFd, to: Option<&UnixAddr>, bytes: &[u8], files: &[Bor
     if sent == bytes.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
 }
 
-/// Receives bytes, and the descriptors that come with them. Never blocks.
+/// Receives bytes, and the descriptors that come with them, as far as this process may open more. Never blocks.
 pub(super) fn receive_with(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    // Room for all that can come: those without would stay open.
-    let mut space = nix::cmsg_space!([RawFd; MOST_DESCRIPTORS]);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(bytes)];
-    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = recvmsg::<()>(socket.as_fd().as_raw_fd(), &mut parts, Some(&mut space), flags)?;
-    let mut files = Vec::new();
-    for part in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(numbers) = part {
-            // SAFETY: the system has just opened these for this process, and nobody else knows them.
-            files.extend(numbers.into_iter().map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
-        }
-    }
-    Ok((message.bytes, files))
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(socket, &mut parts, &mut control, flags)?;
+    let files = control.drain().filter_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    Ok((received.bytes, files.flatten().collect()))
 }

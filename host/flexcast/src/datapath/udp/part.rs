@@ -67,6 +67,14 @@ struct Endpoint {
     secret: [U64; 4],
 }
 
+impl Endpoint {
+    /// Whether both are of one computer and user, and want to share memory.
+    fn shares_memory_with(&self, other: &Self) -> bool {
+        let is_open = self.door.get() != 0 && other.door.get() != 0;
+        is_open && (self.host, self.user) == (other.host, other.user)
+    }
+}
+
 /// A line of a rank's tuning, behind its endpoint.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -353,6 +361,8 @@ impl Part {
             Some((fanout, socket)) => (Some(Arc::new(fanout)), socket),
             None => (None, member(true)?),
         };
+        // By what all ranks know, so that all choose alike.
+        let is_one = all.len() > 1 && all.iter().all(|endpoint| endpoint.shares_memory_with(&all[0]));
         let is_split = interface.options().ranks_per_computer.is_some();
         let mesh = Mesh::connect(connect, &ranks)?;
         let comes_back = is_split || (fanout.is_none() && of_host.len() > 1);
@@ -363,7 +373,7 @@ impl Part {
             receive_bytes: all.iter().map(|endpoint| endpoint.receive_bytes.get()).min().unwrap_or(0),
             peers: addresses(|endpoint| endpoint.udp_port),
             secret: (!interface.options().unauthenticated).then_some(secret),
-            tuning: tuning.before(Tuning::ethernet()),
+            tuning: tuning.before(if is_one { Tuning::computer() } else { Tuning::ethernet() }),
         };
         let waiter = SocketWaiter::new()?;
         let engine = Engine::new(interface, place, id, config, links, waiter.clone())?;
@@ -372,8 +382,8 @@ impl Part {
 
     /// The meeting of this computer's ranks, if all of them share memory and there are others.
     fn meeting(meeting: Meeting, place: RankInfo, own: &Endpoint, of_host: &[&Endpoint]) -> Option<Meeting> {
-        let shares = |endpoint: &&Endpoint| endpoint.door.get() != 0 && endpoint.user == own.user;
-        if !(2..=fanout::MOST_MEMBERS).contains(&of_host.len()) || !of_host.iter().all(shares) {
+        let shares = of_host.iter().all(|endpoint| endpoint.shares_memory_with(own));
+        if !(2..=fanout::MOST_MEMBERS).contains(&of_host.len()) || !shares {
             return None;
         }
         let member = |endpoint: &&Endpoint| Member::new(endpoint.rank.get(), endpoint.door.get()).ok();
