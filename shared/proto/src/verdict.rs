@@ -16,10 +16,6 @@
 use crate::failure::{Cause, Failure, WaitedFor};
 use crate::ranks::RankInfo;
 
-/// Whether it is taken into account that ranks may be in two operations that follow one another. Firmware does without: its image, and with that its
-/// recorded times, stay as they are.
-pub(crate) const HEEDS_THE_OPERATION_BEFORE: bool = cfg!(not(target_os = "none"));
-
 /// What a rank believes of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Verdict {
@@ -55,7 +51,7 @@ impl Verdict {
         let held = self.failure;
         let spoke = held.culprit == new.witness || from == Some(held.culprit);
         // Whoever waits for something else than a signal is behind, in the operation before: there those may be that have not signalled this one.
-        let in_barrier = !HEEDS_THE_OPERATION_BEFORE || held.cause == Cause::Silent(WaitedFor::Barrier);
+        let in_barrier = held.cause == Cause::Silent(WaitedFor::Barrier);
         let better = !is_silence(&new)
             || spoke
             || (source.is_some() && source == self.source)
@@ -80,7 +76,6 @@ impl Verdict {
 /// it knows nothing of it: its left neighbour may not have called that since it waits in the failed one.
 pub(crate) fn answer(told: Failure, place: RankInfo, (culprit, what): (u32, WaitedFor), same: bool) -> Failure {
     let own = Failure { culprit, witness: place.rank(), cause: Cause::Silent(what) };
-    let same = same || !HEEDS_THE_OPERATION_BEFORE;
     let knows = same && is_first_round(&own, place.ranks()) && matches!(told.cause, Cause::Silent(WaitedFor::Barrier));
     if is_silence(&told) && (told.culprit == place.rank() || knows) { own } else { told }
 }

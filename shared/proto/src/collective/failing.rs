@@ -75,8 +75,7 @@ impl Participant {
         }
         let running = self.state == State::Running;
         let next = running && operation == self.descriptor.operation.wrapping_add(1);
-        let waits =
-            (verdict::HEEDS_THE_OPERATION_BEFORE || !next) && matches!(self.state, State::Running | State::Failing);
+        let waits = matches!(self.state, State::Running | State::Failing);
         let same = operation == self.descriptor.operation;
         let failure = if waits { verdict::answer(told, self.place, self.waiting_for(), same) } else { told };
         // What was answered is the own view, not the neighbour's.
