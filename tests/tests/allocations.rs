@@ -16,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use emu_config::Machine;
 use emu_provider::emulated;
 use flexcast::bootstrap::{StoreConfig, TcpStore};
+use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
     Buffer, Card, Communicator, Config, Firmware, Pending, Request, Selection, Test, Transport, UdpOptions,
 };
@@ -217,7 +218,7 @@ fn operations_allocate_nothing_once_their_kind_has_been_done_twice() {
 }
 
 /// Communicators of ranks over the loopback interface, and their cards.
-fn over_ethernet(ranks: u32) -> (Vec<Communicator>, Vec<Card>) {
+fn over_ethernet_by(ranks: u32, selection: Selection) -> (Vec<Communicator>, Vec<Card>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
     let mut listener = Some(listener);
@@ -230,7 +231,7 @@ fn over_ethernet(ranks: u32) -> (Vec<Communicator>, Vec<Card>) {
                 None => TcpStore::join(config),
             };
             let card = Card::udp(&UdpOptions::default().interface("lo")).expect("loopback");
-            let config = Config::for_card(&card).algorithm(Selection::Multicast);
+            let config = Config::for_card(&card).algorithm(selection);
             (Communicator::create(&card, &mut store.expect("all come"), config).expect("connected"), card)
         })
     };
@@ -241,7 +242,7 @@ fn over_ethernet(ranks: u32) -> (Vec<Communicator>, Vec<Card>) {
 #[test]
 fn operations_over_ethernet_allocate_nothing_once_their_kind_has_been_done() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let (communicators, cards) = over_ethernet(3);
+    let (communicators, cards) = over_ethernet_by(3, Selection::Multicast);
     // By multicast, and on the barrier.
     for bytes in [200_000, 1000] {
         let mut buffers = buffers(&cards, bytes);
@@ -253,5 +254,106 @@ fn operations_over_ethernet_allocate_nothing_once_their_kind_has_been_done() {
         (0..20).for_each(|_| _ = all());
         let (host, _, places) = taken();
         assert_eq!(host, 0, "{bytes} bytes: {places:#?}");
+    }
+}
+
+/// Collectives by messages between pairs of ranks.
+#[derive(Clone, Copy, Debug)]
+enum Between {
+    Allgather,
+    Broadcast,
+    Barrier,
+    Allreduce,
+    Reduce,
+    Alltoall,
+    Gather,
+    Scatter,
+}
+
+const ALL: [Between; 8] = [
+    Between::Allgather,
+    Between::Broadcast,
+    Between::Barrier,
+    Between::Allreduce,
+    Between::Reduce,
+    Between::Alltoall,
+    Between::Gather,
+    Between::Scatter,
+];
+
+/// Posts a collective with buffers for the longest side of it, whose calls are watched.
+fn post(communicator: &Communicator, which: Between, [one, all]: [Buffer; 2], rest: &mut Vec<Buffer>) -> Request {
+    let sum = Reduction::new(Operator::Sum, DataType::F32).expect("numbers can be added");
+    let root = communicator.rank() == 1;
+    let request = match which {
+        Between::Allgather => watched(|| communicator.allgather(one, all)),
+        Between::Broadcast => {
+            rest.push(all);
+            watched(|| communicator.broadcast(one, 1))
+        }
+        Between::Barrier => {
+            rest.extend([one, all]);
+            watched(|| communicator.barrier())
+        }
+        Between::Allreduce => {
+            rest.push(all);
+            watched(|| communicator.all_reduce_in_place(one, sum))
+        }
+        Between::Reduce => {
+            let receive = communicator.card().buffer(if root { one.len() } else { 0 }).expect("a buffer");
+            rest.push(all);
+            watched(|| communicator.reduce(one, receive, 1, sum))
+        }
+        Between::Alltoall => {
+            rest.push(one);
+            watched(|| communicator.all_to_all_in_place(all))
+        }
+        Between::Gather => {
+            let receive = if root { all } else { communicator.card().buffer(0).expect("a buffer") };
+            watched(|| communicator.gather(one, receive, 1))
+        }
+        Between::Scatter => {
+            let send = if root { all } else { communicator.card().buffer(0).expect("a buffer") };
+            watched(|| communicator.scatter(send, one, 1))
+        }
+    };
+    request.expect("accepted")
+}
+
+#[test]
+fn messages_between_ranks_over_ethernet_allocate_nothing_once_their_kind_has_been_done() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (communicators, cards) = over_ethernet_by(3, Selection::Automatic);
+    for bytes in [64, 8000] {
+        let run = |which| {
+            let mut rest = Vec::new();
+            let buffer = |card: &Card, len| card.buffer(len).expect("a buffer");
+            let mut requests: Vec<Option<Request>> = communicators
+                .iter()
+                .zip(&cards)
+                .map(|(communicator, card)| {
+                    let buffers = [buffer(card, bytes), buffer(card, communicators.len() * bytes)];
+                    Some(post(communicator, which, buffers, &mut rest))
+                })
+                .collect();
+            while requests.iter().any(Option::is_some) {
+                for (slot, communicator) in requests.iter_mut().zip(&communicators) {
+                    let Some(request) = slot.take() else {
+                        watched(|| communicator.progress()).expect("progress");
+                        continue;
+                    };
+                    if let Test::Pending(request) = watched(|| communicator.test(request)).expect("success") {
+                        *slot = Some(request);
+                    }
+                }
+            }
+        };
+        for which in ALL {
+            (0..10).for_each(|_| run(which));
+            let _ = taken();
+            (0..20).for_each(|_| run(which));
+            let (host, _, places) = taken();
+            assert_eq!(host, 0, "{which:?} of {bytes} bytes: {places:#?}");
+        }
     }
 }

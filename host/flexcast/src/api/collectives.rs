@@ -315,12 +315,13 @@ impl Communicator {
             return refuse(format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1));
         }
         let element = collective.reduction().map_or(1, |reduction| u64::from(reduction.element_bytes()));
-        let lens = match &collective {
-            Collective::ReduceScatter { shares, .. } => shares.clone(),
-            Collective::Reduce { bytes, .. } | Collective::Allreduce { bytes, .. } => vec![*bytes],
-            _ => Vec::new(),
+        let odd = |bytes: &u64| *bytes % element != 0;
+        let odd = match &collective {
+            Collective::ReduceScatter { shares, .. } => shares.iter().copied().find(odd),
+            Collective::Reduce { bytes, .. } | Collective::Allreduce { bytes, .. } => Some(*bytes).filter(odd),
+            _ => None,
         };
-        if let Some(bytes) = lens.into_iter().find(|bytes| bytes % element != 0) {
+        if let Some(bytes) = odd {
             return refuse(format!("{bytes} bytes are no multiple of an element's {element}"));
         }
         let [sends, receives] = collective.buffers(own, ranks);

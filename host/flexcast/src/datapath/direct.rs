@@ -57,13 +57,6 @@ pub(crate) struct Direct {
     partial: Vec<(u32, u64)>,
 }
 
-/// Blocks of a division, one by one.
-fn places(blocks: &Blocks<'_>) -> Places {
-    let ranges = (0..blocks.count()).map(|block| blocks.block(block));
-    let (offsets, bytes) = ranges.map(|range| (range.start, range.end - range.start)).unzip();
-    Places { bytes, offsets }
-}
-
 fn refused(operation: &'static str, error: impl std::fmt::Display) -> Error {
     Error::Argument { operation, reason: error.to_string() }
 }
@@ -80,7 +73,7 @@ pub(crate) struct Bound {
 impl Bound {
     fn of_layout(operation: Operation, summary: Summary, reduction: Reduction, layout: &Layout<'_>) -> Self {
         let divided = [Memory::Send, Memory::Temporary, Memory::Receive]
-            .map(|memory| layout.blocks(memory).map_or_else(Places::default, |blocks| places(&blocks)));
+            .map(|memory| layout.blocks(memory).map_or_else(Places::default, |blocks| Places::divided(&blocks)));
         Self { operation, summary, reduction: Some(reduction), places: divided }
     }
 
@@ -95,7 +88,7 @@ impl Bound {
                 let segment_bytes = tuner::segment_bytes(tree, *bytes);
                 let blocks = tree.blocks(*bytes, segment_bytes, plan.ranks()).map_err(|error| refused(name, error))?;
                 let operation = Operation::Broadcast { algorithm: tree, root: *root, blocks: blocks.count() };
-                (operation, places(&blocks))
+                (operation, Places::divided(&blocks))
             }
             Kind::Allgather { .. } | Kind::Allgatherv { .. } => {
                 let gather = match tuner::schedule(algorithm).ok_or_else(impossible)? {
@@ -103,9 +96,14 @@ impl Bound {
                     Allgather::PipelinedRing { .. } => Allgather::Ring,
                     other => other,
                 };
-                let (offsets, bytes) =
-                    plan.root_ranks().map(|root| plan.block(root)).map(|at| (at.offset, at.bytes)).unzip();
-                (Operation::Allgather(gather), Places { bytes, offsets })
+                let places = match &plan.kind {
+                    Kind::Allgather { bytes } => Places::equal(*bytes, plan.ranks()),
+                    _ => Places::listed(plan.root_ranks().map(|root| {
+                        let block = plan.block(root);
+                        block.offset..block.offset + block.bytes
+                    })),
+                };
+                (Operation::Allgather(gather), places)
             }
         };
         Ok(Self { operation, summary, reduction: None, places: [Places::default(), Places::default(), receive] })
@@ -173,7 +171,7 @@ impl Bound {
                 plain(Operation::Gather { root: *root }, Places::equal(*bytes, 1), receive)
             }
             Collective::Gatherv { root, places } => {
-                let send = Places::equal(places.bytes[own as usize], 1);
+                let send = Places::equal(places.bytes_of(own), 1);
                 plain(Operation::Gather { root: *root }, send, at_root(places.clone(), *root))
             }
             Collective::Scatter { root, bytes, in_place } => {
@@ -182,7 +180,7 @@ impl Bound {
                 plain(Operation::Scatter { root: *root }, send, receive)
             }
             Collective::Scatterv { root, places, in_place } => {
-                let receive = Places::equal(if *in_place { 0 } else { places.bytes[own as usize] }, 1);
+                let receive = Places::equal(if *in_place { 0 } else { places.bytes_of(own) }, 1);
                 plain(Operation::Scatter { root: *root }, at_root(places.clone(), *root), receive)
             }
         })

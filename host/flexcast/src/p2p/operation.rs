@@ -133,11 +133,8 @@ fn address(buffer: &Buffer<'_>) -> u64 {
 /// The block of a buffer that is a peer's, where it begins and its length: buffers of ranks that have only one peer have only one block. Nothing if no message
 /// goes that way.
 fn block_at(places: &Places, peer: u32, is_message: bool) -> (u64, u64) {
-    let at = if places.bytes.len() == 1 { 0 } else { peer as usize };
-    match (places.offsets.get(at), places.bytes.get(at)) {
-        (Some(start), Some(bytes)) if is_message => (*start, *bytes),
-        _ => (0, 0),
-    }
+    let at = if places.count() == 1 { 0 } else { peer };
+    if is_message { places.place(at) } else { (0, 0) }
 }
 
 /// A buffer, and where its blocks lie.
@@ -151,15 +148,12 @@ impl<'p> Placed<'p> {
     /// Blocks one behind the other, each up to where the next begins.
     pub(super) fn of_ends(buffer: Buffer<'p>, ends: &[u64]) -> Result<Self, Error> {
         let blocks = Blocks::unequal(ends)?;
-        let ranges = (0..blocks.count()).map(|block| blocks.block(block));
-        let (offsets, bytes) = ranges.map(|range| (range.start, range.end - range.start)).unzip();
-        Ok(Self { buffer, places: Places { bytes, offsets } })
+        Ok(Self { buffer, places: Places::divided(&blocks) })
     }
 
     /// A block: where it begins, and its length.
     pub(super) fn block(&self, block: u32) -> (u64, u64) {
-        let of = |list: &[u64]| list.get(block as usize).copied().unwrap_or(0);
-        (of(&self.places.offsets), of(&self.places.bytes))
+        self.places.place(block)
     }
 }
 

@@ -1,30 +1,85 @@
 //! Point-to-point collectives: the blocks that each rank sends and gets.
 
-use flexcast_proto::p2p::Span;
+use flexcast_proto::p2p::{Blocks, Span};
 use flexcast_proto::{Kind, Summary, digest};
 
 use crate::reduce::Reduction;
 use crate::tuner::Algorithm;
 
-/// Where the blocks of ranks lie in a buffer: bytes and offset of each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Places {
-    pub(crate) bytes: Vec<u64>,
-    pub(crate) offsets: Vec<u64>,
+/// Where the blocks of ranks lie in a buffer. Only lists that a caller has given take memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Places {
+    /// Blocks of one length, one behind the other.
+    Equal { bytes: u64, count: u32 },
+    /// One block alone, at the beginning.
+    Only { rank: u32, bytes: u64, count: u32 },
+    /// A buffer cut into pieces.
+    Cut(Blocks<'static>),
+    /// Bytes and offset of each.
+    Listed { bytes: Vec<u64>, offsets: Vec<u64> },
+}
+
+impl Default for Places {
+    /// No blocks.
+    fn default() -> Self {
+        Self::equal(0, 0)
+    }
 }
 
 impl Places {
     /// Blocks of one length, one behind the other.
-    pub(crate) fn equal(bytes: u64, ranks: u32) -> Self {
-        let offsets = (0..u64::from(ranks)).map(|rank| rank * bytes).collect();
-        Self { bytes: vec![bytes; ranks as usize], offsets }
+    pub(crate) const fn equal(bytes: u64, count: u32) -> Self {
+        Self::Equal { bytes, count }
     }
 
     /// One rank's block alone, at the beginning.
-    pub(crate) fn only(rank: u32, bytes: u64, ranks: u32) -> Self {
-        let mut places = Self { bytes: vec![0; ranks as usize], offsets: vec![0; ranks as usize] };
-        places.bytes[rank as usize] = bytes;
-        places
+    pub(crate) const fn only(rank: u32, bytes: u64, count: u32) -> Self {
+        Self::Only { rank, bytes, count }
+    }
+
+    /// The blocks of a division.
+    pub(crate) fn divided(blocks: &Blocks<'_>) -> Self {
+        blocks.even().map_or_else(|| Self::listed((0..blocks.count()).map(|block| blocks.block(block))), Self::Cut)
+    }
+
+    /// Blocks at these places.
+    pub(crate) fn listed(blocks: impl Iterator<Item = std::ops::Range<u64>>) -> Self {
+        let (offsets, bytes) = blocks.map(|block| (block.start, block.end - block.start)).unzip();
+        Self::Listed { bytes, offsets }
+    }
+
+    /// Number of blocks.
+    pub(crate) fn count(&self) -> u32 {
+        match self {
+            Self::Equal { count, .. } | Self::Only { count, .. } => *count,
+            Self::Cut(blocks) => blocks.count(),
+            Self::Listed { bytes, .. } => bytes.len() as u32,
+        }
+    }
+
+    /// A block's bytes in the buffer; empty for one that is not there.
+    fn block(&self, block: u32) -> std::ops::Range<u64> {
+        match self {
+            Self::Equal { bytes, count } if block < *count => u64::from(block) * bytes..(u64::from(block) + 1) * bytes,
+            Self::Only { rank, bytes, .. } if block == *rank => 0..*bytes,
+            Self::Equal { .. } | Self::Only { .. } => 0..0,
+            Self::Cut(blocks) => blocks.block(block),
+            Self::Listed { bytes, offsets } => match (offsets.get(block as usize), bytes.get(block as usize)) {
+                (Some(offset), Some(bytes)) => *offset..offset + bytes,
+                _ => 0..0,
+            },
+        }
+    }
+
+    /// Where a block begins, and its bytes; both are 0 for one that is not there.
+    pub(crate) fn place(&self, block: u32) -> (u64, u64) {
+        let block = self.block(block);
+        (block.start, block.end - block.start)
+    }
+
+    /// Bytes of a block.
+    pub(crate) fn bytes_of(&self, block: u32) -> u64 {
+        self.place(block).1
     }
 
     /// Blocks at offsets, in a buffer of `len` bytes. They may overlap where they are only read (`reads`).
@@ -60,16 +115,13 @@ impl Places {
                 ));
             }
         }
-        Ok(Self { bytes: bytes.to_vec(), offsets: offsets.to_vec() })
+        Ok(Self::Listed { bytes: bytes.to_vec(), offsets: offsets.to_vec() })
     }
 
     /// The blocks of a span, in its order.
     fn blocks(&self, span: Span) -> impl Iterator<Item = std::ops::Range<u64>> {
-        let count = self.bytes.len() as u32;
-        span.iter(count.max(1)).filter(move |block| *block < count).map(|block| {
-            let at = self.offsets[block as usize];
-            at..at + self.bytes[block as usize]
-        })
+        let count = self.count();
+        span.iter(count.max(1)).filter(move |block| *block < count).map(|block| self.block(block))
     }
 
     /// Bytes of a span.
@@ -93,7 +145,7 @@ impl Places {
 
     /// The end of the last block.
     pub(crate) fn end(&self) -> u64 {
-        self.offsets.iter().zip(&self.bytes).map(|(offset, bytes)| offset + bytes).max().unwrap_or(0)
+        (0..self.count()).map(|block| self.block(block).end).max().unwrap_or(0)
     }
 }
 
@@ -214,11 +266,9 @@ impl Collective {
             Self::Alltoall { bytes } => [Some(all(*bytes)); 2],
             Self::Alltoallv { .. } => [None; 2],
             Self::Gather { bytes, .. } => [Some(*bytes), at_root(all(*bytes))],
-            Self::Gatherv { places, .. } => [Some(places.bytes[own as usize]), None],
+            Self::Gatherv { places, .. } => [Some(places.bytes_of(own)), None],
             Self::Scatter { bytes, in_place, .. } => [at_root(all(*bytes)), Some(if *in_place { 0 } else { *bytes })],
-            Self::Scatterv { places, in_place, .. } => {
-                [None, Some(if *in_place { 0 } else { places.bytes[own as usize] })]
-            }
+            Self::Scatterv { places, in_place, .. } => [None, Some(if *in_place { 0 } else { places.bytes_of(own) })],
         }
     }
 }
@@ -229,7 +279,7 @@ mod tests {
 
     #[test]
     fn runs_of_a_span_are_as_long_as_they_lie_together() {
-        let places = Places { bytes: vec![4, 0, 3, 5], offsets: vec![10, 0, 14, 0] };
+        let places = Places::Listed { bytes: vec![4, 0, 3, 5], offsets: vec![10, 0, 14, 0] };
         let runs = |first, count| {
             let (span, mut at, mut all) = (Span { first, count }, 0, Vec::new());
             loop {

@@ -244,6 +244,19 @@ impl<'a> Blocks<'a> {
         }
     }
 
+    /// The same, if its blocks follow from their number: it needs no list then.
+    #[must_use]
+    pub const fn even(&self) -> Option<Blocks<'static>> {
+        let Self { division, parts, unit_bytes } = *self;
+        match division {
+            Division::Even { total_bytes, piece_bytes, count } => {
+                let division = Division::Even { total_bytes, piece_bytes, count };
+                Some(Blocks { division, parts, unit_bytes })
+            }
+            Division::Ends(_) => None,
+        }
+    }
+
     /// Bytes of one block; empty for one that is not there.
     #[must_use]
     pub fn block(&self, block: u32) -> Range<u64> {
