@@ -315,7 +315,7 @@ impl Communicator {
             return refuse(format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1));
         }
         let element = collective.reduction().map_or(1, |reduction| u64::from(reduction.element_bytes()));
-        let odd = |bytes: &u64| *bytes % element != 0;
+        let odd = |bytes: &u64| !bytes.is_multiple_of(element);
         let odd = match &collective {
             Collective::ReduceScatter { shares, .. } => shares.iter().copied().find(odd),
             Collective::Reduce { bytes, .. } | Collective::Allreduce { bytes, .. } => Some(*bytes).filter(odd),

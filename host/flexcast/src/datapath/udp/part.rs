@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::time::Duration;
 
 use flexcast_proto::{Algorithm, Kind, RankInfo};
 use socket2::Socket;
@@ -325,18 +326,27 @@ impl Part {
         ranks.sort_unstable();
         ranks.dedup();
         let is_near = |endpoint: &&Endpoint| endpoint.host == own.host;
-        let numbers =
+        let mut numbers: Vec<u64> =
             all.iter().map(|endpoint| Some(endpoint).filter(is_near).map_or(0, |near| near.door.get())).collect();
         let (listener_of_door, bell) = door.unzip();
-        let meeting = bell.map(|bell| Meeting {
-            bell,
-            members: Vec::new(),
-            own: 0,
-            has_all: false,
-            communicator: id,
-            secret,
-            timeout: config.barrier_timeout,
-        });
+        let group = interface.group(id);
+        let of_host: Vec<&Endpoint> = all.iter().filter(is_near).collect();
+        let meeting =
+            bell.and_then(|bell| meeting(bell, (place, &own), &of_host, (id, secret, config.barrier_timeout)));
+        let is_asked = meeting.is_some();
+        let shared = meeting.map_or(Ok(None), |meeting| {
+            // Nothing comes over the network where all ranks share memory.
+            let joins = !meeting.has_all;
+            meeting.meet(|| Sockets::member(&interface, group, joins))
+        })?;
+        if is_asked && shared.is_none() {
+            // One of them cannot use such memory: none does.
+            numbers.clear();
+        }
+        let (fanout, socket_of_group) = match shared {
+            Some((fanout, socket)) => (Some(Arc::new(fanout)), socket),
+            None => (None, Sockets::member(&interface, group, true)?),
+        };
         let connect = Connect {
             own: place.rank(),
             communicator: id,
@@ -345,21 +355,6 @@ impl Part {
             addresses: addresses(|endpoint| endpoint.tcp_port),
             timeout: config.barrier_timeout,
             doors: Doors { listener: listener_of_door, numbers },
-        };
-        let group = interface.group(id);
-        let member = |joins| Sockets::member(&interface, group, joins);
-        let of_host: Vec<&Endpoint> = all.iter().filter(is_near).collect();
-        let shared = match meeting.and_then(|meeting| Self::meeting(meeting, place, &own, &of_host)) {
-            Some(meeting) => {
-                // Nothing comes over the network where all ranks share memory.
-                let joins = !meeting.has_all;
-                meeting.meet(|| member(joins))?
-            }
-            None => None,
-        };
-        let (fanout, socket_of_group) = match shared {
-            Some((fanout, socket)) => (Some(Arc::new(fanout)), socket),
-            None => (None, member(true)?),
         };
         // By what all ranks know, so that all choose alike.
         let is_one = all.len() > 1 && all.iter().all(|endpoint| endpoint.shares_memory_with(&all[0]));
@@ -380,18 +375,6 @@ impl Part {
         Ok((engine, waiter))
     }
 
-    /// The meeting of this computer's ranks, if all of them share memory and there are others.
-    fn meeting(meeting: Meeting, place: RankInfo, own: &Endpoint, of_host: &[&Endpoint]) -> Option<Meeting> {
-        let shares = of_host.iter().all(|endpoint| endpoint.shares_memory_with(own));
-        if !(2..=fanout::MOST_MEMBERS).contains(&of_host.len()) || !shares {
-            return None;
-        }
-        let member = |endpoint: &&Endpoint| Member::new(endpoint.rank.get(), endpoint.door.get()).ok();
-        let members = of_host.iter().map(member).collect::<Option<Vec<_>>>()?;
-        let own = members.iter().position(|member| member.rank == place.rank())?;
-        Some(Meeting { has_all: members.len() == place.ranks() as usize, members, own, ..meeting })
-    }
-
     /// Reads what the ranks have told, of which `others` is that of ranks beside this one, for [`hostile`](super::hostile): whether it is refused.
     pub(super) fn refuses(&self, others: &[Vec<u8>]) -> Option<Error> {
         let mut told = others.to_vec();
@@ -409,6 +392,24 @@ impl Part {
     fn own_mut(&mut self) -> &mut Endpoint {
         &mut self.own
     }
+}
+
+/// The meeting of a computer's ranks, if all of them share memory and there are others than this one.
+fn meeting(
+    bell: Bell,
+    (place, own): (RankInfo, &Endpoint),
+    of_host: &[&Endpoint],
+    (communicator, secret, timeout): (u64, Secret, Duration),
+) -> Option<Meeting> {
+    let shares = of_host.iter().all(|endpoint| endpoint.shares_memory_with(own));
+    if !(2..=fanout::MOST_MEMBERS).contains(&of_host.len()) || !shares {
+        return None;
+    }
+    let member = |endpoint: &&Endpoint| Member::new(endpoint.rank.get(), endpoint.door.get()).ok();
+    let members = of_host.iter().map(member).collect::<Option<Vec<_>>>()?;
+    let own = members.iter().position(|member| member.rank == place.rank())?;
+    let has_all = members.len() == place.ranks() as usize;
+    Some(Meeting { bell, members, own, has_all, communicator, secret, timeout })
 }
 
 fn address(octets: &[u8; 16]) -> IpAddr {
