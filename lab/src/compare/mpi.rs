@@ -114,23 +114,23 @@ pub fn command(mpi: &Mpi, network: &Network, task: &Task, work: &Path) -> Result
         written.map(|()| path.clone()).map_err(|source| CompareError::File { path, source })
     };
     let agent = file("agent.sh", &agent(network, work), 0o755)?;
-    for rank in 0..network.ranks() {
-        let path = temporary(work, rank);
+    for host in 0..network.hosts() {
+        let path = temporary(work, host);
         std::fs::create_dir_all(&path).map_err(|source| CompareError::File { path, source })?;
     }
-    let ranks = network.ranks().to_string();
+    let (ranks, each) = (network.ranks().to_string(), network.ranks_per_host());
     let mut command = network.on(0, &mpi.starter);
     command.env("TMPDIR", temporary(work, 0));
     if mpi.system == System::Mpich {
-        let hosts = file("hosts.mpich", &hosts(network, ":1"), 0o644)?;
+        let hosts = file("hosts.mpich", &hosts(network, &format!(":{each}")), 0o644)?;
         command.arg("-f").arg(hosts).args(["-launcher", "ssh", "-launcher-exec"]).arg(agent);
         command.args(["-iface", INTERFACE, "-n", &ranks]);
         // Ranks are of one computer, which the network between them must not be replaced for.
         command.envs([("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", INTERFACE), ("MPIR_CVAR_NOLOCAL", "1")]);
         command.envs([("FI_PROVIDER", "tcp"), ("FI_TCP_IFACE", INTERFACE)]);
     } else {
-        let hosts = file("hosts.openmpi", &hosts(network, " slots=1"), 0o644)?;
-        command.arg("--hostfile").arg(hosts).args(["-np", &ranks, "--map-by", "node", "--bind-to", "none"]);
+        let hosts = file("hosts.openmpi", &hosts(network, &format!(" slots={each}")), 0o644)?;
+        command.arg("--hostfile").arg(hosts).args(["-np", &ranks, "--map-by", "slot", "--bind-to", "none"]);
         let parameters = [
             ("plm", "rsh"),
             ("pml", "ob1"),
@@ -148,22 +148,22 @@ pub fn command(mpi: &Mpi, network: &Network, task: &Task, work: &Path) -> Result
     Ok(command)
 }
 
-/// One host a line, each for one rank.
+/// One host a line, each with the number of its ranks.
 fn hosts(network: &Network, slots: &str) -> String {
-    (0..network.ranks()).map(|rank| format!("{}{slots}\n", network.address(rank))).collect()
+    (0..network.hosts()).map(|host| format!("{}{slots}\n", network.address(host))).collect()
 }
 
 /// Folder of a host's temporary files: daemons of Open MPI believe to be alone on their host, and would share one.
-fn temporary(work: &Path, rank: u32) -> PathBuf {
-    work.join(format!("tmp-{rank}"))
+fn temporary(work: &Path, host: u32) -> PathBuf {
+    work.join(format!("tmp-{host}"))
 }
 
-/// A program in the place of ssh: options, an address, a command. The last number of the address less one is the rank.
+/// A program in the place of ssh: options, an address, a command. The last number of the address less one is the host.
 fn agent(network: &Network, work: &Path) -> String {
     let (hosts, folder) = (network.host_prefix(), work.join("tmp-"));
     format!(
-        "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nrank=$((${{1##*.}} - 1))\nshift\n\
-         TMPDIR='{}'$rank\nexport TMPDIR\nexec ip netns exec {hosts}$rank sh -c \"$*\"\n",
+        "#!/bin/sh\nwhile [ \"${{1#-}}\" != \"$1\" ]; do shift; done\nhost=$((${{1##*.}} - 1))\nshift\n\
+         TMPDIR='{}'$host\nexport TMPDIR\nexec ip netns exec {hosts}$host sh -c \"$*\"\n",
         folder.display()
     )
 }

@@ -30,19 +30,22 @@ const LIMIT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Network {
     prefix: String,
-    ranks: u32,
+    /// Number of hosts.
+    count: u32,
+    /// Ranks of each.
+    each: u32,
 }
 
 impl Network {
-    /// Makes so many hosts: 10.77.0.1 and so on, loopback up, multicast routed to the switch, which floods it.
+    /// Makes so many hosts, for `each` ranks: 10.77.0.1 and so on, loopback up, multicast routed to the switch, which floods it.
     ///
     /// # Errors
     /// [`CompareError`].
-    pub fn new(ranks: u32, gso: Offloads, loss_percent: f64) -> Result<Self, CompareError> {
+    pub fn new(count: u32, each: u32, gso: Offloads, loss_percent: f64) -> Result<Self, CompareError> {
         // Before anything is made: what is made is removed when it is dropped.
-        let network = Self { prefix: prefix(std::process::id()), ranks };
+        let network = Self { prefix: prefix(std::process::id()), count, each };
         let switch = network.switch();
-        let names: Vec<String> = network.hosts().chain([switch.clone()]).collect();
+        let names: Vec<String> = network.names().chain([switch.clone()]).collect();
         network.ip(&[], &names.iter().map(|name| format!("netns add {name}\n")).collect::<String>(), "namespaces")?;
         for name in &names {
             // Nobody's router solicitations in the counters.
@@ -50,19 +53,19 @@ impl Network {
                 "for file in /proc/sys/net/ipv6/conf/*/disable_ipv6; do [ -e $file ] && echo 1 > $file; done; true";
             run("network namespace", within(name, "sh", &["-c", off]), "")?;
         }
-        let links: String = (0..ranks)
-            .map(|rank| {
-                let (host, mac) = (network.host(rank), mac(rank));
-                format!("link add {INTERFACE} address {mac} mtu {MTU} netns {host} type veth peer name {PORT}{rank} mtu {MTU} netns {switch}\n")
+        let links: String = (0..count)
+            .map(|number| {
+                let (host, mac) = (network.host(number), mac(number));
+                format!("link add {INTERFACE} address {mac} mtu {MTU} netns {host} type veth peer name {PORT}{number} mtu {MTU} netns {switch}\n")
             })
             .collect();
         network.ip(&[], &links, "links")?;
-        let ports: String = (0..ranks).map(|rank| format!("link set {PORT}{rank} master br0 up\n")).collect();
+        let ports: String = (0..count).map(|host| format!("link set {PORT}{host} master br0 up\n")).collect();
         let bridge =
             format!("link add br0 mtu {MTU} type bridge mcast_snooping 0 forward_delay 0\nlink set br0 up\n{ports}");
         network.ip(&["-n", &switch], &bridge, "bridge")?;
-        for rank in 0..ranks {
-            let peers = (0..ranks).filter(|peer| *peer != rank);
+        for host in 0..count {
+            let peers = (0..count).filter(|peer| *peer != host);
             let peers: String = peers
                 .map(|peer| {
                     format!(
@@ -72,11 +75,11 @@ impl Network {
                     )
                 })
                 .collect();
-            let host = format!(
+            let lines = format!(
                 "link set lo up\naddr add {}/24 dev {INTERFACE}\nlink set {INTERFACE} up\nroute add 224.0.0.0/4 dev {INTERFACE}\n{peers}",
-                network.address(rank)
+                network.address(host)
             );
-            network.ip(&["-n", &network.host(rank)], &host, "addresses")?;
+            network.ip(&["-n", &network.host(host)], &lines, "addresses")?;
         }
         if gso == Offloads::Off {
             network.without_offloads()?;
@@ -89,32 +92,44 @@ impl Network {
 
     /// Number of hosts.
     #[must_use]
+    pub fn hosts(&self) -> u32 {
+        self.count
+    }
+
+    /// Ranks of each host: the first ranks are those of the first.
+    #[must_use]
+    pub fn ranks_per_host(&self) -> u32 {
+        self.each
+    }
+
+    /// Number of ranks.
+    #[must_use]
     pub fn ranks(&self) -> u32 {
-        self.ranks
+        self.count * self.each
     }
 
     /// Address of a host.
     #[must_use]
-    pub fn address(&self, rank: u32) -> String {
-        address(rank)
+    pub fn address(&self, host: u32) -> String {
+        address(host)
     }
 
     /// Name of a host's namespace.
     #[must_use]
-    pub fn host(&self, rank: u32) -> String {
-        format!("{}-{rank}", self.prefix)
+    pub fn host(&self, host: u32) -> String {
+        format!("{}-{host}", self.prefix)
     }
 
-    /// What the names of hosts' namespaces have in common; the rank follows.
+    /// What the names of hosts' namespaces have in common; its number follows.
     #[must_use]
     pub fn host_prefix(&self) -> String {
         format!("{}-", self.prefix)
     }
 
-    /// A program on a host.
+    /// A program of a rank, on its host.
     #[must_use]
     pub fn on(&self, rank: u32, program: &Path) -> Command {
-        within(&self.host(rank), program.as_os_str(), &[])
+        within(&self.host(rank / self.each), program.as_os_str(), &[])
     }
 
     /// What the switch has received and sent over its ports.
@@ -128,26 +143,26 @@ impl Network {
 
     /// Kills every process on the hosts, those that have left their process groups too.
     pub fn kill_all(&self) {
-        self.hosts().for_each(|name| kill_within(&name));
+        self.names().for_each(|name| kill_within(&name));
     }
 
     fn switch(&self) -> String {
         format!("{}-switch", self.prefix)
     }
 
-    fn hosts(&self) -> impl Iterator<Item = String> {
-        (0..self.ranks).map(|rank| self.host(rank))
+    fn names(&self) -> impl Iterator<Item = String> {
+        (0..self.count).map(|host| self.host(host))
     }
 
     fn ip(&self, options: &[&str], lines: &str, what: &str) -> Result<(), CompareError> {
         let mut command = Command::new("ip");
         command.args(options).args(["-batch", "-"]);
-        run(&format!("{what} of {} hosts", self.ranks), command, lines).map(drop)
+        run(&format!("{what} of {} hosts", self.count), command, lines).map(drop)
     }
 
     fn without_offloads(&self) -> Result<(), CompareError> {
-        let ports = (0..self.ranks).map(|rank| (self.switch(), format!("{PORT}{rank}")));
-        for (name, interface) in self.hosts().map(|name| (name, INTERFACE.to_owned())).chain(ports) {
+        let ports = (0..self.count).map(|host| (self.switch(), format!("{PORT}{host}")));
+        for (name, interface) in self.names().map(|name| (name, INTERFACE.to_owned())).chain(ports) {
             let words = ["-K", interface.as_str(), "tso", "off", "gso", "off", "gro", "off"];
             run(&format!("offloads of {interface}"), within(&name, "ethtool", &words), "")?;
         }
@@ -156,13 +171,13 @@ impl Network {
 
     fn lose(&self, percent: f64) -> Result<(), CompareError> {
         let rules = loss_rules(percent);
-        self.hosts().try_for_each(|name| run("loss of packets", within(&name, "nft", &["-f", "-"]), &rules).map(drop))
+        self.names().try_for_each(|name| run("loss of packets", within(&name, "nft", &["-f", "-"]), &rules).map(drop))
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        for name in self.hosts().chain([self.switch()]) {
+        for name in self.names().chain([self.switch()]) {
             remove(&name);
         }
     }
@@ -288,7 +303,7 @@ mod tests {
         ];
         let left = leftovers(names, |owner| owner == 200);
         assert_eq!(left, ["flexcast-compare-100-0", "flexcast-compare-100-switch", "flexcast-compare-300-probe"]);
-        let own = Network { prefix: prefix(7), ranks: 0 };
+        let own = Network { prefix: prefix(7), count: 0, each: 1 };
         assert_eq!(
             leftovers([own.host(3).as_str(), own.switch().as_str()], |_| false).len(),
             2,

@@ -10,8 +10,19 @@ use crate::figures::short;
 /// What the figures are of, in one line each.
 #[must_use]
 pub fn heading(settings: &Settings, rows: &[Row]) -> Vec<String> {
-    let Settings { mtu, offloads, udp_loss_percent, repetitions, warm_up, kernel, processor, cores, versions, .. } =
-        settings;
+    let Settings {
+        ranks_per_host,
+        mtu,
+        offloads,
+        udp_loss_percent,
+        repetitions,
+        warm_up,
+        kernel,
+        processor,
+        cores,
+        versions,
+        ..
+    } = settings;
     let ranks = rows.iter().map(|row| row.ranks).max().unwrap_or_default();
     let crowded = if ranks as usize > *cores {
         format!("; up to {ranks} ranks share them: trust ratios, not times")
@@ -21,7 +32,7 @@ pub fn heading(settings: &Settings, rows: &[Row]) -> Vec<String> {
     let mut lines = vec![
         "measured: wall time of real programs on network namespaces at one Linux bridge, not of a card and not of a network".to_owned(),
         format!("{kernel}, {processor}, {cores} cores{crowded}"),
-        format!("MTU {mtu}, offloads {}, UDP loss {udp_loss_percent} %, {repetitions} repetitions after {warm_up}", offloads.name()),
+        format!("ranks on each host: {ranks_per_host}, MTU {mtu}, offloads {}, UDP loss {udp_loss_percent} %, {repetitions} repetitions after {warm_up}", offloads.name()),
         "time: the slowest rank's; bytes and processor time: per operation, over all ranks".to_owned(),
     ];
     lines.extend(versions.iter().map(|(system, version)| format!("{system}: {version}")));
@@ -131,6 +142,7 @@ pub(super) mod tests {
         Comparison {
             settings: Settings {
                 kind: "measured",
+                ranks_per_host: 1,
                 mtu: 1500,
                 offloads: Offloads::On,
                 udp_loss_percent: 0.0,

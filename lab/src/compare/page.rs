@@ -49,7 +49,7 @@ fn ranks_of(rows: &[Row], op: Op) -> Vec<u32> {
 
 fn plot(rows: &[Row], op: Op, ranks: u32) -> Markup {
     let plot = Plot {
-        title: format!("{} among {ranks} hosts (measured)", op.name()),
+        title: format!("{} among {ranks} ranks (measured)", op.name()),
         x: "bytes".to_owned(),
         x_label: "bytes".to_owned(),
         x_scale: Scale::Log2,
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(page.matches("<figure").count(), 2, "one for each operation and number of ranks that has rows");
         for text in [
             "wall time of real programs",
-            "allgather among 4 hosts (measured)",
+            "allgather among 4 ranks (measured)",
             "no &lt;torch&gt;",
             "processor &lt;1&gt;",
         ] {

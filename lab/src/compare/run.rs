@@ -26,6 +26,8 @@ const PORTS: u16 = 1000;
 pub struct Settings {
     /// What the figures are.
     pub kind: &'static str,
+    /// Ranks on each host.
+    pub ranks_per_host: u32,
     /// Largest packet of the links.
     pub mtu: u32,
     /// Whether interfaces segment and merge packets.
@@ -108,10 +110,10 @@ pub fn run(
         settings(spec, found.iter().map(|(system, ready)| (system.name(), ready.version(programs))).collect());
     for ranks in &spec.ranks {
         runner.interrupted()?;
-        let network = Network::new(*ranks, spec.gso, spec.loss)?;
+        let network = Network::new(ranks / spec.ranks_per_host, spec.ranks_per_host, spec.gso, spec.loss)?;
         for op in &spec.ops {
             for (system, ready) in found.iter().filter(|(system, _)| system.has(*op)) {
-                (runner.tell)(&format!("{} among {ranks} hosts: {}", op.name(), system.name()));
+                (runner.tell)(&format!("{} among {ranks} ranks: {}", op.name(), system.name()));
                 runner.measure(ready, &network, *op)?;
             }
         }
@@ -191,6 +193,9 @@ impl Runner<'_> {
                 }
                 System::Gloo => gloo::find(&self.programs.folder, self.work).map(Ready::Gloo),
                 System::Bound if self.spec.loss > 0.0 => Err("repairs no loss; leave out --loss to have it".to_owned()),
+                System::Bound if self.spec.ranks_per_host > 1 => {
+                    Err("has one rank on each host; leave out --ranks-per-host to have it".to_owned())
+                }
                 System::Bound => Ok(Ready::Bound),
             };
             match ready {
@@ -340,6 +345,7 @@ fn settings(spec: &CompareSpec, versions: BTreeMap<&'static str, String>) -> Set
     let model = processors.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
     Settings {
         kind: "measured",
+        ranks_per_host: spec.ranks_per_host,
         mtu: MTU,
         offloads: spec.gso,
         udp_loss_percent: spec.loss,

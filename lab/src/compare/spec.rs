@@ -45,9 +45,12 @@ pub struct CompareSpec {
     #[arg(long, value_parser = size, value_delimiter = ',', value_name = "N,...",
         default_values_t = [64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20])]
     pub sizes: Vec<u64>,
-    /// Numbers of hosts, 2 to 32, one rank on each.
+    /// Numbers of ranks, 2 to 32.
     #[arg(long, value_parser = whole::<u32>(2, MOST_RANKS), value_delimiter = ',', value_name = "P,...", default_values_t = [2, 4, 8])]
     pub ranks: Vec<u32>,
+    /// Ranks on each host, 1 to 16; every number of ranks is a multiple, and more than one host's.
+    #[arg(long, value_parser = whole::<u32>(1, MOST_RANKS / 2), value_name = "N", default_value_t = 1)]
+    pub ranks_per_host: u32,
     /// Systems.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,...",
         default_values_t = [System::Flexcast, System::OpenMpi, System::Mpich, System::Gloo, System::Bound])]
@@ -86,7 +89,16 @@ impl CompareSpec {
             }
         }
         if let Some(ranks) = self.ranks.iter().find(|ranks| !(2..=MOST_RANKS).contains(*ranks)) {
-            return refuse("ranks", ranks, format!("give 2 to {MOST_RANKS} hosts"));
+            return refuse("ranks", ranks, format!("give 2 to {MOST_RANKS} ranks"));
+        }
+        let each = self.ranks_per_host;
+        let is_whole = |ranks: &&u32| each > 0 && **ranks > each && ranks.is_multiple_of(each);
+        if let Some(ranks) = self.ranks.iter().find(|ranks| !is_whole(ranks)) {
+            return refuse(
+                "ranks-per-host",
+                &each,
+                format!("{ranks} ranks are no 2 hosts or more with {each} each: give a divisor"),
+            );
         }
         if let Some(bytes) = self.sizes.iter().find(|bytes| !(1..=MOST_BYTES).contains(*bytes)) {
             return refuse("sizes", bytes, format!("give 1 to {MOST_BYTES} bytes"));
@@ -198,9 +210,12 @@ mod tests {
                 "--sizes 100: an alltoall among 8 ranks sends 8 equal parts; give a multiple of 8, such as 104",
             ),
             (&["--sizes", "6", "--ops", "allreduce"], "multiple of 4, such as 8, or leave allreduce out of --ops"),
-            (&["--ranks", "1"], "--ranks 1: give 2 to 32 hosts"),
-            (&["--ranks", "33"], "--ranks 33: give 2 to 32 hosts"),
+            (&["--ranks", "1"], "--ranks 1: give 2 to 32 ranks"),
+            (&["--ranks", "33"], "--ranks 33: give 2 to 32 ranks"),
             (&["--ranks", "two"], "from 2 to 32"),
+            (&["--ranks", "8", "--ranks-per-host", "3"], "--ranks-per-host 3: 8 ranks are no 2 hosts"),
+            (&["--ranks", "4,8", "--ranks-per-host", "4"], "--ranks-per-host 4: 4 ranks are no 2 hosts"),
+            (&["--ranks-per-host", "0"], "--ranks-per-host 0: 2 ranks are no 2 hosts"),
             (&["--repetitions", "1"], "--repetitions 1: give 2 to 10000"),
             (&["--loss", "51"], "give 0 to 50 percent"),
             (&["--loss", "NaN"], "give 0 to 50 percent"),
@@ -212,5 +227,6 @@ mod tests {
             assert!(error.contains(said), "{words:?}: {error}");
         }
         assert!(read(&["--sizes", "100", "--ops", "allgather,bcast"]).is_ok());
+        assert!(read(&["--ranks", "4,8", "--ranks-per-host", "2"]).is_ok());
     }
 }

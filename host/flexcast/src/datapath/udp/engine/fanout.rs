@@ -75,7 +75,7 @@ impl Engine {
         let any = fanout.read(MOST_RECORDS, |fanout, record| {
             for (at, len) in record.datagrams() {
                 if let Some(tap) = tap {
-                    let datagram = &mut run[..len];
+                    let Some(datagram) = run.get_mut(..len) else { continue };
                     fanout.copy(record, at, datagram);
                     tap.take(datagram, &mut |bytes| settling.take(bytes));
                     continue;
