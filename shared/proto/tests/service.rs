@@ -192,9 +192,48 @@ fn duplicates_foreign_and_stale_messages_change_nothing() {
     }
 }
 
-/// Every message comes twice, and once more after its collective is over.
+/// The same for an Allgatherv under way, and for what is said about its blocks.
 #[test]
-fn messages_that_come_again_are_counted() {
+fn what_is_said_again_of_an_allgatherv_changes_nothing() {
+    let topology = world::topology(&[0, 0, 1], 1);
+    let mut machine = ServiceProcess::new(Limits::default()).unwrap();
+    machine.add_group(0, topology, 0).unwrap();
+    let region = Region { address: 0, key: 0, bytes: 1 };
+    let call = || Call::Allgatherv { send: region, receive: vec![region; 3] };
+    let arrived = |message| Event::Arrived { from: 1, context: FIRST, message };
+    let block = arrived(Message::Block { announcement: Announcement { source: 2, region }, forwards: 0 });
+    let read = Event::ReadDone { context: FIRST, source: 2, target: 0, error: None };
+    let mut actions = Vec::new();
+    for rank in [0, 1] {
+        machine.handle(Event::Entered { context: FIRST, rank, call: call() }, &mut actions).unwrap();
+    }
+    for (event, counted) in [
+        (block, Ignored { duplicates: 1, ..Ignored::default() }),
+        (read, Ignored { foreign: 1, ..Ignored::default() }),
+        (Event::Copied { context: FIRST, rank: 1, source: 2 }, Ignored { duplicates: 1, ..Ignored::default() }),
+        (
+            arrived(Message::HasRead { source: 0, reader: Reader::Host(1) }),
+            Ignored { duplicates: 1, ..Ignored::default() },
+        ),
+    ] {
+        machine.handle(event.clone(), &mut actions).unwrap();
+        assert_eq!(machine.take_ignored(), Ignored::default(), "{event:?}");
+        let before = machine.clone();
+        actions.clear();
+        machine.handle(event.clone(), &mut actions).unwrap();
+        assert_eq!((machine.take_ignored(), actions.len()), (counted, 0), "{event:?}");
+        assert_eq!(machine, before, "{event:?}");
+    }
+    // What the holder has itself, and what nobody has announced, is not copied.
+    for (rank, source) in [(0, 2), (1, 1), (2, 0)] {
+        machine.handle(Event::Copied { context: FIRST, rank, source }, &mut actions).unwrap();
+        assert_eq!((machine.take_ignored().foreign, actions.len()), (1, 0));
+    }
+}
+
+/// What comes after its collective is over is counted.
+#[test]
+fn a_lone_rank_is_complete_at_once_and_what_comes_later_is_stale() {
     let topology = world::topology(&[0], 1);
     let mut machine = ServiceProcess::new(Limits::default()).unwrap();
     machine.add_group(0, topology, 0).unwrap();
