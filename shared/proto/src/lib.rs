@@ -1,14 +1,17 @@
 //! Everything of the protocol that can be decided without touching hardware. The same source runs in the firmware, in the host
-//! engines and in the model checker: no IO, no clock, no allocation.
+//! engines and in the model checker: no IO, no clock, no allocation. (`service`, which firmware does not have, allocates.)
 //!
 //! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`stall`], [`reuse`],
 //! [`missing`], [`pieces`], [`eager`].
 //! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
 //! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
-//! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages.
+//! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages. `service`: daemons
+//! beside the hosts.
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(not(target_os = "none"))]
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
@@ -32,6 +35,8 @@ pub mod ranks;
 pub mod recovery;
 pub mod reuse;
 pub mod sequencer;
+#[cfg(not(target_os = "none"))]
+pub mod service;
 pub mod source;
 pub mod space;
 pub mod stall;

@@ -1,0 +1,118 @@
+//! Shared list of a host: blocks that no local service process could serve when they came, to be claimed by one of them (MI-32, MI-33).
+
+use alloc::vec::Vec;
+
+use thiserror::Error;
+
+use super::message::{Announcement, ContextId};
+
+/// Blocks of all groups that wait for the first rank of their host, in memory that all service processes of a card share. Each call is
+/// atomic: who implements it for several processes holds a lock, or does the same with atomic instructions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SharedList {
+    limit: u64,
+    entries: Vec<(ContextId, Announcement)>,
+}
+
+/// A block that the list does not take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ListError {
+    /// No room.
+    #[error(
+        "{limit} blocks are on the shared list: make it as long as the announcements that service processes of this card admit"
+    )]
+    Full {
+        /// The limit.
+        limit: u64,
+    },
+    /// It is there already.
+    #[error("the block of rank {source_rank} is on the shared list already")]
+    Twice {
+        /// Whose block it is.
+        source_rank: u32,
+    },
+}
+
+impl SharedList {
+    /// A list of at most `limit` blocks. A group puts at most one block per remote rank and collective under way on it.
+    #[must_use]
+    pub const fn new(limit: u64) -> Self {
+        Self { limit, entries: Vec::new() }
+    }
+
+    /// Puts a block on the list.
+    ///
+    /// # Errors
+    /// The list is full, or has the block. It is as before.
+    pub fn put(&mut self, context: ContextId, announcement: Announcement) -> Result<(), ListError> {
+        let same =
+            |(other, entry): &(ContextId, Announcement)| *other == context && entry.source == announcement.source;
+        if self.entries.iter().any(same) {
+            return Err(ListError::Twice { source_rank: announcement.source });
+        }
+        if self.entries.len() as u64 >= self.limit {
+            return Err(ListError::Full { limit: self.limit });
+        }
+        self.entries.push((context, announcement));
+        Ok(())
+    }
+
+    /// Takes the oldest block of a collective from the list; it is the caller's alone.
+    pub fn claim(&mut self, context: ContextId) -> Option<Announcement> {
+        let index = self.entries.iter().position(|(of, _)| *of == context)?;
+        Some(self.entries.remove(index).1)
+    }
+
+    /// Takes all blocks of a group from the list: the group is removed, or has failed.
+    pub fn remove_group(&mut self, group: u32) {
+        self.entries.retain(|(context, _)| context.group != group);
+    }
+
+    /// Takes all blocks of a collective from the list: it has failed.
+    pub fn remove(&mut self, context: ContextId) {
+        self.entries.retain(|(of, _)| *of != context);
+    }
+
+    /// Blocks on the list.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::message::Region;
+    use std::string::ToString as _;
+
+    fn block(source: u32) -> Announcement {
+        Announcement { source, region: Region { address: 0, key: 0, bytes: 1 } }
+    }
+
+    #[test]
+    fn a_block_is_claimed_once_and_by_its_own_collective() {
+        let [one, other, third] = [(1, 7), (1, 8), (2, 7)].map(|(group, collective)| ContextId { group, collective });
+        let mut list = SharedList::new(3);
+        for (context, source) in [(one, 4), (other, 4), (one, 5)] {
+            list.put(context, block(source)).unwrap();
+        }
+        assert_eq!(list.put(one, block(5)), Err(ListError::Twice { source_rank: 5 }));
+        let full = list.put(third, block(0)).unwrap_err();
+        assert!(full.to_string().starts_with("3 blocks are on the shared list"));
+        assert_eq!((list.claim(third), list.claim(one)), (None, Some(block(4))));
+        assert_eq!((list.claim(one), list.claim(one), list.len()), (Some(block(5)), None, 1));
+        list.put(third, block(1)).unwrap();
+        list.remove_group(1);
+        assert_eq!((list.claim(other), list.claim(third)), (None, Some(block(1))));
+        list.put(one, block(1)).unwrap();
+        list.remove(one);
+        assert!(list.is_empty());
+    }
+}

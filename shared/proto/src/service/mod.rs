@@ -1,0 +1,40 @@
+//! State machines of service processes: daemons on a card's Arm cores that carry out non-blocking collectives for the ranks of their host.
+//!
+//! [`Topology`] says who serves whom. [`ServiceProcess`] takes calls, messages and completions, and says what is to be sent, read and
+//! told; it has Ialltoallv and Allgatherv of several groups beside each other. [`SharedList`] is what the
+//! processes of one card share.
+//!
+//! [`StagedProcess`] has Ibcast and Iallgather of one group that go through memory of the card, for cards without alias keys; [`Task`] is what a
+//! host hands to it.
+//!
+//! Without staging everything is in host memory: a process posts Reads from host memory to host memory and sees no payload. Unlike the rest of this crate
+//! the module allocates, since it runs in daemons; firmware does not have it.
+
+mod allgatherv;
+mod alltoallv;
+mod call;
+mod error;
+mod list;
+mod message;
+mod process;
+mod reads;
+mod scope;
+mod staged;
+mod task;
+mod topology;
+
+pub use call::{Blocks, CallError, Datatype, allgatherv_call, alltoallv_call};
+pub use error::{Cause, Culprit, Failure, Ignored, Refusal};
+pub use list::{ListError, SharedList};
+pub use message::{Action, Announcement, Call, ContextId, Event, Message, Operation, Read, Reader, Region};
+pub use process::{Limits, ServiceProcess};
+pub use staged::StagedProcess;
+pub use staged::message::{
+    Reader as StagedReader, Staged, StagedAction, StagedCause, StagedEvent, StagedFailure, StagedMessage,
+    StagedRefusal, Staging, Work,
+};
+pub use task::{
+    Collective, Delivery, Descriptor, FLAG_BYTES, Part, TASK_HEADER_BYTES, TASK_RANK_BYTES, Task, Thresholds, flag,
+    is_over, looks_at, runs, targets, writers,
+};
+pub use topology::{Locality, MAX_PROCESSES_PER_HOST, Topology, TopologyError};

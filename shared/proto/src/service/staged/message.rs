@@ -1,0 +1,292 @@
+//! Inputs and outputs of staged collectives: settings, transfers, actions, messages, failures, refusals.
+
+use thiserror::Error;
+
+use crate::service::error::Culprit;
+use crate::service::message::Region;
+use crate::service::task::{Descriptor, Part};
+
+/// What a group's staged collectives may use on a service process. `staging_bytes`, `segments`, `scatter_bytes` and `reader` must be the same
+/// on all processes of the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Staging {
+    /// Memory of the card for this group, in bytes (SO-13).
+    pub staging_bytes: u64,
+    /// Segments under way at once, at least 1: while one is written the next is read.
+    pub segments: u32,
+    /// Reads and Writes under way at once, at least 1.
+    pub transfers: u32,
+    /// Collectives whose calls are kept, the current one included, at least 1.
+    pub collectives: u32,
+    /// Segments of a Broadcast from so many bytes on go between the processes by scatter and Allgather, shorter ones down a binomial tree
+    /// (SO-06).
+    pub scatter_bytes: u64,
+    /// Who reads a Broadcast's message (SO-05).
+    pub reader: Reader,
+}
+
+impl Default for Staging {
+    /// 8 MiB of staging, 2 segments, 16 transfers, 8 collectives, scatter from 64 KiB on, the root's process reads.
+    fn default() -> Self {
+        Self {
+            staging_bytes: 8 << 20,
+            segments: 2,
+            transfers: 16,
+            collectives: 8,
+            scatter_bytes: 64 << 10,
+            reader: Reader::OfRoot,
+        }
+    }
+}
+
+/// Which process reads the message of a Broadcast from host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reader {
+    /// The root's own.
+    OfRoot,
+    /// Process 0, as published.
+    First,
+}
+
+/// Bytes of the staging memory, or of that of another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Staged {
+    /// From the begin of the group's staging memory.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// One transfer. Its collective and this name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Work {
+    /// Read a segment of a rank's send buffer into staging.
+    Gather {
+        /// Which segment.
+        segment: u32,
+        /// Whose.
+        rank: u32,
+    },
+    /// Read from the staging memory of another process.
+    Fetch {
+        /// Which segment.
+        segment: u32,
+        /// Number of the message in the processes' schedule.
+        tag: u32,
+    },
+    /// Write into a receive buffer or shared segment.
+    Deliver {
+        /// Which segment.
+        segment: u32,
+        /// Whose.
+        target: u32,
+        /// First rank whose data it is.
+        first: u32,
+    },
+    /// Write the flag of this process.
+    Flag {
+        /// Whose.
+        target: u32,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StagedAction {
+    /// Read host memory into staging memory, then bring [`StagedEvent::Done`].
+    Read {
+        /// Of which collective.
+        collective: u32,
+        /// Which transfer.
+        work: Work,
+        /// From where.
+        from: Region,
+        /// To where.
+        to: Staged,
+    },
+    /// Read staging memory of a process into the same places of the own, then bring [`StagedEvent::Done`], once for both ranges.
+    Fetch {
+        /// Of which collective.
+        collective: u32,
+        /// Which transfer.
+        work: Work,
+        /// From which process.
+        from: u32,
+        /// What; the second range is mostly empty.
+        ranges: [Staged; 2],
+    },
+    /// Write staging memory into host memory, then bring [`StagedEvent::Done`]. Writes to one rank go over one reliable queue pair, in order.
+    Write {
+        /// Of which collective.
+        collective: u32,
+        /// Which transfer.
+        work: Work,
+        /// From where.
+        from: Staged,
+        /// To where.
+        to: Region,
+    },
+    /// Write a flag, on the queue pair that has taken all Writes to this rank, so that it comes after them (SO-10); then bring
+    /// [`StagedEvent::Done`].
+    WriteFlag {
+        /// Of which collective.
+        collective: u32,
+        /// Which transfer.
+        work: Work,
+        /// Its value.
+        value: u64,
+        /// To where.
+        to: Region,
+    },
+    /// Send a message to another process of the group.
+    Send {
+        /// To which.
+        to: u32,
+        /// Of which collective.
+        collective: u32,
+        /// What.
+        message: StagedMessage,
+    },
+    /// Tell a local rank that the group has failed: each of its collectives that is not over by its flags. Its memory keys must be invalidated
+    /// before it uses the buffers again, since processes may still write.
+    Fail {
+        /// Whom.
+        rank: u32,
+        /// Why.
+        failure: StagedFailure,
+    },
+}
+
+/// What a process says to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StagedMessage {
+    /// Data for the receiver lies in the sender's staging memory.
+    Offer {
+        /// Which segment.
+        segment: u32,
+        /// Number of the message among those that the receiver gets.
+        tag: u32,
+    },
+    /// What was offered has been read.
+    Taken {
+        /// Which segment.
+        segment: u32,
+        /// Number of the message.
+        tag: u32,
+    },
+    /// The group's collectives have failed.
+    Failed(StagedFailure),
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StagedEvent {
+    /// A rank of the group, of any host, has called a collective (TASK).
+    Called {
+        /// Its number in the group.
+        collective: u32,
+        /// What is called.
+        descriptor: Descriptor,
+        /// The rank and its buffers.
+        part: Part,
+    },
+    /// A message has come.
+    Arrived {
+        /// From which process.
+        from: u32,
+        /// Of which collective.
+        collective: u32,
+        /// What.
+        message: StagedMessage,
+    },
+    /// A transfer is over, well or not.
+    Done {
+        /// Of which collective.
+        collective: u32,
+        /// Which one.
+        work: Work,
+        /// The code of the completion where it failed.
+        error: Option<u16>,
+    },
+    /// A rank or another process of the group has died.
+    Died(Culprit),
+}
+
+/// Why the group's staged collectives have failed. None can follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[error("{culprit} {cause}")]
+pub struct StagedFailure {
+    /// Who is at fault.
+    pub culprit: Culprit,
+    /// What happened.
+    pub cause: StagedCause,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum StagedCause {
+    /// The culprit is gone.
+    #[error("has died: make a new communicator without it")]
+    Died,
+    /// A transfer from or to memory of the culprit failed. The code is that of the completion.
+    #[error("has memory that a transfer failed on (completion code {0}): look at its memory keys and its network")]
+    Transfer(u16),
+    /// The culprit has called something else than another rank.
+    #[error("has called another collective or other lengths than the rank before: call the same on all ranks")]
+    Disagrees,
+}
+
+/// An event or a group that is refused. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StagedRefusal {
+    /// A limit that cannot work.
+    #[error("limit {name} is {value}: give at least {least}")]
+    Limit {
+        /// Which one.
+        name: &'static str,
+        /// What was given.
+        value: u64,
+        /// The least that works.
+        least: u64,
+    },
+    /// A process that the group does not have.
+    #[error("service process {process} of {processes}: a group's processes are numbered from 0")]
+    Process {
+        /// What was given.
+        process: u32,
+        /// Processes of the group.
+        processes: u32,
+    },
+    /// A collective too far ahead.
+    #[error(
+        "collective {collective}, but {oldest} is not over and {limit} are kept: offer it again later, or raise `collectives`"
+    )]
+    Collectives {
+        /// What was called.
+        collective: u32,
+        /// The oldest that is not over.
+        oldest: u32,
+        /// How many are kept.
+        limit: u32,
+    },
+    /// A rank or root that the group does not have.
+    #[error("rank {rank} of {ranks}: ranks are numbered from 0")]
+    Rank {
+        /// What was given.
+        rank: u32,
+        /// Ranks of the group.
+        ranks: u32,
+    },
+    /// A buffer of another length.
+    #[error("the {name} buffer of rank {rank} has {found} bytes, but the collective needs {expected}: give as many")]
+    Buffer {
+        /// Which buffer.
+        name: &'static str,
+        /// Whose.
+        rank: u32,
+        /// What was given.
+        found: u64,
+        /// What is needed.
+        expected: u64,
+    },
+}
