@@ -9,8 +9,12 @@
 #[allow(dead_code, reason = "shared with tests/service.rs")]
 mod world;
 
+#[path = "support/check.rs"]
+mod check;
+
 use std::collections::{BTreeMap, VecDeque};
 
+use check::check;
 use flexcast_proto::service::Operation::{self, Allgatherv, Alltoallv};
 use flexcast_proto::service::{
     Action, Announcement, Call, ContextId, Event, Limits, Message, Read, Region, ServiceProcess, SharedList, Topology,
@@ -52,15 +56,6 @@ impl Model for Plan {
             }),
         ]
     }
-}
-
-fn check(name: &str, plan: Plan) -> usize {
-    let begin = std::time::Instant::now();
-    let checker = plan.checker().threads(2).spawn_dfs().join();
-    checker.assert_properties();
-    let states = checker.unique_state_count();
-    println!("{name}: {states} states in {:.1} s", begin.elapsed().as_secs_f64());
-    states
 }
 
 fn plan(hosts: &[u32], processes: u32, operation: Operation) -> Plan {
@@ -271,18 +266,8 @@ impl Model for Claiming {
     }
 }
 
-fn claim(model: Claiming) -> usize {
-    let begin = std::time::Instant::now();
-    let checker = model.checker().threads(2).spawn_dfs().join();
-    checker.assert_properties();
-    let states = checker.unique_state_count();
-    println!(
-        "{} processes, {} sources: {states} states in {:.1} s",
-        model.processes,
-        model.sources,
-        begin.elapsed().as_secs_f64()
-    );
-    states
+fn claim(model: Claiming) {
+    check(&format!("{} processes, {} sources", model.processes, model.sources), model);
 }
 
 /// MI-32, MI-33: 4 ranks enter in all orders, messages take any time, Reads end at any time.

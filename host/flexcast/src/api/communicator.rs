@@ -90,22 +90,19 @@ impl fmt::Debug for Communicator {
     }
 }
 
-/// The right to move a communicator on. When it ends, those whose operations have ended are told, and what others have posted meanwhile is taken on.
+/// The right to move a communicator on.
 struct Turn<'s> {
-    shared: &'s Shared,
-    datapath: Option<MutexGuard<'s, Box<dyn Datapath>>>,
+    // Before the end of the turn, so that it is free by then: fields are dropped in their order.
+    datapath: MutexGuard<'s, Box<dyn Datapath>>,
+    _end: TurnEnd<'s>,
 }
 
-impl Turn<'_> {
-    fn datapath(&mut self) -> Option<&mut dyn Datapath> {
-        self.datapath.as_mut().map(|datapath| &mut ***datapath as &mut dyn Datapath)
-    }
-}
+/// When a turn is over, those whose operations have ended are told, and what others have posted meanwhile is taken on.
+struct TurnEnd<'s>(&'s Shared);
 
-impl Drop for Turn<'_> {
+impl Drop for TurnEnd<'_> {
     fn drop(&mut self) {
-        let Self { shared, datapath } = self;
-        drop(datapath.take());
+        let Self(shared) = self;
         shared.requests.tell_ended();
         // Whoever has posted in vain has done so before this look, or gets the next turn.
         if shared.requests.has_posted() {
@@ -124,7 +121,7 @@ impl Shared {
                 self.requests.finish(request, Err(failed));
             }
         }
-        Turn { shared: self, datapath: Some(datapath) }
+        Turn { datapath, _end: TurnEnd(self) }
     }
 
     /// The turn, if no other thread has it.
@@ -139,16 +136,13 @@ impl Shared {
 
     /// Does something with the datapath, unless another thread has it.
     fn try_with<R>(&self, body: impl FnOnce(&mut dyn Datapath) -> R) -> Option<R> {
-        let mut turn = self.try_turn()?;
-        turn.datapath().map(body)
+        self.try_turn().map(|mut turn| body(&mut **turn.datapath))
     }
 
     /// Does something with the datapath, after other threads.
     fn with<R>(&self, body: impl FnOnce(&mut dyn Datapath) -> R) -> R {
         let datapath = self.datapath.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut turn = self.begin_turn(datapath);
-        let Some(datapath) = turn.datapath.as_mut() else { unreachable!("a turn that has begun has the datapath") };
-        body(&mut ***datapath)
+        body(&mut **self.begin_turn(datapath).datapath)
     }
 }
 
@@ -418,10 +412,9 @@ impl Communicator {
         let number = match self.0.try_turn() {
             Some(mut turn) => {
                 let number = requests.open();
-                if let Some(datapath) = turn.datapath() {
-                    // With the protocol on the card, that needs nobody from here on.
-                    datapath.take_on(Posted { request: number, posted_ps: datapath.now_ps(), ..posted })?;
-                }
+                let posted_ps = turn.datapath.now_ps();
+                // With the protocol on the card, that needs nobody from here on.
+                turn.datapath.take_on(Posted { request: number, posted_ps, ..posted })?;
                 number
             }
             None => {

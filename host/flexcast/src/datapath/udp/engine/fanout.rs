@@ -41,18 +41,16 @@ impl Engine {
                 }
                 reads += 1;
                 let came = sockets.receive_runs(&mut |run, datagram_bytes| {
-                    let mut is_right = |datagram: &[u8]| {
+                    let is_right = |datagram: &[u8]| {
                         let refused = codec.decode(datagram).err().filter(|_| is_checked);
-                        refused.inspect(|refused| refuse(statistics, *refused)).is_none()
+                        if let Some(refused) = refused {
+                            statistics.cqes += 1;
+                            refuse(statistics, refused);
+                        }
+                        refused.is_none()
                     };
                     // What has no room is repaired.
-                    if run.chunks(datagram_bytes).all(&mut is_right) {
-                        pump.write(run, datagram_bytes);
-                        return;
-                    }
-                    for datagram in run.chunks(datagram_bytes).filter(|datagram| is_right(datagram)) {
-                        pump.write(datagram, datagram.len());
-                    }
+                    right_parts(run, datagram_bytes, is_right, |part| _ = pump.write(part, datagram_bytes));
                 })?;
                 if !came {
                     break;
@@ -88,12 +86,65 @@ impl Engine {
                     Ok(head) => settling.settle((head.rank, head.operation, head.kind), chunk_bytes, |to| {
                         fanout.copy(record, at + HEADER_BYTES as u64, to);
                     }),
-                    Err(refused) => refuse(settling.statistics, refused),
+                    Err(refused) => {
+                        settling.statistics.cqes += 1;
+                        refuse(settling.statistics, refused);
+                    }
                 }
             }
         });
         let past = settling.past;
         self.tell_past(past)?;
         Ok(any)
+    }
+}
+
+/// Gives the parts of a run between its datagrams that are not right; each datagram is asked for once.
+fn right_parts(
+    run: &[u8],
+    datagram_bytes: usize,
+    mut is_right: impl FnMut(&[u8]) -> bool,
+    mut give: impl FnMut(&[u8]),
+) {
+    let mut begin = 0;
+    for (number, datagram) in run.chunks(datagram_bytes).enumerate() {
+        if is_right(datagram) {
+            continue;
+        }
+        let at = number * datagram_bytes;
+        if begin < at {
+            give(&run[begin..at]);
+        }
+        begin = at + datagram.len();
+    }
+    if begin < run.len() {
+        give(&run[begin..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_right_goes_on_in_one_piece_and_the_rest_is_seen_once() {
+        for (run, parts) in [
+            (&b"aaabbbc"[..], &["aaabbbc"][..]),
+            (b"aaaxxxbbbcc", &["aaa", "bbbcc"]),
+            (b"xxxxxxaaa", &["aaa"]),
+            (b"aaabbbx", &["aaabbb"]),
+            (b"xxx", &[]),
+        ] {
+            let (mut found, mut seen) = (Vec::new(), 0);
+            let is_right = |datagram: &[u8]| {
+                seen += 1;
+                datagram[0] != b'x'
+            };
+            right_parts(run, 3, is_right, |part| found.push(String::from_utf8(part.to_vec()).unwrap()));
+            assert_eq!(
+                (&found[..], seen),
+                (&parts.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>()[..], run.len().div_ceil(3))
+            );
+        }
     }
 }
