@@ -359,7 +359,7 @@ fn a_rank_dies_in_any_state_of_an_alltoallv() {
 }
 
 #[test]
-#[ignore = "half a minute each: cargo test -p flexcast-proto --test service_model -- --ignored"]
+#[ignore = "larger, about 20 s: cargo test -p flexcast-proto --test service_model -- --ignored"]
 fn a_death_in_larger_groups() {
     check("a rank dies", Plan { dying: Some(Dying::Rank(2)), ..plan(&[0, 0, 1], 1, Alltoallv) });
     check("one of three processes dies", Plan { dying: Some(Dying::Process(0)), ..plan(&[0, 0, 1], 2, Allgatherv) });
