@@ -1,13 +1,15 @@
 //! Receiving side of an operation: places of chunks, and losses.
 //!
-//! A root's chunks come in the order of their numbers, unless the network reorders. A chunk that later ones have overtaken by more than a window
-//! is lost; so is one before the end that its root has told. The window grows when a chunk comes that was given up.
+//! A root's chunks come in the order of their numbers, in each subgroup by itself, unless the network reorders. A chunk that later ones of its subgroup have
+//! overtaken is lost once all subgroups have come a window further; so is one before the end that its root has told. The window grows when a chunk comes
+//! that was given up.
 
 use std::ops::Range;
 
 use flexcast_abi::Statistics;
 use flexcast_proto::{PieceSet, Pieces};
 
+use super::stripes::Stripes;
 use crate::error::Result;
 use crate::plan::stream::Stream;
 use crate::plan::{Missing, Plan};
@@ -25,7 +27,7 @@ struct Root {
     /// Where it lies in the receive buffer.
     offset: usize,
     bytes: usize,
-    /// Chunks up to the latest that has come, or that the root says that it has sent.
+    /// Chunks before which every subgroup is past: later ones of it have come, or the root says that it has sent them.
     seen: u32,
     /// The same as of the last acknowledgement.
     told: u32,
@@ -59,6 +61,9 @@ pub(crate) struct Incoming {
     own: u32,
     chunk_bytes: usize,
     roots: Vec<Root>,
+    stripes: Stripes,
+    /// For each root and subgroup: its first chunk that has neither come nor been overtaken.
+    marks: Vec<u32>,
     /// A bit for each chunk that is there.
     bits: Vec<u64>,
     /// Chunks of each piece that are not.
@@ -86,6 +91,11 @@ impl Incoming {
         Self { reorder_chunks: reorder_chunks.max(1), ..Self::default() }
     }
 
+    /// The same for blocks that are divided among subgroups.
+    pub(crate) fn divided(self, stripes: Stripes) -> Self {
+        Self { stripes, ..self }
+    }
+
     /// Begins an operation.
     pub(crate) fn restart(&mut self, plan: &Plan, pieces: &Pieces, chunk_bytes: u32) -> Result<()> {
         (self.own, self.chunk_bytes) = (plan.own(), chunk_bytes as usize);
@@ -96,6 +106,7 @@ impl Incoming {
         self.lacking.clear();
         self.lacking.resize(pieces.all().len() as usize, 0);
         self.roots.clear();
+        self.marks.clear();
         self.remaining = 0;
         let Self { whole, lost, suspect, .. } = self;
         [whole, lost, suspect].into_iter().for_each(PieceSet::clear);
@@ -108,6 +119,7 @@ impl Incoming {
             let block = plan.block(rank);
             let (offset, bytes) = (block.offset as usize, block.bytes as usize);
             self.roots.push(Root { rank, first_psn, chunks, offset, bytes, seen, told: seen });
+            self.marks.extend((0..self.stripes.subgroups()).map(|subgroup| self.stripes.first(rank, subgroup)));
             if own {
                 continue;
             }
@@ -218,14 +230,11 @@ impl Incoming {
         self.bits[psn as usize / 64] |= 1 << (psn % 64);
         self.remaining -= 1;
         self.came += 1;
-        let root = &mut self.roots[place.root];
-        let number = place.number;
-        let (rank, chunks) = (root.rank, u64::from(root.chunks));
-        if number >= root.seen {
-            let gap = root.seen..number;
-            root.seen = number + 1;
-            note(&mut self.suspect, pieces, rank, chunks, gap);
-        }
+        let Place { root, number, .. } = *place;
+        let Root { rank, chunks, .. } = self.roots[root];
+        let chunks = u64::from(chunks);
+        let subgroup = self.stripes.subgroup(rank, number);
+        self.pass(pieces, root, subgroup, (number, self.stripes.after(number)));
         let Some(piece) = pieces.of_chunk(rank, chunks, number.into()) else { return };
         let lacking = &mut self.lacking[piece as usize];
         *lacking -= 1;
@@ -240,15 +249,34 @@ impl Incoming {
         }
     }
 
-    /// A root has sent its block.
-    pub(crate) fn ended(&mut self, pieces: &Pieces, rank: u32, chunks: u32) -> Taken {
-        let Some(root) = self.roots.iter_mut().find(|root| root.rank == rank) else { return Taken::OutOfRange };
-        if root.chunks != chunks {
+    /// Chunks of a root and subgroup before `end` have come or been overtaken, and the next that may come is `next`.
+    fn pass(&mut self, pieces: &Pieces, root: usize, subgroup: u32, (end, next): (u32, u32)) {
+        let subgroups = self.stripes.subgroups() as usize;
+        let marks = &mut self.marks[root * subgroups..][..subgroups];
+        let mark = &mut marks[subgroup as usize];
+        if *mark >= next {
+            return;
+        }
+        let passed = std::mem::replace(mark, next);
+        let root = &mut self.roots[root];
+        for gap in self.stripes.ranges(passed, end) {
+            note(&mut self.suspect, pieces, root.rank, root.chunks.into(), gap);
+        }
+        root.seen = marks.iter().copied().min().unwrap_or(root.chunks).min(root.chunks);
+    }
+
+    /// A root has sent its block to a subgroup.
+    pub(crate) fn ended(&mut self, pieces: &Pieces, rank: u32, (subgroup, chunks): (u32, u32)) -> Taken {
+        let Some(at) = self.roots.iter().position(|root| root.rank == rank) else { return Taken::OutOfRange };
+        if subgroup >= self.stripes.subgroups() {
+            return Taken::OutOfRange;
+        }
+        if self.roots[at].chunks != chunks {
             return Taken::WrongLength;
         }
-        let gap = root.seen..chunks;
-        root.seen = chunks;
-        note(&mut self.suspect, pieces, rank, chunks.into(), gap);
+        if rank != self.own {
+            self.pass(pieces, at, subgroup, (chunks, u32::MAX));
+        }
         Taken::New
     }
 
@@ -262,10 +290,14 @@ impl Incoming {
     /// Nothing more comes of any root but one.
     pub(crate) fn end_others(&mut self, pieces: &Pieces, but: u32) {
         self.others_ended = true;
-        for root in self.roots.iter_mut().filter(|root| root.rank != but) {
-            let gap = root.seen..root.chunks;
-            root.seen = root.chunks;
-            note(&mut self.suspect, pieces, root.rank, root.chunks.into(), gap);
+        for at in 0..self.roots.len() {
+            let Root { rank, chunks, .. } = self.roots[at];
+            if rank == but || rank == self.own {
+                continue;
+            }
+            for subgroup in 0..self.stripes.subgroups() {
+                self.pass(pieces, at, subgroup, (chunks, u32::MAX));
+            }
         }
     }
 
@@ -328,7 +360,7 @@ impl Incoming {
         !self.suspect.is_empty()
     }
 
-    /// Pieces that are lost, each once: all of it has been overtaken by more than the window, or, if `quiet`, at all.
+    /// Pieces that are lost, each once: in every subgroup all of it has been overtaken by more than the window, or, if `quiet`, at all.
     pub(crate) fn take_lost(&mut self, pieces: &Pieces, quiet: bool) -> PieceSet {
         let mut lost = PieceSet::EMPTY;
         let window = if quiet { 0 } else { self.reorder_chunks };
@@ -456,8 +488,8 @@ mod tests {
         assert_eq!(incoming.take(&pieces, (10, &bytes), &mut receive), Taken::New);
         assert_eq!((incoming.reorder_chunks, incoming.late()), (2 * FIRST_REORDER_CHUNKS, 1));
         // Behind the end nothing comes.
-        assert_eq!(incoming.ended(&pieces, 0, 99), Taken::WrongLength);
-        assert_eq!(incoming.ended(&pieces, 0, 100), Taken::New);
+        assert_eq!(incoming.ended(&pieces, 0, (0, 99)), Taken::WrongLength);
+        assert_eq!(incoming.ended(&pieces, 0, (0, 100)), Taken::New);
         assert!(incoming.is_over());
         assert_eq!(incoming.take_lost(&pieces, true).len(), 73);
     }
@@ -501,11 +533,13 @@ mod tests {
         #[test]
         fn what_came_is_in_its_place_and_the_rest_is_lost(
             counts in proptest::collection::vec(0u64..700, 1..6), own in 0u32..6, dropped in 0u32..60, seed: u64,
+            (subgroups, stripe) in (1u32..4, 1u32..5),
         ) {
             let ranks = counts.len() as u32;
             let plan = plan(Kind::Allgatherv { bytes: counts.clone() }, own % ranks, ranks);
             let pieces = plan.pieces();
-            let mut incoming = begun(&plan);
+            let mut incoming = Incoming::new(FIRST_REORDER_CHUNKS).divided(Stripes::new(subgroups, stripe));
+            incoming.restart(&plan, &pieces, CHUNK_BYTES).unwrap();
             let total: u64 = counts.iter().sum();
             let mut receive = vec![0xEE; total as usize];
             let mut state = seed | 1;
@@ -533,7 +567,10 @@ mod tests {
             prop_assert_eq!(incoming.remaining(), (psns.len() - came.len()) as u64);
             for rank in plan.root_ranks() {
                 let chunks = plan.block(rank).bytes.div_ceil(u64::from(CHUNK_BYTES)) as u32;
-                prop_assert_eq!(incoming.ended(&pieces, rank, chunks), Taken::New);
+                for subgroup in 0..subgroups {
+                    prop_assert_eq!(incoming.ended(&pieces, rank, (subgroup, chunks)), Taken::New);
+                }
+                prop_assert_eq!(incoming.ended(&pieces, rank, (subgroups, chunks)), Taken::OutOfRange);
             }
             let (lost, whole) = (incoming.take_lost(&pieces, true), incoming.take_whole());
             let missing = incoming.missing(&plan, &pieces, &lost).unwrap();
@@ -545,6 +582,48 @@ mod tests {
                 let expected = |at: usize| if came.contains(&psn) { at as u8 } else { 0xEE };
                 prop_assert!(place.into_iter().all(|at| receive[at] == expected(at)));
             }
+        }
+
+        #[test]
+        fn subgroups_that_come_in_any_order_lose_nothing_and_roots_hear_of_what_is_past(
+            counts in proptest::collection::vec(0u64..400, 1..4), subgroups in 1u32..5, stripe in 1u32..9, seed: u64,
+        ) {
+            let ranks = counts.len() as u32 + 1;
+            let blocks = counts.iter().map(|chunks| chunks * u64::from(CHUNK_BYTES)).chain([0]).collect();
+            let plan = plan(Kind::Allgatherv { bytes: blocks }, ranks - 1, ranks);
+            let pieces = plan.pieces();
+            let stripes = Stripes::new(subgroups, stripe);
+            let mut incoming = Incoming::new(1).divided(stripes);
+            incoming.restart(&plan, &pieces, CHUNK_BYTES).unwrap();
+            let mut receive = vec![0; plan.receive_bytes() as usize];
+            // What each root and subgroup has still to bring, in this order.
+            let mut left: Vec<(u32, std::collections::VecDeque<u32>)> = (0..ranks - 1)
+                .flat_map(|rank| (0..subgroups).map(move |subgroup| (rank, subgroup)))
+                .map(|(rank, subgroup)| {
+                    let chunks = counts[rank as usize] as u32;
+                    (rank, stripes.ranges(stripes.first(rank, subgroup), chunks).flatten().collect())
+                })
+                .collect();
+            let firsts: Vec<u32> = incoming.roots.iter().map(|root| root.first_psn).collect();
+            let mut state = seed | 1;
+            while !left.is_empty() {
+                state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+                let at = (state >> 33) as usize % left.len();
+                let (rank, queue) = &mut left[at];
+                let Some(number) = queue.pop_front() else {
+                    left.swap_remove(at);
+                    continue;
+                };
+                let psn = firsts[*rank as usize] + number;
+                let bytes = chunk(&incoming, psn);
+                prop_assert_eq!(incoming.take(&pieces, (psn, &bytes), &mut receive), Taken::New);
+                prop_assert!(incoming.take_lost(&pieces, false).is_empty());
+                for root in &incoming.roots[..ranks as usize - 1] {
+                    let missing = (0..root.chunks).find(|number| !incoming.is_there(root.first_psn + number));
+                    prop_assert_eq!(root.seen, missing.unwrap_or(root.chunks));
+                }
+            }
+            prop_assert_eq!(incoming.remaining(), 0);
         }
     }
 }

@@ -5,7 +5,7 @@
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|
 //! | 0 | 1 | [`VERSION`] |
-//! | 1 | 1 | kind: 1 data, 2 end, 3 acknowledgement, 4 acknowledgement of a receiver that has had no room |
+//! | 1 | 1 | low half: kind, 1 data, 2 end, 3 acknowledgement, 4 acknowledgement of a receiver that has had no room; high half: end: subgroup, otherwise 0 |
 //! | 2 | 2 | rank that has sent it |
 //! | 4 | 4 | low half of the communicator's number |
 //! | 8 | 4 | operation |
@@ -30,6 +30,10 @@ const DATA: u8 = 1;
 const END: u8 = 2;
 const ACKNOWLEDGEMENT: u8 = 3;
 const OVERFLOWED: u8 = 4;
+/// Bits of a kind; those above have the subgroup of an end.
+const KIND_BITS: u32 = 4;
+/// Most subgroups: what a header has numbers for.
+pub(super) const MOST_SUBGROUPS: u32 = 1 << (u8::BITS - KIND_BITS);
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -48,8 +52,8 @@ struct Header {
 pub(super) enum Kind {
     /// A chunk, by its sequence number.
     Data { psn: u32 },
-    /// The sender has multicast its block, of so many chunks.
-    End { chunks: u32 },
+    /// The sender has multicast its block, of so many chunks: what of it goes to this subgroup, less than [`MOST_SUBGROUPS`].
+    End { subgroup: u8, chunks: u32 },
     /// The sender has seen the receiver's block up to this chunk. Its socket buffer may have had no room since the operation began.
     Acknowledgement { chunks: u32, overflowed: bool },
 }
@@ -123,7 +127,7 @@ impl Codec {
     fn header(&self, operation: u32, kind: Kind) -> Header {
         let (kind, number) = match kind {
             Kind::Data { psn } => (DATA, psn),
-            Kind::End { chunks } => (END, chunks),
+            Kind::End { subgroup, chunks } => (END | subgroup << KIND_BITS, chunks),
             Kind::Acknowledgement { chunks, overflowed: false } => (ACKNOWLEDGEMENT, chunks),
             Kind::Acknowledgement { chunks, overflowed: true } => (OVERFLOWED, chunks),
         };
@@ -146,14 +150,22 @@ impl Codec {
     /// Writes a datagram to the beginning of `to`, which has room for it; gives its length.
     pub(super) fn encode(&self, operation: u32, kind: Kind, chunk: &[u8], to: &mut [u8]) -> usize {
         let mut header = self.header(operation, kind);
-        if let Some(secret) = &self.secret {
-            header.tag = secret.tag([&header.as_bytes()[..TAGGED_BYTES], chunk]).into();
-        }
+        header.tag = self.tag([&header.as_bytes()[..TAGGED_BYTES], chunk]);
         let len = HEADER_BYTES + chunk.len();
         let (start, rest) = to[..len].split_at_mut(HEADER_BYTES);
         start.copy_from_slice(header.as_bytes());
         rest.copy_from_slice(chunk);
         len
+    }
+
+    fn tag(&self, parts: [&[u8]; 2]) -> U64 {
+        self.secret.as_ref().map_or(U64::ZERO, |secret| secret.tag(parts).into())
+    }
+
+    /// Gives a datagram its tag.
+    pub(super) fn seal(&self, datagram: &mut [u8]) {
+        let Ok((header, chunk)) = Header::mut_from_prefix(datagram) else { return };
+        header.tag = self.tag([&header.as_bytes()[..TAGGED_BYTES], chunk]);
     }
 
     /// Reads a datagram.
@@ -180,11 +192,12 @@ impl Codec {
             return Err(Refused::Foreign);
         }
         let number = header.number.get();
-        let kind = match header.kind {
-            DATA => Kind::Data { psn: number },
-            END if chunk_bytes == 0 => Kind::End { chunks: number },
-            ACKNOWLEDGEMENT | OVERFLOWED if chunk_bytes == 0 => {
-                Kind::Acknowledgement { chunks: number, overflowed: header.kind == OVERFLOWED }
+        let (kind, subgroup) = (header.kind & ((1 << KIND_BITS) - 1), header.kind >> KIND_BITS);
+        let kind = match kind {
+            DATA if subgroup == 0 => Kind::Data { psn: number },
+            END if chunk_bytes == 0 => Kind::End { subgroup, chunks: number },
+            ACKNOWLEDGEMENT | OVERFLOWED if subgroup == 0 && chunk_bytes == 0 => {
+                Kind::Acknowledgement { chunks: number, overflowed: kind == OVERFLOWED }
             }
             _ => return Err(Refused::Foreign),
         };
@@ -228,7 +241,7 @@ mod tests {
     #[test]
     fn other_keys_communicators_and_versions_are_refused() {
         let mut bytes = [0; 64];
-        let len = codec(3, Some(SECRET)).encode(9, Kind::End { chunks: 7 }, &[], &mut bytes);
+        let len = codec(3, Some(SECRET)).encode(9, Kind::End { subgroup: 0, chunks: 7 }, &[], &mut bytes);
         let whole = &bytes[..len];
         let other = codec(1, Some(Secret([1, 2, 3, 5])));
         assert_eq!(other.decode(whole), Err(Refused::Forged));
@@ -247,12 +260,15 @@ mod tests {
         ) {
             let (kind, chunk) = match kind {
                 0 => (Kind::Data { psn: number }, chunk),
-                1 => (Kind::End { chunks: number }, vec![]),
+                1 => (Kind::End { subgroup: (number % MOST_SUBGROUPS) as u8, chunks: number }, vec![]),
                 kind => (Kind::Acknowledgement { chunks: number, overflowed: kind == 3 }, vec![]),
             };
             let mut bytes = vec![0; HEADER_BYTES + chunk.len()];
             let len = codec(rank, Some(SECRET)).encode(operation, kind, &chunk, &mut bytes);
             prop_assert_eq!(len, bytes.len());
+            let mut sealed = [&codec(rank, Some(SECRET)).untagged(operation, kind)[..], &chunk].concat();
+            codec(rank, Some(SECRET)).seal(&mut sealed);
+            prop_assert_eq!(&sealed, &bytes);
             let receiver = codec(1, Some(SECRET));
             prop_assert_eq!(receiver.decode(&bytes), Ok(Datagram { rank, operation, kind, chunk: &chunk }));
             let bit = bit.index(8 * len);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use flexcast_proto::RankInfo;
 
-use super::datagram::{Codec, HEADER_BYTES, Kind as Of, Secret};
+use super::datagram::{Codec, HEADER_BYTES, Kind as Of, MOST_SUBGROUPS, Secret};
 use super::engine::{Engine, Links};
 use super::interface::{Interface, UdpOptions};
 use super::mesh::{Connect, Doors, Mesh, OtherEnd, Stream, listen};
@@ -207,7 +207,7 @@ impl World {
                 let (kind, operation, number) = (input.u8(), input.number(), input.number());
                 let kind = match kind % 4 {
                     0 => Of::Data { psn: number },
-                    1 => Of::End { chunks: number },
+                    1 => Of::End { subgroup: kind / 4 % MOST_SUBGROUPS as u8, chunks: number },
                     kind => Of::Acknowledgement { chunks: number, overflowed: kind == 3 },
                 };
                 let len = input.number() as usize * usize::from(matches!(kind, Of::Data { .. })) * 8 % 9000;

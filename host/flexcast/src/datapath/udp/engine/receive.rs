@@ -328,7 +328,9 @@ impl Settling<'_> {
                 }
                 count(statistics, true, incoming.take_by(pieces, (psn, len), receive.bytes_mut(), copy));
             }
-            Kind::End { chunks } => count(statistics, false, incoming.ended(pieces, rank, chunks)),
+            Kind::End { subgroup, chunks } => {
+                count(statistics, false, incoming.ended(pieces, rank, (subgroup.into(), chunks)));
+            }
             Kind::Acknowledgement { .. } => statistics.unexpected_opcode += 1,
         }
     }

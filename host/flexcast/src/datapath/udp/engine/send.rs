@@ -154,7 +154,7 @@ impl Engine {
         running.report.pace_mbit_per_s = pace.mbit_per_s().filter(|_| chunks > 0);
         if chunks > 0 {
             for _ in 0..ENDS {
-                let end = std::iter::once((Kind::End { chunks }, &[][..]));
+                let end = std::iter::once((Kind::End { subgroup: 0, chunks }, &[][..]));
                 outward.send(running.operation, datagram_bytes, end)?;
             }
         }

@@ -111,7 +111,7 @@ impl Engine {
         let len = completion.byte_len.saturating_sub(GRH_BYTES) as usize;
         if len == 0 {
             let taken = match self.incoming.end_of(immediate.psn) {
-                Some((root, chunks)) => self.incoming.ended(pieces, root, chunks),
+                Some((root, chunks)) => self.incoming.ended(pieces, root, (0, chunks)),
                 None => Taken::OutOfRange,
             };
             count(&mut self.statistics, false, taken);
