@@ -35,12 +35,13 @@ impl Group {
 
     /// Runs a program on every rank: over sockets alone, and again with shared memory.
     pub(crate) fn run(&self, program: impl Fn(&Communicator, u32) + Sync) {
-        for shared_memory in [false, true] {
-            self.run_once(&self.options.clone().shared_memory(shared_memory), &program);
-        }
+        [false, true].into_iter().for_each(|shared_memory| self.run_once(shared_memory, &program));
     }
 
-    fn run_once(&self, options: &UdpOptions, program: &(impl Fn(&Communicator, u32) + Sync)) {
+    /// Runs a program on every rank, with or without shared memory.
+    pub(crate) fn run_once(&self, shared_memory: bool, program: impl Fn(&Communicator, u32) + Sync) {
+        let options = &self.options.clone().shared_memory(shared_memory);
+        let program = &program;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let first = std::sync::Mutex::new(Some(listener));

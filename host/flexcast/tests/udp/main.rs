@@ -31,11 +31,12 @@ fn spread(ranks_per_computer: u32) -> UdpOptions {
 
 #[test]
 fn allgathers_and_broadcasts_of_all_sizes_are_right() {
-    let cases = [(1, 1), (2, 2), (3, 3), (5, 5), (5, 2)];
-    for ((ranks, of_computer), selection) in
-        cases.into_iter().flat_map(|case| Selection::ALL.map(|selection| (case, selection)))
-    {
-        Group::new(ranks, spread(of_computer), move |config| config.algorithm(selection)).run(|communicator, rank| {
+    let cases = [(1, 1, 1), (2, 2, 1), (3, 3, 1), (5, 5, 4), (5, 2, 1)];
+    let cases = cases.into_iter().flat_map(|case| Selection::ALL.map(|selection| (case, selection)));
+    let divided = [(3, 1, 2), (5, 2, 3), (2, 1, 16)].map(|case| (case, Selection::Multicast));
+    for ((ranks, of_computer, subgroups), selection) in cases.chain(divided) {
+        let options = spread(of_computer).subgroups(subgroups);
+        Group::new(ranks, options, move |config| config.algorithm(selection)).run(|communicator, rank| {
             for bytes in [0, 1, 63, 5000, 20_000, 300_001] {
                 let card = communicator.card().clone();
                 let mut send = card.buffer(bytes).unwrap();
@@ -167,6 +168,60 @@ fn two_jobs_on_one_group_and_port_do_not_see_one_another() {
     });
 }
 
+/// Threads of this process that receive for the subgroups.
+fn workers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.starts_with("flexcast-sub")).count()
+}
+
+#[test]
+fn each_subgroup_carries_its_share_and_strangers_are_counted() {
+    const RANKS: u32 = 2;
+    const BYTES: usize = 1 << 20;
+    let (group, port) = ([239, 77, 1, 3], 17_230);
+    // Somebody else listens to all subgroups.
+    let listeners: Vec<_> = (port..port + 4)
+        .map(|port| {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            socket.bind(&std::net::SocketAddr::from((group, port)).into()).unwrap();
+            socket.join_multicast_v4(&group.into(), &[127, 0, 0, 1].into()).unwrap();
+            socket.set_recv_buffer_size(8 << 20).unwrap();
+            let socket = std::net::UdpSocket::from(socket);
+            socket.set_nonblocking(true).unwrap();
+            socket
+        })
+        .collect();
+    let options = spread(1).group(group.into()).port(port).subgroups(4);
+    Group::new(RANKS, options, |config| multicast(config).chunk_bytes(1000)).run_once(true, |communicator, rank| {
+        let card = communicator.card().clone();
+        let stranger = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        stranger.send_to(b"nonsense", (std::net::Ipv4Addr::from(group), port + 2)).unwrap();
+        for turn in 0..3 {
+            let mut buffer = card.buffer(BYTES).unwrap();
+            if rank == 0 {
+                buffer.write(0, &block(turn, BYTES)).unwrap();
+            }
+            let done = communicator.wait(communicator.broadcast(buffer, 0).unwrap()).unwrap();
+            check(&done.receive, 0, &block(turn, BYTES));
+        }
+        assert!(workers() >= 3);
+        // One from each rank; the own one lay in front of the data.
+        let refused = communicator.receive_statistics().unwrap().unexpected_opcode;
+        assert!(rank == 0 || (1..=2).contains(&refused), "{refused} datagrams of strangers");
+    });
+    let shares: Vec<u64> = listeners
+        .iter()
+        .map(|listener| {
+            let mut room = vec![0; 1 << 16];
+            std::iter::from_fn(|| listener.recv(&mut room).ok()).map(|bytes| bytes as u64).sum()
+        })
+        .collect();
+    // What a listener had no room for is lost to it alone.
+    assert!(shares.iter().all(|share| *share > 50_000), "{shares:?} bytes in the subgroups");
+}
+
 #[test]
 fn what_is_lost_changed_doubled_or_late_is_made_good() {
     for seed in faults::seeds() {
@@ -175,7 +230,8 @@ fn what_is_lost_changed_doubled_or_late_is_made_good() {
         let tap = faults::make(seed);
         let ranks = 2 + (seed % 4) as u32;
         let chains = (seed / 4 % 3) as u32;
-        let options = spread(1 + (seed % 5) as u32).tap(tap).unauthenticated(false);
+        let subgroups = 1 + (seed / 3 % 3) as u32;
+        let options = spread(1 + (seed % 5) as u32).tap(tap).unauthenticated(false).subgroups(subgroups);
         Group::new(ranks, options, move |config| multicast(config).chains(chains)).run(|communicator, rank| {
             let card = communicator.card().clone();
             for turn in 0..3u32 {

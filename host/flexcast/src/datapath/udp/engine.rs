@@ -22,21 +22,23 @@ use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, R
 use self::direct::Exchanging;
 use self::ears::Ears;
 use self::operation::{Running, State};
-use self::receive::{Landings, MOST_READS, Overflows};
+use self::receive::{Landings, Overflows};
 use super::datagram::{Codec, HEADER_BYTES, Secret};
-use super::fanout::{Fanout, RING_BYTES};
+use super::fanout::{Bell, Fanout, RING_BYTES};
 use super::interface::Interface;
 use super::mesh::{Interest, Mesh, Read};
 use super::pace::Pace;
 use super::part::{MOST_CHUNKS, PSN_BITS};
-use super::sockets::{RUN_BYTES, Sockets};
+use super::sockets::{self, RUN_BYTES, Sockets};
 use super::tap::Tap;
 use super::waiter::{Door, SocketWaiter};
+use super::workers::Workers;
 use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, ps};
 use crate::api::outcome::{Done, Failed};
 use crate::api::report::MessageCounts;
 use crate::datapath::cpu::incoming::Incoming;
+use crate::datapath::cpu::stripes::Stripes;
 use crate::datapath::cpu::watch;
 use crate::datapath::cpu::window::{Waits, Window};
 use crate::datapath::direct::Spare;
@@ -75,7 +77,7 @@ const BELL: u64 = GROUP + 3;
 /// What connects a communicator with its peers.
 pub(super) struct Links {
     pub(super) sockets: Sockets,
-    /// The ranks of this computer share what comes to the group.
+    /// The ranks of this computer share what comes to the group, or the workers of this one do. There are several subgroups only with it.
     pub(super) fanout: Option<Arc<Fanout>>,
     pub(super) mesh: Mesh,
     /// The least that any rank's receive buffer holds, in bytes.
@@ -102,6 +104,9 @@ pub(crate) struct Engine {
     codec: Codec,
     sockets: Sockets,
     fanout: Option<Arc<Fanout>>,
+    workers: Workers,
+    /// Which subgroup a chunk goes to.
+    stripes: Stripes,
     mesh: Mesh,
     receive_bytes: u64,
     peers: Vec<SocketAddr>,
@@ -154,12 +159,14 @@ impl Engine {
         waiter: SocketWaiter,
     ) -> Result<Self> {
         let Links { sockets, fanout, mesh, receive_bytes, peers, secret, tuning } = links;
-        let [of_group, own] = sockets.descriptors();
-        waiter.add(own, OWN)?;
+        let of_group = sockets.lane.descriptor();
+        waiter.add(sockets.own_descriptor(), OWN)?;
         match &fanout {
             None => waiter.add(of_group, GROUP)?,
             Some(fanout) => {
-                waiter.add(fanout.bell().as_fd(), BELL)?;
+                if let Some(bell) = fanout.bell() {
+                    waiter.add(bell.as_fd(), BELL)?;
+                }
                 waiter.add_fanout(Arc::clone(fanout));
                 if !fanout.has_all() {
                     waiter.add_shared(of_group, GROUP)?;
@@ -183,8 +190,15 @@ impl Engine {
             direct: true,
         };
         let tap = interface.options().tap.as_ref().map(|make| make(place.rank(), place.ranks()));
+        let codec = Codec::new(id, place.rank(), secret);
+        let workers = match &fanout {
+            Some(fanout) if !fanout.has_all() => Workers::start(&sockets, fanout, (codec, tap.is_none()), &waiter)?,
+            _ => Workers::default(),
+        };
+        let stripe_chunks = sockets::most_of_run(HEADER_BYTES + config.chunk_bytes as usize);
+        let stripes = Stripes::new(1 + workers.count() as u32, stripe_chunks as u32);
         let mut engine = Self {
-            codec: Codec::new(id, place.rank(), secret),
+            codec,
             window: Window::new(place, 1, WAITS),
             pace: Pace::new(config.pacing_gbit_per_s, config.link_gbit_per_s),
             overflows: Overflows::default(),
@@ -200,6 +214,8 @@ impl Engine {
             conversation,
             sockets,
             fanout,
+            workers,
+            stripes,
             mesh,
             receive_bytes,
             peers,
@@ -207,7 +223,7 @@ impl Engine {
             ready: Vec::new(),
             interests: Vec::new(),
             held_at: None,
-            incoming: Incoming::new(REORDER_CHUNKS),
+            incoming: Incoming::new(REORDER_CHUNKS).divided(stripes),
             run: vec![0; RUN_BYTES],
             landing: Landings::new(),
             tap,
@@ -313,15 +329,15 @@ impl Engine {
         // The system counts its bookkeeping: half of the room is for data, wherever datagrams come one by one.
         let in_sockets = self.receive_bytes / 2 / datagram_bytes / u64::from(chains.max(1));
         let chunks = match &self.fanout {
-            None => in_sockets,
             Some(fanout) if fanout.has_all() => in_ring,
-            Some(_) => in_sockets.min(in_ring),
+            Some(fanout) if fanout.has_others() => in_sockets.min(in_ring),
+            _ => in_sockets,
         };
         u32::try_from(chunks).unwrap_or(u32::MAX).clamp(1, send::MOST_WINDOW_CHUNKS)
     }
 
     fn advance(&mut self) -> Result<bool> {
-        if let Some(error) = self.fault.take() {
+        if let Some(error) = self.fault.take().or_else(|| self.workers.take_fault()) {
             return Err(error);
         }
         let mut moved = false;
@@ -332,12 +348,12 @@ impl Engine {
                 GROUP => match &self.fanout {
                     None => self.receive_data()?,
                     Some(fanout) => {
-                        fanout.has_come();
+                        fanout.has_come(0);
                         true
                     }
                 },
                 BELL => {
-                    self.fanout.iter().for_each(|fanout| fanout.bell().attend());
+                    self.fanout.iter().filter_map(|fanout| fanout.bell()).for_each(Bell::attend);
                     true
                 }
                 OWN => self.receive_acknowledgements()?,
@@ -709,7 +725,12 @@ impl Datapath for Engine {
     }
 
     fn receive_statistics(&self) -> Result<Statistics> {
-        Ok(self.statistics)
+        let mut statistics = self.statistics;
+        let (foreign, forged) = self.workers.refused();
+        statistics.cqes += foreign + forged;
+        statistics.unexpected_opcode += foreign;
+        statistics.error_cqes += forged;
+        Ok(statistics)
     }
 
     fn send_statistics(&self) -> Result<SendReport> {

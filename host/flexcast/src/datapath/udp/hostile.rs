@@ -110,7 +110,7 @@ impl World {
         let own = Sockets::own(interface)?;
         let own_address = own.local_addr().map_err(|error| failed("address", error))?.as_socket();
         let group = interface.group(COMMUNICATOR);
-        let sockets = Sockets::new(interface, own, (Sockets::member(interface, group, true)?, group), true)?;
+        let sockets = Sockets::new(interface, own, (Sockets::members(interface, group, 1, true)?, group), true)?;
         let pair = || -> std::io::Result<_> {
             let (far, near) = UnixStream::pair()?;
             far.set_nonblocking(true)?;

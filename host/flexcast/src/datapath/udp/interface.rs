@@ -13,7 +13,7 @@ use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::{getsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::datagram::HEADER_BYTES;
+use super::datagram::{HEADER_BYTES, MOST_SUBGROUPS};
 use super::tap::MakeTap;
 use crate::error::{Error, Result};
 use crate::tuner::Tuning;
@@ -52,6 +52,9 @@ pub struct UdpOptions {
     /// Bytes that the buffers of a socket for data should hold, from 2048 to 1 GiB; the system may give less. Half of the shortest receive buffer of all ranks
     /// bounds how far roots are ahead of their receivers. Default 16 MiB, and 2 MiB to send from.
     pub socket_buffer_bytes: Option<u32>,
+    /// Sockets that carry the data side by side, 1 to 16, alike on all ranks: one port each, from `port` on. All but the first have a thread on each rank
+    /// that sends and receives. Default 1: whoever makes progress does all of it.
+    pub subgroups: Option<u32>,
     /// Sees each datagram before the datapath does; for tests.
     pub(crate) tap: Option<MakeTap>,
     /// Only so many ranks, one after the other, count as ranks of one computer; for tests on one.
@@ -61,18 +64,30 @@ pub struct UdpOptions {
 impl fmt::Debug for UdpOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            interface, group, port, ttl, unauthenticated, tuning, shared_memory, socket_buffer_bytes, tap, ..
+            interface,
+            group,
+            port,
+            ttl,
+            unauthenticated,
+            tuning,
+            shared_memory,
+            socket_buffer_bytes,
+            subgroups,
+            tap,
+            ..
         } = self;
         let mut options = f.debug_struct("UdpOptions");
         options.field("interface", interface).field("group", group).field("port", port).field("ttl", ttl);
         options.field("unauthenticated", unauthenticated).field("tuning", tuning).field("shared_memory", shared_memory);
-        options.field("socket_buffer_bytes", socket_buffer_bytes).field("tap", &tap.is_some()).finish()
+        options.field("socket_buffer_bytes", socket_buffer_bytes).field("subgroups", subgroups);
+        options.field("tap", &tap.is_some()).finish()
     }
 }
 
 impl UdpOptions {
     /// The defaults, changed by the variables `FLEXCAST_INTERFACE`, `FLEXCAST_GROUP`, `FLEXCAST_PORT`, `FLEXCAST_TTL`,
-    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0), `FLEXCAST_SHM` (1 or 0), `FLEXCAST_SOCKET_BUFFER` (bytes) and `FLEXCAST_TUNING` (a file, as [`Tuning::read`] takes it).
+    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0), `FLEXCAST_SHM` (1 or 0), `FLEXCAST_SOCKET_BUFFER` (bytes), `FLEXCAST_SUBGROUPS` and `FLEXCAST_TUNING` (a file, as [`Tuning::read`]
+    /// takes it).
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have. [`Error::Argument`]: the file is no tuning.
@@ -88,6 +103,7 @@ impl UdpOptions {
                 .transpose()?,
             shared_memory: switch("FLEXCAST_SHM")?,
             socket_buffer_bytes: variable("FLEXCAST_SOCKET_BUFFER", "bytes, from 2048 to 1073741824")?,
+            subgroups: variable("FLEXCAST_SUBGROUPS", "a number from 1 to 16")?,
             tap: None,
             ranks_per_computer: None,
         })
@@ -149,6 +165,13 @@ impl UdpOptions {
         self
     }
 
+    /// The same with so many subgroups.
+    #[must_use]
+    pub fn subgroups(mut self, subgroups: u32) -> Self {
+        self.subgroups = Some(subgroups);
+        self
+    }
+
     #[doc(hidden)]
     #[must_use]
     pub fn tap(mut self, tap: MakeTap) -> Self {
@@ -177,6 +200,16 @@ impl UdpOptions {
         }
         if self.port == Some(0) {
             return Err(Error::Config { what: "port", value: 0, limit: "1 to 65535, alike on all ranks".to_owned() });
+        }
+        let subgroups = self.subgroups.unwrap_or(1);
+        if !(1..=MOST_SUBGROUPS).contains(&subgroups) {
+            let limit = format!("1 to {MOST_SUBGROUPS}");
+            return Err(Error::Config { what: "subgroups", value: subgroups.into(), limit });
+        }
+        let port = self.port.unwrap_or(DEFAULT_PORT);
+        if u32::from(port) + subgroups - 1 > u16::MAX.into() {
+            let limit = format!("at most {} with {subgroups} subgroups, which have a port each", 65_536 - subgroups);
+            return Err(Error::Config { what: "port", value: port.into(), limit });
         }
         Ok(())
     }
@@ -403,8 +436,13 @@ impl Interface {
         })
     }
 
+    /// Port of the first subgroup.
     pub(super) fn port(&self) -> u16 {
         self.0.options.port.unwrap_or(DEFAULT_PORT)
+    }
+
+    pub(super) fn subgroups(&self) -> u32 {
+        self.0.options.subgroups.unwrap_or(1)
     }
 }
 
@@ -453,6 +491,9 @@ mod tests {
         assert!(text(UdpOptions::default().group([10, 0, 0, 1].into())).contains("no multicast address"));
         assert!(text(UdpOptions::default().ttl(0)).contains("1 to 255"));
         assert!(text(UdpOptions::default().port(0)).contains("1 to 65535"));
+        assert!(text(UdpOptions::default().subgroups(0)).contains("1 to 16"));
+        assert!(text(UdpOptions::default().subgroups(17)).contains("1 to 16"));
+        assert!(text(UdpOptions::default().port(65_535).subgroups(2)).contains("at most 65534 with 2 subgroups"));
     }
 
     #[test]

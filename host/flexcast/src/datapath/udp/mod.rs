@@ -16,9 +16,11 @@ mod memory;
 mod mesh;
 mod pace;
 mod part;
+mod pump;
 mod sockets;
 mod tap;
 mod waiter;
+mod workers;
 
 pub use interface::{DEFAULT_PORT, Interface, ReceiveBuffer, UdpOptions};
 pub(crate) use part::Part;

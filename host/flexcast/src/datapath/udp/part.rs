@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::datagram::Secret;
 use super::engine::{Engine, Links};
-use super::fanout::{self, Bell, Meeting, Member};
+use super::fanout::{self, Bell, Fanout, Meeting, Member};
 use super::interface::Interface;
 use super::mesh::{self, Connect, Doors, Mesh};
 use super::sockets::{self, Sockets, at};
@@ -25,7 +25,7 @@ use crate::tuner::{Choice, Tuning};
 
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// Bits of a chunk's number.
 pub(super) const PSN_BITS: u32 = 31;
@@ -64,6 +64,9 @@ struct Endpoint {
     door: U64,
     /// Whom its process runs for: memory is shared among processes of one user.
     user: U64,
+    /// Alike on all ranks.
+    subgroups: U32,
+    zero: U32,
     /// Of rank 0, it is the communicator's.
     secret: [U64; 4],
 }
@@ -213,6 +216,8 @@ impl Part {
             chain_mapping: config.chain_mapping.digest().into(),
             door: door.as_ref().map_or(0, |_| number).into(),
             user: u64::from(nix::unistd::geteuid().as_raw()).into(),
+            subgroups: interface.subgroups().into(),
+            zero: U32::ZERO,
             secret: std::array::from_fn(|_| word()),
         };
         Ok(Self { interface: interface.clone(), place, config, socket, listener, door, own })
@@ -266,6 +271,7 @@ impl Part {
                 ("unauthenticated", self.own.unauthenticated.get().into(), endpoint.unauthenticated.get().into()),
                 ("port", self.own.port.get().into(), endpoint.port.get().into()),
                 ("eager_bytes", self.own.eager_bytes.get().into(), endpoint.eager_bytes.get().into()),
+                ("subgroups", self.own.subgroups.get().into(), endpoint.subgroups.get().into()),
                 ("chains", self.own.chains.get().into(), endpoint.chains.get().into()),
                 ("big-endian words", self.own.big_endian.get().into(), endpoint.big_endian.get().into()),
                 ("the chain mapping with digest", self.own.chain_mapping.get(), endpoint.chain_mapping.get()),
@@ -329,7 +335,7 @@ impl Part {
         let mut numbers: Vec<u64> =
             all.iter().map(|endpoint| Some(endpoint).filter(is_near).map_or(0, |near| near.door.get())).collect();
         let (listener_of_door, bell) = door.unzip();
-        let group = interface.group(id);
+        let (group, subgroups) = (interface.group(id), interface.subgroups() as usize);
         let of_host: Vec<&Endpoint> = all.iter().filter(is_near).collect();
         let meeting =
             bell.and_then(|bell| meeting(bell, (place, &own), &of_host, (id, secret, config.barrier_timeout)));
@@ -337,16 +343,23 @@ impl Part {
         let shared = meeting.map_or(Ok(None), |meeting| {
             // Nothing comes over the network where all ranks share memory.
             let joins = !meeting.has_all;
-            meeting.meet(|| Sockets::member(&interface, group, joins))
+            meeting.meet(|| Sockets::members(&interface, group, subgroups, joins))
         })?;
         if is_asked && shared.is_none() {
             // One of them cannot use such memory: none does.
             numbers.clear();
         }
-        let (fanout, socket_of_group) = match shared {
-            Some((fanout, socket)) => (Some(Arc::new(fanout)), socket),
-            None => (None, Sockets::member(&interface, group, true)?),
+        let (fanout, members) = match shared {
+            Some((fanout, members)) => (Some(fanout), members),
+            None => {
+                // Workers need rings, if nobody else does.
+                let alone = (subgroups > 1).then(|| Fanout::alone(subgroups)).transpose();
+                let failed = |error| socket_failed("memory for the workers of subgroups", error);
+                (alone.map_err(failed)?, Sockets::members(&interface, group, subgroups, true)?)
+            }
         };
+        let fanout = fanout.map(Arc::new);
+        let shares = fanout.as_ref().is_some_and(|fanout| fanout.has_others());
         let connect = Connect {
             own: place.rank(),
             communicator: id,
@@ -360,9 +373,9 @@ impl Part {
         let is_one = all.len() > 1 && all.iter().all(|endpoint| endpoint.shares_memory_with(&all[0]));
         let is_split = interface.options().ranks_per_computer.is_some();
         let mesh = Mesh::connect(connect, &ranks)?;
-        let comes_back = is_split || (fanout.is_none() && of_host.len() > 1);
+        let comes_back = is_split || (!shares && of_host.len() > 1);
         let links = Links {
-            sockets: Sockets::new(&interface, socket, (socket_of_group, group), comes_back)?,
+            sockets: Sockets::new(&interface, socket, (members, group), comes_back)?,
             fanout,
             mesh,
             receive_bytes: all.iter().map(|endpoint| endpoint.receive_bytes.get()).min().unwrap_or(0),
@@ -407,9 +420,10 @@ fn meeting(
     }
     let member = |endpoint: &&Endpoint| Member::new(endpoint.rank.get(), endpoint.door.get()).ok();
     let members = of_host.iter().map(member).collect::<Option<Vec<_>>>()?;
+    let subgroups = own.subgroups.get() as usize;
     let own = members.iter().position(|member| member.rank == place.rank())?;
     let has_all = members.len() == place.ranks() as usize;
-    Some(Meeting { bell, members, own, has_all, communicator, secret, timeout })
+    Some(Meeting { bell, members, own, has_all, subgroups, communicator, secret, timeout })
 }
 
 fn address(octets: &[u8; 16]) -> IpAddr {
@@ -447,11 +461,13 @@ mod tests {
         assert!(text.contains("239.1.1.1 group") && text.contains("no group"), "{text}");
         let text = refusal(|endpoint| endpoint.address = v6(std::net::Ipv6Addr::LOCALHOST.into()));
         assert!(text.contains("rank 1 has the address ::1") && text.contains("addresses of one family"), "{text}");
+        let text = refusal(|endpoint| endpoint.subgroups = 4.into());
+        assert!(text.contains("rank 1 has subgroups 4, this rank 1"), "{text}");
         let text = refusal(|endpoint| endpoint.big_endian = 1.into());
         assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
         // As a build would tell it that writes words the other way round.
         let text = refusal(|endpoint| endpoint.version = VERSION.swap_bytes().into());
-        assert!(text.contains("rank 1 speaks version 67108864"), "{text}");
+        assert!(text.contains("rank 1 speaks version 83886080"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
         let mut parts = self::parts(2);

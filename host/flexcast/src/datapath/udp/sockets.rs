@@ -1,8 +1,9 @@
-//! Sockets of a communicator: one that is a member of the group, and one to send from.
+//! Sockets of a communicator: one for each subgroup that is a member of the group, and one to send from.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recv, recvmsg, setsockopt, sockopt};
@@ -166,17 +167,105 @@ pub(super) enum Sent {
     Lost,
 }
 
-/// The sockets of a communicator.
+/// What a subgroup's datagrams come through, and go out through. One thread at a time uses it.
 #[derive(Debug)]
-pub(super) struct Sockets {
-    /// Bound to the group, so that it gets nothing else.
-    group: Half,
-    /// Sends to the group and to peers, and gets acknowledgements.
-    own: Half,
+pub(super) struct Lane {
+    /// Bound to the group and the subgroup's port, so that it gets nothing else.
+    group: Arc<Half>,
+    /// Sends to the group.
+    own: Arc<Half>,
     destination: SocketAddr,
     room: Vec<u8>,
     /// Datagrams in a run, at most.
     segments: usize,
+}
+
+impl Lane {
+    fn new(group: Arc<Half>, own: Arc<Half>, destination: SocketAddr) -> Self {
+        let segments = own.state.max_gso_segments();
+        Self { group, own, destination, room: vec![0; RUNS * ROOM_BYTES], segments }
+    }
+
+    /// What is to be waited for.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.group.socket.as_fd()
+    }
+
+    /// Datagrams of so many bytes that go in one run.
+    pub(super) fn run_of(&self, datagram_bytes: usize) -> usize {
+        self.segments.min(most_of_run(datagram_bytes))
+    }
+
+    /// Takes runs of datagrams that were sent to the subgroup, each with the bytes of a datagram, of which the last may be shorter. Returns whether there
+    /// were any.
+    pub(super) fn receive_runs(&mut self, deliver: &mut dyn FnMut(&[u8], usize)) -> Result<bool> {
+        self.group.receive(&mut self.room, deliver)
+    }
+
+    /// Looks at the beginning of the next datagram that was sent to the subgroup; false if there is none.
+    pub(super) fn peek(&self, header: &mut [u8; HEADER_BYTES]) -> Result<bool> {
+        header.fill(0);
+        match recv(self.group.socket.as_raw_fd(), header, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK) {
+            Ok(_) => Ok(true),
+            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNREFUSED) => Ok(false),
+            Err(errno) => Err(failed("receive of datagrams", "see whether the interface is up")(errno.into())),
+        }
+    }
+
+    /// Takes one run of datagrams that were sent to the subgroup, chunks where they are expected.
+    pub(super) fn receive_run(&mut self, landing: &mut Landing<'_>) -> Result<Option<Run>> {
+        self.group.receive_run(landing)
+    }
+
+    /// Sends datagrams to the subgroup: one behind the other in `run`, of `datagram_bytes` each, the last may be shorter.
+    pub(super) fn multicast(&mut self, run: &[u8], datagram_bytes: usize) -> Result<Sent> {
+        self.own.send(self.destination, run, Some(datagram_bytes), &mut self.segments)
+    }
+}
+
+impl Half {
+    /// Sends datagrams of `segment_size` bytes each, or one. `segments`: how many go in one run, which becomes less where the system says so.
+    fn send(
+        &self,
+        destination: SocketAddr,
+        contents: &[u8],
+        segment_size: Option<usize>,
+        segments: &mut usize,
+    ) -> Result<Sent> {
+        let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
+        let Err(error) = self.state.try_send(UdpSockRef::from(&self.socket), &transmit) else {
+            return Ok(Sent::All);
+        };
+        let most = self.state.max_gso_segments();
+        if most < *segments {
+            *segments = most;
+            return Ok(Sent::Single);
+        }
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Sent::Full),
+            _ => {
+                tracing::warn!(%error, bytes = contents.len(), "datagrams refused by the system: they are repaired over TCP");
+                Ok(Sent::Lost)
+            }
+        }
+    }
+}
+
+/// Datagrams of so many bytes that go in one run, at most.
+pub(super) fn most_of_run(datagram_bytes: usize) -> usize {
+    (RUN_BYTES / datagram_bytes.max(1)).max(1)
+}
+
+/// The sockets of a communicator.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    /// Of the first subgroup.
+    pub(super) lane: Lane,
+    /// Of all subgroups.
+    groups: Vec<Arc<Half>>,
+    /// Sends to peers, and gets acknowledgements.
+    own: Arc<Half>,
+    destinations: Vec<SocketAddr>,
 }
 
 impl Sockets {
@@ -200,9 +289,18 @@ impl Sockets {
         Ok(socket)
     }
 
-    /// A socket of the group's address. It gets what is sent to the group if it `joins`, otherwise nothing.
-    pub(super) fn member(interface: &Interface, group: IpAddr, joins: bool) -> Result<UdpSocket> {
-        let socket = bound(at(interface, group, interface.port()), true)?;
+    /// Sockets of the group's address, one for each of so many subgroups. They get what is sent to the group if they `join` it, otherwise nothing.
+    pub(super) fn members(
+        interface: &Interface,
+        group: IpAddr,
+        subgroups: usize,
+        joins: bool,
+    ) -> Result<Vec<UdpSocket>> {
+        ports(interface, subgroups).map(|port| Self::member(interface, (group, port), joins)).collect()
+    }
+
+    fn member(interface: &Interface, (group, port): (IpAddr, u16), joins: bool) -> Result<UdpSocket> {
+        let socket = bound(at(interface, group, port), true)?;
         let joined = match (group, interface.address()) {
             (IpAddr::V4(group), IpAddr::V4(_)) => socket.set_multicast_all_v4(false).and_then(|()| {
                 let interface = socket2::InterfaceIndexOrAddress::Index(interface.index());
@@ -226,99 +324,68 @@ impl Sockets {
         Ok(socket.into())
     }
 
-    /// The sockets of a rank: its own, and a member of the group. `comes_back`: other members are on this computer.
+    /// The sockets of a rank: its own, and a member of the group for each subgroup. `comes_back`: other members are on this computer.
     pub(super) fn new(
         interface: &Interface,
         own: Socket,
-        (member, group): (UdpSocket, IpAddr),
+        (members, group): (Vec<UdpSocket>, IpAddr),
         comes_back: bool,
     ) -> Result<Self> {
+        let what = format!("multicast group {group} on interface {}", interface.name());
         let set = match (group, interface.address()) {
             (IpAddr::V4(_), IpAddr::V4(address)) => {
                 own.set_multicast_loop_v4(comes_back).and_then(|()| own.set_multicast_if_v4(&address))
             }
             _ => own.set_multicast_loop_v6(comes_back),
         };
-        set.map_err(failed(&format!("multicast group {group} on interface {}", interface.name()), NO_GROUP))?;
-        let (group_half, own) = (Half::new(member)?, Half::new(own.into())?);
-        let segments = own.state.max_gso_segments();
-        let destination = at(interface, group, interface.port());
-        Ok(Self { group: group_half, own, destination, room: vec![0; RUNS * ROOM_BYTES], segments })
+        set.map_err(failed(&what, NO_GROUP))?;
+        let groups: Vec<_> =
+            members.into_iter().map(|member| Half::new(member).map(Arc::new)).collect::<Result<_>>()?;
+        let own = Arc::new(Half::new(own.into())?);
+        let destinations: Vec<_> = ports(interface, groups.len()).map(|port| at(interface, group, port)).collect();
+        let Some((first, to)) = groups.first().zip(destinations.first()) else {
+            return Err(failed(&what, NO_GROUP)(io::ErrorKind::InvalidInput.into()));
+        };
+        let lane = Lane::new(Arc::clone(first), Arc::clone(&own), *to);
+        Ok(Self { lane, groups, own, destinations })
     }
 
-    /// Datagrams for which the receive buffer has had no room, since the socket was made; goes round. 0 where the system does not tell.
+    /// What datagrams of the other subgroups come and go through, by the number of the subgroup.
+    pub(super) fn other_lanes(&self) -> impl Iterator<Item = (usize, Lane)> {
+        let lane = |(group, to): (&Arc<Half>, &SocketAddr)| Lane::new(Arc::clone(group), Arc::clone(&self.own), *to);
+        self.groups.iter().zip(&self.destinations).map(lane).enumerate().skip(1)
+    }
+
+    /// Datagrams for which the receive buffers have had no room, since the sockets were made; goes round. 0 where the system does not tell.
     pub(super) fn overflowed(&self) -> u32 {
-        drops(self.group.socket.as_fd()).unwrap_or(0)
+        self.groups.iter().fold(0, |sum, group| sum.wrapping_add(drops(group.socket.as_fd()).unwrap_or(0)))
     }
 
-    /// What is to be waited for.
-    pub(super) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
-        [self.group.socket.as_fd(), self.own.socket.as_fd()]
+    /// The socket of acknowledgements: it is to be waited for.
+    pub(super) fn own_descriptor(&self) -> BorrowedFd<'_> {
+        self.own.socket.as_fd()
     }
 
-    /// Datagrams of so many bytes that go in one run.
-    pub(super) fn run_of(&self, datagram_bytes: usize) -> usize {
-        self.segments.min(RUN_BYTES / datagram_bytes.max(1)).max(1)
-    }
-
-    /// Takes datagrams that were sent to the group. Returns whether there were any.
+    /// Takes datagrams that were sent to the first subgroup. Returns whether there were any.
     pub(super) fn receive(&mut self, deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        self.receive_runs(&mut |run, datagram_bytes| run.chunks(datagram_bytes).for_each(&mut *deliver))
-    }
-
-    /// Takes runs of datagrams that were sent to the group, each with the bytes of a datagram, of which the last may be shorter. Returns whether there were any.
-    pub(super) fn receive_runs(&mut self, deliver: &mut dyn FnMut(&[u8], usize)) -> Result<bool> {
-        self.group.receive(&mut self.room, deliver)
-    }
-
-    /// Looks at the beginning of the next datagram that was sent to the group; false if there is none.
-    pub(super) fn peek(&self, header: &mut [u8; HEADER_BYTES]) -> Result<bool> {
-        header.fill(0);
-        match recv(self.group.socket.as_raw_fd(), header, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_PEEK) {
-            Ok(_) => Ok(true),
-            Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNREFUSED) => Ok(false),
-            Err(errno) => Err(failed("receive of datagrams", "see whether the interface is up")(errno.into())),
-        }
-    }
-
-    /// Takes one run of datagrams that were sent to the group, chunks where they are expected.
-    pub(super) fn receive_run(&mut self, landing: &mut Landing<'_>) -> Result<Option<Run>> {
-        self.group.receive_run(landing)
+        self.lane.receive_runs(&mut |run, datagram_bytes| run.chunks(datagram_bytes).for_each(&mut *deliver))
     }
 
     /// Takes datagrams that were sent to this rank.
     pub(super) fn receive_own(&mut self, deliver: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        self.own.receive(&mut self.room, &mut |run, datagram_bytes| run.chunks(datagram_bytes).for_each(&mut *deliver))
-    }
-
-    /// Sends datagrams to the group: one behind the other in `run`, of `datagram_bytes` each, the last may be shorter.
-    pub(super) fn multicast(&mut self, run: &[u8], datagram_bytes: usize) -> Result<Sent> {
-        self.send(self.destination, run, Some(datagram_bytes))
+        let deliver = &mut |run: &[u8], datagram_bytes| run.chunks(datagram_bytes).for_each(&mut *deliver);
+        self.own.receive(&mut self.lane.room, deliver)
     }
 
     /// Sends one datagram to a peer.
     pub(super) fn send_to(&mut self, peer: SocketAddr, datagram: &[u8]) -> Result<Sent> {
-        self.send(peer, datagram, None)
+        self.own.send(peer, datagram, None, &mut self.lane.segments)
     }
+}
 
-    fn send(&mut self, destination: SocketAddr, contents: &[u8], segment_size: Option<usize>) -> Result<Sent> {
-        let transmit = Transmit { destination, ecn: None, contents, segment_size, src_ip: None };
-        let Err(error) = self.own.state.try_send(UdpSockRef::from(&self.own.socket), &transmit) else {
-            return Ok(Sent::All);
-        };
-        let segments = self.own.state.max_gso_segments();
-        if segments < self.segments {
-            self.segments = segments;
-            return Ok(Sent::Single);
-        }
-        match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Sent::Full),
-            _ => {
-                tracing::warn!(%error, bytes = contents.len(), "datagrams refused by the system: they are repaired over TCP");
-                Ok(Sent::Lost)
-            }
-        }
-    }
+/// The ports of so many subgroups.
+fn ports(interface: &Interface, subgroups: usize) -> impl Iterator<Item = u16> {
+    (interface.port()..=u16::MAX).take(subgroups)
 }
 
 /// A socket address on an interface: link-local ones of IPv6 are its own.

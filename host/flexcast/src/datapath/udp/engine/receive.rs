@@ -5,12 +5,12 @@ use super::{Algorithm, Engine};
 use crate::datapath::cpu::incoming::{Incoming, count};
 use crate::datapath::cpu::{watch, window};
 use crate::datapath::udp::datagram::{Codec, Datagram, HEADER_BYTES, Kind, Refused};
-use crate::datapath::udp::sockets::{LANDING_CHUNKS, Landing, RUN_BYTES, RUNS};
+use crate::datapath::udp::sockets::{LANDING_CHUNKS, Landing, RUN_BYTES, RUNS, most_of_run};
 use crate::error::Result;
 use flexcast_abi::Statistics;
 
 /// Reads of a socket before others have their turn.
-pub(super) const MOST_READS: u32 = 4;
+const MOST_READS: u32 = 4;
 /// How long nothing comes before a chunk that others have overtaken counts as lost, wherever that is in the block.
 pub(super) const QUIET_PS: u64 = 500_000_000;
 
@@ -105,9 +105,9 @@ impl Engine {
         let Some(running) = current.as_mut() else { return Ok(false) };
         let chunk_bytes = config.chunk_bytes as usize;
         let datagram_bytes = HEADER_BYTES + chunk_bytes;
-        let most = landing.headers.len().min(RUN_BYTES / datagram_bytes).max(1);
+        let most = landing.headers.len().min(most_of_run(datagram_bytes));
         let mut first = [0; HEADER_BYTES];
-        if !sockets.peek(&mut first)? {
+        if !sockets.lane.peek(&mut first)? {
             return Ok(false);
         }
         // Unchecked: what it says decides where the run lands, and there is nothing to be lost.
@@ -117,7 +117,7 @@ impl Engine {
         let Some(chunks) = running.receive.bytes_mut().get_mut(place.clone()) else { return self.receive_runs() };
         let headers = &mut landing.headers[..place.len().div_ceil(chunk_bytes)];
         let mut there = Landing { headers, chunks, chunk_bytes, spare };
-        let Some(run) = sockets.receive_run(&mut there)? else { return Ok(false) };
+        let Some(run) = sockets.lane.receive_run(&mut there)? else { return Ok(false) };
         let Landing { headers, chunks, spare, .. } = there;
         let ends = run.bytes.div_ceil(run.datagram_bytes);
         landing.is_single = ends == 1 && run.bytes == datagram_bytes;

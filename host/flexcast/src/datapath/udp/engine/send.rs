@@ -5,7 +5,8 @@ use super::operation::Sending;
 use crate::datapath::udp::datagram::{Codec, HEADER_BYTES, Kind};
 use crate::datapath::udp::fanout::Fanout;
 use crate::datapath::udp::pace::Block;
-use crate::datapath::udp::sockets::{RUN_BYTES, Sent, Sockets};
+use crate::datapath::udp::sockets::{Sent, Sockets, most_of_run};
+use crate::datapath::udp::workers::Workers;
 use crate::error::Result;
 use crate::protocol::driver::Notice;
 
@@ -18,11 +19,12 @@ pub(super) const FULL_PS: u64 = 500_000_000;
 /// How long a root may send nothing before the operation's bound counts: longer than any wait for an acknowledgement.
 pub(super) const STUCK_PS: u64 = 200_000_000_000;
 /// How often the end of a block is told: a lost one costs the wait for a stall.
-const ENDS: u32 = 2;
+const ENDS: usize = 2;
 
 /// Where this rank's datagrams go: to the ranks of this computer through memory, if they share it, and to others over the network.
 struct Outward<'e> {
     sockets: &'e mut Sockets,
+    workers: &'e mut Workers,
     codec: &'e Codec,
     /// Has room for the longest run.
     run: &'e mut [u8],
@@ -31,25 +33,38 @@ struct Outward<'e> {
     is_tapped: bool,
 }
 
+/// A run of datagrams.
+#[derive(Clone, Copy)]
+struct Head {
+    operation: u32,
+    subgroup: u32,
+    /// Bytes of each datagram; the last may be shorter.
+    datagram_bytes: usize,
+    /// It ends a block.
+    is_end: bool,
+}
+
 impl Outward<'_> {
     /// Datagrams of so many bytes that go in one run.
     fn run_of(&self, datagram_bytes: usize) -> usize {
         match self.fanout {
-            Some(fanout) if fanout.has_all() => (RUN_BYTES / datagram_bytes.max(1)).max(1),
-            _ => self.sockets.run_of(datagram_bytes),
+            Some(fanout) if fanout.has_all() => most_of_run(datagram_bytes),
+            _ => self.sockets.lane.run_of(datagram_bytes),
         }
     }
 
-    /// Sends a run of datagrams, of `datagram_bytes` each, the last may be shorter: what has become of it, and its bytes.
+    /// Sends a run of datagrams to a subgroup: what has become of it, and its bytes.
     fn send<'c>(
         &mut self,
-        operation: u32,
-        datagram_bytes: usize,
+        head: Head,
         chunks: impl Iterator<Item = (Kind, &'c [u8])> + Clone,
     ) -> Result<(Sent, usize)> {
-        let Self { sockets, codec, run, fanout, is_tapped } = self;
+        let Self { sockets, workers, codec, run, fanout, is_tapped } = self;
+        let Head { operation, subgroup, datagram_bytes, is_end } = head;
         let len = chunks.clone().map(|(_, chunk)| HEADER_BYTES + chunk.len()).sum();
-        if let Some(fanout) = fanout.filter(|fanout| fanout.has_all() && !*is_tapped) {
+        let near = fanout.filter(|fanout| fanout.has_others());
+        let is_home = near.is_some_and(Fanout::has_all);
+        if let Some(fanout) = near.filter(|_| is_home && !*is_tapped) {
             let is_written = fanout.write(len, datagram_bytes, |ring| {
                 for (kind, chunk) in chunks {
                     ring.put(&codec.untagged(operation, kind));
@@ -58,22 +73,33 @@ impl Outward<'_> {
             });
             return Ok((if is_written { Sent::All } else { Sent::Full }, len));
         }
-        if fanout.is_some_and(|fanout| !fanout.has_room(len)) {
+        if near.is_some_and(|fanout| !fanout.has_room(len)) {
             return Ok((Sent::Full, len));
+        }
+        let to_near = |run: &[u8]| {
+            near.map(|fanout| fanout.write(len, datagram_bytes, |ring| ring.put(run)));
+        };
+        if subgroup > 0 {
+            let sent = workers.send(subgroup as usize, (datagram_bytes, is_end), |run| {
+                for (kind, chunk) in chunks {
+                    run.extend_from_slice(&codec.untagged(operation, kind));
+                    run.extend_from_slice(chunk);
+                }
+                if *is_tapped {
+                    run.chunks_mut(datagram_bytes).for_each(|datagram| codec.seal(datagram));
+                }
+                to_near(run);
+            })?;
+            return Ok((sent, len));
         }
         let mut at = 0;
         for (kind, chunk) in chunks {
             at += codec.encode(operation, kind, chunk, &mut run[at..]);
         }
         let run = &run[..len];
-        let sent = match fanout {
-            Some(fanout) if fanout.has_all() => Sent::All,
-            _ => sockets.multicast(run, datagram_bytes)?,
-        };
-        if let Some(fanout) = fanout
-            && matches!(sent, Sent::All | Sent::Lost)
-        {
-            fanout.write(len, datagram_bytes, |ring| ring.put(run));
+        let sent = if is_home { Sent::All } else { sockets.lane.multicast(run, datagram_bytes)? };
+        if matches!(sent, Sent::All | Sent::Lost) {
+            to_near(run);
         }
         Ok((sent, len))
     }
@@ -95,10 +121,10 @@ impl Engine {
     /// Sends what has room. Returns whether anything was sent.
     pub(super) fn send_some(&mut self, now_ps: u64) -> Result<bool> {
         let own = self.place.rank();
-        let Self {
-            current, sockets, codec, window, pace, run, config, conversation, sent: report, fanout, tap, ..
-        } = self;
-        let mut outward = Outward { sockets, codec, run, fanout: fanout.as_deref(), is_tapped: tap.is_some() };
+        let Self { current, sockets, workers, codec, window, pace, run, config, conversation, .. } = self;
+        let Self { sent: report, fanout, stripes, tap, .. } = self;
+        let (fanout, is_tapped) = (fanout.as_deref(), tap.is_some());
+        let mut outward = Outward { sockets, workers, codec, run, fanout, is_tapped };
         let Some(running) = current.as_mut() else { return Ok(false) };
         let Some(sending) = running.sending.as_mut() else { return Ok(false) };
         let block = running.plan.block(own);
@@ -118,13 +144,15 @@ impl Engine {
                 break;
             }
             let most = u32::try_from(pace.run_bytes() / datagram_bytes as u64).unwrap_or(u32::MAX).max(1);
-            let count = room.min(outward.run_of(datagram_bytes) as u32).min(most);
+            let of_stripe = stripes.end(sending.sent) - sending.sent;
+            let count = room.min(outward.run_of(datagram_bytes) as u32).min(most).min(of_stripe);
             let chunks = (sending.sent..sending.sent + count).map(|at| {
                 let from = at as usize * chunk_bytes;
                 let chunk = &bytes[from..bytes.len().min(from + chunk_bytes)];
                 (Kind::Data { psn: sending.first_psn + at }, chunk)
             });
-            let (sent, len) = outward.send(running.operation, datagram_bytes, chunks)?;
+            let (operation, subgroup) = (running.operation, stripes.subgroup(own, sending.sent));
+            let (sent, len) = outward.send(Head { operation, subgroup, datagram_bytes, is_end: false }, chunks)?;
             match sent {
                 Sent::All | Sent::Lost => {
                     pace.sent(len as u64, now_ps);
@@ -153,9 +181,10 @@ impl Engine {
         pace.ended(Block { operation: running.operation, bytes: block.bytes, took_ps });
         running.report.pace_mbit_per_s = pace.mbit_per_s().filter(|_| chunks > 0);
         if chunks > 0 {
-            for _ in 0..ENDS {
-                let end = std::iter::once((Kind::End { subgroup: 0, chunks }, &[][..]));
-                outward.send(running.operation, datagram_bytes, end)?;
+            for subgroup in (0..stripes.subgroups()).flat_map(|subgroup| [subgroup; ENDS]) {
+                let end = std::iter::once((Kind::End { subgroup: subgroup as u8, chunks }, &[][..]));
+                let head = Head { operation: running.operation, subgroup, datagram_bytes, is_end: true };
+                outward.send(head, end)?;
             }
         }
         conversation.notify(now_ps, Notice::Sent);

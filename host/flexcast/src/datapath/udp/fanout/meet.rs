@@ -1,6 +1,6 @@
-//! Set-up of a fan-out: the group's socket and memory for the ranks of one computer, and what wakes them.
+//! Set-up of a fan-out: the group's sockets and memory for the ranks of one computer, and what wakes them.
 //!
-//! The lowest of them hands socket and memory to each of the others. If all of them can use both, they do; if one cannot, each has a socket of
+//! The lowest of them hands sockets and memory to each of the others. If all of them can use both, they do; if one cannot, each has sockets of
 //! its own, as ranks of different computers have. What they say are datagrams between Unix sockets without a place in the file system, with a
 //! tag under the communicator's key.
 
@@ -17,11 +17,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{Fanout, layout};
 use crate::datapath::udp::datagram::Secret;
-use crate::datapath::udp::memory::{Memory, receive_with, send_with_to};
+use crate::datapath::udp::memory::{Layout, Memory, receive_with, send_with_to};
 use crate::error::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"FXFO";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Time between two looks for what the others say.
 const LOOK: Duration = Duration::from_micros(200);
 
@@ -85,7 +85,7 @@ impl AsFd for Bell {
 /// What ranks say before they share anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Here are memory and socket.
+    /// Here are memory and sockets.
     Offer = 1,
     /// There are none.
     Nothing,
@@ -124,6 +124,7 @@ pub(in crate::datapath::udp) struct Meeting {
     pub(in crate::datapath::udp) own: usize,
     /// They are all ranks of the communicator.
     pub(in crate::datapath::udp) has_all: bool,
+    pub(in crate::datapath::udp) subgroups: usize,
     pub(in crate::datapath::udp) communicator: u64,
     pub(in crate::datapath::udp) secret: Secret,
     pub(in crate::datapath::udp) timeout: Duration,
@@ -201,36 +202,47 @@ impl Meeting {
         }
     }
 
-    /// Hands socket and memory over, or takes them; `make` makes the socket. None: the ranks of this computer share nothing. Blocks, at most for the timeout.
+    /// Hands sockets and memory over, or takes them; `make` makes the sockets, one for each subgroup. None: the ranks of this computer share nothing. Blocks,
+    /// at most for the timeout.
     pub(in crate::datapath::udp) fn meet(
         self,
-        make: impl FnOnce() -> Result<UdpSocket>,
-    ) -> Result<Option<(Fanout, UdpSocket)>> {
+        make: impl FnOnce() -> Result<Vec<UdpSocket>>,
+    ) -> Result<Option<(Fanout, Vec<UdpSocket>)>> {
         let deadline = Instant::now() + self.timeout;
         if self.own == 0 { self.offer(make, deadline) } else { self.accept(deadline) }
     }
 
     fn share(self, memory: Memory) -> Fanout {
-        Fanout::new(memory, self.bell, (self.members, self.own), self.has_all)
+        Fanout::new(memory, Some(self.bell), (self.members, self.own), self.subgroups, self.has_all)
     }
 
-    fn offer(self, make: impl FnOnce() -> Result<UdpSocket>, deadline: Instant) -> Result<Option<(Fanout, UdpSocket)>> {
+    fn layout(&self) -> Layout {
+        layout(self.members.len(), self.subgroups)
+    }
+
+    fn offer(
+        self,
+        make: impl FnOnce() -> Result<Vec<UdpSocket>>,
+        deadline: Instant,
+    ) -> Result<Option<(Fanout, Vec<UdpSocket>)>> {
         let others = &self.members[1..];
-        let made = make().and_then(|socket| {
+        let made = make().and_then(|sockets| {
             let failed =
                 |source| Error::Socket { what: "shared memory".to_owned(), source, next: "set FLEXCAST_SHM=0" };
-            Memory::create(layout(self.members.len())).map(|(memory, file)| (socket, memory, file)).map_err(failed)
+            Memory::create(self.layout()).map(|(memory, file)| (sockets, memory, file)).map_err(failed)
         });
-        let (socket, memory, file) = match made {
+        let (sockets, memory, file) = match made {
             Ok(made) => made,
             Err(error) => {
-                tracing::warn!(%error, "the ranks of this computer have a socket each");
+                tracing::warn!(%error, "the ranks of this computer have sockets of their own");
                 others.iter().try_for_each(|member| self.say(member, What::Nothing, &[], deadline))?;
                 return Ok(None);
             }
         };
+        let files: Vec<BorrowedFd<'_>> =
+            std::iter::once(file.as_fd()).chain(sockets.iter().map(|socket| socket.as_fd())).collect();
         for member in others {
-            self.say(member, What::Offer, &[file.as_fd(), socket.as_fd()], deadline)?;
+            self.say(member, What::Offer, &files, deadline)?;
         }
         // They answer in any order.
         let mut answers = vec![None; self.members.len()];
@@ -245,7 +257,7 @@ impl Meeting {
         let all = answers.iter().all(|answer| *answer == Some(What::Accept));
         let verdict = if all { What::Go } else { What::Stop };
         others.iter().try_for_each(|member| self.say(member, verdict, &[], deadline))?;
-        Ok(all.then(|| (self.share(memory), socket)))
+        Ok(all.then(|| (self.share(memory), sockets)))
     }
 
     /// Says that this rank cannot share, and waits for the end of the meeting.
@@ -261,19 +273,17 @@ impl Meeting {
         self.stay_out(deadline)
     }
 
-    fn accept(self, deadline: Instant) -> Result<Option<(Fanout, UdpSocket)>> {
+    fn accept(self, deadline: Instant) -> Result<Option<(Fanout, Vec<UdpSocket>)>> {
         let (what, files) = self.wait(0, &[What::Offer, What::Nothing], deadline)?;
         if what == What::Nothing {
             return Ok(None);
         }
         let mut files = files.into_iter();
-        let memory = match (files.next(), files.next()) {
-            (Some(memory), Some(socket)) => {
-                Memory::open(&memory, layout(self.members.len())).map(|memory| (memory, socket))
-            }
+        let memory = match files.next() {
+            Some(memory) if files.len() == self.subgroups => Memory::open(&memory, self.layout()),
             _ => Err(ErrorKind::InvalidData.into()),
         };
-        let Ok((memory, socket)) =
+        let Ok(memory) =
             memory.inspect_err(|error| tracing::warn!(%error, "the memory of this computer's ranks cannot be used"))
         else {
             self.stay_out(deadline)?;
@@ -281,6 +291,6 @@ impl Meeting {
         };
         self.say(&self.members[0], What::Accept, &[], deadline)?;
         let (what, _) = self.wait(0, &[What::Go, What::Stop], deadline)?;
-        Ok((what == What::Go).then(|| (self.share(memory), UdpSocket::from(socket))))
+        Ok((what == What::Go).then(|| (self.share(memory), files.map(UdpSocket::from).collect())))
     }
 }

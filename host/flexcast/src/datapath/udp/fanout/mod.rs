@@ -1,10 +1,11 @@
 //! Fan-out of multicast datagrams among the ranks of one computer: what comes over the network is received once, and what one of them sends does not go
 //! over the network to the others.
 //!
-//! The ranks share memory with one ring of datagrams for each of them, which only that rank writes, and one for the network. All ranks have
-//! the same socket in the group: whoever finds datagrams in it has the lock for a moment and takes them to the network's ring. Each rank reads
+//! The ranks share memory with one ring of datagrams for each of them, which only that rank writes, and one for each subgroup of the network. All ranks
+//! have the same socket of a subgroup: whoever finds datagrams in it has the lock for a moment and takes them to the subgroup's ring. Each rank reads
 //! the rings at its own pace. A writer does not overtake the slowest reader; the datagrams wait in the socket, or with their root, and nothing is lost.
-//! A rank reads while it is in an operation whose blocks are multicast, and holds nobody up otherwise.
+//! A rank reads while it is in an operation whose blocks are multicast, and holds nobody up otherwise. A rank that is alone on its computer has such memory
+//! for itself where other threads receive for it.
 //!
 //! Positions count bytes since the beginning. What another process writes to the words can make a rank see other datagrams or none, which
 //! the protocol repairs or names, and nothing else: lengths are checked against what a ring holds.
@@ -29,10 +30,10 @@ const HEAD_BYTES: usize = 8;
 /// What lies in which word.
 #[derive(Clone, Copy, Debug)]
 enum Word {
-    /// 1: there may be datagrams in the socket that nobody has looked for.
-    Pending,
-    /// Who takes datagrams from the socket: its number plus one; 0: nobody.
-    Lock,
+    /// 1: there may be datagrams in a subgroup's socket that nobody has looked for.
+    Pending(usize),
+    /// Who takes datagrams from a subgroup's socket: its number plus one; 0: nobody.
+    Lock(usize),
     /// 1: this member sleeps until there is something to read. Whoever wakes it clears it.
     Sleeps(usize),
     /// Bytes that have been written to a ring.
@@ -41,9 +42,9 @@ enum Word {
     Head(usize, usize),
 }
 
-const fn layout(members: usize) -> Layout {
-    let rings = members + 1;
-    Layout { words: 2 + members + rings + rings * members, rings, ring_bytes: RING_BYTES }
+const fn layout(members: usize, subgroups: usize) -> Layout {
+    let rings = members + subgroups;
+    Layout { words: 2 * subgroups + members + rings + rings * members, rings, ring_bytes: RING_BYTES }
 }
 
 /// Datagrams that were written at once.
@@ -95,39 +96,47 @@ impl Writing<'_> {
     }
 }
 
-/// The right to take datagrams from the socket to the network's ring.
+/// The right to take datagrams from a subgroup's socket to its ring.
 #[derive(Debug)]
-pub(super) struct Pump<'f>(&'f Fanout);
+pub(super) struct Pump<'f> {
+    fanout: &'f Fanout,
+    subgroup: usize,
+}
 
 impl Pump<'_> {
     /// Writes a record for all, if it has room: datagrams of `datagram_bytes` each, the last may be shorter.
     pub(super) fn write(&self, datagrams: &[u8], datagram_bytes: usize) -> bool {
-        let fanout = self.0;
-        let tail = fanout.word(Word::Tail(fanout.network())).load(Ordering::Relaxed);
-        fanout.write_at(fanout.network(), tail, (datagrams.len(), datagram_bytes), |writing| writing.put(datagrams))
+        let ring = self.fanout.network(self.subgroup);
+        let tail = self.fanout.word(Word::Tail(ring)).load(Ordering::Relaxed);
+        self.fanout.write_at(ring, tail, (datagrams.len(), datagram_bytes), |writing| writing.put(datagrams))
     }
 
     /// Datagrams are left in the socket: whoever reads next looks again.
     pub(super) fn is_not_done(&self) {
-        self.0.word(Word::Pending).store(1, Ordering::Relaxed);
+        self.fanout.word(Word::Pending(self.subgroup)).store(1, Ordering::Relaxed);
     }
 }
 
 impl Drop for Pump<'_> {
     fn drop(&mut self) {
-        self.0.word(Word::Lock).store(0, Ordering::Release);
+        self.fanout.word(Word::Lock(self.subgroup)).store(0, Ordering::Release);
         // Against the look at `Pending` that follows: whoever has not had the lock has set that before.
         fence(Ordering::SeqCst);
     }
 }
 
-/// A rank's part in the fan-out of its computer. Several threads may ask whether there is something to read; only one at a time reads and writes.
+/// A rank's part in the fan-out of its computer. Several threads may ask whether there is something to read, and take datagrams to the rings of subgroups;
+/// only one at a time reads, and writes to the own ring.
 #[derive(Debug)]
 pub(super) struct Fanout {
     memory: Memory,
-    bell: Bell,
-    /// The members, ascending.
+    /// None: this rank is alone.
+    bell: Option<Bell>,
+    /// The members, ascending; of a rank that is alone nobody.
     members: Vec<Member>,
+    /// Members, this rank among them.
+    count: usize,
+    subgroups: usize,
     /// Number of this rank among them, and of its ring.
     own: usize,
     /// They are all ranks of the communicator.
@@ -141,35 +150,58 @@ pub(super) struct Fanout {
 }
 
 impl Fanout {
-    fn new(memory: Memory, bell: Bell, (members, own): (Vec<Member>, usize), has_all: bool) -> Self {
-        let heads = (0..=members.len()).map(|_| AtomicU64::new(AWAY)).collect();
+    fn new(
+        memory: Memory,
+        bell: Option<Bell>,
+        (members, own): (Vec<Member>, usize),
+        subgroups: usize,
+        has_all: bool,
+    ) -> Self {
+        let count = members.len().max(1);
+        let heads = (0..count + subgroups).map(|_| AtomicU64::new(AWAY)).collect();
         let (tail, is_here) = (AtomicU64::new(0), AtomicBool::new(false));
-        let fanout = Self { memory, bell, members, own, has_all, heads, tail, is_here };
+        let fanout = Self { memory, bell, members, count, subgroups, own, has_all, heads, tail, is_here };
         fanout.leave();
         fanout
     }
 
+    /// The fan-out of a rank that shares nothing, to the threads that receive for it.
+    ///
+    /// # Errors
+    /// The system gives no memory.
+    pub(super) fn alone(subgroups: usize) -> std::io::Result<Self> {
+        let (memory, _) = Memory::create(layout(1, subgroups))?;
+        Ok(Self::new(memory, None, (Vec::new(), 0), subgroups, false))
+    }
+
     fn word(&self, word: Word) -> &AtomicU64 {
-        let members = self.members.len();
-        let tails = 2 + members;
+        let Self { count, subgroups, .. } = *self;
+        let sleeps = 2 * subgroups;
+        let tails = sleeps + count;
+        let heads = tails + count + subgroups;
         self.memory.word(match word {
-            Word::Pending => 0,
-            Word::Lock => 1,
-            Word::Sleeps(member) => 2 + member,
+            Word::Pending(subgroup) => subgroup,
+            Word::Lock(subgroup) => subgroups + subgroup,
+            Word::Sleeps(member) => sleeps + member,
             Word::Tail(ring) => tails + ring,
-            Word::Head(ring, member) => tails + members + 1 + ring * members + member,
+            Word::Head(ring, member) => heads + ring * count + member,
         })
     }
 
-    /// The network's ring, behind those of the members.
-    const fn network(&self) -> usize {
-        self.members.len()
+    /// A subgroup's ring, behind those of the members.
+    const fn network(&self, subgroup: usize) -> usize {
+        self.count + subgroup
     }
 
     /// The rings that are read here.
     fn inward(&self) -> impl Iterator<Item = usize> + use<> {
         let own = self.own;
-        (0..=self.members.len()).filter(move |ring| *ring != own)
+        (0..self.count + self.subgroups).filter(move |ring| *ring != own)
+    }
+
+    /// Whether other ranks of this computer read what this one sends.
+    pub(super) const fn has_others(&self) -> bool {
+        self.count > 1
     }
 
     /// Whether nothing goes over the network: all ranks are of this computer.
@@ -177,9 +209,9 @@ impl Fanout {
         self.has_all
     }
 
-    /// What wakes this rank.
-    pub(super) const fn bell(&self) -> &Bell {
-        &self.bell
+    /// What wakes this rank, if it is not alone.
+    pub(super) const fn bell(&self) -> Option<&Bell> {
+        self.bell.as_ref()
     }
 
     /// From now on this rank reads what is written.
@@ -213,17 +245,18 @@ impl Fanout {
     fn room(&self, ring: usize, tail: u64) -> usize {
         // Against `join`.
         fence(Ordering::SeqCst);
-        let readers = (0..self.members.len()).filter(|member| *member != ring);
+        let readers = (0..self.count).filter(|member| *member != ring);
         let heads = readers.map(|member| self.word(Word::Head(ring, member)).load(Ordering::Acquire));
         let used = heads.filter(|head| *head != AWAY).map(|head| tail.wrapping_sub(head)).max().unwrap_or(0);
         // A position that cannot be leaves none.
         usize::try_from(used).ok().and_then(|used| RING_BYTES.checked_sub(used)).unwrap_or(0)
     }
 
-    /// Whether so many records of so many bytes together have room in the network's ring.
-    pub(super) fn has_network_room(&self, records: usize, bytes: usize) -> bool {
-        let tail = self.word(Word::Tail(self.network())).load(Ordering::Relaxed);
-        self.room(self.network(), tail) >= records * 2 * HEAD_BYTES + bytes
+    /// Whether so many records of so many bytes together have room in a subgroup's ring.
+    pub(super) fn has_network_room(&self, subgroup: usize, records: usize, bytes: usize) -> bool {
+        let ring = self.network(subgroup);
+        let tail = self.word(Word::Tail(ring)).load(Ordering::Relaxed);
+        self.room(ring, tail) >= records * 2 * HEAD_BYTES + bytes
     }
 
     /// Whether a record of so many bytes has room in the own ring.
@@ -258,12 +291,24 @@ impl Fanout {
     /// Wakes the members that sleep; asked after a tail was published.
     fn wake_readers(&self) {
         fence(Ordering::SeqCst);
+        let Some(bell) = &self.bell else { return };
         for (number, member) in self.members.iter().enumerate().filter(|(number, _)| *number != self.own) {
-            let word = self.word(Word::Sleeps(number));
-            if word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0 {
-                self.bell.ring(member);
+            if self.takes_sleep(number) {
+                bell.ring(member);
             }
         }
+    }
+
+    /// Whether a member has slept that does not any more.
+    fn takes_sleep(&self, member: usize) -> bool {
+        let word = self.word(Word::Sleeps(member));
+        word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// Whether this rank sleeps, asked by another thread of it that has written something: that thread has to wake it, once.
+    pub(super) fn is_to_be_woken(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.takes_sleep(self.own)
     }
 
     /// Whether there is something to read.
@@ -329,24 +374,29 @@ impl Fanout {
         self.memory.read(record.ring, at, to);
     }
 
-    /// There may be datagrams in the socket.
-    pub(super) fn has_come(&self) {
-        self.word(Word::Pending).store(1, Ordering::Relaxed);
+    /// There may be datagrams in a subgroup's socket.
+    pub(super) fn has_come(&self, subgroup: usize) {
+        self.word(Word::Pending(subgroup)).store(1, Ordering::Relaxed);
         // Against the end of [`Pump`]: either the lock is free now, or whoever has it looks again.
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the right to look for datagrams in the socket, if there may be some and nobody has it.
-    pub(super) fn pump(&self) -> Option<Pump<'_>> {
+    /// Whether there may be datagrams in a subgroup's socket for which nobody has looked.
+    pub(super) fn is_pending(&self, subgroup: usize) -> bool {
         // What was read here may have made room: see `Pump::is_not_done`.
         fence(Ordering::SeqCst);
-        if self.word(Word::Pending).load(Ordering::Relaxed) == 0 {
+        self.word(Word::Pending(subgroup)).load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the right to look for datagrams in a subgroup's socket, if there may be some and nobody has it.
+    pub(super) fn pump(&self, subgroup: usize) -> Option<Pump<'_>> {
+        if !self.is_pending(subgroup) {
             return None;
         }
-        let lock = self.word(Word::Lock);
+        let lock = self.word(Word::Lock(subgroup));
         lock.compare_exchange(0, self.own as u64 + 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        self.word(Word::Pending).store(0, Ordering::Relaxed);
-        Some(Pump(self))
+        self.word(Word::Pending(subgroup)).store(0, Ordering::Relaxed);
+        Some(Pump { fanout: self, subgroup })
     }
 }
 

@@ -7,6 +7,7 @@ use crate::datapath::udp::datagram::Secret;
 use crate::error::Error;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
+const SUBGROUPS: usize = 2;
 
 fn door() -> u64 {
     let mut bytes = [0; 8];
@@ -14,8 +15,8 @@ fn door() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-fn socket() -> std::net::UdpSocket {
-    std::net::UdpSocket::bind("127.0.0.1:0").unwrap()
+fn sockets() -> Vec<std::net::UdpSocket> {
+    (0..SUBGROUPS).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).collect()
 }
 
 fn meetings(ranks: usize) -> Vec<Meeting> {
@@ -26,6 +27,7 @@ fn meetings(ranks: usize) -> Vec<Meeting> {
         members: members.clone(),
         own,
         has_all: true,
+        subgroups: SUBGROUPS,
         communicator: 5,
         secret: Secret([1, 2, 3, 4]),
         timeout: TIMEOUT,
@@ -36,7 +38,7 @@ fn meetings(ranks: usize) -> Vec<Meeting> {
 /// The fan-outs of ranks that have met.
 fn met(ranks: usize) -> Vec<Fanout> {
     let threads: Vec<_> =
-        meetings(ranks).into_iter().map(|meeting| std::thread::spawn(|| meeting.meet(|| Ok(socket())))).collect();
+        meetings(ranks).into_iter().map(|meeting| std::thread::spawn(|| meeting.meet(|| Ok(sockets())))).collect();
     threads.into_iter().map(|thread| thread.join().unwrap().unwrap().unwrap().0).collect()
 }
 
@@ -58,8 +60,8 @@ fn write(fanout: &Fanout, datagrams: &[u8], each: usize) -> bool {
 }
 
 fn pumped(fanout: &Fanout, datagrams: &[u8], each: usize) -> bool {
-    fanout.has_come();
-    fanout.pump().unwrap().write(datagrams, each)
+    fanout.has_come(0);
+    fanout.pump(0).unwrap().write(datagrams, each)
 }
 
 #[test]
@@ -97,35 +99,36 @@ fn a_writer_waits_for_the_slowest_reader_and_for_none_that_has_left() {
     // The network's ring fills up, too, and its room comes back.
     ranks[2].join();
     while pumped(&ranks[0], &run, 1000) {}
-    assert!(!ranks[0].has_network_room(1, run.len()));
+    assert!(!ranks[0].has_network_room(0, 1, run.len()));
     ranks.iter().for_each(|rank| drop(read(rank)));
-    assert!(ranks[0].has_network_room(1, run.len()));
+    assert!(ranks[0].has_network_room(0, 1, run.len()));
 }
 
 #[test]
 fn one_has_the_socket_and_looks_again_for_the_others() {
     let ranks = met(2);
-    assert!(ranks[0].pump().is_none(), "nothing has come");
-    ranks[0].has_come();
-    let pump = ranks[0].pump().unwrap();
+    assert!(ranks[0].pump(0).is_none(), "nothing has come");
+    ranks[0].has_come(0);
+    let pump = ranks[0].pump(0).unwrap();
     // The other one is told of a datagram, and cannot have the socket.
-    ranks[1].has_come();
-    assert!(ranks[1].pump().is_none());
+    ranks[1].has_come(0);
+    assert!(ranks[1].pump(0).is_none());
     drop(pump);
-    drop(ranks[0].pump().expect("something has come meanwhile"));
-    assert!(ranks[1].pump().is_none());
-    ranks[0].has_come();
-    ranks[0].pump().unwrap().is_not_done();
-    assert!(ranks[1].pump().is_some(), "something is left");
+    drop(ranks[0].pump(0).expect("something has come meanwhile"));
+    assert!(ranks[1].pump(0).is_none());
+    ranks[0].has_come(0);
+    ranks[0].pump(0).unwrap().is_not_done();
+    assert!(ranks[1].pump(0).is_some(), "something is left");
 }
 
 #[test]
 fn whoever_sleeps_is_woken_once() {
     let ranks = met(2);
     let rings = |fanout: &Fanout| {
-        let mut fds = [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(&fanout.bell), nix::poll::PollFlags::POLLIN)];
+        let mut fds =
+            [nix::poll::PollFd::new(std::os::fd::AsFd::as_fd(fanout.bell().unwrap()), nix::poll::PollFlags::POLLIN)];
         let any = nix::poll::poll(&mut fds, nix::poll::PollTimeout::ZERO).unwrap() > 0;
-        fanout.bell.attend();
+        fanout.bell().unwrap().attend();
         any
     };
     ranks.iter().for_each(Fanout::join);
@@ -160,16 +163,16 @@ fn words_that_cannot_be_lose_datagrams_and_nothing_else() {
         write(&ranks[0], &[1; 100], 10);
     }
     // Somebody holds the lock for ever.
-    ranks[0].word(Word::Lock).store(99, Ordering::Release);
-    ranks[0].has_come();
-    assert!(ranks[0].pump().is_none());
+    ranks[0].word(Word::Lock(0)).store(99, Ordering::Release);
+    ranks[0].has_come(0);
+    assert!(ranks[0].pump(0).is_none());
 }
 
 #[test]
 fn where_one_cannot_share_nobody_does_and_who_is_silent_is_named() {
     let mut all = meetings(3);
     let third = all.pop().unwrap();
-    let others: Vec<_> = all.into_iter().map(|meeting| std::thread::spawn(|| meeting.meet(|| Ok(socket())))).collect();
+    let others: Vec<_> = all.into_iter().map(|meeting| std::thread::spawn(|| meeting.meet(|| Ok(sockets())))).collect();
     // It is handed the memory, and cannot use it.
     let deadline = Instant::now() + TIMEOUT;
     third.refuse(deadline).unwrap();
@@ -188,7 +191,7 @@ fn where_one_cannot_share_nobody_does_and_who_is_silent_is_named() {
         let gone = all.remove(absent);
         let mut here = all.remove(0);
         here.timeout = Duration::from_millis(50);
-        let text = here.meet(|| Ok(socket())).map(drop).unwrap_err().to_string();
+        let text = here.meet(|| Ok(sockets())).map(drop).unwrap_err().to_string();
         assert!(text.contains(&format!("rank {}", 3 + absent)) && text.contains("FLEXCAST_SHM=0"), "{text}");
         drop(gone);
     }
@@ -196,7 +199,8 @@ fn where_one_cannot_share_nobody_does_and_who_is_silent_is_named() {
     let mut all = meetings(2);
     all[1].secret = Secret([9; 4]);
     all.iter_mut().for_each(|meeting| meeting.timeout = Duration::from_millis(50));
-    let threads: Vec<_> = all.into_iter().map(|meeting| std::thread::spawn(|| meeting.meet(|| Ok(socket())))).collect();
+    let threads: Vec<_> =
+        all.into_iter().map(|meeting| std::thread::spawn(|| meeting.meet(|| Ok(sockets())))).collect();
     assert!(threads.into_iter().all(|thread| thread.join().unwrap().is_err()));
 }
 
@@ -232,12 +236,12 @@ fn records_come_whole_and_in_order_to_threads_that_sleep() {
                     }
                     if next < RECORDS && !reader.arm() {
                         let mut fds = [nix::poll::PollFd::new(
-                            std::os::fd::AsFd::as_fd(&reader.bell),
+                            std::os::fd::AsFd::as_fd(reader.bell().unwrap()),
                             nix::poll::PollFlags::POLLIN,
                         )];
                         let woken = nix::poll::poll(&mut fds, nix::poll::PollTimeout::from(20_000u16)).unwrap();
                         assert!(woken > 0, "{next} records came, and nobody woke the reader");
-                        reader.bell.attend();
+                        reader.bell().unwrap().attend();
                     }
                     reader.disarm();
                 }
