@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(stripes.ranges(2, 26).collect::<Vec<_>>(), [2..4, 12..16, 24..26]);
         assert_eq!(stripes.ranges(2, 2).count(), 0);
         assert_eq!(Stripes::new(1, 4), Stripes::default());
-        assert_eq!(Stripes::default().ranges(7, 9).collect::<Vec<_>>(), [7..9]);
+        assert!(Stripes::default().ranges(7, 9).eq(std::iter::once(7..9)));
         assert_eq!(Stripes::default().after(u32::MAX - 1), u32::MAX);
     }
 
