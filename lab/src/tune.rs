@@ -1,4 +1,4 @@
-//! Tuning of a network: which algorithm is fastest, by operation and length, measured among the ranks of a job.
+//! Tuning of a network: which algorithm is fastest, by operation and length, and how what is multicast goes fastest, measured among the ranks of a job.
 //!
 //! Each algorithm has a communicator of its own. Lengths are measured in rounds, each algorithm once in every round, so that what disturbs the
 //! network for a while disturbs all of them; of the medians of the rounds the least counts.
@@ -39,13 +39,68 @@ pub struct Figure {
     pub fastest: bool,
 }
 
+/// How what is multicast goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Way {
+    /// Sockets, and workers, side by side.
+    pub subgroups: u32,
+    /// Bytes of data in a datagram, at most.
+    pub chunk_bytes: u32,
+}
+
+/// A figure of what is multicast.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WayFigure {
+    /// The operation.
+    pub op: Op,
+    /// The length in bytes, as `flexcast perf` has it.
+    pub bytes: u64,
+    /// How it went.
+    #[serde(flatten)]
+    pub way: Way,
+    /// The least of the rounds' medians, in microseconds.
+    pub median_us: f64,
+}
+
 /// What has been measured, and the table that follows.
 #[derive(Clone, Debug)]
 pub struct Tuned {
-    /// All figures.
+    /// All figures of algorithms.
     pub figures: Vec<Figure>,
-    /// The fastest algorithms.
+    /// Those of what is multicast, if it is the fastest algorithm of anything.
+    pub ways: Vec<WayFigure>,
+    /// The fastest algorithms and, if another one than the usual is at least 5 % faster on average, the fastest way.
     pub tuning: Tuning,
+}
+
+/// Part of the usual time, on average, that another way may take at most to be chosen.
+const WORTH: f64 = 0.95;
+
+/// The ways that are measured where datagrams carry so many bytes; the first is the usual one.
+#[must_use]
+pub fn ways(chunk_bytes: u32) -> [Way; 4] {
+    let whole = |subgroups| Way { subgroups, chunk_bytes };
+    [whole(1), whole(2), whole(4), Way { subgroups: 1, chunk_bytes: (chunk_bytes / 2).max(64) }]
+}
+
+/// The way that takes the shortest part of the usual one's time, on average over all operations and lengths; none if it is not worth it.
+#[must_use]
+pub fn fastest_way(usual: Way, figures: &[WayFigure]) -> Option<Way> {
+    let usual_us = |op: Op, bytes: u64| {
+        let is_it = |figure: &&WayFigure| (figure.op, figure.bytes, figure.way) == (op, bytes, usual);
+        figures.iter().find(is_it).map(|figure| figure.median_us)
+    };
+    let mut parts: Vec<(Way, f64, u32)> = Vec::new();
+    for figure in figures.iter().filter(|figure| figure.way != usual) {
+        let Some(usual_us) = usual_us(figure.op, figure.bytes) else { continue };
+        let part = (figure.median_us / usual_us).ln();
+        match parts.iter_mut().find(|(way, ..)| *way == figure.way) {
+            Some((_, sum, count)) => (*sum, *count) = (*sum + part, *count + 1),
+            None => parts.push((figure.way, part, 1)),
+        }
+    }
+    let means = parts.into_iter().map(|(way, sum, count)| (way, (sum / f64::from(count)).exp()));
+    means.min_by(|(_, left), (_, right)| left.total_cmp(right)).filter(|(_, part)| *part <= WORTH).map(|(way, _)| way)
 }
 
 /// The kind of a measured operation; none of those that have only one algorithm.
@@ -115,7 +170,7 @@ pub fn run(
     card: &Card,
     exchange: &mut dyn Exchange,
     spec: &TuneSpec,
-    mut show: impl FnMut(&Figure),
+    mut show: impl FnMut(&str),
 ) -> Result<Tuned, PerfError> {
     let (mut figures, mut choices, ranks) = (Vec::new(), Vec::new(), exchange.size());
     for op in spec.ops.iter().copied() {
@@ -147,7 +202,7 @@ pub fn run(
                 let algorithm_name = algorithm.name().to_owned();
                 let figure =
                     Figure { op, bytes, algorithm: algorithm_name, median_us: *median_us, fastest: is_fastest };
-                show(&figure);
+                show(&format!("{op} of {bytes} bytes by {}: {median_us:.1} us", figure.algorithm));
                 figures.push(figure);
                 if is_fastest && fastest.last().is_none_or(|(last, _)| *last != block_bytes(op, bytes, ranks)) {
                     fastest.push((block_bytes(op, bytes, ranks), *algorithm));
@@ -162,7 +217,59 @@ pub fn run(
             choices.extend(table(Kind::Allgatherv, ranks, &fastest));
         }
     }
-    Ok(Tuned { figures, tuning: Tuning::new(choices)? })
+    let mut tuning = Tuning::new(choices)?;
+    let ways = measure_ways(card, exchange, spec, &figures, show)?;
+    if let Some((usual, way)) = ways.first().and_then(|first| Some((first.way, fastest_way(first.way, &ways)?))) {
+        tuning = tuning.with_subgroups(way.subgroups)?;
+        if way.chunk_bytes != usual.chunk_bytes {
+            tuning = tuning.with_chunk_bytes(way.chunk_bytes)?;
+        }
+    }
+    Ok(Tuned { figures, ways, tuning })
+}
+
+/// Measures how operations go fastest for which multicast is the fastest algorithm.
+fn measure_ways(
+    card: &Card,
+    exchange: &mut dyn Exchange,
+    spec: &TuneSpec,
+    figures: &[Figure],
+    mut show: impl FnMut(&str),
+) -> Result<Vec<WayFigure>, PerfError> {
+    let Some(interface) = card.interface() else { return Ok(Vec::new()) };
+    let ways = ways(interface.datagram_bytes());
+    let is_multicast = |figure: &&Figure| figure.fastest && figure.algorithm == Algorithm::Multicast.name();
+    let lengths: Vec<(Op, u64)> = figures.iter().filter(is_multicast).map(|figure| (figure.op, figure.bytes)).collect();
+    let mut all = Vec::new();
+    for op in spec.ops.iter().copied() {
+        let Some(operation) = kind(op).filter(|_| lengths.iter().any(|(of, _)| *of == op)) else { continue };
+        let mut measured = Vec::new();
+        for way in ways {
+            let tuning = Tuning::always(operation, Algorithm::Multicast);
+            let tuning = tuning.with_subgroups(way.subgroups)?.with_chunk_bytes(way.chunk_bytes)?;
+            let config = Config::for_card(card).tuning(Some(tuning));
+            measured.push((way, Communicator::create(card, exchange, config)?));
+        }
+        for bytes in lengths.iter().filter(|(of, _)| *of == op).map(|(_, bytes)| *bytes) {
+            let mut medians = [f64::INFINITY; 4];
+            for _ in 0..spec.rounds {
+                for ((_, communicator), median) in measured.iter().zip(&mut medians) {
+                    let spec = Spec { op, sizes: Sizes::one(bytes), repetitions: spec.repetitions, ..Spec::default() };
+                    for row in perf::run(communicator, exchange, &spec, |_| {})? {
+                        *median = median.min(row.median_us);
+                    }
+                }
+            }
+            for ((way, _), median_us) in measured.iter().zip(medians) {
+                let Way { subgroups, chunk_bytes } = *way;
+                show(&format!(
+                    "{op} of {bytes} bytes by multicast, {subgroups} subgroups, {chunk_bytes} bytes a datagram: {median_us:.1} us"
+                ));
+                all.push(WayFigure { op, bytes, way: *way, median_us });
+            }
+        }
+    }
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -187,6 +294,29 @@ mod tests {
             ]
         );
         assert_eq!(table(Kind::Reduce, 8, &[]), []);
+    }
+
+    #[test]
+    fn another_way_is_taken_if_it_is_faster_on_average() {
+        let [usual, two, four, short] = ways(8944);
+        assert_eq!((usual.subgroups, two.subgroups, four.subgroups, short.chunk_bytes), (1, 2, 4, 4472));
+        let figure = |bytes, way, median_us| WayFigure { op: Op::Broadcast, bytes, way, median_us };
+        let of = |two_us: [f64; 2], four_us: [f64; 2]| {
+            let figures = [
+                figure(1, usual, 100.0),
+                figure(2, usual, 1000.0),
+                figure(1, two, two_us[0]),
+                figure(2, two, two_us[1]),
+                figure(1, four, four_us[0]),
+                figure(2, four, four_us[1]),
+            ];
+            fastest_way(usual, &figures)
+        };
+        assert_eq!(of([90.0, 900.0], [95.0, 850.0]), Some(two));
+        assert_eq!(of([90.0, 900.0], [95.0, 700.0]), Some(four));
+        // A little faster is not worth a thread.
+        assert_eq!(of([96.0, 960.0], [200.0, 500.0]), None);
+        assert_eq!(fastest_way(usual, &[]), None);
     }
 
     #[test]

@@ -60,6 +60,8 @@ struct Trial {
     when: When,
     /// Ranks on one host, which share memory.
     per_host: u32,
+    /// Sockets that carry the data of each, with a thread for all but the first.
+    subgroups: u32,
 }
 
 impl Trial {
@@ -76,7 +78,8 @@ impl Trial {
             _ => When::Begun(draws.below(300_000)),
         };
         let per_host = if matches!(fault, Fault::Cut(_)) || draws.below(2) == 0 { 1 } else { 2 };
-        Self { seed, fault, victim: draws.below(RANKS.into()) as u32, when, per_host }
+        let victim = draws.below(RANKS.into()) as u32;
+        Self { seed, fault, victim, when, per_host, subgroups: 1 + draws.below(3) as u32 }
     }
 
     /// Longest that the others may take to end.
@@ -160,7 +163,9 @@ fn until_said(process: &Rank, text: &str) {
 fn run(hosts: &Hosts, name: &str, trial: &Trial) -> Vec<String> {
     // Another port each: what is left of the last job's connections keeps its port.
     let port = 20_000 + (trial.seed % 20_000) as u16;
-    let mut ranks = start_with(hosts, name, trial.per_host, port, (trial.seed, BOUND), &[]);
+    let subgroups = trial.subgroups.to_string();
+    let variables = [("FLEXCAST_SUBGROUPS", &*subgroups)];
+    let mut ranks = start_with(hosts, name, trial.per_host, port, (trial.seed, BOUND), &variables);
     let victim = trial.victim as usize;
     let delay = match trial.when {
         When::Started(delay) => delay,
@@ -327,7 +332,8 @@ fn memory_and_descriptors_stay_as_they_are() {
     let seconds = std::env::var("FLEXCAST_SOAK_SECONDS").map_or(5, |text| text.parse().expect("a number of seconds"));
     let most = Duration::from_secs(seconds);
     // Two ranks of one host share memory; by this seed they multicast, and lose datagrams on their way up as well.
-    let mut ranks = start(&hosts, "soak", 2, 20_100, 1, most);
+    let variables = [(PATIENCE, PATIENT), ("FLEXCAST_SUBGROUPS", "2")];
+    let mut ranks = start_with(&hosts, "soak", 2, 20_100, (1, most), &variables);
     for (rank, process) in ranks.iter_mut().enumerate() {
         let (_, text) = process.end(most + BOUND);
         assert!(text.contains("ended well") && text.contains("left nothing"), "rank {rank}: {text}");

@@ -44,6 +44,8 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
             "address": interface.address().to_string(),
             "mtu_bytes": interface.mtu_bytes(),
             "port": port,
+            "subgroups": interface.subgroups(),
+            "datagram_bytes": interface.datagram_bytes(),
             "authenticated": !options.unauthenticated,
             "shared_memory": options.shared_memory != Some(false),
             "receive_buffer": { "wanted_bytes": buffer.wanted_bytes, "got_bytes": buffer.got_bytes },
@@ -63,6 +65,12 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     let address = interface.address();
     out!("interface of the datapath udp: {} ({address}), MTU {} bytes", interface.name(), interface.mtu_bytes())?;
     out!("UDP port {port}, datagrams {}", if options.unauthenticated { "without tags" } else { "with tags" })?;
+    out!(
+        "multicast: up to {} bytes of data in a datagram, {} subgroup{}",
+        interface.datagram_bytes(),
+        interface.subgroups(),
+        if interface.subgroups() == 1 { "" } else { "s, with a port and a thread each beyond the first" }
+    )?;
     let shares = options.shared_memory != Some(false);
     out!("ranks of one computer share memory: {}", if shares { "yes" } else { "no (FLEXCAST_SHM=0)" })?;
     out!("receive buffer: {} bytes of {} wanted", buffer.got_bytes, buffer.wanted_bytes)?;

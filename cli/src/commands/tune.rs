@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use flexcast::bootstrap::{Exchange as _, TcpStore};
 use flexcast::{Card, UdpOptions};
 use flexcast_cli::{note, out};
-use flexcast_lab::tune::{self, Figure, Tuned};
+use flexcast_lab::tune::{self, Figure, Tuned, Way, WayFigure};
 
 use crate::tune_args::TuneArgs;
 
@@ -16,12 +16,15 @@ pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     if let Some(interface) = &args.interface {
         options = options.interface(interface);
     }
+    // They are measured.
+    options.subgroups = None;
+    options.tuning = None;
     let card = Card::udp(&options)?;
     let mut store = TcpStore::from_env()?;
     let (is_first, ranks) = (store.rank() == 0, store.size());
-    let tuned = tune::run(&card, &mut store, &args.spec(), |figure| {
+    let tuned = tune::run(&card, &mut store, &args.spec(), |text| {
         if is_first {
-            note!("{} of {} bytes by {}: {:.1} us", figure.op, figure.bytes, figure.algorithm, figure.median_us);
+            note!("{text}");
         }
     })?;
     if !is_first {
@@ -40,7 +43,9 @@ pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
 
 fn print(args: &TuneArgs, tuned: &Tuned) -> anyhow::Result<()> {
     if args.json {
-        out!("{}", serde_json::json!({ "rows": tuned.figures }))?;
+        let (subgroups, chunk_bytes) = (tuned.tuning.subgroups(), tuned.tuning.chunk_bytes());
+        let chosen = serde_json::json!({ "subgroups": subgroups, "chunk_bytes": chunk_bytes });
+        out!("{}", serde_json::json!({ "rows": tuned.figures, "multicast": tuned.ways, "chosen": chosen }))?;
         return Ok(());
     }
     let mut table = Table::new();
@@ -62,5 +67,35 @@ fn print(args: &TuneArgs, tuned: &Tuned) -> anyhow::Result<()> {
         ]);
     }
     out!("measured (wall time of the slowest rank; least of {} rounds' medians)\n{table}", args.spec().rounds)?;
+    if tuned.ways.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header(["operation", "bytes", "subgroups", "bytes a datagram", "median us"]);
+    for column in 1..5 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for WayFigure { op, bytes, way, median_us } in &tuned.ways {
+        let Way { subgroups, chunk_bytes } = way;
+        table.add_row([
+            op.to_string(),
+            bytes.to_string(),
+            subgroups.to_string(),
+            chunk_bytes.to_string(),
+            format!("{median_us:.1}"),
+        ]);
+    }
+    let (subgroups, chunk_bytes) = (tuned.tuning.subgroups(), tuned.tuning.chunk_bytes());
+    let chosen = match (subgroups, chunk_bytes) {
+        (None, None) => "one subgroup and whole datagrams stay, no other way is 5 % faster".to_owned(),
+        (subgroups, Some(bytes)) => {
+            format!("{} subgroups and {bytes} bytes a datagram are taken", subgroups.unwrap_or(1))
+        }
+        (Some(subgroups), None) => format!("{subgroups} subgroups are taken"),
+    };
+    out!("what is multicast: {chosen}\n{table}")?;
     Ok(())
 }

@@ -122,7 +122,7 @@ pub struct Config {
     /// Default 4096.
     pub chunk_bytes: u32,
     /// Multicast groups that carry the data side by side, 1 to [`MAX_SUBGROUPS`]. Default 4. A process that receives itself
-    /// ([`Card::verbs`](crate::Card::verbs), [`Card::udp`](crate::Card::udp)) has one.
+    /// over an RDMA card ([`Card::verbs`](crate::Card::verbs)) has one; over an Ethernet interface [`UdpOptions::subgroups`](crate::UdpOptions::subgroups) counts.
     pub subgroups: u32,
     /// DPA threads that receive, 1 to `subgroups` (UC unicast: times other ranks). Default: one per subgroup.
     pub receive_threads: u32,

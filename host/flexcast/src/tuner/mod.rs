@@ -18,6 +18,7 @@ pub(crate) use backoff::{Backoff, Slowness};
 pub use flexcast_proto::Algorithm;
 pub(crate) use losses::Losses;
 pub use table::{Choice, Tuning};
+pub(crate) use table::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS};
 
 /// Most ranks of a communicator that has connections between all of them: four queue pairs for each other rank.
 pub const MAX_LINEAR_RANKS: u32 = 64;

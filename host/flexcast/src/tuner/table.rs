@@ -23,12 +23,14 @@ pub struct Choice {
     pub algorithm: Algorithm,
 }
 
-/// Which algorithms a communicator takes: of all lines that fit an operation, the first counts; without one the library chooses by itself.
-/// `flexcast tune` measures a network and writes such a table to a file.
+/// Which algorithms a communicator takes: of all lines that fit an operation, the first counts; without one the library chooses by itself. Over an
+/// Ethernet interface it may also say how what is multicast goes. `flexcast tune` measures a network and writes such a table to a file.
 ///
 /// ```
 /// let tuning = flexcast::Tuning::parse(
 ///     r#"
+///     subgroups = 2
+///
 ///     [[choice]]
 ///     operation = "broadcast"
 ///     ranks = 8
@@ -40,15 +42,25 @@ pub struct Choice {
 /// # Ok::<(), flexcast::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tuning(Vec<Choice>);
+pub struct Tuning {
+    choices: Vec<Choice>,
+    subgroups: Option<u32>,
+    chunk_bytes: Option<u32>,
+}
 
 /// Most lines: what ranks tell one another stays short.
 const MOST_CHOICES: usize = 1024;
+/// Most subgroups over an Ethernet interface: what the header of a datagram has numbers for.
+pub(crate) const MOST_SUBGROUPS: u32 = 16;
+/// Shortest chunk.
+pub(crate) const LEAST_CHUNK_BYTES: u32 = 64;
 
 /// A file.
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    subgroups: Option<u32>,
+    chunk_bytes: Option<u32>,
     #[serde(default)]
     choice: Vec<Line>,
 }
@@ -83,25 +95,63 @@ impl Tuning {
         if choices.len() > MOST_CHOICES {
             return Err(wrong(format!("{} choices: at most {MOST_CHOICES}", choices.len())));
         }
-        Ok(Self(choices))
+        Ok(Self::of(choices))
+    }
+
+    const fn of(choices: Vec<Choice>) -> Self {
+        Self { choices, subgroups: None, chunk_bytes: None }
     }
 
     /// One algorithm for an operation, whatever the ranks and lengths.
     #[must_use]
     pub fn always(operation: Kind, algorithm: Algorithm) -> Self {
-        Self(vec![Choice { operation, ranks: u32::MAX, bytes: u64::MAX, algorithm }])
+        Self::of(vec![Choice { operation, ranks: u32::MAX, bytes: u64::MAX, algorithm }])
+    }
+
+    /// The same with so many subgroups for what is multicast, as in [`UdpOptions::subgroups`](crate::UdpOptions::subgroups), which counts before this.
+    ///
+    /// # Errors
+    /// [`Error::Argument`]: not 1 to 16.
+    pub fn with_subgroups(self, subgroups: u32) -> Result<Self> {
+        if !(1..=MOST_SUBGROUPS).contains(&subgroups) {
+            return Err(wrong(format!("{subgroups} subgroups: 1 to {MOST_SUBGROUPS}")));
+        }
+        Ok(Self { subgroups: Some(subgroups), ..self })
+    }
+
+    /// The same with chunks of at most so many bytes for what is multicast.
+    ///
+    /// # Errors
+    /// [`Error::Argument`]: less than 64.
+    pub fn with_chunk_bytes(self, bytes: u32) -> Result<Self> {
+        if bytes < LEAST_CHUNK_BYTES {
+            return Err(wrong(format!("chunk_bytes is {bytes}: at least {LEAST_CHUNK_BYTES}")));
+        }
+        Ok(Self { chunk_bytes: Some(bytes), ..self })
+    }
+
+    /// Subgroups for what is multicast, if it says how many.
+    #[must_use]
+    pub const fn subgroups(&self) -> Option<u32> {
+        self.subgroups
+    }
+
+    /// Most bytes of a chunk for what is multicast, if it says how many.
+    #[must_use]
+    pub const fn chunk_bytes(&self) -> Option<u32> {
+        self.chunk_bytes
     }
 
     /// The lines.
     #[must_use]
     pub fn choices(&self) -> &[Choice] {
-        &self.0
+        &self.choices
     }
 
     /// Reads a table as TOML.
     ///
     /// # Errors
-    /// [`Error::Argument`]: no such TOML, an operation or algorithm that is not known, or more than 1024 lines.
+    /// [`Error::Argument`]: no such TOML, an operation or algorithm that is not known, more than 1024 lines, or a number beyond its limits.
     pub fn parse(text: &str) -> Result<Self> {
         let file: File = toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;
         let choice = |line: Line| {
@@ -109,7 +159,14 @@ impl Tuning {
             let algorithm = named("algorithm", &line.algorithm, &Algorithm::ALL, Algorithm::name)?;
             Ok(Choice { operation, ranks: line.ranks, bytes: line.bytes, algorithm })
         };
-        Self::new(file.choice.into_iter().map(choice).collect::<Result<_>>()?)
+        let mut tuning = Self::new(file.choice.into_iter().map(choice).collect::<Result<_>>()?)?;
+        if let Some(subgroups) = file.subgroups {
+            tuning = tuning.with_subgroups(subgroups)?;
+        }
+        if let Some(bytes) = file.chunk_bytes {
+            tuning = tuning.with_chunk_bytes(bytes)?;
+        }
+        Ok(tuning)
     }
 
     /// Reads a file.
@@ -129,7 +186,14 @@ impl Tuning {
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
-        for Choice { operation, ranks, bytes, algorithm } in &self.0 {
+        let numbers = [("subgroups", self.subgroups), ("chunk_bytes", self.chunk_bytes)];
+        for (name, number) in numbers.into_iter().filter_map(|(name, number)| Some((name, number?))) {
+            let _ = writeln!(text, "{name} = {number}");
+        }
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        for Choice { operation, ranks, bytes, algorithm } in &self.choices {
             // TOML has no number beyond that.
             let bytes = (*bytes).min(i64::MAX as u64);
             let (operation, algorithm) = (operation.name(), algorithm.name());
@@ -143,29 +207,31 @@ impl Tuning {
 
     /// What is known of an Ethernet interface without measuring it.
     pub(crate) fn ethernet() -> Self {
-        Self(ETHERNET.to_vec())
+        Self::of(ETHERNET.to_vec())
     }
 
     /// What is known of ranks of one computer, which share memory.
     pub(crate) fn computer() -> Self {
-        Self(COMPUTER.to_vec()).before(Self::ethernet())
+        Self::of(COMPUTER.to_vec()).before(Self::ethernet())
     }
 
     /// What is known of collectives between pairs of ranks over an RDMA card.
     pub(crate) fn between_pairs() -> &'static Self {
-        static TABLE: LazyLock<Tuning> = LazyLock::new(|| Tuning(BETWEEN_PAIRS.to_vec()));
+        static TABLE: LazyLock<Tuning> = LazyLock::new(|| Tuning::of(BETWEEN_PAIRS.to_vec()));
         &TABLE
     }
 
     /// The algorithm of an operation; none if no line fits.
     pub(crate) fn choose(&self, operation: Kind, ranks: u32, bytes: u64) -> Option<Algorithm> {
         let fits = |choice: &&Choice| choice.operation == operation && ranks <= choice.ranks && bytes <= choice.bytes;
-        self.0.iter().find(fits).map(|choice| choice.algorithm)
+        self.choices.iter().find(fits).map(|choice| choice.algorithm)
     }
 
-    /// The lines of this table, and behind them those of another.
+    /// The lines of this table, and behind them those of another; numbers of the other that this one does not have.
     pub(crate) fn before(mut self, other: Self) -> Self {
-        self.0.extend(other.0);
+        self.choices.extend(other.choices);
+        self.subgroups = self.subgroups.or(other.subgroups);
+        self.chunk_bytes = self.chunk_bytes.or(other.chunk_bytes);
         self
     }
 }
@@ -249,6 +315,13 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(Tuning::parse(&table.to_toml()).unwrap(), table);
+        let whole = table.clone().with_subgroups(3).unwrap().with_chunk_bytes(1000).unwrap();
+        assert_eq!(Tuning::parse(&whole.to_toml()).unwrap(), whole);
+        let before = Tuning::default().with_subgroups(2).unwrap().before(whole);
+        assert_eq!(
+            (before.subgroups(), before.chunk_bytes(), before.choices()),
+            (Some(2), Some(1000), table.choices())
+        );
         for (ranks, bytes, algorithm) in
             [(8, 100, Some(Algorithm::Binomial)), (2, 101, Some(Algorithm::Chain)), (9, 1, None), (8, 1001, None)]
         {
@@ -302,6 +375,9 @@ mod tests {
         assert!(text(&line("broadcast", "chain").replace('5', "-5")).contains("invalid value"));
         assert!(text("[[choice").contains("tuning: "));
         assert!(text(&line("reduce", "linear").repeat(1025)).contains("1025 choices: at most 1024"));
+        assert!(text("subgroups = 17").contains("17 subgroups: 1 to 16"));
+        assert!(text("subgroups = 0").contains("0 subgroups: 1 to 16"));
+        assert!(text("chunk_bytes = 63").contains("chunk_bytes is 63: at least 64"));
         let missing = Tuning::read(Path::new("/no/such/file")).unwrap_err().to_string();
         assert!(missing.contains("/no/such/file"), "{missing}");
     }

@@ -20,6 +20,8 @@ use highway::{HighwayHash as _, HighwayHasher, Key};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::tuner::MOST_SUBGROUPS;
+
 /// Version of this format.
 pub(super) const VERSION: u8 = 1;
 /// Bytes in front of a chunk.
@@ -32,8 +34,8 @@ const ACKNOWLEDGEMENT: u8 = 3;
 const OVERFLOWED: u8 = 4;
 /// Bits of a kind; those above have the subgroup of an end.
 const KIND_BITS: u32 = 4;
-/// Most subgroups: what a header has numbers for.
-pub(super) const MOST_SUBGROUPS: u32 = 1 << (u8::BITS - KIND_BITS);
+// A header has numbers for all subgroups.
+const _: () = assert!(MOST_SUBGROUPS == 1 << (u8::BITS - KIND_BITS));
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use flexcast_proto::RankInfo;
 
-use super::datagram::{Codec, HEADER_BYTES, Kind as Of, MOST_SUBGROUPS, Secret};
+use super::datagram::{Codec, HEADER_BYTES, Kind as Of, Secret};
 use super::engine::{Engine, Links};
 use super::interface::{Interface, UdpOptions};
 use super::mesh::{Connect, Doors, Mesh, OtherEnd, Stream, listen};
@@ -25,7 +25,7 @@ use crate::api::outcome::Failed;
 use crate::api::request::Request;
 use crate::error::{Error, Result};
 use crate::reduce::{DataType, Operator, Reduction};
-use crate::tuner::{Selection, Tuning};
+use crate::tuner::{MOST_SUBGROUPS, Selection, Tuning};
 
 const RANKS: u32 = 3;
 /// The rank that is tried: both others are its neighbours.

@@ -13,10 +13,10 @@ use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::{getsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::datagram::{HEADER_BYTES, MOST_SUBGROUPS};
+use super::datagram::HEADER_BYTES;
 use super::tap::MakeTap;
 use crate::error::{Error, Result};
-use crate::tuner::Tuning;
+use crate::tuner::{MOST_SUBGROUPS, Tuning};
 
 /// Port of the data unless another is asked for. Communicators that share it have groups and keys of their own.
 pub const DEFAULT_PORT: u16 = 17110;
@@ -52,8 +52,8 @@ pub struct UdpOptions {
     /// Bytes that the buffers of a socket for data should hold, from 2048 to 1 GiB; the system may give less. Half of the shortest receive buffer of all ranks
     /// bounds how far roots are ahead of their receivers. Default 16 MiB, and 2 MiB to send from.
     pub socket_buffer_bytes: Option<u32>,
-    /// Sockets that carry the data side by side, 1 to 16, alike on all ranks: one port each, from `port` on. All but the first have a thread on each rank
-    /// that sends and receives. Default 1: whoever makes progress does all of it.
+    /// Sockets that carry the data side by side, 1 to 16; the number of rank 0 counts for all. They have one port each, from `port` on; all but the first
+    /// have a thread on each rank that sends and receives. Default: what the tuning says, or 1: whoever makes progress does all of it.
     pub subgroups: Option<u32>,
     /// Sees each datagram before the datapath does; for tests.
     pub(crate) tap: Option<MakeTap>,
@@ -201,7 +201,13 @@ impl UdpOptions {
         if self.port == Some(0) {
             return Err(Error::Config { what: "port", value: 0, limit: "1 to 65535, alike on all ranks".to_owned() });
         }
-        let subgroups = self.subgroups.unwrap_or(1);
+        self.count_subgroups(None).map(drop)
+    }
+
+    /// Subgroups by these options, and else by a tuning that counts before theirs.
+    pub(super) fn count_subgroups(&self, tuning: Option<&Tuning>) -> Result<u32> {
+        let of_tuning = tuning.or(self.tuning.as_ref()).and_then(Tuning::subgroups);
+        let subgroups = self.subgroups.or(of_tuning).unwrap_or(1);
         if !(1..=MOST_SUBGROUPS).contains(&subgroups) {
             let limit = format!("1 to {MOST_SUBGROUPS}");
             return Err(Error::Config { what: "subgroups", value: subgroups.into(), limit });
@@ -211,7 +217,7 @@ impl UdpOptions {
             let limit = format!("at most {} with {subgroups} subgroups, which have a port each", 65_536 - subgroups);
             return Err(Error::Config { what: "port", value: port.into(), limit });
         }
-        Ok(())
+        Ok(subgroups)
     }
 }
 
@@ -441,8 +447,18 @@ impl Interface {
         self.0.options.port.unwrap_or(DEFAULT_PORT)
     }
 
-    pub(super) fn subgroups(&self) -> u32 {
-        self.0.options.subgroups.unwrap_or(1)
+    /// Sockets that carry the data of communicators side by side, unless their configuration has another tuning.
+    #[must_use]
+    pub fn subgroups(&self) -> u32 {
+        // They have been checked.
+        self.0.options.count_subgroups(None).unwrap_or(1)
+    }
+
+    /// Most bytes of the data that a datagram carries, unless the configuration of a communicator says otherwise.
+    #[must_use]
+    pub fn datagram_bytes(&self) -> u32 {
+        let of_tuning = self.0.options.tuning.as_ref().and_then(Tuning::chunk_bytes);
+        of_tuning.unwrap_or(u32::MAX).min(self.chunk_bytes())
     }
 }
 

@@ -21,7 +21,7 @@ use crate::api::config::{Config, Control, ETHERNET_GBIT_PER_S};
 use crate::error::{Error, Result};
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
-use crate::tuner::{Choice, Tuning};
+use crate::tuner::{Choice, LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Tuning};
 
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
@@ -64,7 +64,7 @@ struct Endpoint {
     door: U64,
     /// Whom its process runs for: memory is shared among processes of one user.
     user: U64,
-    /// Alike on all ranks.
+    /// Of rank 0, it is the communicator's.
     subgroups: U32,
     zero: U32,
     /// Of rank 0, it is the communicator's.
@@ -149,7 +149,9 @@ pub(super) fn fitted(config: Config, interface: &Interface) -> Config {
     let mut config = config.with_table();
     config.transport = Transport::Ud;
     config.subgroups = 1;
-    config.chunk_bytes = config.chunk_bytes.min(interface.chunk_bytes());
+    let tuning = config.tuning.as_ref().or(interface.options().tuning.as_ref());
+    let of_tuning = tuning.and_then(Tuning::chunk_bytes).unwrap_or(u32::MAX);
+    config.chunk_bytes = config.chunk_bytes.min(interface.chunk_bytes()).min(of_tuning);
     if config.link_gbit_per_s == 0 {
         config.link_gbit_per_s = ETHERNET_GBIT_PER_S;
     }
@@ -164,8 +166,9 @@ impl Part {
         if config.control == Control::Device {
             return refuse("control", config.control as u64, "host over an Ethernet interface, which has no DPA");
         }
-        if config.chunk_bytes < 64 {
-            return refuse("chunk_bytes", config.chunk_bytes.into(), "at least 64");
+        if config.chunk_bytes < LEAST_CHUNK_BYTES {
+            let limit = format!("at least {LEAST_CHUNK_BYTES}");
+            return refuse("chunk_bytes", config.chunk_bytes.into(), &limit);
         }
         if config.eager_bytes > crate::api::config::MAX_EAGER_BYTES {
             return refuse("eager_bytes", config.eager_bytes.into(), "at most 65536");
@@ -175,6 +178,7 @@ impl Part {
         }
         config.chain_mapping.check(ranks, config.chains)?;
         let config = fitted(config, interface);
+        let subgroups = interface.options().count_subgroups(config.tuning.as_ref())?;
         let socket = Sockets::own(interface)?;
         let listener = mesh::listen(interface)?;
         let port_of = |address: std::io::Result<SocketAddr>| {
@@ -216,7 +220,7 @@ impl Part {
             chain_mapping: config.chain_mapping.digest().into(),
             door: door.as_ref().map_or(0, |_| number).into(),
             user: u64::from(nix::unistd::geteuid().as_raw()).into(),
-            subgroups: interface.subgroups().into(),
+            subgroups: subgroups.into(),
             zero: U32::ZERO,
             secret: std::array::from_fn(|_| word()),
         };
@@ -271,7 +275,6 @@ impl Part {
                 ("unauthenticated", self.own.unauthenticated.get().into(), endpoint.unauthenticated.get().into()),
                 ("port", self.own.port.get().into(), endpoint.port.get().into()),
                 ("eager_bytes", self.own.eager_bytes.get().into(), endpoint.eager_bytes.get().into()),
-                ("subgroups", self.own.subgroups.get().into(), endpoint.subgroups.get().into()),
                 ("chains", self.own.chains.get().into(), endpoint.chains.get().into()),
                 ("big-endian words", self.own.big_endian.get().into(), endpoint.big_endian.get().into()),
                 ("the chain mapping with digest", self.own.chain_mapping.get(), endpoint.chain_mapping.get()),
@@ -296,12 +299,12 @@ impl Part {
             }
             if endpoint.udp_port.get() > u16::MAX.into()
                 || endpoint.tcp_port.get() > u16::MAX.into()
-                || endpoint.chunk_bytes.get() < 64
+                || endpoint.chunk_bytes.get() < LEAST_CHUNK_BYTES
+                || !(1..=MOST_SUBGROUPS).contains(&endpoint.subgroups.get())
+                || endpoint.port.get() + endpoint.subgroups.get() - 1 > u16::MAX.into()
             {
-                return peer(
-                    rank,
-                    "told ports or a chunk length that cannot be: run one build on all ranks".to_owned(),
-                );
+                let reason = "told ports, subgroups or a chunk length that cannot be: run one build on all ranks";
+                return peer(rank, reason.to_owned());
             }
             all.push(endpoint);
         }
@@ -335,10 +338,10 @@ impl Part {
         let mut numbers: Vec<u64> =
             all.iter().map(|endpoint| Some(endpoint).filter(is_near).map_or(0, |near| near.door.get())).collect();
         let (listener_of_door, bell) = door.unzip();
-        let (group, subgroups) = (interface.group(id), interface.subgroups() as usize);
+        let (group, subgroups) = (interface.group(id), all[0].subgroups.get() as usize);
         let of_host: Vec<&Endpoint> = all.iter().filter(is_near).collect();
-        let meeting =
-            bell.and_then(|bell| meeting(bell, (place, &own), &of_host, (id, secret, config.barrier_timeout)));
+        let meeting = bell
+            .and_then(|bell| meeting(bell, (place, &own), &of_host, (subgroups, id, secret, config.barrier_timeout)));
         let is_asked = meeting.is_some();
         let shared = meeting.map_or(Ok(None), |meeting| {
             // Nothing comes over the network where all ranks share memory.
@@ -412,7 +415,7 @@ fn meeting(
     bell: Bell,
     (place, own): (RankInfo, &Endpoint),
     of_host: &[&Endpoint],
-    (communicator, secret, timeout): (u64, Secret, Duration),
+    (subgroups, communicator, secret, timeout): (usize, u64, Secret, Duration),
 ) -> Option<Meeting> {
     let shares = of_host.iter().all(|endpoint| endpoint.shares_memory_with(own));
     if !(2..=fanout::MOST_MEMBERS).contains(&of_host.len()) || !shares {
@@ -420,7 +423,6 @@ fn meeting(
     }
     let member = |endpoint: &&Endpoint| Member::new(endpoint.rank.get(), endpoint.door.get()).ok();
     let members = of_host.iter().map(member).collect::<Option<Vec<_>>>()?;
-    let subgroups = own.subgroups.get() as usize;
     let own = members.iter().position(|member| member.rank == place.rank())?;
     let has_all = members.len() == place.ranks() as usize;
     Some(Meeting { bell, members, own, has_all, subgroups, communicator, secret, timeout })
@@ -461,8 +463,10 @@ mod tests {
         assert!(text.contains("239.1.1.1 group") && text.contains("no group"), "{text}");
         let text = refusal(|endpoint| endpoint.address = v6(std::net::Ipv6Addr::LOCALHOST.into()));
         assert!(text.contains("rank 1 has the address ::1") && text.contains("addresses of one family"), "{text}");
-        let text = refusal(|endpoint| endpoint.subgroups = 4.into());
-        assert!(text.contains("rank 1 has subgroups 4, this rank 1"), "{text}");
+        for subgroups in [0, 17] {
+            let text = refusal(|endpoint| endpoint.subgroups = subgroups.into());
+            assert!(text.contains("rank 1 told ports, subgroups"), "{text}");
+        }
         let text = refusal(|endpoint| endpoint.big_endian = 1.into());
         assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
         // As a build would tell it that writes words the other way round.
