@@ -67,14 +67,16 @@ pub struct WayFigure {
 pub struct Tuned {
     /// All figures of algorithms.
     pub figures: Vec<Figure>,
-    /// Those of what is multicast, if it is the fastest algorithm of anything.
+    /// Those of ways for what is multicast.
     pub ways: Vec<WayFigure>,
-    /// The fastest algorithms and, if another one than the usual is at least 5 % faster on average, the fastest way.
+    /// The fastest way for what is multicast, if it is at least 5 % faster than the usual one on average; the fastest algorithms with it.
     pub tuning: Tuning,
 }
 
 /// Part of the usual time, on average, that another way may take at most to be chosen.
 const WORTH: f64 = 0.95;
+/// Shortest operation of which ways are measured: shorter ones are a few datagrams.
+const LEAST_WAY_BYTES: u64 = 64 << 10;
 
 /// The ways that are measured where datagrams carry so many bytes; the first is the usual one.
 #[must_use]
@@ -173,11 +175,21 @@ pub fn run(
     mut show: impl FnMut(&str),
 ) -> Result<Tuned, PerfError> {
     let (mut figures, mut choices, ranks) = (Vec::new(), Vec::new(), exchange.size());
+    let ways = measure_ways(card, exchange, spec, &mut show)?;
+    let usual = ways.first().map(|figure| figure.way);
+    let way = usual.and_then(|usual| fastest_way(usual, &ways));
+    let chosen = |tuning: Tuning| match way {
+        Some(way) if usual.is_some_and(|usual| usual.chunk_bytes == way.chunk_bytes) => {
+            tuning.with_subgroups(way.subgroups)
+        }
+        Some(way) => tuning.with_subgroups(way.subgroups)?.with_chunk_bytes(way.chunk_bytes),
+        None => Ok(tuning),
+    };
     for op in spec.ops.iter().copied() {
         let Some(operation) = kind(op) else { continue };
         let mut measured: Vec<(Algorithm, Communicator)> = Vec::new();
         for algorithm in candidates(op, ranks) {
-            let tuning = Some(Tuning::always(operation, algorithm));
+            let tuning = Some(chosen(Tuning::always(operation, algorithm))?);
             let config = Config::for_card(card).tuning(tuning);
             measured.push((algorithm, Communicator::create(card, exchange, config)?));
         }
@@ -217,32 +229,22 @@ pub fn run(
             choices.extend(table(Kind::Allgatherv, ranks, &fastest));
         }
     }
-    let mut tuning = Tuning::new(choices)?;
-    let ways = measure_ways(card, exchange, spec, &figures, show)?;
-    if let Some((usual, way)) = ways.first().and_then(|first| Some((first.way, fastest_way(first.way, &ways)?))) {
-        tuning = tuning.with_subgroups(way.subgroups)?;
-        if way.chunk_bytes != usual.chunk_bytes {
-            tuning = tuning.with_chunk_bytes(way.chunk_bytes)?;
-        }
-    }
-    Ok(Tuned { figures, ways, tuning })
+    Ok(Tuned { figures, ways, tuning: chosen(Tuning::new(choices)?)? })
 }
 
-/// Measures how operations go fastest for which multicast is the fastest algorithm.
+/// Measures the ways for what is multicast, of operations that can be.
 fn measure_ways(
     card: &Card,
     exchange: &mut dyn Exchange,
     spec: &TuneSpec,
-    figures: &[Figure],
     mut show: impl FnMut(&str),
 ) -> Result<Vec<WayFigure>, PerfError> {
     let Some(interface) = card.interface() else { return Ok(Vec::new()) };
     let ways = ways(interface.datagram_bytes());
-    let is_multicast = |figure: &&Figure| figure.fastest && figure.algorithm == Algorithm::Multicast.name();
-    let lengths: Vec<(Op, u64)> = figures.iter().filter(is_multicast).map(|figure| (figure.op, figure.bytes)).collect();
     let mut all = Vec::new();
     for op in spec.ops.iter().copied() {
-        let Some(operation) = kind(op).filter(|_| lengths.iter().any(|(of, _)| *of == op)) else { continue };
+        let is_multicast = |_: &Kind| candidates(op, exchange.size()).contains(&Algorithm::Multicast);
+        let Some(operation) = kind(op).filter(is_multicast) else { continue };
         let mut measured = Vec::new();
         for way in ways {
             let tuning = Tuning::always(operation, Algorithm::Multicast);
@@ -250,7 +252,7 @@ fn measure_ways(
             let config = Config::for_card(card).tuning(Some(tuning));
             measured.push((way, Communicator::create(card, exchange, config)?));
         }
-        for bytes in lengths.iter().filter(|(of, _)| *of == op).map(|(_, bytes)| *bytes) {
+        for bytes in spec.sizes.iter().copied().filter(|bytes| *bytes >= LEAST_WAY_BYTES) {
             let mut medians = [f64::INFINITY; 4];
             for _ in 0..spec.rounds {
                 for ((_, communicator), median) in measured.iter().zip(&mut medians) {
