@@ -5,7 +5,7 @@
 //! processes of one card share.
 //!
 //! [`StagedProcess`] has Ibcast and Iallgather of one group that go through memory of the card, for cards without alias keys; [`Task`] is what a
-//! host hands to it.
+//! host hands to it. [`wire`] is what all that goes between processes, and between a rank and its process, is as bytes.
 //!
 //! Without staging everything is in host memory: a process posts Reads from host memory to host memory and sees no payload. Unlike the rest of this crate
 //! the module allocates, since it runs in daemons; firmware does not have it.
@@ -22,6 +22,7 @@ mod scope;
 mod staged;
 mod task;
 mod topology;
+pub mod wire;
 
 pub use call::{Blocks, CallError, Datatype, allgatherv_call, alltoallv_call};
 pub use error::{Cause, Culprit, Failure, Ignored, Refusal};
