@@ -213,6 +213,7 @@ pub(crate) fn all() -> Vec<(String, Vec<u8>)> {
         ("rejected: connections", Body::Rejected(Rejection::Connections { limit: 32 })),
         ("rejected: stopping", Body::Rejected(Rejection::Stopping)),
         ("rejected: format", Body::Rejected(Rejection::Format)),
+        ("rejected: crossing", Body::Rejected(Rejection::Crossing)),
         ("heartbeat", Body::Heartbeat(Heartbeat { number: 0x0102, seen: 0x0304 })),
         ("goodbye", Body::Goodbye),
         ("key export", Body::KeyExport(export)),
@@ -352,6 +353,7 @@ fn of_connections() -> impl Strategy<Value = Body<'static>> {
         any::<u32>().prop_map(|limit| Rejection::Connections { limit }),
         Just(Rejection::Stopping),
         Just(Rejection::Format),
+        Just(Rejection::Crossing),
     ];
     let welcome = (any::<u64>(), 1..=u32::MAX, 1..=u32::MAX, 1..=u32::MAX);
     prop_oneof![

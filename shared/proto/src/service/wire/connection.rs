@@ -113,6 +113,11 @@ pub enum Rejection {
     /// A message that came has no meaning.
     #[error("the service process could not read a message: run the same release of daemons and programs")]
     Format,
+    /// Both sides have begun to set a connection up, and the service process's own is kept ([`Connections::crossed`]).
+    ///
+    /// [`Connections::crossed`]: crate::service::Connections::crossed
+    #[error("the service process sets up a connection itself: wait for it")]
+    Crossing,
 }
 
 /// Sign of life. A side that says nothing for several times [`Welcome::heartbeat_ms`] counts as dead.
@@ -206,14 +211,15 @@ impl Welcome {
 }
 
 impl Rejection {
-    const LAST: u8 = 4;
+    const LAST: u8 = 5;
 
     pub(super) fn put(self, to: &mut Fixed) {
         let (code, limit) = match self {
             Self::Secret => (1, 0),
             Self::Connections { limit } => (2, limit),
             Self::Stopping => (3, 0),
-            Self::Format => (Self::LAST, 0),
+            Self::Format => (4, 0),
+            Self::Crossing => (Self::LAST, 0),
         };
         to.put(&RawRejection { code, reserved: [0; 3], limit: limit.into() });
     }
@@ -223,7 +229,8 @@ impl Rejection {
             1 => Self::Secret,
             2 => Self::Connections { limit: raw.limit.get() },
             3 => Self::Stopping,
-            Self::LAST => Self::Format,
+            4 => Self::Format,
+            Self::LAST => Self::Crossing,
             found => return Err(FormatError::Code { field: "rejection", found, last: Self::LAST }),
         })
     }

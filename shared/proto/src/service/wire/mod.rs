@@ -20,7 +20,7 @@
 //! | 2 | CHALLENGE | process → connecting | nonce 32, tag 32 |
 //! | 3 | PROOF | connecting → process | tag 32 |
 //! | 4 | WELCOME | process → connecting | epoch 8, heartbeat in ms 4, groups 4, collectives 4, 0 4 |
-//! | 5 | REJECTED | process → connecting | reason 1 (1 secret, 2 connections, 3 stopping, 4 format), 0 3, limit 4 |
+//! | 5 | REJECTED | process → connecting | reason 1 (1 secret, 2 connections, 3 stopping, 4 format, 5 crossing), 0 3, limit 4 |
 //! | 6 | HEARTBEAT | both | number 8, number seen 8 |
 //! | 7 | GOODBYE | both | |
 //! | 8 | KEY-EXPORT | rank → process | region 20, generation 4, rights 4 (bits of verbs), virtual HCA 2, 0 2, access key 32 |
@@ -132,7 +132,7 @@ pub enum Body<'a> {
     Rejected(Rejection),
     /// HEARTBEAT.
     Heartbeat(Heartbeat),
-    /// GOODBYE: the sender ends the connection on purpose. A connection that ends without it is a death.
+    /// GOODBYE: the sender sends nothing more. A connection that ends before both sides have said so is a death.
     Goodbye,
     /// KEY-EXPORT: make an alias of a key.
     KeyExport(KeyExport),
