@@ -16,6 +16,7 @@ pub mod input;
 pub mod machine;
 pub mod packet;
 pub mod replay;
+pub mod service;
 pub mod text;
 pub mod wqe;
 
@@ -37,7 +38,7 @@ macro_rules! targets {
             &[$(Target { name: stringify!($name), run: $name::run, seeds: $name::seeds }),*];
     };
 }
-targets!(elf, packet, wqe, devx, api, firmware, text, ethernet);
+targets!(elf, packet, wqe, devx, api, firmware, text, ethernet, service);
 
 /// The program of a target: under libFuzzer with `--cfg fuzzing`, otherwise a replay of the files it is given.
 #[macro_export]

@@ -6,7 +6,7 @@
 //! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
 //! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
 //! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages. `service`: daemons
-//! beside the hosts.
+//! beside the hosts, and their messages.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -3,14 +3,17 @@
 
 #[path = "support/check.rs"]
 mod checked;
+#[path = "support/packets.rs"]
+mod packets;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use flexcast_proto::service::wire::{Body, TaskParts};
 use flexcast_proto::service::{
-    Collective, Culprit, Delivery, Descriptor, FLAG_BYTES, Ignored, Locality, Part, Region, StagedAction, StagedCause,
-    StagedEvent, StagedFailure, StagedMessage, StagedProcess, StagedReader, StagedRefusal, Staging, Topology, Work,
-    is_over, looks_at, writers,
+    Collective, ContextId, Culprit, Delivery, Descriptor, FLAG_BYTES, Ignored, Locality, Part, Region, StagedAction,
+    StagedCause, StagedEvent, StagedFailure, StagedMessage, StagedProcess, StagedReader, StagedRefusal, Staging,
+    Topology, Work, is_over, looks_at, writers,
 };
 use proptest::prelude::*;
 use stateright::{Checker as _, Model, Property};
@@ -233,6 +236,10 @@ impl Plan {
         world.memory.get_mut(&part.receive.key).unwrap().fill(0);
         world.called[rank as usize] += 1;
         for to in 0..self.topology.processes() {
+            let task = TaskParts::new(descriptor, &[part]).unwrap();
+            for part in task.parts() {
+                packets::check(ContextId { group: 1, collective }, Body::Task(part.unwrap()));
+            }
             world.tasks.entry((rank, to)).or_default().push_back(StagedEvent::Called { collective, descriptor, part });
         }
     }
@@ -340,11 +347,14 @@ impl Plan {
                     world.writes.entry((process, to.key / 4)).or_default().push_back(action);
                 }
                 StagedAction::Send { to, collective, message } => {
+                    let body = Body::Staged { from: process, to, message };
+                    packets::check(ContextId { group: 1, collective }, body);
                     if world.dead != Some(to) {
                         world.wires.entry((process, to)).or_default().push_back((collective, message));
                     }
                 }
                 StagedAction::Fail { rank, failure } => {
+                    packets::check(ContextId { group: 1, collective: 0 }, Body::GroupFailed { rank, failure });
                     let Some(dead) = world.dead else {
                         world.wrong = Some("failed for no reason");
                         return true;

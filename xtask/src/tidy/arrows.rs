@@ -53,7 +53,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("device/images/", &["device/datapath", "device/dpa", "device/rt-emu", "shared/"]),
     // Another runtime below the same datapath.
     ("device/virt", &["device/dpa", "device/images/synthetic", "shared/"]),
-    ("fuzz", &["image", "emu/", "shared/isa", "host/flexcast", "host/flexio-sys", "host/verbs-sys"]),
+    ("fuzz", &["image", "emu/", "shared/isa", "shared/proto", "host/flexcast", "host/flexio-sys", "host/verbs-sys"]),
     ("tests", &["shared/", "image", "emu/", "host/", "lab", "cli"]),
     ("xtask", &["shared/", "image"]),
 ];

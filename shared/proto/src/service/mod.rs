@@ -5,7 +5,8 @@
 //! processes of one card share.
 //!
 //! [`StagedProcess`] has Ibcast and Iallgather of one group that go through memory of the card, for cards without alias keys; [`Task`] is what a
-//! host hands to it.
+//! host hands to it. [`wire`] is what all that goes between processes, and between a rank and its process, is as bytes.
+//! [`Connections`] is the cache of a process's connections to other ones.
 //!
 //! Without staging everything is in host memory: a process posts Reads from host memory to host memory and sees no payload. Unlike the rest of this crate
 //! the module allocates, since it runs in daemons; firmware does not have it.
@@ -13,6 +14,7 @@
 mod allgatherv;
 mod alltoallv;
 mod call;
+mod connections;
 mod error;
 mod list;
 mod message;
@@ -22,8 +24,10 @@ mod scope;
 mod staged;
 mod task;
 mod topology;
+pub mod wire;
 
 pub use call::{Blocks, CallError, Datatype, allgatherv_call, alltoallv_call};
+pub use connections::{Access, ConnectionAction, ConnectionError, Connections, Counts};
 pub use error::{Cause, Culprit, Failure, Ignored, Refusal};
 pub use list::{ListError, SharedList};
 pub use message::{Action, Announcement, Call, ContextId, Event, Message, Operation, Read, Reader, Region};

@@ -1,8 +1,12 @@
 //! Cards, hosts and connections around service processes: carries out their actions on memory that is compared byte by byte.
 
+#[path = "packets.rs"]
+mod packets;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use flexcast_proto::service::wire::Body;
 use flexcast_proto::service::{
     Action, Call, Cause, ContextId, Culprit, Event, Failure, Ignored, Limits, Locality, Message, Operation, Read,
     Refusal, Region, ServiceProcess, SharedList, Topology,
@@ -433,6 +437,8 @@ impl Plan {
         match action {
             Action::Send { to, context, message } => {
                 let group = context.group as usize;
+                let from = self.own(group, process).unwrap();
+                packets::check(context, Body::Process { from, to, message });
                 match message {
                     Message::Ready { source, target, .. } => {
                         world.counts.announcements.entry((context, source)).or_default().push(target);
@@ -482,15 +488,18 @@ impl Plan {
             Action::Notify { rank, context, source, holder, region } => {
                 let key = (context, source, rank);
                 *world.counts.copies.entry(key).or_default() += 1;
+                packets::check(context, Body::LocalData { rank, source, holder, region });
                 world.copies.push(Copying { context, rank, source, holder, from: region });
             }
             Action::Complete { rank, context } => {
+                packets::check(context, Body::Done { rank });
                 if !self.is_whole(world, context, rank) {
                     world.wrong = Some("complete without all bytes");
                 }
                 self.end(world, context, rank, Outcome::Complete);
             }
             Action::Fail { rank, context, failure } => {
+                packets::check(context, Body::Failed { rank, failure });
                 let fits = match (self.dying, failure.culprit) {
                     (Some(Dying::Rank(dead)), Culprit::Rank(culprit)) => dead == culprit,
                     (Some(Dying::Process(dead)), Culprit::Process(culprit)) => {

@@ -1,0 +1,4 @@
+//! Messages of service processes: see [`flexcast_fuzz::service`].
+#![cfg_attr(fuzzing, no_main)]
+
+flexcast_fuzz::target!(service);

@@ -1,0 +1,237 @@
+//! Messages of a connection with a service process: greeting, heartbeat, end.
+
+use core::net::Ipv6Addr;
+
+use thiserror::Error;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::error::FormatError;
+use super::fields::{Fixed, within};
+
+/// Bytes of a nonce, and of a tag.
+pub const TAG_BYTES: usize = 32;
+
+/// Where a service process listens: an address and a port of the network or of the connection manager. An IPv4 address is a mapped one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    /// The address.
+    pub address: Ipv6Addr,
+    /// The port; of a service process never 0.
+    pub port: u16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct RawEndpoint {
+    address: [u8; 16],
+    port: U16,
+}
+
+impl RawEndpoint {
+    pub(super) const NONE: Self = Self { address: [0; 16], port: U16::ZERO };
+
+    pub(super) fn new(endpoint: Endpoint) -> Result<Self, FormatError> {
+        within("port", endpoint.port.into(), 1, u16::MAX.into())?;
+        Ok(Self { address: endpoint.address.octets(), port: endpoint.port.into() })
+    }
+
+    pub(super) const fn endpoint(self) -> Endpoint {
+        Endpoint { address: Ipv6Addr::from_octets(self.address), port: self.port.get() }
+    }
+}
+
+/// Who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// A program with ranks of groups.
+    Rank,
+    /// Another service process.
+    Process {
+        /// Where it listens. Groups name their processes by that.
+        listens: Endpoint,
+    },
+}
+
+/// First message of whoever connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Hello {
+    /// Who connects.
+    pub role: Role,
+    /// Number that the sender has drawn when it started: a restarted one is another.
+    pub epoch: u64,
+    /// Fresh random bytes, of the operating system.
+    pub nonce: [u8; TAG_BYTES],
+}
+
+/// Answer of the service process to a [`Hello`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Challenge {
+    /// Fresh random bytes, of the operating system.
+    pub nonce: [u8; TAG_BYTES],
+    /// Shows that the sender knows the secret.
+    pub tag: [u8; TAG_BYTES],
+}
+
+/// Answer to a [`Challenge`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Proof {
+    /// Shows that the sender knows the secret.
+    pub tag: [u8; TAG_BYTES],
+}
+
+/// The service process takes the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Welcome {
+    /// Number that the service process has drawn when it started.
+    pub epoch: u64,
+    /// Longest time between two heartbeats of each side, in milliseconds, at least 1.
+    pub heartbeat_ms: u32,
+    /// Groups that there is room for, at least 1.
+    pub groups: u32,
+    /// Collectives of one group that may be under way at once, at least 1.
+    pub collectives: u32,
+}
+
+/// The service process refuses the connection, and ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum Rejection {
+    /// The proof is wrong.
+    #[error("the service process has another secret: give both the same")]
+    Secret,
+    /// There is no room.
+    #[error("the service process has {limit} connections already: end one, or raise its limit")]
+    Connections {
+        /// Its limit.
+        limit: u32,
+    },
+    /// It ends.
+    #[error("the service process is about to stop: start it again, or take another one")]
+    Stopping,
+    /// A message that came has no meaning.
+    #[error("the service process could not read a message: run the same release of daemons and programs")]
+    Format,
+    /// Both sides have begun to set a connection up, and the service process's own is kept ([`Connections::crossed`]).
+    ///
+    /// [`Connections::crossed`]: crate::service::Connections::crossed
+    #[error("the service process sets up a connection itself: wait for it")]
+    Crossing,
+}
+
+/// Sign of life. A side that says nothing for several times [`Welcome::heartbeat_ms`] counts as dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Heartbeat {
+    /// Counted up by the sender, from 1.
+    pub number: u64,
+    /// The last number that came from the other side; 0 before the first. It shows that the way there works as well.
+    pub seen: u64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct RawHello {
+    role: u8,
+    reserved: [u8; 5],
+    listens: RawEndpoint,
+    epoch: U64,
+    nonce: [u8; TAG_BYTES],
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct RawWelcome {
+    epoch: U64,
+    heartbeat_ms: U32,
+    groups: U32,
+    collectives: U32,
+    reserved: U32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct RawRejection {
+    code: u8,
+    reserved: [u8; 3],
+    limit: U32,
+}
+
+const _: () = assert!(size_of::<RawHello>() == 64 && size_of::<Challenge>() == 64 && size_of::<RawWelcome>() == 24);
+
+const RANK: u8 = 1;
+const PROCESS: u8 = 2;
+
+impl Hello {
+    pub(super) fn put(&self, to: &mut Fixed) -> Result<(), FormatError> {
+        let (role, listens) = match self.role {
+            Role::Rank => (RANK, RawEndpoint::NONE),
+            Role::Process { listens } => (PROCESS, RawEndpoint::new(listens)?),
+        };
+        to.put(&RawHello { role, reserved: [0; 5], listens, epoch: self.epoch.into(), nonce: self.nonce });
+        Ok(())
+    }
+
+    pub(super) const fn get(raw: RawHello) -> Result<Self, FormatError> {
+        let RawHello { role, listens, epoch, nonce, .. } = raw;
+        let role = match role {
+            RANK => Role::Rank,
+            PROCESS => Role::Process { listens: listens.endpoint() },
+            found => return Err(FormatError::Code { field: "role", found, last: PROCESS }),
+        };
+        Ok(Self { role, epoch: epoch.get(), nonce })
+    }
+}
+
+impl Welcome {
+    pub(super) fn put(&self, to: &mut Fixed) -> Result<(), FormatError> {
+        let Self { epoch, heartbeat_ms, groups, collectives } = *self;
+        for (field, found) in [("heartbeat_ms", heartbeat_ms), ("groups", groups), ("collectives", collectives)] {
+            within(field, found.into(), 1, u32::MAX.into())?;
+        }
+        to.put(&RawWelcome {
+            epoch: epoch.into(),
+            heartbeat_ms: heartbeat_ms.into(),
+            groups: groups.into(),
+            collectives: collectives.into(),
+            reserved: U32::ZERO,
+        });
+        Ok(())
+    }
+
+    pub(super) const fn get(raw: RawWelcome) -> Self {
+        let RawWelcome { epoch, heartbeat_ms, groups, collectives, .. } = raw;
+        Self {
+            epoch: epoch.get(),
+            heartbeat_ms: heartbeat_ms.get(),
+            groups: groups.get(),
+            collectives: collectives.get(),
+        }
+    }
+}
+
+impl Rejection {
+    const LAST: u8 = 5;
+
+    pub(super) fn put(self, to: &mut Fixed) {
+        let (code, limit) = match self {
+            Self::Secret => (1, 0),
+            Self::Connections { limit } => (2, limit),
+            Self::Stopping => (3, 0),
+            Self::Format => (4, 0),
+            Self::Crossing => (Self::LAST, 0),
+        };
+        to.put(&RawRejection { code, reserved: [0; 3], limit: limit.into() });
+    }
+
+    pub(super) const fn get(raw: RawRejection) -> Result<Self, FormatError> {
+        Ok(match raw.code {
+            1 => Self::Secret,
+            2 => Self::Connections { limit: raw.limit.get() },
+            3 => Self::Stopping,
+            4 => Self::Format,
+            Self::LAST => Self::Crossing,
+            found => return Err(FormatError::Code { field: "rejection", found, last: Self::LAST }),
+        })
+    }
+}

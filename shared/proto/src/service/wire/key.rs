@@ -1,0 +1,205 @@
+//! Memory keys that a host lets its service process use (KEY-EXPORT, KEY-REVOKE, MI-10 to MI-13).
+
+use thiserror::Error;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::error::FormatError;
+use super::fields::{Fixed, RawRegion, within};
+use crate::service::message::Region;
+
+/// What may be done with memory by a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rights {
+    /// It may be written by the card that has the key.
+    pub local_write: bool,
+    /// It may be written by RDMA Writes.
+    pub remote_write: bool,
+    /// It may be read by RDMA Reads.
+    pub remote_read: bool,
+    /// It may be changed by atomic operations.
+    pub remote_atomic: bool,
+}
+
+/// Bits of [`Rights`], as verbs numbers them.
+const LOCAL_WRITE: u32 = 1;
+const REMOTE_WRITE: u32 = 2;
+const REMOTE_READ: u32 = 4;
+const REMOTE_ATOMIC: u32 = 8;
+const ALL_RIGHTS: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+
+impl Rights {
+    fn bits(self) -> u32 {
+        let Self { local_write, remote_write, remote_read, remote_atomic } = self;
+        [
+            (local_write, LOCAL_WRITE),
+            (remote_write, REMOTE_WRITE),
+            (remote_read, REMOTE_READ),
+            (remote_atomic, REMOTE_ATOMIC),
+        ]
+        .into_iter()
+        .map(|(is_set, bit)| u32::from(is_set) * bit)
+        .sum()
+    }
+
+    const fn of_bits(bits: u32) -> Self {
+        Self {
+            local_write: bits & LOCAL_WRITE != 0,
+            remote_write: bits & REMOTE_WRITE != 0,
+            remote_read: bits & REMOTE_READ != 0,
+            remote_atomic: bits & REMOTE_ATOMIC != 0,
+        }
+    }
+}
+
+/// What the card asks for whoever makes an alias of a key; a secret. Its `Debug` shows none of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct AccessKey(pub [u8; 32]);
+
+impl core::fmt::Debug for AccessKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("AccessKey(..)")
+    }
+}
+
+/// A key of a host, of which the service process is to make an alias on its own virtual card. The key may be one that UMR binds to other memory later
+/// (MI-12): what is exported then is the range that it can reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KeyExport {
+    /// The key and the memory that it reaches.
+    pub region: Region,
+    /// What may be done with it.
+    pub rights: Rights,
+    /// Number of the virtual card (virtual HCA) that the key is of.
+    pub virtual_hca: u16,
+    /// Counted up each time that a key of this number is exported, so that what is said of an older one has no effect.
+    pub generation: u32,
+    /// What the card asks for.
+    pub access_key: AccessKey,
+}
+
+/// A key that has been exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyName {
+    /// The key.
+    pub key: u32,
+    /// [`KeyExport::generation`].
+    pub generation: u32,
+}
+
+/// Why there is no alias of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum KeyRefusal {
+    /// A key of another card.
+    #[error(
+        "virtual HCA {virtual_hca} is not of the service process's card: take a service process of the card that has the memory"
+    )]
+    OtherCard {
+        /// Whose key it is.
+        virtual_hca: u16,
+    },
+    /// There is no room.
+    #[error("the service process has {limit} keys already: revoke one, or raise its limit")]
+    Keys {
+        /// Its limit.
+        limit: u32,
+    },
+    /// A generation that is not larger than the one that is known.
+    #[error("a key of generation {known} has been exported already: count generations up")]
+    Generation {
+        /// The last one.
+        known: u32,
+    },
+    /// The card has refused. The number is the syndrome of its command interface.
+    #[error("the card has refused an alias (syndrome {syndrome:#x}): allow access to the key before it is exported")]
+    Card {
+        /// Syndrome of the command.
+        syndrome: u32,
+    },
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct RawKeyExport {
+    region: RawRegion,
+    generation: U32,
+    rights: U32,
+    virtual_hca: U16,
+    reserved: U16,
+    access_key: [u8; 32],
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct RawKeyAnswer {
+    key: U32,
+    generation: U32,
+    /// The alias, or what the refusal tells.
+    value: U32,
+    /// 0 with an alias.
+    code: u8,
+    reserved: [u8; 3],
+}
+
+const _: () = assert!(size_of::<RawKeyExport>() == 64 && size_of::<U64>() * 2 == size_of::<RawKeyAnswer>());
+
+const LAST_REFUSAL: u8 = 4;
+
+impl KeyExport {
+    pub(super) fn put(&self, to: &mut Fixed) -> Result<(), FormatError> {
+        let Self { region, rights, virtual_hca, generation, access_key } = *self;
+        to.put(&RawKeyExport {
+            region: RawRegion::new(region)?,
+            generation: generation.into(),
+            rights: rights.bits().into(),
+            virtual_hca: virtual_hca.into(),
+            reserved: U16::ZERO,
+            access_key: access_key.0,
+        });
+        Ok(())
+    }
+
+    pub(super) fn get(raw: RawKeyExport) -> Result<Self, FormatError> {
+        let RawKeyExport { region, generation, rights, virtual_hca, access_key, .. } = raw;
+        within("rights", rights.get().into(), 0, ALL_RIGHTS.into())?;
+        Ok(Self {
+            region: region.region(),
+            rights: Rights::of_bits(rights.get()),
+            virtual_hca: virtual_hca.get(),
+            generation: generation.get(),
+            access_key: AccessKey(access_key),
+        })
+    }
+}
+
+impl KeyName {
+    pub(super) fn put(self, answer: Result<u32, KeyRefusal>, to: &mut Fixed) {
+        let (code, value) = match answer {
+            Ok(alias) => (0, alias),
+            Err(KeyRefusal::OtherCard { virtual_hca }) => (1, virtual_hca.into()),
+            Err(KeyRefusal::Keys { limit }) => (2, limit),
+            Err(KeyRefusal::Generation { known }) => (3, known),
+            Err(KeyRefusal::Card { syndrome }) => (LAST_REFUSAL, syndrome),
+        };
+        let Self { key, generation } = self;
+        let [key, generation, value] = [key, generation, value].map(U32::new);
+        to.put(&RawKeyAnswer { key, generation, value, code, reserved: [0; 3] });
+    }
+
+    pub(super) fn get(raw: RawKeyAnswer) -> Result<(Self, Result<u32, KeyRefusal>), FormatError> {
+        let RawKeyAnswer { key, generation, value, code, .. } = raw;
+        let value = value.get();
+        let answer = match code {
+            0 => Ok(value),
+            1 => {
+                within("virtual HCA", value.into(), 0, u16::MAX.into())?;
+                Err(KeyRefusal::OtherCard { virtual_hca: value as u16 })
+            }
+            2 => Err(KeyRefusal::Keys { limit: value }),
+            3 => Err(KeyRefusal::Generation { known: value }),
+            LAST_REFUSAL => Err(KeyRefusal::Card { syndrome: value }),
+            found => return Err(FormatError::Code { field: "key refusal", found, last: LAST_REFUSAL }),
+        };
+        Ok((Self { key: key.get(), generation: generation.get() }, answer))
+    }
+}

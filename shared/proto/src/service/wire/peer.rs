@@ -1,0 +1,262 @@
+//! Messages between service processes (READY-TO-READ, LOCAL-DATA between processes, staged transfers, failures).
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::error::FormatError;
+use super::fields::{Fixed, RawRegion, get, number, within};
+use super::group::{RawStaging, StagingMemory};
+use super::kind::{
+    BLOCK, COPIED, FAILED, HAS_READ, HELD, JOIN_REFUSED, JOINED, LISTED, OFFER, READY, STAGED_FAILED, TAKEN, UNREADABLE,
+};
+use super::refusal::{RawFailure, RawRefused, RawStagedFailure, Refused};
+use crate::service::message::{Announcement, Message, Reader};
+use crate::service::staged::message::StagedMessage;
+use crate::service::topology::MAX_PROCESSES_PER_HOST;
+
+/// Service processes of the group: who sends, and for whom it is.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawWay {
+    from: U32,
+    to: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawBlock {
+    way: RawWay,
+    source: U32,
+    other: U32,
+    region: RawRegion,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawHasRead {
+    way: RawWay,
+    source: U32,
+    reader: U32,
+    kind: u8,
+    reserved: [u8; 3],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawCopied {
+    way: RawWay,
+    source: U32,
+    holder: U32,
+    by: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawUnreadable {
+    way: RawWay,
+    source: U32,
+    code: U16,
+    reserved: U16,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawTransfer {
+    way: RawWay,
+    segment: U32,
+    tag: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct With<T> {
+    way: RawWay,
+    what: T,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawJoined {
+    way: RawWay,
+    communicator: U64,
+    staging: RawStaging,
+}
+
+/// A service process takes part in a group, and takes messages of it from now on: no other sends it any before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Joined {
+    /// Number of the communicator that the group is of.
+    pub communicator: u64,
+    /// Its memory for staged collectives; none without.
+    pub staging: Option<StagingMemory>,
+}
+
+const RANK: u8 = 1;
+const HOST: u8 = 2;
+
+impl RawWay {
+    fn new(from: u32, to: u32) -> Result<Self, FormatError> {
+        Ok(Self { from: number("service process", from)?, to: number("service process", to)? })
+    }
+
+    const fn ends(self) -> (u32, u32) {
+        (self.from.get(), self.to.get())
+    }
+}
+
+/// Writes that a process takes part, or why one cannot; its kind.
+pub(super) fn put_joined(
+    (from, to): (u32, u32),
+    joined: &Result<Joined, Refused>,
+    into: &mut Fixed,
+) -> Result<u8, FormatError> {
+    let way = RawWay::new(from, to)?;
+    Ok(match *joined {
+        Ok(Joined { communicator, staging }) => {
+            let staging = staging.as_ref().map_or(Ok(RawStaging::NONE), RawStaging::new)?;
+            into.put(&RawJoined { way, communicator: communicator.into(), staging });
+            JOINED
+        }
+        Err(refused) => {
+            into.put(&With { way, what: RawRefused::new(refused)? });
+            JOIN_REFUSED
+        }
+    })
+}
+
+/// Writes a message of Alltoallv and Allgatherv; its kind.
+pub(super) fn put((from, to): (u32, u32), message: &Message, into: &mut Fixed) -> Result<u8, FormatError> {
+    let (way, rank) = (RawWay::new(from, to)?, |rank| number("rank", rank));
+    Ok(match *message {
+        Message::Ready { source, target, region } => {
+            let (source, other, region) = (rank(source)?, rank(target)?, RawRegion::new(region)?);
+            into.put(&RawBlock { way, source, other, region });
+            READY
+        }
+        Message::Block { announcement: Announcement { source, region }, forwards } => {
+            within("forwards", forwards.into(), 0, u64::from(MAX_PROCESSES_PER_HOST) - 1)?;
+            into.put(&RawBlock { way, source: rank(source)?, other: forwards.into(), region: RawRegion::new(region)? });
+            BLOCK
+        }
+        Message::Listed => {
+            into.put(&way);
+            LISTED
+        }
+        Message::HasRead { source, reader } => {
+            let (kind, reader) = match reader {
+                Reader::Rank(reader) => (RANK, rank(reader)?),
+                Reader::Host(host) => (HOST, number("host", host)?),
+            };
+            into.put(&RawHasRead { way, source: rank(source)?, reader, kind, reserved: [0; 3] });
+            HAS_READ
+        }
+        Message::Held { source, holder, region } => {
+            let (source, other, region) = (rank(source)?, rank(holder)?, RawRegion::new(region)?);
+            into.put(&RawBlock { way, source, other, region });
+            HELD
+        }
+        Message::Copied { source, holder, by } => {
+            into.put(&RawCopied { way, source: rank(source)?, holder: rank(holder)?, by: rank(by)? });
+            COPIED
+        }
+        Message::Unreadable { source, code } => {
+            into.put(&RawUnreadable { way, source: rank(source)?, code: code.into(), reserved: U16::ZERO });
+            UNREADABLE
+        }
+        Message::Failed(failure) => {
+            into.put(&With { way, what: RawFailure::new(failure)? });
+            FAILED
+        }
+    })
+}
+
+/// Writes a message of staged collectives; its kind.
+pub(super) fn put_staged((from, to): (u32, u32), message: &StagedMessage, into: &mut Fixed) -> Result<u8, FormatError> {
+    let way = RawWay::new(from, to)?;
+    Ok(match *message {
+        StagedMessage::Offer { segment, tag } => {
+            into.put(&RawTransfer { way, segment: segment.into(), tag: tag.into() });
+            OFFER
+        }
+        StagedMessage::Taken { segment, tag } => {
+            into.put(&RawTransfer { way, segment: segment.into(), tag: tag.into() });
+            TAKEN
+        }
+        StagedMessage::Failed(failure) => {
+            into.put(&With { way, what: RawStagedFailure::new(failure)? });
+            STAGED_FAILED
+        }
+    })
+}
+
+/// Reads that a process takes part.
+pub(super) fn read_joined(rest: &[u8]) -> Result<((u32, u32), Joined), FormatError> {
+    let RawJoined { way, communicator, staging } = get(rest)?;
+    Ok((way.ends(), Joined { communicator: communicator.get(), staging: staging.memory()? }))
+}
+
+/// Reads why a process cannot take part.
+pub(super) fn read_join_refused(rest: &[u8]) -> Result<((u32, u32), Refused), FormatError> {
+    let With { way, what } = get::<With<RawRefused>>(rest)?;
+    Ok((way.ends(), what.refused()?))
+}
+
+/// Reads a message of Alltoallv and Allgatherv of this kind, [`READY`] to [`FAILED`].
+pub(super) fn read(kind: u8, rest: &[u8]) -> Result<((u32, u32), Message), FormatError> {
+    let block = || get::<RawBlock>(rest);
+    let (way, message) = match kind {
+        READY => {
+            let RawBlock { way, source, other, region } = block()?;
+            (way, Message::Ready { source: source.get(), target: other.get(), region: region.region() })
+        }
+        BLOCK => {
+            let RawBlock { way, source, other, region } = block()?;
+            let announcement = Announcement { source: source.get(), region: region.region() };
+            (way, Message::Block { announcement, forwards: other.get() })
+        }
+        LISTED => (get(rest)?, Message::Listed),
+        HAS_READ => {
+            let RawHasRead { way, source, reader, kind, .. } = get(rest)?;
+            let reader = match kind {
+                RANK => Reader::Rank(reader.get()),
+                HOST => Reader::Host(reader.get()),
+                found => return Err(FormatError::Code { field: "reader", found, last: HOST }),
+            };
+            (way, Message::HasRead { source: source.get(), reader })
+        }
+        HELD => {
+            let RawBlock { way, source, other, region } = block()?;
+            (way, Message::Held { source: source.get(), holder: other.get(), region: region.region() })
+        }
+        COPIED => {
+            let RawCopied { way, source, holder, by } = get(rest)?;
+            (way, Message::Copied { source: source.get(), holder: holder.get(), by: by.get() })
+        }
+        UNREADABLE => {
+            let RawUnreadable { way, source, code, .. } = get(rest)?;
+            (way, Message::Unreadable { source: source.get(), code: code.get() })
+        }
+        _ => {
+            let With { way, what } = get::<With<RawFailure>>(rest)?;
+            (way, Message::Failed(what.failure()?))
+        }
+    };
+    Ok((way.ends(), message))
+}
+
+/// Reads a message of staged collectives of this kind, [`OFFER`] to [`STAGED_FAILED`].
+pub(super) fn read_staged(kind: u8, rest: &[u8]) -> Result<((u32, u32), StagedMessage), FormatError> {
+    let (way, message) = match kind {
+        OFFER | TAKEN => {
+            let RawTransfer { way, segment, tag } = get(rest)?;
+            let (segment, tag) = (segment.get(), tag.get());
+            let offer = kind == OFFER;
+            (way, if offer { StagedMessage::Offer { segment, tag } } else { StagedMessage::Taken { segment, tag } })
+        }
+        _ => {
+            let With { way, what } = get::<With<RawStagedFailure>>(rest)?;
+            (way, StagedMessage::Failed(what.failure()?))
+        }
+    };
+    Ok((way.ends(), message))
+}
