@@ -224,8 +224,11 @@ pub(crate) fn all() -> Vec<(String, Vec<u8>)> {
         ("group leave", Body::GroupLeave { rank }),
         ("group left", Body::GroupLeft { rank }),
         ("flags", Body::Flags { rank, flags }),
-        ("joined with staging", joined(Ok(Joined { communicator: 0x1020, staging: Some(staging) }))),
-        ("joined", joined(Ok(Joined { communicator: 0x1020, staging: None }))),
+        (
+            "joined with staging",
+            joined(Ok(Joined { communicator: 0x1020, staging: Some(staging), queue_pair: 0x30_4050 })),
+        ),
+        ("joined", joined(Ok(Joined { communicator: 0x1020, staging: None, queue_pair: 0 }))),
         ("join refused", joined(Err(Refused::Group(GroupError::Staging { process: 2 })))),
         ("local data", Body::LocalData { rank, source: 5, holder: 6, region: REGION }),
         ("local copied", Body::LocalCopied { rank, source: 5 }),
@@ -409,8 +412,8 @@ fn of_groups() -> impl Strategy<Value = Body<'static>> {
         (region(), 1..=u32::MAX, any::<u64>(), reader).prop_map(|(region, segments, scatter_bytes, reader)| {
             StagingMemory { region, segments, scatter_bytes, reader }
         });
-    let joined = (any::<u64>(), proptest::option::of(staging))
-        .prop_map(|(communicator, staging)| Ok(Joined { communicator, staging }));
+    let joined = (any::<u64>(), proptest::option::of(staging), 0u32..1 << 24)
+        .prop_map(|(communicator, staging, queue_pair)| Ok(Joined { communicator, staging, queue_pair }));
     let joined = prop_oneof![joined, refused().prop_map(Err)];
     prop_oneof![
         (rank(), rank()).prop_map(|(rank, process)| Body::GroupAccepted { rank, process }),

@@ -33,7 +33,7 @@
 //! | 15 | GROUP-LEAVE | rank → process | rank 4 |
 //! | 16 | GROUP-LEFT | process → rank | rank 4 |
 //! | 17 | FLAGS | rank → process | rank 4, region 20 |
-//! | 18 | JOINED | process → process | ends 8, communicator 8, scatter bytes 8, region 20, segments 4, reader 1 (0 no staging, 1 of root, 2 first), 0 7 |
+//! | 18 | JOINED | process → process | ends 8, communicator 8, scatter bytes 8, region 20, segments 4, reader 1 (0 no staging, 1 of root, 2 first), 0 7, queue pair 4 |
 //! | 19 | JOIN-REFUSED | process → process | ends 8, refusal 32 |
 //! | 20 | GROUP-FAILED | process → rank | rank 4, staged failure 8 |
 //! | 21 | OP-START | rank → process | operation 1 (1 Alltoallv, 2 Allgatherv, 3 the same in place), 0 1, part 2, rank 4, ranks 4, receive buffer 28, send buffer 28; per block: count 8, displacement 8 |

@@ -80,6 +80,7 @@ struct RawJoined {
     way: RawWay,
     communicator: U64,
     staging: RawStaging,
+    queue_pair: U32,
 }
 
 /// A service process takes part in a group, and takes messages of it from now on: no other sends it any before.
@@ -89,8 +90,13 @@ pub struct Joined {
     pub communicator: u64,
     /// Its memory for staged collectives; none without.
     pub staging: Option<StagingMemory>,
+    /// Number of its queue pair for transfers of this group between the two, below 2^24; 0: none. Each group has its own, so that the
+    /// error that ends one of them leaves other groups alone.
+    pub queue_pair: u32,
 }
 
+/// Queue pairs have numbers of 24 bits.
+const MAX_QUEUE_PAIR: u32 = (1 << 24) - 1;
 const RANK: u8 = 1;
 const HOST: u8 = 2;
 
@@ -112,9 +118,11 @@ pub(super) fn put_joined(
 ) -> Result<u8, FormatError> {
     let way = RawWay::new(from, to)?;
     Ok(match *joined {
-        Ok(Joined { communicator, staging }) => {
+        Ok(Joined { communicator, staging, queue_pair }) => {
             let staging = staging.as_ref().map_or(Ok(RawStaging::NONE), RawStaging::new)?;
-            into.put(&RawJoined { way, communicator: communicator.into(), staging });
+            within("queue pair", queue_pair.into(), 0, MAX_QUEUE_PAIR.into())?;
+            let (communicator, queue_pair) = (communicator.into(), queue_pair.into());
+            into.put(&RawJoined { way, communicator, staging, queue_pair });
             JOINED
         }
         Err(refused) => {
@@ -191,8 +199,9 @@ pub(super) fn put_staged((from, to): (u32, u32), message: &StagedMessage, into: 
 
 /// Reads that a process takes part.
 pub(super) fn read_joined(rest: &[u8]) -> Result<((u32, u32), Joined), FormatError> {
-    let RawJoined { way, communicator, staging } = get(rest)?;
-    Ok((way.ends(), Joined { communicator: communicator.get(), staging: staging.memory()? }))
+    let RawJoined { way, communicator, staging, queue_pair } = get(rest)?;
+    let (communicator, queue_pair) = (communicator.get(), queue_pair.get());
+    Ok((way.ends(), Joined { communicator, staging: staging.memory()?, queue_pair }))
 }
 
 /// Reads why a process cannot take part.
