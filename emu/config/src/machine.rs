@@ -22,6 +22,7 @@ const DEFAULT_SEED: u64 = 1;
 /// capture = "card-1.pcapng"   # what crosses the card's link
 /// uc_multicast = false        # true: a hypothetical card whose UC queue pairs take part in multicast
 /// driven_from = "host"        # or "arm": the program runs on the card's Arm cores, and windows reach their memory
+/// arm_functions = false       # true: each card has a second function, that of its Arm cores, which programs open as mlx5_N_arm
 /// detect_races = false        # true: tells races of cards, firmware and program for memory on stderr when they are found
 /// seed = 1                    # of losses, of weak memory, and of a fault script that has none
 /// loss_ppm = 0                # frames lost on their way to each card, per million, whatever joins the cards
@@ -75,6 +76,8 @@ pub struct Machine {
     pub detect_races: bool,
     /// Whether UC queue pairs take part in multicast, which no card offers: [`Config::uc_multicast`]. Default no.
     pub uc_multicast: bool,
+    /// Whether each card has a second function for its Arm cores: [`Config::arm_functions`]. Default no.
+    pub arm_functions: bool,
     /// Where the programs run that drive the cards: [`Config::driven_from`]. Default the host.
     #[serde(skip_serializing_if = "is_host")]
     pub driven_from: DrivenFrom,
@@ -177,6 +180,7 @@ impl Machine {
             memory: self.memory.model(self.seed.unwrap_or(DEFAULT_SEED)),
             detect_races: self.detect_races,
             uc_multicast: self.uc_multicast,
+            arm_functions: self.arm_functions,
             ..default
         })
     }

@@ -21,7 +21,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     bytes: usize,
 ) -> c_int {
     status("ibv_query_device_ex", || {
-        let card = handle::get::<Context>(context)?.card;
+        let id = handle::get::<Context>(context)?.id();
         // SAFETY: null, or initialised as the manual page asks.
         if unsafe { asked.as_ref() }.is_some_and(|asked| asked.comp_mask != 0) {
             return Err(Errno::invalid("comp_mask of the input: no bit is known"));
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         if attr.is_null() {
             return Err(Errno::invalid("attr is null"));
         }
-        let orig_attr = device::attributes(card)?;
+        let orig_attr = device::attributes(id)?;
         let phys_port_cnt_ex = orig_attr.phys_port_cnt.into();
         let answer = ibv_device_attr_ex { orig_attr, phys_port_cnt_ex, ..Default::default() };
         // SAFETY: the caller says how long its structure is, which may be that of an older or newer header.
@@ -87,8 +87,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, attr: *m
             return Err(Errno::unsupported(format!("send_ops_flags {excess:#x} on queue pairs of this type")));
         }
         let pd = handle::get::<Pd>(attr.pd)?;
-        if pd.context.card != context.card {
-            return Err(Errno::invalid("the protection domain is on another card"));
+        if pd.context.id() != context.id() {
+            return Err(Errno::invalid("the protection domain is on another card, or of another function of this one"));
         }
         let mut plain = ibv_qp_init_attr {
             qp_context: attr.qp_context,

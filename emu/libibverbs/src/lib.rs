@@ -46,7 +46,7 @@ pub mod umem;
 use verbs_sys::VerbsApi;
 
 pub use address::resolve_mac;
-pub use device::{Context, card_count, device_name};
+pub use device::{Context, device_name, functions};
 pub use machine::{is_bridged, now_ps, relax};
 pub use pd::{Pd, access_rights};
 

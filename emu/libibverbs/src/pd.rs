@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use emu_machine::nic::{Access, MkeyAttr, Space};
+use emu_machine::nic::{Access, MkeyAttr};
 use verbs_sys::*;
 
 use crate::device::Context;
@@ -55,7 +55,10 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 impl Pd {
     /// Allocates a domain on an open device, without publishing it.
     pub fn alloc(context: &Arc<Context>) -> Result<Arc<Pd>> {
-        let number = on_nic(context.card, |nic| nic.alloc_pd())?;
+        let number = on_machine(|world| {
+            let vhca = world.vhca(context.id())?;
+            Ok::<_, Errno>(world.card(context.card)?.nic.alloc_pd_on(vhca)?)
+        })?;
         let public = ibv_pd { context: context.c_address(), handle: number };
         Ok(Arc::new(Pd { public: CStruct::new(public), context: Arc::clone(context), number }))
     }
@@ -108,10 +111,11 @@ fn register(pd: *mut ibv_pd, addr: *mut c_void, bytes: usize, access: u32) -> Re
         return Err(Errno::invalid(format!("{len} bytes at {start:#x} cannot be registered")));
     }
     let key = on_machine(|world| {
-        let attr = MkeyAttr { pd: pd.number, space: Space::Host, start, len, access };
-        let key = world.card(pd.context.card)?.nic.create_mkey(attr).map_err(Errno::from)?;
+        let id = pd.context.id();
+        let attr = MkeyAttr { pd: pd.number, space: id.function.space(), start, len, access };
+        let key = world.card(id.card)?.nic.create_mkey(attr).map_err(Errno::from)?;
         // SAFETY: `ibv_reg_mr` makes its caller keep the range mapped until `ibv_dereg_mr`, and leave it to the card.
-        unsafe { world.host.register(start, len) };
+        unsafe { world.memory_of(id)?.register(start, len) };
         Ok::<_, Errno>(key)
     })?;
     let public = ibv_mr {
@@ -171,7 +175,7 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         let region = handle::get::<Mr>(mr)?;
         on_machine(|world| {
             world.card(region.pd.context.card)?.nic.destroy_mkey(region.key).map_err(Errno::from)?;
-            if !world.host.unregister(region.addr, region.bytes) {
+            if !world.memory_of(region.pd.context.id())?.unregister(region.addr, region.bytes) {
                 return Err(Errno::invalid("the region belongs to another machine"));
             }
             Ok::<_, Errno>(())

@@ -86,8 +86,8 @@ unsafe fn build(qp: &Qp, request: &ibv_send_wr, position: u32) -> Result<Entry> 
         // SAFETY: the request of a UD queue pair has this member of the union.
         let ud = unsafe { request.wr.ud };
         let ah = handle::get::<Ah>(ud.ah)?;
-        if ah.card != qp.card {
-            return Err(Errno::invalid("the address handle is on another card"));
+        if ah.id != qp.context().id() {
+            return Err(Errno::invalid("the address handle is on another card, or of another function of this one"));
         }
         entry.bytes.extend_from_slice(&ah.vector(ud.remote_qpn, ud.remote_qkey));
     } else if matches!(opcode, wqe_opcode::RDMA_WRITE | wqe_opcode::RDMA_WRITE_IMM | wqe_opcode::RDMA_READ) {
@@ -317,7 +317,7 @@ pub(crate) unsafe extern "C" fn post_recv(
             let counter = (rings.receive_head & 0xFFFF).to_be_bytes();
             with_world(|world| {
                 qp.buffer.write(qp.shape.record_offset, &counter);
-                world.doorbell_record_stored(qp.card, qp.record_address() as u64);
+                world.doorbell_record_stored(qp.context().id(), qp.record_address() as u64);
             })?;
         }
         posted

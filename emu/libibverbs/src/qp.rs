@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use emu_machine::nic::{Access, Gid, Mtu, QpAttr, QpModify, QpQuery, QpState, QueueMemory, Space, Transport};
+use emu_machine::nic::{Access, Gid, Mtu, QpAttr, QpModify, QpQuery, QpState, Transport};
 use verbs_sys::*;
 
 use crate::address::{self, AV_BYTES};
@@ -224,26 +224,28 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
     }
     let send_cq = handle::get::<Cq>(attr.send_cq)?;
     let recv_cq = handle::get::<Cq>(attr.recv_cq)?;
-    let card = pd.context.card;
-    if send_cq.card != card || recv_cq.card != card {
-        return Err(Errno::invalid("protection domain and completion queues are on different cards"));
+    let id = pd.context.id();
+    if send_cq.context.id() != id || recv_cq.context.id() != id {
+        return Err(Errno::invalid(
+            "protection domain and completion queues are on different cards, or functions of one",
+        ));
     }
+    let card = id.card;
     let shape = Shape::new(&attr.cap, transport)?;
-    let buffer = QueueBuffer::new(shape.record_offset + BLOCK_BYTES)?;
-    let host = |offset: usize| QueueMemory { space: Space::Host, addr: buffer.addr() + offset as u64 };
+    let buffer = QueueBuffer::new(id, shape.record_offset + BLOCK_BYTES)?;
     let nic_attr = QpAttr {
         transport,
         pd: pd.number,
         send_cq: send_cq.number,
         recv_cq: recv_cq.number,
-        rq: host(0),
+        rq: buffer.place(0),
         log_rq_depth: shape.log_receives.unwrap_or(0),
         log_rq_stride: shape.log_stride,
-        sq: host(shape.send_offset),
+        sq: buffer.place(shape.send_offset),
         log_sq_depth: shape.log_blocks.unwrap_or(0),
         no_sq: shape.log_blocks.is_none(),
         no_rq: shape.log_receives.is_none(),
-        doorbell_record: host(shape.record_offset),
+        doorbell_record: buffer.place(shape.record_offset),
         user_index: 0,
         uar: 0,
     };
@@ -398,7 +400,7 @@ fn modification(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Result<QpModify> {
     }
     if mask & IBV_QP_AV != 0 {
         check_port(attr.ah_attr.port_num.into())?;
-        let path = address::path(&attr.ah_attr, address::gid_count(qp.card)?)?;
+        let path = address::path(&attr.ah_attr, address::gid_count(qp.pd.context.id())?)?;
         modify.rgid = Some(path.gid);
         modify.dmac = Some(path.mac);
         modify.sgid_index = Some(path.sgid_index);

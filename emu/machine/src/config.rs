@@ -52,6 +52,9 @@ pub struct Config {
     /// Whether UC queue pairs take part in multicast, which no card offers: hypothetical, for receive paths without a copy. See
     /// [`GroupKey`](emu_nic::GroupKey). Default off.
     pub uc_multicast: bool,
+    /// Whether each card has a second function, that of its Arm cores, beside the host's: a device of its own, with own port addresses
+    /// ([`arm_address`](crate::arm_address)), protection domains and memory. Not with [`DrivenFrom::Arm`]. Default off.
+    pub arm_functions: bool,
 }
 
 impl Config {
@@ -202,6 +205,7 @@ impl Default for Config {
             memory: MemoryModel::Strong,
             detect_races: false,
             uc_multicast: false,
+            arm_functions: false,
         }
     }
 }

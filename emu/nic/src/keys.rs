@@ -101,6 +101,12 @@ impl Keys {
         Ok(id)
     }
 
+    /// Index of a virtual HCA, counted from the card's first one.
+    pub(crate) fn index_of_vhca(&self, vhca: u16) -> Result<u16, NicError> {
+        self.check_vhca(vhca)?;
+        Ok(vhca - self.first_vhca)
+    }
+
     fn check_vhca(&self, vhca: u16) -> Result<(), NicError> {
         let known = vhca.checked_sub(self.first_vhca).is_some_and(|index| index < self.vhcas);
         if known { Ok(()) } else { Err(NicError::UnknownVhca { vhca }) }
@@ -127,7 +133,7 @@ impl Keys {
     }
 
     /// The virtual HCA of a protection domain.
-    fn vhca(&self, pd: u32) -> Result<u16, NicError> {
+    pub(crate) fn vhca(&self, pd: u32) -> Result<u16, NicError> {
         self.pds.get(&pd).map(|domain| domain.vhca).ok_or(NicError::UnknownPd { pd })
     }
 
@@ -241,6 +247,13 @@ impl Keys {
         let key = index.checked_mul(1 << 8)?;
         let slot = self.index_of_any_tag(key)?;
         Some(key | u32::from(self.slots[slot].tag))
+    }
+
+    /// The same, if the key is one of this virtual HCA.
+    pub(crate) fn key_of_index_on(&self, vhca: u16, index: u32) -> Option<u32> {
+        let key = self.key_of_index(index)?;
+        let pd = self.kind(key)?.pd();
+        (self.vhca(pd) == Ok(vhca)).then_some(key)
     }
 
     pub(crate) fn share(&mut self, key: u32, token: Token) -> Result<(), NicError> {
