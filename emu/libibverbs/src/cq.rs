@@ -168,6 +168,7 @@ fn completion(entry: &[u8; CQE_BYTES], qpn: u32, qp: &Qp) -> ibv_wc {
             wqe::ATOMIC_CS => IBV_WC_COMP_SWAP,
             wqe::ATOMIC_FA => IBV_WC_FETCH_ADD,
             wqe::LOCAL_INVAL => IBV_WC_LOCAL_INV,
+            wqe::UMR => IBV_WC_DRIVER1,
             _ => IBV_WC_SEND,
         };
         return wc;

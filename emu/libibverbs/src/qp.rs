@@ -13,6 +13,7 @@ use crate::errno::{Errno, Result, input, out, pointer, status};
 use crate::extended::{self, Batches};
 use crate::failures;
 use crate::handle::{self, CStruct, Object};
+use crate::indirect;
 use crate::machine::{on_machine, on_nic};
 use crate::memory::QueueBuffer;
 use crate::pd::Pd;
@@ -24,9 +25,16 @@ const MAX_DEPTH: u32 = 1 << 15;
 pub(crate) const BLOCK_BYTES: usize = 64;
 pub(crate) const SEGMENT_BYTES: usize = 16;
 
+/// The structures behind a queue pair's address: that of the extended interface, and that of direct verbs.
+#[repr(C)]
+struct Interface {
+    verbs: ibv_qp_ex,
+    direct: mlx5dv_qp_ex,
+}
+
 pub(crate) struct Qp {
     /// Begins with what every queue pair has; see [`Qp::extended`] for the rest.
-    public: CStruct<ibv_qp_ex>,
+    public: CStruct<Interface>,
     /// Operations of the extended interface, if the queue pair was made with it.
     send_ops: Option<u64>,
     /// The card forgets it at each reset and is told again.
@@ -87,7 +95,18 @@ impl failures::Source for Qp {
 impl Qp {
     /// The extended interface, if the queue pair was made with it.
     pub(crate) fn extended(&self) -> Option<*mut ibv_qp_ex> {
-        self.send_ops.map(|_| self.public.get())
+        self.send_ops.map(|_| self.public.get().cast())
+    }
+
+    /// The interface of direct verbs.
+    pub(crate) fn direct(&self) -> *mut mlx5dv_qp_ex {
+        // SAFETY: only the address of a field is taken.
+        unsafe { &raw mut (*self.public.get()).direct }
+    }
+
+    /// The extended interface of the queue pair with this interface of direct verbs: an address to be looked up, if there is none.
+    pub(crate) fn around(direct: *mut mlx5dv_qp_ex) -> *mut ibv_qp_ex {
+        direct.wrapping_byte_sub(core::mem::offset_of!(Interface, direct)).cast()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Rings> {
@@ -145,7 +164,7 @@ fn log2_at_least(value: u32) -> u8 {
 }
 
 impl Shape {
-    fn new(cap: &ibv_qp_cap, transport: Transport) -> Result<Shape> {
+    fn new(cap: &ibv_qp_cap, transport: Transport, mr_lists: bool) -> Result<Shape> {
         for (name, value, limit) in [
             ("max_send_wr", cap.max_send_wr, MAX_DEPTH),
             ("max_recv_wr", cap.max_recv_wr, MAX_DEPTH),
@@ -162,7 +181,9 @@ impl Shape {
         let head = SEGMENT_BYTES + if transport == Transport::Ud { AV_BYTES } else { SEGMENT_BYTES };
         let gather = max_send_sge as usize * SEGMENT_BYTES;
         let inline = (4 + cap.max_inline_data as usize).next_multiple_of(SEGMENT_BYTES);
-        let blocks = (head + gather.max(inline)).div_ceil(BLOCK_BYTES) as u32;
+        // A list of keys takes the room of inline data, in whole blocks behind two others.
+        let list = if mr_lists { 2 * BLOCK_BYTES + inline.next_multiple_of(BLOCK_BYTES) } else { 0 };
+        let blocks = (head + gather.max(inline)).max(list).div_ceil(BLOCK_BYTES) as u32;
         let log_blocks = (cap.max_send_wr > 0).then(|| log2_at_least(cap.max_send_wr * blocks));
         if log_blocks.is_some_and(|log| 1 << log > MAX_DEPTH) {
             return Err(Errno::invalid(format!(
@@ -206,18 +227,20 @@ pub(crate) fn transport(qp_type: ibv_qp_type) -> Result<Transport> {
     })
 }
 
-/// What only `ibv_create_qp_ex` asks for.
+/// What only `ibv_create_qp_ex` and `mlx5dv_create_qp` ask for.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Extras {
     /// Operations of the extended interface, if it is wanted.
     pub(crate) send_ops: Option<u64>,
     /// Packets to a group do not come back to the card.
     pub(crate) block_multicast_loopback: bool,
+    /// It binds keys over other keys.
+    pub(crate) mr_lists: bool,
 }
 
 /// Makes a queue pair, without publishing it.
 pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -> Result<Arc<Qp>> {
-    let Extras { send_ops, block_multicast_loopback } = extras;
+    let Extras { send_ops, block_multicast_loopback, mr_lists } = extras;
     let transport = transport(attr.qp_type)?;
     if !attr.srq.is_null() {
         return Err(Errno::unsupported("shared receive queues are not emulated"));
@@ -231,7 +254,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         ));
     }
     let card = id.card;
-    let shape = Shape::new(&attr.cap, transport)?;
+    let shape = Shape::new(&attr.cap, transport, mr_lists)?;
     let buffer = QueueBuffer::new(id, shape.record_offset + BLOCK_BYTES)?;
     let nic_attr = QpAttr {
         transport,
@@ -275,7 +298,10 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         receives: vec![0; shape.log_receives.map_or(0, |log| 1 << log)],
     };
     let qp = Arc::new(Qp {
-        public: CStruct::new(extended::interface(qp_base, send_ops.unwrap_or(0))),
+        public: CStruct::new(Interface {
+            verbs: extended::interface(qp_base, send_ops.unwrap_or(0)),
+            direct: indirect::interface(mr_lists),
+        }),
         send_ops,
         block_multicast_loopback,
         batches: Batches::default(),
