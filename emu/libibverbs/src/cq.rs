@@ -13,7 +13,7 @@ use crate::device::{Context, MAX_CQE};
 use crate::errno::{Errno, Result, number, pointer, status};
 use crate::failures;
 use crate::handle::{self, CStruct, Object};
-use crate::machine::{self, on_machine, on_nic};
+use crate::machine::{self, begin_command, on_machine, on_nic};
 use crate::memory::QueueBuffer;
 use crate::qp::Qp;
 
@@ -253,6 +253,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             uar: 0,
         };
         let card = context.card;
+        begin_command(context.id())?;
         let number = on_machine(|world| {
             let vhca = world.vhca(context.id())?;
             Ok::<_, Errno>(world.card(card)?.nic.create_cq_on(vhca, attr)?)
@@ -291,6 +292,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     status("ibv_destroy_cq", || {
         let queue = handle::get::<Cq>(cq)?;
+        begin_command(queue.context.id())?;
         on_nic(queue.card, |nic| nic.destroy_cq(queue.number))?;
         if let Some(channel) = &queue.channel {
             channel.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue.number);

@@ -17,6 +17,7 @@ use crate::devx_create::{attach, create_cq, create_mkey, create_qp};
 use crate::devx_query::{self, service};
 use crate::errno::{Errno, Result, pointer, status};
 use crate::handle::{self, Object};
+use crate::machine::begin_command;
 use crate::prm::{self, Input, command};
 
 /// Status byte of an answer, as the Linux driver names them.
@@ -176,6 +177,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_create(
 ) -> *mut mlx5dv_devx_obj {
     pointer("mlx5dv_devx_obj_create", || {
         let owner = handle::get::<Context>(context)?.id();
+        begin_command(owner)?;
         let create = |input: Input<'_>, answer: &mut [u8]| {
             let (kind, number) = with_world(|world| match input.get(prm::OPCODE) {
                 command::CREATE_CQ => create_cq(world, owner, input),
@@ -332,6 +334,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_modify(
 ) -> c_int {
     status("mlx5dv_devx_obj_modify", || {
         let object = handle::get::<DevxObject>(obj)?;
+        begin_command(object.owner)?;
         let modify = |input: Input<'_>, _: &mut [u8]| {
             let modify = transition(&object, input)?;
             with_world(|world| {
@@ -365,6 +368,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_query(
 ) -> c_int {
     status("mlx5dv_devx_obj_query", || {
         let object = handle::get::<DevxObject>(obj)?;
+        begin_command(object.owner)?;
         let query = |input: Input<'_>, answer: &mut [u8]| {
             let (card, what) = (object.owner.card, (object.kind, object.number));
             with_world(|world| devx_query::object(world, card, what, input, answer))?
@@ -378,6 +382,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_query(
 pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_destroy(obj: *mut mlx5dv_devx_obj) -> c_int {
     status("mlx5dv_devx_obj_destroy", || {
         let object = handle::get::<DevxObject>(obj)?;
+        begin_command(object.owner)?;
         with_world(|world| {
             let nic = &mut world.card(object.owner.card)?.nic;
             match object.kind {
@@ -409,6 +414,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_general_cmd(
 ) -> c_int {
     status("mlx5dv_devx_general_cmd", || {
         let owner = handle::get::<Context>(context)?.id();
+        begin_command(owner)?;
         let execute = |input: Input<'_>, answer: &mut [u8]| {
             with_world(|world| match input.get(prm::OPCODE) {
                 command::QUERY_HCA_CAP => devx_query::capabilities(world, owner, input, answer),

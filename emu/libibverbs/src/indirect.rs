@@ -13,7 +13,7 @@ use crate::device::Context;
 use crate::errno::{Errno, Result, pointer, status};
 use crate::extended;
 use crate::handle::{self, CStruct, Object};
-use crate::machine::on_nic;
+use crate::machine::{begin_command, on_nic};
 use crate::pd::Pd;
 use crate::post::segments;
 use crate::qp::Qp;
@@ -54,6 +54,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_create_mkey(attr: *mut mlx5dv_mkey_init_a
             let limit = u16::MAX - u16::MAX % GROUP as u16;
             Errno::invalid(format!("max_entries is {}: from 1 to {limit} are possible", attr.max_entries))
         })?;
+        begin_command(pd.context.id())?;
         let key = on_nic(pd.context.card, |nic| nic.create_umr_mkey(pd.number, max_entries.into()))?;
         attr.max_entries = max_entries;
         let public = CStruct::new(mlx5dv_mkey { lkey: key, rkey: key });
@@ -65,6 +66,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_create_mkey(attr: *mut mlx5dv_mkey_init_a
 pub(crate) unsafe extern "C" fn mlx5dv_destroy_mkey(mkey: *mut mlx5dv_mkey) -> c_int {
     status("mlx5dv_destroy_mkey", || {
         let object = handle::get::<Mkey>(mkey)?;
+        begin_command(object.pd.context.id())?;
         on_nic(object.pd.context.card, |nic| nic.destroy_mkey(object.key))?;
         handle::retire::<Mkey>(mkey)?;
         Ok(())

@@ -14,7 +14,7 @@ use crate::extended::{self, Batches};
 use crate::failures;
 use crate::handle::{self, CStruct, Object};
 use crate::indirect;
-use crate::machine::{on_machine, on_nic};
+use crate::machine::{begin_command, on_machine, on_nic};
 use crate::memory::QueueBuffer;
 use crate::pd::Pd;
 
@@ -272,6 +272,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         user_index: 0,
         uar: 0,
     };
+    begin_command(id)?;
     let number = on_nic(card, |nic| nic.create_qp(nic_attr))?;
     attr.cap = shape.cap;
     let qp_base = ibv_qp {
@@ -328,6 +329,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status("ibv_destroy_qp", || {
         let queue_pair = handle::get::<Qp>(qp)?;
+        begin_command(queue_pair.context().id())?;
         on_nic(queue_pair.card, |nic| nic.destroy_qp(queue_pair.number))?;
         queue_pair.forget_completions()?;
         for cq in [&queue_pair.send_cq, &queue_pair.recv_cq] {
@@ -444,6 +446,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
         // SAFETY: null, or initialised as the manual page asks.
         let attr = unsafe { input(attr, "attr") }?;
         let modify = modification(&queue_pair, attr, attr_mask.cast_unsigned())?;
+        begin_command(queue_pair.context().id())?;
         on_machine(|world| {
             let now_ps = world.now_ps();
             let modify =

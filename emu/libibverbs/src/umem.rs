@@ -12,7 +12,7 @@ use verbs_sys::*;
 use crate::device::Context;
 use crate::errno::{Errno, pointer, status};
 use crate::handle::{self, CStruct, Object};
-use crate::machine::on_machine;
+use crate::machine::{begin_command, on_machine};
 
 /// A range of memory behind an id.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +99,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_umem_reg(
             return Err(Errno::invalid(format!("{len} bytes at {base:#x} cannot be registered")));
         }
         let owner = context.id();
+        begin_command(owner)?;
         on_machine(|world| {
             let memory = world.memory_of(owner)?;
             // SAFETY: the caller keeps the range mapped until `mlx5dv_devx_umem_dereg`, and leaves it to the card.
@@ -115,6 +116,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_umem_reg(
 pub(crate) unsafe extern "C" fn mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_devx_umem) -> c_int {
     status("mlx5dv_devx_umem_dereg", || {
         let umem = handle::retire::<HostUmem>(umem)?;
+        begin_command(umem.owner)?;
         remove(umem.id);
         on_machine(|world| {
             if !world.memory_of(umem.owner)?.unregister(umem.addr, umem.bytes) {

@@ -29,6 +29,8 @@ pub const USER_EUS: std::ops::RangeInclusive<u32> = 1..=254;
 pub struct Card {
     /// The network card: protection domains, memory keys, queues.
     pub nic: Nic,
+    /// Control operations so far, of the host's function and of that of the Arm cores.
+    pub(crate) commands: [u64; 2],
     /// Its Arm cores' function and memory, if the machine has them.
     pub(crate) arm: Option<ArmSide>,
     /// Processes by id.
@@ -49,6 +51,7 @@ impl Card {
     pub(crate) fn new(nic: Nic, arm: Option<ArmSide>, timed: Option<Timed>) -> Self {
         Card {
             nic,
+            commands: [0; 2],
             arm,
             processes: BTreeMap::new(),
             eus: vec![None; EXECUTION_UNITS],

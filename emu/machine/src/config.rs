@@ -55,6 +55,10 @@ pub struct Config {
     /// Whether each card has a second function, that of its Arm cores, beside the host's: a device of its own, with own port addresses
     /// ([`arm_address`](crate::arm_address)), protection domains and memory. Not with [`DrivenFrom::Arm`]. Default off.
     pub arm_functions: bool,
+    /// Virtual time that a control operation of verbs or DevX takes: making, changing or destroying a key, a queue, a domain, and every device
+    /// command. The machine runs on meanwhile, and the operation takes effect at the end. Nobody has published what a card's firmware takes
+    /// for one; default 0 ps. Not with an outer end, where time is the other machines' as well.
+    pub command_ps: u64,
 }
 
 impl Config {
@@ -206,6 +210,7 @@ impl Default for Config {
             detect_races: false,
             uc_multicast: false,
             arm_functions: false,
+            command_ps: 0,
         }
     }
 }

@@ -109,6 +109,32 @@ impl World {
         }
     }
 
+    /// A control operation of a function's program begins: it is counted, and its time passes (see
+    /// [`Config::command_ps`](crate::Config::command_ps)).
+    ///
+    /// # Errors
+    /// [`MachineError::NoCard`], [`MachineError::NoArmFunction`].
+    pub fn begin_command(&mut self, id: FunctionId) -> Result<(), MachineError> {
+        self.vhca(id)?;
+        self.cards[id.card].commands[id.function as usize] += 1;
+        let end_ps = self.now_ps + self.config.command_ps;
+        if end_ps == self.now_ps || self.has_outside() {
+            return Ok(());
+        }
+        while self.due_ps().is_some_and(|due_ps| due_ps <= end_ps) && self.step() {}
+        self.now_ps = self.now_ps.max(end_ps);
+        Ok(())
+    }
+
+    /// Control operations of verbs and DevX that a function's programs have asked for, refused ones included. FlexIO's calls are not counted.
+    ///
+    /// # Errors
+    /// [`MachineError::NoCard`], [`MachineError::NoArmFunction`].
+    pub fn command_count(&mut self, id: FunctionId) -> Result<u64, MachineError> {
+        self.vhca(id)?;
+        Ok(self.cards[id.card].commands[id.function as usize])
+    }
+
     /// The registered part of the memory of a function's programs. All hosts of a machine have one memory; each card's Arm cores have
     /// their own.
     ///
@@ -156,6 +182,21 @@ mod tests {
         let mut reads = |id| world.memory_of(id).unwrap().read(addr, &mut out).is_ok();
         assert!(reads(FunctionId::arm(1)));
         assert!(!reads(FunctionId::arm(0)) && !reads(FunctionId::host(1)));
+    }
+
+    #[test]
+    fn commands_are_counted_by_function_and_take_their_time() {
+        let mut world = World::new(Config { arm_functions: true, command_ps: 7_000, ..Config::default() }).unwrap();
+        let (host, arm) = (FunctionId::host(1), FunctionId::arm(1));
+        for id in [host, arm, arm] {
+            world.begin_command(id).unwrap();
+        }
+        let counts = [host, arm, FunctionId::arm(0)].map(|id| world.command_count(id).unwrap());
+        assert_eq!((counts, world.now_ps()), ([1, 2, 0], 21_000));
+        let mut plain = World::new(Config::default()).unwrap();
+        plain.begin_command(host).unwrap();
+        assert_eq!((plain.command_count(host).unwrap(), plain.now_ps()), (1, 0));
+        assert!(matches!(plain.begin_command(arm), Err(MachineError::NoArmFunction { card: 1 })));
     }
 
     #[test]

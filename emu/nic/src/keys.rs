@@ -46,6 +46,8 @@ impl Kind {
 #[derive(Debug)]
 struct Slot {
     tag: u8,
+    /// Keys that were here and are gone: tells an alias's target from a later key of the same number.
+    life: u64,
     kind: Option<Kind>,
     /// Other virtual HCAs may make aliases that know this token.
     shared: Option<Token>,
@@ -165,7 +167,7 @@ impl Keys {
             Some(index) => index,
             None if self.slots.len() >= MAX_KEYS => return Err(NicError::TooManyKeys { limit: MAX_KEYS }),
             None => {
-                self.slots.push(Slot { tag: self.first_tag, kind: None, shared: None });
+                self.slots.push(Slot { tag: self.first_tag, life: 0, kind: None, shared: None });
                 self.slots.len() - 1
             }
         };
@@ -179,6 +181,7 @@ impl Keys {
         let index = self.index(key).ok_or(NicError::UnknownMkey { key })?;
         let slot = &mut self.slots[index];
         slot.tag = slot.tag.wrapping_add(1);
+        slot.life += 1;
         slot.shared = None;
         if let Some(kind) = slot.kind.take() {
             self.release_pd(kind.pd());
@@ -288,6 +291,7 @@ impl Keys {
         if slot.shared != Some(token) {
             return Err(NicError::NotShared { key: target, vhca: target_vhca });
         }
-        self.insert(Kind::Alias(Alias { pd, target, token }))
+        let life = slot.life;
+        self.insert(Kind::Alias(Alias { pd, target, life, token }))
     }
 }

@@ -349,6 +349,29 @@ fn making_an_alias_needs_all_its_steps() {
     assert_eq!(nic.share_mkey(alias, TOKEN), Err(NicError::AliasOfAlias { key: alias }));
 }
 
+/// A key that gets the number and the token of one that is gone does not bring aliases to life.
+#[test]
+fn an_alias_does_not_outlive_its_key() {
+    let mut world = World::new();
+    let nic = &mut world.nics[0];
+    let (host, vhca) = (nic.vhca_id(), nic.create_vhca().unwrap());
+    let (own, other) = (nic.alloc_pd().unwrap(), nic.alloc_pd_on(vhca).unwrap());
+    let attr = MkeyAttr { pd: own, space: Space::Host, start: 0x1000, len: 64, access: Access::all() };
+    let target = nic.create_mkey(attr).unwrap();
+    nic.share_mkey(target, TOKEN).unwrap();
+    let alias = nic.create_alias_mkey(AliasAttr { pd: other, target_vhca: host, target, token: TOKEN }).unwrap();
+    let reach = |nic: &Nic| nic.check_access(alias, other, 0x1000, 8, Access::REMOTE_READ);
+    assert_eq!(reach(nic), Ok(Space::Host));
+    nic.destroy_mkey(target).unwrap();
+    // Free slots are used in turn, and each key there has the next tag.
+    while nic.create_mkey(attr).map(|key| key == target) != Ok(true) {
+        let last = nic.mkey_of_index(target >> 8).unwrap();
+        nic.destroy_mkey(last).unwrap();
+    }
+    nic.share_mkey(target, TOKEN).unwrap();
+    assert_eq!(reach(nic), Err(KeyFault::Revoked { key: alias, target }));
+}
+
 #[test]
 fn queues_and_addresses_are_of_one_function() {
     let mut world = World::new();
