@@ -62,6 +62,7 @@ thread_local! {
 pub fn with_program(run: impl FnOnce(&mut Program)) {
     PROGRAM.with_borrow_mut(|program| {
         let config = Config {
+            arm_functions: true,
             heap_bytes: 64 << 10,
             handler_watchdog_ps: WATCHDOG_PS,
             rpc_watchdog_ps: WATCHDOG_PS,

@@ -20,7 +20,7 @@ fn generate(own: String) {
     support::bindings::generate(contents, &sdk, vec![own], |builder| {
         builder
             .allowlist_type("_?ibv_.*|_compat_ibv_port_attr|verbs_context")
-            .allowlist_type("mlx5dv_(obj|obj_type|qp|cq|pd|ah|context_attr|devx_obj|devx_umem|devx_uar)")
+            .allowlist_type("mlx5dv_(obj|obj_type|qp|cq|pd|ah|context_attr|devx_obj|devx_umem|devx_uar|mkey|mkey_init_attr|mkey_init_attr_flags|qp_init_attr|qp_init_attr_mask|qp_create_send_ops_flags|qp_ex)")
             .allowlist_var("(IBV|MLX5DV)_.*")
             .blocklist_type("pthread_.*|__pthread_.*|__atomic_wide_counter.*|off_t|__off_t")
             .raw_line("use libc::{off_t, pthread_cond_t, pthread_mutex_t};")

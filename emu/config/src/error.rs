@@ -60,6 +60,14 @@ pub enum ConfigError {
         /// What was given, in percent.
         percent: f64,
     },
+    /// Commands that take time on a machine that shares its time with others.
+    #[error(
+        "command_ps = {command_ps} with [bridge]: the time of joined machines is common, so leave it out or join none"
+    )]
+    CommandTime {
+        /// What was given, in picoseconds.
+        command_ps: u64,
+    },
     /// Two answers to one question.
     #[error(
         "[link] and a topology exclude one another: [link] is the cable of two cards, and the links of a topology are in its description"

@@ -8,6 +8,7 @@ use doca_sys::*;
 use emu_bridge::with_world;
 use emu_libibverbs::handle::{self, BadHandle, CStruct, Object};
 use emu_libibverbs::{fork, log};
+use emu_machine::{Function, FunctionId};
 
 /// A code, and the reason for the log.
 struct Failure(doca_error_t, String);
@@ -51,7 +52,7 @@ unsafe fn put<T>(p: *mut T, value: T) -> Result<(), Failure> {
 }
 
 struct DevInfo {
-    card: usize,
+    id: FunctionId,
 }
 
 impl Object for DevInfo {
@@ -97,7 +98,7 @@ pub(crate) unsafe extern "C" fn doca_devinfo_create_list(
         if dev_list.is_null() || nb_devs.is_null() {
             return Err(invalid("dev_list or nb_devs is null"));
         }
-        let infos: Vec<_> = (0..emu_libibverbs::card_count()).map(|card| Arc::new(DevInfo { card })).collect();
+        let infos: Vec<_> = emu_libibverbs::functions().into_iter().map(|id| Arc::new(DevInfo { id })).collect();
         let mut entries: Vec<_> = infos.iter().map(handle::publish).collect();
         entries.push(core::ptr::null_mut());
         let count = infos.len() as u32;
@@ -149,9 +150,12 @@ pub(crate) unsafe extern "C" fn doca_devinfo_get_pci_addr_str(
     pci_addr_str: *mut c_char,
 ) -> doca_error_t {
     run("doca_devinfo_get_pci_addr_str", || {
-        let card = handle::get::<DevInfo>(devinfo)?.card;
+        let id = handle::get::<DevInfo>(devinfo)?.id;
+        // The Arm cores have a PCI bus of their own.
+        let domain = u8::from(id.function == Function::Arm);
+        let address = format!("{domain:04x}:{:02x}:00.0", id.card + 3);
         // SAFETY: the buffer has the 13 bytes that the header fixes.
-        unsafe { put_text(pci_addr_str, DOCA_DEVINFO_PCI_ADDR_SIZE, &format!("0000:{:02x}:00.0", card + 3)) }
+        unsafe { put_text(pci_addr_str, DOCA_DEVINFO_PCI_ADDR_SIZE, &address) }
     })
 }
 
@@ -162,9 +166,13 @@ pub(crate) unsafe extern "C" fn doca_devinfo_get_iface_name(
     size: u32,
 ) -> doca_error_t {
     run("doca_devinfo_get_iface_name", || {
-        let card = handle::get::<DevInfo>(devinfo)?.card;
+        let id = handle::get::<DevInfo>(devinfo)?.id;
+        let name = match id.function {
+            Function::Host => format!("enp{}s0np0", id.card + 3),
+            Function::Arm => format!("p{}", id.card),
+        };
         // SAFETY: the caller says how long its buffer is.
-        unsafe { put_text(iface_name, size, &format!("enp{}s0np0", card + 3)) }
+        unsafe { put_text(iface_name, size, &name) }
     })
 }
 
@@ -175,9 +183,9 @@ pub(crate) unsafe extern "C" fn doca_devinfo_get_ibdev_name(
     size: u32,
 ) -> doca_error_t {
     run("doca_devinfo_get_ibdev_name", || {
-        let card = handle::get::<DevInfo>(devinfo)?.card;
+        let id = handle::get::<DevInfo>(devinfo)?.id;
         // SAFETY: the caller says how long its buffer is.
-        unsafe { put_text(ibdev_name, size, &emu_libibverbs::device_name(card)) }
+        unsafe { put_text(ibdev_name, size, &emu_libibverbs::device_name(id)) }
     })
 }
 
@@ -188,14 +196,17 @@ pub(crate) unsafe extern "C" fn doca_devinfo_get_mac_addr(
     size: u32,
 ) -> doca_error_t {
     run("doca_devinfo_get_mac_addr", || {
-        let card = handle::get::<DevInfo>(devinfo)?.card;
+        let id = handle::get::<DevInfo>(devinfo)?.id;
         if size < DOCA_DEVINFO_MAC_ADDR_SIZE {
             return Err(invalid(format!(
                 "the buffer has {size} bytes, but an address has {DOCA_DEVINFO_MAC_ADDR_SIZE}"
             )));
         }
-        let mac = with_world(|world| world.card(card).map(|card| card.nic.config().mac));
-        let Ok(Ok(mac)) = mac else {
+        let mac = with_world(|world| {
+            let vhca = world.vhca(id).ok()?;
+            Some(world.card(id.card).ok()?.nic.port_addresses(vhca).ok()?.mac)
+        });
+        let Ok(Some(mac)) = mac else {
             return Err(Failure(DOCA_ERROR_NOT_FOUND, "the card is not there any more".to_owned()));
         };
         // SAFETY: null is refused; the buffer has at least the 6 bytes checked above.
@@ -210,8 +221,8 @@ pub(crate) unsafe extern "C" fn doca_dev_open(devinfo: *mut doca_devinfo, dev: *
         if dev.is_null() {
             return Err(invalid("dev is null"));
         }
-        if info.card >= emu_libibverbs::card_count() {
-            return Err(Failure(DOCA_ERROR_NOT_FOUND, format!("card {} is not there any more", info.card)));
+        if !emu_libibverbs::functions().contains(&info.id) {
+            return Err(Failure(DOCA_ERROR_NOT_FOUND, format!("{} is not there any more", info.id)));
         }
         // SAFETY: not null, and writable as the caller promises.
         unsafe { put(dev, handle::publish(&Arc::new(Dev { info }))) }

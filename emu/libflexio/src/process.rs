@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use emu_bridge::with_world;
 use emu_libibverbs::handle::{self, Object};
 use emu_libibverbs::umem::{self, Umem};
-use emu_libibverbs::{Context, Pd};
+use emu_libibverbs::{Context, Pd, device_name};
 use emu_machine::nic::{QueueMemory, Space};
-use emu_machine::{ProcessStatus, World};
+use emu_machine::{Function, FunctionId, ProcessStatus, World};
 use emu_observe::{core_dump, new_file};
 use flexio_sys::*;
 use verbs_sys::{ibv_context, ibv_pd};
@@ -106,7 +106,7 @@ impl Process {
         match memory.memtype {
             FLEXIO_MEMTYPE_DPA => self.device_memory(what, addr, bytes),
             FLEXIO_MEMTYPE_HOST => umem::find(memory.umem_id)
-                .filter(|umem| umem.card == self.card)
+                .filter(|umem| umem.owner == FunctionId::host(self.card))
                 .and_then(|umem| umem.at(addr, bytes))
                 .ok_or_else(|| {
                     let id = memory.umem_id;
@@ -137,8 +137,7 @@ impl Process {
         if context.is_null() {
             return Ok(());
         }
-        let card = handle::get::<Context>(context)?.card;
-        if card != self.card {
+        if handle::get::<Context>(context)?.id() != FunctionId::host(self.card) {
             return Err(failed(
                 "the device context is that of another card; queues of other functions are not emulated",
             ));
@@ -152,8 +151,8 @@ impl Process {
             return Ok(Arc::clone(&self.pd));
         }
         let pd = handle::get::<Pd>(pd)?;
-        if pd.context.card != self.card {
-            return Err(failed("the protection domain is on another card than the process"));
+        if pd.context.id() != FunctionId::host(self.card) {
+            return Err(failed("the protection domain is on another card than the process, or of another function"));
         }
         Ok(pd)
     }
@@ -176,9 +175,15 @@ pub(crate) unsafe extern "C" fn flexio_process_create(
             return Err(failed("programmable congestion control is not emulated"));
         }
         let card = context.card;
+        if context.function != Function::Host {
+            let host = device_name(FunctionId::host(card));
+            return Err(failed(format!("processes are made through the host's function here: open {host}")));
+        }
         let pd = if given.is_null() { Pd::alloc(&context)? } else { handle::get::<Pd>(given)? };
-        if pd.context.card != card {
-            return Err(failed("the protection domain is on another card than the device context"));
+        if pd.context.id() != context.id() {
+            return Err(failed(
+                "the protection domain is on another card than the device context, or of another function",
+            ));
         }
         look::attach()?;
         let created = world(|world| {
@@ -200,7 +205,7 @@ pub(crate) unsafe extern "C" fn flexio_process_create(
         }
         let uar = Arc::new(Uar::new(None));
         handle::publish(&uar);
-        let dumem = umem::insert(Umem { card, space: Space::Dpa(id), base: heap.base, len: heap.size });
+        let dumem = umem::insert(Umem { owner: context.id(), space: Space::Dpa(id), base: heap.base, len: heap.size });
         let object = Arc::new(Process {
             card,
             id,

@@ -4,8 +4,9 @@
 
 mod support;
 
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 
+use emu_machine::Config;
 use flexio_sys::*;
 use support::*;
 
@@ -66,6 +67,32 @@ fn calls_for_other_functions_and_handlers_on_the_device_answer_an_error() {
         assert_eq!((api.flexio_process_error_handler_set)(process, host.handler), FAILED);
         // 0: debugging is not permitted.
         assert_eq!((api.flexio_process_udbg_token_get)(process), 0);
+    }
+}
+
+/// A process is the host function's here, and takes nothing that was made through the function of the Arm cores.
+#[test]
+fn processes_are_of_the_hosts_function() {
+    let config = Config { heap_bytes: 1 << 16, arm_functions: true, ..Config::default() };
+    let host = Host::new(config, &plain_image());
+    let process = host.process();
+    let api = &host.api;
+    unsafe {
+        let list = (host.verbs.ibv_get_device_list)(null_mut());
+        let arm = (host.verbs.ibv_open_device)(*list.add(1));
+        (host.verbs.ibv_free_device_list)(list);
+        let arm_pd = (host.verbs.ibv_alloc_pd)(arm);
+        assert!(!arm.is_null() && !arm_pd.is_null());
+        let mut other = null_mut();
+        assert_eq!((api.flexio_process_create)(arm, host.app, null(), &mut other), FAILED);
+        let attr = flexio_process_attr { pd: arm_pd, ..Default::default() };
+        assert_eq!((api.flexio_process_create)(host.context, host.app, &attr, &mut other), FAILED);
+        assert!(other.is_null());
+        let mut window = null_mut();
+        assert_eq!((api.flexio_window_create)(process, arm_pd, &mut window), FAILED);
+        let mut outbox = null_mut();
+        let mut attr = flexio_outbox_attr { uar: (api.flexio_process_get_uar)(process), ..Default::default() };
+        assert_eq!((api.flexio_outbox_create)(process, &mut attr, &mut outbox), FLEXIO_STATUS_SUCCESS);
     }
 }
 

@@ -4,15 +4,14 @@ use core::ffi::c_int;
 use std::sync::Arc;
 
 use emu_bridge::with_world;
-use emu_machine::card_with_gid;
 use emu_machine::nic::Gid;
 use emu_machine::nic::wire::group_mac;
+use emu_machine::{FunctionId, card_with_gid};
 use verbs_sys::*;
 
-use crate::device::Context;
+use crate::device::{self, Context};
 use crate::errno::{Errno, Result, input, number, out, pointer, status};
 use crate::handle::{self, CStruct, Object};
-use crate::machine::on_nic;
 use crate::pd::Pd;
 
 /// Bytes of an address vector in a UD work queue entry.
@@ -33,10 +32,11 @@ pub fn resolve_mac(gid: Gid) -> Result<[u8; 6]> {
         return Ok(mac);
     }
     with_world(|world| {
-        for index in 0..world.card_count() {
-            let config = world.card(index)?.nic.config();
-            if config.gids.contains(&gid) {
-                return Ok(config.mac);
+        for id in world.functions() {
+            let vhca = world.vhca(id)?;
+            let addresses = world.card(id.card)?.nic.port_addresses(vhca)?;
+            if addresses.gids.contains(&gid) {
+                return Ok(addresses.mac);
             }
         }
         let outside = card_with_gid(gid).filter(|_| world.has_outside());
@@ -69,15 +69,15 @@ pub(crate) fn path(attr: &ibv_ah_attr, gids: usize) -> Result<Path> {
     Ok(Path { gid, mac: resolve_mac(gid)?, sgid_index, traffic_class, hop_limit, flow_label })
 }
 
-pub(crate) fn gid_count(card: usize) -> Result<usize> {
-    on_nic(card, |nic| Ok(nic.config().gids.len()))
+pub(crate) fn gid_count(id: FunctionId) -> Result<usize> {
+    Ok(device::gids(id)?.len())
 }
 
 pub(crate) struct Ah {
     public: CStruct<ibv_ah>,
     /// The vector without queue key and destination, which each work request brings.
     av: CStruct<[u8; AV_BYTES]>,
-    pub(crate) card: usize,
+    pub(crate) id: FunctionId,
     _pd: Arc<Pd>,
 }
 
@@ -114,8 +114,8 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
         if attr.port_num != 1 {
             return Err(Errno::invalid(format!("port {}: a card has port 1 alone", attr.port_num)));
         }
-        let card = pd.context.card;
-        let path = path(attr, gid_count(card)?)?;
+        let id = pd.context.id();
+        let path = path(attr, gid_count(id)?)?;
         let mut av = [0; AV_BYTES];
         av[8..12].copy_from_slice(&AV_EXTENDED.to_be_bytes());
         av[12] = attr.sl & 0xF;
@@ -127,7 +127,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah
         av[28..32].copy_from_slice(&flow.to_be_bytes());
         av[32..48].copy_from_slice(&path.gid.0);
         let public = ibv_ah { context: pd.context.c_address(), pd: pd.c_address(), handle: 0 };
-        Ok(handle::publish(&Arc::new(Ah { public: CStruct::new(public), av: CStruct::new(av), card, _pd: pd })))
+        Ok(handle::publish(&Arc::new(Ah { public: CStruct::new(public), av: CStruct::new(av), id, _pd: pd })))
     })
 }
 
@@ -164,7 +164,7 @@ impl RoutingHeader {
 }
 
 /// The way back to the sender of a datagram.
-fn way_back(card: usize, port_num: u8, wc: &ibv_wc, header: &[u8; 40]) -> Result<ibv_ah_attr> {
+fn way_back(id: FunctionId, port_num: u8, wc: &ibv_wc, header: &[u8; 40]) -> Result<ibv_ah_attr> {
     let mut attr = ibv_ah_attr { sl: wc.sl, port_num, ..Default::default() };
     if wc.wc_flags & IBV_WC_GRH == 0 {
         return Ok(attr);
@@ -179,7 +179,7 @@ fn way_back(card: usize, port_num: u8, wc: &ibv_wc, header: &[u8; 40]) -> Result
             (source, destination, traffic_class, hop_limit, flow_label)
         }
     };
-    let index = crate::device::gids(card)?.iter().position(|gid| *gid == destination);
+    let index = device::gids(id)?.iter().position(|gid| *gid == destination);
     let index =
         index.ok_or_else(|| Errno::invalid(format!("the datagram was for {destination}, not for this port")))?;
     attr.is_global = 1;
@@ -198,10 +198,10 @@ pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
     attr: *mut ibv_ah_attr,
 ) -> c_int {
     number("ibv_init_ah_from_wc", || {
-        let card = handle::get::<Context>(context)?.card;
+        let id = handle::get::<Context>(context)?.id();
         // SAFETY: null, or initialised and writable as the manual page asks; any 40 bytes are a header.
         unsafe {
-            let back = way_back(card, port_num, input(wc, "wc")?, input(grh.cast::<[u8; 40]>(), "grh")?)?;
+            let back = way_back(id, port_num, input(wc, "wc")?, input(grh.cast::<[u8; 40]>(), "grh")?)?;
             out(attr, "ah_attr")?.write(back);
         }
         Ok(0)
@@ -217,9 +217,9 @@ pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
 ) -> *mut ibv_ah {
     let mut attr = ibv_ah_attr::default();
     let known = pointer("ibv_create_ah_from_wc", || {
-        let card = handle::get::<Pd>(pd)?.context.card;
+        let id = handle::get::<Pd>(pd)?.context.id();
         // SAFETY: null, or initialised as the manual page asks; any 40 bytes are a header.
-        attr = unsafe { way_back(card, port_num, input(wc, "wc")?, input(grh.cast::<[u8; 40]>(), "grh")?) }?;
+        attr = unsafe { way_back(id, port_num, input(wc, "wc")?, input(grh.cast::<[u8; 40]>(), "grh")?) }?;
         Ok(pd)
     });
     if known.is_null() {
@@ -239,10 +239,10 @@ pub(crate) unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
 ) -> c_int {
     const NO_VLAN: u16 = 0xFFFF;
     number("ibv_resolve_eth_l2_from_gid", || {
-        let card = handle::get::<Context>(context)?.card;
+        let id = handle::get::<Context>(context)?.id();
         // SAFETY: null, or initialised and writable as the header asks.
         unsafe {
-            let path = path(input(attr, "attr")?, gid_count(card)?)?;
+            let path = path(input(attr, "attr")?, gid_count(id)?)?;
             out(eth_mac, "eth_mac")?.write(path.mac);
             out(vid, "vid")?.write(NO_VLAN);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use emu_bridge::with_world;
-use emu_machine::nic::{CqAttr, CqTarget, QueueMemory, Space};
+use emu_machine::nic::{CqAttr, CqTarget};
 use verbs_sys::*;
 
 use crate::channel::Channel;
@@ -13,7 +13,7 @@ use crate::device::{Context, MAX_CQE};
 use crate::errno::{Errno, Result, number, pointer, status};
 use crate::failures;
 use crate::handle::{self, CStruct, Object};
-use crate::machine::{self, on_nic};
+use crate::machine::{self, begin_command, on_machine, on_nic};
 use crate::memory::QueueBuffer;
 use crate::qp::Qp;
 
@@ -168,6 +168,7 @@ fn completion(entry: &[u8; CQE_BYTES], qpn: u32, qp: &Qp) -> ibv_wc {
             wqe::ATOMIC_CS => IBV_WC_COMP_SWAP,
             wqe::ATOMIC_FA => IBV_WC_FETCH_ADD,
             wqe::LOCAL_INVAL => IBV_WC_LOCAL_INV,
+            wqe::UMR => IBV_WC_DRIVER1,
             _ => IBV_WC_SEND,
         };
         return wc;
@@ -236,15 +237,15 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         let depth = (cqe.cast_unsigned() + 1).next_power_of_two();
         let log_depth = depth.trailing_zeros() as u8;
         let ring_bytes = CQE_BYTES << log_depth;
-        let buffer = QueueBuffer::new(ring_bytes + CQE_BYTES)?;
+        let buffer = QueueBuffer::new(context.id(), ring_bytes + CQE_BYTES)?;
         for slot in 0..depth as usize {
             buffer.write(slot * CQE_BYTES + field::OP_OWN, &[INITIAL_OP_OWN]);
         }
         let target = channel.as_ref().map_or(CqTarget::None, |channel| CqTarget::Channel(channel.id));
         let attr = CqAttr {
-            ring: QueueMemory { space: Space::Host, addr: buffer.addr() },
+            ring: buffer.place(0),
             log_depth,
-            doorbell_record: QueueMemory { space: Space::Host, addr: buffer.addr() + ring_bytes as u64 },
+            doorbell_record: buffer.place(ring_bytes),
             target,
             overrun_ignore: false,
             always_armed: false,
@@ -252,7 +253,11 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             uar: 0,
         };
         let card = context.card;
-        let number = on_nic(card, |nic| nic.create_cq(attr))?;
+        begin_command(context.id())?;
+        let number = on_machine(|world| {
+            let vhca = world.vhca(context.id())?;
+            Ok::<_, Errno>(world.card(card)?.nic.create_cq_on(vhca, attr)?)
+        })?;
         let public = ibv_cq {
             context: context.c_address(),
             channel: channel.as_ref().map_or(core::ptr::null_mut(), |channel| channel.c_address()),
@@ -287,6 +292,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     status("ibv_destroy_cq", || {
         let queue = handle::get::<Cq>(cq)?;
+        begin_command(queue.context.id())?;
         on_nic(queue.card, |nic| nic.destroy_cq(queue.number))?;
         if let Some(channel) = &queue.channel {
             channel.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue.number);

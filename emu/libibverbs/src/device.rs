@@ -1,16 +1,18 @@
 //! Devices: listing, opening, querying.
 
 use core::ffi::{c_char, c_int};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use emu_bridge::with_world;
-use emu_machine::nic::{Gid, MAX_RD_ATOMIC};
+use emu_machine::nic::{Gid, MAX_RD_ATOMIC, PortAddresses};
+use emu_machine::{Function, FunctionId, MAX_CARDS};
 use verbs_sys::*;
 
 use crate::errno::{Errno, Result, number, out, pointer, status};
 use crate::failures::Events;
 use crate::handle::{self, CStruct, Object};
-use crate::machine::on_nic;
+use crate::machine::{on_machine, on_nic};
 
 /// What stands for a firmware version.
 pub(crate) const FIRMWARE: &str = concat!("emulated-", env!("CARGO_PKG_VERSION"));
@@ -51,21 +53,33 @@ const PHYS_STATE_LINK_UP: u8 = 5;
 /// Bytes of the structure behind the exported symbol `ibv_query_port`.
 const COMPAT_PORT_ATTR_BYTES: usize = core::mem::offset_of!(ibv_port_attr, port_cap_flags2);
 
-/// Number of cards in the calling thread's machine.
+/// The devices of the calling thread's machine, in the order in which they are listed; see [`World::functions`](emu_machine::World::functions).
 #[must_use]
-pub fn card_count() -> usize {
-    with_world(|world| world.card_count()).unwrap_or(0)
+pub fn functions() -> Vec<FunctionId> {
+    with_world(|world| world.functions()).unwrap_or_default()
 }
 
-/// RDMA device name of a card.
+/// RDMA device name of a function: `mlx5_N` of card N for the host's, `mlx5_N_arm` for that of its Arm cores. Real ones are in the lists of two
+/// operating systems, and both called `mlx5_N`.
 #[must_use]
-pub fn device_name(card: usize) -> String {
-    format!("mlx5_{card}")
+pub fn device_name(id: FunctionId) -> String {
+    match id.function {
+        Function::Host => format!("mlx5_{}", id.card),
+        Function::Arm => format!("mlx5_{}_arm", id.card),
+    }
+}
+
+/// The kernel's number of a device.
+fn device_index(id: FunctionId) -> usize {
+    match id.function {
+        Function::Host => id.card,
+        Function::Arm => MAX_CARDS + id.card,
+    }
 }
 
 pub(crate) struct Device {
     public: CStruct<ibv_device>,
-    pub(crate) card: usize,
+    pub(crate) id: FunctionId,
 }
 
 impl Object for Device {
@@ -85,20 +99,22 @@ fn put_text(to: &mut [c_char], text: &str) {
 }
 
 /// The devices themselves exist as long as the program, from when they are first listed: programs keep their addresses.
-static DEVICES: Mutex<Vec<Arc<Device>>> = Mutex::new(Vec::new());
+static DEVICES: Mutex<BTreeMap<FunctionId, Arc<Device>>> = Mutex::new(BTreeMap::new());
 
-fn devices(count: usize) -> Vec<Arc<Device>> {
+fn devices(ids: &[FunctionId]) -> Vec<Arc<Device>> {
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
-    for card in devices.len()..count {
-        let mut public = ibv_device { node_type: IBV_NODE_CA, transport_type: IBV_TRANSPORT_IB, ..Default::default() };
-        put_text(&mut public.name, &device_name(card));
-        put_text(&mut public.dev_name, &format!("uverbs{card}"));
-        put_text(&mut public.ibdev_path, &format!("{}/{}", EMULATED, device_name(card)));
-        let device = Arc::new(Device { public: CStruct::new(public), card });
-        handle::publish(&device);
-        devices.push(device);
-    }
-    devices[..count].to_vec()
+    let device = |&id: &FunctionId| Arc::clone(devices.entry(id).or_insert_with(|| new_device(id)));
+    ids.iter().map(device).collect()
+}
+
+fn new_device(id: FunctionId) -> Arc<Device> {
+    let mut public = ibv_device { node_type: IBV_NODE_CA, transport_type: IBV_TRANSPORT_IB, ..Default::default() };
+    put_text(&mut public.name, &device_name(id));
+    put_text(&mut public.dev_name, &format!("uverbs{}", device_index(id)));
+    put_text(&mut public.ibdev_path, &format!("{}/{}", EMULATED, device_name(id)));
+    let device = Arc::new(Device { public: CStruct::new(public), id });
+    handle::publish(&device);
+    device
 }
 
 /// Addresses of devices, and null behind the last.
@@ -116,7 +132,7 @@ impl Object for DeviceList {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     pointer("ibv_get_device_list", || {
-        let devices = devices(with_world(|world| world.card_count())?);
+        let devices = devices(&with_world(|world| world.functions())?);
         let addresses = devices.iter().map(|device| device.c_address()).chain([core::ptr::null_mut()]);
         let list = DeviceList(addresses.map(CStruct::new).collect());
         // SAFETY: null, or writable as the manual page asks.
@@ -147,7 +163,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> 
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     let mut guid = 0;
     status("ibv_get_device_guid", || {
-        guid = node_guid(handle::get::<Device>(device)?.card)?;
+        guid = node_guid(handle::get::<Device>(device)?.id)?;
         Ok(())
     });
     guid
@@ -155,12 +171,12 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    number("ibv_get_device_index", || Ok(handle::get::<Device>(device)?.card as c_int))
+    number("ibv_get_device_index", || Ok(device_index(handle::get::<Device>(device)?.id) as c_int))
 }
 
-/// The EUI-64 form of the port's Ethernet address, in network order.
-fn node_guid(card: usize) -> Result<u64> {
-    let [a, b, c, d, e, f] = on_nic(card, |nic| Ok(nic.config().mac))?;
+/// The EUI-64 form of the function's Ethernet address, in network order.
+fn node_guid(id: FunctionId) -> Result<u64> {
+    let [a, b, c, d, e, f] = port_addresses(id)?.mac;
     Ok(u64::from_ne_bytes([a ^ 2, b, c, 0xFF, 0xFE, d, e, f]))
 }
 
@@ -169,6 +185,8 @@ pub struct Context {
     pub(crate) public: CStruct<verbs_context>,
     /// Index of the card.
     pub card: usize,
+    /// Which of the card's functions it is.
+    pub function: Function,
     /// The machine that the card is part of.
     pub(crate) machine: usize,
     pub(crate) events: Events,
@@ -183,12 +201,19 @@ impl Object for Context {
     }
 }
 
-/// What a card tells of itself.
-pub(crate) fn attributes(card: usize) -> Result<ibv_device_attr> {
-    let guid = node_guid(card)?;
+impl Context {
+    /// The function that was opened.
+    #[must_use]
+    pub fn id(&self) -> FunctionId {
+        FunctionId { card: self.card, function: self.function }
+    }
+}
+
+/// What a function tells of itself and its card: the functions of one card have one system image GUID.
+pub(crate) fn attributes(id: FunctionId) -> Result<ibv_device_attr> {
     let mut answer = ibv_device_attr {
-        node_guid: guid,
-        sys_image_guid: guid,
+        node_guid: node_guid(id)?,
+        sys_image_guid: node_guid(FunctionId::host(id.card))?,
         max_mr_size: u64::MAX,
         page_size_cap: 0xFFFF_F000,
         vendor_id: VENDOR_ID,
@@ -221,7 +246,7 @@ pub(crate) fn attributes(card: usize) -> Result<ibv_device_attr> {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     status("ibv_query_device", || {
-        let answer = attributes(handle::get::<Context>(context)?.card)?;
+        let answer = attributes(handle::get::<Context>(context)?.id())?;
         // SAFETY: the manual page asks for a writable structure.
         unsafe { out(attr, "device_attr") }?.write(answer);
         Ok(())
@@ -239,12 +264,13 @@ fn width_and_speed(gbit_per_s: u64) -> (u8, u8) {
 }
 
 fn port_attr(context: *mut ibv_context, port_num: u8) -> Result<ibv_port_attr> {
-    let card = handle::get::<Context>(context)?.card;
+    let id = handle::get::<Context>(context)?.id();
     check_port(port_num.into())?;
-    let (mtu, gids, pkeys, rate) = with_world(|world| {
-        world.card(card).map(|card| {
+    let gids = gids(id)?.len();
+    let (mtu, pkeys, rate) = with_world(|world| {
+        world.card(id.card).map(|card| {
             let config = card.nic.config();
-            (config.port_mtu.code(), config.gids.len(), card.nic.pkeys().len(), config.timing.port_rate)
+            (config.port_mtu.code(), card.nic.pkeys().len(), config.timing.port_rate)
         })
     })??;
     let (active_width, active_speed) = width_and_speed(rate.gbit_per_s());
@@ -306,9 +332,17 @@ pub(crate) unsafe extern "C" fn query_port_whole(
     })
 }
 
-/// Identifiers of a card's port.
-pub(crate) fn gids(card: usize) -> Result<Vec<Gid>> {
-    on_nic(card, |nic| Ok(nic.config().gids.clone()))
+/// Addresses of a function at its card's port.
+pub(crate) fn port_addresses(id: FunctionId) -> Result<PortAddresses> {
+    on_machine(|world| {
+        let vhca = world.vhca(id)?;
+        Ok::<_, Errno>(world.card(id.card)?.nic.port_addresses(vhca)?.clone())
+    })
+}
+
+/// Identifiers of a function at its card's port.
+pub(crate) fn gids(id: FunctionId) -> Result<Vec<Gid>> {
+    Ok(port_addresses(id)?.gids)
 }
 
 /// Partition keys of a card's port.
@@ -324,9 +358,9 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     gid: *mut ibv_gid,
 ) -> c_int {
     number("ibv_query_gid", || {
-        let card = handle::get::<Context>(context)?.card;
+        let id = handle::get::<Context>(context)?.id();
         check_port(port_num.into())?;
-        let gids = gids(card)?;
+        let gids = gids(id)?;
         let found = usize::try_from(index).ok().and_then(|index| gids.get(index));
         let found = found.ok_or_else(|| Errno::invalid(format!("GID index {index}: the port has {}", gids.len())))?;
         // SAFETY: the manual page asks for a writable GID.

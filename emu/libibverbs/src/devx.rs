@@ -7,8 +7,8 @@ use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use emu_bridge::with_world;
-use emu_machine::MachineError;
 use emu_machine::nic::{Access, Gid, Mtu, Nic, NicError, QpModify, QpState, Transport};
+use emu_machine::{FunctionId, MachineError};
 use verbs_sys::*;
 
 use crate::device::Context;
@@ -17,6 +17,7 @@ use crate::devx_create::{attach, create_cq, create_mkey, create_qp};
 use crate::devx_query::{self, service};
 use crate::errno::{Errno, Result, pointer, status};
 use crate::handle::{self, Object};
+use crate::machine::begin_command;
 use crate::prm::{self, Input, command};
 
 /// Status byte of an answer, as the Linux driver names them.
@@ -94,7 +95,8 @@ pub(crate) enum Kind {
 }
 
 struct DevxObject {
-    card: usize,
+    /// The function whose object it is.
+    owner: FunctionId,
     kind: Kind,
     number: u32,
     /// Of a queue pair, as it was made: the card forgets it at each reset and is told again.
@@ -174,15 +176,19 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_create(
     outlen: usize,
 ) -> *mut mlx5dv_devx_obj {
     pointer("mlx5dv_devx_obj_create", || {
-        let card = handle::get::<Context>(context)?.card;
+        let owner = handle::get::<Context>(context)?.id();
+        begin_command(owner)?;
         let create = |input: Input<'_>, answer: &mut [u8]| {
             let (kind, number) = with_world(|world| match input.get(prm::OPCODE) {
-                command::CREATE_CQ => create_cq(world, card, input),
-                command::CREATE_QP => create_qp(world, card, input),
-                command::CREATE_MKEY => create_mkey(world, card, input),
-                command::ATTACH_TO_MCG => attach(world, card, input),
-                command::ALLOC_PD => Ok((Kind::Pd, world.card(card)?.nic.alloc_pd()?)),
-                command::CREATE_GENERAL_OBJECT => create_general(world, card, input),
+                command::CREATE_CQ => create_cq(world, owner, input),
+                command::CREATE_QP => create_qp(world, owner, input),
+                command::CREATE_MKEY => create_mkey(world, owner, input),
+                command::ATTACH_TO_MCG => attach(world, owner, input),
+                command::ALLOC_PD => {
+                    let vhca = world.vhca(owner)?;
+                    Ok((Kind::Pd, world.card(owner.card)?.nic.alloc_pd_on(vhca)?))
+                }
+                command::CREATE_GENERAL_OBJECT => create_general(world, owner, input),
                 _ => unsupported(input),
             })??;
             let blocks = matches!(kind, Kind::Qp(_)) && blocks_multicast_loopback(input);
@@ -197,7 +203,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_create(
         };
         // SAFETY: the caller vouches for both buffers.
         let (kind, number, block_multicast_loopback) = unsafe { carry_out(input, inlen, out, outlen, create) }?;
-        Ok(handle::publish(&Arc::new(DevxObject { card, kind, number, block_multicast_loopback })))
+        Ok(handle::publish(&Arc::new(DevxObject { owner, kind, number, block_multicast_loopback })))
     })
 }
 
@@ -328,11 +334,12 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_modify(
 ) -> c_int {
     status("mlx5dv_devx_obj_modify", || {
         let object = handle::get::<DevxObject>(obj)?;
+        begin_command(object.owner)?;
         let modify = |input: Input<'_>, _: &mut [u8]| {
             let modify = transition(&object, input)?;
             with_world(|world| {
                 if modify.next_state.is_none() {
-                    let state = world.card(object.card)?.nic.query_qp(object.number)?.state;
+                    let state = world.card(object.owner.card)?.nic.query_qp(object.number)?.state;
                     if state != QpState::Rts {
                         return refuse(
                             answer::BAD_RES_STATE,
@@ -343,7 +350,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_modify(
                 }
                 let now_ps = world.now_ps();
                 let call = |nic: &mut Nic, effects: &mut _| nic.modify_qp(now_ps, object.number, &modify, effects);
-                Ok(world.nic_call(object.card, call)??)
+                Ok(world.nic_call(object.owner.card, call)??)
             })?
         };
         // SAFETY: the caller vouches for both buffers.
@@ -361,8 +368,9 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_query(
 ) -> c_int {
     status("mlx5dv_devx_obj_query", || {
         let object = handle::get::<DevxObject>(obj)?;
+        begin_command(object.owner)?;
         let query = |input: Input<'_>, answer: &mut [u8]| {
-            let (card, what) = (object.card, (object.kind, object.number));
+            let (card, what) = (object.owner.card, (object.kind, object.number));
             with_world(|world| devx_query::object(world, card, what, input, answer))?
         };
         // SAFETY: the caller vouches for both buffers.
@@ -374,8 +382,9 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_query(
 pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_destroy(obj: *mut mlx5dv_devx_obj) -> c_int {
     status("mlx5dv_devx_obj_destroy", || {
         let object = handle::get::<DevxObject>(obj)?;
+        begin_command(object.owner)?;
         with_world(|world| {
-            let nic = &mut world.card(object.card)?.nic;
+            let nic = &mut world.card(object.owner.card)?.nic;
             match object.kind {
                 Kind::Qp(_) => nic.destroy_qp(object.number),
                 Kind::Cq => nic.destroy_cq(object.number),
@@ -404,11 +413,12 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_general_cmd(
     outlen: usize,
 ) -> c_int {
     status("mlx5dv_devx_general_cmd", || {
-        let card = handle::get::<Context>(context)?.card;
+        let owner = handle::get::<Context>(context)?.id();
+        begin_command(owner)?;
         let execute = |input: Input<'_>, answer: &mut [u8]| {
             with_world(|world| match input.get(prm::OPCODE) {
-                command::QUERY_HCA_CAP => devx_query::capabilities(world, card, input, answer),
-                command::ALLOW_OTHER_VHCA_ACCESS => allow_access(world, card, input),
+                command::QUERY_HCA_CAP => devx_query::capabilities(world, owner, input, answer),
+                command::ALLOW_OTHER_VHCA_ACCESS => allow_access(world, owner, input),
                 _ => unsupported(input),
             })?
         };

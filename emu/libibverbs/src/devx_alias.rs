@@ -3,11 +3,11 @@
 //! Layouts: Linux `mlx5_ifc.h`; that the first dword of the metadata is the protection domain, and that the alias has tag 0, as public
 //! programs for cross-GVMI memory keys use them.
 
-use emu_machine::World;
 use emu_machine::nic::{AliasAttr, GroupKey};
+use emu_machine::{FunctionId, World};
 
 use crate::devx::{Kind, Refusal, answer, refuse, syndrome};
-use crate::devx_create::tagged;
+use crate::devx_create::{own_domain, own_queue_pair, tagged};
 use crate::prm::{self, Input, allow, group_key, object};
 
 type Result<T> = std::result::Result<T, Refusal>;
@@ -20,32 +20,30 @@ fn long_enough(input: Input<'_>, bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// The key of this index, with its tag.
-fn key_of(world: &mut World, card: usize, index: u32) -> Result<u32> {
-    match world.card(card)?.nic.mkey_of_index(index) {
-        Some(key) => Ok(key),
-        None => refuse(answer::BAD_RES, syndrome::OBJECT, format!("there is no memory key of index {index:#x}")),
-    }
+fn no_key<T>(index: u32, owner: impl std::fmt::Display) -> Result<T> {
+    refuse(answer::BAD_RES, syndrome::OBJECT, format!("there is no memory key of index {index:#x} of {owner}"))
 }
 
 /// ALLOW_OTHER_VHCA_ACCESS of a memory key: who knows the access key may make aliases of it. Another access key takes the first
 /// one's place, and its aliases are dead.
-pub(crate) fn allow_access(world: &mut World, card: usize, input: Input<'_>) -> Result<()> {
+pub(crate) fn allow_access(world: &mut World, owner: FunctionId, input: Input<'_>) -> Result<()> {
     long_enough(input, allow::BYTES)?;
     let kind = input.get(allow::TYPE);
     if kind != object::MKEY {
         let text = format!("objects of type {kind:#x} are not shared; memory keys ({:#x}) are", object::MKEY);
         return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
     }
-    let key = key_of(world, card, input.get(allow::ID))?;
-    Ok(world.card(card)?.nic.share_mkey(key, input.bytes(allow::ACCESS_KEY))?)
+    let (vhca, index) = (world.vhca(owner)?, input.get(allow::ID));
+    let nic = &mut world.card(owner.card)?.nic;
+    let Some(key) = nic.mkey_of_index_on(vhca, index) else { return no_key(index, owner) };
+    Ok(nic.share_mkey(key, input.bytes(allow::ACCESS_KEY))?)
 }
 
 /// CREATE_GENERAL_OBJECT: an alias of a memory key, or a group key; other objects have calls of their own.
-pub(crate) fn create_general(world: &mut World, card: usize, input: Input<'_>) -> Result<(Kind, u32)> {
+pub(crate) fn create_general(world: &mut World, owner: FunctionId, input: Input<'_>) -> Result<(Kind, u32)> {
     let kind = input.get(object::TYPE);
     if kind == group_key::TYPE {
-        return create_group_key(world, card, input);
+        return create_group_key(world, owner, input);
     }
     if kind != object::MKEY {
         let instead = match kind {
@@ -67,24 +65,27 @@ pub(crate) fn create_general(world: &mut World, card: usize, input: Input<'_>) -
     long_enough(input, object::BYTES)?;
     let context = input.at(object::CONTEXT);
     let index = context.get(object::TARGET);
-    let attr = AliasAttr {
-        pd: context.get(object::PD),
-        target_vhca: context.get(object::VHCA) as u16,
-        target: key_of(world, card, index)?,
-        token: context.bytes(object::ACCESS_KEY),
+    let pd = own_domain(world, owner, context.get(object::PD))?;
+    let target_vhca = context.get(object::VHCA) as u16;
+    let nic = &mut world.card(owner.card)?.nic;
+    nic.port_addresses(target_vhca)?;
+    let Some(target) = nic.mkey_of_index_on(target_vhca, index) else {
+        return no_key(index, format_args!("virtual HCA {target_vhca:#x}"));
     };
+    let attr = AliasAttr { pd, target_vhca, target, token: context.bytes(object::ACCESS_KEY) };
     // Programs make the key of the object's number alone.
-    let (_, number) = tagged(world, card, 0, |nic| nic.create_alias_mkey(attr))?;
+    let (_, number) = tagged(world, owner.card, 0, |nic| nic.create_alias_mkey(attr))?;
     Ok((Kind::Alias { vhca: attr.target_vhca, index }, number))
 }
 
 /// A group key at a member; see [`group_key`].
-fn create_group_key(world: &mut World, card: usize, input: Input<'_>) -> Result<(Kind, u32)> {
+fn create_group_key(world: &mut World, owner: FunctionId, input: Input<'_>) -> Result<(Kind, u32)> {
     long_enough(input, group_key::BYTES)?;
     let key = input.get(group_key::KEY);
     let entry = GroupKey { key, local_key: input.get(group_key::LOCAL_KEY), base: input.u64(group_key::BASE) };
     let qpn = input.get(group_key::QPN);
-    world.card(card)?.nic.map_group_key(qpn, entry)?;
+    own_queue_pair(world, owner, qpn)?;
+    world.card(owner.card)?.nic.map_group_key(qpn, entry)?;
     Ok((Kind::GroupKey(key), qpn))
 }
 

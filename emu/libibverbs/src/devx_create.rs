@@ -1,7 +1,7 @@
 //! DevX commands that make objects.
 
-use emu_machine::World;
 use emu_machine::nic::{Access, CqAttr, CqTarget, Gid, MkeyAttr, Nic, NicError, QpAttr, QueueMemory, Transport};
+use emu_machine::{Function, FunctionId, World};
 
 use crate::devx::{Kind, Refusal, answer, full_length, refuse, syndrome};
 use crate::prm::{self, Input};
@@ -9,16 +9,16 @@ use crate::umem;
 
 /// Memory a command names by object id and offset.
 fn memory(
-    card: usize,
+    owner: FunctionId,
     what: &str,
     valid: bool,
     id: u32,
     offset: u64,
     len: u64,
 ) -> std::result::Result<QueueMemory, Refusal> {
-    let umem = umem::find(id).filter(|umem| valid && umem.card == card);
+    let umem = umem::find(id).filter(|umem| valid && umem.owner == owner);
     let Some(umem) = umem else {
-        let text = format!("the {what} names memory object {id} (valid bit {valid}), which this card does not have");
+        let text = format!("the {what} names memory object {id} (valid bit {valid}), which {owner} does not have");
         return refuse(answer::BAD_RES, syndrome::UMEM, text);
     };
     match umem.at(offset, len) {
@@ -34,7 +34,31 @@ fn memory(
     }
 }
 
-pub(crate) fn create_cq(world: &mut World, card: usize, input: Input<'_>) -> std::result::Result<(Kind, u32), Refusal> {
+/// The protection domain that a command names, which must be one of the function's own.
+pub(crate) fn own_domain(world: &mut World, owner: FunctionId, pd: u32) -> std::result::Result<u32, Refusal> {
+    let vhca = world.vhca(owner)?;
+    if world.card(owner.card)?.nic.vhca_of_pd(pd) != Ok(vhca) {
+        let text = format!("there is no protection domain {pd} of {owner}: make one through the same device");
+        return refuse(answer::BAD_RES, syndrome::OBJECT, text);
+    }
+    Ok(pd)
+}
+
+/// The queue pair that a command names must be one of the function's own.
+pub(crate) fn own_queue_pair(world: &mut World, owner: FunctionId, qpn: u32) -> std::result::Result<(), Refusal> {
+    let pd = world.card(owner.card)?.nic.query_qp(qpn)?.attr.pd;
+    if own_domain(world, owner, pd).is_err() {
+        let text = format!("there is no queue pair {qpn:#x} of {owner}: name one made through the same device");
+        return refuse(answer::BAD_RES, syndrome::OBJECT, text);
+    }
+    Ok(())
+}
+
+pub(crate) fn create_cq(
+    world: &mut World,
+    owner: FunctionId,
+    input: Input<'_>,
+) -> std::result::Result<(Kind, u32), Refusal> {
     use prm::cq as field;
     full_length(input)?;
     let context = input.at(field::CONTEXT);
@@ -51,9 +75,13 @@ pub(crate) fn create_cq(world: &mut World, card: usize, input: Input<'_>) -> std
     }
     let target = match (flag(field::EXT_ELEMENT), context.get(field::EXT_ELEMENT_TYPE)) {
         (false, _) => CqTarget::None,
+        (true, 0) if owner.function != Function::Host => {
+            let text = format!("threads are of the host's function here, the command is of {owner}");
+            return refuse(answer::BAD_RES, syndrome::THREAD, text);
+        }
         (true, 0) => {
             let thread = context.get(field::ELEMENT);
-            if world.card(card)?.thread(thread).is_err() {
+            if world.card(owner.card)?.thread(thread).is_err() {
                 let text = format!("thread {thread} does not exist");
                 return refuse(answer::BAD_RES, syndrome::THREAD, text);
             }
@@ -67,10 +95,10 @@ pub(crate) fn create_cq(world: &mut World, card: usize, input: Input<'_>) -> std
     let log_depth = context.get8(field::LOG_SIZE);
     let valid = input.flag(field::UMEM_VALID.0, field::UMEM_VALID.1);
     let ring_id = input.get(field::UMEM_ID);
-    let ring = memory(card, "ring", valid, ring_id, input.u64(field::UMEM_OFFSET), 64 << log_depth)?;
+    let ring = memory(owner, "ring", valid, ring_id, input.u64(field::UMEM_OFFSET), 64 << log_depth)?;
     let record_id = context.get(field::DBR_UMEM_ID);
     let offset = context.u64(field::DBR_ADDR);
-    let record = memory(card, "doorbell record", flag(field::DBR_UMEM_VALID), record_id, offset, 8)?;
+    let record = memory(owner, "doorbell record", flag(field::DBR_UMEM_VALID), record_id, offset, 8)?;
     let attr = CqAttr {
         ring,
         log_depth,
@@ -81,10 +109,15 @@ pub(crate) fn create_cq(world: &mut World, card: usize, input: Input<'_>) -> std
         armed_at_creation: false,
         uar: context.get(field::UAR_PAGE),
     };
-    Ok((Kind::Cq, world.card(card)?.nic.create_cq(attr)?))
+    let vhca = world.vhca(owner)?;
+    Ok((Kind::Cq, world.card(owner.card)?.nic.create_cq_on(vhca, attr)?))
 }
 
-pub(crate) fn create_qp(world: &mut World, card: usize, input: Input<'_>) -> std::result::Result<(Kind, u32), Refusal> {
+pub(crate) fn create_qp(
+    world: &mut World,
+    owner: FunctionId,
+    input: Input<'_>,
+) -> std::result::Result<(Kind, u32), Refusal> {
     use prm::qp as field;
     const SHARED: u32 = 1;
     const ZERO_SIZE: u32 = 3;
@@ -114,14 +147,14 @@ pub(crate) fn create_qp(world: &mut World, card: usize, input: Input<'_>) -> std
     let valid = input.flag(field::UMEM_VALID.0, field::UMEM_VALID.1);
     let ring_id = input.get(field::UMEM_ID);
     let ring_bytes = receive_bytes + send_bytes;
-    let rq = memory(card, "ring", valid, ring_id, input.u64(field::UMEM_OFFSET), ring_bytes)?;
+    let rq = memory(owner, "ring", valid, ring_id, input.u64(field::UMEM_OFFSET), ring_bytes)?;
     let sq = QueueMemory { addr: rq.addr + receive_bytes, ..rq };
     let valid = context.flag(field::DBR_UMEM_VALID.0, field::DBR_UMEM_VALID.1);
     let record_id = context.get(field::DBR_UMEM_ID);
-    let record = memory(card, "doorbell record", valid, record_id, context.u64(field::DBR_ADDR), 8)?;
+    let record = memory(owner, "doorbell record", valid, record_id, context.u64(field::DBR_ADDR), 8)?;
     let attr = QpAttr {
         transport,
-        pd: context.get(field::PD),
+        pd: own_domain(world, owner, context.get(field::PD))?,
         send_cq: context.get(field::CQN_SND),
         recv_cq: context.get(field::CQN_RCV),
         rq,
@@ -135,12 +168,12 @@ pub(crate) fn create_qp(world: &mut World, card: usize, input: Input<'_>) -> std
         user_index: context.get(field::USER_INDEX),
         uar: context.get(field::UAR_PAGE),
     };
-    Ok((Kind::Qp(transport), world.card(card)?.nic.create_qp(attr)?))
+    Ok((Kind::Qp(transport), world.card(owner.card)?.nic.create_qp(attr)?))
 }
 
 pub(crate) fn create_mkey(
     world: &mut World,
-    card: usize,
+    owner: FunctionId,
     input: Input<'_>,
 ) -> std::result::Result<(Kind, u32), Refusal> {
     use prm::mkey as field;
@@ -153,7 +186,7 @@ pub(crate) fn create_mkey(
         let text = "keys for one queue pair are not emulated; the queue pair number must be 0xffffff";
         return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
     }
-    let pd = context.get(field::PD);
+    let pd = own_domain(world, owner, context.get(field::PD))?;
     let tag = context.get(field::TAG);
     if context.get(field::ACCESS_MODE) == LIST {
         if !flag(field::UMR) || !flag(field::FREE) {
@@ -161,12 +194,12 @@ pub(crate) fn create_mkey(
             return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
         }
         let entries = context.get(field::TRANSLATIONS);
-        return tagged(world, card, tag, |nic| nic.create_umr_mkey(pd, entries));
+        return tagged(world, owner.card, tag, |nic| nic.create_umr_mkey(pd, entries));
     }
     let (start, len) = (context.u64(field::START), context.u64(field::LENGTH));
     let valid = input.flag(field::UMEM_VALID.0, field::UMEM_VALID.1);
     let id = input.get(field::UMEM_ID);
-    let memory = memory(card, "key", valid, id, input.u64(field::UMEM_OFFSET), len)?;
+    let memory = memory(owner, "key", valid, id, input.u64(field::UMEM_OFFSET), len)?;
     if memory.addr != start {
         let text = format!("the key starts at {start:#x} but its memory at {:#x}: keys do not translate", memory.addr);
         return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
@@ -177,7 +210,7 @@ pub(crate) fn create_mkey(
     access.set(Access::REMOTE_READ, flag(field::REMOTE_READ));
     access.set(Access::REMOTE_ATOMIC, flag(field::ATOMIC));
     let attr = MkeyAttr { pd, space: memory.space, start, len, access };
-    tagged(world, card, tag, |nic| nic.create_mkey(attr))
+    tagged(world, owner.card, tag, |nic| nic.create_mkey(attr))
 }
 
 /// Makes a key with the tag that the command chooses. The card counts the tag of a slot up whenever its key is destroyed,
@@ -201,13 +234,18 @@ pub(crate) fn tagged(
     Ok((Kind::Mkey, key))
 }
 
-pub(crate) fn attach(world: &mut World, card: usize, input: Input<'_>) -> std::result::Result<(Kind, u32), Refusal> {
+pub(crate) fn attach(
+    world: &mut World,
+    owner: FunctionId,
+    input: Input<'_>,
+) -> std::result::Result<(Kind, u32), Refusal> {
     if input.0.len() < prm::group::BYTES {
         let text = format!("{} bytes; the command has {}", input.0.len(), prm::group::BYTES);
         return refuse(answer::BAD_INPUT_LEN, syndrome::LENGTH, text);
     }
     let (qpn, gid) = (input.get(prm::NUMBER), Gid(input.bytes(prm::group::GID)));
-    let nic = &mut world.card(card)?.nic;
+    own_queue_pair(world, owner, qpn)?;
+    let nic = &mut world.card(owner.card)?.nic;
     if nic.is_member(qpn, &gid) {
         // The membership is that of one object, with which it ends.
         let text = format!("queue pair {qpn:#x} is a member of {gid} already");

@@ -1,7 +1,7 @@
 //! Device commands that ask: capabilities of the device, and the contexts of objects.
 
 use emu_machine::nic::{Access, CqTarget, MAX_RD_ATOMIC, QpState, Transport};
-use emu_machine::{World, layout};
+use emu_machine::{FunctionId, World, layout};
 
 use crate::device::{LOCAL_ACK_DELAY, MAX_MESSAGE_BYTES};
 use crate::devx::{Kind, Refusal, answer, refuse, syndrome};
@@ -20,14 +20,14 @@ fn room(answer: &mut [u8], needed: usize) -> Result<&mut [u8]> {
 }
 
 /// QUERY_HCA_CAP. What is not filled in is 0: the device does not have it. Of a structure as much is told as the answer has room for.
-pub(crate) fn capabilities(world: &mut World, card: usize, input: Input<'_>, answer: &mut [u8]) -> Result<()> {
+pub(crate) fn capabilities(world: &mut World, owner: FunctionId, input: Input<'_>, answer: &mut [u8]) -> Result<()> {
     // Current and greatest values are the same.
     let kind = input.get(prm::OP_MOD) >> 1;
     let out = &mut room(answer, caps::STRUCTURE + caps::LEAST_BYTES)?[caps::STRUCTURE..];
     let log = |value: u64| 63 - value.max(1).leading_zeros();
     match kind {
         caps::GENERAL => {
-            let vhca = world.card(card)?.nic.vhca_id();
+            let vhca = world.vhca(owner)?;
             for (field, value) in [
                 (caps::HCA_CAP_2, 1),
                 (caps::VHCA_ID, vhca.into()),

@@ -2,7 +2,7 @@
 //! work requests piece by piece (`ibv_wr_start`, one call per request, `ibv_wr_complete`).
 
 use core::ffi::{c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
 use verbs_sys::*;
@@ -10,6 +10,7 @@ use verbs_sys::*;
 use crate::device::{self, Context};
 use crate::errno::{Errno, Result, input, pointer, status};
 use crate::handle;
+use crate::indirect::Umr;
 use crate::pd::Pd;
 use crate::post;
 use crate::qp::{self, Extras, Qp};
@@ -21,7 +22,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     bytes: usize,
 ) -> c_int {
     status("ibv_query_device_ex", || {
-        let card = handle::get::<Context>(context)?.card;
+        let id = handle::get::<Context>(context)?.id();
         // SAFETY: null, or initialised as the manual page asks.
         if unsafe { asked.as_ref() }.is_some_and(|asked| asked.comp_mask != 0) {
             return Err(Errno::invalid("comp_mask of the input: no bit is known"));
@@ -29,7 +30,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         if attr.is_null() {
             return Err(Errno::invalid("attr is null"));
         }
-        let orig_attr = device::attributes(card)?;
+        let orig_attr = device::attributes(id)?;
         let phys_port_cnt_ex = orig_attr.phys_port_cnt.into();
         let answer = ibv_device_attr_ex { orig_attr, phys_port_cnt_ex, ..Default::default() };
         // SAFETY: the caller says how long its structure is, which may be that of an older or newer header.
@@ -66,44 +67,49 @@ pub(crate) unsafe extern "C" fn create_qp_ex(context: *mut ibv_context, attr: *m
         let context = handle::get::<Context>(context)?;
         // SAFETY: null, or initialised and writable as the manual page asks.
         let attr = unsafe { attr.as_mut() }.ok_or_else(|| Errno::invalid("qp_attr is null"))?;
-        let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-        if attr.comp_mask & !known != 0 || attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
-            return Err(Errno::unsupported(format!(
-                "comp_mask {:#x}: a protection domain ({IBV_QP_INIT_ATTR_PD:#x}) is needed, and besides {known:#x} \
-                 nothing is known",
-                attr.comp_mask
-            )));
-        }
-        let flags = if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 { attr.create_flags } else { 0 };
-        if flags & !CREATE_BLOCK_SELF_MCAST_LB != 0 {
-            return Err(Errno::unsupported(format!(
-                "create_flags {flags:#x}: of them IBV_QP_CREATE_BLOCK_SELF_MCAST_LB ({CREATE_BLOCK_SELF_MCAST_LB}) is emulated"
-            )));
-        }
-        let send_ops = (attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then_some(attr.send_ops_flags);
-        qp::transport(attr.qp_type)?;
-        let excess = send_ops.unwrap_or(0) & !operations(attr.qp_type);
-        if excess != 0 {
-            return Err(Errno::unsupported(format!("send_ops_flags {excess:#x} on queue pairs of this type")));
-        }
-        let pd = handle::get::<Pd>(attr.pd)?;
-        if pd.context.card != context.card {
-            return Err(Errno::invalid("the protection domain is on another card"));
-        }
-        let mut plain = ibv_qp_init_attr {
-            qp_context: attr.qp_context,
-            send_cq: attr.send_cq,
-            recv_cq: attr.recv_cq,
-            srq: attr.srq,
-            cap: attr.cap,
-            qp_type: attr.qp_type,
-            sq_sig_all: attr.sq_sig_all,
-        };
-        let extras = Extras { send_ops, block_multicast_loopback: flags != 0 };
-        let qp = qp::create(pd, &mut plain, extras)?;
-        attr.cap = plain.cap;
-        Ok(handle::publish(&qp))
+        Ok(handle::publish(&make(&context, attr, false)?))
     })
+}
+
+/// Makes a queue pair, without publishing it. `mr_lists`: it is to bind keys over other keys.
+pub(crate) fn make(context: &Context, attr: &mut ibv_qp_init_attr_ex, mr_lists: bool) -> Result<Arc<Qp>> {
+    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if attr.comp_mask & !known != 0 || attr.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
+        return Err(Errno::unsupported(format!(
+            "comp_mask {:#x}: a protection domain ({IBV_QP_INIT_ATTR_PD:#x}) is needed, and besides {known:#x} \
+                 nothing is known",
+            attr.comp_mask
+        )));
+    }
+    let flags = if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 { attr.create_flags } else { 0 };
+    if flags & !CREATE_BLOCK_SELF_MCAST_LB != 0 {
+        return Err(Errno::unsupported(format!(
+            "create_flags {flags:#x}: of them IBV_QP_CREATE_BLOCK_SELF_MCAST_LB ({CREATE_BLOCK_SELF_MCAST_LB}) is emulated"
+        )));
+    }
+    let send_ops = (attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then_some(attr.send_ops_flags);
+    qp::transport(attr.qp_type)?;
+    let excess = send_ops.unwrap_or(0) & !operations(attr.qp_type);
+    if excess != 0 {
+        return Err(Errno::unsupported(format!("send_ops_flags {excess:#x} on queue pairs of this type")));
+    }
+    let pd = handle::get::<Pd>(attr.pd)?;
+    if pd.context.id() != context.id() {
+        return Err(Errno::invalid("the protection domain is on another card, or of another function of this one"));
+    }
+    let mut plain = ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    };
+    let extras = Extras { send_ops, block_multicast_loopback: flags != 0, mr_lists };
+    let qp = qp::create(pd, &mut plain, extras)?;
+    attr.cap = plain.cap;
+    Ok(qp)
 }
 
 /// The structure of a new queue pair: the calls of the operations it was made for; the other slots stay empty, as on the
@@ -153,6 +159,8 @@ struct Request {
     gather: Vec<ibv_sge>,
     /// Bytes copied when they were given: inline data may change right after the call.
     inline: Vec<u8>,
+    /// Of a request that binds a key over other keys.
+    umr: Option<Umr>,
 }
 
 // SAFETY: the pointers in a request are opaque numbers until it is posted, by the thread that made it.
@@ -202,7 +210,21 @@ fn add(call: &'static str, qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, fill: impl
         let (wr_id, send_flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
         let mut work = ibv_send_wr { wr_id, send_flags, opcode, ..Default::default() };
         fill(&mut work);
-        batch.requests.push(Request { work, gather: Vec::new(), inline: Vec::new() });
+        batch.requests.push(Request { work, gather: Vec::new(), inline: Vec::new(), umr: None });
+        Ok(())
+    });
+}
+
+/// Adds a request that binds a key over other keys, which `make` gives for the queue pair and the flags that stand in the structure.
+pub(crate) fn add_umr(call: &'static str, qp: *mut ibv_qp_ex, make: impl FnOnce(&Qp, u32) -> Result<Umr>) {
+    let known = handle::get::<Qp>(qp.cast());
+    with_batch(call, qp, |batch| {
+        let known = known?;
+        // SAFETY: the queue pair is alive; its user writes the two fields before this call.
+        let (wr_id, send_flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+        let umr = make(&known, send_flags)?;
+        let work = ibv_send_wr { wr_id, send_flags, opcode: IBV_WR_DRIVER1, ..Default::default() };
+        batch.requests.push(Request { work, gather: Vec::new(), inline: Vec::new(), umr: Some(umr) });
         Ok(())
     });
 }
@@ -246,7 +268,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
             request.work.sg_list = request.gather.as_mut_ptr();
             request.work.num_sge = request.gather.len() as c_int;
         }
-        let work: Vec<&ibv_send_wr> = requests.iter().map(|request| &request.work).collect();
+        let work: Vec<_> = requests.iter().map(|request| (&request.work, request.umr.as_ref())).collect();
         // SAFETY: the lists are those of `requests`, which lives until the end of this call.
         unsafe { post::post_batch(&queue_pair, &work) }
     })

@@ -28,6 +28,7 @@ mod extended;
 mod failures;
 pub mod fork;
 pub mod handle;
+mod indirect;
 mod kernel;
 pub mod log;
 mod machine;
@@ -46,7 +47,7 @@ pub mod umem;
 use verbs_sys::VerbsApi;
 
 pub use address::resolve_mac;
-pub use device::{Context, card_count, device_name};
+pub use device::{Context, device_name, functions};
 pub use machine::{is_bridged, now_ps, relax};
 pub use pd::{Pd, access_rights};
 
@@ -54,8 +55,8 @@ pub use pd::{Pd, access_rights};
 #[must_use]
 pub fn api() -> VerbsApi {
     use {
-        channel::*, compat::*, cq::*, device::*, devx::*, direct::*, events::*, multicast::*, open::*, pd::*, qp::*,
-        umem::*,
+        channel::*, compat::*, cq::*, device::*, devx::*, direct::*, events::*, indirect::*, multicast::*, open::*,
+        pd::*, qp::*, umem::*,
     };
     log::leave_to_host();
     VerbsApi {
@@ -91,10 +92,15 @@ pub fn api() -> VerbsApi {
         ibv_destroy_ah: address::ibv_destroy_ah,
         ibv_attach_mcast,
         ibv_detach_mcast,
+        ibv_qp_to_qp_ex,
         ibv_wc_status_str,
         mlx5dv_is_supported,
         mlx5dv_open_device,
         mlx5dv_init_obj,
+        mlx5dv_create_mkey,
+        mlx5dv_destroy_mkey,
+        mlx5dv_create_qp,
+        mlx5dv_qp_ex_from_ibv_qp_ex,
         mlx5dv_devx_general_cmd,
         mlx5dv_devx_obj_create,
         mlx5dv_devx_obj_query,

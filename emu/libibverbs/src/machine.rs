@@ -1,8 +1,8 @@
 //! The calling thread's machine, as the calls of the C ABI use it.
 
 use emu_bridge::with_world;
-use emu_machine::World;
 use emu_machine::nic::{Nic, NicError};
+use emu_machine::{FunctionId, World};
 
 use crate::errno::{Errno, Result};
 use crate::fork;
@@ -16,6 +16,14 @@ where
     Errno: From<E>,
 {
     Ok(with_world(f)??)
+}
+
+/// A control operation of a function begins: it is counted, and its time passes.
+///
+/// # Errors
+/// There is no machine, or no such function.
+pub(crate) fn begin_command(id: FunctionId) -> Result<()> {
+    on_machine(|world| world.begin_command(id))
 }
 
 /// Calls `f` with the network card of a card.

@@ -1,11 +1,14 @@
-//! Queue memory in the host: allocated here, reachable for the emulated card.
+//! Queue memory in the host or at a card's Arm cores: allocated here, reachable for the emulated card.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use emu_bridge::with_world;
+use emu_machine::FunctionId;
+use emu_machine::nic::QueueMemory;
 
 use crate::errno::{Errno, Result};
+use crate::machine::on_machine;
 
 /// Alignment of queue memory: a page, as the real library's.
 const ALIGN: usize = 4096;
@@ -15,6 +18,7 @@ const ALIGN: usize = 4096;
 pub(crate) struct QueueBuffer {
     base: NonNull<u8>,
     layout: Layout,
+    id: FunctionId,
 }
 
 // SAFETY: the bytes are reached by raw-pointer copies only, here and by the card.
@@ -24,20 +28,30 @@ unsafe impl Send for QueueBuffer {}
 unsafe impl Sync for QueueBuffer {}
 
 impl QueueBuffer {
-    pub(crate) fn new(bytes: usize) -> Result<Self> {
+    /// Memory of the programs at a function.
+    pub(crate) fn new(id: FunctionId, bytes: usize) -> Result<Self> {
         let layout = Layout::from_size_align(bytes.max(64), ALIGN)
             .map_err(|_| Errno::new(libc::ENOMEM, format!("{bytes} bytes of queue memory")))?;
         // SAFETY: the size is not zero.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) })
             .ok_or_else(|| Errno::new(libc::ENOMEM, format!("{bytes} bytes of queue memory")))?;
-        let this = Self { base, layout };
-        // SAFETY: the allocation lives until `drop`, which takes the registration back first.
-        with_world(|world| unsafe { world.host.register(this.addr(), layout.size() as u64) })?;
+        let this = Self { base, layout, id };
+        on_machine(|world| {
+            let memory = world.memory_of(id)?;
+            // SAFETY: the allocation lives until `drop`, which takes the registration back first.
+            unsafe { memory.register(this.addr(), layout.size() as u64) };
+            Ok::<_, Errno>(())
+        })?;
         Ok(this)
     }
 
     pub(crate) fn addr(&self) -> u64 {
         self.base.as_ptr() as u64
+    }
+
+    /// The place of a byte, for the card.
+    pub(crate) fn place(&self, offset: usize) -> QueueMemory {
+        QueueMemory { space: self.id.function.space(), addr: self.addr() + offset as u64 }
     }
 
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
@@ -73,7 +87,8 @@ impl QueueBuffer {
 impl Drop for QueueBuffer {
     fn drop(&mut self) {
         let (addr, bytes) = (self.addr(), self.layout.size() as u64);
-        if with_world(|world| world.host.unregister(addr, bytes)).unwrap_or(false) {
+        let taken_back = with_world(|world| world.memory_of(self.id).map(|memory| memory.unregister(addr, bytes)));
+        if matches!(taken_back, Ok(Ok(true))) {
             // SAFETY: allocated in `new` with this layout; no card can reach it any more.
             unsafe { dealloc(self.base.as_ptr(), self.layout) };
         } else {

@@ -7,10 +7,10 @@ use verbs_sys::*;
 
 use crate::errno::{Result, input, status};
 use crate::handle;
-use crate::machine::on_nic;
+use crate::machine::{begin_command, on_nic};
 use crate::qp::Qp;
 
-/// The queue pair's card and number, and the group.
+/// The queue pair's card and number, and the group, for a control operation that begins.
 ///
 /// # Safety
 /// `gid` must be null or readable.
@@ -18,6 +18,7 @@ unsafe fn member(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(usize, u32, Gi
     let qp = handle::get::<Qp>(qp)?;
     // SAFETY: as this function's; any 16 bytes are a GID.
     let gid = unsafe { Gid(input(gid, "gid")?.raw) };
+    begin_command(qp.context().id())?;
     Ok((qp.card, qp.number, gid))
 }
 

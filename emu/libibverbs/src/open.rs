@@ -4,6 +4,7 @@ use core::ffi::c_int;
 use std::sync::Arc;
 
 use emu_bridge::with_world;
+use emu_machine::FunctionId;
 use verbs_sys::*;
 
 use crate::device::{Context, Device, query_port_whole};
@@ -37,8 +38,8 @@ fn deliver_events() {
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     pointer("ibv_open_device", || {
         let device = handle::get::<Device>(device)?;
-        let card = device.card;
-        if with_world(|world| world.card(card).map(|_| ()).map(|()| world.config().detect_races))?? {
+        let FunctionId { card, function } = device.id;
+        if with_world(|world| world.vhca(device.id).map(|_| ()).map(|()| world.config().detect_races))?? {
             report_races_at_exit();
         }
         // SAFETY: integers, null pointers and empty function slots are valid all-zero.
@@ -62,7 +63,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         context.abi_compat = usize::MAX as *mut _;
         let machine = failures::machine()?;
-        let context = Arc::new(Context { public: CStruct::new(public), card, machine, events });
+        let context = Arc::new(Context { public: CStruct::new(public), card, function, machine, events });
         failures::watch_context(&context);
         emu_machine::on_events(deliver_events);
         Ok(handle::publish(&context))

@@ -3,13 +3,13 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use emu_machine::nic::{Access, MkeyAttr, Space};
+use emu_machine::nic::{Access, MkeyAttr};
 use verbs_sys::*;
 
 use crate::device::Context;
 use crate::errno::{Errno, Result, pointer, status};
 use crate::handle::{self, CStruct, Object};
-use crate::machine::{on_machine, on_nic};
+use crate::machine::{begin_command, on_machine, on_nic};
 
 /// A protection domain.
 pub struct Pd {
@@ -55,7 +55,11 @@ pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 impl Pd {
     /// Allocates a domain on an open device, without publishing it.
     pub fn alloc(context: &Arc<Context>) -> Result<Arc<Pd>> {
-        let number = on_nic(context.card, |nic| nic.alloc_pd())?;
+        begin_command(context.id())?;
+        let number = on_machine(|world| {
+            let vhca = world.vhca(context.id())?;
+            Ok::<_, Errno>(world.card(context.card)?.nic.alloc_pd_on(vhca)?)
+        })?;
         let public = ibv_pd { context: context.c_address(), handle: number };
         Ok(Arc::new(Pd { public: CStruct::new(public), context: Arc::clone(context), number }))
     }
@@ -65,6 +69,7 @@ impl Pd {
     /// # Errors
     /// EBUSY while memory keys or queue pairs use it.
     pub fn dealloc(&self) -> Result<()> {
+        begin_command(self.context.id())?;
         on_nic(self.context.card, |nic| nic.dealloc_pd(self.number))
     }
 }
@@ -107,11 +112,13 @@ fn register(pd: *mut ibv_pd, addr: *mut c_void, bytes: usize, access: u32) -> Re
     if addr.is_null() || len == 0 || start.checked_add(len).is_none() {
         return Err(Errno::invalid(format!("{len} bytes at {start:#x} cannot be registered")));
     }
+    let id = pd.context.id();
+    begin_command(id)?;
     let key = on_machine(|world| {
-        let attr = MkeyAttr { pd: pd.number, space: Space::Host, start, len, access };
-        let key = world.card(pd.context.card)?.nic.create_mkey(attr).map_err(Errno::from)?;
+        let attr = MkeyAttr { pd: pd.number, space: id.function.space(), start, len, access };
+        let key = world.card(id.card)?.nic.create_mkey(attr).map_err(Errno::from)?;
         // SAFETY: `ibv_reg_mr` makes its caller keep the range mapped until `ibv_dereg_mr`, and leave it to the card.
-        unsafe { world.host.register(start, len) };
+        unsafe { world.memory_of(id)?.register(start, len) };
         Ok::<_, Errno>(key)
     })?;
     let public = ibv_mr {
@@ -169,9 +176,10 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status("ibv_dereg_mr", || {
         let region = handle::get::<Mr>(mr)?;
+        begin_command(region.pd.context.id())?;
         on_machine(|world| {
             world.card(region.pd.context.card)?.nic.destroy_mkey(region.key).map_err(Errno::from)?;
-            if !world.host.unregister(region.addr, region.bytes) {
+            if !world.memory_of(region.pd.context.id())?.unregister(region.addr, region.bytes) {
                 return Err(Errno::invalid("the region belongs to another machine"));
             }
             Ok::<_, Errno>(())

@@ -9,6 +9,7 @@ use verbs_sys::*;
 use crate::address::Ah;
 use crate::errno::{Errno, Result, status};
 use crate::handle;
+use crate::indirect::Umr;
 use crate::qp::{BLOCK_BYTES, Qp, Rings, SEGMENT_BYTES};
 
 /// Completion always; without it, on error only.
@@ -34,6 +35,18 @@ struct Posted {
 }
 
 impl Entry {
+    /// Fills in the control segment; the entry has all others.
+    fn control(&mut self, qp: &Qp, opcode: u8, position: u32, flags: u32) {
+        let segments = self.bytes.len() / SEGMENT_BYTES;
+        let control = &mut self.bytes[..SEGMENT_BYTES];
+        control[0..4].copy_from_slice(&((position & 0xFFFF) << 8 | u32::from(opcode)).to_be_bytes());
+        control[4..8].copy_from_slice(&(qp.number << 8 | segments as u32).to_be_bytes());
+        let flag = |condition: bool, bits: u8| if condition { bits } else { 0 };
+        control[11] = flag(qp.signal_all || flags & IBV_SEND_SIGNALED != 0, COMPLETE_ALWAYS)
+            | flag(flags & IBV_SEND_SOLICITED != 0, SOLICITED)
+            | flag(flags & IBV_SEND_FENCE != 0, FENCE);
+    }
+
     fn data_segment(&mut self, length: u32, lkey: u32, addr: u64) {
         self.bytes.extend_from_slice(&length.to_be_bytes());
         self.bytes.extend_from_slice(&lkey.to_be_bytes());
@@ -77,7 +90,14 @@ fn opcode(request: &ibv_send_wr, transport: Transport) -> Result<u8> {
 ///
 /// # Safety
 /// The request's lists, and inline data, must be readable.
-unsafe fn build(qp: &Qp, request: &ibv_send_wr, position: u32) -> Result<Entry> {
+unsafe fn build(qp: &Qp, request: &ibv_send_wr, umr: Option<&Umr>, position: u32) -> Result<Entry> {
+    if let Some(umr) = umr {
+        let mut entry = Entry { bytes: vec![0; SEGMENT_BYTES] };
+        entry.bytes.extend_from_slice(&umr.body);
+        entry.control(qp, wqe_opcode::UMR, position, request.send_flags);
+        entry.bytes[12..16].copy_from_slice(&umr.key.to_be_bytes());
+        return Ok(entry);
+    }
     let opcode = opcode(request, qp.transport)?;
     // SAFETY: the caller vouches for the list.
     let gather = unsafe { segments(request.sg_list, request.num_sge, qp.shape.cap.max_send_sge) }?;
@@ -86,8 +106,8 @@ unsafe fn build(qp: &Qp, request: &ibv_send_wr, position: u32) -> Result<Entry> 
         // SAFETY: the request of a UD queue pair has this member of the union.
         let ud = unsafe { request.wr.ud };
         let ah = handle::get::<Ah>(ud.ah)?;
-        if ah.card != qp.card {
-            return Err(Errno::invalid("the address handle is on another card"));
+        if ah.id != qp.context().id() {
+            return Err(Errno::invalid("the address handle is on another card, or of another function of this one"));
         }
         entry.bytes.extend_from_slice(&ah.vector(ud.remote_qpn, ud.remote_qkey));
     } else if matches!(opcode, wqe_opcode::RDMA_WRITE | wqe_opcode::RDMA_WRITE_IMM | wqe_opcode::RDMA_READ) {
@@ -137,15 +157,8 @@ unsafe fn build(qp: &Qp, request: &ibv_send_wr, position: u32) -> Result<Entry> 
             entry.data_segment(segment.length, segment.lkey, segment.addr);
         }
     }
-    let segments = entry.bytes.len() / SEGMENT_BYTES;
+    entry.control(qp, opcode, position, request.send_flags);
     let control = &mut entry.bytes[..SEGMENT_BYTES];
-    control[0..4].copy_from_slice(&((position & 0xFFFF) << 8 | u32::from(opcode)).to_be_bytes());
-    control[4..8].copy_from_slice(&(qp.number << 8 | segments as u32).to_be_bytes());
-    let flags = request.send_flags;
-    let flag = |condition: bool, bits: u8| if condition { bits } else { 0 };
-    control[11] = flag(qp.signal_all || flags & IBV_SEND_SIGNALED != 0, COMPLETE_ALWAYS)
-        | flag(flags & IBV_SEND_SOLICITED != 0, SOLICITED)
-        | flag(flags & IBV_SEND_FENCE != 0, FENCE);
     if matches!(opcode, wqe_opcode::SEND_IMM | wqe_opcode::RDMA_WRITE_IMM) {
         // SAFETY: both members of the union are plain 32-bit values; the immediate travels as it lies in memory.
         let immediate = unsafe { request.__bindgen_anon_1.imm_data };
@@ -162,10 +175,16 @@ unsafe fn build(qp: &Qp, request: &ibv_send_wr, position: u32) -> Result<Entry> 
 ///
 /// # Safety
 /// As [`build`].
-unsafe fn post_one(qp: &Qp, rings: &mut Rings, request: &ibv_send_wr, posted: &mut Posted) -> Result<()> {
+unsafe fn post_one(
+    qp: &Qp,
+    rings: &mut Rings,
+    request: &ibv_send_wr,
+    umr: Option<&Umr>,
+    posted: &mut Posted,
+) -> Result<()> {
     let ring_blocks = rings.sends.len() as u32;
     // SAFETY: as this function's.
-    let entry = unsafe { build(qp, request, rings.send_head) }?;
+    let entry = unsafe { build(qp, request, umr, rings.send_head) }?;
     let blocks = entry.bytes.len().div_ceil(BLOCK_BYTES) as u32;
     let used = rings.send_head.wrapping_sub(rings.send_tail);
     if used + blocks > ring_blocks {
@@ -190,14 +209,14 @@ unsafe fn post_one(qp: &Qp, rings: &mut Rings, request: &ibv_send_wr, posted: &m
 ///
 /// # Safety
 /// As [`build`], for each.
-pub(crate) unsafe fn post_batch(qp: &Qp, requests: &[&ibv_send_wr]) -> Result<()> {
+pub(crate) unsafe fn post_batch(qp: &Qp, requests: &[(&ibv_send_wr, Option<&Umr>)]) -> Result<()> {
     check_state(qp)?;
     let mut rings = qp.lock();
     let head = rings.send_head;
     let mut posted = Posted::default();
-    for request in requests {
+    for &(request, umr) in requests {
         // SAFETY: as this function's.
-        if let Err(error) = unsafe { post_one(qp, &mut rings, request, &mut posted) } {
+        if let Err(error) = unsafe { post_one(qp, &mut rings, request, umr, &mut posted) } {
             rings.send_head = head;
             return Err(error);
         }
@@ -244,7 +263,7 @@ pub(crate) unsafe extern "C" fn post_send(
         // SAFETY: the manual page asks for a well-formed list; null ends it.
         while let Some(request) = unsafe { next.as_ref() } {
             // SAFETY: as above, with everything the request points at.
-            result = unsafe { post_one(&qp, &mut rings, request, &mut posted) };
+            result = unsafe { post_one(&qp, &mut rings, request, None, &mut posted) };
             if result.is_err() {
                 break;
             }
@@ -317,7 +336,7 @@ pub(crate) unsafe extern "C" fn post_recv(
             let counter = (rings.receive_head & 0xFFFF).to_be_bytes();
             with_world(|world| {
                 qp.buffer.write(qp.shape.record_offset, &counter);
-                world.doorbell_record_stored(qp.card, qp.record_address() as u64);
+                world.doorbell_record_stored(qp.context().id(), qp.record_address() as u64);
             })?;
         }
         posted

@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use emu_machine::nic::{Access, Gid, Mtu, QpAttr, QpModify, QpQuery, QpState, QueueMemory, Space, Transport};
+use emu_machine::nic::{Access, Gid, Mtu, QpAttr, QpModify, QpQuery, QpState, Transport};
 use verbs_sys::*;
 
 use crate::address::{self, AV_BYTES};
@@ -13,7 +13,8 @@ use crate::errno::{Errno, Result, input, out, pointer, status};
 use crate::extended::{self, Batches};
 use crate::failures;
 use crate::handle::{self, CStruct, Object};
-use crate::machine::{on_machine, on_nic};
+use crate::indirect;
+use crate::machine::{begin_command, on_machine, on_nic};
 use crate::memory::QueueBuffer;
 use crate::pd::Pd;
 
@@ -24,9 +25,16 @@ const MAX_DEPTH: u32 = 1 << 15;
 pub(crate) const BLOCK_BYTES: usize = 64;
 pub(crate) const SEGMENT_BYTES: usize = 16;
 
+/// The structures behind a queue pair's address: that of the extended interface, and that of direct verbs.
+#[repr(C)]
+struct Interface {
+    verbs: ibv_qp_ex,
+    direct: mlx5dv_qp_ex,
+}
+
 pub(crate) struct Qp {
     /// Begins with what every queue pair has; see [`Qp::extended`] for the rest.
-    public: CStruct<ibv_qp_ex>,
+    public: CStruct<Interface>,
     /// Operations of the extended interface, if the queue pair was made with it.
     send_ops: Option<u64>,
     /// The card forgets it at each reset and is told again.
@@ -87,7 +95,18 @@ impl failures::Source for Qp {
 impl Qp {
     /// The extended interface, if the queue pair was made with it.
     pub(crate) fn extended(&self) -> Option<*mut ibv_qp_ex> {
-        self.send_ops.map(|_| self.public.get())
+        self.send_ops.map(|_| self.public.get().cast())
+    }
+
+    /// The interface of direct verbs.
+    pub(crate) fn direct(&self) -> *mut mlx5dv_qp_ex {
+        // SAFETY: only the address of a field is taken.
+        unsafe { &raw mut (*self.public.get()).direct }
+    }
+
+    /// The extended interface of the queue pair with this interface of direct verbs: an address to be looked up, if there is none.
+    pub(crate) fn around(direct: *mut mlx5dv_qp_ex) -> *mut ibv_qp_ex {
+        direct.wrapping_byte_sub(core::mem::offset_of!(Interface, direct)).cast()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Rings> {
@@ -145,7 +164,7 @@ fn log2_at_least(value: u32) -> u8 {
 }
 
 impl Shape {
-    fn new(cap: &ibv_qp_cap, transport: Transport) -> Result<Shape> {
+    fn new(cap: &ibv_qp_cap, transport: Transport, mr_lists: bool) -> Result<Shape> {
         for (name, value, limit) in [
             ("max_send_wr", cap.max_send_wr, MAX_DEPTH),
             ("max_recv_wr", cap.max_recv_wr, MAX_DEPTH),
@@ -162,7 +181,9 @@ impl Shape {
         let head = SEGMENT_BYTES + if transport == Transport::Ud { AV_BYTES } else { SEGMENT_BYTES };
         let gather = max_send_sge as usize * SEGMENT_BYTES;
         let inline = (4 + cap.max_inline_data as usize).next_multiple_of(SEGMENT_BYTES);
-        let blocks = (head + gather.max(inline)).div_ceil(BLOCK_BYTES) as u32;
+        // A list of keys takes the room of inline data, in whole blocks behind two others.
+        let list = if mr_lists { 2 * BLOCK_BYTES + inline.next_multiple_of(BLOCK_BYTES) } else { 0 };
+        let blocks = (head + gather.max(inline)).max(list).div_ceil(BLOCK_BYTES) as u32;
         let log_blocks = (cap.max_send_wr > 0).then(|| log2_at_least(cap.max_send_wr * blocks));
         if log_blocks.is_some_and(|log| 1 << log > MAX_DEPTH) {
             return Err(Errno::invalid(format!(
@@ -206,47 +227,52 @@ pub(crate) fn transport(qp_type: ibv_qp_type) -> Result<Transport> {
     })
 }
 
-/// What only `ibv_create_qp_ex` asks for.
+/// What only `ibv_create_qp_ex` and `mlx5dv_create_qp` ask for.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Extras {
     /// Operations of the extended interface, if it is wanted.
     pub(crate) send_ops: Option<u64>,
     /// Packets to a group do not come back to the card.
     pub(crate) block_multicast_loopback: bool,
+    /// It binds keys over other keys.
+    pub(crate) mr_lists: bool,
 }
 
 /// Makes a queue pair, without publishing it.
 pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -> Result<Arc<Qp>> {
-    let Extras { send_ops, block_multicast_loopback } = extras;
+    let Extras { send_ops, block_multicast_loopback, mr_lists } = extras;
     let transport = transport(attr.qp_type)?;
     if !attr.srq.is_null() {
         return Err(Errno::unsupported("shared receive queues are not emulated"));
     }
     let send_cq = handle::get::<Cq>(attr.send_cq)?;
     let recv_cq = handle::get::<Cq>(attr.recv_cq)?;
-    let card = pd.context.card;
-    if send_cq.card != card || recv_cq.card != card {
-        return Err(Errno::invalid("protection domain and completion queues are on different cards"));
+    let id = pd.context.id();
+    if send_cq.context.id() != id || recv_cq.context.id() != id {
+        return Err(Errno::invalid(
+            "protection domain and completion queues are on different cards, or functions of one",
+        ));
     }
-    let shape = Shape::new(&attr.cap, transport)?;
-    let buffer = QueueBuffer::new(shape.record_offset + BLOCK_BYTES)?;
-    let host = |offset: usize| QueueMemory { space: Space::Host, addr: buffer.addr() + offset as u64 };
+    let card = id.card;
+    let shape = Shape::new(&attr.cap, transport, mr_lists)?;
+    let buffer = QueueBuffer::new(id, shape.record_offset + BLOCK_BYTES)?;
     let nic_attr = QpAttr {
         transport,
         pd: pd.number,
         send_cq: send_cq.number,
         recv_cq: recv_cq.number,
-        rq: host(0),
+        rq: buffer.place(0),
         log_rq_depth: shape.log_receives.unwrap_or(0),
         log_rq_stride: shape.log_stride,
-        sq: host(shape.send_offset),
+        sq: buffer.place(shape.send_offset),
         log_sq_depth: shape.log_blocks.unwrap_or(0),
         no_sq: shape.log_blocks.is_none(),
         no_rq: shape.log_receives.is_none(),
-        doorbell_record: host(shape.record_offset),
+        doorbell_record: buffer.place(shape.record_offset),
         user_index: 0,
         uar: 0,
     };
+    begin_command(id)?;
     let number = on_nic(card, |nic| nic.create_qp(nic_attr))?;
     attr.cap = shape.cap;
     let qp_base = ibv_qp {
@@ -273,7 +299,10 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         receives: vec![0; shape.log_receives.map_or(0, |log| 1 << log)],
     };
     let qp = Arc::new(Qp {
-        public: CStruct::new(extended::interface(qp_base, send_ops.unwrap_or(0))),
+        public: CStruct::new(Interface {
+            verbs: extended::interface(qp_base, send_ops.unwrap_or(0)),
+            direct: indirect::interface(mr_lists),
+        }),
         send_ops,
         block_multicast_loopback,
         batches: Batches::default(),
@@ -300,6 +329,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status("ibv_destroy_qp", || {
         let queue_pair = handle::get::<Qp>(qp)?;
+        begin_command(queue_pair.context().id())?;
         on_nic(queue_pair.card, |nic| nic.destroy_qp(queue_pair.number))?;
         queue_pair.forget_completions()?;
         for cq in [&queue_pair.send_cq, &queue_pair.recv_cq] {
@@ -398,7 +428,7 @@ fn modification(qp: &Qp, attr: &ibv_qp_attr, mask: u32) -> Result<QpModify> {
     }
     if mask & IBV_QP_AV != 0 {
         check_port(attr.ah_attr.port_num.into())?;
-        let path = address::path(&attr.ah_attr, address::gid_count(qp.card)?)?;
+        let path = address::path(&attr.ah_attr, address::gid_count(qp.pd.context.id())?)?;
         modify.rgid = Some(path.gid);
         modify.dmac = Some(path.mac);
         modify.sgid_index = Some(path.sgid_index);
@@ -416,6 +446,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
         // SAFETY: null, or initialised as the manual page asks.
         let attr = unsafe { input(attr, "attr") }?;
         let modify = modification(&queue_pair, attr, attr_mask.cast_unsigned())?;
+        begin_command(queue_pair.context().id())?;
         on_machine(|world| {
             let now_ps = world.now_ps();
             let modify =

@@ -4,6 +4,7 @@
 use core::ffi::{CStr, c_char, c_int, c_uint};
 use std::fs;
 
+use emu_machine::Function;
 use verbs_sys::*;
 
 use crate::device::{self, Context};
@@ -23,12 +24,16 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
 
 /// The contents of a file that an emulated device has.
 fn emulated(device: &str, file: &str) -> Option<Vec<u8>> {
-    let card = device.strip_prefix("/mlx5_")?.parse::<usize>().ok().filter(|card| *card < device::card_count())?;
+    let name = device.strip_prefix('/')?;
+    let id = device::functions().into_iter().find(|id| device::device_name(*id) == name)?;
     let text = match file {
         "board_id" => BOARD_ID.to_owned(),
         "fw_ver" => device::FIRMWARE.to_owned(),
         "hw_rev" => "0".to_owned(),
-        "node_desc" => format!("emulated card {card}"),
+        "node_desc" => match id.function {
+            Function::Host => format!("emulated card {}", id.card),
+            Function::Arm => format!("emulated card {}, Arm cores", id.card),
+        },
         _ => return None,
     };
     Some(text.into_bytes())
@@ -85,9 +90,9 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
 }
 
 fn entry(context: *mut ibv_context, port_num: u32, index: u32) -> Result<ibv_gid_entry> {
-    let card = handle::get::<Context>(context)?.card;
+    let id = handle::get::<Context>(context)?.id();
     device::check_port(port_num)?;
-    let gids = device::gids(card)?;
+    let gids = device::gids(id)?;
     let found = gids.get(index as usize);
     let gid =
         found.ok_or_else(|| Errno::new(libc::ENODATA, format!("GID index {index}: the port has {}", gids.len())))?;
@@ -143,7 +148,7 @@ pub(crate) unsafe extern "C" fn _ibv_query_gid_table(
         if flags != 0 {
             return Err(Errno::unsupported(format!("flags {flags:#x}")));
         }
-        let gids = device::gids(handle::get::<Context>(context)?.card)?.len();
+        let gids = device::gids(handle::get::<Context>(context)?.id())?.len();
         if gids > max_entries || entries.is_null() {
             return Err(Errno::invalid(format!("room for {max_entries} entries: the port has {gids}")));
         }

@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use emu_bridge::with_world;
+use emu_machine::FunctionId;
 use emu_machine::nic::{QueueMemory, Space};
 use verbs_sys::*;
 
 use crate::device::Context;
 use crate::errno::{Errno, pointer, status};
 use crate::handle::{self, CStruct, Object};
+use crate::machine::{begin_command, on_machine};
 
 /// A range of memory behind an id.
 #[derive(Clone, Copy, Debug)]
 pub struct Umem {
-    /// The card it was registered on.
-    pub card: usize,
+    /// The function it was registered through.
+    pub owner: FunctionId,
     /// The memory.
     pub space: Space,
     /// Address of its first byte.
@@ -70,6 +71,7 @@ pub fn new_uar_page() -> u32 {
 struct HostUmem {
     public: CStruct<mlx5dv_devx_umem>,
     id: u32,
+    owner: FunctionId,
     addr: u64,
     bytes: u64,
 }
@@ -96,11 +98,17 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_umem_reg(
         if addr.is_null() || len == 0 || base.checked_add(len).is_none() {
             return Err(Errno::invalid(format!("{len} bytes at {base:#x} cannot be registered")));
         }
-        // SAFETY: the caller keeps the range mapped until `mlx5dv_devx_umem_dereg`, and leaves it to the card.
-        with_world(|world| unsafe { world.host.register(base, len) })?;
-        let id = insert(Umem { card: context.card, space: Space::Host, base, len });
+        let owner = context.id();
+        begin_command(owner)?;
+        on_machine(|world| {
+            let memory = world.memory_of(owner)?;
+            // SAFETY: the caller keeps the range mapped until `mlx5dv_devx_umem_dereg`, and leaves it to the card.
+            unsafe { memory.register(base, len) };
+            Ok::<_, Errno>(())
+        })?;
+        let id = insert(Umem { owner, space: owner.function.space(), base, len });
         let public = CStruct::new(mlx5dv_devx_umem { umem_id: id });
-        Ok(handle::publish(&Arc::new(HostUmem { public, id, addr: base, bytes: len })))
+        Ok(handle::publish(&Arc::new(HostUmem { public, id, owner, addr: base, bytes: len })))
     })
 }
 
@@ -108,11 +116,14 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_umem_reg(
 pub(crate) unsafe extern "C" fn mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_devx_umem) -> c_int {
     status("mlx5dv_devx_umem_dereg", || {
         let umem = handle::retire::<HostUmem>(umem)?;
+        begin_command(umem.owner)?;
         remove(umem.id);
-        if !with_world(|world| world.host.unregister(umem.addr, umem.bytes))? {
-            return Err(Errno::invalid("the memory belongs to another machine"));
-        }
-        Ok(())
+        on_machine(|world| {
+            if !world.memory_of(umem.owner)?.unregister(umem.addr, umem.bytes) {
+                return Err(Errno::invalid("the memory belongs to another machine"));
+            }
+            Ok(())
+        })
     })
 }
 

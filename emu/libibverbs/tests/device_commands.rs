@@ -225,6 +225,42 @@ fn capabilities_agree_with_the_attributes_of_device_and_port() {
     assert_eq!((told(0x44, 28, 1), told(0x44, 29, 3)), (0, 0b111), "UD, UC and RC, no XRC");
 }
 
+/// The two functions of a card are two devices, with one system image; each has its own addresses, virtual HCA and objects.
+#[test]
+fn functions_of_a_card_are_devices_of_their_own() {
+    let [host, other, arm, other_arm] = four_functions();
+    let name = |host: &Host| unsafe {
+        std::ffi::CStr::from_ptr((host.api.ibv_get_device_name)((*host.context).device)).to_str().unwrap().to_owned()
+    };
+    assert_eq!([&host, &other, &arm, &other_arm].map(name), ["mlx5_0", "mlx5_1", "mlx5_0_arm", "mlx5_1_arm"]);
+    let attr = |host: &Host| {
+        let mut attr = ibv_device_attr::default();
+        assert_eq!(unsafe { (host.api.ibv_query_device)(host.context, &mut attr) }, 0);
+        attr
+    };
+    assert_eq!(attr(&host).sys_image_guid, attr(&arm).sys_image_guid);
+    assert_ne!(attr(&host).sys_image_guid, attr(&other).sys_image_guid);
+    assert_ne!(attr(&host).node_guid, attr(&arm).node_guid);
+    let gids = [&host, &other, &arm, &other_arm].map(|host| unsafe { host.gid().raw[12..].to_vec() });
+    assert_eq!(gids, [[198, 18, 0, 1], [198, 18, 0, 2], [198, 19, 0, 1], [198, 19, 0, 2]]);
+    let vhca = |host: &Host| get(&capabilities(host, 0, 0x1010).1, 0x14, 16, 16);
+    assert_ne!(vhca(&host), vhca(&arm));
+    // Neither takes the other's objects: domains by command, completion queues by call.
+    let mut key = command(0x200);
+    set(&mut key, 0x10, 1, 1, 1);
+    set(&mut key, 0x10, 16, 1, 1);
+    set(&mut key, 0x10, 22, 2, 2);
+    set(&mut key, 0x14, 0, 24, 0xFF_FFFF);
+    set(&mut key, 0x44, 0, 32, 4);
+    set(&mut key, 0x1C, 8, 24, pd_number(&host));
+    assert_eq!(refused(&arm, &key).1, BAD_RESOURCE);
+    assert_eq!(destroy(&host, made(&host, &key).0), 0);
+    let cq = host.cq(4);
+    let mut init = init_attr(IBV_QPT_RC, cq);
+    assert!(unsafe { (arm.api.ibv_create_qp)(arm.pd, &mut init) }.is_null());
+    assert_eq!(errno(), libc::EINVAL);
+}
+
 /// ALLOW_OTHER_VHCA_ACCESS of the key of this index.
 fn allow(index: u32, access_key: u8) -> [u8; 64] {
     let mut command = [0_u8; 64];
@@ -250,54 +286,56 @@ fn alias(vhca: u32, index: u32, access_key: u8, pd: u32) -> [u8; 80] {
 
 #[test]
 fn a_key_is_shared_and_used_through_an_alias() {
-    let [host, _] = two_cards();
+    let [host, _, arm, other_arm] = four_functions();
     let mut bytes = vec![7; 4096];
     let key = unsafe { (*host.mr(&mut bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ)).lkey };
     let (_, general_caps) = capabilities(&host, 0, 0x1010);
     let vhca = get(&general_caps, 0x14, 16, 16);
-    // Another virtual HCA of the card: no verbs call makes one.
-    let guest_pd = with_world(|world| {
-        let nic = &mut world.card(0).unwrap().nic;
-        let guest = nic.create_vhca().unwrap();
-        nic.alloc_pd_on(guest).unwrap()
-    })
-    .unwrap();
+    let arm_pd = pd_number(&arm);
     let reach = |key: u32, access: Access| {
         let (start, len) = (bytes.as_ptr() as u64, 4096);
-        with_world(|world| world.card(0).unwrap().nic.check_access(key, guest_pd, start, len, access).is_ok()).unwrap()
+        with_world(|world| world.card(0).unwrap().nic.check_access(key, arm_pd, start, len, access).is_ok()).unwrap()
     };
     let index = key >> 8;
-    let unshared = refused(&host, &alias(vhca, index, 1, guest_pd));
+    let unshared = refused(&arm, &alias(vhca, index, 1, arm_pd));
     assert_eq!((unshared.0, unshared.1), (libc::EREMOTEIO, BAD_PARAMETER), "not shared yet");
     assert_eq!(general(&host, &allow(index, 1), 16).0, 0);
     for (name, command, status) in [
-        ("another access key", alias(vhca, index, 2, guest_pd), BAD_PARAMETER),
-        ("another virtual HCA", alias(vhca ^ 0x8000, index, 1, guest_pd), BAD_PARAMETER),
-        ("a key that is not", alias(vhca, index + 1000, 1, guest_pd), BAD_RESOURCE),
+        ("another access key", alias(vhca, index, 2, arm_pd), BAD_PARAMETER),
+        ("another virtual HCA", alias(vhca ^ 0x8000, index, 1, arm_pd), BAD_PARAMETER),
+        ("a key that is not", alias(vhca, index + 1000, 1, arm_pd), BAD_RESOURCE),
         ("no such domain", alias(vhca, index, 1, 0xFF_FFFF), BAD_RESOURCE),
-        ("one's own key", alias(vhca, index, 1, pd_number(&host)), BAD_PARAMETER),
+        ("a domain of the host's", alias(vhca, index, 1, pd_number(&host)), BAD_RESOURCE),
     ] {
-        let answer = refused(&host, &command);
+        let answer = refused(&arm, &command);
         assert_eq!((answer.0, answer.1), (libc::EREMOTEIO, status), "{name}");
     }
-    let (object, number) = made(&host, &alias(vhca, index, 1, guest_pd));
+    // The host itself needs no alias, and a function of another card does not reach it.
+    let own = refused(&host, &alias(vhca, index, 1, pd_number(&host)));
+    assert_eq!((own.0, own.1), (libc::EREMOTEIO, BAD_PARAMETER), "one's own key");
+    let elsewhere = refused(&other_arm, &alias(vhca, index, 1, pd_number(&other_arm)));
+    assert_eq!((elsewhere.0, elsewhere.1), (libc::EREMOTEIO, BAD_PARAMETER), "another card");
+    // Nor may another function share it.
+    let (result, answer) = general(&arm, &allow(index, 4), 16);
+    assert_eq!((result, answer[0]), (libc::EREMOTEIO, BAD_RESOURCE), "not the owner");
+    let (object, number) = made(&arm, &alias(vhca, index, 1, arm_pd));
     // As programs make it: the number is the index, and the tag is 0.
     let through = number << 8;
     assert!(reach(through, Access::LOCAL_WRITE) && reach(through, Access::REMOTE_READ));
     assert!(!reach(through, Access::REMOTE_WRITE), "rights are those of the target");
     assert!(!reach(key, Access::empty()), "the target itself is not theirs");
-    let (result, answer) = query(&host, object, 0xA02);
+    let (result, answer) = query(&arm, object, 0xA02);
     assert_eq!((result, get(&answer, 0x10, 0, 16), get(&answer, 0x14, 0, 32)), (0, vhca, index));
-    assert_eq!(query(&host, object, 0x201).1[0], BAD_RESOURCE, "an alias is not an ordinary key");
-    assert_eq!((query_into(&host, object, 0xA02, 0x50).0, query_into(&host, object, 0xA02, 0x4F).1[0]), (0, 0x51));
+    assert_eq!(query(&arm, object, 0x201).1[0], BAD_RESOURCE, "an alias is not an ordinary key");
+    assert_eq!((query_into(&arm, object, 0xA02, 0x50).0, query_into(&arm, object, 0xA02, 0x4F).1[0]), (0, 0x51));
     // Sharing anew kills the aliases of before.
     assert_eq!(general(&host, &allow(index, 3), 16).0, 0);
     assert!(!reach(through, Access::LOCAL_WRITE));
-    let (second, number) = made(&host, &alias(vhca, index, 3, guest_pd));
+    let (second, number) = made(&arm, &alias(vhca, index, 3, arm_pd));
     assert!(reach(number << 8, Access::LOCAL_WRITE));
-    assert_eq!((destroy(&host, object), destroy(&host, second)), (0, 0));
+    assert_eq!((destroy(&arm, object), destroy(&arm, second)), (0, 0));
     assert!(!reach(number << 8, Access::LOCAL_WRITE));
-    assert_eq!(destroy(&host, second), libc::EINVAL);
+    assert_eq!(destroy(&arm, second), libc::EINVAL);
 }
 
 #[test]

@@ -167,3 +167,134 @@ fn what_is_not_emulated_says_so() {
         assert_eq!(ops.bind_mw.unwrap()(qps[0], null.cast(), null.cast()), libc::EOPNOTSUPP);
     }
 }
+
+/// A queue pair that binds keys over other keys, connected to itself, with room for `inline` bytes of inline data.
+fn binding_qp(host: &Host, cq: *mut ibv_cq, inline: u32) -> *mut ibv_qp {
+    let mut attr = ibv_qp_init_attr_ex {
+        send_cq: cq,
+        recv_cq: cq,
+        cap: ibv_qp_cap { max_send_wr: 4, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: inline },
+        qp_type: IBV_QPT_RC,
+        comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        pd: host.pd,
+        send_ops_flags: IBV_QP_EX_WITH_SEND.into(),
+        ..Default::default()
+    };
+    let mut direct = mlx5dv_qp_init_attr {
+        comp_mask: MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS.into(),
+        send_ops_flags: MLX5DV_QP_EX_WITH_MR_LIST.into(),
+        ..Default::default()
+    };
+    let qp = unsafe { (host.api.mlx5dv_create_qp)(host.context, &mut attr, &mut direct) };
+    assert!(!qp.is_null(), "{}", errno());
+    host.init(qp);
+    host.connect(qp, Some((unsafe { (*qp).qp_num }, host.gid())));
+    qp
+}
+
+/// Binds a key over other keys to a list; errno of the completing call.
+fn bind(host: &Host, qp: *mut ibv_qp, key: *mut mlx5dv_mkey, access: u32, flags: u32, list: &mut [ibv_sge]) -> i32 {
+    unsafe {
+        let extended = (host.api.ibv_qp_to_qp_ex)(qp);
+        let direct = (host.api.mlx5dv_qp_ex_from_ibv_qp_ex)(extended);
+        assert!(!direct.is_null());
+        assert!(inline::wr_start(extended));
+        (*extended).wr_id = 77;
+        (*extended).wr_flags = flags;
+        assert!(inline::wr_mr_list(direct, key, access, list.as_mut_ptr(), list.len() as u16));
+        inline::wr_complete(extended)
+    }
+}
+
+#[test]
+fn lists_of_keys_are_bound_by_work_requests() {
+    const FLAGS: u32 = IBV_SEND_INLINE | IBV_SEND_SIGNALED;
+    let (hosts, qps, cqs) = connected(IBV_QPT_RC);
+    let host = &hosts[1];
+    let cq = host.cq(8);
+    let qp = binding_qp(host, cq, 64);
+    let made = |flags: u32, entries: u16| unsafe {
+        let mut attr = mlx5dv_mkey_init_attr { pd: host.pd, create_flags: flags, max_entries: entries };
+        ((host.api.mlx5dv_create_mkey)(&mut attr), attr.max_entries)
+    };
+    assert_eq!((made(0, 1).0.is_null(), errno()), (true, libc::EOPNOTSUPP), "an ordinary key");
+    for entries in [0, u16::MAX] {
+        assert_eq!((made(1, entries).0.is_null(), errno()), (true, libc::EINVAL), "{entries} entries");
+    }
+    let (key, entries) = made(1, 3);
+    assert_eq!(entries, 4);
+    let mut bytes = vec![0_u8; 64];
+    let lkey = unsafe { (*host.mr(&mut bytes, ALL)).lkey };
+    // What is refused: nothing is posted.
+    let mut many = [sge(&bytes[..1], lkey); 5];
+    assert_eq!(bind(host, qp, key, ALL, IBV_SEND_SIGNALED, &mut many[..1]), libc::EOPNOTSUPP, "not inline");
+    assert_eq!(bind(host, qp, key, ALL, FLAGS, &mut many), libc::ENOMEM, "more than the key has room for");
+    assert_eq!(bind(host, qp, key, 1 << 20, FLAGS, &mut many[..1]), libc::EINVAL, "an access that is none");
+    let short = binding_qp(host, cq, 30);
+    assert_eq!(bind(host, short, key, ALL, FLAGS, &mut many[..3]), libc::ENOMEM, "more than goes inline");
+    assert!(host.try_completion(cq).is_none());
+    // The first byte of the list has address 0 under the key.
+    let mut source: Vec<u8> = (1..=24).collect();
+    let from = unsafe { (*hosts[0].mr(&mut source, 0)).lkey };
+    let write = |addr: u64| {
+        let mut gather = [sge(&source[..20], from)];
+        let mut wr = send(9, IBV_WR_RDMA_WRITE, &mut gather);
+        wr.wr.rdma.remote_addr = addr;
+        unsafe { wr.wr.rdma.rkey = (*key).rkey };
+        assert_eq!(hosts[0].post_send(qps[0], &mut wr), 0);
+        hosts[0].completion(cqs[0]).status
+    };
+    let mut list = [sge(&bytes[40..50], lkey), sge(&bytes[8..16], lkey), sge(&bytes[30..34], lkey)];
+    assert_eq!(bind(host, qp, key, ALL, FLAGS, &mut list), 0);
+    let done = host.completion(cq);
+    assert_eq!((done.wr_id, done.status, done.opcode), (77, IBV_WC_SUCCESS, IBV_WC_DRIVER1));
+    assert_eq!(write(1), IBV_WC_SUCCESS);
+    assert_eq!((&bytes[40..50], &bytes[8..16]), (&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9][..], &source[9..17]));
+    assert_eq!(&bytes[30..34], &[18, 19, 20, 0]);
+    // Bound anew, it stands for other bytes; and the rights are those of the last binding.
+    let mut list = [sge(&bytes[..32], lkey)];
+    assert_eq!(bind(host, qp, key, IBV_ACCESS_LOCAL_WRITE, FLAGS, &mut list), 0);
+    assert_eq!(host.completion(cq).status, IBV_WC_SUCCESS);
+    assert_eq!(write(0), IBV_WC_REM_ACCESS_ERR);
+    assert_eq!(unsafe { (host.api.mlx5dv_destroy_mkey)(key) }, 0);
+    assert_eq!(unsafe { (host.api.mlx5dv_destroy_mkey)(key) }, libc::EINVAL);
+    assert_eq!(bind(host, qp, key, ALL, FLAGS, &mut list), libc::EINVAL, "the key is gone");
+}
+
+#[test]
+fn queue_pairs_of_direct_verbs_have_rules() {
+    let [host, other] = two_cards();
+    let cq = host.cq(8);
+    let made = |qp_type: u32, mask: u64, ops: u32, context: *mut ibv_context| unsafe {
+        let mut attr = ibv_qp_init_attr_ex {
+            send_cq: cq,
+            recv_cq: cq,
+            cap: ibv_qp_cap { max_send_wr: 1, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 },
+            qp_type,
+            comp_mask: IBV_QP_INIT_ATTR_PD,
+            pd: host.pd,
+            ..Default::default()
+        };
+        let mut direct = mlx5dv_qp_init_attr { comp_mask: mask, send_ops_flags: ops.into(), ..Default::default() };
+        let qp = (host.api.mlx5dv_create_qp)(context, &mut attr, &mut direct);
+        if qp.is_null() { errno() } else { (host.api.ibv_destroy_qp)(qp) }
+    };
+    let with_ops = u64::from(MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS);
+    assert_eq!(made(IBV_QPT_RC, with_ops, MLX5DV_QP_EX_WITH_MR_LIST, host.context), 0);
+    assert_eq!(made(IBV_QPT_UC, 0, 0, host.context), 0, "as ibv_create_qp_ex makes it");
+    for (name, qp_type, mask, ops) in [
+        ("UC", IBV_QPT_UC, with_ops, MLX5DV_QP_EX_WITH_MR_LIST),
+        ("interleaved", IBV_QPT_RC, with_ops, MLX5DV_QP_EX_WITH_MR_INTERLEAVED),
+        ("raw entries", IBV_QPT_RC, with_ops, MLX5DV_QP_EX_WITH_RAW_WQE),
+        ("DC", IBV_QPT_RC, MLX5DV_QP_INIT_ATTR_MASK_DC.into(), 0),
+    ] {
+        assert_eq!(made(qp_type, mask, ops, host.context), libc::EOPNOTSUPP, "{name}");
+    }
+    assert_eq!(made(IBV_QPT_RC, 0, 0, other.context), libc::EINVAL, "another card");
+    unsafe {
+        assert!((host.api.mlx5dv_create_qp)(host.context, std::ptr::null_mut(), std::ptr::null_mut()).is_null());
+        assert!((host.api.mlx5dv_create_mkey)(std::ptr::null_mut()).is_null());
+        assert!((host.api.mlx5dv_qp_ex_from_ibv_qp_ex)(std::ptr::null_mut()).is_null());
+        assert_eq!((host.api.mlx5dv_destroy_mkey)(std::ptr::null_mut()), libc::EINVAL);
+    }
+}

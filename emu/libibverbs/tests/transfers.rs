@@ -57,6 +57,32 @@ fn reliable_sends_arrive_in_order_and_scattered() {
     }
 }
 
+/// The host and the Arm cores of two cards: inside a card and across the cable, by the addresses of each function.
+#[test]
+fn functions_of_cards_exchange_data_by_their_own_addresses() {
+    for [from, to] in [[0, 2], [2, 0], [2, 1], [0, 3], [2, 3]] {
+        let [a, b, c, d] = four_functions();
+        let mut all = [Some(a), Some(b), Some(c), Some(d)];
+        let pair = [from, to].map(|index: usize| all[index].take().unwrap());
+        let (hosts, qps, cqs) = connected_on(pair, IBV_QPT_RC);
+        let (mut here, mut there) = (pattern(3000), vec![0; 3000]);
+        let local = hosts[0].mr(&mut here, WRITE);
+        let remote = hosts[1].mr(&mut there, WRITE);
+        let mut gather = [sge(&here, unsafe { (*local).lkey })];
+        let mut wr = send(5, IBV_WR_RDMA_WRITE, &mut gather);
+        wr.wr.rdma.remote_addr = there.as_ptr() as u64;
+        unsafe { wr.wr.rdma.rkey = (*remote).rkey };
+        assert_eq!(hosts[0].post_send(qps[0], &mut wr), 0);
+        assert_eq!(hosts[0].completion(cqs[0]).status, IBV_WC_SUCCESS, "{from} to {to}");
+        assert!(here == there, "{from} to {to}");
+        // What is registered at one function is no memory of another.
+        let mut wrong = [sge(&here, unsafe { (*remote).lkey })];
+        let mut wr = send(6, IBV_WR_SEND, &mut wrong);
+        assert_eq!(hosts[0].post_send(qps[0], &mut wr), 0);
+        assert_eq!(hosts[0].completion(cqs[0]).status, IBV_WC_LOC_PROT_ERR, "{from} to {to}");
+    }
+}
+
 #[test]
 fn writes_and_reads_reach_the_peers_memory() {
     for (qp_type, opcode) in

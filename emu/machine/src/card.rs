@@ -13,6 +13,7 @@ use crate::dpa::layout::EXECUTION_UNITS;
 use crate::dpa::process::Process;
 use crate::dpa::thread::Thread;
 use crate::error::MachineError;
+use crate::function::ArmSide;
 use crate::near;
 use crate::observe::snapshot::ProcessSnapshot;
 use crate::timed::Timed;
@@ -28,6 +29,10 @@ pub const USER_EUS: std::ops::RangeInclusive<u32> = 1..=254;
 pub struct Card {
     /// The network card: protection domains, memory keys, queues.
     pub nic: Nic,
+    /// Control operations so far, of the host's function and of that of the Arm cores.
+    pub(crate) commands: [u64; 2],
+    /// Its Arm cores' function and memory, if the machine has them.
+    pub(crate) arm: Option<ArmSide>,
     /// Processes by id.
     pub processes: BTreeMap<u32, Process>,
     /// Thread on each execution unit.
@@ -43,9 +48,11 @@ pub struct Card {
 }
 
 impl Card {
-    pub(crate) fn new(nic: Nic, timed: Option<Timed>) -> Self {
+    pub(crate) fn new(nic: Nic, arm: Option<ArmSide>, timed: Option<Timed>) -> Self {
         Card {
             nic,
+            commands: [0; 2],
+            arm,
             processes: BTreeMap::new(),
             eus: vec![None; EXECUTION_UNITS],
             cores: Cores::new(timed),

@@ -52,6 +52,13 @@ pub struct Config {
     /// Whether UC queue pairs take part in multicast, which no card offers: hypothetical, for receive paths without a copy. See
     /// [`GroupKey`](emu_nic::GroupKey). Default off.
     pub uc_multicast: bool,
+    /// Whether each card has a second function, that of its Arm cores, beside the host's: a device of its own, with own port addresses
+    /// ([`arm_address`](crate::arm_address)), protection domains and memory. Not with [`DrivenFrom::Arm`]. Default off.
+    pub arm_functions: bool,
+    /// Virtual time that a control operation of verbs or DevX takes: making, changing or destroying a key, a queue, a domain, and every device
+    /// command. The machine runs on meanwhile, and the operation takes effect at the end. Nobody has published what a card's firmware takes
+    /// for one; default 0 ps. Not with an outer end, where time is the other machines' as well.
+    pub command_ps: u64,
 }
 
 impl Config {
@@ -202,6 +209,8 @@ impl Default for Config {
             memory: MemoryModel::Strong,
             detect_races: false,
             uc_multicast: false,
+            arm_functions: false,
+            command_ps: 0,
         }
     }
 }

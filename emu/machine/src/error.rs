@@ -72,6 +72,21 @@ pub enum MachineError {
     /// The capture of packets cannot be written.
     #[error("the capture of packets: {0}")]
     Capture(String),
+    /// Second functions are asked for on cards that the Arm cores drive.
+    #[error(
+        "arm_functions with driven_from \"arm\": the program is then at the Arm cores alone, so take driven_from \"host\" for a \
+         machine with programs at both"
+    )]
+    ArmFunctionsOfArm,
+    /// The machine was made without functions for the cards' Arm cores.
+    #[error("card {card} has no function for its Arm cores: configure the machine with arm_functions")]
+    NoArmFunction {
+        /// The card.
+        card: usize,
+    },
+    /// The function of a card's Arm cores could not be made.
+    #[error("the function of a card's Arm cores: {0}")]
+    Function(#[source] emu_nic::NicError),
     /// No such card.
     #[error("card {index} does not exist; this machine has {cards}")]
     NoCard {

@@ -1,12 +1,13 @@
-//! The memory of the computer the cards are plugged into: the real memory of this process, as far as it was registered.
+//! The memory of the computer the cards are plugged into, or of a card's Arm cores: the real memory of this process, as far as it was
+//! registered there.
 
 use std::cell::{Cell, UnsafeCell};
 use std::collections::BTreeMap;
 
 use emu_nic::DmaFault;
 
-/// Registered ranges of host memory. The network card reaches host memory through here only, so an address that was
-/// never registered is a fault of the model and not of this process.
+/// Registered ranges of host memory, or of Arm memory. The network card reaches either through here only, so an address that was
+/// never registered there is a fault of the model and not of this process.
 #[derive(Debug, Default)]
 pub struct HostMemory {
     /// start -> (length, how often this very start and length is registered)

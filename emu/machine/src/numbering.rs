@@ -18,20 +18,28 @@ pub fn address(card: usize) -> Address {
     Address { mac: [0x02, 0, 0, 0, high, low], gid: Gid::from_ipv4([198, 18, high, low]) }
 }
 
-/// The address of the card that has an identifier by the same rule; `None` if no card can have it.
+/// The address of the function of a card's Arm cores, by the card's number as for [`address`]: 02:00:00:01:HH:LL, and IPv4 address
+/// 198.19.HH.LL (the other half of the same range).
+#[must_use]
+pub fn arm_address(card: usize) -> Address {
+    let [high, low] = ((card as u32 + 1) as u16).to_be_bytes();
+    Address { mac: [0x02, 0, 0, 1, high, low], gid: Gid::from_ipv4([198, 19, high, low]) }
+}
+
+/// The address of the card's function that has an identifier by the same rules; `None` if none can have it.
 #[must_use]
 pub fn card_with_gid(gid: Gid) -> Option<Address> {
     let [_, _, high, low] = gid.ipv4()?;
     let card = usize::from(u16::from_be_bytes([high, low])).checked_sub(1)?;
-    Some(address(card)).filter(|address| address.gid == gid && card <= LAST_CARD)
+    [address(card), arm_address(card)].into_iter().find(|address| address.gid == gid && card <= LAST_CARD)
 }
 
-/// The number of the card that has an Ethernet address by the same rule; `None` if no card can have it.
+/// The number of the card with a function that has an Ethernet address by the same rules; `None` if none can have it.
 #[must_use]
 pub fn card_with_mac(mac: [u8; 6]) -> Option<usize> {
     let [.., high, low] = mac;
     let card = usize::from(u16::from_be_bytes([high, low])).checked_sub(1)?;
-    Some(card).filter(|&card| address(card).mac == mac && card <= LAST_CARD)
+    Some(card).filter(|&card| [address(card).mac, arm_address(card).mac].contains(&mac) && card <= LAST_CARD)
 }
 
 /// Addresses, rate, times and seed of a card's network side.
@@ -64,11 +72,13 @@ mod tests {
         for card in [0, 1, 255, 1023, LAST_CARD] {
             assert_eq!(card_with_gid(address(card).gid), Some(address(card)), "card {card}");
             assert_eq!(card_with_mac(address(card).mac), Some(card));
+            assert_eq!(card_with_gid(arm_address(card).gid), Some(arm_address(card)), "Arm cores of card {card}");
+            assert_eq!(card_with_mac(arm_address(card).mac), Some(card));
         }
-        for ip in [[198, 18, 0, 0], [198, 19, 0, 1], [192, 0, 2, 1]] {
+        for ip in [[198, 18, 0, 0], [198, 19, 0, 0], [198, 20, 0, 1], [192, 0, 2, 1]] {
             assert_eq!(card_with_gid(Gid::from_ipv4(ip)), None, "{ip:?}");
         }
         assert_eq!(card_with_gid(Gid([0xFE; 16])), None);
-        assert_eq!((card_with_mac([2, 0, 0, 0, 0, 0]), card_with_mac([2, 0, 0, 1, 0, 1])), (None, None));
+        assert_eq!((card_with_mac([2, 0, 0, 0, 0, 0]), card_with_mac([2, 0, 0, 2, 0, 1])), (None, None));
     }
 }

@@ -11,7 +11,7 @@ use emu_nic::{Gid, Nic, Packet};
 
 use crate::config::wiring::{NetworkConfig, Wiring, wire};
 use crate::error::MachineError;
-use crate::numbering::address;
+use crate::numbering::{address, arm_address};
 
 /// The longest packet on the wire: 4096 bytes of payload in a Write with immediate over IPv6, preamble and gap included.
 const LONGEST_PACKET_BYTES: u64 = 4096 + 18 + 40 + 24 + 16 + 4 + 20;
@@ -43,9 +43,11 @@ impl Sites {
             if let Some(first) = at.insert(host, card) {
                 return Err(MachineError::SharedHost { first, second: card, host });
             }
-            let mac = address(first_card + card).mac_number();
-            let known = network.set_address(mac, host);
-            known.map_err(|error| MachineError::Link(error.to_string()))?;
+            // Frames find a card by the addresses of both functions, whether or not it has the second.
+            for address in [address(first_card + card), arm_address(first_card + card)] {
+                let known = network.set_address(address.mac_number(), host);
+                known.map_err(|error| MachineError::Link(error.to_string()))?;
+            }
         }
         Ok(Self { network, hosts, cards: at, outer: None })
     }

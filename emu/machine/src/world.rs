@@ -26,10 +26,11 @@ use emu_timing::Model;
 
 use crate::card::{Card, CardDma};
 use crate::config::wiring::Wiring;
-use crate::config::{Config, MemoryModel};
+use crate::config::{Config, DrivenFrom, MemoryModel};
 use crate::dpa::images::Images;
 use crate::dpa::thread::ThreadState;
 use crate::error::MachineError;
+use crate::function::ArmSide;
 use crate::host_memory::HostMemory;
 use crate::near;
 use crate::numbering::MAX_CARDS;
@@ -96,6 +97,9 @@ impl World {
         if first > LAST_CARD + 1 - count {
             return Err(MachineError::FirstCard { first, cards: count });
         }
+        if config.arm_functions && config.driven_from == DrivenFrom::Arm {
+            return Err(MachineError::ArmFunctionsOfArm);
+        }
         let model = config.timing.as_ref().map(Model::new).transpose()?;
         if let (Some(model), true) = (&model, config.detect_races || config.memory != MemoryModel::Strong) {
             return Err(MachineError::TimingWatched { model: model.name.clone() });
@@ -110,7 +114,8 @@ impl World {
                 let switching = network.topology.switching();
                 nic.set_priorities(switching.priorities, switching.weights);
             }
-            Ok(Card::new(nic, model.clone().map(|model| Timed::new(model, config.driven_from))))
+            let arm = config.arm_functions.then(|| ArmSide::new(&mut nic, first + index)).transpose()?;
+            Ok(Card::new(nic, arm, model.clone().map(|model| Timed::new(model, config.driven_from))))
         };
         let cards = (0..count).map(card).collect::<Result<Vec<_>, MachineError>>()?;
         let wires = Wires::new(&config.wiring, first, count)?;
@@ -399,9 +404,10 @@ impl World {
     /// Hands an event to a network card, with the memories it reaches, and carries out what follows from it.
     fn nic_event(&mut self, at_ps: u64, card: usize, call: impl FnOnce(&mut Nic, &mut CardDma<'_>, &mut Effects)) {
         let mut effects = std::mem::take(&mut self.effects);
-        let Card { nic, processes, cores, .. } = &mut self.cards[card];
+        let Card { nic, arm, processes, cores, .. } = &mut self.cards[card];
+        let arm = arm.as_ref().map(|arm| &arm.memory);
         let (watch, timed) = (self.watch.as_deref_mut(), cores.timed.as_deref_mut());
-        let mut dma = CardDma { host: &self.host, processes, watch, timed, card, at_ps };
+        let mut dma = CardDma { host: &self.host, arm, processes, watch, timed, card, at_ps };
         call(nic, &mut dma, &mut effects);
         if self.watch.is_some() {
             self.take_records();

@@ -66,6 +66,8 @@ pub(crate) enum Written {
 #[derive(Debug)]
 pub(crate) struct Cq {
     pub(crate) attr: CqAttr,
+    /// The virtual HCA that it belongs to.
+    pub(crate) vhca: u16,
     /// Work queues that complete into this queue.
     pub(crate) users: u32,
     /// CQEs written, modulo 2^32.
@@ -79,9 +81,9 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    pub(crate) fn new(attr: CqAttr) -> Self {
+    pub(crate) fn new(attr: CqAttr, vhca: u16) -> Self {
         let arm = if attr.armed_at_creation { Arm::Any } else { Arm::No };
-        Self { attr, users: 0, producer: 0, consumer: 0, solicited_behind: 0, arm, failed: false }
+        Self { attr, vhca, users: 0, producer: 0, consumer: 0, solicited_behind: 0, arm, failed: false }
     }
 
     pub(crate) fn failed(&self) -> bool {

@@ -173,6 +173,20 @@ pub enum NicError {
         /// The virtual HCA.
         vhca: u16,
     },
+    /// A queue pair's completion queue and protection domain are of two virtual HCAs.
+    #[error(
+        "completion queue {cqn:#x} is of virtual HCA {vhca:#x}, protection domain {pd} of {pd_vhca:#x}: make both through one function"
+    )]
+    CqOfOther {
+        /// The completion queue.
+        cqn: u32,
+        /// Its virtual HCA.
+        vhca: u16,
+        /// The protection domain.
+        pd: u32,
+        /// Its virtual HCA.
+        pd_vhca: u16,
+    },
     /// An alias of a key of the same virtual HCA.
     #[error("memory key {key:#x} is of virtual HCA {vhca:#x} itself: use it without an alias")]
     AliasOfOwn {

@@ -1,4 +1,4 @@
-//! Identity of the port: its addresses, and its partition keys (InfiniBand specification, volume 1, 10.9:
+//! Identity of the port: its addresses, one set for each function of the card, and its partition keys (InfiniBand specification, volume 1, 10.9:
 //! partitioning).
 //!
 //! A port has a table of partition keys, and each queue pair names an entry. A packet is for a queue pair if both have
@@ -23,31 +23,58 @@ pub(crate) fn same_partition(packet: u16, own: u16) -> bool {
     (packet ^ own) & !FULL_MEMBER == 0 && (packet | own) & FULL_MEMBER != 0 && packet & !FULL_MEMBER != 0
 }
 
+/// The addresses by which a function of the card is reached at the port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortAddresses {
+    /// Ethernet address.
+    pub mac: [u8; 6],
+    /// Table of identifiers; index 0 is the default one.
+    pub gids: Vec<Gid>,
+}
+
 /// The addresses and partition keys of the port.
 #[derive(Debug)]
 pub(crate) struct Identity {
-    mac: [u8; 6],
-    gids: Vec<Gid>,
+    /// By virtual HCA, counted from the card's first one, which is at index 0 and always has addresses.
+    functions: Vec<Option<PortAddresses>>,
     /// Index 0 is the default one.
     pkeys: Vec<u16>,
 }
 
 impl Identity {
     pub(crate) fn new(mac: [u8; 6], gids: Vec<Gid>) -> Self {
-        Self { mac, gids, pkeys: vec![DEFAULT_PKEY] }
+        Self { functions: vec![Some(PortAddresses { mac, gids })], pkeys: vec![DEFAULT_PKEY] }
     }
 
-    /// Address of the port, with its default identifier.
+    /// Gives addresses to the virtual HCA of this index.
+    pub(crate) fn set_addresses(&mut self, function: u16, addresses: PortAddresses) {
+        let index = usize::from(function);
+        if self.functions.len() <= index {
+            self.functions.resize(index + 1, None);
+        }
+        self.functions[index] = Some(addresses);
+    }
+
+    /// The addresses of the virtual HCA of this index. One without addresses of its own has those of the card's first.
+    pub(crate) fn addresses(&self, function: u16) -> Option<&PortAddresses> {
+        let own = self.functions.get(usize::from(function)).and_then(Option::as_ref);
+        own.or_else(|| self.functions.first()?.as_ref())
+    }
+
+    /// Address of the card's first virtual HCA, with its default identifier.
     pub(crate) fn address(&self) -> Address {
-        Address { mac: self.mac, gid: self.gids.first().copied().unwrap_or_default() }
+        self.source(0, 0).unwrap_or_default()
     }
 
-    pub(crate) fn source(&self, gid_index: usize) -> Option<Address> {
-        Some(Address { mac: self.mac, gid: *self.gids.get(gid_index)? })
+    /// An address of the virtual HCA of index `function`, with the identifier at `gid_index` of its table.
+    pub(crate) fn source(&self, function: u16, gid_index: usize) -> Option<Address> {
+        let PortAddresses { mac, gids } = self.addresses(function)?;
+        Some(Address { mac: *mac, gid: *gids.get(gid_index)? })
     }
 
     pub(crate) fn is_own(&self, destination: &Address) -> bool {
-        destination.mac == self.mac || self.gids.contains(&destination.gid)
+        let names = |own: &PortAddresses| destination.mac == own.mac || own.gids.contains(&destination.gid);
+        self.functions.iter().flatten().any(names)
     }
 
     /// Whether a queue pair's packets turn round inside the card. A datagram's address decides on its own.
@@ -80,7 +107,7 @@ impl Identity {
     /// A packet to the peer of a connected queue pair: a message of its own, without payload.
     pub(crate) fn packet(&self, qp: &QueuePair, operation: Operation, psn: u32) -> Packet {
         Packet {
-            source: self.source(usize::from(qp.path.sgid_index)).unwrap_or_else(|| self.address()),
+            source: self.source(qp.function, usize::from(qp.path.sgid_index)).unwrap_or_else(|| self.address()),
             destination: qp.peer(),
             network: qp.path.network(),
             pkey: self.pkey(qp),

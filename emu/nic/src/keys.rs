@@ -46,6 +46,8 @@ impl Kind {
 #[derive(Debug)]
 struct Slot {
     tag: u8,
+    /// Keys that were here and are gone: tells an alias's target from a later key of the same number.
+    life: u64,
     kind: Option<Kind>,
     /// Other virtual HCAs may make aliases that know this token.
     shared: Option<Token>,
@@ -101,6 +103,12 @@ impl Keys {
         Ok(id)
     }
 
+    /// Index of a virtual HCA, counted from the card's first one.
+    pub(crate) fn index_of_vhca(&self, vhca: u16) -> Result<u16, NicError> {
+        self.check_vhca(vhca)?;
+        Ok(vhca - self.first_vhca)
+    }
+
     fn check_vhca(&self, vhca: u16) -> Result<(), NicError> {
         let known = vhca.checked_sub(self.first_vhca).is_some_and(|index| index < self.vhcas);
         if known { Ok(()) } else { Err(NicError::UnknownVhca { vhca }) }
@@ -127,7 +135,7 @@ impl Keys {
     }
 
     /// The virtual HCA of a protection domain.
-    fn vhca(&self, pd: u32) -> Result<u16, NicError> {
+    pub(crate) fn vhca(&self, pd: u32) -> Result<u16, NicError> {
         self.pds.get(&pd).map(|domain| domain.vhca).ok_or(NicError::UnknownPd { pd })
     }
 
@@ -159,7 +167,7 @@ impl Keys {
             Some(index) => index,
             None if self.slots.len() >= MAX_KEYS => return Err(NicError::TooManyKeys { limit: MAX_KEYS }),
             None => {
-                self.slots.push(Slot { tag: self.first_tag, kind: None, shared: None });
+                self.slots.push(Slot { tag: self.first_tag, life: 0, kind: None, shared: None });
                 self.slots.len() - 1
             }
         };
@@ -173,6 +181,7 @@ impl Keys {
         let index = self.index(key).ok_or(NicError::UnknownMkey { key })?;
         let slot = &mut self.slots[index];
         slot.tag = slot.tag.wrapping_add(1);
+        slot.life += 1;
         slot.shared = None;
         if let Some(kind) = slot.kind.take() {
             self.release_pd(kind.pd());
@@ -243,6 +252,13 @@ impl Keys {
         Some(key | u32::from(self.slots[slot].tag))
     }
 
+    /// The same, if the key is one of this virtual HCA.
+    pub(crate) fn key_of_index_on(&self, vhca: u16, index: u32) -> Option<u32> {
+        let key = self.key_of_index(index)?;
+        let pd = self.kind(key)?.pd();
+        (self.vhca(pd) == Ok(vhca)).then_some(key)
+    }
+
     pub(crate) fn share(&mut self, key: u32, token: Token) -> Result<(), NicError> {
         let index = self.index(key).ok_or(NicError::UnknownMkey { key })?;
         let slot = &mut self.slots[index];
@@ -275,6 +291,7 @@ impl Keys {
         if slot.shared != Some(token) {
             return Err(NicError::NotShared { key: target, vhca: target_vhca });
         }
-        self.insert(Kind::Alias(Alias { pd, target, token }))
+        let life = slot.life;
+        self.insert(Kind::Alias(Alias { pd, target, life, token }))
     }
 }

@@ -54,6 +54,7 @@ pub use effects::{AsyncEvent, CqEvent, Effects, FailureCause, Timer};
 pub use engine::responder::GroupKey;
 pub use error::NicError;
 pub use icrc::icrc;
+pub use identity::PortAddresses;
 pub use keys::alias::{AliasAttr, Token};
 pub use memory::{Dma, DmaFault, QueueMemory, Space};
 pub use nic::{Nic, NicConfig, PUSHED_BYTES};

@@ -5,6 +5,8 @@
 pub enum Space {
     /// The host's memory, across PCIe; addresses are host virtual ones.
     Host,
+    /// The memory of the card's Arm cores; addresses are virtual ones of the process there.
+    Arm,
     /// The memory of the DPA process with this id; addresses are those that its threads use.
     Dpa(u32),
 }

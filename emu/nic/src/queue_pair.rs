@@ -19,6 +19,8 @@ use send_queue::SendQueue;
 pub(crate) struct QueuePair {
     pub(crate) qpn: u32,
     pub(crate) attr: QpAttr,
+    /// Index of its virtual HCA, which is that of its protection domain.
+    pub(crate) function: u16,
     pub(crate) state: QpState,
     /// How often it has been reset: tells what is in flight for this life from what was for an earlier one.
     pub(crate) life: u32,
@@ -68,10 +70,11 @@ fn default_path(port_mtu: Mtu) -> QpPath {
 }
 
 impl QueuePair {
-    pub(crate) fn new(qpn: u32, attr: QpAttr, port_mtu: Mtu) -> Self {
+    pub(crate) fn new(qpn: u32, attr: QpAttr, function: u16, port_mtu: Mtu) -> Self {
         Self {
             qpn,
             attr,
+            function,
             state: QpState::Reset,
             life: 0,
             path: default_path(port_mtu),
@@ -139,7 +142,7 @@ impl QueuePair {
     }
 
     fn reset(&mut self, port_mtu: Mtu) {
-        let fresh = Self::new(self.qpn, self.attr, port_mtu);
+        let fresh = Self::new(self.qpn, self.attr, self.function, port_mtu);
         let sq = &self.sq;
         // Timers of the card outlive the queue pair's state, and CQEs stay in order.
         let in_flight = SendQueue {

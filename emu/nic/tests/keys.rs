@@ -349,6 +349,89 @@ fn making_an_alias_needs_all_its_steps() {
     assert_eq!(nic.share_mkey(alias, TOKEN), Err(NicError::AliasOfAlias { key: alias }));
 }
 
+/// A key that gets the number and the token of one that is gone does not bring aliases to life.
+#[test]
+fn an_alias_does_not_outlive_its_key() {
+    let mut world = World::new();
+    let nic = &mut world.nics[0];
+    let (host, vhca) = (nic.vhca_id(), nic.create_vhca().unwrap());
+    let (own, other) = (nic.alloc_pd().unwrap(), nic.alloc_pd_on(vhca).unwrap());
+    let attr = MkeyAttr { pd: own, space: Space::Host, start: 0x1000, len: 64, access: Access::all() };
+    let target = nic.create_mkey(attr).unwrap();
+    nic.share_mkey(target, TOKEN).unwrap();
+    let alias = nic.create_alias_mkey(AliasAttr { pd: other, target_vhca: host, target, token: TOKEN }).unwrap();
+    let reach = |nic: &Nic| nic.check_access(alias, other, 0x1000, 8, Access::REMOTE_READ);
+    assert_eq!(reach(nic), Ok(Space::Host));
+    nic.destroy_mkey(target).unwrap();
+    // Free slots are used in turn, and each key there has the next tag.
+    while nic.create_mkey(attr).map(|key| key == target) != Ok(true) {
+        let last = nic.mkey_of_index(target >> 8).unwrap();
+        nic.destroy_mkey(last).unwrap();
+    }
+    nic.share_mkey(target, TOKEN).unwrap();
+    assert_eq!(reach(nic), Err(KeyFault::Revoked { key: alias, target }));
+}
+
+#[test]
+fn queues_and_addresses_are_of_one_function() {
+    let mut world = World::new();
+    let setup = Setup::new(Transport::Rc);
+    let (scq, rcq) = (world.cq(0, Space::Host, 4), world.cq(0, Space::Host, 4));
+    let nic = &mut world.nics[0];
+    let own = PortAddresses { mac: [2, 0, 0, 9, 0, 1], gids: vec![Gid::from_ipv4([198, 19, 0, 1]), Gid([3; 16])] };
+    let vhca = nic.create_function(own.clone()).unwrap();
+    let host = nic.vhca_id();
+    assert_eq!(nic.port_addresses(vhca), Ok(&own));
+    assert_eq!(nic.port_addresses(host).unwrap().mac, nic.config().mac);
+    let plain = nic.create_vhca().unwrap();
+    assert_eq!(nic.port_addresses(plain), nic.port_addresses(host), "without addresses of its own");
+    assert_eq!(nic.port_addresses(plain + 1), Err(NicError::UnknownVhca { vhca: plain + 1 }));
+    let pd = nic.alloc_pd_on(vhca).unwrap();
+    assert_eq!((nic.vhca_of_pd(pd), nic.vhca_of_pd(pd + 1)), (Ok(vhca), Err(NicError::UnknownPd { pd: pd + 1 })));
+    let queue = *nic.query_cq(scq.cqn).unwrap();
+    assert_eq!(nic.create_cq_on(plain + 1, queue), Err(NicError::UnknownVhca { vhca: plain + 1 }));
+    let memory = QueueMemory { space: Space::Host, addr: queue.ring.addr };
+    let attr = QpAttr {
+        transport: setup.transport,
+        pd,
+        send_cq: scq.cqn,
+        recv_cq: rcq.cqn,
+        rq: memory,
+        log_rq_depth: 0,
+        log_rq_stride: 4,
+        sq: memory,
+        log_sq_depth: 0,
+        no_sq: false,
+        no_rq: false,
+        doorbell_record: memory,
+        user_index: 0,
+        uar: 1,
+    };
+    let refused = NicError::CqOfOther { cqn: scq.cqn, vhca: host, pd, pd_vhca: vhca };
+    assert_eq!(nic.create_qp(attr), Err(refused));
+    let cqn = nic.create_cq_on(vhca, queue).unwrap();
+    let qpn = nic.create_qp(QpAttr { send_cq: cqn, recv_cq: cqn, ..attr }).unwrap();
+    // Each function has a table of identifiers of its own.
+    let modify = |gid: u8| QpModify {
+        access: Some(Access::all()),
+        path_mtu: Some(Mtu::B1024),
+        dest_qpn: Some(1),
+        rq_psn: Some(0),
+        rgid: Some(own.gids[0]),
+        dmac: Some(own.mac),
+        sgid_index: Some(gid),
+        ..QpModify::default()
+    };
+    let state = |next, gid| QpModify { next_state: Some(next), ..modify(gid) };
+    let mut fx = Effects::default();
+    nic.modify_qp(0, qpn, &state(QpState::Init, 0), &mut fx).unwrap();
+    assert!(nic.modify_qp(0, qpn, &state(QpState::Rtr, 2), &mut fx).is_err());
+    nic.modify_qp(0, qpn, &state(QpState::Rtr, 1), &mut fx).unwrap();
+    // Keys are named by their index within a function.
+    let key = nic.create_umr_mkey(pd, 1).unwrap();
+    assert_eq!((nic.mkey_of_index_on(vhca, key >> 8), nic.mkey_of_index_on(host, key >> 8)), (Some(key), None));
+}
+
 #[test]
 fn an_alias_of_a_umr_key_follows_its_binding() {
     let mut fixture = fixture();

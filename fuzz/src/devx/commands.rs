@@ -60,12 +60,13 @@ impl Devx<'_> {
                 m.set(0x10, 0, 16, self.vhca);
                 m.set(0x14, 0, 32, self.number(input, 0, kind::MKEY));
                 m.0[0x20..0x40].fill(input.u8());
-                m.set(0x40, 0, 32, self.guest_pd);
+                m.set(0x40, 0, 32, self.arm.2);
                 m
             }
             _ => Mailbox::new(input.u16().into(), BYTES),
         };
-        let context = self.contexts[card];
+        // Aliases are for the Arm cores; what is of another function is refused.
+        let context = if kind == kind::ALIAS { self.arm.0 } else { self.contexts[card] };
         let mut handle = null_mut();
         let answer = self.command(input, &mailbox, 16, |verbs, i, il, o, ol| {
             handle = call!(verbs, mlx5dv_devx_obj_create(context, i, il, o, ol));

@@ -96,9 +96,10 @@ struct Devx<'p> {
     process: *mut flexio_process,
     handler: *mut flexio_event_handler,
     thread: u32,
-    /// Number of card 0 as a virtual HCA, and a domain of another one on it.
+    /// Virtual HCA of the host's function of card 0.
     vhca: u32,
-    guest_pd: u32,
+    /// The function of card 0's Arm cores, a domain there, and its number.
+    arm: (*mut ibv_context, *mut ibv_pd, u32),
     /// Card, address of a [`mlx5dv_devx_umem`] (null for that of the process), its number, its first byte.
     umems: Vec<(usize, *mut mlx5dv_devx_umem, u32, u64)>,
     uars: Vec<*mut mlx5dv_devx_uar>,
@@ -127,17 +128,21 @@ impl<'p> Devx<'p> {
         let verbs = program.verbs;
         let list = call!(verbs, ibv_get_device_list(null_mut()));
         // The list is the program's to read until it is freed.
-        let devices = [0, 1].map(|card| entry(list, card));
-        let contexts = devices.map(|device| call!(verbs, ibv_open_device(device)));
+        // The host's functions of both cards, then those of the Arm cores.
+        let devices = [0, 1, 2].map(|index| entry(list, index));
+        let [first, second, arm] = devices.map(|device| call!(verbs, ibv_open_device(device)));
         call!(verbs, ibv_free_device_list(list));
+        let contexts = [first, second];
         let pds = contexts.map(|context| call!(verbs, ibv_alloc_pd(context)));
-        let pd_numbers = pds.map(|pd| {
+        let arm_pd = call!(verbs, ibv_alloc_pd(arm));
+        let pd_number = |pd| {
             let mut out = mlx5dv_pd::default();
             let mut object = mlx5dv_obj::default();
             (object.pd.in_, object.pd.out) = (pd, &raw mut out);
             assert_eq!(call!(verbs, mlx5dv_init_obj(&raw mut object, u64::from(MLX5DV_OBJ_PD))), 0);
             out.pdn
-        });
+        };
+        let (pd_numbers, arm) = (pds.map(pd_number), (arm, arm_pd, pd_number(arm_pd)));
         let flexio = program.flexio;
         let elf = image();
         let attr = program.bytes(&elf);
@@ -161,16 +166,10 @@ impl<'p> Devx<'p> {
         let mut heap = flexio_heap_mem_info::default();
         assert_eq!(call!(flexio, flexio_process_mem_info_get(process, &raw mut heap)), FLEXIO_STATUS_SUCCESS);
         let dumem = call!(flexio, flexio_process_get_dumem_id(process));
-        // No verbs call makes virtual HCAs.
-        let (vhca, guest_pd) = with_world(|world| {
-            let nic = &mut world.card(0).expect("a card").nic;
-            let guest = nic.create_vhca().expect("a virtual HCA");
-            (u32::from(nic.vhca_id()), nic.alloc_pd_on(guest).expect("a domain"))
-        })
-        .expect("a machine");
+        let vhca = with_world(|world| u32::from(world.card(0).expect("a card").nic.vhca_id())).expect("a machine");
         let mut devx = Devx {
             vhca,
-            guest_pd,
+            arm,
             program,
             contexts,
             pds,
@@ -394,9 +393,10 @@ impl<'p> Devx<'p> {
         assert_eq!(call!(flexio, flexio_event_handler_destroy(self.handler)), FLEXIO_STATUS_SUCCESS);
         assert_eq!(call!(flexio, flexio_process_destroy(self.process)), FLEXIO_STATUS_SUCCESS);
         assert_eq!(call!(flexio, flexio_app_destroy(self.app)), FLEXIO_STATUS_SUCCESS);
-        for card in 0..2 {
-            assert_eq!(call!(verbs, ibv_dealloc_pd(self.pds[card])), 0);
-            assert_eq!(call!(verbs, ibv_close_device(self.contexts[card])), 0);
+        let [first, second] = [0, 1].map(|card| (self.contexts[card], self.pds[card]));
+        for (context, pd) in [first, second, (self.arm.0, self.arm.1)] {
+            assert_eq!(call!(verbs, ibv_dealloc_pd(pd)), 0);
+            assert_eq!(call!(verbs, ibv_close_device(context)), 0);
         }
     }
 }

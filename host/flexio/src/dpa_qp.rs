@@ -430,7 +430,7 @@ fn user_index_checked(user_index: u32) -> Result<u32> {
     Ok(user_index)
 }
 
-pub(crate) fn refused(command: &'static str, answer: &Mailbox<{ prm::QP_ANSWER_BYTES }>, detail: &str) -> Error {
+pub(crate) fn refused<const N: usize>(command: &'static str, answer: &Mailbox<N>, detail: &str) -> Error {
     Error::Command {
         command,
         status: answer.get(prm::OUT_STATUS),

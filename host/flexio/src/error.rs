@@ -139,6 +139,51 @@ pub enum Error {
         /// What it should share.
         parent: &'static str,
     },
+    /// An alias of a key on another physical card.
+    #[error(
+        "the key is of the card with system image GUID {exported:#x}, this device of {own:#x}: aliases are for functions of one card, \
+         so open a function of the key's card"
+    )]
+    OtherCard {
+        /// System image GUID of the key's card.
+        exported: u64,
+        /// That of the device.
+        own: u64,
+    },
+    /// A message about a key of another function cannot be understood.
+    #[error("{what} {found:#x} in the description of a key: must be {limit}; send it as the key's owner encoded it")]
+    BadDescription {
+        /// The field.
+        what: &'static str,
+        /// What it holds.
+        found: u64,
+        /// What it may be.
+        limit: String,
+    },
+    /// All keys of a pool are bound.
+    #[error(
+        "all {keys} keys of the pool are bound, {retired} of them for good: release a binding, or make a pool of more keys"
+    )]
+    NoFreeKey {
+        /// Keys of the pool.
+        keys: usize,
+        /// Of them, those that are not used again.
+        retired: usize,
+    },
+    /// A binding was accepted or released by something else than what belongs to it.
+    #[error(
+        "{what}: binding {found} of key {slot}, expected {expected}; use each description once, with the pool that it is for"
+    )]
+    BindingMismatch {
+        /// What was tried.
+        what: &'static str,
+        /// Place of the key in its pool.
+        slot: u16,
+        /// Number of the binding that was given.
+        found: u64,
+        /// Number that belongs there.
+        expected: u64,
+    },
     /// A wait ended without its condition.
     #[error("timeout: waited {waited_us} us ({looks} looks) for {what}; the bound is {bound}")]
     Timeout {

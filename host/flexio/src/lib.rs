@@ -11,7 +11,8 @@
 //! same object.
 //!
 //! ```text
-//! Provider ─ Device ─┬─ ProtectionDomain ─┬─ MemoryRegion, AddressHandle
+//! Provider ─ Device ─┬─ ProtectionDomain ─┬─ MemoryRegion ─ ExportedRegion
+//!                    │                    ├─ AddressHandle, AliasKey
 //!                    │                    └─ QueuePair (and its CompletionQueues) ─ MulticastMembership
 //!                    ├─ CompletionQueue
 //!                    └─ Process (and its Application and ProtectionDomain)
@@ -51,6 +52,7 @@ mod dpa_memory;
 mod dpa_qp;
 mod error;
 mod event_handler;
+mod exported;
 mod group_key;
 mod memory;
 mod msg_stream;
@@ -78,6 +80,7 @@ pub use dpa_memory::{DEVICE_ALIGN_BYTES, DeviceBuffer, MemoryKey};
 pub use dpa_qp::{DpaDepths, DpaQueuePair, RemoteQp, UdKey};
 pub use error::{Error, ErrorState, Result, Status};
 pub use event_handler::{Affinity, EventHandler};
+pub use exported::{AccessKey, AliasKey, ExportedRegion, KEY_EXPORT_BYTES, KeyExport};
 pub use flexcast_image::{Entry, EntryKind, Image, ImageError, PanicPlace};
 pub use group_key::GroupKey;
 pub use memory::{Access, MemoryRegion, SharedRegion};

@@ -163,6 +163,12 @@ impl MemoryRegion {
         &self.registration.pd
     }
 
+    /// Rights of its keys.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.registration.access
+    }
+
     /// Key for the own card.
     #[must_use]
     pub fn lkey(&self) -> u32 {

@@ -5,6 +5,8 @@
 //! dwords, bit 0 is the most significant bit of its dword. Commands travel through `mlx5dv_devx_obj_create` and
 //! `mlx5dv_devx_obj_modify`.
 
+pub(crate) mod keys;
+
 use crate::path::{Path, Retry};
 
 /// One field: byte offset of its dword, first bit (0 = most significant), width in bits.

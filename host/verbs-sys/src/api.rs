@@ -71,12 +71,21 @@ verbs_api! {
         fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
         fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
         fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int;
+        /// Null for a queue pair that was not made with operations of the extended interface.
+        fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
         fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char;
     }
     mlx5 {
         fn mlx5dv_is_supported(device: *mut ibv_device) -> bool;
         fn mlx5dv_open_device(device: *mut ibv_device, attr: *mut mlx5dv_context_attr) -> *mut ibv_context;
         fn mlx5dv_init_obj(obj: *mut mlx5dv_obj, obj_type: u64) -> c_int;
+        fn mlx5dv_create_mkey(mkey_init_attr: *mut mlx5dv_mkey_init_attr) -> *mut mlx5dv_mkey;
+        fn mlx5dv_destroy_mkey(mkey: *mut mlx5dv_mkey) -> c_int;
+        fn mlx5dv_create_qp(
+            context: *mut ibv_context, qp_attr: *mut ibv_qp_init_attr_ex, mlx5_qp_attr: *mut mlx5dv_qp_init_attr,
+        ) -> *mut ibv_qp;
+        /// Null for a queue pair that [`VerbsApi::mlx5dv_create_qp`] did not make.
+        fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex;
         fn mlx5dv_devx_general_cmd(
             context: *mut ibv_context, input: *const c_void, inlen: usize, out: *mut c_void, outlen: usize,
         ) -> c_int;

@@ -375,6 +375,7 @@ pub const IBV_WC_LOCAL_INV: ibv_wc_opcode = 6;
 pub const IBV_WC_TSO: ibv_wc_opcode = 7;
 pub const IBV_WC_RECV: ibv_wc_opcode = 128;
 pub const IBV_WC_RECV_RDMA_WITH_IMM: ibv_wc_opcode = 129;
+pub const IBV_WC_DRIVER1: ibv_wc_opcode = 135;
 pub type ibv_wc_opcode = ::core::ffi::c_uint;
 pub const IBV_WC_GRH: ibv_wc_flags = 1;
 pub const IBV_WC_WITH_IMM: ibv_wc_flags = 2;
@@ -1410,4 +1411,79 @@ impl Default for mlx5dv_devx_uar {
             s.assume_init()
         }
     }
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct mlx5dv_mkey {
+    pub lkey: u32,
+    pub rkey: u32,
+}
+pub const MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT: mlx5dv_mkey_init_attr_flags = 1;
+pub type mlx5dv_mkey_init_attr_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct mlx5dv_mkey_init_attr {
+    pub pd: *mut ibv_pd,
+    pub create_flags: u32,
+    pub max_entries: u16,
+}
+impl Default for mlx5dv_mkey_init_attr {
+    fn default() -> Self {
+        let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
+        unsafe {
+            ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
+            s.assume_init()
+        }
+    }
+}
+pub const MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS: mlx5dv_qp_init_attr_mask = 1;
+pub const MLX5DV_QP_INIT_ATTR_MASK_DC: mlx5dv_qp_init_attr_mask = 2;
+pub const MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS: mlx5dv_qp_init_attr_mask = 4;
+pub const MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS: mlx5dv_qp_init_attr_mask = 8;
+pub type mlx5dv_qp_init_attr_mask = ::core::ffi::c_uint;
+pub const MLX5DV_QP_EX_WITH_MR_INTERLEAVED: mlx5dv_qp_create_send_ops_flags = 1;
+pub const MLX5DV_QP_EX_WITH_MR_LIST: mlx5dv_qp_create_send_ops_flags = 2;
+pub const MLX5DV_QP_EX_WITH_MKEY_CONFIGURE: mlx5dv_qp_create_send_ops_flags = 4;
+pub const MLX5DV_QP_EX_WITH_RAW_WQE: mlx5dv_qp_create_send_ops_flags = 8;
+pub type mlx5dv_qp_create_send_ops_flags = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct mlx5dv_qp_init_attr {
+    pub comp_mask: u64,
+    pub create_flags: u32,
+    pub dc_init_attr: mlx5dv_qp_init_attr__bindgen_ty_1,
+    pub send_ops_flags: u64,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct mlx5dv_qp_init_attr__bindgen_ty_1 {
+    pub dc_type: u32,
+    pub dct_access_key: u64,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone)]
+pub struct mlx5dv_qp_ex {
+    pub comp_mask: u64,
+    pub wr_set_dc_addr: ::core::option::Option<
+        unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex, ah: *mut ibv_ah, remote_dctn: u32, remote_dc_key: u64),
+    >,
+    pub wr_mr_interleaved: ::core::option::Option<
+        unsafe extern "C" fn(
+            mqp: *mut mlx5dv_qp_ex,
+            mkey: *mut mlx5dv_mkey,
+            access_flags: u32,
+            repeat_count: u32,
+            num_interleaved: u16,
+            data: *mut ::core::ffi::c_void,
+        ),
+    >,
+    pub wr_mr_list: ::core::option::Option<
+        unsafe extern "C" fn(
+            mqp: *mut mlx5dv_qp_ex,
+            mkey: *mut mlx5dv_mkey,
+            access_flags: u32,
+            num_sges: u16,
+            sge: *mut ibv_sge,
+        ),
+    >,
 }

@@ -100,3 +100,47 @@ pub unsafe fn query_port(api: &VerbsApi, context: *mut ibv_context, port_num: u8
         (api.ibv_query_port)(context, port_num, attr.cast())
     }
 }
+
+/// `ibv_wr_start`: begins a batch of work requests; false where the provider has no such call.
+///
+/// # Safety
+/// As the C function: `qp` must be a live queue pair of the extended interface.
+pub unsafe fn wr_start(qp: *mut ibv_qp_ex) -> bool {
+    // SAFETY: the caller vouches for the queue pair, whose provider filled the slot.
+    unsafe { (*qp).wr_start.map(|start| start(qp)) }.is_some()
+}
+
+/// `ibv_wr_complete`: posts the batch; 0, or an errno value and nothing is posted.
+///
+/// # Safety
+/// As the C function: `qp` must be live, with a batch that this thread has begun.
+pub unsafe fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: the caller vouches for the queue pair and the batch.
+    unsafe { (*qp).wr_complete.map_or(libc::EOPNOTSUPP, |complete| complete(qp)) }
+}
+
+/// `ibv_wr_abort`: forgets the batch.
+///
+/// # Safety
+/// As the C function: `qp` must be live, with a batch that this thread has begun.
+pub unsafe fn wr_abort(qp: *mut ibv_qp_ex) {
+    // SAFETY: the caller vouches for the queue pair and the batch.
+    unsafe { (*qp).wr_abort.map(|abort| abort(qp)) };
+}
+
+/// `mlx5dv_wr_mr_list`: adds to the batch a request that binds a key over other keys to a list; false where the provider has no such
+/// call. What is wrong with the request is told by [`wr_complete`].
+///
+/// # Safety
+/// As the C function: `direct` must be of a live queue pair with a batch that this thread has begun, `mkey` live, and `list` hold `count`
+/// initialised entries.
+pub unsafe fn wr_mr_list(
+    direct: *mut mlx5dv_qp_ex,
+    mkey: *mut mlx5dv_mkey,
+    access: u32,
+    list: *mut ibv_sge,
+    count: u16,
+) -> bool {
+    // SAFETY: the caller vouches for all of it.
+    unsafe { (*direct).wr_mr_list.map(|add| add(direct, mkey, access, count, list)) }.is_some()
+}

@@ -28,6 +28,10 @@ fn a_file_says_what_the_machine_is() {
     assert_eq!(config.wiring, Wiring::Cable(link));
     assert_eq!(config.memory, MemoryModel::weak(4));
     assert_eq!(read("").config().unwrap(), Config::default());
+    assert_eq!(read("command_ps = 5000").config().unwrap().command_ps, 5000);
+    let joined = read("command_ps = 5000\n[bridge]\nlisten = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"");
+    assert!(matches!(joined.config(), Err(ConfigError::CommandTime { command_ps: 5000 })));
+    assert!(read("arm_functions = true").config().unwrap().arm_functions);
     let on_arm = read("driven_from = \"arm\"").config().unwrap();
     assert_eq!(on_arm, Config { driven_from: DrivenFrom::Arm, ..Config::default() });
     let timed = read("[timing]\nmodel = \"m2\"\nset = [\"loads.l3_cycles=115\"]").config().unwrap();
@@ -43,6 +47,8 @@ fn full() -> Machine {
         loss_ppm: Some(6),
         detect_races: true,
         uc_multicast: true,
+        arm_functions: true,
+        command_ps: Some(12),
         driven_from: DrivenFrom::Arm,
         capture: Some("x.pcapng".into()),
         link: LinkTable { gbit_per_s: Some(7), latency_ps: Some(8), drop_ppm: Some(9), seed: Some(10) },

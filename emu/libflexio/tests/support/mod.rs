@@ -106,7 +106,7 @@ impl Host {
         unsafe {
             let mut count = 0;
             let list = (verbs.ibv_get_device_list)(&mut count);
-            assert_eq!(count, 1);
+            assert!(count >= 1);
             let context = (verbs.ibv_open_device)(*list);
             (verbs.ibv_free_device_list)(list);
             let pd = (verbs.ibv_alloc_pd)(context);

@@ -28,14 +28,21 @@ pub fn two_cards_of(config: Config) -> [Host; 2] {
     [0, 1].map(Host::open)
 }
 
+/// A machine of two cards, each with a function for its Arm cores: the two of the host, then the two of the Arm cores.
+pub fn four_functions() -> [Host; 4] {
+    emu_machine::configure(Config { heap_bytes: 1 << 20, arm_functions: true, ..Config::default() }).unwrap();
+    [0, 1, 2, 3].map(Host::open)
+}
+
 impl Host {
-    pub fn open(card: usize) -> Host {
+    /// The device at this place of the list.
+    pub fn open(index: usize) -> Host {
         let api = emu_libibverbs::api();
         unsafe {
             let mut count = 0;
             let list = (api.ibv_get_device_list)(&mut count);
-            assert_eq!(count, 2);
-            let context = (api.ibv_open_device)(*list.add(card));
+            assert!(index < count as usize);
+            let context = (api.ibv_open_device)(*list.add(index));
             (api.ibv_free_device_list)(list);
             assert!(!context.is_null());
             let pd = (api.ibv_alloc_pd)(context);

@@ -14,6 +14,8 @@ use crate::timed::Timed;
 /// The memories of a card as its network card sees them.
 pub(crate) struct CardDma<'a> {
     pub(crate) host: &'a HostMemory,
+    /// Memory of its Arm cores, if the machine has them.
+    pub(crate) arm: Option<&'a HostMemory>,
     pub(crate) processes: &'a mut BTreeMap<u32, Process>,
     pub(crate) watch: Option<&'a mut Watch>,
     pub(crate) timed: Option<&'a mut Timed>,
@@ -36,7 +38,7 @@ impl CardDma<'_> {
         let Some(watch) = self.watch.as_deref_mut() else { return };
         let agent = Agent::Card { qpn: None, entry: None };
         match space {
-            Space::Host => {
+            Space::Host | Space::Arm => {
                 if let Some(races) = &mut watch.races {
                     let range = Range { card: self.card, space, addr, len: data.len() as u64 };
                     races.written(range, &agent, self.at_ps);
@@ -62,6 +64,7 @@ impl Dma for CardDma<'_> {
         }
         match space {
             Space::Host => self.host.read(addr, out),
+            Space::Arm => self.arm.ok_or(DmaFault { addr, len: out.len() as u64 })?.read(addr, out),
             Space::Dpa(id) => match self.processes.get_mut(&id) {
                 Some(process) => {
                     if let Some(timed) = self.timed.as_deref_mut() {
@@ -81,6 +84,7 @@ impl Dma for CardDma<'_> {
         }
         match space {
             Space::Host => self.host.write_by(self.card, addr, data),
+            Space::Arm => self.arm.ok_or(DmaFault { addr, len: data.len() as u64 })?.write_by(0, addr, data),
             Space::Dpa(id) => match self.processes.get_mut(&id) {
                 Some(process) => {
                     if let Some(timed) = self.timed.as_deref_mut() {

@@ -7,6 +7,7 @@ use emu_nic::{Extension, Space};
 use crate::card::Card;
 use crate::dpa::process::Process;
 use crate::error::MachineError;
+use crate::function::{ArmSide, FunctionId};
 use crate::host_memory::HostMemory;
 use crate::observe::race::{Agent, Eyes, Race, Range};
 use crate::observe::watch::{Place, publish_due};
@@ -18,10 +19,12 @@ use crate::world::queue::Event;
 /// How the observer reads the memories that a card reaches.
 fn reader<'a>(
     host: &'a HostMemory,
+    arm: Option<&'a ArmSide>,
     processes: &'a BTreeMap<u32, Process>,
 ) -> impl Fn(Space, u64, &mut [u8]) -> bool + 'a {
     move |space, addr, out| match space {
         Space::Host => host.read(addr, out).is_ok(),
+        Space::Arm => arm.is_some_and(|arm| arm.memory.read(addr, out).is_ok()),
         Space::Dpa(id) => processes.get(&id).is_some_and(|process| process.memory.dma_read(addr, out).is_ok()),
     }
 }
@@ -78,8 +81,8 @@ impl World {
         if let Event::Arrival(card, packet) = event
             && let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut())
         {
-            let Card { nic, processes, .. } = &self.cards[*card];
-            let read = reader(&self.host, processes);
+            let Card { nic, arm, processes, .. } = &self.cards[*card];
+            let read = reader(&self.host, arm.as_ref(), processes);
             let eyes = Eyes { card: *card, nic, read: &read, at_ps };
             races.refresh(&eyes);
             races.look_at_host_records(&eyes);
@@ -97,8 +100,8 @@ impl World {
     /// A send doorbell reaches a card.
     pub(crate) fn watch_doorbell(&mut self, at_ps: u64, card: usize, qpn: u32, producer: u16) {
         let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()) else { return };
-        if let Some(Card { nic, processes, .. }) = self.cards.get(card) {
-            let read = reader(&self.host, processes);
+        if let Some(Card { nic, arm, processes, .. }) = self.cards.get(card) {
+            let read = reader(&self.host, arm.as_ref(), processes);
             let eyes = Eyes { card, nic, read: &read, at_ps };
             races.refresh(&eyes);
             races.doorbell(&eyes, qpn, producer);
@@ -106,17 +109,18 @@ impl World {
         self.name_races();
     }
 
-    /// The program has stored to a doorbell record in host memory, now. Nothing that the cards do depends on this call: they read the
+    /// The program of a function has stored to a doorbell record in its memory, now. Nothing that the cards do depends on this call: they read the
     /// record when they need it. It tells those who look for races when the entries were handed over.
-    pub fn doorbell_record_stored(&mut self, card: usize, addr: u64) {
+    pub fn doorbell_record_stored(&mut self, id: FunctionId, addr: u64) {
+        let FunctionId { card, function } = id;
         let at_ps = self.now_ps;
         let Some(races) = self.watch.as_mut().and_then(|watch| watch.races.as_mut()) else { return };
-        if let Some(Card { nic, processes, .. }) = self.cards.get(card) {
-            let read = reader(&self.host, processes);
+        if let Some(Card { nic, arm, processes, .. }) = self.cards.get(card) {
+            let read = reader(&self.host, arm.as_ref(), processes);
             let eyes = Eyes { card, nic, read: &read, at_ps };
             // The queue pair may be new.
             races.refresh(&eyes);
-            races.recorded(&eyes, &Range { card, space: Space::Host, addr, len: 4 });
+            races.recorded(&eyes, &Range { card, space: function.space(), addr, len: 4 });
         }
         self.name_races();
     }
@@ -129,8 +133,8 @@ impl World {
         }
         for (range, at_ps, cards) in races.records.take_touched() {
             for card in cards {
-                let Some(Card { nic, processes, .. }) = self.cards.get(card) else { continue };
-                let read = reader(&self.host, processes);
+                let Some(Card { nic, arm, processes, .. }) = self.cards.get(card) else { continue };
+                let read = reader(&self.host, arm.as_ref(), processes);
                 let eyes = Eyes { card, nic, read: &read, at_ps };
                 races.refresh(&eyes);
                 races.recorded(&eyes, &range);
@@ -142,9 +146,9 @@ impl World {
     pub(crate) fn watch_begin(&mut self, card: usize, process: u32, thread: u32) {
         let Some(watch) = self.watch.as_deref_mut() else { return };
         if let Some(races) = &mut watch.races {
-            let Card { nic, processes, .. } = &self.cards[card];
+            let Card { nic, arm, processes, .. } = &self.cards[card];
             let at_ps = self.now_ps;
-            races.refresh(&Eyes { card, nic, read: &reader(&self.host, processes), at_ps });
+            races.refresh(&Eyes { card, nic, read: &reader(&self.host, arm.as_ref(), processes), at_ps });
         }
         if let Some(weak) = &mut watch.weak {
             weak.order((card, thread), process).begin();

@@ -42,7 +42,8 @@ impl Pcie {
     /// Latency of a WQE's fetch.
     pub(crate) fn fetch_latency(&self, ring: QueueMemory) -> u64 {
         match ring.space {
-            Space::Host => self.timing.pcie_latency_ps,
+            // Nobody has published what the way to Arm memory takes: the time is that to the host's.
+            Space::Host | Space::Arm => self.timing.pcie_latency_ps,
             Space::Dpa(_) => self.timing.dpa_latency_ps,
         }
     }

@@ -225,7 +225,7 @@ impl Requester {
             if wqe.len > self.port_mtu.bytes() {
                 return Err(WqeFault::length());
             }
-            if dp.port.identity.source(address.source_gid_index).is_none() {
+            if dp.port.identity.source(qp.function, address.source_gid_index).is_none() {
                 return Err(WqeFault::operation(vendor::ADDRESS));
             }
         }

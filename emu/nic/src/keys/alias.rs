@@ -26,5 +26,7 @@ pub struct AliasAttr {
 pub(crate) struct Alias {
     pub(crate) pd: u32,
     pub(crate) target: u32,
+    /// Life of the target's slot when the alias was made.
+    pub(crate) life: u64,
     pub(crate) token: Token,
 }

@@ -13,6 +13,7 @@ const NO_MEMORY: WqeFault = WqeFault { syndrome: syndrome::LOCAL_PROTECTION, ven
 /// What a data access costs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Touched {
+    /// Bytes of host memory and of Arm memory, which take the same time here.
     pub(crate) host_bytes: u64,
     pub(crate) dpa: bool,
 }
@@ -20,7 +21,7 @@ pub(crate) struct Touched {
 impl Touched {
     pub(crate) fn add(&mut self, space: Space, bytes: u64) {
         match space {
-            Space::Host => self.host_bytes += bytes,
+            Space::Host | Space::Arm => self.host_bytes += bytes,
             Space::Dpa(_) => self.dpa = true,
         }
     }

@@ -108,7 +108,8 @@ impl Keys {
             Kind::Alias(alias) => {
                 reach.check_pd(alias.pd)?;
                 let target = alias.target;
-                let shared = self.index(target).and_then(|index| self.slots[index].shared);
+                let slot = self.index(target).map(|index| &self.slots[index]).filter(|slot| slot.life == alias.life);
+                let shared = slot.and_then(|slot| slot.shared);
                 if shared != Some(alias.token) {
                     return Err(KeyFault::Revoked { key, target });
                 }

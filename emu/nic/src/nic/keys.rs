@@ -3,6 +3,7 @@
 use super::Nic;
 use crate::access::{Access, KeyFault, MkeyAttr};
 use crate::error::NicError;
+use crate::identity::PortAddresses;
 use crate::keys::alias::{AliasAttr, Token};
 use crate::memory::Space;
 use crate::wqe::umr::KlmEntry;
@@ -69,10 +70,45 @@ impl Nic {
         self.datapath.keys.create_vhca()
     }
 
+    /// Makes another virtual HCA that is a function of the card with port addresses of its own: it is reached by them, and its queue
+    /// pairs send from them. All functions share the port and what executes work requests.
+    ///
+    /// # Errors
+    /// The card has 256 virtual HCAs already.
+    pub fn create_function(&mut self, addresses: PortAddresses) -> Result<u16, NicError> {
+        let vhca = self.create_vhca()?;
+        let index = self.datapath.keys.index_of_vhca(vhca)?;
+        self.datapath.port.identity.set_addresses(index, addresses);
+        Ok(vhca)
+    }
+
+    /// The port addresses of a virtual HCA. One that was made without has those of the card's first.
+    ///
+    /// # Errors
+    /// There is no such virtual HCA on this card.
+    pub fn port_addresses(&self, vhca: u16) -> Result<&PortAddresses, NicError> {
+        let index = self.datapath.keys.index_of_vhca(vhca)?;
+        self.datapath.port.identity.addresses(index).ok_or(NicError::UnknownVhca { vhca })
+    }
+
+    /// The virtual HCA of a protection domain.
+    ///
+    /// # Errors
+    /// There is no such protection domain.
+    pub fn vhca_of_pd(&self, pd: u32) -> Result<u16, NicError> {
+        self.datapath.keys.vhca(pd)
+    }
+
     /// The key of this index with the tag that it has at present, if there is one. Commands name keys by their index.
     #[must_use]
     pub fn mkey_of_index(&self, index: u32) -> Option<u32> {
         self.datapath.keys.key_of_index(index)
+    }
+
+    /// The same, if the key belongs to this virtual HCA.
+    #[must_use]
+    pub fn mkey_of_index_on(&self, vhca: u16, index: u32) -> Option<u32> {
+        self.datapath.keys.key_of_index_on(vhca, index)
     }
 
     /// Makes a protection domain of a virtual HCA.

@@ -21,10 +21,19 @@ impl Nic {
     /// # Errors
     /// A size outside its limits, or memory that is not aligned.
     pub fn create_cq(&mut self, attr: CqAttr) -> Result<u32, NicError> {
+        self.create_cq_on(self.vhca_id(), attr)
+    }
+
+    /// Makes a completion queue of a virtual HCA; [`create_cq`](Self::create_cq) makes one of the card's first.
+    ///
+    /// # Errors
+    /// There is no such virtual HCA; or as [`create_cq`](Self::create_cq).
+    pub fn create_cq_on(&mut self, vhca: u16, attr: CqAttr) -> Result<u32, NicError> {
+        self.datapath.keys.index_of_vhca(vhca)?;
         check_log("log_depth of a completion queue", attr.log_depth, 0, 22)?;
         check_align("completion queue ring", attr.ring.addr, 64)?;
         check_align("completion queue doorbell record", attr.doorbell_record.addr, 8)?;
-        self.datapath.completions.queues.insert(|_| Cq::new(attr))
+        self.datapath.completions.queues.insert(|_| Cq::new(attr, vhca))
     }
 
     /// How a completion queue was made, if it exists.
@@ -64,7 +73,7 @@ impl Nic {
     ///
     /// # Errors
     /// A size outside its limits, memory that is not aligned, or a protection domain or completion queue that is not
-    /// there.
+    /// there, or is of another virtual HCA than the other.
     pub fn create_qp(&mut self, attr: QpAttr) -> Result<u32, NicError> {
         if !attr.no_rq {
             check_log("log_rq_depth", attr.log_rq_depth, 0, 15)?;
@@ -76,12 +85,16 @@ impl Nic {
             check_align("send ring", attr.sq.addr, 64)?;
         }
         check_align("queue pair doorbell record", attr.doorbell_record.addr, 8)?;
-        for cqn in [attr.send_cq, attr.recv_cq] {
-            self.datapath.completions.queues.get(cqn).ok_or(NicError::UnknownCq { cqn })?;
+        let known = |cqn| self.datapath.completions.queues.get(cqn).ok_or(NicError::UnknownCq { cqn });
+        let queues = [(attr.send_cq, known(attr.send_cq)?.vhca), (attr.recv_cq, known(attr.recv_cq)?.vhca)];
+        let pd_vhca = self.datapath.keys.vhca(attr.pd)?;
+        if let Some(&(cqn, vhca)) = queues.iter().find(|(_, vhca)| *vhca != pd_vhca) {
+            return Err(NicError::CqOfOther { cqn, vhca, pd: attr.pd, pd_vhca });
         }
+        let function = self.datapath.keys.index_of_vhca(pd_vhca)?;
         self.datapath.keys.use_pd(attr.pd)?;
         let port_mtu = self.config.port_mtu;
-        let qpn = self.qps.insert(|qpn| QueuePair::new(qpn, attr, port_mtu));
+        let qpn = self.qps.insert(|qpn| QueuePair::new(qpn, attr, function, port_mtu));
         if qpn.is_err() {
             self.datapath.keys.release_pd(attr.pd);
             return qpn;
@@ -105,7 +118,8 @@ impl Nic {
     /// No such queue pair, no such transition, or an attribute missing or outside its limits.
     pub fn modify_qp(&mut self, now_ps: u64, qpn: u32, modify: &QpModify, fx: &mut Effects) -> Result<(), NicError> {
         let qp = self.qps.get_mut(qpn).ok_or(NicError::UnknownQp { qpn })?;
-        qp.modify(modify, self.config.port_mtu, self.config.gids.len(), self.datapath.port.identity.pkeys().len())?;
+        let gids = self.datapath.port.identity.addresses(qp.function).map_or(0, |addresses| addresses.gids.len());
+        qp.modify(modify, self.config.port_mtu, gids, self.datapath.port.identity.pkeys().len())?;
         self.datapath.state_changes += 1;
         if modify.next_state == Some(QpState::Err) {
             fx.timer(now_ps, Work::Flush { qpn });

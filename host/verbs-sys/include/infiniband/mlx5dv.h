@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of the mlx5 direct-verbs ABI (rdma-core 44, LP64) that Flexcast uses: DevX commands, user memory, UARs and
- * the look inside a verbs object. Written for Flexcast from the ABI's layouts, names and values.
+ * The part of the mlx5 direct-verbs ABI (rdma-core 44, LP64) that Flexcast uses: DevX commands, user memory, UARs, keys over other
+ * keys and the work requests that bind them, and the look inside a verbs object. Written for Flexcast from the ABI's layouts, names and values.
  */
 #ifndef _MLX5DV_H_
 #define _MLX5DV_H_
@@ -160,7 +160,68 @@ int mlx5dv_devx_umem_dereg(struct mlx5dv_devx_umem *umem);
 struct mlx5dv_devx_uar *mlx5dv_devx_alloc_uar(struct ibv_context *context, uint32_t flags);
 void mlx5dv_devx_free_uar(struct mlx5dv_devx_uar *devx_uar);
 
+/* ---- keys over other keys, and the work requests that bind them ---------------------------------------------- */
+
+struct mlx5dv_mkey {
+	uint32_t lkey;
+	uint32_t rkey;
+};
+
+enum mlx5dv_mkey_init_attr_flags {
+	MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT = 1 << 0,
+};
+
+struct mlx5dv_mkey_init_attr {
+	struct ibv_pd *pd;
+	uint32_t create_flags;
+	uint16_t max_entries;                 /* out: as many as there is room for */
+};
+
+struct mlx5dv_mkey *mlx5dv_create_mkey(struct mlx5dv_mkey_init_attr *mkey_init_attr);
+int mlx5dv_destroy_mkey(struct mlx5dv_mkey *mkey);
+
+enum mlx5dv_qp_init_attr_mask {
+	MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS = 1 << 0,
+	MLX5DV_QP_INIT_ATTR_MASK_DC = 1 << 1,
+	MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS = 1 << 2,
+	MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS = 1 << 3,
+};
+
+enum mlx5dv_qp_create_send_ops_flags {
+	MLX5DV_QP_EX_WITH_MR_INTERLEAVED = 1 << 0,
+	MLX5DV_QP_EX_WITH_MR_LIST = 1 << 1,
+	MLX5DV_QP_EX_WITH_MKEY_CONFIGURE = 1 << 2,
+	MLX5DV_QP_EX_WITH_RAW_WQE = 1 << 3,
+};
+
+struct mlx5dv_qp_init_attr {
+	uint64_t comp_mask;
+	uint32_t create_flags;
+	struct {
+		uint32_t dc_type;
+		uint64_t dct_access_key;
+	} dc_init_attr;
+	uint64_t send_ops_flags;
+};
+
+struct ibv_qp *mlx5dv_create_qp(struct ibv_context *context, struct ibv_qp_init_attr_ex *qp_attr,
+				struct mlx5dv_qp_init_attr *mlx5_qp_attr);
+
+/* The calls behind the one for lists are of no use here. */
+struct mlx5dv_qp_ex {
+	uint64_t comp_mask;
+	void (*wr_set_dc_addr)(struct mlx5dv_qp_ex *mqp, struct ibv_ah *ah, uint32_t remote_dctn, uint64_t remote_dc_key);
+	void (*wr_mr_interleaved)(struct mlx5dv_qp_ex *mqp, struct mlx5dv_mkey *mkey, uint32_t access_flags,
+				  uint32_t repeat_count, uint16_t num_interleaved, void *data);
+	void (*wr_mr_list)(struct mlx5dv_qp_ex *mqp, struct mlx5dv_mkey *mkey, uint32_t access_flags, uint16_t num_sges,
+			   struct ibv_sge *sge);
+};
+
+struct mlx5dv_qp_ex *mlx5dv_qp_ex_from_ibv_qp_ex(struct ibv_qp_ex *qp);
+
 #if defined(__LP64__) && !defined(__cplusplus)
+_Static_assert(sizeof(struct mlx5dv_mkey_init_attr) == 16, "size of struct mlx5dv_mkey_init_attr");
+_Static_assert(sizeof(struct mlx5dv_qp_init_attr) == 40, "size of struct mlx5dv_qp_init_attr");
 _Static_assert(sizeof(struct mlx5dv_qp) == 96, "size of struct mlx5dv_qp");
 _Static_assert(sizeof(struct mlx5dv_cq) == 48, "size of struct mlx5dv_cq");
 _Static_assert(sizeof(struct mlx5dv_obj) == 112, "size of struct mlx5dv_obj");

@@ -294,6 +294,7 @@ enum ibv_wc_opcode {
 	IBV_WC_TSO,
 	IBV_WC_RECV = 1 << 7,          /* set in every completion of a receive */
 	IBV_WC_RECV_RDMA_WITH_IMM,
+	IBV_WC_DRIVER1 = (1 << 7) + 7, /* of a work request that the provider's own interface posts */
 };
 
 enum ibv_wc_flags {

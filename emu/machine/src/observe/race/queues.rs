@@ -228,11 +228,11 @@ impl Races {
         self.check_posted(eyes, &news);
     }
 
-    /// Looks at the records of a card's queue pairs that lie in host memory: programs store to them as to any other memory.
+    /// Looks at the records of a card's queue pairs that lie in host or Arm memory: programs store to them as to any other memory.
     pub(crate) fn look_at_host_records(&mut self, eyes: &Eyes<'_>) {
         let mut news = News::new();
         for (_, queue) in self.queues.range_mut((eyes.card, 0)..=(eyes.card, u32::MAX)) {
-            if queue.uses(Space::Host) {
+            if queue.uses(Space::Host) || queue.uses(Space::Arm) {
                 queue.look_at_record(eyes, &mut news);
             }
         }

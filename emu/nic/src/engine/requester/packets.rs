@@ -121,7 +121,8 @@ impl Requester {
             packet.extension = Extension::Remote { address: remote_address, rkey: wqe.rkey, len: wqe.len };
         }
         if let Some(address) = &wqe.address {
-            packet.source = identity.source(address.source_gid_index).unwrap_or_else(|| identity.address());
+            packet.source =
+                identity.source(qp.function, address.source_gid_index).unwrap_or_else(|| identity.address());
             packet.destination = address.destination;
             packet.destination_qpn = address.qpn;
             packet.network = address.network;

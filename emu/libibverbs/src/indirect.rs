@@ -1,0 +1,187 @@
+//! Direct verbs for memory keys over other keys: making one, and posting the UMR work request that binds it to a list.
+//!
+//! Behaviour: rdma-core's mlx5 provider and its manual pages mlx5dv_create_mkey(3), mlx5dv_create_qp(3) and mlx5dv_wr_mr_list(3). A bound key
+//! is addressed from 0: its list's first byte has address 0 under it.
+
+use core::ffi::c_int;
+use std::sync::Arc;
+
+use emu_machine::nic::Access;
+use verbs_sys::*;
+
+use crate::device::Context;
+use crate::errno::{Errno, Result, pointer, status};
+use crate::extended;
+use crate::handle::{self, CStruct, Object};
+use crate::machine::{begin_command, on_nic};
+use crate::pd::Pd;
+use crate::post::segments;
+use crate::qp::Qp;
+
+/// Entries come in groups of so many.
+const GROUP: usize = 4;
+
+/// A key over other keys.
+pub(crate) struct Mkey {
+    public: CStruct<mlx5dv_mkey>,
+    pd: Arc<Pd>,
+    key: u32,
+    max_entries: u16,
+}
+
+impl Object for Mkey {
+    const KIND: &'static str = "key over other keys";
+    type C = mlx5dv_mkey;
+    fn c_address(&self) -> *mut mlx5dv_mkey {
+        self.public.get()
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlx5dv_create_mkey(attr: *mut mlx5dv_mkey_init_attr) -> *mut mlx5dv_mkey {
+    pointer("mlx5dv_create_mkey", || {
+        // SAFETY: null, or initialised and writable as the manual page asks.
+        let attr = unsafe { attr.as_mut() }.ok_or_else(|| Errno::invalid("mkey_init_attr is null"))?;
+        if attr.create_flags != MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT {
+            return Err(Errno::unsupported(format!(
+                "create_flags {:#x}: keys over other keys ({MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT:#x}) are emulated",
+                attr.create_flags
+            )));
+        }
+        let pd = handle::get::<Pd>(attr.pd)?;
+        let max_entries = attr.max_entries.checked_next_multiple_of(GROUP as u16);
+        let max_entries = max_entries.filter(|&entries| entries > 0).ok_or_else(|| {
+            let limit = u16::MAX - u16::MAX % GROUP as u16;
+            Errno::invalid(format!("max_entries is {}: from 1 to {limit} are possible", attr.max_entries))
+        })?;
+        begin_command(pd.context.id())?;
+        let key = on_nic(pd.context.card, |nic| nic.create_umr_mkey(pd.number, max_entries.into()))?;
+        attr.max_entries = max_entries;
+        let public = CStruct::new(mlx5dv_mkey { lkey: key, rkey: key });
+        Ok(handle::publish(&Arc::new(Mkey { public, pd, key, max_entries })))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlx5dv_destroy_mkey(mkey: *mut mlx5dv_mkey) -> c_int {
+    status("mlx5dv_destroy_mkey", || {
+        let object = handle::get::<Mkey>(mkey)?;
+        begin_command(object.pd.context.id())?;
+        on_nic(object.pd.context.card, |nic| nic.destroy_mkey(object.key))?;
+        handle::retire::<Mkey>(mkey)?;
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlx5dv_create_qp(
+    context: *mut ibv_context,
+    qp_attr: *mut ibv_qp_init_attr_ex,
+    direct_attr: *mut mlx5dv_qp_init_attr,
+) -> *mut ibv_qp {
+    pointer("mlx5dv_create_qp", || {
+        let context = handle::get::<Context>(context)?;
+        // SAFETY: null, or initialised and writable as the manual page asks.
+        let attr = unsafe { qp_attr.as_mut() }.ok_or_else(|| Errno::invalid("qp_attr is null"))?;
+        // SAFETY: null, or initialised as the manual page asks.
+        let direct = unsafe { direct_attr.as_ref() }.copied().unwrap_or_default();
+        if direct.comp_mask & !u64::from(MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS) != 0 {
+            return Err(Errno::unsupported(format!(
+                "comp_mask {:#x} of mlx5_qp_attr: send_ops_flags ({MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS:#x}) is known",
+                direct.comp_mask
+            )));
+        }
+        let ops = if direct.comp_mask == 0 { 0 } else { direct.send_ops_flags };
+        if ops & !u64::from(MLX5DV_QP_EX_WITH_MR_LIST) != 0 || (ops != 0 && attr.qp_type != IBV_QPT_RC) {
+            return Err(Errno::unsupported(format!(
+                "send_ops_flags {ops:#x} of mlx5_qp_attr: lists of keys ({MLX5DV_QP_EX_WITH_MR_LIST:#x}) are emulated, on RC queue pairs"
+            )));
+        }
+        Ok(handle::publish(&extended::make(&context, attr, ops != 0)?))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
+    pointer("mlx5dv_qp_ex_from_ibv_qp_ex", || Ok(handle::get::<Qp>(qp.cast())?.direct()))
+}
+
+/// The calls of a queue pair that direct verbs made: binding of keys, if it was made for that.
+pub(crate) fn interface(mr_lists: bool) -> mlx5dv_qp_ex {
+    mlx5dv_qp_ex { wr_mr_list: mr_lists.then_some(wr_mr_list as _), ..Default::default() }
+}
+
+/// What a UMR work request says behind its control segment.
+pub(crate) struct Umr {
+    pub(crate) key: u32,
+    pub(crate) body: Vec<u8>,
+}
+
+/// UMR control segment: the list follows, and these fields of the key change: length, rights, and whether it is free.
+fn umr(key: u32, access: Access, list: &[ibv_sge]) -> Umr {
+    const INLINE: u8 = 1 << 7;
+    const MASK: u64 = 1 << 0 | 0b1111 << 18 | 1 << 29;
+    let octowords = list.len().next_multiple_of(GROUP);
+    let len: u64 = list.iter().map(|entry| u64::from(entry.length)).sum();
+    let mut body = vec![0; 48 + 64 + 16 * octowords];
+    let (control, rest) = body.split_at_mut(48);
+    control[0] = INLINE;
+    control[4..6].copy_from_slice(&(octowords as u16).to_be_bytes());
+    control[8..16].copy_from_slice(&MASK.to_be_bytes());
+    let (context, entries) = rest.split_at_mut(64);
+    for (right, bit) in [
+        (Access::LOCAL_WRITE, 1 << 3),
+        (Access::REMOTE_READ, 1 << 4),
+        (Access::REMOTE_WRITE, 1 << 5),
+        (Access::REMOTE_ATOMIC, 1 << 6),
+    ] {
+        context[2] |= if access.contains(right) { bit } else { 0 };
+    }
+    context[4..8].copy_from_slice(&(0xFFFF_FF00 | key & 0xFF).to_be_bytes());
+    context[24..32].copy_from_slice(&len.to_be_bytes());
+    for (entry, out) in list.iter().zip(entries.chunks_exact_mut(16)) {
+        out[..4].copy_from_slice(&entry.length.to_be_bytes());
+        out[4..8].copy_from_slice(&entry.lkey.to_be_bytes());
+        out[8..].copy_from_slice(&entry.addr.to_be_bytes());
+    }
+    Umr { key, body }
+}
+
+/// Checks a list as the provider does, and makes the request.
+///
+/// # Safety
+/// `list` must point at `count` initialised entries, unless null.
+unsafe fn request(qp: &Qp, flags: u32, mkey: *mut mlx5dv_mkey, access: u32, list: (*mut ibv_sge, u16)) -> Result<Umr> {
+    if flags & IBV_SEND_INLINE == 0 {
+        return Err(Errno::unsupported("a list of keys is posted with IBV_SEND_INLINE in wr_flags"));
+    }
+    let mkey = handle::get::<Mkey>(mkey)?;
+    let access = Access::from_bits(access).ok_or_else(|| Errno::invalid(format!("access flags {access:#x}")))?;
+    let inline = (qp.shape.cap.max_inline_data + 4) / 16;
+    let limit = inline.min(mkey.max_entries.into());
+    let (list, count) = list;
+    if u32::from(count) > limit {
+        return Err(Errno::new(
+            libc::ENOMEM,
+            format!(
+                "a list of {count} entries: at most {limit}, for the key has room for {} and the queue pair's max_inline_data of {} for {inline}",
+                mkey.max_entries, qp.shape.cap.max_inline_data
+            ),
+        ));
+    }
+    // SAFETY: as this function's.
+    let list = unsafe { segments(list, c_int::from(count), limit) }?;
+    Ok(umr(mkey.key, access, list))
+}
+
+unsafe extern "C" fn wr_mr_list(
+    direct: *mut mlx5dv_qp_ex,
+    mkey: *mut mlx5dv_mkey,
+    access: u32,
+    count: u16,
+    list: *mut ibv_sge,
+) {
+    let qp = Qp::around(direct);
+    // SAFETY: the manual page asks for a list of as many entries.
+    extended::add_umr("mlx5dv_wr_mr_list", qp, |qp, flags| unsafe { request(qp, flags, mkey, access, (list, count)) });
+}
