@@ -44,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/bootstrap", &["shared/"]),
     ("host/flexcast", &["host/bootstrap", "host/flexio", "image", "shared/"]),
     ("host/capi", &["host/flexcast", "host/flexio"]),
+    ("host/service", &["host/flexio", "shared/proto"]),
     ("lab", &["host/flexio", "host/flexcast", "emu/", "image", "shared/"]),
     ("cli", &["lab", "host/flexio", "host/flexcast", "emu/", "image", "shared/"]),
     ("device/dpa-macros", &[]),

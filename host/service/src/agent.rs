@@ -1,0 +1,813 @@
+//! Service process: carries out what its state machine decides, over a card's function (MI-01 to MI-09).
+//!
+//! It says and hears messages ([`wire`]), and has the card read from host memory into host memory, by alias keys: no byte of the ranks' data is in its
+//! own memory (MI-04). It has no thread and no clock: whoever has it calls [`Agent::progress`]. How connections are made is its owner's business;
+//! a connection whose other end is gone is seen when something is sent to it, or told by [`Agent::lose`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use flexcast_proto::service::wire::{
+    self, Assembler, Body, Endpoint, Flags, Group, GroupError, GroupHead, Joined, KeyName, KeyRefusal, OpStart, Packet,
+    Refused, StartHead,
+};
+use flexcast_proto::service::{
+    Action, ContextId, Event, Limits, Message, Refusal, Region, ServiceProcess, SharedList, Topology, flag,
+};
+use flexio::{AliasKey, ProtectionDomain};
+
+use crate::error::Result;
+use crate::keys;
+use crate::links::{Lane, LinkEnd, LinkEvent, Links, PeerId, Transfer};
+
+/// Longest Read: what one work request can carry (InfiniBand specification, volume 1, 9.7.8), in whole GiB.
+const MOST_READ_BYTES: u64 = 1 << 30;
+
+/// Bounds of a service process beside those of its state machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgentLimits {
+    /// Groups, collectives and Reads.
+    pub machine: Limits,
+    /// Connections of ranks and of other service processes, together.
+    pub peers: u32,
+    /// Memory keys of each rank's program.
+    pub keys: u32,
+}
+
+impl Default for AgentLimits {
+    /// 1,152 connections: 1,024 ranks and 128 processes. 1,024 keys of each program.
+    fn default() -> Self {
+        Self { machine: Limits::default(), peers: 1152, keys: 1024 }
+    }
+}
+
+/// What a service process has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AgentCounts {
+    /// Messages sent to other service processes.
+    pub process_messages: u64,
+    /// Messages sent to ranks.
+    pub rank_messages: u64,
+    /// Flags written to ranks' memory.
+    pub flags: u64,
+    /// Reads from host memory to host memory.
+    pub reads: u64,
+    /// Bytes of them.
+    pub read_bytes: u64,
+    /// Messages that could not be, of peers that are trusted no more.
+    pub wrong: u64,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug)]
+enum Role {
+    /// The program of ranks.
+    Program(Box<Program>),
+    Process(Endpoint),
+}
+
+#[derive(Debug)]
+struct Program {
+    calls: Assembler<StartHead>,
+    groups: Assembler<GroupHead>,
+    /// By the host's key: generation and alias. None: revoked.
+    aliases: BTreeMap<u32, (u32, Option<AliasKey>)>,
+}
+
+#[derive(Debug)]
+struct Member {
+    peer: PeerId,
+    flags: Option<Flags>,
+    /// It calls nothing more.
+    leaves: bool,
+}
+
+#[derive(Debug)]
+struct GroupState {
+    told: Group,
+    topology: Arc<Topology>,
+    own: u32,
+    endpoints: Vec<Endpoint>,
+    members: BTreeMap<u32, Member>,
+    /// By service process: how its ranks' memory is reached.
+    lanes: Vec<Lane>,
+    /// Processes that take messages of the group.
+    joined: BTreeSet<u32>,
+}
+
+impl GroupState {
+    fn is_whole(&self) -> bool {
+        self.joined.len() == self.endpoints.len()
+    }
+}
+
+/// A Read in as many parts as it takes.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    context: ContextId,
+    source: u32,
+    target: u32,
+    parts: u32,
+    error: Option<u16>,
+}
+
+/// What has come.
+#[derive(Debug)]
+enum Incoming {
+    Message(PeerId, Vec<u8>),
+    Transferred(u64, Option<u32>),
+    Broken(PeerId),
+}
+
+/// A message that has come before its time, and the process that has sent it.
+type Early = (u32, ContextId, Message);
+
+/// A service process.
+#[derive(Debug)]
+pub struct Agent {
+    endpoint: Endpoint,
+    pd: ProtectionDomain,
+    limits: AgentLimits,
+    links: Links,
+    machine: ServiceProcess,
+    list: Arc<Mutex<SharedList>>,
+    peers: BTreeMap<PeerId, Role>,
+    groups: BTreeMap<u32, GroupState>,
+    /// What other processes have said of groups that no rank has told of here yet.
+    announced: BTreeMap<(PeerId, u32), (u32, u32, Joined)>,
+    /// Messages that the machine takes after a completion.
+    held: BTreeMap<(PeerId, u32), VecDeque<Early>>,
+    reads: BTreeMap<u64, Reading>,
+    /// Flags on their way, and what they tell whom.
+    flags: BTreeMap<u64, (ContextId, u32)>,
+    next_token: u64,
+    events: VecDeque<Event>,
+    actions: Vec<Action>,
+    incoming: VecDeque<Incoming>,
+    counts: AgentCounts,
+}
+
+impl Agent {
+    /// A service process that others know by `endpoint`, on the function of the card that `pd` is of. `list` is shared by the processes of the card.
+    ///
+    /// # Errors
+    /// The card refuses.
+    pub fn new(
+        pd: &ProtectionDomain,
+        endpoint: Endpoint,
+        list: Arc<Mutex<SharedList>>,
+        limits: AgentLimits,
+    ) -> Result<Self> {
+        // Each group may have a lane to each process.
+        let lanes = limits.machine.groups.saturating_mul(limits.peers).min(1 << 14);
+        Ok(Self {
+            endpoint,
+            pd: pd.clone(),
+            limits,
+            links: Links::new(pd, limits.peers, lanes)?,
+            machine: ServiceProcess::new(limits.machine)?,
+            list,
+            peers: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            held: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            flags: BTreeMap::new(),
+            next_token: 0,
+            events: VecDeque::new(),
+            actions: Vec::new(),
+            incoming: VecDeque::new(),
+            counts: AgentCounts::default(),
+        })
+    }
+
+    /// One end of a connection to a program of ranks.
+    ///
+    /// # Errors
+    /// The card refuses.
+    pub fn open_program(&mut self) -> Result<(PeerId, LinkEnd)> {
+        let most_ranks = flexcast_proto::MAX_RANKS;
+        let (calls, groups) = (Assembler::new(most_ranks), Assembler::new(most_ranks));
+        self.open(Role::Program(Box::new(Program { calls, groups, aliases: BTreeMap::new() })))
+    }
+
+    /// One end of a connection to the service process at `endpoint`.
+    ///
+    /// # Errors
+    /// The card refuses.
+    pub fn open_process(&mut self, endpoint: Endpoint) -> Result<(PeerId, LinkEnd)> {
+        self.open(Role::Process(endpoint))
+    }
+
+    fn open(&mut self, role: Role) -> Result<(PeerId, LinkEnd)> {
+        if self.peers.len() >= self.limits.peers as usize {
+            return Err(crate::Error::Order {
+                what: "one more connection than the limit of peers",
+                next: "end one, or raise `peers`",
+            });
+        }
+        let (peer, end) = self.links.open()?;
+        self.peers.insert(peer, role);
+        Ok((peer, end))
+    }
+
+    /// Connects to the other end.
+    ///
+    /// # Errors
+    /// The card refuses.
+    pub fn connect(&mut self, peer: PeerId, far: LinkEnd) -> Result<()> {
+        self.links.connect(peer, far)
+    }
+
+    /// The other end of a connection is gone: what it takes part in fails, and nothing else.
+    pub fn lose(&mut self, peer: PeerId) {
+        self.incoming.push_back(Incoming::Broken(peer));
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub const fn counts(&self) -> AgentCounts {
+        self.counts
+    }
+
+    /// Reads under way; never more than [`Limits::active_reads`].
+    #[must_use]
+    pub fn active_reads(&self) -> u32 {
+        self.machine.active_reads()
+    }
+
+    /// Groups that it serves.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Whether everything that it has said has been taken.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.links.is_drained()
+    }
+
+    /// Does what can be done now; returns whether anything has happened. Never blocks.
+    ///
+    /// # Errors
+    /// The card has failed. What peers do wrong is no error here: they are cut off.
+    pub fn progress(&mut self) -> Result<bool> {
+        let Self { links, incoming, .. } = self;
+        links.poll(|_, event| {
+            incoming.push_back(match event {
+                LinkEvent::Message { from, bytes } => Incoming::Message(from, bytes.to_vec()),
+                LinkEvent::Transferred { token, error } => Incoming::Transferred(token, error),
+                LinkEvent::Broken { peer } => Incoming::Broken(peer),
+            });
+            Ok(())
+        })?;
+        let mut any = false;
+        while let Some(what) = self.incoming.pop_front() {
+            any = true;
+            match what {
+                Incoming::Message(from, bytes) => self.hear(from, &bytes)?,
+                Incoming::Transferred(token, error) => self.transferred(token, error)?,
+                Incoming::Broken(peer) => self.part_with(peer),
+            }
+            self.carry_out()?;
+        }
+        Ok(any)
+    }
+
+    fn list(&self) -> MutexGuard<'_, SharedList> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn say(&mut self, to: PeerId, context: ContextId, body: Body<'_>) -> Result<()> {
+        let mut bytes = Vec::new();
+        wire::encode(&Packet { context, body }, &mut bytes)?;
+        match self.peers.get(&to) {
+            Some(Role::Program(_)) => self.counts.rank_messages += 1,
+            Some(Role::Process(_)) => self.counts.process_messages += 1,
+            None => return Ok(()),
+        }
+        self.links.send(to, bytes)
+    }
+
+    /// Says something to a rank, if it is still there.
+    fn tell(&mut self, rank: u32, context: ContextId, body: Body<'_>) -> Result<()> {
+        let member = self.groups.get(&context.group).and_then(|group| group.members.get(&rank));
+        let Some(peer) = member.map(|member| member.peer) else { return Ok(()) };
+        self.say(peer, context, body)
+    }
+
+    /// The connection to another process of a group.
+    fn process_peer(&self, group: u32, process: u32) -> Option<PeerId> {
+        let endpoint = self.groups.get(&group)?.endpoints.get(process as usize)?;
+        self.peer_at(endpoint)
+    }
+
+    fn peer_at(&self, endpoint: &Endpoint) -> Option<PeerId> {
+        let is_it = |role: &Role| matches!(role, Role::Process(other) if other == endpoint);
+        self.peers.iter().find(|(_, role)| is_it(role)).map(|(peer, _)| *peer)
+    }
+
+    /// A peer has broken the rules: it is cut off, and what it takes part in fails.
+    fn cut_off(&mut self, peer: PeerId, why: &dyn std::fmt::Display) {
+        tracing::warn!(?peer, %why, "a peer is cut off");
+        self.counts.wrong += 1;
+        self.part_with(peer);
+    }
+
+    fn hear(&mut self, from: PeerId, bytes: &[u8]) -> Result<()> {
+        let packet = match wire::decode(bytes) {
+            Ok(packet) => packet,
+            Err(error) => {
+                self.cut_off(from, &error);
+                return Ok(());
+            }
+        };
+        let context = packet.context;
+        match self.peers.get(&from) {
+            Some(Role::Program(_)) => self.hear_program(from, context, packet.body),
+            Some(Role::Process(_)) => self.hear_process(from, context, packet.body),
+            None => Ok(()),
+        }
+    }
+
+    fn hear_program(&mut self, from: PeerId, context: ContextId, body: Body<'_>) -> Result<()> {
+        let Some(Role::Program(program)) = self.peers.get_mut(&from) else { return Ok(()) };
+        match body {
+            Body::KeyExport(export) => {
+                let name = KeyName { key: export.region.key, generation: export.generation };
+                let answer = program.take_key(&self.pd, &export, self.limits.keys)?;
+                self.say(from, context, Body::KeyAnswer { name, answer })
+            }
+            Body::KeyRevoke(name) => {
+                program.drop_key(name);
+                self.say(from, context, Body::KeyRevoked(name))
+            }
+            Body::GroupCreate(part) => match program.groups.add(context, part) {
+                Ok(Some(group)) => self.create_group(from, group),
+                Ok(None) => Ok(()),
+                Err(error) => {
+                    self.cut_off(from, &error);
+                    Ok(())
+                }
+            },
+            Body::Start(part) => match program.calls.add(context, part) {
+                Ok(Some(start)) => self.start(from, &start),
+                Ok(None) => Ok(()),
+                Err(error) => {
+                    self.cut_off(from, &error);
+                    Ok(())
+                }
+            },
+            Body::Flags { rank, flags } => {
+                if let Some(member) = self.member(from, context.group, rank) {
+                    member.flags = Some(flags);
+                }
+                Ok(())
+            }
+            Body::LocalCopied { rank, source } => {
+                if self.member(from, context.group, rank).is_some() {
+                    self.events.push_back(Event::Copied { context, rank, source });
+                }
+                Ok(())
+            }
+            Body::GroupLeave { rank } => {
+                if let Some(member) = self.member(from, context.group, rank) {
+                    member.leaves = true;
+                }
+                self.let_go(context.group)
+            }
+            Body::Goodbye => {
+                self.part_with(from);
+                Ok(())
+            }
+            Body::Heartbeat(_) => Ok(()),
+            _ => {
+                self.cut_off(from, &"a rank does not say that");
+                Ok(())
+            }
+        }
+    }
+
+    /// A rank of a group, if it is at this connection.
+    fn member(&mut self, peer: PeerId, group: u32, rank: u32) -> Option<&mut Member> {
+        self.groups.get_mut(&group)?.members.get_mut(&rank).filter(|member| member.peer == peer)
+    }
+
+    /// A rank tells of its group.
+    fn create_group(&mut self, from: PeerId, told: Group) -> Result<()> {
+        let (context, rank) = (told.context(), told.head().rank);
+        let number = context.group;
+        let refused = match self.groups.get(&number) {
+            Some(group) => {
+                let elsewhere = group.topology.process_of(rank) != Some(group.own);
+                match group.told.agree(&told) {
+                    Err(error) => Some(Refused::Group(error)),
+                    Ok(()) if elsewhere => Some(self.elsewhere(&group.topology, rank)),
+                    Ok(()) => None,
+                }
+            }
+            None => self.begin_group(told)?.err(),
+        };
+        if let Some(refused) = refused {
+            return self.say(from, context, Body::GroupRefused { rank, refused });
+        }
+        let Some(group) = self.groups.get_mut(&number) else { return Ok(()) };
+        group.members.insert(rank, Member { peer: from, flags: None, leaves: false });
+        let process = group.own;
+        if group.is_whole() {
+            self.say(from, context, Body::GroupAccepted { rank, process })?;
+        }
+        Ok(())
+    }
+
+    fn elsewhere(&self, topology: &Topology, rank: u32) -> Refused {
+        let process = topology.process_of(rank).unwrap_or(0);
+        Refused::Group(GroupError::Elsewhere { rank, process })
+    }
+
+    /// The first rank tells of a group: the other processes are told that this one takes part, or why it does not.
+    fn begin_group(&mut self, told: Group) -> Result<Result<(), Refused>> {
+        let (context, head) = (told.context(), *told.head());
+        let (topology, endpoints) = match told.topology() {
+            Ok(known) => known,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let own = endpoints.iter().position(|endpoint| *endpoint == self.endpoint).map(|own| own as u32);
+        let Some(own) = own.filter(|own| topology.process_of(head.rank) == Some(*own)) else {
+            return Ok(Err(self.elsewhere(&topology, head.rank)));
+        };
+        let others: Vec<(u32, Option<PeerId>)> = (0..)
+            .zip(&endpoints)
+            .filter(|(process, _)| *process != own)
+            .map(|(process, endpoint)| (process, self.peer_at(endpoint)))
+            .collect();
+        let unreachable = others.iter().find(|(_, peer)| peer.is_none());
+        let unreachable = unreachable.map(|(process, _)| Refused::Group(GroupError::Unreachable { process: *process }));
+        let topology = Arc::new(topology);
+        let added = match unreachable {
+            Some(refused) => Err(refused),
+            None => self.machine.add_group(context.group, Arc::clone(&topology), own).map_err(Refused::Process),
+        };
+        if let Err(refused) = added {
+            for (process, peer) in others {
+                if let Some(peer) = peer {
+                    self.say(peer, context, Body::Joined { from: own, to: process, joined: Err(refused) })?;
+                }
+            }
+            return Ok(Err(refused));
+        }
+        let mut lanes = Vec::with_capacity(endpoints.len());
+        let mut pairs = Vec::with_capacity(endpoints.len());
+        for process in 0..endpoints.len() as u32 {
+            let (lane, qpn) = if process == own { (self.links.open_own_lane()?, 0) } else { self.links.open_lane()? };
+            lanes.push(lane);
+            pairs.push(qpn);
+        }
+        let (members, joined) = (BTreeMap::new(), BTreeSet::from([own]));
+        let communicator = head.communicator;
+        let state = GroupState { told, topology, own, endpoints, members, lanes, joined };
+        self.groups.insert(context.group, state);
+        for (process, peer) in others {
+            let Some(peer) = peer else { continue };
+            let joined = Joined { communicator, staging: None, queue_pair: pairs[process as usize] };
+            self.say(peer, context, Body::Joined { from: own, to: process, joined: Ok(joined) })?;
+            if let Some((from, to, joined)) = self.announced.remove(&(peer, context.group)) {
+                self.join(peer, context, (from, to), joined)?;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Another process takes part in a group.
+    fn join(&mut self, peer: PeerId, context: ContextId, (from, to): (u32, u32), joined: Joined) -> Result<()> {
+        let Some(group) = self.groups.get(&context.group) else {
+            // Its ranks are ahead of those here. What no group follows stays within what a process may have of groups.
+            let of_peer = self.announced.range((peer, 0)..=(peer, u32::MAX)).count();
+            if of_peer >= self.limits.machine.groups as usize {
+                self.cut_off(peer, &"it takes part in more groups than there is room for");
+            } else {
+                self.announced.insert((peer, context.group), (from, to, joined));
+            }
+            return Ok(());
+        };
+        let is_it = self.process_peer(context.group, from) == Some(peer) && to == group.own;
+        if !is_it || joined.communicator != group.told.head().communicator {
+            self.cut_off(peer, &"it takes part in a group of that number that is another one");
+            return Ok(());
+        }
+        self.links.connect_lane(group.lanes[from as usize], peer, joined.queue_pair)?;
+        let Some(group) = self.groups.get_mut(&context.group) else { return Ok(()) };
+        group.joined.insert(from);
+        if !group.is_whole() {
+            return Ok(());
+        }
+        let process = group.own;
+        let members: Vec<(u32, PeerId)> = group.members.iter().map(|(rank, member)| (*rank, member.peer)).collect();
+        members.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupAccepted { rank, process }))
+    }
+
+    /// A rank calls a collective.
+    fn start(&mut self, from: PeerId, start: &OpStart) -> Result<()> {
+        let (context, rank) = (start.context(), start.head().rank);
+        if self.member(from, context.group, rank).is_none_or(|member| member.leaves) {
+            let refused = Refused::Process(Refusal::NoGroup { group: context.group });
+            return self.say(from, context, Body::CallRefused { rank, refused });
+        }
+        let entered = start.call().map_err(Refused::Call).and_then(|call| {
+            let event = Event::Entered { context, rank, call };
+            self.machine.handle(event, &mut self.actions).map_err(Refused::Process)
+        });
+        entered.or_else(|refused| self.say(from, context, Body::CallRefused { rank, refused }))
+    }
+
+    fn hear_process(&mut self, from: PeerId, context: ContextId, body: Body<'_>) -> Result<()> {
+        match body {
+            Body::Joined { from: process, to, joined: Ok(joined) } => self.join(from, context, (process, to), joined),
+            Body::Joined { from: process, joined: Err(refused), .. } => {
+                if self.process_peer(context.group, process) == Some(from) {
+                    self.refuse_group(context.group, refused)?;
+                }
+                Ok(())
+            }
+            Body::Process { from: process, to, message } => {
+                let group = self.groups.get(&context.group);
+                let is_it = self.process_peer(context.group, process) == Some(from);
+                if let Some(group) = group
+                    && (!is_it || group.own != to)
+                {
+                    self.cut_off(from, &"it speaks for another service process");
+                    return Ok(());
+                }
+                let key = (from, context.group);
+                // Later messages of a group do not overtake one that has to wait.
+                match self.held.get_mut(&key) {
+                    Some(held) => held.push_back((process, context, message)),
+                    None => self.arrive(key, (process, context, message)),
+                }
+                Ok(())
+            }
+            Body::Goodbye => {
+                self.part_with(from);
+                Ok(())
+            }
+            Body::Heartbeat(_) => Ok(()),
+            _ => {
+                self.cut_off(from, &"a service process does not say that");
+                Ok(())
+            }
+        }
+    }
+
+    fn arrive(&mut self, key: (PeerId, u32), early: Early) {
+        let (from, context, message) = early;
+        let arrived = self.machine.handle(Event::Arrived { from, context, message }, &mut self.actions);
+        if let Err(refusal) = arrived {
+            match refusal {
+                Refusal::Collectives { .. } => self.held.entry(key).or_default().push_front(early),
+                other => self.cut_off(key.0, &other),
+            }
+        }
+    }
+
+    /// Offers what has had to wait again.
+    fn release_held(&mut self) {
+        let keys: Vec<(PeerId, u32)> = self.held.keys().copied().collect();
+        for key in keys {
+            let mut queue = self.held.remove(&key).unwrap_or_default();
+            while let Some(early) = queue.pop_front() {
+                self.arrive(key, early);
+                if let Some(held) = self.held.get_mut(&key) {
+                    held.append(&mut queue);
+                }
+            }
+        }
+    }
+
+    fn transferred(&mut self, token: u64, error: Option<u32>) -> Result<()> {
+        if let Some((context, rank)) = self.flags.remove(&token) {
+            // Where no flag can be written, a message tells.
+            return if error.is_some() { self.tell(rank, context, Body::Done { rank }) } else { Ok(()) };
+        }
+        let Some(reading) = self.reads.get_mut(&token) else { return Ok(()) };
+        reading.parts -= 1;
+        reading.error = reading.error.or(error.map(|status| u16::try_from(status).unwrap_or(u16::MAX)));
+        if reading.parts > 0 {
+            return Ok(());
+        }
+        let Reading { context, source, target, error, .. } = *reading;
+        self.reads.remove(&token);
+        self.events.push_back(Event::ReadDone { context, source, target, error });
+        Ok(())
+    }
+
+    /// Does what the machine wants, until it wants nothing more.
+    fn carry_out(&mut self) -> Result<()> {
+        loop {
+            for action in std::mem::take(&mut self.actions) {
+                self.act(action)?;
+            }
+            if let Some(event) = self.events.pop_front() {
+                if let Err(refusal) = self.machine.handle(event, &mut self.actions) {
+                    tracing::warn!(%refusal, "an event of this process is not taken");
+                }
+            } else if !self.held.is_empty() && self.has_released() {
+                continue;
+            } else if self.actions.is_empty() {
+                break;
+            }
+        }
+        let leaving: Vec<u32> = self.groups.keys().copied().collect();
+        leaving.into_iter().try_for_each(|group| self.let_go(group))
+    }
+
+    /// Offers what waits; whether any of it was taken.
+    fn has_released(&mut self) -> bool {
+        let count = |held: &BTreeMap<_, VecDeque<Early>>| held.values().map(VecDeque::len).sum::<usize>();
+        let before = count(&self.held);
+        self.release_held();
+        count(&self.held) < before
+    }
+
+    fn act(&mut self, action: Action) -> Result<()> {
+        match action {
+            Action::Send { to, context, message } => {
+                let Some(group) = self.groups.get(&context.group) else { return Ok(()) };
+                let from = group.own;
+                if to == from {
+                    self.events.push_back(Event::Arrived { from, context, message });
+                    return Ok(());
+                }
+                let Some(peer) = self.process_peer(context.group, to) else { return Ok(()) };
+                self.say(peer, context, Body::Process { from, to, message })
+            }
+            Action::Read { context, read } => {
+                let (source, target) = (read.source, read.target);
+                let lane = self.groups.get(&context.group).and_then(|group| {
+                    let process = group.topology.process_of(source)?;
+                    group.lanes.get(process as usize).copied()
+                });
+                let Some(lane) = lane else { return Ok(()) };
+                let token = self.token();
+                let parts = read.from.bytes.div_ceil(MOST_READ_BYTES).max(1) as u32;
+                self.reads.insert(token, Reading { context, source, target, parts, error: None });
+                self.counts.reads += 1;
+                self.counts.read_bytes += read.from.bytes;
+                for part in 0..u64::from(parts) {
+                    let offset = part * MOST_READ_BYTES;
+                    let bytes = (read.from.bytes - offset).min(MOST_READ_BYTES) as u32;
+                    let (from, to) = (read.from.address + offset, read.to.address + offset);
+                    let (rkey, lkey) = (read.from.key, read.to.key);
+                    self.links.transfer(lane, token, Transfer::Read { to, lkey, from, rkey, bytes })?;
+                }
+                Ok(())
+            }
+            Action::Put { context, announcement } => Ok(self.list().put(context, announcement)?),
+            Action::Claim { context } => {
+                let announcement = self.list().claim(context);
+                self.events.push_back(Event::Claimed { context, announcement });
+                Ok(())
+            }
+            Action::Abandon { context } => {
+                self.list().remove(context);
+                Ok(())
+            }
+            Action::Notify { rank, context, source, holder, region } => {
+                self.tell(rank, context, Body::LocalData { rank, source, holder, region })
+            }
+            Action::Complete { rank, context } => self.complete(rank, context),
+            Action::Fail { rank, context, failure } => self.tell(rank, context, Body::Failed { rank, failure }),
+        }
+    }
+
+    const fn token(&mut self) -> u64 {
+        self.next_token += 1;
+        self.next_token
+    }
+
+    /// A rank learns of the end of its collective: by a flag in its memory if it has any, behind the data.
+    fn complete(&mut self, rank: u32, context: ContextId) -> Result<()> {
+        let group = self.groups.get(&context.group);
+        let flags = group.and_then(|group| Some((group.own, &group.lanes, group.members.get(&rank)?.flags?)));
+        let Some((own, lanes, flags)) = flags else { return self.tell(rank, context, Body::Done { rank }) };
+        let Region { address, key, .. } = flags.place(context.collective);
+        let lane = lanes[own as usize];
+        let token = self.token();
+        self.flags.insert(token, (context, rank));
+        self.counts.flags += 1;
+        let value = flag(context.collective);
+        self.links.transfer(lane, token, Transfer::Flag { value, to: address, rkey: key })
+    }
+
+    fn refuse_group(&mut self, number: u32, refused: Refused) -> Result<()> {
+        let context = ContextId { group: number, collective: 0 };
+        let Some(group) = self.groups.get(&number) else { return Ok(()) };
+        let members: Vec<(u32, PeerId)> = group.members.iter().map(|(rank, member)| (*rank, member.peer)).collect();
+        self.remove_group(number);
+        members.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupRefused { rank, refused }))
+    }
+
+    /// Ranks that leave a group are let go once nothing goes to their memory any more; and the group, with the last of them.
+    fn let_go(&mut self, number: u32) -> Result<()> {
+        let context = ContextId { group: number, collective: 0 };
+        let Some(group) = self.groups.get_mut(&number) else { return Ok(()) };
+        let is_busy =
+            |rank: u32| self.reads.values().any(|reading| reading.context.group == number && reading.target == rank);
+        let gone: Vec<(u32, PeerId)> = group
+            .members
+            .iter()
+            .filter(|(rank, member)| member.leaves && !is_busy(**rank))
+            .map(|(rank, member)| (*rank, member.peer))
+            .collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        gone.iter().for_each(|(rank, _)| _ = group.members.remove(rank));
+        if group.members.is_empty() {
+            self.remove_group(number);
+        }
+        gone.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupLeft { rank }))
+    }
+
+    fn remove_group(&mut self, number: u32) {
+        let Some(group) = self.groups.remove(&number) else { return };
+        group.lanes.into_iter().for_each(|lane| self.links.close_lane(lane));
+        self.machine.remove_group(number);
+        self.list().remove_group(number);
+        self.held.retain(|(_, group), _| *group != number);
+        self.flags.retain(|_, (context, _)| context.group != number);
+        // Their lanes are gone, and with them their ends.
+        let ended: Vec<u64> =
+            self.reads.iter().filter(|(_, reading)| reading.context.group == number).map(|(token, _)| *token).collect();
+        for token in ended {
+            if let Some(Reading { context, source, target, .. }) = self.reads.remove(&token) {
+                self.events.push_back(Event::ReadDone { context, source, target, error: Some(0) });
+            }
+        }
+    }
+
+    /// A connection is over: the ranks of its program, or its process, have died for all groups that they are in.
+    fn part_with(&mut self, peer: PeerId) {
+        let Some(role) = self.peers.remove(&peer) else { return };
+        self.links.close(peer);
+        self.announced.retain(|(of, _), _| *of != peer);
+        self.held.retain(|(of, _), _| *of != peer);
+        match role {
+            Role::Program(_) => {
+                for (number, group) in &mut self.groups {
+                    let ranks: Vec<u32> =
+                        group.members.iter().filter(|(_, member)| member.peer == peer).map(|(rank, _)| *rank).collect();
+                    for rank in ranks {
+                        self.events.push_back(Event::RankDied { group: *number, rank });
+                        if let Some(member) = group.members.get_mut(&rank) {
+                            member.leaves = true;
+                        }
+                    }
+                }
+            }
+            Role::Process(endpoint) => {
+                for (number, group) in &self.groups {
+                    if let Some(process) = group.endpoints.iter().position(|other| *other == endpoint) {
+                        let process = process as u32;
+                        self.events.push_back(Event::ProcessDied { group: *number, process });
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Program {
+    /// Makes an alias of a key.
+    fn take_key(
+        &mut self,
+        pd: &ProtectionDomain,
+        export: &wire::KeyExport,
+        limit: u32,
+    ) -> Result<std::result::Result<u32, KeyRefusal>> {
+        let (key, generation) = (export.region.key, export.generation);
+        if let Some((known, _)) = self.aliases.get(&key).filter(|(known, _)| *known >= generation) {
+            return Ok(Err(KeyRefusal::Generation { known: *known }));
+        }
+        if !self.aliases.contains_key(&key) && self.aliases.len() >= limit as usize {
+            return Ok(Err(KeyRefusal::Keys { limit }));
+        }
+        let alias = match AliasKey::new(pd, &keys::export(pd, export)?) {
+            Ok(alias) => alias,
+            Err(flexio::Error::Command { syndrome, .. }) => return Ok(Err(KeyRefusal::Card { syndrome })),
+            Err(error) => return Err(error.into()),
+        };
+        let number = alias.key();
+        self.aliases.insert(key, (generation, Some(alias)));
+        Ok(Ok(number))
+    }
+
+    /// Lets go of an alias: what still goes by it fails.
+    fn drop_key(&mut self, name: KeyName) {
+        if let Some((generation, alias)) = self.aliases.get_mut(&name.key)
+            && *generation == name.generation
+        {
+            *alias = None;
+        }
+    }
+}

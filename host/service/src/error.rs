@@ -1,0 +1,49 @@
+//! Errors of service processes and of ranks that use them.
+
+use flexcast_proto::service::wire::{FormatError, KeyRefusal, Refused};
+use flexcast_proto::service::{CallError, Failure, ListError, Refusal};
+use thiserror::Error;
+
+/// What can go wrong.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The card, or its library.
+    #[error(transparent)]
+    Card(#[from] flexio::Error),
+    /// A message that cannot be: what a caller has given cannot be told.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// Counts and displacements that cannot be.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The service process has refused a key.
+    #[error("the service process makes no alias of the key: {0}")]
+    Key(KeyRefusal),
+    /// It has refused the group or a call.
+    #[error("the service process refuses: {0}")]
+    Refused(Refused),
+    /// A collective has failed.
+    #[error("the collective has failed: {0}")]
+    Failed(Failure),
+    /// The connection to the service process is gone, and with it all that it carries out.
+    #[error("the service process is gone: start it anew, and make a new connection to it")]
+    Gone,
+    /// A limit that cannot be.
+    #[error(transparent)]
+    Limit(#[from] Refusal),
+    /// The shared list of the card has no room.
+    #[error(transparent)]
+    List(#[from] ListError),
+    /// Something that was called in the wrong order.
+    #[error("{what}: {next}")]
+    Order {
+        /// What was called.
+        what: &'static str,
+        /// What to do first.
+        next: &'static str,
+    },
+}
+
+/// A result with an [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,17 @@
+//! Service processes: collectives that programs on a card's Arm cores carry out for the ranks of their host, while those compute.
+//!
+//! [`Agent`] is a service process on the Arm function of a card, [`Client`] is a program of ranks on the host's function of the same card. A rank
+//! lets its process use memory by alias keys ([`Client::share`]), joins groups, and posts non-blocking Ialltoallv and Iallgatherv; the process
+//! says to others what can be read, has its card read it from host memory to host memory, and writes a flag to the rank's memory (MI-04, MI-08, MI-20).
+//! The decisions are those of `flexcast_proto::service`, without IO; here they are carried out over verbs.
+
+mod agent;
+mod error;
+mod keys;
+mod links;
+mod rank;
+
+pub use agent::{Agent, AgentCounts, AgentLimits};
+pub use error::{Error, Result};
+pub use links::{LinkEnd, PeerId};
+pub use rank::{Client, LocalCopy, MemoryId};

@@ -1,0 +1,389 @@
+//! Connections of a service process or a rank: control messages over one reliable queue pair for each peer, and transfers over others.
+//!
+//! A message is one send of at most [`wire::MAX_BYTES`] bytes, so that each receive holds any. Where a peer has no receive posted its card asks for
+//! patience, and the sender's waits. Transfers have queue pairs of their own ([`Lane`]): a transfer that fails, such as a Read of memory that a rank has
+//! taken back, ends its queue pair, and neither control messages nor other groups know of it.
+
+use std::collections::VecDeque;
+
+use flexcast_proto::service::wire;
+use flexio::{
+    Access, Completion, CompletionQueue, Gid, HostAddr, HostBuffer, InlineRequest, LocalSlice, Mac, MemoryRegion, Path,
+    ProtectionDomain, QueueDepths, QueuePair, RemoteQp, Retry, SendKind, SendRequest, Transport,
+};
+
+use crate::error::Result;
+
+/// Messages of a peer that its receives hold.
+const RECEIVES: u32 = 16;
+/// Messages on their way to a peer; further ones wait here.
+const SENDS: u32 = 8;
+/// Transfers on their way on a lane: what a card takes of Reads from one queue pair. Further ones wait here.
+const TRANSFERS: u32 = 16;
+/// Bytes of a flag, which go in the work request itself.
+const FLAG_BYTES: u32 = 8;
+
+const SLOT_BYTES: u64 = wire::MAX_BYTES as u64;
+
+const KIND_RECEIVE: u64 = 0;
+const KIND_SEND: u64 = 1;
+const KIND_TRANSFER: u64 = 2;
+
+const fn id(kind: u64, index: usize, slot: u32) -> u64 {
+    kind << 56 | (index as u64 & 0xFF_FFFF) << 32 | slot as u64
+}
+
+/// A peer, by its number here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(u32);
+
+/// One end of a connection, as the other end must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkEnd {
+    /// Address of the port.
+    pub gid: Gid,
+    /// Ethernet address of the port.
+    pub mac: Mac,
+    /// Number of the queue pair of control messages.
+    pub qpn: u32,
+}
+
+impl LinkEnd {
+    const fn remote(self, qpn: u32) -> RemoteQp {
+        RemoteQp { qpn, gid: self.gid, mac: self.mac, first_psn: 0 }
+    }
+}
+
+/// Queue pairs for transfers, by their number here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Lane(u32);
+
+/// What goes from memory to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transfer {
+    /// A Read into memory that `lkey` names.
+    Read { to: u64, lkey: u32, from: u64, rkey: u32, bytes: u32 },
+    /// A Write of eight bytes.
+    Flag { value: u64, to: u64, rkey: u32 },
+}
+
+/// What has happened.
+#[derive(Debug)]
+pub(crate) enum LinkEvent<'e> {
+    Message {
+        from: PeerId,
+        bytes: &'e [u8],
+    },
+    /// A transfer is over, with the number that it was given, and the status of a failure.
+    Transferred {
+        token: u64,
+        error: Option<u32>,
+    },
+    /// The connection to a peer is broken.
+    Broken {
+        peer: PeerId,
+    },
+}
+
+#[derive(Debug)]
+struct Peer {
+    pair: QueuePair,
+    /// Receives, and behind them messages on their way.
+    memory: MemoryRegion,
+    /// How the far end is reached, once connected.
+    far: Option<LinkEnd>,
+    waiting: VecDeque<Vec<u8>>,
+    sends: u32,
+    sent: u64,
+    is_open: bool,
+}
+
+#[derive(Debug)]
+struct LanePair {
+    pair: QueuePair,
+    /// The far end of a lane to this process itself.
+    answers: Option<QueuePair>,
+    is_connected: bool,
+    /// It has failed, with this status: transfers fail at once.
+    failed: Option<u32>,
+    waiting: VecDeque<(u64, Transfer)>,
+    under_way: VecDeque<u64>,
+}
+
+/// All connections of a process.
+#[derive(Debug)]
+pub(crate) struct Links {
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+    peers: Vec<Option<Peer>>,
+    lanes: Vec<Option<LanePair>>,
+    done: Vec<Completion>,
+    /// Transfers that have failed without having been posted.
+    refused: VecDeque<(u64, u32)>,
+    /// A message that is being heard; kept for its room.
+    heard: Vec<u8>,
+}
+
+impl Links {
+    /// No connections yet; at most so many peers and lanes at a time.
+    pub(crate) fn new(pd: &ProtectionDomain, peers: u32, lanes: u32) -> Result<Self> {
+        let depth = peers.saturating_mul(RECEIVES + SENDS).saturating_add(lanes.saturating_mul(TRANSFERS));
+        let cq = CompletionQueue::new(pd.device(), depth.max(1))?;
+        let (peers, lanes, done, refused, heard) = Default::default();
+        Ok(Self { pd: pd.clone(), cq, peers, lanes, done, refused, heard })
+    }
+
+    fn end(&self, qpn: u32) -> LinkEnd {
+        let device = self.pd.device();
+        LinkEnd { gid: device.port().gid, mac: device.info().mac, qpn }
+    }
+
+    /// A connection that has one end.
+    pub(crate) fn open(&mut self) -> Result<(PeerId, LinkEnd)> {
+        let depths = QueueDepths { send: SENDS, receive: RECEIVES };
+        let pair = QueuePair::new(&self.pd, Transport::Rc, &self.cq, &self.cq, depths)?;
+        pair.init(Access::empty(), 0)?;
+        let memory = HostBuffer::zeroed((u64::from(RECEIVES + SENDS) * SLOT_BYTES) as usize)?;
+        let memory = MemoryRegion::register(&self.pd, memory, Access::LOCAL_WRITE)?;
+        let end = self.end(pair.qpn());
+        let peer = Peer { pair, memory, far: None, waiting: VecDeque::new(), sends: 0, sent: 0, is_open: true };
+        let index = place(&mut self.peers, peer);
+        for slot in 0..RECEIVES {
+            self.post_receive(index, slot)?;
+        }
+        Ok((PeerId(index as u32), end))
+    }
+
+    /// Connects to the other end.
+    pub(crate) fn connect(&mut self, peer: PeerId, far: LinkEnd) -> Result<()> {
+        if let Some(peer) = self.peer_mut(peer) {
+            peer.pair.connect_with(&far.remote(far.qpn), 0, Path::default(), Retry::default())?;
+            peer.far = Some(far);
+        }
+        self.post(peer)
+    }
+
+    /// Ends a connection: nothing more is heard of it.
+    pub(crate) fn close(&mut self, peer: PeerId) {
+        if let Some(slot) = self.peers.get_mut(peer.0 as usize) {
+            *slot = None;
+        }
+    }
+
+    fn peer_mut(&mut self, peer: PeerId) -> Option<&mut Peer> {
+        self.peers.get_mut(peer.0 as usize).and_then(Option::as_mut)
+    }
+
+    fn post_receive(&self, index: usize, slot: u32) -> Result<()> {
+        let Some(Some(peer)) = self.peers.get(index) else { return Ok(()) };
+        let into = peer.memory.slice(u64::from(slot) * SLOT_BYTES, wire::MAX_BYTES as u32)?;
+        Ok(peer.pair.post_receive(id(KIND_RECEIVE, index, slot), into)?)
+    }
+
+    /// Sends a message; at once if there is room, else when there is. One for a peer that is gone is dropped: that it is gone has been told.
+    pub(crate) fn send(&mut self, to: PeerId, message: Vec<u8>) -> Result<()> {
+        debug_assert!(message.len() <= wire::MAX_BYTES, "{} bytes", message.len());
+        if let Some(peer) = self.peer_mut(to).filter(|peer| peer.is_open) {
+            peer.waiting.push_back(message);
+        }
+        self.post(to)
+    }
+
+    fn post(&mut self, to: PeerId) -> Result<()> {
+        let index = to.0 as usize;
+        let Some(peer) = self.peer_mut(to).filter(|peer| peer.is_open && peer.far.is_some()) else { return Ok(()) };
+        while peer.sends < SENDS
+            && let Some(message) = peer.waiting.pop_front()
+        {
+            // Completions come in the order of sends: the oldest slot is free.
+            let slot = (peer.sent % u64::from(SENDS)) as u32;
+            let at = u64::from(RECEIVES + slot) * SLOT_BYTES;
+            peer.memory.write(at as usize, &message)?;
+            let local = Some(peer.memory.slice(at, message.len() as u32)?);
+            let id = id(KIND_SEND, index, slot);
+            peer.pair.post_send(&SendRequest { id, kind: SendKind::Send, local, immediate: None, signaled: true })?;
+            (peer.sends, peer.sent) = (peer.sends + 1, peer.sent + 1);
+        }
+        Ok(())
+    }
+
+    /// A lane that has one end, and the number of its queue pair.
+    pub(crate) fn open_lane(&mut self) -> Result<(Lane, u32)> {
+        let pair = self.lane_pair()?;
+        let qpn = pair.qpn();
+        let lane = LanePair {
+            pair,
+            answers: None,
+            is_connected: false,
+            failed: None,
+            waiting: VecDeque::new(),
+            under_way: VecDeque::new(),
+        };
+        Ok((Lane(place(&mut self.lanes, lane) as u32), qpn))
+    }
+
+    fn lane_pair(&self) -> Result<QueuePair> {
+        let depths = QueueDepths { send: TRANSFERS, receive: 1 };
+        let pair = QueuePair::with_inline(&self.pd, Transport::Rc, &self.cq, &self.cq, depths, FLAG_BYTES)?;
+        pair.init(Access::REMOTE_READ | Access::REMOTE_WRITE, 0)?;
+        Ok(pair)
+    }
+
+    /// Connects a lane to the queue pair `qpn` of a peer.
+    pub(crate) fn connect_lane(&mut self, lane: Lane, peer: PeerId, qpn: u32) -> Result<()> {
+        let Some(far) = self.peer_mut(peer).and_then(|peer| peer.far) else { return Ok(()) };
+        if let Some(lane) = self.lane_mut(lane) {
+            lane.pair.connect_with(&far.remote(qpn), 0, Path::default(), Retry::default())?;
+            lane.is_connected = true;
+        }
+        self.post_transfers(lane)
+    }
+
+    /// A lane to memory that this process has keys of.
+    pub(crate) fn open_own_lane(&mut self) -> Result<Lane> {
+        let (lane, qpn) = self.open_lane()?;
+        let answers = self.lane_pair()?;
+        let own = self.end(qpn);
+        answers.connect(&own.remote(qpn), 0)?;
+        if let Some(lane) = self.lane_mut(lane) {
+            lane.pair.connect(&own.remote(answers.qpn()), 0)?;
+            (lane.is_connected, lane.answers) = (true, Some(answers));
+        }
+        Ok(lane)
+    }
+
+    /// Ends a lane. Nothing more is heard of its transfers, which may still be under way until this returns.
+    pub(crate) fn close_lane(&mut self, lane: Lane) {
+        if let Some(slot) = self.lanes.get_mut(lane.0 as usize) {
+            *slot = None;
+        }
+    }
+
+    fn lane_mut(&mut self, lane: Lane) -> Option<&mut LanePair> {
+        self.lanes.get_mut(lane.0 as usize).and_then(Option::as_mut)
+    }
+
+    /// Begins a transfer; its end is told as [`LinkEvent::Transferred`] with `token`.
+    pub(crate) fn transfer(&mut self, lane: Lane, token: u64, transfer: Transfer) -> Result<()> {
+        match self.lane_mut(lane) {
+            Some(LanePair { failed: Some(status), .. }) => {
+                let status = *status;
+                self.refused.push_back((token, status));
+            }
+            Some(lane) => lane.waiting.push_back((token, transfer)),
+            None => debug_assert!(false, "{lane:?} is closed: nobody learns of the end of {transfer:?}"),
+        }
+        self.post_transfers(lane)
+    }
+
+    fn post_transfers(&mut self, lane: Lane) -> Result<()> {
+        let index = lane.0 as usize;
+        let Some(lane) = self.lane_mut(lane).filter(|lane| lane.is_connected && lane.failed.is_none()) else {
+            return Ok(());
+        };
+        while lane.under_way.len() < TRANSFERS as usize
+            && let Some((token, transfer)) = lane.waiting.pop_front()
+        {
+            let id = id(KIND_TRANSFER, index, 0);
+            match transfer {
+                Transfer::Read { to, lkey, from, rkey, bytes } => {
+                    let kind = SendKind::Read { remote_addr: from, rkey };
+                    let local = Some(LocalSlice { addr: HostAddr(to), len: bytes, lkey });
+                    lane.pair.post_send(&SendRequest { id, kind, local, immediate: None, signaled: true })?;
+                }
+                Transfer::Flag { value, to, rkey } => {
+                    let (kind, bytes) = (SendKind::Write { remote_addr: to, rkey }, &value.to_le_bytes());
+                    lane.pair.post_inline([InlineRequest { id, kind, bytes, immediate: None, signaled: true }])?;
+                }
+            }
+            lane.under_way.push_back(token);
+        }
+        Ok(())
+    }
+
+    /// Whether everything that was to be sent has been taken by the cards of those it is for.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.peers.iter().flatten().all(|peer| !peer.is_open || (peer.sends == 0 && peer.waiting.is_empty()))
+    }
+
+    /// Tells what has happened since the last call. Returns whether anything has.
+    pub(crate) fn poll(&mut self, mut take: impl FnMut(&mut Self, LinkEvent<'_>) -> Result<()>) -> Result<bool> {
+        let mut any = false;
+        while let Some((token, status)) = self.refused.pop_front() {
+            any = true;
+            take(self, LinkEvent::Transferred { token, error: Some(status) })?;
+        }
+        let mut done = std::mem::take(&mut self.done);
+        self.cq.poll_each(|completion| done.push(completion))?;
+        for completion in done.drain(..) {
+            any = true;
+            self.complete(&completion, &mut take)?;
+        }
+        self.done = done;
+        Ok(any)
+    }
+
+    fn complete(
+        &mut self,
+        completion: &Completion,
+        take: &mut impl FnMut(&mut Self, LinkEvent<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let (kind, index, slot) = (completion.id >> 56, completion.id >> 32 & 0xFF_FFFF, completion.id as u32);
+        if kind == KIND_TRANSFER {
+            return self.complete_transfer(Lane(index as u32), completion, take);
+        }
+        let peer = PeerId(index as u32);
+        // One of a connection that has ended, and whose place another one has.
+        let Some(state) = self.peer_mut(peer).filter(|state| state.pair.qpn() == completion.qpn) else { return Ok(()) };
+        if completion.status != 0 {
+            if std::mem::replace(&mut state.is_open, false) {
+                state.waiting.clear();
+                take(self, LinkEvent::Broken { peer })?;
+            }
+            return Ok(());
+        }
+        if kind == KIND_SEND {
+            state.sends -= 1;
+            return self.post(peer);
+        }
+        let mut heard = std::mem::take(&mut self.heard);
+        heard.resize(completion.byte_len.min(wire::MAX_BYTES as u32) as usize, 0);
+        if let Some(state) = self.peer_mut(peer) {
+            state.memory.read((u64::from(slot) * SLOT_BYTES) as usize, &mut heard)?;
+        }
+        self.post_receive(index as usize, slot)?;
+        let taken = take(self, LinkEvent::Message { from: peer, bytes: &heard });
+        self.heard = heard;
+        taken
+    }
+
+    fn complete_transfer(
+        &mut self,
+        lane: Lane,
+        completion: &Completion,
+        take: &mut impl FnMut(&mut Self, LinkEvent<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let Some(state) = self.lane_mut(lane).filter(|state| state.pair.qpn() == completion.qpn) else { return Ok(()) };
+        let Some(token) = state.under_way.pop_front() else { return Ok(()) };
+        if completion.status == 0 {
+            self.post_transfers(lane)?;
+            return take(self, LinkEvent::Transferred { token, error: None });
+        }
+        // What follows fails with it; the first tells why.
+        let status = *state.failed.get_or_insert(completion.status);
+        let waiting: Vec<u64> = state.waiting.drain(..).map(|(token, _)| token).collect();
+        self.refused.extend(waiting.into_iter().map(|token| (token, status)));
+        take(self, LinkEvent::Transferred { token, error: Some(status) })
+    }
+}
+
+/// Puts something into the first free place.
+fn place<T>(all: &mut Vec<Option<T>>, what: T) -> usize {
+    let free = all.iter().position(Option::is_none);
+    let at = free.unwrap_or(all.len());
+    match all.get_mut(at) {
+        Some(slot) => *slot = Some(what),
+        None => all.push(Some(what)),
+    }
+    at
+}

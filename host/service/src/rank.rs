@@ -1,0 +1,355 @@
+//! The host's side of a service process: a program whose ranks have their collectives carried out by the card's Arm cores.
+//!
+//! The program posts a call and computes. A flag in its own memory tells that the data is there: between the two it need not call anything.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use flexcast_proto::service::wire::{self, Body, Flags, Group, KeyName, OpStart, Packet, Refused};
+use flexcast_proto::service::{Blocks, ContextId, FLAG_BYTES, Failure, Region, flag};
+use flexio::{Access, AccessKey, ExportedRegion, HostBuffer, MemoryRegion, ProtectionDomain};
+
+use crate::error::{Error, Result};
+use crate::keys;
+use crate::links::{LinkEnd, LinkEvent, Links, PeerId};
+
+/// Flags of each rank of a group: more than collectives that may be under way.
+const FLAGS: u64 = 64;
+
+/// Memory of this program that the service process may use, by its number here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemoryId(u32);
+
+/// What the program is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalCopy {
+    /// For which collective.
+    pub context: ContextId,
+    /// Into whose receive buffer.
+    pub rank: u32,
+    /// Whose block.
+    pub source: u32,
+    /// Which rank of this host has it.
+    pub holder: u32,
+    /// Where it lies in that rank's program.
+    pub from: Region,
+}
+
+#[derive(Debug)]
+struct Exported {
+    region: ExportedRegion,
+    alias: Option<std::result::Result<u32, wire::KeyRefusal>>,
+}
+
+#[derive(Debug)]
+struct Membership {
+    ranks: u32,
+    flags: MemoryId,
+    accepted: Option<std::result::Result<(), Refused>>,
+    flags_told: bool,
+    next: u32,
+    has_left: bool,
+}
+
+/// A program's connection to its service process.
+#[derive(Debug)]
+pub struct Client {
+    pd: ProtectionDomain,
+    links: Links,
+    process: PeerId,
+    is_gone: bool,
+    memory: Vec<Exported>,
+    /// By group and rank.
+    members: BTreeMap<(u32, u32), Membership>,
+    ended: BTreeMap<(ContextId, u32), Result<(), Failure>>,
+    refused: BTreeMap<(ContextId, u32), Refused>,
+    copies: VecDeque<LocalCopy>,
+    incoming: VecDeque<Vec<u8>>,
+    calls: u64,
+}
+
+impl Client {
+    /// One end of a connection, on the host's function of the card.
+    ///
+    /// # Errors
+    /// The card refuses.
+    pub fn open(pd: &ProtectionDomain) -> Result<(Self, LinkEnd)> {
+        let mut links = Links::new(pd, 1, 0)?;
+        let (process, end) = links.open()?;
+        let client = Self {
+            pd: pd.clone(),
+            links,
+            process,
+            is_gone: false,
+            memory: Vec::new(),
+            members: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            copies: VecDeque::new(),
+            incoming: VecDeque::new(),
+            calls: 0,
+        };
+        Ok((client, end))
+    }
+
+    /// Connects to the service process.
+    ///
+    /// # Errors
+    /// The card refuses.
+    pub fn connect(&mut self, far: LinkEnd) -> Result<()> {
+        self.links.connect(self.process, far)
+    }
+
+    /// Calls of this object so far that say something to the service process.
+    #[must_use]
+    pub const fn calls(&self) -> u64 {
+        self.calls
+    }
+
+    fn say(&mut self, context: ContextId, body: Body<'_>) -> Result<()> {
+        if self.is_gone {
+            return Err(Error::Gone);
+        }
+        let mut bytes = Vec::new();
+        wire::encode(&Packet { context, body }, &mut bytes)?;
+        self.calls += 1;
+        self.links.send(self.process, bytes)
+    }
+
+    /// Lets the service process use memory: [`Client::key`] tells when it can.
+    ///
+    /// # Errors
+    /// The card refuses, or there are no random numbers; [`Error::Gone`].
+    pub fn share(&mut self, region: MemoryRegion) -> Result<MemoryId> {
+        let mut secret = [0; 32];
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut secret))
+            .map_err(|source| flexio::Error::Io {
+                what: "reading random bytes from /dev/urandom".to_owned(),
+                source,
+            })?;
+        let region = ExportedRegion::new(region, AccessKey::new(secret))?;
+        let told = keys::told(&region.export(), secret, 1);
+        self.memory.push(Exported { region, alias: None });
+        self.say(ContextId { group: 0, collective: 0 }, Body::KeyExport(told))?;
+        Ok(MemoryId(self.memory.len() as u32 - 1))
+    }
+
+    fn exported(&self, memory: MemoryId) -> &Exported {
+        &self.memory[memory.0 as usize]
+    }
+
+    /// The memory, to be read and written while no collective uses it.
+    #[must_use]
+    pub fn region(&self, memory: MemoryId) -> &MemoryRegion {
+        self.exported(memory).region.region()
+    }
+
+    /// What calls name: address, length and key of all of it, once the service process can use it.
+    ///
+    /// # Errors
+    /// [`Error::Key`].
+    pub fn key(&self, memory: MemoryId) -> Result<Option<Region>> {
+        let Exported { region, alias } = self.exported(memory);
+        let Some(answer) = alias else { return Ok(None) };
+        let key = (*answer).map_err(Error::Key)?;
+        let export = region.export();
+        Ok(Some(Region { address: export.addr, key, bytes: export.len }))
+    }
+
+    /// Tells of a group, as one of its ranks; [`Client::has_joined`] tells when it can be used.
+    ///
+    /// # Errors
+    /// The card refuses memory for flags; [`Error::Format`], [`Error::Gone`].
+    pub fn join(&mut self, group: &Group) -> Result<()> {
+        let flags = HostBuffer::zeroed((FLAGS * FLAG_BYTES) as usize)?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let flags = self.share(MemoryRegion::register(&self.pd, flags, access)?)?;
+        let head = *group.head();
+        let membership =
+            Membership { ranks: head.ranks, flags, accepted: None, flags_told: false, next: 0, has_left: false };
+        self.members.insert((group.context().group, head.rank), membership);
+        for part in group.parts() {
+            self.say(group.context(), Body::GroupCreate(part?))?;
+        }
+        Ok(())
+    }
+
+    /// Whether all service processes of a group take part in it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]; [`Error::Key`], of the memory for flags; [`Error::Gone`].
+    pub fn has_joined(&mut self, group: u32, rank: u32) -> Result<bool> {
+        let Some(membership) = self.members.get(&(group, rank)) else { return Ok(false) };
+        if self.is_gone {
+            return Err(Error::Gone);
+        }
+        let Some(accepted) = membership.accepted else { return Ok(false) };
+        accepted.map_err(Error::Refused)?;
+        if membership.flags_told {
+            return Ok(true);
+        }
+        let Some(region) = self.key(membership.flags)? else { return Ok(false) };
+        self.say(ContextId { group, collective: 0 }, Body::Flags { rank, flags: Flags::new(region)? })?;
+        if let Some(membership) = self.members.get_mut(&(group, rank)) {
+            membership.flags_told = true;
+        }
+        Ok(true)
+    }
+
+    /// The next collective of a rank.
+    fn begin(&mut self, group: u32, rank: u32) -> Result<(ContextId, u32)> {
+        let membership = self.members.get_mut(&(group, rank)).filter(|membership| membership.flags_told);
+        let order =
+            Error::Order { what: "a collective of a group that has not been joined", next: "wait for `has_joined`" };
+        let membership = membership.ok_or(order)?;
+        let collective = membership.next;
+        membership.next = collective.wrapping_add(1);
+        Ok((ContextId { group, collective }, membership.ranks))
+    }
+
+    fn post(&mut self, start: &OpStart) -> Result<ContextId> {
+        let context = start.context();
+        for part in start.parts() {
+            self.say(context, Body::Start(part?))?;
+        }
+        Ok(context)
+    }
+
+    /// Calls a non-blocking Alltoallv. The buffers are the service process's until [`Client::end`] tells of the end.
+    ///
+    /// # Errors
+    /// [`Error::Call`], [`Error::Format`], [`Error::Order`], [`Error::Gone`].
+    pub fn alltoallv(&mut self, group: u32, rank: u32, send: &Blocks<'_>, receive: &Blocks<'_>) -> Result<ContextId> {
+        let (context, ranks) = self.begin(group, rank)?;
+        self.post(&OpStart::alltoallv(context, (rank, ranks), send, receive)?)
+    }
+
+    /// Calls a non-blocking Allgatherv; `send` is none in place.
+    ///
+    /// # Errors
+    /// As [`Client::alltoallv`].
+    pub fn allgatherv(
+        &mut self,
+        group: u32,
+        rank: u32,
+        send: Option<Region>,
+        receive: &Blocks<'_>,
+    ) -> Result<ContextId> {
+        let (context, ranks) = self.begin(group, rank)?;
+        self.post(&OpStart::allgatherv(context, (rank, ranks), send, receive)?)
+    }
+
+    /// Whether a collective has ended well, by its flag in this program's memory alone: no queue is looked at.
+    ///
+    /// # Errors
+    /// [`Error::Card`]: there is no such memory.
+    pub fn is_flagged(&self, context: ContextId, rank: u32) -> Result<bool> {
+        let Some(membership) = self.members.get(&(context.group, rank)) else { return Ok(false) };
+        let place = u64::from(context.collective) % FLAGS * FLAG_BYTES;
+        Ok(self.region(membership.flags).read_u64(place as usize)? == flag(context.collective))
+    }
+
+    /// How a collective has ended, if it has: looks at the flag, and at what has been told.
+    ///
+    /// # Errors
+    /// [`Error::Failed`], [`Error::Refused`], [`Error::Gone`].
+    pub fn end(&mut self, context: ContextId, rank: u32) -> Result<bool> {
+        if self.is_flagged(context, rank)? {
+            return Ok(true);
+        }
+        if let Some(refused) = self.refused.get(&(context, rank)) {
+            return Err(Error::Refused(*refused));
+        }
+        match self.ended.get(&(context, rank)) {
+            Some(ended) => ended.map(|()| true).map_err(Error::Failed),
+            None if self.is_gone => Err(Error::Gone),
+            None => Ok(false),
+        }
+    }
+
+    /// The rank calls nothing more; [`Client::has_left`] tells when nothing goes to its memory any more.
+    ///
+    /// # Errors
+    /// [`Error::Gone`].
+    pub fn leave(&mut self, group: u32, rank: u32) -> Result<()> {
+        self.say(ContextId { group, collective: 0 }, Body::GroupLeave { rank })
+    }
+
+    /// Whether the service process has let a rank go.
+    #[must_use]
+    pub fn has_left(&self, group: u32, rank: u32) -> bool {
+        self.members.get(&(group, rank)).is_none_or(|membership| membership.has_left)
+    }
+
+    /// Ends the connection once everything that was said has been taken.
+    ///
+    /// # Errors
+    /// [`Error::Gone`].
+    pub fn goodbye(&mut self) -> Result<()> {
+        self.say(ContextId { group: 0, collective: 0 }, Body::Goodbye)
+    }
+
+    /// A block that this program is to copy from another rank of its host, into the receive buffer of one of its own; then it calls [`Client::copied`].
+    pub fn next_copy(&mut self) -> Option<LocalCopy> {
+        self.copies.pop_front()
+    }
+
+    /// The block is copied.
+    ///
+    /// # Errors
+    /// [`Error::Gone`].
+    pub fn copied(&mut self, copy: &LocalCopy) -> Result<()> {
+        self.say(copy.context, Body::LocalCopied { rank: copy.rank, source: copy.source })
+    }
+
+    /// Takes what the service process has said; returns whether there was anything. Never blocks.
+    ///
+    /// # Errors
+    /// The card has failed, or the service process says what cannot be.
+    pub fn progress(&mut self) -> Result<bool> {
+        let Self { links, incoming, is_gone, .. } = self;
+        let any = links.poll(|_, event| {
+            match event {
+                LinkEvent::Message { bytes, .. } => incoming.push_back(bytes.to_vec()),
+                LinkEvent::Broken { .. } => *is_gone = true,
+                LinkEvent::Transferred { .. } => {}
+            }
+            Ok(())
+        })?;
+        while let Some(bytes) = self.incoming.pop_front() {
+            let Packet { context, body } = wire::decode(&bytes)?;
+            self.hear(context, body);
+        }
+        Ok(any)
+    }
+
+    fn hear(&mut self, context: ContextId, body: Body<'_>) {
+        let member = |members: &mut BTreeMap<_, Membership>, rank: u32, then: &dyn Fn(&mut Membership)| {
+            members.get_mut(&(context.group, rank)).map(then);
+        };
+        match body {
+            Body::KeyAnswer { name: KeyName { key, .. }, answer } => {
+                let is_it = |exported: &&mut Exported| exported.region.export().key == key && exported.alias.is_none();
+                if let Some(exported) = self.memory.iter_mut().find(is_it) {
+                    exported.alias = Some(answer);
+                }
+            }
+            Body::GroupAccepted { rank, .. } => {
+                member(&mut self.members, rank, &|membership| membership.accepted = Some(Ok(())));
+            }
+            Body::GroupRefused { rank, refused } => {
+                member(&mut self.members, rank, &|membership| membership.accepted = Some(Err(refused)));
+            }
+            Body::GroupLeft { rank } => {
+                member(&mut self.members, rank, &|membership| membership.has_left = true);
+            }
+            Body::CallRefused { rank, refused } => _ = self.refused.insert((context, rank), refused),
+            Body::LocalData { rank, source, holder, region } => {
+                self.copies.push_back(LocalCopy { context, rank, source, holder, from: region });
+            }
+            Body::Done { rank } => _ = self.ended.insert((context, rank), Ok(())),
+            Body::Failed { rank, failure } => _ = self.ended.insert((context, rank), Err(failure)),
+            _ => tracing::debug!(?context, "the service process says something that concerns nobody here"),
+        }
+    }
+}
