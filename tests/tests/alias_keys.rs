@@ -470,3 +470,46 @@ fn binding_a_key_takes_less_time_than_the_four_steps() {
     // The region's registration, which both have; then four operations in a row, or one work request.
     assert_eq!((four_steps_ps, binding_ps), (COMMAND_PS + 4 * COMMAND_PS, COMMAND_PS + 750_000));
 }
+
+/// Transfers between host memory, Arm memory and the wire are no races, and are watched as others are.
+#[test]
+fn transfers_of_both_functions_are_watched_for_races() {
+    let fixture = Fixture::on(machine_of(Config { detect_races: true, ..Config::default() }));
+    let exported = ExportedRegion::new(fixture.host_memory(ALL), SECRET).expect("steps 1 and 2");
+    let alias = AliasKey::new(&fixture.arm, &exported.export()).expect("step 4");
+    let own = region(&fixture.arm, &[0; 4096], ALL);
+    fixture.read(alias.slice(0, 4096).unwrap()).expect("a read into host memory");
+    fixture.read(own.slice(0, 4096).unwrap()).expect("a read into Arm memory");
+    fixture.write(own.slice(0, 4096).unwrap()).expect("a write from Arm memory");
+    assert_eq!((bytes(exported.region()), bytes(&own)), (pattern(4096, 1), pattern(4096, 1)));
+    let races = fixture.machine.machine.with(|world| (world.race_count(), world.take_races()));
+    assert_eq!(races.0, 0, "{:?}", races.1);
+}
+
+/// What the card reads from and writes to memory of the Arm cores for a transfer through an alias is work queue entries and completions alone.
+#[test]
+fn no_payload_crosses_memory_of_the_arm_cores() {
+    let fixture = Fixture::new();
+    let exported = ExportedRegion::new(fixture.host_memory(ALL), SECRET).expect("steps 1 and 2");
+    let alias = AliasKey::new(&fixture.arm, &exported.export()).expect("step 4");
+    let traffic = || fixture.machine.machine.with(|world| world.arm_traffic(0)).expect("a count");
+    let moved = |act: &dyn Fn()| {
+        let before = traffic();
+        act();
+        let after = traffic();
+        (after.read_bytes - before.read_bytes, after.written_bytes - before.written_bytes)
+    };
+    let by_alias = moved(&|| {
+        fixture.read(alias.slice(0, 4096).unwrap()).expect("a read into host memory");
+        fixture.write(alias.slice(0, 4096).unwrap()).expect("a write from host memory");
+    });
+    let own = region(&fixture.arm, &[0; 4096], ALL);
+    let by_own = moved(&|| {
+        fixture.read(own.slice(0, 4096).unwrap()).expect("a read into Arm memory");
+        fixture.write(own.slice(0, 4096).unwrap()).expect("a write from Arm memory");
+    });
+    // Staged through Arm memory each payload byte is written there once, and read once.
+    assert_eq!((by_own.0 - by_alias.0, by_own.1 - by_alias.1), (4096, 4096));
+    // Two entries and two completions of 64 bytes each.
+    assert_eq!(by_alias, (128, 128));
+}
