@@ -16,8 +16,8 @@
 //! Binding::release ◀──────────── Released ─── BoundAlias::release, refused while requests are in flight
 //! ```
 //!
-//! [`Grant`] and [`Released`] are used up by whoever takes them, and have no other makers; between processes they travel as bytes, with the number of
-//! the binding, so that an old or repeated one is refused.
+//! [`Grant`] and [`Released`] cannot be copied, and whoever takes one uses it up. Between processes they travel as bytes, which can be sent twice: they
+//! have the number of the binding, and an old or repeated one is refused. Whoever decodes bytes that the other side did not send breaks the rule.
 //!
 //! Source: rdma-core's manual pages mlx5dv_create_mkey(3) and mlx5dv_wr_mr_list(3), and its mlx5 provider: a bound key is addressed from 0.
 
