@@ -5,9 +5,10 @@
 //! own operating system behind them; both share the port and what executes work requests (DOCA documentation, "BlueField modes of
 //! operation"; Linux `mlx5_ifc.h`, `vhca_id`).
 
+use std::cell::Cell;
 use std::fmt;
 
-use emu_nic::Space;
+use emu_nic::{DmaFault, Space};
 use serde::{Deserialize, Serialize};
 
 use crate::error::MachineError;
@@ -76,6 +77,17 @@ pub(crate) struct ArmSide {
     pub(crate) vhca: u16,
     /// The registered part of their memory.
     pub(crate) memory: HostMemory,
+    /// What the card has moved to and from it.
+    pub(crate) traffic: Cell<ArmTraffic>,
+}
+
+/// Bytes that a card has moved to and from memory of its Arm cores: payload, queue entries, doorbell records and completions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArmTraffic {
+    /// Bytes read from it.
+    pub read_bytes: u64,
+    /// Bytes written to it.
+    pub written_bytes: u64,
 }
 
 impl ArmSide {
@@ -84,7 +96,23 @@ impl ArmSide {
         let address = arm_address(number);
         let addresses = emu_nic::PortAddresses { mac: address.mac, gids: vec![address.gid] };
         let vhca = nic.create_function(addresses).map_err(MachineError::Function)?;
-        Ok(Self { vhca, memory: HostMemory::new(1) })
+        Ok(Self { vhca, memory: HostMemory::new(1), traffic: Cell::default() })
+    }
+
+    /// The card reads its memory.
+    pub(crate) fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), DmaFault> {
+        self.memory.read(addr, out)?;
+        let before = self.traffic.get();
+        self.traffic.set(ArmTraffic { read_bytes: before.read_bytes + out.len() as u64, ..before });
+        Ok(())
+    }
+
+    /// The card writes to its memory.
+    pub(crate) fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaFault> {
+        self.memory.write_by(0, addr, data)?;
+        let before = self.traffic.get();
+        self.traffic.set(ArmTraffic { written_bytes: before.written_bytes + data.len() as u64, ..before });
+        Ok(())
     }
 }
 
@@ -133,6 +161,15 @@ impl World {
     pub fn command_count(&mut self, id: FunctionId) -> Result<u64, MachineError> {
         self.vhca(id)?;
         Ok(self.cards[id.card].commands[id.function as usize])
+    }
+
+    /// What a card has moved to and from memory of its Arm cores so far.
+    ///
+    /// # Errors
+    /// [`MachineError::NoCard`], [`MachineError::NoArmFunction`].
+    pub fn arm_traffic(&mut self, card: usize) -> Result<ArmTraffic, MachineError> {
+        let arm = self.card(card)?.arm.as_ref().ok_or(MachineError::NoArmFunction { card })?;
+        Ok(arm.traffic.get())
     }
 
     /// The registered part of the memory of a function's programs. All hosts of a machine have one memory; each card's Arm cores have

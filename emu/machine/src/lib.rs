@@ -58,7 +58,7 @@ pub use emu_hart::Isa;
 pub use emu_nic as nic;
 pub use emu_timing as timing;
 pub use error::MachineError;
-pub use function::{Function, FunctionId};
+pub use function::{ArmTraffic, Function, FunctionId};
 pub use host_memory::HostMemory;
 pub use numbering::MAX_CARDS;
 pub use numbering::{address, arm_address, card_with_gid, card_with_mac};

@@ -405,7 +405,7 @@ impl World {
     fn nic_event(&mut self, at_ps: u64, card: usize, call: impl FnOnce(&mut Nic, &mut CardDma<'_>, &mut Effects)) {
         let mut effects = std::mem::take(&mut self.effects);
         let Card { nic, arm, processes, cores, .. } = &mut self.cards[card];
-        let arm = arm.as_ref().map(|arm| &arm.memory);
+        let arm = arm.as_ref();
         let (watch, timed) = (self.watch.as_deref_mut(), cores.timed.as_deref_mut());
         let mut dma = CardDma { host: &self.host, arm, processes, watch, timed, card, at_ps };
         call(nic, &mut dma, &mut effects);

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use verbs_sys as sys;
 
@@ -111,6 +111,8 @@ struct OpenDevice {
     context: Raw<sys::ibv_context>,
     info: DeviceInfo,
     port: Port,
+    /// Virtual HCA, once it has been asked for.
+    vhca_id: OnceLock<u16>,
 }
 
 impl Device {
@@ -156,6 +158,7 @@ impl Device {
             context: Raw::new(context),
             info,
             port: Port { number: 1, mtu_code: 5, gid_index: 0, gid: Gid::default(), link_gbit_per_s: 0 },
+            vhca_id: OnceLock::new(),
         };
         this.port = this.query_port()?;
         Ok(Self(Arc::new(this)))
@@ -177,6 +180,10 @@ impl Device {
     #[must_use]
     pub fn port(&self) -> &Port {
         &self.0.port
+    }
+
+    pub(crate) fn known_vhca_id(&self) -> &OnceLock<u16> {
+        &self.0.vhca_id
     }
 
     pub(crate) fn context(&self) -> *mut sys::ibv_context {
@@ -284,6 +291,11 @@ impl ProtectionDomain {
         let errno = unsafe { (verbs.mlx5dv_init_obj)(&raw mut object, u64::from(sys::MLX5DV_OBJ_PD)) };
         verbs_ok("mlx5dv_init_obj", errno, || "number of a protection domain".to_owned())?;
         Ok(out.pdn)
+    }
+
+    /// Whether both are one domain.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn raw(&self) -> *mut sys::ibv_pd {

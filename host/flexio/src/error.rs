@@ -245,6 +245,51 @@ impl Error {
     }
 }
 
+/// An object that comes back, with the reason for which it was refused. `?` in a function of this crate's [`Result`] drops the object and passes the reason on.
+pub struct Refused<T>(Box<(T, Error)>);
+
+impl<T> Refused<T> {
+    pub(crate) fn new(object: T, error: Error) -> Self {
+        Self(Box::new((object, error)))
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.0.1
+    }
+
+    /// The object, and why.
+    #[must_use]
+    pub fn into_parts(self) -> (T, Error) {
+        *self.0
+    }
+}
+
+impl<T> std::fmt::Debug for Refused<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Debug::fmt(self.error(), f)
+    }
+}
+
+impl<T> std::fmt::Display for Refused<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self.error(), f)
+    }
+}
+
+impl<T> std::error::Error for Refused<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(self.error())
+    }
+}
+
+impl<T> From<Refused<T>> for Error {
+    fn from(refused: Refused<T>) -> Self {
+        refused.into_parts().1
+    }
+}
+
 /// A FlexIO status that is not success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u32);

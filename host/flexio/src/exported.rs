@@ -145,11 +145,14 @@ impl Device {
         Ok(u64::from_be(attr.sys_image_guid))
     }
 
-    /// Id of the device's virtual HCA on its card.
+    /// Id of the device's virtual HCA on its card: asked for once, by a control operation.
     ///
     /// # Errors
     /// [`Error::Command`]: a card of another maker, or a device opened without commands.
     pub fn vhca_id(&self) -> Result<u16> {
+        if let Some(known) = self.known_vhca_id().get() {
+            return Ok(*known);
+        }
         let command = keys::query_capabilities();
         let mut answer = Mailbox::<{ keys::CAPABILITY_ANSWER_BYTES }>::zeroed();
         // SAFETY: the context is open; both mailboxes have the lengths passed.
@@ -165,7 +168,7 @@ impl Device {
         if errno != 0 {
             return Err(refused("QUERY_HCA_CAP", &answer, &format!("of {}", self.info().name)));
         }
-        Ok(answer.get(keys::VHCA_ID) as u16)
+        Ok(*self.known_vhca_id().get_or_init(|| answer.get(keys::VHCA_ID) as u16))
     }
 }
 
@@ -231,8 +234,7 @@ pub struct ExportedRegion {
 }
 
 impl ExportedRegion {
-    /// Makes a key over a region, with the region's rights, and marks it accessible (steps 1 and 2). Three control operations, besides those that ask for
-    /// the device's identity.
+    /// Makes a key over a region, with the region's rights, and marks it accessible (steps 1 and 2). Three control operations.
     ///
     /// # Errors
     /// [`Error::Verbs`], [`Error::Command`]; the region is dropped.
@@ -353,7 +355,7 @@ pub struct AliasKey {
 }
 
 impl AliasKey {
-    /// Makes an alias in a protection domain (step 4). One control operation, besides two that ask for the device's identity.
+    /// Makes an alias in a protection domain (step 4). One control operation.
     ///
     /// # Errors
     /// [`Error::OtherCard`] for a key of another physical card. [`Error::Command`] when the card refuses: the key is gone, not marked with this access

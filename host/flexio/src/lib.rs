@@ -12,7 +12,7 @@
 //!
 //! ```text
 //! Provider ─ Device ─┬─ ProtectionDomain ─┬─ MemoryRegion ─ ExportedRegion
-//!                    │                    ├─ AddressHandle, AliasKey
+//!                    │                    ├─ AddressHandle, AliasKey, AliasPool, BindingPool ─ Binding
 //!                    │                    └─ QueuePair (and its CompletionQueues) ─ MulticastMembership
 //!                    ├─ CompletionQueue
 //!                    └─ Process (and its Application and ProtectionDomain)
@@ -42,8 +42,10 @@
 #![allow(unsafe_code)]
 
 mod addr;
+mod alias_pool;
 mod application;
 mod async_event;
+mod binding;
 mod buffer;
 mod capture;
 mod device;
@@ -71,14 +73,16 @@ mod wait;
 mod window;
 
 pub use addr::{DevAddr, HostAddr};
+pub use alias_pool::{AliasPool, AliasQueue, BoundAlias};
 pub use application::{AbiExpectation, Application};
 pub use async_event::{AsyncEvent, QueuePairFailure};
+pub use binding::{Binding, BindingPool, GRANT_BYTES, Grant, MAX_POOL_KEYS, Released};
 pub use buffer::{HOST_BUFFER_ALIGN_BYTES, HostBuffer};
 pub use device::{Device, DeviceInfo, Gid, Mac, Port, ProtectionDomain};
 pub use dpa_cq::{CqTarget, DpaCompletionQueue};
 pub use dpa_memory::{DEVICE_ALIGN_BYTES, DeviceBuffer, MemoryKey};
 pub use dpa_qp::{DpaDepths, DpaQueuePair, RemoteQp, UdKey};
-pub use error::{Error, ErrorState, Result, Status};
+pub use error::{Error, ErrorState, Refused, Result, Status};
 pub use event_handler::{Affinity, EventHandler};
 pub use exported::{AccessKey, AliasKey, ExportedRegion, KEY_EXPORT_BYTES, KeyExport};
 pub use flexcast_image::{Entry, EntryKind, Image, ImageError, PanicPlace};

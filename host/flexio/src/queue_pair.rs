@@ -155,6 +155,42 @@ impl QueuePair {
         }
     }
 
+    /// A reliable queue pair in state RESET whose sends may bind keys over other keys, to one entry each, and free them; see
+    /// [`binding`](crate::binding).
+    pub(crate) fn that_binds(pd: &ProtectionDomain, cq: &CompletionQueue, sends: u32) -> Result<Self> {
+        /// Inline bytes of a list of one entry: 4 less than the entry, as the provider counts.
+        const INLINE_BYTES: u32 = 12;
+        same_card(pd, [cq, cq])?;
+        let mut attr = sys::ibv_qp_init_attr_ex {
+            send_cq: cq.raw(),
+            recv_cq: cq.raw(),
+            cap: sys::ibv_qp_cap {
+                max_send_wr: sends,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: INLINE_BYTES,
+            },
+            qp_type: sys::IBV_QPT_RC,
+            comp_mask: sys::IBV_QP_INIT_ATTR_PD | sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+            pd: pd.raw(),
+            send_ops_flags: sys::IBV_QP_EX_WITH_LOCAL_INV.into(),
+            ..Default::default()
+        };
+        let mut direct = sys::mlx5dv_qp_init_attr {
+            comp_mask: sys::MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS.into(),
+            send_ops_flags: sys::MLX5DV_QP_EX_WITH_MR_LIST.into(),
+            ..Default::default()
+        };
+        let verbs = pd.device().provider().verbs();
+        // SAFETY: context, domain and completion queue are live and outlive the queue pair, which holds a count of each; both structures are
+        // initialised.
+        let raw = unsafe { (verbs.mlx5dv_create_qp)(pd.device().context(), &raw mut attr, &raw mut direct) };
+        let raw = non_null("mlx5dv_create_qp", raw, || "a queue pair that binds keys".to_owned())?;
+        drop(verbs);
+        Ok(Self::of(pd, raw, Transport::Rc, [cq, cq]))
+    }
+
     fn of(pd: &ProtectionDomain, raw: Raw<sys::ibv_qp>, transport: Transport, queues: [&CompletionQueue; 2]) -> Self {
         // SAFETY: the queue pair is live; the number never changes.
         let number = unsafe { (*raw.as_ptr()).qp_num };

@@ -1,4 +1,4 @@
-//! Misuse that must not compile: using bytes that a card may write, copying them on two threads at a time.
+//! Misuse that must not compile: using bytes that a card may write, copying them on two threads at a time, using a bound key that was given back.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,9 @@ fn told(text: &str, case: &str) -> Vec<String> {
 /// The compiler is called by itself: cargo would compile all crates below once more for it.
 #[test]
 fn misuse_does_not_compile() {
-    for name in ["buffer_used_while_registered", "region_shared_between_threads"] {
+    for name in
+        ["binding_used_after_it_was_given_back", "buffer_used_while_registered", "region_shared_between_threads"]
+    {
         let case = format!("tests/compile-fail/{name}.rs");
         let (text, accepted) = compiled(case.as_ref());
         assert!(!accepted, "{case} compiles\n{text}");
@@ -102,4 +104,11 @@ fn objects_go_from_thread_to_thread() {
     is_shared::<DpaCompletionQueue>();
     is_shared::<DpaQueuePair>();
     is_shared::<GroupKey>();
+    goes::<ExportedRegion>();
+    goes::<Binding>();
+    is_shared::<AliasKey>();
+    is_shared::<BindingPool>();
+    is_shared::<AliasPool>();
+    is_shared::<BoundAlias>();
+    is_shared::<AliasQueue>();
 }

@@ -128,6 +128,15 @@ pub unsafe fn wr_abort(qp: *mut ibv_qp_ex) {
     unsafe { (*qp).wr_abort.map(|abort| abort(qp)) };
 }
 
+/// `ibv_wr_local_inv`: adds to the batch a request that frees a key; false where the queue pair was not made for it.
+///
+/// # Safety
+/// As the C function: `qp` must be live, with a batch that this thread has begun.
+pub unsafe fn wr_local_inv(qp: *mut ibv_qp_ex, key: u32) -> bool {
+    // SAFETY: the caller vouches for the queue pair and the batch.
+    unsafe { (*qp).wr_local_inv.map(|add| add(qp, key)) }.is_some()
+}
+
 /// `mlx5dv_wr_mr_list`: adds to the batch a request that binds a key over other keys to a list; false where the provider has no such
 /// call. What is wrong with the request is told by [`wr_complete`].
 ///

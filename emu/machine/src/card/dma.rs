@@ -6,6 +6,7 @@ use emu_nic::{Dma, DmaFault, Space};
 
 use crate::dpa::process::Process;
 use crate::dpa::thread::ThreadState;
+use crate::function::ArmSide;
 use crate::host_memory::HostMemory;
 use crate::observe::race::{Agent, Range};
 use crate::observe::watch::Watch;
@@ -14,8 +15,8 @@ use crate::timed::Timed;
 /// The memories of a card as its network card sees them.
 pub(crate) struct CardDma<'a> {
     pub(crate) host: &'a HostMemory,
-    /// Memory of its Arm cores, if the machine has them.
-    pub(crate) arm: Option<&'a HostMemory>,
+    /// Its Arm cores with their memory, if the machine has them.
+    pub(crate) arm: Option<&'a ArmSide>,
     pub(crate) processes: &'a mut BTreeMap<u32, Process>,
     pub(crate) watch: Option<&'a mut Watch>,
     pub(crate) timed: Option<&'a mut Timed>,
@@ -84,7 +85,7 @@ impl Dma for CardDma<'_> {
         }
         match space {
             Space::Host => self.host.write_by(self.card, addr, data),
-            Space::Arm => self.arm.ok_or(DmaFault { addr, len: data.len() as u64 })?.write_by(0, addr, data),
+            Space::Arm => self.arm.ok_or(DmaFault { addr, len: data.len() as u64 })?.write(addr, data),
             Space::Dpa(id) => match self.processes.get_mut(&id) {
                 Some(process) => {
                     if let Some(timed) = self.timed.as_deref_mut() {
