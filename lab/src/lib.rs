@@ -20,6 +20,7 @@ pub mod options;
 pub mod perf;
 pub mod pingpong;
 pub mod reference;
+pub mod service;
 pub mod shard;
 pub mod sim;
 pub mod soak;

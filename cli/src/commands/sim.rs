@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use emu_provider::Emulated;
 use flexcast_cli::{note, out};
+use flexcast_lab::service;
 use flexcast_lab::sim::SimError;
 use flexcast_lab::sim::params::SimParams;
 use flexcast_lab::sim::run::{self as sim, Tick};
@@ -17,6 +18,9 @@ use crate::progress::progress_bar;
 use crate::sim_args::SimArgs;
 
 pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    if args.spec.is_of_service() {
+        return run_service(args);
+    }
     let file = args.file.as_deref().map(read_source).transpose()?;
     let (params, asked) = args.spec.resolve(file.as_ref().map(|file| file.len() as u64))?;
     let machine = asked.config_of(params.cards())?;
@@ -51,6 +55,26 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     if let Some(first) = races.into_iter().next() {
         let count = report.machine.races.unwrap_or_default();
         return Err(SimError::Races { count, first: Box::new(first) }.into());
+    }
+    Ok(if report.digest_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The same where service processes carry the operations out.
+fn run_service(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(args.file.is_none(), "--file: service processes exchange made-up bytes: give --bytes");
+    let (params, asked) = args.spec.service()?;
+    // A machine has two cards at least.
+    let machine = asked.config_of(params.shape.hosts.max(2) as usize)?;
+    let bar = progress_bar("operations");
+    let (warm_up, iterations) = params.turns;
+    bar.set_length(u64::from(warm_up) + 2 * u64::from(iterations));
+    let report = service::run(machine, &params, &mut |over| bar.set_position(over.into()));
+    bar.finish_and_clear();
+    let report = report?;
+    if args.json {
+        out!("{}", serde_json::to_value(&report)?)?;
+    } else {
+        out!("{report}")?;
     }
     Ok(if report.digest_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -52,10 +52,28 @@ pub struct AgentCounts {
     pub flags: u64,
     /// Reads from host memory to host memory.
     pub reads: u64,
-    /// Bytes of them.
+    /// Of them, those from another host.
+    pub crossings: u64,
+    /// Bytes of all Reads.
     pub read_bytes: u64,
     /// Messages that could not be, of peers that are trusted no more.
     pub wrong: u64,
+}
+
+impl std::ops::Add for AgentCounts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            process_messages: self.process_messages + other.process_messages,
+            rank_messages: self.rank_messages + other.rank_messages,
+            flags: self.flags + other.flags,
+            reads: self.reads + other.reads,
+            crossings: self.crossings + other.crossings,
+            read_bytes: self.read_bytes + other.read_bytes,
+            wrong: self.wrong + other.wrong,
+        }
+    }
 }
 
 /// Who is at the other end of a connection.
@@ -643,15 +661,17 @@ impl Agent {
             }
             Action::Read { context, read } => {
                 let (source, target) = (read.source, read.target);
-                let lane = self.groups.get(&context.group).and_then(|group| {
+                let way = self.groups.get(&context.group).and_then(|group| {
                     let process = group.topology.process_of(source)?;
-                    group.lanes.get(process as usize).copied()
+                    let crosses = group.topology.host_of(source) != group.topology.host_of(target);
+                    Some((*group.lanes.get(process as usize)?, crosses))
                 });
-                let Some(lane) = lane else { return Ok(()) };
+                let Some((lane, crosses)) = way else { return Ok(()) };
                 let token = self.token();
                 let parts = read.from.bytes.div_ceil(MOST_READ_BYTES).max(1) as u32;
                 self.reads.insert(token, Reading { context, source, target, parts, error: None });
                 self.counts.reads += 1;
+                self.counts.crossings += u64::from(crosses);
                 self.counts.read_bytes += read.from.bytes;
                 for part in 0..u64::from(parts) {
                     let offset = part * MOST_READ_BYTES;

@@ -29,6 +29,7 @@ pub enum Operation {
     /// Every rank's bytes to all, with lengths that differ from rank to rank.
     Allgatherv,
     /// A block of every rank to every rank.
+    #[value(alias = "alltoallv")]
     Alltoall,
     /// The sum of all ranks' 32-bit integers, a share of it to each.
     ReduceScatter,

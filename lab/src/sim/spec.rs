@@ -8,6 +8,7 @@ use std::time::Duration;
 use emu_config::{ConfigError, Machine};
 use flexcast::{Config, Control, DatapathKind, MAX_EAGER_BYTES, MAX_SUBGROUPS, ThreadPlacement, Transport};
 use flexcast_proto::MAX_RANKS;
+use flexcast_proto::service::MAX_PROCESSES_PER_HOST;
 use serde::Serialize;
 
 use super::SimError;
@@ -17,6 +18,7 @@ use super::side::Side;
 use super::skew::PostSkew;
 use crate::machine_args::NetworkArgs;
 use crate::options::{self, by_name, one_of, whole};
+use crate::service::{Load, ServiceError, ServiceOp, ServiceParams, Shape};
 
 /// What is to be simulated.
 #[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
@@ -119,6 +121,18 @@ impl From<ControlName> for Control {
     }
 }
 
+/// Where the protocol of a simulation runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum SimControlName {
+    /// On the host.
+    Host,
+    /// On a DPA thread of the card.
+    Device,
+    /// In service processes on the card's Arm cores (--op alltoallv, allgatherv).
+    Service,
+}
+
 /// What moves the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -161,9 +175,12 @@ pub struct CommunicatorArgs {
     /// DPA threads that send [default: two, or one if there is one subgroup].
     #[arg(long, value_parser = whole::<u32>(1, MAX_SUBGROUPS), value_name = "N")]
     pub send_threads: Option<u32>,
-    /// Where barrier, activation, recovery and handshake run: on the host, or on a DPA thread of the card.
+    /// Where barrier, activation, recovery and handshake run: on the host, on a DPA thread of the card, or in service processes on its Arm cores.
     #[arg(long, value_enum, default_value_t = Self::default().control)]
-    pub control: ControlName,
+    pub control: SimControlName,
+    /// Service processes of each card (--control service) [default: 1].
+    #[arg(long, value_parser = whole::<u32>(1, MAX_PROCESSES_PER_HOST), value_name = "N")]
+    pub service_processes: Option<u32>,
     /// Take one thread of each core in turn, not all threads of a core.
     #[arg(long)]
     pub spread: bool,
@@ -233,7 +250,8 @@ impl Default for CommunicatorArgs {
             subgroups,
             threads: None,
             send_threads: None,
-            control: ControlName::Host,
+            control: SimControlName::Host,
+            service_processes: None,
             spread: false,
             chains,
             lookahead: None,
@@ -271,6 +289,10 @@ impl SimSpec {
             let reason = format!("{} takes none: give --bytes, or --op broadcast or allgather", operation.name());
             return Err(SimError::Parameter { what: "--file", reason });
         }
+        if self.communicator.control == SimControlName::Service || self.communicator.service_processes.is_some() {
+            let reason = "service: of service processes `flexcast sim` alone makes a run, without a file".to_owned();
+            return Err(SimError::Parameter { what: "--control", reason });
+        }
         let mut machine = self.machine()?;
         let params = SimParams {
             ranks,
@@ -298,6 +320,56 @@ impl SimSpec {
         let params = SimParams { config, ..params };
         machine.uc_multicast |= params.needs_uc_multicast();
         Ok((params, machine))
+    }
+
+    /// Whether service processes carry the operation out: then [`SimSpec::service`] says what is simulated.
+    #[must_use]
+    pub fn is_of_service(&self) -> bool {
+        self.communicator.control == SimControlName::Service
+    }
+
+    /// Parameters of a run with service processes, checked, and its machine.
+    ///
+    /// # Errors
+    /// [`ServiceError`] for the first thing that cannot be.
+    pub fn service(&self) -> Result<(ServiceParams, Machine), ServiceError> {
+        let Self { ranks, ranks_per_card, op, bytes, warm_up, iterations, .. } = *self;
+        let only = |what, reason: String| Err(ServiceError::Option { what, reason });
+        let op = match op {
+            Operation::Alltoall => ServiceOp::Alltoallv,
+            Operation::Allgather | Operation::Allgatherv => ServiceOp::Allgatherv,
+            other => {
+                return only("--op", format!("is {}: service processes have alltoallv and allgatherv", other.name()));
+            }
+        };
+        let taken = SimSpec {
+            communicator: CommunicatorArgs {
+                control: SimControlName::Service,
+                service_processes: self.communicator.service_processes,
+                ..CommunicatorArgs::default()
+            },
+            skew: SimSpec::default().skew,
+            side: SimSpec::default().side,
+            algorithm: AlgorithmArgs::default(),
+            root: SimSpec::default().root,
+            ..self.clone()
+        };
+        if taken != *self {
+            let words = self.words();
+            let known = taken.words();
+            let given = words.into_iter().find(|word| word.starts_with("--") && !known.contains(word));
+            return only("--control", format!("service has no {}", given.unwrap_or_default()));
+        }
+        if ranks_per_card == 0 || !ranks.is_multiple_of(ranks_per_card) {
+            return Err(ServiceError::Ranks { ranks, ranks_per_card });
+        }
+        let shape = Shape {
+            hosts: ranks / ranks_per_card,
+            ranks_per_host: ranks_per_card,
+            processes_per_host: self.communicator.service_processes.unwrap_or(1),
+        };
+        let load = Load { bytes, varies: false };
+        Ok((ServiceParams { op, shape, load, turns: (warm_up, iterations) }, self.machine()?))
     }
 
     /// Options and values that say the same: those that are not as by default.
@@ -333,7 +405,7 @@ impl CommunicatorArgs {
             .transport(transport)
             .receive_threads(threads)
             .send_threads(send_threads)
-            .control(control.into())
+            .control(if control == SimControlName::Device { Control::Device } else { Control::Host })
             .placement(if spread { ThreadPlacement::Spread } else { ThreadPlacement::Compact })
             .chains(chains)
             .link_gbit_per_s(link_gbit.unwrap_or_default())

@@ -45,7 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/flexcast", &["host/bootstrap", "host/flexio", "image", "shared/"]),
     ("host/capi", &["host/flexcast", "host/flexio"]),
     ("host/service", &["host/flexio", "shared/proto"]),
-    ("lab", &["host/flexio", "host/flexcast", "emu/", "image", "shared/"]),
+    ("lab", &["host/flexio", "host/flexcast", "host/service", "emu/", "image", "shared/"]),
     ("cli", &["lab", "host/flexio", "host/flexcast", "emu/", "image", "shared/"]),
     ("device/dpa-macros", &[]),
     ("device/dpa", &["device/dpa-macros", "shared/"]),

@@ -22,7 +22,7 @@ fn algorithm() -> impl Strategy<Value = AlgorithmArgs> {
 fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
     let names = (
         select(&Transport::ALL[..]),
-        select(ControlName::value_variants()),
+        select(SimControlName::value_variants()),
         any::<bool>(),
         select(DatapathName::value_variants()),
         of(0..=1_000_000_u64),
@@ -50,6 +50,7 @@ fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
             threads,
             send_threads,
             control,
+            service_processes: None,
             spread,
             chains,
             lookahead,
@@ -164,9 +165,30 @@ fn a_command_is_what_a_shell_takes() {
         set: vec!["a.b=1".to_owned(), "it's".to_owned()],
         ..NetworkArgs::default()
     };
-    spec.communicator.control = ControlName::Device;
+    spec.communicator.control = SimControlName::Device;
     assert_eq!(
         spec.command(),
         r"flexcast sim --ranks 4 --skew-us 30 --control device --loss 0.5 --topology 'my net.toml' --detect-races --set a.b=1 --set 'it'\''s'"
     );
+}
+
+#[test]
+fn service_processes_take_what_they_have() {
+    let of = |line: &str| {
+        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        parse(&words).unwrap().service().map(|(params, _)| params).map_err(|error| error.to_string())
+    };
+    let params =
+        of("--control service --op alltoallv --ranks 12 --ranks-per-card 3 --service-processes 2 --bytes 64").unwrap();
+    assert_eq!((params.op, params.shape.hosts, params.shape.processes_per_host), (ServiceOp::Alltoallv, 4, 2));
+    assert_eq!(params.crossings(), 12 * 9);
+    assert!(of("--control service --op broadcast").unwrap_err().contains("--op is broadcast"));
+    assert!(
+        of("--control service --op allgatherv --ranks 5 --ranks-per-card 2")
+            .unwrap_err()
+            .contains("5 ranks, 2 on a card")
+    );
+    assert!(of("--control service --op allgatherv --subgroups 2").unwrap_err().contains("service has no --subgroups"));
+    let words: Vec<String> = ["--control", "service"].map(str::to_owned).to_vec();
+    assert!(parse(&words).unwrap().resolve(None).unwrap_err().to_string().contains("--control"));
 }

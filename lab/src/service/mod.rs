@@ -1,0 +1,281 @@
+//! Simulation of service processes: collectives that the Arm cores of emulated cards carry out while hosts compute (EV-09).
+
+mod world;
+
+use std::fmt;
+use std::time::Instant;
+
+use emu_machine::{Config, MachineError};
+use emu_provider::Emulated;
+use flexcast_proto::service::wire::FormatError;
+use flexcast_proto::service::{ContextId, Limits, TopologyError};
+use serde::Serialize;
+use thiserror::Error;
+
+pub use world::{Load, Rank, ServiceOp, Shape, World};
+
+/// What can go wrong.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// A service process, or a rank's side of it.
+    #[error(transparent)]
+    Service(#[from] flexcast_service::Error),
+    /// A card.
+    #[error(transparent)]
+    Card(#[from] flexio::Error),
+    /// The machine.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// A group that cannot be.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// Ranks and hosts that cannot be.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// Something does not come.
+    #[error("{what}: nothing has happened for {looks} looks")]
+    Hangs {
+        /// What was waited for.
+        what: &'static str,
+        /// Looks in vain.
+        looks: u32,
+    },
+    /// A rank is told to copy from where nothing is.
+    #[error("rank {holder} has no buffer at {address:#x}, from where another one is told to copy")]
+    Elsewhere {
+        /// The rank.
+        holder: u32,
+        /// The address.
+        address: u64,
+    },
+    /// Ranks that do not fill cards.
+    #[error("{ranks} ranks, {ranks_per_card} on a card: give a multiple of it")]
+    Ranks {
+        /// Ranks.
+        ranks: u32,
+        /// On each card.
+        ranks_per_card: u32,
+    },
+    /// A machine's description.
+    #[error(transparent)]
+    Description(#[from] emu_config::ConfigError),
+    /// An option that service processes do not have.
+    #[error("{what} {reason}")]
+    Option {
+        /// The option.
+        what: &'static str,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// What is to be simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceParams {
+    /// What ranks call.
+    pub op: ServiceOp,
+    /// Ranks and service processes.
+    pub shape: Shape,
+    /// What they exchange.
+    pub load: Load,
+    /// Operations before those that are counted, and those that are.
+    pub turns: (u32, u32),
+}
+
+/// What a simulation has given. Times are virtual; what processors execute takes none.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ServiceReport {
+    /// What was called.
+    pub op: ServiceOp,
+    /// Ranks.
+    pub ranks: u32,
+    /// Hosts.
+    pub hosts: u32,
+    /// Ranks on each card.
+    pub ranks_per_card: u32,
+    /// Service processes on each card.
+    pub service_processes: u32,
+    /// Bytes of a block.
+    pub bytes: u64,
+    /// Operations that are counted.
+    pub iterations: u32,
+    /// Whether every rank had every byte each time.
+    pub digest_ok: bool,
+    /// Mean time from the first call to the last flag, in microseconds, where hosts look all the time.
+    pub pure_us: f64,
+    /// The same where they compute as long as that first.
+    pub overall_us: f64,
+    /// 100 - (overall - compute) / pure x 100, at least 0 (EV-09).
+    pub overlap_percent: f64,
+    /// Calls of the hosts into the library between the last call of a collective and its last flag, while they compute.
+    pub host_calls_between_post_and_flag: u64,
+    /// Reads from host memory to host memory, of one operation.
+    pub reads: f64,
+    /// Of them, those from another host.
+    pub crossings: f64,
+    /// What closed forms give for these: Allgatherv ranks x (hosts - 1) (MI-30), Alltoallv pairs of ranks on two hosts.
+    pub crossings_expected: u64,
+    /// Bytes that were read, of one operation.
+    pub read_bytes: f64,
+    /// Messages between service processes, of one operation.
+    pub process_messages: f64,
+    /// Messages to ranks, of one operation.
+    pub rank_messages: f64,
+    /// Most Reads that a service process had under way.
+    pub most_active_reads: u32,
+    /// Their limit.
+    pub active_reads_limit: u32,
+    /// Bytes that cards have moved to and from the memory of Arm cores, of one operation: messages and no payload.
+    pub arm_bytes: f64,
+    /// The model of times.
+    pub model: &'static str,
+    /// Time that the simulation has taken, in seconds (measured).
+    pub wall_s: f64,
+}
+
+impl ServiceParams {
+    /// Crossings between hosts of one operation.
+    #[must_use]
+    pub fn crossings(&self) -> u64 {
+        let Shape { hosts, ranks_per_host, .. } = self.shape;
+        let ranks = u64::from(self.shape.ranks());
+        match self.op {
+            ServiceOp::Allgatherv => ranks * u64::from(hosts - 1),
+            ServiceOp::Alltoallv => ranks * (ranks - u64::from(ranks_per_host)),
+        }
+    }
+}
+
+/// Runs a simulation on a machine of this configuration, which has a card for each host; `show` is told how many operations are over.
+///
+/// # Errors
+/// [`ServiceError`].
+pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) -> Result<ServiceReport, ServiceError> {
+    let begun = Instant::now();
+    let config = Config { arm_functions: true, ..config };
+    let limits = Limits::default();
+    let mut world = World::new(Emulated::new(config)?, params.shape, params.load, limits)?;
+    let (warm_up, iterations) = params.turns;
+    let all_right = |world: &World, turn: u32| -> Result<bool, ServiceError> {
+        let of = |rank| world.is_right(params.op, rank, turn);
+        (0..params.shape.ranks()).try_fold(true, |all, rank| Ok(all && of(rank)?))
+    };
+    let mut turn = 0;
+    let mut digest_ok = true;
+    for _ in 0..warm_up {
+        let contexts = call(&mut world, params.op, turn)?;
+        world.end_all(&contexts)?;
+        digest_ok &= all_right(&world, turn)?;
+        turn += 1;
+        show(turn);
+    }
+    let (before, arm_before) = (world.counts(), world.arm_bytes()?);
+    let mut pure_ps = 0;
+    for _ in 0..iterations {
+        let since_ps = world.now_ps();
+        let contexts = call(&mut world, params.op, turn)?;
+        world.end_all(&contexts)?;
+        pure_ps += world.now_ps() - since_ps;
+        digest_ok &= all_right(&world, turn)?;
+        turn += 1;
+        show(turn);
+    }
+    let (after, arm_after) = (world.counts(), world.arm_bytes()?);
+    let compute_ps = pure_ps / u64::from(iterations.max(1));
+    let (mut overall_ps, mut calls) = (0, 0);
+    for _ in 0..iterations {
+        let since_ps = world.now_ps();
+        let contexts = call(&mut world, params.op, turn)?;
+        let calls_before = world.host_calls();
+        // The hosts compute; then they look.
+        while world.now_ps() < since_ps + compute_ps {
+            world.let_pass()?;
+        }
+        let are_flagged = world.are_flagged(&contexts)?;
+        calls += world.host_calls() - calls_before;
+        if !are_flagged {
+            world.end_all(&contexts)?;
+        }
+        overall_ps += world.now_ps() - since_ps;
+        digest_ok &= all_right(&world, turn)?;
+        turn += 1;
+        show(turn);
+    }
+    let each = |total: u64| total as f64 / f64::from(iterations.max(1));
+    let us = |ps: u64| each(ps) / 1e6;
+    let (pure_us, overall_us) = (us(pure_ps), us(overall_ps));
+    let overlap_percent = (100.0 - (overall_us - compute_ps as f64 / 1e6) / pure_us * 100.0).clamp(0.0, 100.0);
+    let Shape { hosts, ranks_per_host, processes_per_host } = params.shape;
+    Ok(ServiceReport {
+        op: params.op,
+        ranks: params.shape.ranks(),
+        hosts,
+        ranks_per_card: ranks_per_host,
+        service_processes: processes_per_host,
+        bytes: params.load.bytes,
+        iterations,
+        digest_ok,
+        pure_us,
+        overall_us,
+        overlap_percent,
+        host_calls_between_post_and_flag: calls,
+        reads: each(after.reads - before.reads),
+        crossings: each(after.crossings - before.crossings),
+        crossings_expected: params.crossings(),
+        read_bytes: each(after.read_bytes - before.read_bytes),
+        process_messages: each(after.process_messages - before.process_messages),
+        rank_messages: each(after.rank_messages - before.rank_messages),
+        most_active_reads: world.most_active_reads(),
+        active_reads_limit: limits.active_reads,
+        arm_bytes: each(arm_after - arm_before),
+        model: emu_provider::MODEL,
+        wall_s: begun.elapsed().as_secs_f64(),
+    })
+}
+
+/// All ranks call, one after the other, at the same virtual time.
+fn call(world: &mut World, op: ServiceOp, turn: u32) -> Result<Vec<ContextId>, ServiceError> {
+    (0..world.ranks.len() as u32).map(|rank| world.call(op, rank, turn)).collect()
+}
+
+impl fmt::Display for ServiceReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let op = match self.op {
+            ServiceOp::Alltoallv => "Ialltoallv",
+            ServiceOp::Allgatherv => "Iallgatherv",
+        };
+        let Self { ranks, hosts, service_processes, bytes, iterations, pure_us, overall_us, overlap_percent, .. } =
+            self;
+        writeln!(
+            f,
+            "{op} of {bytes} bytes a block among {ranks} ranks on {hosts} hosts, {service_processes} service processes a card: {}",
+            if self.digest_ok { "every byte on every rank" } else { "WRONG BYTES" }
+        )?;
+        writeln!(
+            f,
+            "{pure_us:.1} us where hosts look all the time, {overall_us:.1} us where they compute {pure_us:.1} us meanwhile: {overlap_percent:.1} % overlap"
+        )?;
+        writeln!(
+            f,
+            "calls of the hosts between post and flag: {}; Reads: {:.0}, of which {:.0} cross to another host ({} by the closed form), at most {} of {} \
+             at a time",
+            self.host_calls_between_post_and_flag,
+            self.reads,
+            self.crossings,
+            self.crossings_expected,
+            self.most_active_reads,
+            self.active_reads_limit
+        )?;
+        writeln!(
+            f,
+            "read: {:.0} bytes; messages between service processes: {:.0}, to ranks: {:.0}; to and from memory of Arm cores: {:.0} bytes",
+            self.read_bytes, self.process_messages, self.rank_messages, self.arm_bytes
+        )?;
+        write!(
+            f,
+            "of one operation, mean of {iterations}; times emulated, model {}, processors take none; {:.1} s (measured)",
+            self.model, self.wall_s
+        )
+    }
+}
