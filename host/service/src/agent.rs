@@ -106,6 +106,8 @@ struct GroupState {
     topology: Arc<Topology>,
     own: u32,
     endpoints: Vec<Endpoint>,
+    /// By service process: the connection to it; none to itself, and once it is gone.
+    peers: Vec<Option<PeerId>>,
     members: BTreeMap<u32, Member>,
     /// By service process: how its ranks' memory is reached.
     lanes: Vec<Lane>,
@@ -317,8 +319,7 @@ impl Agent {
 
     /// The connection to another process of a group.
     fn process_peer(&self, group: u32, process: u32) -> Option<PeerId> {
-        let endpoint = self.groups.get(&group)?.endpoints.get(process as usize)?;
-        self.peer_at(endpoint)
+        *self.groups.get(&group)?.peers.get(process as usize)?
     }
 
     fn peer_at(&self, endpoint: &Endpoint) -> Option<PeerId> {
@@ -484,7 +485,9 @@ impl Agent {
         }
         let (members, joined) = (BTreeMap::new(), BTreeSet::from([own]));
         let communicator = head.communicator;
-        let state = GroupState { told, topology, own, endpoints, members, lanes, joined };
+        let mut peers = vec![None; endpoints.len()];
+        others.iter().for_each(|(process, peer)| peers[*process as usize] = *peer);
+        let state = GroupState { told, topology, own, endpoints, peers, members, lanes, joined };
         self.groups.insert(context.group, state);
         for (process, peer) in others {
             let Some(peer) = peer else { continue };
@@ -635,7 +638,9 @@ impl Agent {
                 break;
             }
         }
-        let leaving: Vec<u32> = self.groups.keys().copied().collect();
+        let leaves = |group: &GroupState| group.members.values().any(|member| member.leaves);
+        let leaving: Vec<u32> =
+            self.groups.iter().filter(|(_, group)| leaves(group)).map(|(number, _)| *number).collect();
         leaving.into_iter().try_for_each(|group| self.let_go(group))
     }
 
@@ -785,9 +790,10 @@ impl Agent {
                     }
                 }
             }
-            Role::Process(endpoint) => {
-                for (number, group) in &self.groups {
-                    if let Some(process) = group.endpoints.iter().position(|other| *other == endpoint) {
+            Role::Process(_) => {
+                for (number, group) in &mut self.groups {
+                    if let Some(process) = group.peers.iter().position(|other| *other == Some(peer)) {
+                        group.peers[process] = None;
                         let process = process as u32;
                         self.events.push_back(Event::ProcessDied { group: *number, process });
                     }
