@@ -10,14 +10,18 @@ use flexcast_service::Error;
 const LOAD: Load = Load { bytes: 111, varies: true };
 
 fn machine(shape: Shape) -> Emulated {
-    let config = Machine { arm_functions: true, ..Machine::default() };
+    lossy(shape, None)
+}
+
+fn lossy(shape: Shape, loss_ppm: Option<u32>) -> Emulated {
+    let config = Machine { arm_functions: true, loss_ppm, ..Machine::default() };
     let mut config = config.config_of(shape.hosts.max(2) as usize).expect("a switch");
     config.heap_bytes = 1 << 20;
     Emulated::new(config).expect("a machine")
 }
 
 fn world(shape: Shape) -> World {
-    World::new(machine(shape), shape, LOAD, Limits::default()).expect("all join")
+    World::new(machine(shape), shape, LOAD, Limits::default()).unwrap_or_else(|error| panic!("{shape:?}: {error}"))
 }
 
 const SHAPES: [Shape; 4] = [
@@ -147,5 +151,101 @@ fn ranks_leave_and_nothing_is_left() {
     let mut world = world(Shape { hosts: 2, ranks_per_host: 2, processes_per_host: 2 });
     run(&mut world, ServiceOp::Allgatherv, 4);
     world.leave().expect("all are let go");
-    assert!(world.agents.iter().all(|agent| agent.groups() == 0));
+    assert!(world.agents.iter().flatten().all(|agent| agent.groups() == 0));
+}
+
+#[test]
+fn frames_that_are_lost_cost_time_and_no_bytes() {
+    let shape = Shape { hosts: 3, ranks_per_host: 2, processes_per_host: 2 };
+    for op in [ServiceOp::Alltoallv, ServiceOp::Allgatherv] {
+        let machine = lossy(shape, Some(20_000));
+        let mut world = World::new(machine, shape, LOAD, Limits::default()).expect("all join");
+        run(&mut world, op, shape.ranks());
+        assert_eq!(world.counts().wrong, 0);
+    }
+}
+
+/// Who goes in a run.
+#[derive(Clone, Copy, Debug)]
+enum Gone {
+    Rank(u32),
+    Process(usize),
+}
+
+/// Ranks call; meanwhile somebody goes. Each of the others ends with every byte, or learns who it was.
+fn lose_one(seed: u64) {
+    let mut state = seed | 1;
+    let mut draw = |below: u64| {
+        state = state.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+        (state >> 33) % below
+    };
+    let shape =
+        Shape { hosts: 2 + draw(2) as u32, ranks_per_host: 1 + draw(3) as u32, processes_per_host: 1 + draw(2) as u32 };
+    let op = if draw(2) == 0 { ServiceOp::Alltoallv } else { ServiceOp::Allgatherv };
+    let mut world = world(shape);
+    let ranks = shape.ranks();
+    let gone = if draw(2) == 0 {
+        Gone::Rank(draw(ranks.into()) as u32)
+    } else {
+        Gone::Process(draw(world.agents.len() as u64) as usize)
+    };
+    let what = format!("seed {seed}: {shape:?}, {op:?}, {gone:?}");
+    // Before, between or after the calls.
+    let (when, pause) = (draw(u64::from(ranks) + 2) as u32, draw(3000));
+    let mut contexts = Vec::new();
+    for at in 0..=ranks {
+        if at == when.min(ranks) {
+            (0..pause).for_each(|_| _ = world.let_pass().expect("service processes go on"));
+            match gone {
+                Gone::Rank(rank) => world.lose(rank),
+                Gone::Process(process) => world.lose_process(process),
+            }
+        }
+        if at < ranks && !world.is_dead(at) {
+            match world.call(op, at, 0) {
+                Ok(context) => contexts.push((at, context)),
+                Err(ServiceError::Service(Error::Gone)) => {
+                    assert!(matches!(gone, Gone::Process(process) if world.process_of(at) == process), "{what}");
+                }
+                Err(error) => panic!("{what}: rank {at}: {error}"),
+            }
+        }
+    }
+    let mut ended = vec![false; contexts.len()];
+    let is_over = |world: &mut World| {
+        for ((rank, context), ended) in contexts.iter().zip(&mut ended) {
+            if *ended || world.is_dead(*rank) {
+                continue;
+            }
+            *ended = match world.ranks[*rank as usize].client.end(*context, *rank) {
+                Ok(false) => false,
+                Ok(true) => {
+                    assert!(world.is_right(op, *rank, 0).expect("memory"), "{what}: rank {rank} has wrong bytes");
+                    true
+                }
+                Err(Error::Failed(failure)) => {
+                    let expected = match gone {
+                        Gone::Rank(rank) => Culprit::Rank(rank),
+                        Gone::Process(process) => Culprit::Process(process as u32),
+                    };
+                    assert_eq!((failure.culprit, failure.cause), (expected, Cause::Died), "{what}: rank {rank}");
+                    true
+                }
+                Err(Error::Gone) => {
+                    assert!(matches!(gone, Gone::Process(process) if world.process_of(*rank) == process), "{what}");
+                    true
+                }
+                Err(error) => panic!("{what}: rank {rank}: {error}"),
+            };
+        }
+        let all = contexts.iter().zip(&ended).all(|((rank, _), ended)| *ended || world.is_dead(*rank));
+        Ok(all)
+    };
+    world.drive("all end", is_over).unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+#[test]
+fn whoever_goes_at_any_time_is_named_or_missed_by_nobody() {
+    let seeds = if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 60 } else { 400 };
+    (0..seeds).for_each(lose_one);
 }

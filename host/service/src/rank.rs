@@ -99,6 +99,11 @@ impl Client {
         self.links.connect(self.process, far)
     }
 
+    /// The service process is gone: all that it has not ended has failed.
+    pub const fn lose(&mut self) {
+        self.is_gone = true;
+    }
+
     /// Calls of this object so far that say something to the service process.
     #[must_use]
     pub const fn calls(&self) -> u64 {

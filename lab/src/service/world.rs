@@ -27,7 +27,7 @@ pub struct Shape {
     pub hosts: u32,
     /// Ranks on each.
     pub ranks_per_host: u32,
-    /// Service processes on each card.
+    /// Service processes on each card; no more than ranks.
     pub processes_per_host: u32,
 }
 
@@ -89,8 +89,10 @@ pub struct World {
     shape: Shape,
     load: Load,
     machine: Emulated,
-    /// The service processes, host by host.
-    pub agents: Vec<Agent>,
+    /// The service processes, host by host; none that are gone.
+    pub agents: Vec<Option<Agent>>,
+    /// By service process: the connections that others have to it.
+    known: Vec<Vec<(usize, PeerId)>>,
     /// The ranks.
     pub ranks: Vec<Rank>,
     /// By rank: its service process, and the connection that this one has to it.
@@ -136,6 +138,9 @@ impl World {
     /// # Errors
     /// The machine or a service process refuses.
     pub fn new(machine: Emulated, shape: Shape, load: Load, limits: Limits) -> Result<Self, ServiceError> {
+        // A process serves one rank at least.
+        let processes_per_host = shape.processes_per_host.min(shape.ranks_per_host);
+        let shape = Shape { processes_per_host, ..shape };
         let domain =
             |name: &str| -> Result<_, ServiceError> { Ok(ProtectionDomain::new(&machine.provider.open(name)?)?) };
         let mut agents = Vec::new();
@@ -148,12 +153,15 @@ impl World {
                 agents.push(Agent::new(&pd, endpoint, Arc::clone(&list), limits)?);
             }
         }
+        let mut known = vec![Vec::new(); agents.len()];
         for one in 0..agents.len() {
             for other in one + 1..agents.len() {
                 let (to_other, end) = agents[one].open_process(endpoint(other as u32))?;
                 let (to_one, far) = agents[other].open_process(endpoint(one as u32))?;
                 agents[one].connect(to_other, far)?;
                 agents[other].connect(to_one, end)?;
+                known[other].push((one, to_other));
+                known[one].push((other, to_one));
             }
         }
         let locality = |rank: u32| Locality { host: rank / shape.ranks_per_host, socket: 0 };
@@ -185,7 +193,8 @@ impl World {
             served.push((process, peer));
         }
         let (most_active_reads, looks) = (0, 0);
-        let mut world = Self { shape, load, machine, agents, ranks, served, most_active_reads, looks };
+        let agents = agents.into_iter().map(Some).collect();
+        let mut world = Self { shape, load, machine, agents, known, ranks, served, most_active_reads, looks };
         world.drive("all ranks join", |world| {
             for (rank, state) in (0..).zip(&mut world.ranks) {
                 for memory in [state.send, state.receive] {
@@ -214,7 +223,7 @@ impl World {
     /// A service process has failed.
     pub fn let_pass(&mut self) -> Result<bool, ServiceError> {
         let mut any = false;
-        for agent in &mut self.agents {
+        for agent in self.agents.iter_mut().flatten() {
             any |= agent.progress()?;
             self.most_active_reads = self.most_active_reads.max(agent.active_reads());
         }
@@ -255,7 +264,11 @@ impl World {
         let place = places(&counts)[copy.source as usize] as usize;
         let own = &mut self.ranks[number];
         own.client.region(own.receive).write(place, &bytes)?;
-        Ok(own.client.copied(copy)?)
+        match own.client.copied(copy) {
+            // Nobody wants to know any more.
+            Err(flexcast_service::Error::Gone) => Ok(()),
+            told => Ok(told?),
+        }
     }
 
     /// Lets all go on until something is over.
@@ -382,13 +395,40 @@ impl World {
     pub fn lose(&mut self, rank: u32) {
         let (process, peer) = self.served[rank as usize];
         self.ranks[rank as usize].is_dead = true;
-        self.agents[process].lose(peer);
+        if let Some(agent) = &mut self.agents[process] {
+            agent.lose(peer);
+        }
+    }
+
+    /// A service process is gone, and all others and its ranks see it.
+    pub fn lose_process(&mut self, process: usize) {
+        self.agents[process] = None;
+        for (other, peer) in &self.known[process] {
+            if let Some(agent) = &mut self.agents[*other] {
+                agent.lose(*peer);
+            }
+        }
+        for (rank, _) in self.ranks.iter_mut().zip(&self.served).filter(|(_, (of, _))| *of == process) {
+            rank.client.lose();
+        }
+    }
+
+    /// Whether a rank's program is gone.
+    #[must_use]
+    pub fn is_dead(&self, rank: u32) -> bool {
+        self.ranks[rank as usize].is_dead
+    }
+
+    /// The service process of a rank.
+    #[must_use]
+    pub fn process_of(&self, rank: u32) -> usize {
+        self.served[rank as usize].0
     }
 
     /// What all service processes have done together.
     #[must_use]
     pub fn counts(&self) -> AgentCounts {
-        self.agents.iter().map(Agent::counts).fold(AgentCounts::default(), |sum, one| sum + one)
+        self.agents.iter().flatten().map(Agent::counts).fold(AgentCounts::default(), |sum, one| sum + one)
     }
 
     /// Most Reads that any service process has had under way.
