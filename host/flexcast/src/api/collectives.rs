@@ -13,6 +13,7 @@ use crate::api::request::Request;
 use crate::datapath::Task;
 use crate::error::{Error, Result};
 use crate::plan::direct::{Collective, Places};
+use crate::plan::lists::ListPool;
 use crate::reduce::Reduction;
 
 /// Lengths and offsets of each rank's block in a buffer, in bytes.
@@ -86,7 +87,7 @@ impl Communicator {
     pub fn reduce_scatter(&self, send: Buffer, receive: Buffer, reduction: Reduction) -> Result<Request, Box<Failed>> {
         let bytes = receive.len() as u64;
         self.collective(Some(send), receive, |(_, ranks)| {
-            Ok(Collective::ReduceScatter { shares: vec![bytes; ranks as usize], reduction })
+            Ok(Collective::ReduceScatter { shares: self.lists().list((0..ranks).map(|_| bytes)), reduction })
         })
     }
 
@@ -101,7 +102,7 @@ impl Communicator {
         counts: &[u64],
         reduction: Reduction,
     ) -> Result<Request, Box<Failed>> {
-        self.collective(Some(send), receive, |(_, ranks)| shares(counts, ranks, reduction))
+        self.collective(Some(send), receive, |_| shares(self.lists(), counts, self.size(), reduction))
     }
 
     /// The same with the contribution in `buffer`, whose beginning gets the own share.
@@ -114,7 +115,7 @@ impl Communicator {
         counts: &[u64],
         reduction: Reduction,
     ) -> Result<Request, Box<Failed>> {
-        self.collective(None, buffer, |(_, ranks)| shares(counts, ranks, reduction))
+        self.collective(None, buffer, |_| shares(self.lists(), counts, self.size(), reduction))
     }
 
     /// Block r of `send` to rank r, where it becomes block `rank()` of `receive`. Both buffers have `size()` blocks of one length.
@@ -149,8 +150,8 @@ impl Communicator {
     ) -> Result<Request, Box<Failed>> {
         let lens = [send.len() as u64, receive.len() as u64];
         self.collective(Some(send), receive, |(_, ranks)| {
-            let send = Places::new(sent.counts, sent.displacements, (ranks, lens[0]), true)?;
-            let receive = Places::new(received.counts, received.displacements, (ranks, lens[1]), false)?;
+            let send = Places::new(self.lists(), sent.counts, sent.displacements, (ranks, lens[0]), true)?;
+            let receive = Places::new(self.lists(), received.counts, received.displacements, (ranks, lens[1]), false)?;
             Ok(Collective::Alltoallv { send, receive })
         })
     }
@@ -162,7 +163,7 @@ impl Communicator {
     pub fn all_to_allv_in_place(&self, buffer: Buffer, blocks: Blocks<'_>) -> Result<Request, Box<Failed>> {
         let len = buffer.len() as u64;
         self.collective(None, buffer, |(_, ranks)| {
-            let places = Places::new(blocks.counts, blocks.displacements, (ranks, len), false)?;
+            let places = Places::new(self.lists(), blocks.counts, blocks.displacements, (ranks, len), false)?;
             Ok(Collective::Alltoallv { send: places.clone(), receive: places })
         })
     }
@@ -202,7 +203,7 @@ impl Communicator {
     ) -> Result<Request, Box<Failed>> {
         let (bytes, len) = (send.len() as u64, receive.len() as u64);
         self.collective(Some(send), receive, |(own, ranks)| {
-            let places = rooted(blocks, (own, root, ranks), len, bytes, false)?;
+            let places = rooted(self.lists(), blocks, (own, root, ranks), len, bytes, false)?;
             Ok(Collective::Gatherv { root, places })
         })
     }
@@ -215,7 +216,7 @@ impl Communicator {
         let len = receive.len() as u64;
         self.collective(None, receive, |(own, ranks)| {
             only_root(own, root)?;
-            let places = Places::new(blocks.counts, blocks.displacements, (ranks, len), false)?;
+            let places = Places::new(self.lists(), blocks.counts, blocks.displacements, (ranks, len), false)?;
             Ok(Collective::Gatherv { root, places })
         })
     }
@@ -255,7 +256,7 @@ impl Communicator {
     ) -> Result<Request, Box<Failed>> {
         let (len, bytes) = (send.len() as u64, receive.len() as u64);
         self.collective(Some(send), receive, |(own, ranks)| {
-            let places = rooted(blocks, (own, root, ranks), len, bytes, true)?;
+            let places = rooted(self.lists(), blocks, (own, root, ranks), len, bytes, true)?;
             Ok(Collective::Scatterv { root, places, in_place: false })
         })
     }
@@ -268,7 +269,7 @@ impl Communicator {
         let len = send.len() as u64;
         self.send_in_place(send, |(own, ranks)| {
             only_root(own, root)?;
-            let places = Places::new(blocks.counts, blocks.displacements, (ranks, len), true)?;
+            let places = Places::new(self.lists(), blocks.counts, blocks.displacements, (ranks, len), true)?;
             Ok(Collective::Scatterv { root, places, in_place: true })
         })
     }
@@ -344,14 +345,19 @@ impl Communicator {
     }
 }
 
-fn shares(counts: &[u64], ranks: u32, reduction: Reduction) -> std::result::Result<Collective, String> {
+fn shares(
+    lists: &ListPool,
+    counts: &[u64],
+    ranks: u32,
+    reduction: Reduction,
+) -> std::result::Result<Collective, String> {
     if counts.len() != ranks as usize {
         return Err(format!("{} counts for {ranks} ranks: give one per rank", counts.len()));
     }
     if counts.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes)).is_none() {
         return Err("the shares exceed 2^64 bytes".to_owned());
     }
-    Ok(Collective::ReduceScatter { shares: counts.to_vec(), reduction })
+    Ok(Collective::ReduceScatter { shares: lists.list(counts.iter().copied()), reduction })
 }
 
 fn only_root(own: u32, root: u32) -> std::result::Result<(), String> {
@@ -360,6 +366,7 @@ fn only_root(own: u32, root: u32) -> std::result::Result<(), String> {
 
 /// The blocks of a root, or the own one.
 fn rooted(
+    lists: &ListPool,
     blocks: Blocks<'_>,
     (own, root, ranks): (u32, u32, u32),
     len: u64,
@@ -369,5 +376,5 @@ fn rooted(
     if own != root {
         return Ok(Places::only(own, bytes, ranks));
     }
-    Places::new(blocks.counts, blocks.displacements, (ranks, len), reads)
+    Places::new(lists, blocks.counts, blocks.displacements, (ranks, len), reads)
 }

@@ -26,6 +26,7 @@ use crate::api::request::{Request, Test};
 use crate::bootstrap::Exchange;
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task, Waiter};
 use crate::error::{Error, Result};
+use crate::plan::lists::ListPool;
 
 /// Longest that a waiting thread sleeps before it looks by itself: whether the progress thread is still there, and at the clock.
 const LOOK: Duration = Duration::from_millis(2);
@@ -77,6 +78,7 @@ struct Shared {
     datapath: Mutex<Box<dyn Datapath>>,
     requests: Requests,
     admission: Admission,
+    lists: ListPool,
     card: Card,
     config: Config,
     footprint: Footprint,
@@ -209,9 +211,20 @@ impl Communicator {
         let (place, id) = (datapath.place(), datapath.id());
         let options = config.progress_thread;
         let (requests, admission) = (datapath.requests().clone(), datapath.admission());
-        let datapath = Mutex::new(datapath);
-        let shared =
-            |thread| Shared { thread, waiter, datapath, requests, admission, card, config, footprint, place, id };
+        let (datapath, lists) = (Mutex::new(datapath), ListPool::new(place.ranks()));
+        let shared = |thread| Shared {
+            thread,
+            waiter,
+            datapath,
+            requests,
+            admission,
+            lists,
+            card,
+            config,
+            footprint,
+            place,
+            id,
+        };
         match options {
             None => Ok(Self(Arc::new(Owner(Arc::new(shared(None)))))),
             Some(options) => {
@@ -375,6 +388,11 @@ impl Communicator {
     /// What this communicator takes on.
     pub(crate) fn admission(&self) -> &Admission {
         &self.0.admission
+    }
+
+    /// Where the lists of operations come from.
+    pub(crate) fn lists(&self) -> &ListPool {
+        &self.0.lists
     }
 
     /// Refuses operations once the communicator has failed.

@@ -43,7 +43,7 @@ impl Communicator {
     /// [`Failed`] with the buffers: `send` is not `counts[rank()]` bytes long, `receive` not their sum, or `counts` has not `size()`
     /// entries, and as in [`Communicator::broadcast`].
     pub fn allgatherv(&self, send: Buffer, receive: Buffer, counts: &[u64]) -> Result<Request, Box<Failed>> {
-        self.post(Kind::Allgatherv { bytes: counts.to_vec() }, Some(send), receive)
+        self.post(self.lengths(counts), Some(send), receive)
     }
 
     /// The same with the own bytes in their place in `receive` already.
@@ -51,7 +51,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::allgatherv`].
     pub fn allgatherv_in_place(&self, receive: Buffer, counts: &[u64]) -> Result<Request, Box<Failed>> {
-        self.post(Kind::Allgatherv { bytes: counts.to_vec() }, None, receive)
+        self.post(self.lengths(counts), None, receive)
     }
 
     /// `counts[r]` bytes from every rank r to every rank, to `displacements[r]` in `receive`, which may be longer than needed; what
@@ -67,8 +67,7 @@ impl Communicator {
         counts: &[u64],
         displacements: &[u64],
     ) -> Result<Request, Box<Failed>> {
-        let kind = Kind::Allgatherv { bytes: counts.to_vec() };
-        let call = Call { kind, displacements: Some(displacements) };
+        let call = Call { kind: self.lengths(counts), displacements: Some(displacements) };
         self.post_blocks(call, Some(send), receive)
     }
 
@@ -82,9 +81,13 @@ impl Communicator {
         counts: &[u64],
         displacements: &[u64],
     ) -> Result<Request, Box<Failed>> {
-        let kind = Kind::Allgatherv { bytes: counts.to_vec() };
-        let call = Call { kind, displacements: Some(displacements) };
+        let call = Call { kind: self.lengths(counts), displacements: Some(displacements) };
         self.post_blocks(call, None, receive)
+    }
+
+    /// An Allgatherv of blocks of these lengths.
+    fn lengths(&self, counts: &[u64]) -> Kind {
+        Kind::Allgatherv { bytes: self.lists().list(counts.iter().copied()) }
     }
 
     fn post(&self, kind: Kind, send: Option<Buffer>, receive: Buffer) -> Result<Request, Box<Failed>> {
@@ -125,7 +128,8 @@ impl Communicator {
         let len = receive.len() as u64;
         let displaced = match (&kind, displacements) {
             (Kind::Allgatherv { bytes }, Some(displacements)) => {
-                displs::check(bytes, displacements, len).map_err(|reason| Error::Argument { operation, reason })?
+                let checked = displs::check(self.lists(), bytes, displacements, len);
+                checked.map_err(|reason| Error::Argument { operation, reason })?
             }
             _ => None,
         };

@@ -33,9 +33,8 @@ impl Admission {
 
     /// Refuses operations with more chunks than there are numbers for.
     pub(crate) fn check(&self, plan: &Plan) -> Result<()> {
-        let mut table = Vec::new();
         for stream in &self.streams {
-            let chunks = plan.space(*stream, &mut table)?.chunks();
+            let chunks = plan.chunks_of(*stream)?;
             if chunks > self.most_chunks {
                 return Err(Error::TooManyChunks { chunks, psn_bits: self.psn_bits, limit: self.most_chunks });
             }

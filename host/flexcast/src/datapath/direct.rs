@@ -71,9 +71,15 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    fn of_layout(operation: Operation, summary: Summary, reduction: Reduction, layout: &Layout<'_>) -> Self {
+    /// A reduction, whose buffers are divided by `divide`.
+    fn of_layout(
+        operation: Operation,
+        (summary, reduction): (Summary, Reduction),
+        layout: &Layout<'_>,
+        divide: impl Fn(&Blocks<'_>) -> Places,
+    ) -> Self {
         let divided = [Memory::Send, Memory::Temporary, Memory::Receive]
-            .map(|memory| layout.blocks(memory).map_or_else(Places::default, |blocks| Places::divided(&blocks)));
+            .map(|memory| layout.blocks(memory).map_or_else(Places::default, |blocks| divide(&blocks)));
         Self { operation, summary, reduction: Some(reduction), places: divided }
     }
 
@@ -82,6 +88,12 @@ impl Bound {
         let name = plan.kind.name();
         let algorithm = summary.algorithm;
         let impossible = || refused(name, format!("is not carried by the algorithm {algorithm}"));
+        let gather = || match tuner::schedule(algorithm) {
+            // Blocks at any places are not cut.
+            Some(Allgather::PipelinedRing { .. }) => Ok(Operation::Allgather(Allgather::Ring)),
+            Some(other) => Ok(Operation::Allgather(other)),
+            None => Err(impossible()),
+        };
         let (operation, receive) = match &plan.kind {
             Kind::Broadcast { root, bytes } => {
                 let tree = tuner::tree(algorithm).ok_or_else(impossible)?;
@@ -90,20 +102,10 @@ impl Bound {
                 let operation = Operation::Broadcast { algorithm: tree, root: *root, blocks: blocks.count() };
                 (operation, Places::divided(&blocks))
             }
-            Kind::Allgather { .. } | Kind::Allgatherv { .. } => {
-                let gather = match tuner::schedule(algorithm).ok_or_else(impossible)? {
-                    // Blocks at any places are not cut.
-                    Allgather::PipelinedRing { .. } => Allgather::Ring,
-                    other => other,
-                };
-                let places = match &plan.kind {
-                    Kind::Allgather { bytes } => Places::equal(*bytes, plan.ranks()),
-                    _ => Places::listed(plan.root_ranks().map(|root| {
-                        let block = plan.block(root);
-                        block.offset..block.offset + block.bytes
-                    })),
-                };
-                (Operation::Allgather(gather), places)
+            Kind::Allgather { bytes } => (gather()?, Places::equal(*bytes, plan.ranks())),
+            Kind::Allgatherv { bytes } => {
+                let offsets = bytes.pool().list(plan.root_ranks().map(|root| plan.block(root).offset));
+                (gather()?, Places::Listed { bytes: bytes.clone(), offsets })
             }
         };
         Ok(Self { operation, summary, reduction: None, places: [Places::default(), Places::default(), receive] })
@@ -135,7 +137,7 @@ impl Bound {
                     _ => return Err(impossible()),
                 };
                 let layout = with.layout(bytes / u64::from(element), element, place).map_err(wrong)?;
-                Self::of_layout(Operation::Allreduce(with), summary, *reduction, &layout)
+                Self::of_layout(Operation::Allreduce(with), (summary, *reduction), &layout, Places::divided)
             }
             Collective::Reduce { root, bytes, reduction } => {
                 let element = reduction.element_bytes();
@@ -145,7 +147,8 @@ impl Bound {
                     _ => return Err(impossible()),
                 };
                 let layout = with.layout(bytes / u64::from(element), element, *root, place).map_err(wrong)?;
-                Self::of_layout(Operation::Reduce { algorithm: with, root: *root }, summary, *reduction, &layout)
+                let operation = Operation::Reduce { algorithm: with, root: *root };
+                Self::of_layout(operation, (summary, *reduction), &layout, Places::divided)
             }
             Collective::ReduceScatter { shares, reduction } => {
                 let with = match algorithm {
@@ -154,10 +157,12 @@ impl Bound {
                     _ => return Err(impossible()),
                 };
                 let mut end = 0;
-                let ends: Vec<u64> = shares.iter().map(|bytes| (end += bytes, end).1).collect();
+                let lists = shares.pool();
+                let ends = lists.list(shares.iter().map(|bytes| (end += bytes, end).1));
                 let shares = Blocks::unequal(&ends).map_err(|error| refused(name, error))?;
                 let layout = with.layout(shares, place).map_err(|error| refused(name, error))?;
-                Self::of_layout(Operation::ReduceScatter(with), summary, *reduction, &layout)
+                let divide = |blocks: &Blocks<'_>| Places::divided_in(lists, blocks);
+                Self::of_layout(Operation::ReduceScatter(with), (summary, *reduction), &layout, divide)
             }
             Collective::Alltoall { bytes } => {
                 let all = Places::equal(*bytes, ranks);

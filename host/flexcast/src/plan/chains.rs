@@ -1,6 +1,6 @@
 //! Chains of ranks: which multicast side by side, and which one after another.
 
-use flexcast_proto::{Schedule, Turn, chains, digest, turn_in};
+use flexcast_proto::{MAX_RANKS, Schedule, Turn, chains, digest, turn_in};
 
 use crate::api::config::Config;
 use crate::error::{Error, Result};
@@ -58,8 +58,8 @@ impl ChainMapping {
         }
         let Self::Table(table) = self else { return Ok(()) };
         let used = table_chains(table);
-        if used > flexcast_proto::MAX_RANKS {
-            return refuse(u64::from(used) - 1, format!("chains from 0 to {}", flexcast_proto::MAX_RANKS - 1));
+        if used > MAX_RANKS {
+            return refuse(u64::from(used) - 1, format!("chains from 0 to {}", MAX_RANKS - 1));
         }
         if configured != 0 && configured != used {
             return refuse(used.into(), format!("a table of {configured} chains, as `chains` says, or `chains` 0"));
@@ -106,7 +106,8 @@ pub(crate) fn order(plan: &Plan, config: &Config, rank: u32) -> Order {
     let position = roots.position(rank);
     let automatic = || config.chains_for(count, plan.receive_bytes() / u64::from(count));
     let of_table = |table: &[u32], chains: u32| {
-        let mut lengths = vec![0; chains as usize];
+        // As many chains as a table may have: an operation that begins allocates nothing.
+        let mut lengths = [0; MAX_RANKS as usize];
         table.iter().for_each(|chain| lengths[*chain as usize] += 1);
         let turn = position.and_then(|position| turn_in(table, position));
         Order { chains, steps: lengths.into_iter().max().unwrap_or(1), turn }

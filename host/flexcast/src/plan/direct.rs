@@ -3,6 +3,8 @@
 use flexcast_proto::p2p::{Blocks, Span};
 use flexcast_proto::{Kind, Summary, digest};
 
+use crate::plan::displs;
+use crate::plan::lists::{List, ListPool};
 use crate::reduce::Reduction;
 use crate::tuner::Algorithm;
 
@@ -16,7 +18,7 @@ pub(crate) enum Places {
     /// A buffer cut into pieces.
     Cut(Blocks<'static>),
     /// Bytes and offset of each.
-    Listed { bytes: Vec<u64>, offsets: Vec<u64> },
+    Listed { bytes: List, offsets: List },
 }
 
 impl Default for Places {
@@ -39,13 +41,18 @@ impl Places {
 
     /// The blocks of a division.
     pub(crate) fn divided(blocks: &Blocks<'_>) -> Self {
-        blocks.even().map_or_else(|| Self::listed((0..blocks.count()).map(|block| blocks.block(block))), Self::Cut)
+        blocks.even().map_or_else(|| Self::listed(&ListPool::new(blocks.count()), blocks), Self::Cut)
     }
 
-    /// Blocks at these places.
-    pub(crate) fn listed(blocks: impl Iterator<Item = std::ops::Range<u64>>) -> Self {
-        let (offsets, bytes) = blocks.map(|block| (block.start, block.end - block.start)).unzip();
-        Self::Listed { bytes, offsets }
+    /// The same with lists, if it needs any, of a pool.
+    pub(crate) fn divided_in(lists: &ListPool, blocks: &Blocks<'_>) -> Self {
+        blocks.even().map_or_else(|| Self::listed(lists, blocks), Self::Cut)
+    }
+
+    fn listed(lists: &ListPool, blocks: &Blocks<'_>) -> Self {
+        let all = || (0..blocks.count()).map(|block| blocks.block(block));
+        let bytes = lists.list(all().map(|block| block.end - block.start));
+        Self::Listed { bytes, offsets: lists.list(all().map(|block| block.start)) }
     }
 
     /// Number of blocks.
@@ -84,6 +91,7 @@ impl Places {
 
     /// Blocks at offsets, in a buffer of `len` bytes. They may overlap where they are only read (`reads`).
     pub(crate) fn new(
+        lists: &ListPool,
         bytes: &[u64],
         offsets: &[u64],
         (ranks, len): (u32, u64),
@@ -94,28 +102,21 @@ impl Places {
                 return Err(format!("{} lengths or offsets for {ranks} ranks: give one per rank", list.len()));
             }
         }
-        let mut ends = Vec::with_capacity(bytes.len());
         for (rank, (bytes, offset)) in bytes.iter().zip(offsets).enumerate() {
-            match offset.checked_add(*bytes) {
-                Some(end) if end <= len => ends.push((*offset, end, rank)),
-                _ => {
-                    return Err(format!(
-                        "the block of rank {rank}, {bytes} bytes at {offset}, ends beyond the buffer of {len} bytes"
-                    ));
-                }
-            }
-        }
-        if !reads {
-            ends.retain(|(start, end, _)| start < end);
-            ends.sort_unstable();
-            if let Some(pair) = ends.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+            if offset.checked_add(*bytes).is_none_or(|end| end > len) {
                 return Err(format!(
-                    "the blocks of ranks {} and {} overlap at {}: give each its own place",
-                    pair[0].2, pair[1].2, pair[1].0
+                    "the block of rank {rank}, {bytes} bytes at {offset}, ends beyond the buffer of {len} bytes"
                 ));
             }
         }
-        Ok(Self::Listed { bytes: bytes.to_vec(), offsets: offsets.to_vec() })
+        if !reads && let Some((first, second)) = displs::overlapping(lists, bytes, offsets) {
+            return Err(format!(
+                "the blocks of ranks {first} and {second} overlap at {}: give each its own place",
+                offsets[second]
+            ));
+        }
+        let list = |entries: &[u64]| lists.list(entries.iter().copied());
+        Ok(Self::Listed { bytes: list(bytes), offsets: list(offsets) })
     }
 
     /// The blocks of a span, in its order.
@@ -164,7 +165,7 @@ pub(crate) enum Collective {
     },
     /// A share for each rank.
     ReduceScatter {
-        shares: Vec<u64>,
+        shares: List,
         reduction: Reduction,
     },
     Alltoall {
@@ -279,7 +280,7 @@ mod tests {
 
     #[test]
     fn runs_of_a_span_are_as_long_as_they_lie_together() {
-        let places = Places::Listed { bytes: vec![4, 0, 3, 5], offsets: vec![10, 0, 14, 0] };
+        let places = Places::Listed { bytes: vec![4, 0, 3, 5].into(), offsets: vec![10, 0, 14, 0].into() };
         let runs = |first, count| {
             let (span, mut at, mut all) = (Span { first, count }, 0, Vec::new());
             loop {
@@ -302,7 +303,8 @@ mod tests {
 
     #[test]
     fn places_that_cannot_be_are_refused() {
-        let places = |bytes: &[u64], offsets: &[u64], reads| Places::new(bytes, offsets, (3, 10), reads);
+        let lists = ListPool::new(3);
+        let places = |bytes: &[u64], offsets: &[u64], reads| Places::new(&lists, bytes, offsets, (3, 10), reads);
         assert!(places(&[4, 0, 2], &[0, 2, 8], false).is_ok(), "a block without bytes is nowhere");
         let text = |bytes: &[u64], offsets: &[u64]| places(bytes, offsets, false).unwrap_err();
         assert!(text(&[1, 1], &[0, 1, 2]).contains("2 lengths"));

@@ -3,6 +3,7 @@
 pub(crate) mod chains;
 pub(crate) mod direct;
 pub(crate) mod displs;
+pub(crate) mod lists;
 pub(crate) mod stream;
 
 use flexcast_proto::{
@@ -11,6 +12,7 @@ use flexcast_proto::{
 
 use crate::api::config::Config;
 use crate::plan::chains::order;
+use crate::plan::lists::List;
 use crate::plan::stream::Stream;
 use crate::tuner::Shape;
 
@@ -22,7 +24,7 @@ pub(crate) enum Kind {
     /// Every rank's bytes to all, alike in length.
     Allgather { bytes: u64 },
     /// Every rank's bytes to all, with a length for each.
-    Allgatherv { bytes: Vec<u64> },
+    Allgatherv { bytes: List },
 }
 
 impl Kind {
@@ -62,7 +64,7 @@ pub(crate) struct Plan {
     chunk_bytes: u32,
     subgroups: u32,
     /// Where the blocks of an Allgatherv begin, if not one behind the other.
-    displacements: Option<Vec<u64>>,
+    displacements: Option<List>,
 }
 
 impl Plan {
@@ -71,7 +73,7 @@ impl Plan {
     }
 
     /// The same with the blocks of an Allgatherv where [`displs::check`](crate::plan::displs::check) says.
-    pub(crate) fn displaced(self, displacements: Option<Vec<u64>>) -> Self {
+    pub(crate) fn displaced(self, displacements: Option<List>) -> Self {
         Self { displacements, ..self }
     }
 
@@ -237,6 +239,18 @@ impl Plan {
                     }
                 }
             }
+        }
+    }
+
+    /// How many sequence numbers a stream has that is received. It needs no table, even of blocks of different lengths.
+    pub(crate) fn chunks_of(&self, stream: Stream) -> Result<u64, SpaceError> {
+        match &self.kind {
+            Kind::Allgatherv { bytes } if stream.peer.is_none() => {
+                let group = self.subgroup(stream.subgroup);
+                let chunks = |bytes: &u64| Ok(Chunking::new(*bytes, self.chunk_bytes)?.block(group)?.chunks);
+                bytes.iter().map(chunks).sum()
+            }
+            _ => Ok(self.space(stream, &mut Vec::new())?.chunks()),
         }
     }
 
@@ -455,11 +469,11 @@ mod tests {
 
     #[test]
     fn blocks_follow_one_another() {
-        let plan = Plan::new(Kind::Allgatherv { bytes: vec![3, 0, 5] }, 1, 3, 64, 2);
+        let plan = Plan::new(Kind::Allgatherv { bytes: vec![3, 0, 5].into() }, 1, 3, 64, 2);
         assert_eq!(plan.block(0), Range { offset: 0, bytes: 3 });
         assert_eq!(plan.block(2), Range { offset: 3, bytes: 5 });
         assert_eq!((plan.receive_bytes(), plan.foreign_bytes()), (8, 8));
-        let plan = plan.displaced(Some(vec![100, 0, 7]));
+        let plan = plan.displaced(Some(vec![100, 0, 7].into()));
         assert_eq!((plan.block(0), plan.block(2)), (Range { offset: 100, bytes: 3 }, Range { offset: 7, bytes: 5 }));
         assert_eq!((plan.receive_bytes(), plan.foreign_bytes()), (8, 8));
         let mut table = Vec::new();
@@ -467,6 +481,7 @@ mod tests {
             .flat_map(|subgroup| {
                 let stream = Stream { subgroup, peer: None };
                 let space = plan.space(stream, &mut table).unwrap();
+                assert_eq!(plan.chunks_of(stream), Ok(space.chunks()));
                 (0..space.chunks()).map(|psn| plan.place(psn, stream, &space).unwrap().1.offset).collect::<Vec<_>>()
             })
             .collect();
@@ -484,7 +499,7 @@ mod tests {
         let mut table = Vec::new();
         for kind in [
             Kind::Allgather { bytes: 1000 },
-            Kind::Allgatherv { bytes: vec![0, 999, 130] },
+            Kind::Allgatherv { bytes: vec![0, 999, 130].into() },
             Kind::Broadcast { root: 1, bytes: 777 },
         ] {
             for own in 0..3 {
@@ -493,6 +508,7 @@ mod tests {
                 let streams = (0..2).flat_map(|subgroup| (0..3).map(move |peer| Stream { subgroup, peer: Some(peer) }));
                 for stream in streams.filter(|stream| stream.peer != Some(own)) {
                     let space = plan.space(stream, &mut table).unwrap();
+                    assert_eq!(plan.chunks_of(stream), Ok(space.chunks()));
                     let sender = Plan::new(kind.clone(), stream.peer.unwrap(), 3, 64, 2);
                     let sent = sender.sent_psns(Stream { peer: Some(own), ..stream }, &mut Vec::new()).unwrap();
                     assert_eq!(sent, (0, space.chunks()));
@@ -522,6 +538,7 @@ mod tests {
             for subgroup in 0..subgroups {
                 let stream = Stream { subgroup, peer: None };
                 let space = plan(0).space(stream, &mut table).unwrap();
+                assert_eq!(plan(0).chunks_of(stream), Ok(space.chunks()));
                 loads.push(space.chunks());
                 assert!(space.chunks() <= u64::from(ranks) * bytes.div_ceil(64).div_ceil(subgroups.into()));
                 let mut of_roots = vec![0; ranks as usize];

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use flexcast_abi::Statistics;
-use flexcast_proto::{PieceSet, Pieces};
+use flexcast_proto::{PieceSet, Pieces, RootRow};
 
 use super::stripes::Stripes;
 use crate::error::Result;
@@ -61,6 +61,8 @@ pub(crate) struct Incoming {
     own: u32,
     chunk_bytes: usize,
     roots: Vec<Root>,
+    /// Where blocks of different lengths begin; kept for its room.
+    table: Vec<RootRow>,
     stripes: Stripes,
     /// For each root and subgroup: its first chunk that has neither come nor been overtaken.
     marks: Vec<u32>,
@@ -99,8 +101,7 @@ impl Incoming {
     /// Begins an operation.
     pub(crate) fn restart(&mut self, plan: &Plan, pieces: &Pieces, chunk_bytes: u32) -> Result<()> {
         (self.own, self.chunk_bytes) = (plan.own(), chunk_bytes as usize);
-        let mut table = Vec::new();
-        let space = plan.space(ALL, &mut table)?;
+        let space = plan.space(ALL, &mut self.table)?;
         self.bits.clear();
         self.bits.resize(space.chunks().div_ceil(64) as usize, 0);
         self.lacking.clear();
@@ -345,6 +346,12 @@ impl Incoming {
         self.roots.iter().find(|root| root.rank == rank).is_none_or(|root| root.seen > 0 || root.chunks == 0)
     }
 
+    /// First sequence number and chunks of the own block; none of a rank that sends nothing.
+    pub(crate) fn own_psns(&self) -> (u32, u32) {
+        let own = self.roots.iter().find(|root| root.rank == self.own);
+        own.map_or((0, 0), |own| (own.first_psn, own.chunks))
+    }
+
     /// First sequence number, chunks and rank of the other roots, ascending.
     pub(crate) fn others(&self) -> impl Iterator<Item = (u32, u32, u32)> {
         self.roots.iter().filter(|root| root.rank != self.own).map(|root| (root.first_psn, root.chunks, root.rank))
@@ -470,6 +477,7 @@ mod tests {
         let plan = plan(Kind::Broadcast { root: 0, bytes: 100 * 64 }, 1, 2);
         let pieces = plan.pieces();
         let mut incoming = begun(&plan);
+        assert_eq!(incoming.own_psns(), (0, 0), "it is no root");
         let mut receive = vec![0; 100 * 64];
         for psn in (0..10).chain(12..10 + FIRST_REORDER_CHUNKS) {
             let bytes = chunk(&incoming, psn);
@@ -536,10 +544,13 @@ mod tests {
             (subgroups, stripe) in (1u32..4, 1u32..5),
         ) {
             let ranks = counts.len() as u32;
-            let plan = plan(Kind::Allgatherv { bytes: counts.clone() }, own % ranks, ranks);
+            let plan = plan(Kind::Allgatherv { bytes: counts.clone().into() }, own % ranks, ranks);
             let pieces = plan.pieces();
             let mut incoming = Incoming::new(FIRST_REORDER_CHUNKS).divided(Stripes::new(subgroups, stripe));
             incoming.restart(&plan, &pieces, CHUNK_BYTES).unwrap();
+            let (first_psn, chunks) = incoming.own_psns();
+            let sent = plan.sent_psns(ALL, &mut Vec::new()).unwrap();
+            prop_assert_eq!((u64::from(first_psn), u64::from(chunks)), sent);
             let total: u64 = counts.iter().sum();
             let mut receive = vec![0xEE; total as usize];
             let mut state = seed | 1;
@@ -589,8 +600,8 @@ mod tests {
             counts in proptest::collection::vec(0u64..400, 1..4), subgroups in 1u32..5, stripe in 1u32..9, seed: u64,
         ) {
             let ranks = counts.len() as u32 + 1;
-            let blocks = counts.iter().map(|chunks| chunks * u64::from(CHUNK_BYTES)).chain([0]).collect();
-            let plan = plan(Kind::Allgatherv { bytes: blocks }, ranks - 1, ranks);
+            let blocks: Vec<u64> = counts.iter().map(|chunks| chunks * u64::from(CHUNK_BYTES)).chain([0]).collect();
+            let plan = plan(Kind::Allgatherv { bytes: blocks.into() }, ranks - 1, ranks);
             let pieces = plan.pieces();
             let stripes = Stripes::new(subgroups, stripe);
             let mut incoming = Incoming::new(1).divided(stripes);

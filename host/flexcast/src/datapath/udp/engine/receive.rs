@@ -170,8 +170,9 @@ impl Engine {
     /// Multicast has been given up here, and what is missing is read: roots need not wait for this rank.
     pub(super) fn relieve_roots(&mut self) -> Result<()> {
         let Some(running) = self.current.as_ref() else { return Ok(()) };
-        let operation = running.operation;
-        for root in running.plan.root_ranks().filter(|root| *root != self.place.rank()).collect::<Vec<_>>() {
+        let (operation, roots) = (running.operation, running.plan.roots());
+        let own = self.place.rank();
+        for root in roots.iter().filter(|root| *root != own) {
             self.tell_past(Some((root, operation)))?;
         }
         Ok(())

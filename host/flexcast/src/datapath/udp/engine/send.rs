@@ -108,12 +108,9 @@ impl Outward<'_> {
 impl Engine {
     /// It is this rank's turn.
     pub(super) fn begin_to_send(&mut self, now_ps: u64) {
-        let own = self.place.rank();
         let Some(running) = self.current.as_mut() else { return };
-        let mut table = Vec::new();
-        let psns = running.plan.sent_psns(Self::stream(), &mut table).unwrap_or((0, 0));
-        debug_assert!(psns.1 == 0 || running.plan.block(own).bytes > 0);
-        let (first_psn, chunks) = (psns.0 as u32, psns.1 as u32);
+        let (first_psn, chunks) = self.incoming.own_psns();
+        debug_assert!(chunks == 0 || running.plan.block(self.place.rank()).bytes > 0);
         running.sending = Some(Sending { first_psn, chunks, sent: 0, moved_ps: now_ps, full_ps: None });
         running.report.phases.0.sending_ps = Some(now_ps);
     }

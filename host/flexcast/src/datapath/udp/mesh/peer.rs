@@ -17,6 +17,9 @@ use super::{Event, Listener, Read, Source};
 const MOST_WAITING_BYTES: usize = 4 * DATA_BYTES;
 /// Messages of up to so many bytes are copied, so that several go by one system call and are over at once.
 const COPIED_BYTES: u64 = 8 << 10;
+/// Room for control messages of an operation that wait together, five of the longest. How many do depends on when ranks come, and so an operation may be the
+/// first with so many.
+const CONTROL_BYTES: usize = 1024;
 
 /// Most reads of what nobody hears any more: a peer may go on to send.
 const MOST_DISCARDS: usize = 256;
@@ -101,7 +104,8 @@ pub(super) struct Peer {
 
 impl Peer {
     /// On a connection, which may still be on its way to be made. `greeting`: what is said on it first.
-    pub(super) fn new(rank: u32, stream: impl Into<Stream>, greeting: Vec<u8>) -> Self {
+    pub(super) fn new(rank: u32, stream: impl Into<Stream>, mut greeting: Vec<u8>) -> Self {
+        greeting.reserve(CONTROL_BYTES);
         Self {
             rank,
             stream: stream.into(),
