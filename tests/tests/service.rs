@@ -120,6 +120,23 @@ fn between_the_call_and_the_flag_the_host_does_nothing() {
 }
 
 #[test]
+fn hosts_that_look_at_flags_alone_go_on_for_ever() {
+    let shape = Shape { hosts: 2, ranks_per_host: 1, processes_per_host: 1 };
+    let mut world = world(shape);
+    // More messages than the card takes at a time.
+    for turn in 0..200 {
+        let contexts: Vec<ContextId> =
+            (0..2).map(|rank| world.call(ServiceOp::Alltoallv, rank, turn).expect("called")).collect();
+        let mut looks = 0;
+        while !world.are_flagged(&contexts).expect("flags") {
+            looks += 1;
+            assert!(looks < 1_000_000, "turn {turn}: no flag comes");
+            world.let_pass().expect("service processes go on");
+        }
+    }
+}
+
+#[test]
 fn whoever_dies_is_named_to_all_others() {
     let mut world = world(Shape { hosts: 2, ranks_per_host: 2, processes_per_host: 1 });
     let op = ServiceOp::Alltoallv;

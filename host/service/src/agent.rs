@@ -23,6 +23,9 @@ use crate::links::{Lane, LinkEnd, LinkEvent, Links, PeerId, Transfer};
 /// Longest Read: what one work request can carry (InfiniBand specification, volume 1, 9.7.8), in whole GiB.
 const MOST_READ_BYTES: u64 = 1 << 30;
 
+/// Messages on their way to each peer.
+const SENDS: u32 = 8;
+
 /// Bounds of a service process beside those of its state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentLimits {
@@ -184,7 +187,7 @@ impl Agent {
             endpoint,
             pd: pd.clone(),
             limits,
-            links: Links::new(pd, limits.peers, lanes)?,
+            links: Links::new(pd, limits.peers, lanes, SENDS)?,
             machine: ServiceProcess::new(limits.machine)?,
             list,
             peers: BTreeMap::new(),

@@ -16,8 +16,6 @@ use crate::error::Result;
 
 /// Messages of a peer that its receives hold.
 const RECEIVES: u32 = 16;
-/// Messages on their way to a peer; further ones wait here.
-const SENDS: u32 = 8;
 /// Transfers on their way on a lane: what a card takes of Reads from one queue pair. Further ones wait here.
 const TRANSFERS: u32 = 16;
 /// Bytes of a flag, which go in the work request itself.
@@ -115,6 +113,8 @@ struct LanePair {
 pub(crate) struct Links {
     pd: ProtectionDomain,
     cq: CompletionQueue,
+    /// Messages on their way to each peer; further ones wait here.
+    sends: u32,
     peers: Vec<Option<Peer>>,
     lanes: Vec<Option<LanePair>>,
     done: Vec<Completion>,
@@ -125,12 +125,12 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// No connections yet; at most so many peers and lanes at a time.
-    pub(crate) fn new(pd: &ProtectionDomain, peers: u32, lanes: u32) -> Result<Self> {
-        let depth = peers.saturating_mul(RECEIVES + SENDS).saturating_add(lanes.saturating_mul(TRANSFERS));
+    /// No connections yet; at most so many peers and lanes at a time, and messages on their way to each peer.
+    pub(crate) fn new(pd: &ProtectionDomain, peers: u32, lanes: u32, sends: u32) -> Result<Self> {
+        let depth = peers.saturating_mul(RECEIVES + sends).saturating_add(lanes.saturating_mul(TRANSFERS));
         let cq = CompletionQueue::new(pd.device(), depth.max(1))?;
         let (peers, lanes, done, refused, heard) = Default::default();
-        Ok(Self { pd: pd.clone(), cq, peers, lanes, done, refused, heard })
+        Ok(Self { pd: pd.clone(), cq, sends, peers, lanes, done, refused, heard })
     }
 
     fn end(&self, qpn: u32) -> LinkEnd {
@@ -140,10 +140,10 @@ impl Links {
 
     /// A connection that has one end.
     pub(crate) fn open(&mut self) -> Result<(PeerId, LinkEnd)> {
-        let depths = QueueDepths { send: SENDS, receive: RECEIVES };
+        let depths = QueueDepths { send: self.sends, receive: RECEIVES };
         let pair = QueuePair::new(&self.pd, Transport::Rc, &self.cq, &self.cq, depths)?;
         pair.init(Access::empty(), 0)?;
-        let memory = HostBuffer::zeroed((u64::from(RECEIVES + SENDS) * SLOT_BYTES) as usize)?;
+        let memory = HostBuffer::zeroed((u64::from(RECEIVES + self.sends) * SLOT_BYTES) as usize)?;
         let memory = MemoryRegion::register(&self.pd, memory, Access::LOCAL_WRITE)?;
         let end = self.end(pair.qpn());
         let peer = Peer { pair, memory, far: None, waiting: VecDeque::new(), sends: 0, sent: 0, is_open: true };
@@ -190,13 +190,13 @@ impl Links {
     }
 
     fn post(&mut self, to: PeerId) -> Result<()> {
-        let index = to.0 as usize;
+        let (index, most) = (to.0 as usize, self.sends);
         let Some(peer) = self.peer_mut(to).filter(|peer| peer.is_open && peer.far.is_some()) else { return Ok(()) };
-        while peer.sends < SENDS
+        while peer.sends < most
             && let Some(message) = peer.waiting.pop_front()
         {
             // Completions come in the order of sends: the oldest slot is free.
-            let slot = (peer.sent % u64::from(SENDS)) as u32;
+            let slot = (peer.sent % u64::from(most)) as u32;
             let at = u64::from(RECEIVES + slot) * SLOT_BYTES;
             peer.memory.write(at as usize, &message)?;
             let local = Some(peer.memory.slice(at, message.len() as u32)?);

@@ -15,6 +15,10 @@ use crate::links::{LinkEnd, LinkEvent, Links, PeerId};
 /// Flags of each rank of a group: more than collectives that may be under way.
 const FLAGS: u64 = 64;
 
+/// Messages that the card has at a time: those of as many calls as a group may have under way by default, eight, each of an Alltoallv among 1,024 ranks. A
+/// call whose messages the card does not have would not go on while the host computes.
+const SENDS: u32 = 80;
+
 /// Memory of this program that the service process may use, by its number here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemoryId(u32);
@@ -73,7 +77,7 @@ impl Client {
     /// # Errors
     /// The card refuses.
     pub fn open(pd: &ProtectionDomain) -> Result<(Self, LinkEnd)> {
-        let mut links = Links::new(pd, 1, 0)?;
+        let mut links = Links::new(pd, 1, 0, SENDS)?;
         let (process, end) = links.open()?;
         let client = Self {
             pd: pd.clone(),
@@ -117,6 +121,8 @@ impl Client {
         let mut bytes = Vec::new();
         wire::encode(&Packet { context, body }, &mut bytes)?;
         self.calls += 1;
+        // What the card has sent makes room, although nobody has asked for it since.
+        self.collect()?;
         self.links.send(self.process, bytes)
     }
 
@@ -312,20 +318,26 @@ impl Client {
     /// # Errors
     /// The card has failed, or the service process says what cannot be.
     pub fn progress(&mut self) -> Result<bool> {
+        let mut any = self.collect()?;
+        any |= !self.incoming.is_empty();
+        while let Some(bytes) = self.incoming.pop_front() {
+            let Packet { context, body } = wire::decode(&bytes)?;
+            self.hear(context, body);
+        }
+        Ok(any)
+    }
+
+    /// Takes what has come, to be heard later.
+    fn collect(&mut self) -> Result<bool> {
         let Self { links, incoming, is_gone, .. } = self;
-        let any = links.poll(|_, event| {
+        links.poll(|_, event| {
             match event {
                 LinkEvent::Message { bytes, .. } => incoming.push_back(bytes.to_vec()),
                 LinkEvent::Broken { .. } => *is_gone = true,
                 LinkEvent::Transferred { .. } => {}
             }
             Ok(())
-        })?;
-        while let Some(bytes) = self.incoming.pop_front() {
-            let Packet { context, body } = wire::decode(&bytes)?;
-            self.hear(context, body);
-        }
-        Ok(any)
+        })
     }
 
     fn hear(&mut self, context: ContextId, body: Body<'_>) {
