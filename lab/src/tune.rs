@@ -314,7 +314,7 @@ mod tests {
             ];
             fastest_way(usual, &figures)
         };
-        assert_eq!(of([90.0, 900.0], [95.0, 850.0]), Some(two));
+        assert_eq!(of([90.0, 900.0], [95.0, 870.0]), Some(two));
         assert_eq!(of([90.0, 900.0], [95.0, 700.0]), Some(four));
         // A little faster is not worth a thread.
         assert_eq!(of([96.0, 960.0], [200.0, 500.0]), None);
