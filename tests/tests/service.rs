@@ -172,6 +172,14 @@ fn ranks_leave_and_nothing_is_left() {
 }
 
 #[test]
+fn nobody_takes_the_place_of_a_rank() {
+    let mut world = world(Shape { hosts: 2, ranks_per_host: 2, processes_per_host: 1 });
+    let refused = world.join_again(1).expect_err("rank 1 has joined");
+    assert!(refused.to_string().contains("group 7 is there already"), "{refused}");
+    run(&mut world, ServiceOp::Alltoallv, 4);
+}
+
+#[test]
 fn frames_that_are_lost_cost_time_and_no_bytes() {
     let shape = Shape { hosts: 3, ranks_per_host: 2, processes_per_host: 2 };
     for op in [ServiceOp::Alltoallv, ServiceOp::Allgatherv] {

@@ -424,6 +424,10 @@ impl Agent {
             Some(group) => {
                 let elsewhere = group.topology.process_of(rank) != Some(group.own);
                 match group.told.agree(&told) {
+                    // Another program may not take the place of a rank.
+                    _ if group.members.contains_key(&rank) => {
+                        Some(Refused::Process(Refusal::GroupTwice { group: number }))
+                    }
                     Err(error) => Some(Refused::Group(error)),
                     Ok(()) if elsewhere => Some(self.elsewhere(&group.topology, rank)),
                     Ok(()) => None,
@@ -520,7 +524,14 @@ impl Agent {
             self.cut_off(peer, &"it takes part in a group of that number that is another one");
             return Ok(());
         }
-        self.links.connect_lane(group.lanes[from as usize], peer, joined.queue_pair)?;
+        if group.joined.contains(&from) {
+            self.cut_off(peer, &"it says twice that it takes part in a group");
+            return Ok(());
+        }
+        if let Err(error) = self.links.connect_lane(group.lanes[from as usize], peer, joined.queue_pair) {
+            self.cut_off(peer, &error);
+            return Ok(());
+        }
         let Some(group) = self.groups.get_mut(&context.group) else { return Ok(()) };
         group.joined.insert(from);
         if !group.is_whole() {
@@ -565,7 +576,12 @@ impl Agent {
                 }
                 let key = (from, context.group);
                 // Later messages of a group do not overtake one that has to wait.
+                let most = self.limits.machine.announcements;
                 match self.held.get_mut(&key) {
+                    // More than a process can owe.
+                    Some(held) if held.len() as u64 >= most => {
+                        self.cut_off(from, &"it sends more than there is room for")
+                    }
                     Some(held) => held.push_back((process, context, message)),
                     None => self.arrive(key, (process, context, message)),
                 }

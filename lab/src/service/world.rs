@@ -97,6 +97,7 @@ pub struct World {
     pub ranks: Vec<Rank>,
     /// By rank: its service process, and the connection that this one has to it.
     served: Vec<(usize, PeerId)>,
+    places: Vec<Place>,
     most_active_reads: u32,
     looks: u32,
 }
@@ -194,7 +195,7 @@ impl World {
         }
         let (most_active_reads, looks) = (0, 0);
         let agents = agents.into_iter().map(Some).collect();
-        let mut world = Self { shape, load, machine, agents, known, ranks, served, most_active_reads, looks };
+        let mut world = Self { shape, load, machine, agents, known, ranks, served, places, most_active_reads, looks };
         world.drive("all ranks join", |world| {
             for (rank, state) in (0..).zip(&mut world.ranks) {
                 for memory in [state.send, state.receive] {
@@ -388,6 +389,25 @@ impl World {
         }
         self.drive("all ranks leave", |world| {
             Ok((0..).zip(&world.ranks).all(|(rank, state)| state.client.has_left(GROUP, rank)))
+        })
+    }
+
+    /// Another program of its host says that it is a rank that has joined already.
+    ///
+    /// # Errors
+    /// [`ServiceError::Service`] with the refusal, as it should be.
+    pub fn join_again(&mut self, rank: u32) -> Result<(), ServiceError> {
+        let (process, host) = (self.served[rank as usize].0, self.ranks[rank as usize].host);
+        let pd = ProtectionDomain::new(&self.machine.provider.open(&format!("mlx5_{host}"))?)?;
+        let (mut client, end) = Client::open(&pd)?;
+        let Some(agent) = &mut self.agents[process] else { return Ok(()) };
+        let (peer, far) = agent.open_program()?;
+        agent.connect(peer, end)?;
+        client.connect(far)?;
+        client.join(&Group::new(GROUP, 0x77, rank, self.shape.processes_per_host, &self.places)?)?;
+        self.drive("the other program is answered", |_| {
+            client.progress()?;
+            Ok(client.has_joined(GROUP, rank)?)
         })
     }
 
