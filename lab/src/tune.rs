@@ -195,18 +195,7 @@ pub fn run(
         }
         let mut fastest: Vec<(u64, Algorithm)> = Vec::new();
         for bytes in spec.sizes.iter().copied() {
-            let mut medians = vec![f64::INFINITY; measured.len()];
-            for _ in 0..spec.rounds {
-                for ((algorithm, communicator), median) in measured.iter().zip(&mut medians) {
-                    let spec = Spec { op, sizes: Sizes::one(bytes), repetitions: spec.repetitions, ..Spec::default() };
-                    for row in perf::run(communicator, exchange, &spec, |_| {})? {
-                        // What is too long for the barrier goes another way.
-                        if row.algorithm == algorithm.name() {
-                            *median = median.min(row.median_us);
-                        }
-                    }
-                }
-            }
+            let medians = least_medians(&measured, exchange, spec, (op, bytes), |algorithm| *algorithm)?;
             let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
             let of_length = measured.iter().zip(&medians).filter(|(_, median)| median.is_finite());
             for ((algorithm, _), median_us) in of_length {
@@ -232,6 +221,29 @@ pub fn run(
     Ok(Tuned { figures, ways, tuning: chosen(Tuning::new(choices)?)? })
 }
 
+/// The least of the rounds' medians of each communicator, in microseconds; infinite where something else carried the data than `algorithm` says, such as
+/// what is too long for the barrier. All have their turn in every round.
+fn least_medians<T>(
+    measured: &[(T, Communicator)],
+    exchange: &mut dyn Exchange,
+    spec: &TuneSpec,
+    (op, bytes): (Op, u64),
+    algorithm: impl Fn(&T) -> Algorithm,
+) -> Result<Vec<f64>, PerfError> {
+    let mut medians = vec![f64::INFINITY; measured.len()];
+    for _ in 0..spec.rounds {
+        for ((of, communicator), median) in measured.iter().zip(&mut medians) {
+            let spec = Spec { op, sizes: Sizes::one(bytes), repetitions: spec.repetitions, ..Spec::default() };
+            for row in perf::run(communicator, exchange, &spec, |_| {})? {
+                if row.algorithm == algorithm(of).name() {
+                    *median = median.min(row.median_us);
+                }
+            }
+        }
+    }
+    Ok(medians)
+}
+
 /// Measures the ways for what is multicast, of operations that can be.
 fn measure_ways(
     card: &Card,
@@ -243,8 +255,10 @@ fn measure_ways(
     let ways = ways(interface.datagram_bytes());
     let mut all = Vec::new();
     for op in spec.ops.iter().copied() {
-        let is_multicast = |_: &Kind| candidates(op, exchange.size()).contains(&Algorithm::Multicast);
-        let Some(operation) = kind(op).filter(is_multicast) else { continue };
+        if !candidates(op, exchange.size()).contains(&Algorithm::Multicast) {
+            continue;
+        }
+        let Some(operation) = kind(op) else { continue };
         let mut measured = Vec::new();
         for way in ways {
             let tuning = Tuning::always(operation, Algorithm::Multicast);
@@ -253,15 +267,7 @@ fn measure_ways(
             measured.push((way, Communicator::create(card, exchange, config)?));
         }
         for bytes in spec.sizes.iter().copied().filter(|bytes| *bytes >= LEAST_WAY_BYTES) {
-            let mut medians = [f64::INFINITY; 4];
-            for _ in 0..spec.rounds {
-                for ((_, communicator), median) in measured.iter().zip(&mut medians) {
-                    let spec = Spec { op, sizes: Sizes::one(bytes), repetitions: spec.repetitions, ..Spec::default() };
-                    for row in perf::run(communicator, exchange, &spec, |_| {})? {
-                        *median = median.min(row.median_us);
-                    }
-                }
-            }
+            let medians = least_medians(&measured, exchange, spec, (op, bytes), |_| Algorithm::Multicast)?;
             for ((way, _), median_us) in measured.iter().zip(medians) {
                 let Way { subgroups, chunk_bytes } = *way;
                 show(&format!(

@@ -123,7 +123,8 @@ fn between_the_call_and_the_flag_the_host_does_nothing() {
 fn hosts_that_look_at_flags_alone_go_on_for_ever() {
     let shape = Shape { hosts: 2, ranks_per_host: 1, processes_per_host: 1 };
     let mut world = world(shape);
-    // More messages than the card takes at a time.
+    let mut all = Vec::new();
+    // More messages than the card takes at a time, and more collectives than there are flags.
     for turn in 0..200 {
         let contexts: Vec<ContextId> =
             (0..2).map(|rank| world.call(ServiceOp::Alltoallv, rank, turn).expect("called")).collect();
@@ -133,6 +134,12 @@ fn hosts_that_look_at_flags_alone_go_on_for_ever() {
             assert!(looks < 1_000_000, "turn {turn}: no flag comes");
             world.let_pass().expect("service processes go on");
         }
+        all.push(contexts);
+    }
+    // Who looks late finds the flags of later ones in their places.
+    for contexts in all {
+        assert!(world.are_flagged(&contexts).expect("flags"), "{contexts:?}");
+        world.end_all(&contexts).expect("ended well");
     }
 }
 

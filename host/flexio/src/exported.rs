@@ -13,7 +13,6 @@
 //! Sources: Linux `mlx5_ifc.h`; UCX's mlx5 transport, which does the same for its exported memory handles; DOCA's exported memory maps.
 
 use std::fmt;
-use std::io::Read as _;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
@@ -52,12 +51,16 @@ impl AccessKey {
     /// [`Error::Io`]: the system's random numbers cannot be read.
     pub fn random() -> Result<Self> {
         let mut bytes = [0; 32];
-        let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-        read.map_err(|source| Error::Io { what: "reading random bytes from /dev/urandom".to_owned(), source })?;
+        getrandom::fill(&mut bytes).map_err(|error| Error::Io {
+            what: "random bytes of the system".to_owned(),
+            source: std::io::Error::other(error.to_string()),
+        })?;
         Ok(Self(bytes))
     }
 
-    pub(crate) fn bytes(&self) -> &[u8; 32] {
+    /// Its bytes, to be told to the other program only.
+    #[must_use]
+    pub const fn bytes(&self) -> &[u8; 32] {
         &self.0
     }
 }

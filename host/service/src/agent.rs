@@ -4,20 +4,21 @@
 //! own memory (MI-04). It has no thread and no clock: whoever has it calls [`Agent::progress`]. How connections are made is its owner's business;
 //! a connection whose other end is gone is seen when something is sent to it, or told by [`Agent::lose`].
 
+mod groups;
+mod program;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flexcast_proto::service::wire::{
-    self, Assembler, Body, Endpoint, Flags, Group, GroupError, GroupHead, Joined, KeyName, KeyRefusal, OpStart, Packet,
-    Refused, StartHead,
-};
+use flexcast_proto::service::wire::{self, Body, Endpoint, Flags, Group, Joined, KeyName, OpStart, Packet, Refused};
 use flexcast_proto::service::{
     Action, ContextId, Event, Limits, Message, Refusal, Region, ServiceProcess, SharedList, Topology, flag,
 };
-use flexio::{AliasKey, ProtectionDomain};
+use flexio::ProtectionDomain;
+
+use program::Program;
 
 use crate::error::Result;
-use crate::keys;
 use crate::links::{Lane, LinkEnd, LinkEvent, Links, PeerId, Transfer};
 
 /// Longest Read: what one work request can carry (InfiniBand specification, volume 1, 9.7.8), in whole GiB.
@@ -33,14 +34,17 @@ pub struct AgentLimits {
     pub machine: Limits,
     /// Connections of ranks and of other service processes, together.
     pub peers: u32,
-    /// Memory keys of each rank's program.
+    /// Memory keys of each rank's program at a time.
     pub keys: u32,
+    /// Queue pairs for transfers: one for each service process of each group.
+    pub lanes: u32,
 }
 
 impl Default for AgentLimits {
-    /// 1,152 connections: 1,024 ranks and 128 processes. 1,024 keys of each program.
+    /// 1,152 connections: 1,024 ranks and 128 processes. 1,024 keys of each program. 8,192 queue pairs: as many groups as there may be by default, with 128
+    /// processes each.
     fn default() -> Self {
-        Self { machine: Limits::default(), peers: 1152, keys: 1024 }
+        Self { machine: Limits::default(), peers: 1152, keys: 1024, lanes: 1 << 13 }
     }
 }
 
@@ -85,14 +89,6 @@ enum Role {
     /// The program of ranks.
     Program(Box<Program>),
     Process(Endpoint),
-}
-
-#[derive(Debug)]
-struct Program {
-    calls: Assembler<StartHead>,
-    groups: Assembler<GroupHead>,
-    /// By the host's key: generation and alias. None: revoked.
-    aliases: BTreeMap<u32, (u32, Option<AliasKey>)>,
 }
 
 #[derive(Debug)]
@@ -181,13 +177,11 @@ impl Agent {
         list: Arc<Mutex<SharedList>>,
         limits: AgentLimits,
     ) -> Result<Self> {
-        // Each group may have a lane to each process.
-        let lanes = limits.machine.groups.saturating_mul(limits.peers).min(1 << 14);
         Ok(Self {
             endpoint,
             pd: pd.clone(),
             limits,
-            links: Links::new(pd, limits.peers, lanes, SENDS)?,
+            links: Links::new(pd, limits.peers, limits.lanes, SENDS)?,
             machine: ServiceProcess::new(limits.machine)?,
             list,
             peers: BTreeMap::new(),
@@ -209,9 +203,7 @@ impl Agent {
     /// # Errors
     /// The card refuses.
     pub fn open_program(&mut self) -> Result<(PeerId, LinkEnd)> {
-        let most_ranks = flexcast_proto::MAX_RANKS;
-        let (calls, groups) = (Assembler::new(most_ranks), Assembler::new(most_ranks));
-        self.open(Role::Program(Box::new(Program { calls, groups, aliases: BTreeMap::new() })))
+        self.open(Role::Program(Box::new(Program::new())))
     }
 
     /// One end of a connection to the service process at `endpoint`.
@@ -397,7 +389,7 @@ impl Agent {
                 if let Some(member) = self.member(from, context.group, rank) {
                     member.leaves = true;
                 }
-                self.let_go(context.group)
+                Ok(())
             }
             Body::Goodbye => {
                 self.part_with(from);
@@ -414,132 +406,6 @@ impl Agent {
     /// A rank of a group, if it is at this connection.
     fn member(&mut self, peer: PeerId, group: u32, rank: u32) -> Option<&mut Member> {
         self.groups.get_mut(&group)?.members.get_mut(&rank).filter(|member| member.peer == peer)
-    }
-
-    /// A rank tells of its group.
-    fn create_group(&mut self, from: PeerId, told: Group) -> Result<()> {
-        let (context, rank) = (told.context(), told.head().rank);
-        let number = context.group;
-        let refused = match self.groups.get(&number) {
-            Some(group) => {
-                let elsewhere = group.topology.process_of(rank) != Some(group.own);
-                match group.told.agree(&told) {
-                    // Another program may not take the place of a rank.
-                    _ if group.members.contains_key(&rank) => {
-                        Some(Refused::Process(Refusal::GroupTwice { group: number }))
-                    }
-                    Err(error) => Some(Refused::Group(error)),
-                    Ok(()) if elsewhere => Some(self.elsewhere(&group.topology, rank)),
-                    Ok(()) => None,
-                }
-            }
-            None => self.begin_group(told)?.err(),
-        };
-        if let Some(refused) = refused {
-            return self.say(from, context, Body::GroupRefused { rank, refused });
-        }
-        let Some(group) = self.groups.get_mut(&number) else { return Ok(()) };
-        group.members.insert(rank, Member { peer: from, flags: None, leaves: false });
-        let process = group.own;
-        if group.is_whole() {
-            self.say(from, context, Body::GroupAccepted { rank, process })?;
-        }
-        Ok(())
-    }
-
-    fn elsewhere(&self, topology: &Topology, rank: u32) -> Refused {
-        let process = topology.process_of(rank).unwrap_or(0);
-        Refused::Group(GroupError::Elsewhere { rank, process })
-    }
-
-    /// The first rank tells of a group: the other processes are told that this one takes part, or why it does not.
-    fn begin_group(&mut self, told: Group) -> Result<Result<(), Refused>> {
-        let (context, head) = (told.context(), *told.head());
-        let (topology, endpoints) = match told.topology() {
-            Ok(known) => known,
-            Err(refused) => return Ok(Err(refused)),
-        };
-        let own = endpoints.iter().position(|endpoint| *endpoint == self.endpoint).map(|own| own as u32);
-        let Some(own) = own.filter(|own| topology.process_of(head.rank) == Some(*own)) else {
-            return Ok(Err(self.elsewhere(&topology, head.rank)));
-        };
-        let others: Vec<(u32, Option<PeerId>)> = (0..)
-            .zip(&endpoints)
-            .filter(|(process, _)| *process != own)
-            .map(|(process, endpoint)| (process, self.peer_at(endpoint)))
-            .collect();
-        let unreachable = others.iter().find(|(_, peer)| peer.is_none());
-        let unreachable = unreachable.map(|(process, _)| Refused::Group(GroupError::Unreachable { process: *process }));
-        let topology = Arc::new(topology);
-        let added = match unreachable {
-            Some(refused) => Err(refused),
-            None => self.machine.add_group(context.group, Arc::clone(&topology), own).map_err(Refused::Process),
-        };
-        if let Err(refused) = added {
-            for (process, peer) in others {
-                if let Some(peer) = peer {
-                    self.say(peer, context, Body::Joined { from: own, to: process, joined: Err(refused) })?;
-                }
-            }
-            return Ok(Err(refused));
-        }
-        let mut lanes = Vec::with_capacity(endpoints.len());
-        let mut pairs = Vec::with_capacity(endpoints.len());
-        for process in 0..endpoints.len() as u32 {
-            let (lane, qpn) = if process == own { (self.links.open_own_lane()?, 0) } else { self.links.open_lane()? };
-            lanes.push(lane);
-            pairs.push(qpn);
-        }
-        let (members, joined) = (BTreeMap::new(), BTreeSet::from([own]));
-        let communicator = head.communicator;
-        let mut peers = vec![None; endpoints.len()];
-        others.iter().for_each(|(process, peer)| peers[*process as usize] = *peer);
-        let state = GroupState { told, topology, own, endpoints, peers, members, lanes, joined };
-        self.groups.insert(context.group, state);
-        for (process, peer) in others {
-            let Some(peer) = peer else { continue };
-            let joined = Joined { communicator, staging: None, queue_pair: pairs[process as usize] };
-            self.say(peer, context, Body::Joined { from: own, to: process, joined: Ok(joined) })?;
-            if let Some((from, to, joined)) = self.announced.remove(&(peer, context.group)) {
-                self.join(peer, context, (from, to), joined)?;
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    /// Another process takes part in a group.
-    fn join(&mut self, peer: PeerId, context: ContextId, (from, to): (u32, u32), joined: Joined) -> Result<()> {
-        let Some(group) = self.groups.get(&context.group) else {
-            // Its ranks are ahead of those here. What no group follows stays within what a process may have of groups.
-            let of_peer = self.announced.range((peer, 0)..=(peer, u32::MAX)).count();
-            if of_peer >= self.limits.machine.groups as usize {
-                self.cut_off(peer, &"it takes part in more groups than there is room for");
-            } else {
-                self.announced.insert((peer, context.group), (from, to, joined));
-            }
-            return Ok(());
-        };
-        let is_it = self.process_peer(context.group, from) == Some(peer) && to == group.own;
-        if !is_it || joined.communicator != group.told.head().communicator {
-            self.cut_off(peer, &"it takes part in a group of that number that is another one");
-            return Ok(());
-        }
-        if group.joined.contains(&from) {
-            self.cut_off(peer, &"it says twice that it takes part in a group");
-            return Ok(());
-        }
-        if let Err(error) = self.links.connect_lane(group.lanes[from as usize], peer, joined.queue_pair) {
-            self.cut_off(peer, &error);
-            return Ok(());
-        }
-        let Some(group) = self.groups.get_mut(&context.group) else { return Ok(()) };
-        group.joined.insert(from);
-        if !group.is_whole() {
-            return Ok(());
-        }
-        let process = group.own;
-        let members: Vec<(u32, PeerId)> = group.members.iter().map(|(rank, member)| (*rank, member.peer)).collect();
-        members.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupAccepted { rank, process }))
     }
 
     /// A rank calls a collective.
@@ -743,53 +609,6 @@ impl Agent {
         self.links.transfer(lane, token, Transfer::Flag { value, to: address, rkey: key })
     }
 
-    fn refuse_group(&mut self, number: u32, refused: Refused) -> Result<()> {
-        let context = ContextId { group: number, collective: 0 };
-        let Some(group) = self.groups.get(&number) else { return Ok(()) };
-        let members: Vec<(u32, PeerId)> = group.members.iter().map(|(rank, member)| (*rank, member.peer)).collect();
-        self.remove_group(number);
-        members.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupRefused { rank, refused }))
-    }
-
-    /// Ranks that leave a group are let go once nothing goes to their memory any more; and the group, with the last of them.
-    fn let_go(&mut self, number: u32) -> Result<()> {
-        let context = ContextId { group: number, collective: 0 };
-        let Some(group) = self.groups.get_mut(&number) else { return Ok(()) };
-        let is_busy =
-            |rank: u32| self.reads.values().any(|reading| reading.context.group == number && reading.target == rank);
-        let gone: Vec<(u32, PeerId)> = group
-            .members
-            .iter()
-            .filter(|(rank, member)| member.leaves && !is_busy(**rank))
-            .map(|(rank, member)| (*rank, member.peer))
-            .collect();
-        if gone.is_empty() {
-            return Ok(());
-        }
-        gone.iter().for_each(|(rank, _)| _ = group.members.remove(rank));
-        if group.members.is_empty() {
-            self.remove_group(number);
-        }
-        gone.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupLeft { rank }))
-    }
-
-    fn remove_group(&mut self, number: u32) {
-        let Some(group) = self.groups.remove(&number) else { return };
-        group.lanes.into_iter().for_each(|lane| self.links.close_lane(lane));
-        self.machine.remove_group(number);
-        self.list().remove_group(number);
-        self.held.retain(|(_, group), _| *group != number);
-        self.flags.retain(|_, (context, _)| context.group != number);
-        // Their lanes are gone, and with them their ends.
-        let ended: Vec<u64> =
-            self.reads.iter().filter(|(_, reading)| reading.context.group == number).map(|(token, _)| *token).collect();
-        for token in ended {
-            if let Some(Reading { context, source, target, .. }) = self.reads.remove(&token) {
-                self.events.push_back(Event::ReadDone { context, source, target, error: Some(0) });
-            }
-        }
-    }
-
     /// A connection is over: the ranks of its program, or its process, have died for all groups that they are in.
     fn part_with(&mut self, peer: PeerId) {
         let Some(role) = self.peers.remove(&peer) else { return };
@@ -818,41 +637,6 @@ impl Agent {
                     }
                 }
             }
-        }
-    }
-}
-
-impl Program {
-    /// Makes an alias of a key.
-    fn take_key(
-        &mut self,
-        pd: &ProtectionDomain,
-        export: &wire::KeyExport,
-        limit: u32,
-    ) -> Result<std::result::Result<u32, KeyRefusal>> {
-        let (key, generation) = (export.region.key, export.generation);
-        if let Some((known, _)) = self.aliases.get(&key).filter(|(known, _)| *known >= generation) {
-            return Ok(Err(KeyRefusal::Generation { known: *known }));
-        }
-        if !self.aliases.contains_key(&key) && self.aliases.len() >= limit as usize {
-            return Ok(Err(KeyRefusal::Keys { limit }));
-        }
-        let alias = match AliasKey::new(pd, &keys::export(pd, export)?) {
-            Ok(alias) => alias,
-            Err(flexio::Error::Command { syndrome, .. }) => return Ok(Err(KeyRefusal::Card { syndrome })),
-            Err(error) => return Err(error.into()),
-        };
-        let number = alias.key();
-        self.aliases.insert(key, (generation, Some(alias)));
-        Ok(Ok(number))
-    }
-
-    /// Lets go of an alias: what still goes by it fails.
-    fn drop_key(&mut self, name: KeyName) {
-        if let Some((generation, alias)) = self.aliases.get_mut(&name.key)
-            && *generation == name.generation
-        {
-            *alias = None;
         }
     }
 }

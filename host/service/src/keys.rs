@@ -26,9 +26,9 @@ pub(crate) fn export(pd: &ProtectionDomain, told: &wire::KeyExport) -> Result<Ke
     })
 }
 
-/// A key as a rank tells its service process of it. `secret` is what the key was marked with.
-pub(crate) fn told(export: &KeyExport, secret: [u8; 32], generation: u32) -> wire::KeyExport {
-    let KeyExport { vhca, key, addr, len, access, .. } = *export;
+/// A key as a rank tells its service process of it.
+pub(crate) fn told(export: &KeyExport, generation: u32) -> wire::KeyExport {
+    let KeyExport { vhca, key, addr, len, access, access_key, .. } = *export;
     let has = |right| access.contains(right);
     wire::KeyExport {
         region: Region { address: addr, key, bytes: len },
@@ -40,6 +40,6 @@ pub(crate) fn told(export: &KeyExport, secret: [u8; 32], generation: u32) -> wir
         },
         virtual_hca: vhca,
         generation,
-        access_key: wire::AccessKey(secret),
+        access_key: wire::AccessKey(*access_key.bytes()),
     }
 }

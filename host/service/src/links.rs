@@ -115,6 +115,8 @@ pub(crate) struct Links {
     cq: CompletionQueue,
     /// Messages on their way to each peer; further ones wait here.
     sends: u32,
+    /// Lanes at a time, at most.
+    most_lanes: u32,
     peers: Vec<Option<Peer>>,
     lanes: Vec<Option<LanePair>>,
     done: Vec<Completion>,
@@ -126,11 +128,11 @@ pub(crate) struct Links {
 
 impl Links {
     /// No connections yet; at most so many peers and lanes at a time, and messages on their way to each peer.
-    pub(crate) fn new(pd: &ProtectionDomain, peers: u32, lanes: u32, sends: u32) -> Result<Self> {
-        let depth = peers.saturating_mul(RECEIVES + sends).saturating_add(lanes.saturating_mul(TRANSFERS));
+    pub(crate) fn new(pd: &ProtectionDomain, peers: u32, most_lanes: u32, sends: u32) -> Result<Self> {
+        let depth = peers.saturating_mul(RECEIVES + sends).saturating_add(most_lanes.saturating_mul(TRANSFERS));
         let cq = CompletionQueue::new(pd.device(), depth.max(1))?;
         let (peers, lanes, done, refused, heard) = Default::default();
-        Ok(Self { pd: pd.clone(), cq, sends, peers, lanes, done, refused, heard })
+        Ok(Self { pd: pd.clone(), cq, sends, most_lanes, peers, lanes, done, refused, heard })
     }
 
     fn end(&self, qpn: u32) -> LinkEnd {
@@ -205,6 +207,11 @@ impl Links {
             (peer.sends, peer.sent) = (peer.sends + 1, peer.sent + 1);
         }
         Ok(())
+    }
+
+    /// Whether there is room for so many more lanes: the completion queue holds what comes of that many.
+    pub(crate) fn has_lanes(&self, more: usize) -> bool {
+        self.lanes.iter().flatten().count() + more <= self.most_lanes as usize
     }
 
     /// A lane that has one end, and the number of its queue pair.

@@ -131,15 +131,8 @@ impl Client {
     /// # Errors
     /// The card refuses, or there are no random numbers; [`Error::Gone`].
     pub fn share(&mut self, region: MemoryRegion) -> Result<MemoryId> {
-        let mut secret = [0; 32];
-        std::fs::File::open("/dev/urandom")
-            .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut secret))
-            .map_err(|source| flexio::Error::Io {
-                what: "reading random bytes from /dev/urandom".to_owned(),
-                source,
-            })?;
-        let region = ExportedRegion::new(region, AccessKey::new(secret))?;
-        let told = keys::told(&region.export(), secret, 1);
+        let region = ExportedRegion::new(region, AccessKey::random()?)?;
+        let told = keys::told(&region.export(), 1);
         self.memory.push(Exported { region, alias: None });
         self.say(ContextId { group: 0, collective: 0 }, Body::KeyExport(told))?;
         Ok(MemoryId(self.memory.len() as u32 - 1))
@@ -250,14 +243,17 @@ impl Client {
         self.post(&OpStart::allgatherv(context, (rank, ranks), send, receive)?)
     }
 
-    /// Whether a collective has ended well, by its flag in this program's memory alone: no queue is looked at.
+    /// Whether a collective has ended well, by its flag in this program's memory alone: no queue is looked at. So it has where a later one has taken the
+    /// place of its flag, unless it has failed, which [`Client::end`] knows.
     ///
     /// # Errors
     /// [`Error::Card`]: there is no such memory.
     pub fn is_flagged(&self, context: ContextId, rank: u32) -> Result<bool> {
         let Some(membership) = self.members.get(&(context.group, rank)) else { return Ok(false) };
         let place = u64::from(context.collective) % FLAGS * FLAG_BYTES;
-        Ok(self.region(membership.flags).read_u64(place as usize)? == flag(context.collective))
+        let seen = self.region(membership.flags).read_u64(place as usize)?;
+        // Numbers of collectives go round.
+        Ok(seen != 0 && (seen.wrapping_sub(flag(context.collective)) as u32 as i32) >= 0)
     }
 
     /// How a collective has ended, if it has: looks at the flag, and at what has been told.
@@ -265,16 +261,15 @@ impl Client {
     /// # Errors
     /// [`Error::Failed`], [`Error::Refused`], [`Error::Gone`].
     pub fn end(&mut self, context: ContextId, rank: u32) -> Result<bool> {
-        if self.is_flagged(context, rank)? {
-            return Ok(true);
-        }
         if let Some(refused) = self.refused.get(&(context, rank)) {
             return Err(Error::Refused(*refused));
         }
-        match self.ended.get(&(context, rank)) {
-            Some(ended) => ended.map(|()| true).map_err(Error::Failed),
-            None if self.is_gone => Err(Error::Gone),
-            None => Ok(false),
+        if let Some(ended) = self.ended.get(&(context, rank)) {
+            return ended.map(|()| true).map_err(Error::Failed);
+        }
+        match self.is_flagged(context, rank)? {
+            false if self.is_gone => Err(Error::Gone),
+            is_flagged => Ok(is_flagged),
         }
     }
 

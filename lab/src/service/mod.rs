@@ -129,7 +129,7 @@ pub struct ServiceReport {
     /// Bytes that cards have moved to and from the memory of Arm cores, of one operation: messages and no payload.
     pub arm_bytes: f64,
     /// The model of times.
-    pub model: &'static str,
+    pub model: String,
     /// Time that the simulation has taken, in seconds (measured).
     pub wall_s: f64,
 }
@@ -154,6 +154,7 @@ impl ServiceParams {
 pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) -> Result<ServiceReport, ServiceError> {
     let begun = Instant::now();
     let config = Config { arm_functions: true, ..config };
+    let model = config.model_name().to_owned();
     let limits = Limits::default();
     let mut world = World::new(Emulated::new(config)?, params.shape, params.load, limits)?;
     let (warm_up, iterations) = params.turns;
@@ -229,7 +230,7 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
         most_active_reads: world.most_active_reads(),
         active_reads_limit: limits.active_reads,
         arm_bytes: each(arm_after - arm_before),
-        model: emu_provider::MODEL,
+        model,
         wall_s: begun.elapsed().as_secs_f64(),
     })
 }

@@ -301,7 +301,11 @@ impl World {
 
     fn key(&self, rank: u32, memory: impl Fn(&Rank) -> MemoryId) -> Result<Region, ServiceError> {
         let state = &self.ranks[rank as usize];
-        state.client.key(memory(state))?.ok_or(ServiceError::Hangs { what: "a key", looks: 0 })
+        let order = flexcast_service::Error::Order {
+            what: "a call with memory that is not shared yet",
+            next: "wait for `key`",
+        };
+        Ok(state.client.key(memory(state))?.ok_or(order)?)
     }
 
     /// Bytes that a rank sends, or is to receive.

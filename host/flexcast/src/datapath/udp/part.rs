@@ -66,7 +66,6 @@ struct Endpoint {
     user: U64,
     /// Of rank 0, it is the communicator's.
     subgroups: U32,
-    zero: U32,
     /// Of rank 0, it is the communicator's.
     secret: [U64; 4],
 }
@@ -221,7 +220,6 @@ impl Part {
             door: door.as_ref().map_or(0, |_| number).into(),
             user: u64::from(nix::unistd::geteuid().as_raw()).into(),
             subgroups: subgroups.into(),
-            zero: U32::ZERO,
             secret: std::array::from_fn(|_| word()),
         };
         Ok(Self { interface: interface.clone(), place, config, socket, listener, door, own })

@@ -1,0 +1,197 @@
+//! Groups of a service process: how they begin, who takes part, and how they end (MI-02).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use flexcast_proto::service::wire::{Body, Group, GroupError, Joined, Refused};
+use flexcast_proto::service::{ContextId, Event, Refusal, Topology};
+
+use super::{Agent, GroupState, Member, Reading};
+use crate::error::Result;
+use crate::links::PeerId;
+
+impl Agent {
+    /// A rank tells of its group.
+    pub(super) fn create_group(&mut self, from: PeerId, told: Group) -> Result<()> {
+        let (context, rank) = (told.context(), told.head().rank);
+        let number = context.group;
+        let refused = match self.groups.get(&number) {
+            Some(group) => {
+                let elsewhere = group.topology.process_of(rank) != Some(group.own);
+                match group.told.agree(&told) {
+                    // Another program may not take the place of a rank.
+                    _ if group.members.contains_key(&rank) => {
+                        Some(Refused::Process(Refusal::GroupTwice { group: number }))
+                    }
+                    Err(error) => Some(Refused::Group(error)),
+                    Ok(()) if elsewhere => Some(self.elsewhere(&group.topology, rank)),
+                    Ok(()) => None,
+                }
+            }
+            None => self.begin_group(told)?.err(),
+        };
+        if let Some(refused) = refused {
+            return self.say(from, context, Body::GroupRefused { rank, refused });
+        }
+        let Some(group) = self.groups.get_mut(&number) else { return Ok(()) };
+        group.members.insert(rank, Member { peer: from, flags: None, leaves: false });
+        let process = group.own;
+        if group.is_whole() {
+            self.say(from, context, Body::GroupAccepted { rank, process })?;
+        }
+        Ok(())
+    }
+
+    fn elsewhere(&self, topology: &Topology, rank: u32) -> Refused {
+        let process = topology.process_of(rank).unwrap_or(0);
+        Refused::Group(GroupError::Elsewhere { rank, process })
+    }
+
+    /// The first rank tells of a group: the other processes are told that this one takes part, or why it does not.
+    fn begin_group(&mut self, told: Group) -> Result<Result<(), Refused>> {
+        let (context, head) = (told.context(), *told.head());
+        let (topology, endpoints) = match told.topology() {
+            Ok(known) => known,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let own = endpoints.iter().position(|endpoint| *endpoint == self.endpoint).map(|own| own as u32);
+        let Some(own) = own.filter(|own| topology.process_of(head.rank) == Some(*own)) else {
+            return Ok(Err(self.elsewhere(&topology, head.rank)));
+        };
+        let others: Vec<(u32, Option<PeerId>)> = (0..)
+            .zip(&endpoints)
+            .filter(|(process, _)| *process != own)
+            .map(|(process, endpoint)| (process, self.peer_at(endpoint)))
+            .collect();
+        let unreachable = others.iter().find(|(_, peer)| peer.is_none());
+        let unreachable = unreachable.map(|(process, _)| Refused::Group(GroupError::Unreachable { process: *process }));
+        let topology = Arc::new(topology);
+        let groups = self.groups.len() as u32;
+        let added = match unreachable {
+            Some(refused) => Err(refused),
+            // As many groups of this size as there is room for.
+            None if !self.links.has_lanes(endpoints.len()) => {
+                Err(Refused::Process(Refusal::Groups { groups: groups + 1, limit: groups }))
+            }
+            None => self.machine.add_group(context.group, Arc::clone(&topology), own).map_err(Refused::Process),
+        };
+        if let Err(refused) = added {
+            for (process, peer) in others {
+                if let Some(peer) = peer {
+                    self.say(peer, context, Body::Joined { from: own, to: process, joined: Err(refused) })?;
+                }
+            }
+            return Ok(Err(refused));
+        }
+        let mut lanes = Vec::with_capacity(endpoints.len());
+        let mut pairs = Vec::with_capacity(endpoints.len());
+        for process in 0..endpoints.len() as u32 {
+            let (lane, qpn) = if process == own { (self.links.open_own_lane()?, 0) } else { self.links.open_lane()? };
+            lanes.push(lane);
+            pairs.push(qpn);
+        }
+        let (members, joined) = (BTreeMap::new(), BTreeSet::from([own]));
+        let communicator = head.communicator;
+        let mut peers = vec![None; endpoints.len()];
+        others.iter().for_each(|(process, peer)| peers[*process as usize] = *peer);
+        let state = GroupState { told, topology, own, endpoints, peers, members, lanes, joined };
+        self.groups.insert(context.group, state);
+        for (process, peer) in others {
+            let Some(peer) = peer else { continue };
+            let joined = Joined { communicator, staging: None, queue_pair: pairs[process as usize] };
+            self.say(peer, context, Body::Joined { from: own, to: process, joined: Ok(joined) })?;
+            if let Some((from, to, joined)) = self.announced.remove(&(peer, context.group)) {
+                self.join(peer, context, (from, to), joined)?;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Another process takes part in a group.
+    pub(super) fn join(
+        &mut self,
+        peer: PeerId,
+        context: ContextId,
+        (from, to): (u32, u32),
+        joined: Joined,
+    ) -> Result<()> {
+        let Some(group) = self.groups.get(&context.group) else {
+            // Its ranks are ahead of those here. What no group follows stays within what a process may have of groups.
+            let of_peer = self.announced.range((peer, 0)..=(peer, u32::MAX)).count();
+            if of_peer >= self.limits.machine.groups as usize {
+                self.cut_off(peer, &"it takes part in more groups than there is room for");
+            } else {
+                self.announced.insert((peer, context.group), (from, to, joined));
+            }
+            return Ok(());
+        };
+        let is_it = self.process_peer(context.group, from) == Some(peer) && to == group.own;
+        if !is_it || joined.communicator != group.told.head().communicator {
+            self.cut_off(peer, &"it takes part in a group of that number that is another one");
+            return Ok(());
+        }
+        if group.joined.contains(&from) {
+            self.cut_off(peer, &"it says twice that it takes part in a group");
+            return Ok(());
+        }
+        if let Err(error) = self.links.connect_lane(group.lanes[from as usize], peer, joined.queue_pair) {
+            self.cut_off(peer, &error);
+            return Ok(());
+        }
+        let Some(group) = self.groups.get_mut(&context.group) else { return Ok(()) };
+        group.joined.insert(from);
+        if !group.is_whole() {
+            return Ok(());
+        }
+        let process = group.own;
+        let members: Vec<(u32, PeerId)> = group.members.iter().map(|(rank, member)| (*rank, member.peer)).collect();
+        members.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupAccepted { rank, process }))
+    }
+
+    pub(super) fn refuse_group(&mut self, number: u32, refused: Refused) -> Result<()> {
+        let context = ContextId { group: number, collective: 0 };
+        let Some(group) = self.groups.get(&number) else { return Ok(()) };
+        let members: Vec<(u32, PeerId)> = group.members.iter().map(|(rank, member)| (*rank, member.peer)).collect();
+        self.remove_group(number);
+        members.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupRefused { rank, refused }))
+    }
+
+    /// Ranks that leave a group are let go once nothing goes to their memory any more; and the group, with the last of them.
+    pub(super) fn let_go(&mut self, number: u32) -> Result<()> {
+        let context = ContextId { group: number, collective: 0 };
+        let Some(group) = self.groups.get_mut(&number) else { return Ok(()) };
+        let is_busy =
+            |rank: u32| self.reads.values().any(|reading| reading.context.group == number && reading.target == rank);
+        let gone: Vec<(u32, PeerId)> = group
+            .members
+            .iter()
+            .filter(|(rank, member)| member.leaves && !is_busy(**rank))
+            .map(|(rank, member)| (*rank, member.peer))
+            .collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        gone.iter().for_each(|(rank, _)| _ = group.members.remove(rank));
+        if group.members.is_empty() {
+            self.remove_group(number);
+        }
+        gone.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupLeft { rank }))
+    }
+
+    pub(super) fn remove_group(&mut self, number: u32) {
+        let Some(group) = self.groups.remove(&number) else { return };
+        group.lanes.into_iter().for_each(|lane| self.links.close_lane(lane));
+        self.machine.remove_group(number);
+        self.list().remove_group(number);
+        self.held.retain(|(_, group), _| *group != number);
+        self.flags.retain(|_, (context, _)| context.group != number);
+        // Their lanes are gone, and with them their ends.
+        let ended: Vec<u64> =
+            self.reads.iter().filter(|(_, reading)| reading.context.group == number).map(|(token, _)| *token).collect();
+        for token in ended {
+            if let Some(Reading { context, source, target, .. }) = self.reads.remove(&token) {
+                self.events.push_back(Event::ReadDone { context, source, target, error: Some(0) });
+            }
+        }
+    }
+}
