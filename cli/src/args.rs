@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::calibrate_args::CalibrateArgs;
 use crate::compare_args::CompareArgs;
+use crate::flow_args::FlowArgs;
 use crate::images_args::ImagesArgs;
 use crate::look_args::{LookArgs, PsArgs, StatsArgs, TraceArgs};
 use crate::pair_args::PairArgs;
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Reference(Box<ReferenceArgs>),
     /// Run a collective among many ranks, each on an emulated card with the real firmware, and check every buffer.
     Sim(Box<SimArgs>),
+    /// Simulate collectives by service processes and by hosts at flow level: rates, latencies and queues of a published machine, no packets.
+    Flow(Box<FlowArgs>),
     /// Measure collectives of real processes, one per rank, over this computer's network: time, bandwidth, every byte checked.
     Perf(PerfArgs),
     /// Measure which algorithms are fastest on this network, among the ranks of a job, and write the table that FLEXCAST_TUNING names.

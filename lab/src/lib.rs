@@ -10,6 +10,7 @@ pub mod compare;
 pub mod concurrent;
 pub mod evaluate;
 pub mod figures;
+pub mod flow;
 pub mod images;
 pub mod jobs;
 pub mod machine;

@@ -9,6 +9,7 @@ mod deploy;
 mod devices;
 mod emu_exec;
 mod emu_run;
+mod flow;
 mod info;
 mod look;
 mod perf;
@@ -44,6 +45,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Calibrate(args) => calibrate::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::MulticastBound(args) => compare::bound(&args),
+        Command::Flow(args) => flow::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Trace(args) => look::trace(args),

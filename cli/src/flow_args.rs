@@ -1,0 +1,75 @@
+//! Arguments of `flexcast flow`.
+
+use clap::{Args, ValueEnum};
+use flexcast_lab::flow::{Kind, Placement, Preset, Skew};
+use flexcast_lab::options::whole;
+use flexcast_proto::MAX_RANKS;
+use flexcast_proto::service::MAX_PROCESSES_PER_HOST;
+
+/// Who carries a collective out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ByName {
+    /// Service processes on the cards.
+    Service,
+    /// The hosts, in calls of their library.
+    Hosts,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FlowArgs {
+    /// The machine: that of a publication.
+    #[arg(long, value_enum, default_value = "graham")]
+    pub(crate) preset: Preset,
+    /// The collective.
+    #[arg(long, value_enum, default_value = "alltoallv")]
+    pub(crate) op: Kind,
+    /// Who carries it out.
+    #[arg(long, value_enum, default_value = "service")]
+    pub(crate) by: ByName,
+    /// Ranks; a multiple of those of a host.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_RANKS), value_name = "P", default_value_t = MAX_RANKS)]
+    pub(crate) ranks: u32,
+    /// Ranks on each host.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_RANKS), value_name = "N", default_value_t = 32)]
+    pub(crate) ranks_per_host: u32,
+    /// Service processes of each card [default: that of the publication].
+    #[arg(long, value_parser = whole::<u32>(1, MAX_PROCESSES_PER_HOST), value_name = "N")]
+    pub(crate) service_processes: Option<u32>,
+    /// Reads that a service process may have under way [default: that of the publication].
+    #[arg(long, value_parser = whole::<u32>(1, 1024), value_name = "N")]
+    pub(crate) active_reads: Option<u32>,
+    /// Whether ranks 0, 1, 2 are on one host, or on hosts in turn.
+    #[arg(long, value_enum, default_value = "contiguous")]
+    pub(crate) placement: Placement,
+    /// Bytes of each block.
+    #[arg(long, value_parser = whole::<u64>(0, 1 << 32), value_name = "BYTES", default_value_t = 32 << 10)]
+    pub(crate) bytes: u64,
+    /// Steps of the hosts' algorithm that may be under way at once: 1 as in blocking calls of MPI libraries.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_RANKS), value_name = "N", default_value_t = 1)]
+    pub(crate) window: u32,
+    /// How much later than the first each rank calls: none, uniform:US, exponential:US, stragglers:ONE_OF:US, trace:FILE, in microseconds.
+    #[arg(long, default_value = "none")]
+    pub(crate) skew: String,
+    /// Seed of the skew.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Calls that are not counted.
+    #[arg(long, value_parser = whole::<u32>(0, 10_000), value_name = "N", default_value_t = 1)]
+    pub(crate) warm_up: u32,
+    /// Calls that are.
+    #[arg(long, value_parser = whole::<u32>(1, 10_000), value_name = "N", default_value_t = 1)]
+    pub(crate) iterations: u32,
+    /// Measure overlap as well, by a second run in which all compute meanwhile.
+    #[arg(long)]
+    pub(crate) overlap: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl FlowArgs {
+    /// The skew.
+    pub(crate) fn skew(&self) -> anyhow::Result<Skew> {
+        Ok(self.skew.parse()?)
+    }
+}
