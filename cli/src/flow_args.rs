@@ -1,10 +1,10 @@
 //! Arguments of `flexcast flow`.
 
 use clap::{Args, ValueEnum};
-use flexcast_lab::flow::{Kind, Placement, Preset, Skew};
+use flexcast_lab::flow::{By, Kind, Placement, Preset, Skew};
 use flexcast_lab::options::whole;
 use flexcast_proto::MAX_RANKS;
-use flexcast_proto::service::MAX_PROCESSES_PER_HOST;
+use flexcast_proto::service::{Delivery, MAX_PROCESSES_PER_HOST};
 
 /// Who carries a collective out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -13,6 +13,15 @@ pub(crate) enum ByName {
     Service,
     /// The hosts, in calls of their library.
     Hosts,
+}
+
+/// Where staged collectives write to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DeliveryName {
+    /// Into the buffer of every rank.
+    Flat,
+    /// Into one segment of each host, from which its ranks copy as they wait.
+    Hierarchical,
 }
 
 #[derive(Debug, Args)]
@@ -41,8 +50,11 @@ pub(crate) struct FlowArgs {
     /// Whether ranks 0, 1, 2 are on one host, or on hosts in turn.
     #[arg(long, value_enum, default_value = "contiguous")]
     pub(crate) placement: Placement,
+    /// Where broadcast and allgather by service processes write to.
+    #[arg(long, value_enum, default_value = "flat")]
+    pub(crate) delivery: DeliveryName,
     /// Bytes of each block.
-    #[arg(long, value_parser = whole::<u64>(0, 1 << 32), value_name = "BYTES", default_value_t = 32 << 10)]
+    #[arg(long, value_parser = whole::<u64>(0, u32::MAX as u64), value_name = "BYTES", default_value_t = 32 << 10)]
     pub(crate) bytes: u64,
     /// Steps of the hosts' algorithm that may be under way at once: 1 as in blocking calls of MPI libraries.
     #[arg(long, value_parser = whole::<u32>(1, MAX_RANKS), value_name = "N", default_value_t = 1)]
@@ -68,6 +80,22 @@ pub(crate) struct FlowArgs {
 }
 
 impl FlowArgs {
+    /// Who carries the collective out.
+    pub(crate) fn by(&self) -> anyhow::Result<By> {
+        let delivery = match self.delivery {
+            DeliveryName::Flat => Delivery::Flat,
+            DeliveryName::Hierarchical => Delivery::Hierarchical,
+        };
+        Ok(match (self.by, self.op) {
+            (ByName::Hosts, _) => By::Hosts { window: self.window },
+            (ByName::Service, Kind::Broadcast | Kind::Allgather) => By::Staged(delivery),
+            (ByName::Service, Kind::Allreduce) => {
+                anyhow::bail!("--op allreduce: service processes do not reduce: give --by hosts")
+            }
+            (ByName::Service, Kind::Alltoallv | Kind::Allgatherv) => By::Service,
+        })
+    }
+
     /// The skew.
     pub(crate) fn skew(&self) -> anyhow::Result<Skew> {
         Ok(self.skew.parse()?)

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use flexcast_cli::out;
-use flexcast_lab::flow::{Bench, By, FlowParams, bench};
+use flexcast_lab::flow::{Bench, FlowParams, bench};
 
-use crate::flow_args::{ByName, FlowArgs};
+use crate::flow_args::FlowArgs;
 
 pub(super) fn run(args: &FlowArgs) -> anyhow::Result<ExitCode> {
     let FlowArgs { ranks, ranks_per_host, .. } = *args;
@@ -26,10 +26,7 @@ pub(super) fn run(args: &FlowArgs) -> anyhow::Result<ExitCode> {
     let asked = Bench {
         kind: args.op,
         bytes: args.bytes,
-        by: match args.by {
-            ByName::Service => By::Service,
-            ByName::Hosts => By::Hosts { window: args.window },
-        },
+        by: args.by()?,
         turns: (args.warm_up, args.iterations),
         skew: args.skew()?,
         seed: args.seed,

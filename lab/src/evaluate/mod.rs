@@ -4,8 +4,8 @@
 //! - [`point`] is one run of the throughput harness or of a collective, and what it tells; [`computed`] are closed forms;
 //! - [`run`] does all runs on the worker pool ([`jobs`](crate::jobs)), the same run once, the longest first, and tells its
 //!   [`Progress`](run::Progress);
-//! - [`statistics`], [`spread`], [`fastest`], [`bound`] and [`expect`] are what is made of rows: spreads, quotients with the fastest, bare
-//!   bounds, verdicts;
+//! - [`statistics`], [`spread`], [`linear`], [`fastest`], [`bound`] and [`expect`] are what is made of rows: spreads, fits of lines,
+//!   quotients with the fastest, bare bounds, verdicts;
 //! - [`output`] writes CSV and JSON, [`page`] the page with its [`plot`]s, [`summary`] the short form for the documentation.
 
 pub mod axis;
@@ -14,6 +14,7 @@ pub mod calibration;
 pub mod computed;
 pub mod expect;
 pub mod fastest;
+pub mod linear;
 pub mod output;
 pub mod page;
 pub mod plot;

@@ -9,6 +9,7 @@ use super::bound;
 use super::computed;
 use super::expect::{self, Verdict};
 use super::fastest;
+use super::linear;
 use super::point::Point;
 use super::row::{Kind, Row};
 use super::spec::Experiment;
@@ -80,6 +81,8 @@ pub fn run(experiments: Vec<Experiment>, options: &Options, tell: &mut (dyn FnMu
         }
         let spreads: Vec<Row> = experiment.spread.iter().flat_map(|spread| spread::rows(spread, &rows)).collect();
         rows.extend(spreads);
+        let lines: Vec<Row> = experiment.linear.iter().flat_map(|linear| linear::rows(linear, &rows)).collect();
+        rows.extend(lines);
         for form in &experiment.computed {
             match computed::rows(form) {
                 Ok(computed) => rows.extend(computed),

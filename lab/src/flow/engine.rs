@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use flexcast_proto::service::{ContextId, Locality, SharedList, Topology};
+use flexcast_proto::service::{ContextId, Locality, SharedList, Topology, Work};
 use serde::Serialize;
 
 use super::error::FlowError;
@@ -60,6 +60,8 @@ pub(super) enum TransferEnd {
     Process { process: u32, context: ContextId, source: u32, target: u32 },
     /// A rank, by a note.
     Rank(u32, Note),
+    /// A service process, of a transfer of a staged collective.
+    Staged { process: u32, context: ContextId, work: Work },
 }
 
 /// What a rank's library learns, when it is called.
@@ -67,6 +69,8 @@ pub(super) enum TransferEnd {
 pub(super) enum Note {
     /// A block to copy from another rank of the host, in a collective of a service process.
     Copy { context: ContextId, source: u32, bytes: u64 },
+    /// What a staged collective has left in the shared segment of the host, to copy from there.
+    Shared { context: ContextId, bytes: u64 },
     /// The other side of a step has data (rendezvous).
     Ready { context: ContextId, step: u32 },
     /// Data of a step has come with its message (eager); `copies`: to where it belongs.
@@ -86,6 +90,8 @@ pub struct FlowCounts {
     pub reads: u64,
     /// Of them, those from another host.
     pub crossings: u64,
+    /// Writes from memory of the cards to host memory.
+    pub writes: u64,
     /// Messages between service processes.
     pub process_messages: u64,
     /// Messages from service processes to ranks.
@@ -111,6 +117,7 @@ pub struct FlowCounts {
 #[derive(Debug)]
 enum Waits {
     Any,
+    AnyOf(u32),
     All,
 }
 
@@ -122,8 +129,8 @@ pub(super) struct RankState {
     is_busy: bool,
     waits: Option<(Waits, u64)>,
     inbox: VecDeque<Note>,
-    /// Calls that no wait has taken yet.
-    open: BTreeSet<u32>,
+    /// Calls that no wait has taken yet, and their groups.
+    open: BTreeMap<u32, u32>,
     /// Those of them that are over.
     done: BTreeSet<u32>,
     posted: u32,
@@ -133,7 +140,26 @@ pub(super) struct RankState {
     times: Times,
 }
 
-/// Ranks that call collectives together.
+/// Who counts the collectives of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carrier {
+    Hosts,
+    Service,
+    Staged,
+}
+
+impl Carrier {
+    const fn of(by: By) -> Self {
+        match by {
+            By::Hosts { .. } => Self::Hosts,
+            By::Service => Self::Service,
+            By::Staged(_) => Self::Staged,
+        }
+    }
+}
+
+/// Ranks that call collectives together, which are all carried out by the same: hosts, service processes, or service processes through memory of their cards.
+/// The same ranks may have several groups.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Its ranks, by their numbers in the group.
@@ -150,6 +176,8 @@ pub(super) struct GroupState {
     pub(super) processes: Vec<u32>,
     /// By number of a rank: its next collective.
     next: Vec<u32>,
+    /// Who carries its collectives out: each counts them by itself.
+    carrier: Option<Carrier>,
 }
 
 /// A collective under way.
@@ -160,6 +188,8 @@ pub(super) struct Collective {
     pub(super) has_called: Vec<bool>,
     /// By number in the group: how far hosts are that carry it out themselves.
     pub(super) host_calls: Vec<Option<Box<HostCall>>>,
+    /// By number in the group: flags of a staged collective that have come.
+    pub(super) flags: Vec<u32>,
     left: u32,
 }
 
@@ -206,7 +236,7 @@ impl Flow {
             is_busy: false,
             waits: None,
             inbox: VecDeque::new(),
-            open: BTreeSet::new(),
+            open: BTreeMap::new(),
             done: BTreeSet::new(),
             posted: 0,
             numbers: BTreeMap::new(),
@@ -236,25 +266,31 @@ impl Flow {
     }
 
     fn add_group(&mut self, group: &Group) -> Result<(), FlowError> {
-        let locality = |rank: &u32| Locality { host: self.params.host_of(*rank), socket: 0 };
-        let localities: Vec<Locality> = group.ranks.iter().map(locality).collect();
-        let topology = Arc::new(Topology::new(&localities, self.params.processes_per_host)?);
+        // Hosts are numbered within the group, and each has as many of its processes in it as the fewest ranks allow.
+        let hosts: BTreeSet<u32> = group.ranks.iter().map(|rank| self.params.host_of(*rank)).collect();
+        let hosts: Vec<u32> = hosts.into_iter().collect();
+        let place = |rank: &u32| hosts.binary_search(&self.params.host_of(*rank)).unwrap_or(0) as u32;
+        let localities: Vec<Locality> =
+            group.ranks.iter().map(|rank| Locality { host: place(rank), socket: 0 }).collect();
+        let ranks_on = |host: u32| localities.iter().filter(|locality| locality.host == host).count() as u32;
+        let fewest = (0..hosts.len() as u32).map(ranks_on).min().unwrap_or(0);
+        let topology = Arc::new(Topology::new(&localities, self.params.processes_per_host.min(fewest.max(1)))?);
         let number = self.groups.len() as u32;
         let mut processes = Vec::new();
         for process in 0..topology.processes() {
             let host = topology.host_of_process(process).unwrap_or(0);
             let first = topology.processes_of(host).start;
-            let on = topology.ranks_of(host).first().map_or(0, |rank| localities[*rank as usize].host);
+            let on = hosts[host as usize];
             // Groups of a host begin with different processes of its card, so that small groups do not all have the same.
             let index = (process - first + number) % self.params.processes_per_host;
             let global = on * self.params.processes_per_host + index;
-            self.processes[global as usize].add_group(number, Arc::clone(&topology), process)?;
+            self.processes[global as usize].add_group(number, &topology, process)?;
             processes.push(global);
         }
         let ranks = group.ranks.clone();
         let numbers = ranks.iter().copied().zip(0..).collect();
         let next = vec![0; ranks.len()];
-        self.groups.push(GroupState { ranks, number: numbers, topology, processes, next });
+        self.groups.push(GroupState { ranks, number: numbers, topology, processes, next, carrier: None });
         Ok(())
     }
 
@@ -309,6 +345,9 @@ impl Flow {
                 self.serve(part);
             }
             Happening::Over(TransferEnd::Rank(rank, note)) => self.happen(Happening::ToRank(rank, note))?,
+            Happening::Over(TransferEnd::Staged { process, context, work }) => {
+                self.bring(process, Job::staged_done(context, work));
+            }
             Happening::Over(TransferEnd::Process { process, context, source, target }) => {
                 self.bring(process, Job::read_done(context, source, target));
             }
@@ -340,8 +379,13 @@ impl Flow {
                 return Ok(());
             }
             if let Some((waits, since_ps)) = &state.waits {
+                let is_of = |wanted: u32, slot: &u32| state.open.get(slot) == Some(&wanted);
                 let is_over = match waits {
                     Waits::Any => !state.done.is_empty() || state.open.is_empty(),
+                    Waits::AnyOf(group) => {
+                        state.done.iter().any(|slot| is_of(*group, slot))
+                            || !state.open.values().any(|other| other == group)
+                    }
                     Waits::All => state.done.len() == state.open.len(),
                 };
                 if !is_over {
@@ -352,12 +396,17 @@ impl Flow {
                     return Ok(());
                 }
                 state.times.wait_ps += now_ps - since_ps;
-                if matches!(waits, Waits::Any) {
-                    let taken = state.done.pop_first();
-                    taken.iter().for_each(|slot| _ = state.open.remove(slot));
-                } else {
+                let taken = match waits {
+                    Waits::Any => state.done.first().copied(),
+                    Waits::AnyOf(group) => state.done.iter().find(|slot| is_of(*group, slot)).copied(),
+                    Waits::All => None,
+                };
+                if matches!(waits, Waits::All) {
                     state.done.clear();
                     state.open.clear();
+                } else if let Some(slot) = taken {
+                    state.done.remove(&slot);
+                    state.open.remove(&slot);
                 }
                 state.waits = None;
             }
@@ -366,6 +415,7 @@ impl Flow {
             match step {
                 Step::Mark(number) => state.marks.push((number, now_ps)),
                 Step::WaitAny => state.waits = Some((Waits::Any, now_ps)),
+                Step::WaitAnyOf(group) => state.waits = Some((Waits::AnyOf(group), now_ps)),
                 Step::WaitAll => state.waits = Some((Waits::All, now_ps)),
                 Step::Compute(ps) => {
                     state.is_busy = true;
@@ -396,25 +446,28 @@ impl Flow {
         else {
             return Err(unknown);
         };
+        if *group.carrier.get_or_insert(Carrier::of(operation.by)) != Carrier::of(operation.by) {
+            let limit = "has calls that others carry out: give these a group of their own";
+            return Err(FlowError::Parameter { what: "group of a call", value: operation.group.into(), limit });
+        }
         let context = ContextId { group: operation.group, collective: group.next[own as usize] };
         group.next[own as usize] += 1;
         let members = group.ranks.len();
         let state = &mut self.ranks[rank as usize];
         let slot = state.posted;
         state.posted += 1;
-        state.open.insert(slot);
+        state.open.insert(slot, operation.group);
         state.numbers.insert(context, slot);
         let collective = self.collectives.entry(context).or_insert_with(|| Collective::new(operation, members));
         if collective.operation != operation {
             let ContextId { group, collective } = context;
             return Err(FlowError::Disagree { group, collective, rank });
         }
+        collective.has_called[own as usize] = true;
         match operation.by {
             By::Service => Ok(self.post_to_service(rank, context, members as u32)),
-            By::Hosts { .. } => {
-                collective.has_called[own as usize] = true;
-                Ok(self.post_to_hosts(rank, own, context))
-            }
+            By::Staged(_) => Ok(self.post_task(rank, context)),
+            By::Hosts { .. } => Ok(self.post_to_hosts(rank, own, context)),
         }
     }
 
@@ -423,8 +476,11 @@ impl Flow {
         let host = self.ranks[rank as usize].host;
         let after_ps = self.now_ps + self.params.processors.rank_message_ps;
         let until_ps = match note {
-            Note::Copy { bytes, .. } | Note::Data { bytes, .. } | Note::Copied { bytes, .. } => {
-                self.counts.copies += 1;
+            Note::Copy { bytes, .. }
+            | Note::Shared { bytes, .. }
+            | Note::Data { bytes, .. }
+            | Note::Copied { bytes, .. } => {
+                self.counts.copies += u64::from(bytes > 0);
                 self.network.copy(host, bytes, after_ps)
             }
             Note::Ready { .. } | Note::HasRead { .. } | Note::Taken { .. } => after_ps,
@@ -436,6 +492,10 @@ impl Flow {
     fn take(&mut self, rank: u32, note: Note) -> u64 {
         match note {
             Note::Copy { context, source, .. } => self.tell_copied(rank, context, source),
+            Note::Shared { context, .. } => {
+                self.queue.plan(self.now_ps, Happening::Flag(rank, context));
+                0
+            }
             other => self.take_of_hosts(rank, other),
         }
     }
@@ -483,6 +543,6 @@ impl Flow {
 impl Collective {
     fn new(operation: Operation, ranks: usize) -> Self {
         let host_calls = (0..ranks).map(|_| None).collect();
-        Self { operation, has_called: vec![false; ranks], host_calls, left: ranks as u32 }
+        Self { operation, has_called: vec![false; ranks], host_calls, flags: vec![0; ranks], left: ranks as u32 }
     }
 }

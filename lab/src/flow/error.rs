@@ -1,6 +1,6 @@
 //! Errors of the flow-level simulation.
 
-use flexcast_proto::service::{Failure, ListError, Refusal, TopologyError};
+use flexcast_proto::service::{Failure, ListError, Refusal, StagedFailure, StagedRefusal, TopologyError};
 use thiserror::Error;
 
 /// A simulation that cannot be made, or does not end.
@@ -19,6 +19,12 @@ pub enum FlowError {
     /// A service process says that a collective has failed. Nothing fails here.
     #[error("a collective has failed: {0}")]
     Failed(Failure),
+    /// A service process refuses an event of a staged collective.
+    #[error(transparent)]
+    StagedRefused(#[from] StagedRefusal),
+    /// A service process says that the staged collectives of a group have failed.
+    #[error("staged collectives have failed: {0}")]
+    StagedFailed(StagedFailure),
     /// A parameter.
     #[error("{what}: {value}, {limit}")]
     Parameter {

@@ -1,5 +1,5 @@
-//! Collectives that hosts carry out themselves, by the algorithms of MPI libraries: pairwise exchange for Alltoallv, a ring for Allgatherv, dissemination for
-//! Allreduce. A rank goes on in calls of its library only.
+//! Collectives that hosts carry out themselves, by the algorithms of MPI libraries: pairwise exchange for Alltoallv, a ring for Allgather(v), dissemination for
+//! Allreduce, a binomial tree, or scatter and ring, for Broadcast. A rank goes on in calls of its library only.
 //!
 //! Short messages carry their data (eager). Longer ones are announced; the receiver reads them once it is at that step, and tells the sender (rendezvous by
 //! Read). Ranks of one host have shared memory: the receiver copies from the sender's buffer.
@@ -10,7 +10,7 @@ use flexcast_proto::service::ContextId;
 
 use super::engine::{Flow, Happening, Note, Transfer, TransferEnd};
 use super::network::Place;
-use super::program::{By, Exchange, Kind, Operation, exchange, steps};
+use super::program::{By, Exchange, Kind, exchange, steps};
 
 /// How far a rank is in a collective.
 #[derive(Debug, Default)]
@@ -42,10 +42,10 @@ impl Flow {
         let By::Hosts { window } = operation.by else { return 0 };
         let members = collective.has_called.len() as u32;
         let call = collective.host_calls[own as usize].get_or_insert_default();
-        (call.has_begun, call.steps, call.window) = (true, steps(operation.kind, members), window);
+        (call.has_begun, call.steps, call.window) = (true, steps(&operation, members), window);
         // The own block.
         let mut ps = self.params.processors.rank_post_ps;
-        if operation.kind != Kind::Allreduce {
+        if !matches!(operation.kind, Kind::Allreduce | Kind::Broadcast) {
             ps = self.network.copy(host, operation.bytes, self.now_ps + ps) - self.now_ps;
         }
         ps + self.advance(rank, own, context, ps)
@@ -72,11 +72,15 @@ impl Flow {
             let step = call.started;
             call.started += 1;
             let Exchange { send, receive } = exchange(&operation, members, own, step);
+            if send.is_none() && receive.is_none() {
+                call.over += 1;
+                continue;
+            }
             call.open.insert(step, Open { sends: send.is_some(), receives: receive.is_some() });
             let early = call.early.remove(&step);
             if let Some((to, bytes)) = send {
                 ps += post_ps;
-                self.send(rank, context, &operation, step, (to, bytes), after_ps + ps);
+                self.send(rank, context, step, (to, bytes), after_ps + ps);
             }
             if let Some(note) = early {
                 ps += self.arrive(rank, own, context, note, after_ps + ps);
@@ -85,15 +89,7 @@ impl Flow {
     }
 
     /// Sends the data of a step, or says that it is there.
-    fn send(
-        &mut self,
-        rank: u32,
-        context: ContextId,
-        operation: &Operation,
-        step: u32,
-        (to, bytes): (u32, u64),
-        after_ps: u64,
-    ) {
+    fn send(&mut self, rank: u32, context: ContextId, step: u32, (to, bytes): (u32, u64), after_ps: u64) {
         let to = self.groups[context.group as usize].ranks[to as usize];
         let (from_host, to_host) = (self.ranks[rank as usize].host, self.ranks[to as usize].host);
         let at_ps = self.now_ps + after_ps;
@@ -102,7 +98,7 @@ impl Flow {
             self.queue.plan(at_ps + way_ps, Happening::ToRank(to, Note::Ready { context, step }));
             return;
         }
-        let note = Note::Data { context, step, bytes: operation.bytes };
+        let note = Note::Data { context, step, bytes };
         if from_host == to_host {
             self.queue.plan(at_ps + self.params.network.local_ps, Happening::ToRank(to, note));
         } else {
@@ -189,7 +185,7 @@ impl Flow {
                 self.close(rank, context, step, |open| open.receives = false);
                 post_ps
             }
-            Note::Copy { .. } => 0,
+            Note::Copy { .. } | Note::Shared { .. } => 0,
         }
     }
 

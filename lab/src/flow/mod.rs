@@ -13,10 +13,12 @@ mod hosts;
 mod network;
 mod params;
 mod program;
+mod proxy;
 mod queue;
 mod report;
 mod service;
 mod skew;
+mod staged;
 #[cfg(test)]
 mod tests;
 
@@ -24,5 +26,6 @@ pub use engine::{Flow, FlowCounts, Group};
 pub use error::FlowError;
 pub use params::{FlowParams, NetworkParams, Placement, Preset, ProcessorParams};
 pub use program::{By, Kind, Operation, Step, Times, barrier};
+pub use proxy::{FftProxy, Octopus, ProxyReport, Variant};
 pub use report::{Bench, FlowReport, bench};
 pub use skew::{Skew, SkewError};

@@ -37,7 +37,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    const fn host(self) -> u32 {
+    pub(super) const fn host(self) -> u32 {
         match self {
             Self::Host(host) | Self::Arm(host) => host,
         }

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use flexcast_proto::service::{
-    Action, Call, ContextId, Event, Limits, Message, Refusal, Region, ServiceProcess, Topology, wire,
+    Action, Call, ContextId, Event, Limits, Message, Refusal, Region, ServiceProcess, StagedEvent, Topology, wire,
 };
 
 use super::engine::{Flow, Happening, Note, Transfer, TransferEnd};
 use super::error::FlowError;
 use super::network::Place;
 use super::program::{Kind, Operation};
+use super::staged::Staging;
 
 /// Blocks of a call that one message has room for.
 const BLOCKS_PER_MESSAGE: u32 = 250;
@@ -22,6 +23,12 @@ pub(super) enum Job {
     Start { context: ContextId, rank: u32 },
     /// Something for its state machine.
     Event(Event),
+    /// A rank's call of a staged collective.
+    Task { context: ContextId, rank: u32 },
+    /// The buffers of the ranks of another process, for a staged collective.
+    Parts { context: ContextId, from: u32 },
+    /// Something for the machine of a group's staged collectives.
+    Staged { group: u32, event: StagedEvent },
 }
 
 impl Job {
@@ -38,15 +45,21 @@ pub(super) struct Process {
     is_busy: bool,
     /// What its machine takes after a completion, by sender and group.
     held: BTreeMap<(u32, u32), VecDeque<Event>>,
+    /// By group: its staged collectives.
+    pub(super) staged: BTreeMap<u32, Staging>,
 }
 
 impl Process {
     pub(super) fn new(limits: Limits) -> Result<Self, FlowError> {
-        Ok(Self { machine: ServiceProcess::new(limits)?, jobs: VecDeque::new(), is_busy: false, held: BTreeMap::new() })
+        let machine = ServiceProcess::new(limits)?;
+        let (held, staged) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { machine, jobs: VecDeque::new(), is_busy: false, held, staged })
     }
 
-    pub(super) fn add_group(&mut self, group: u32, topology: Arc<Topology>, own: u32) -> Result<(), FlowError> {
-        Ok(self.machine.add_group(group, topology, own)?)
+    pub(super) fn add_group(&mut self, group: u32, topology: &Arc<Topology>, own: u32) -> Result<(), FlowError> {
+        self.machine.add_group(group, Arc::clone(topology), own)?;
+        self.staged.insert(group, Staging::new(Arc::clone(topology), own)?);
+        Ok(())
     }
 }
 
@@ -59,7 +72,7 @@ fn call(operation: &Operation, ranks: usize) -> Call {
     let blocks = vec![region(operation.bytes); ranks];
     match operation.kind {
         Kind::Alltoallv => Call::Alltoallv { send: blocks.clone(), receive: blocks },
-        Kind::Allgatherv | Kind::Allreduce => Call::Allgatherv { send: region(operation.bytes), receive: blocks },
+        _ => Call::Allgatherv { send: region(operation.bytes), receive: blocks },
     }
 }
 
@@ -80,7 +93,7 @@ impl Flow {
         ps
     }
 
-    fn server(&self, rank: u32, group: u32) -> Option<u32> {
+    pub(super) fn server(&self, rank: u32, group: u32) -> Option<u32> {
         let group = self.groups.get(group as usize)?;
         let process = group.topology.process_of(*group.number.get(&rank)?)?;
         group.processes.get(process as usize).copied()
@@ -132,7 +145,7 @@ impl Flow {
         state.is_busy = true;
         let messages = match &job {
             Job::Start { context, .. } => messages(self.groups[context.group as usize].ranks.len() as u32),
-            Job::Event(_) => 1,
+            _ => 1,
         };
         let at_ps = self.now_ps + messages * self.params.processors.process_message_ps;
         self.queue.plan(at_ps, Happening::ProcessDo(process, job));
@@ -142,14 +155,16 @@ impl Flow {
     pub(super) fn do_job(&mut self, process: u32, job: Job) -> Result<(), FlowError> {
         let event = match job {
             Job::Start { context, rank } => {
-                let Some(collective) = self.collectives.get_mut(&context) else { return Ok(()) };
+                let Some(collective) = self.collectives.get(&context) else { return Ok(()) };
                 let group = &self.groups[context.group as usize];
                 let number = group.number[&rank];
-                collective.has_called[number as usize] = true;
                 let call = call(&collective.operation, group.ranks.len());
                 Event::Entered { context, rank: number, call }
             }
             Job::Event(event) => event,
+            Job::Task { context, rank } => return self.take_task(process, context, rank),
+            Job::Parts { context, from } => return self.take_parts(process, context, from),
+            Job::Staged { group, event } => return self.do_staged(process, group, event),
         };
         let mut at_ps = self.now_ps;
         let mut events = VecDeque::from([event]);

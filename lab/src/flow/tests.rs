@@ -1,5 +1,7 @@
 //! Tests of the flow-level simulation: closed forms, both ways, scripts.
 
+use flexcast_proto::service::Delivery;
+
 use super::*;
 
 fn params(hosts: u32, ranks_per_host: u32, processes_per_host: u32) -> FlowParams {
@@ -128,4 +130,33 @@ fn what_cannot_be_is_refused() {
     let scripts =
         (0..4).map(|_| vec![Step::Post(Operation { group: 3, kind: Kind::Alltoallv, bytes: 1, by: BLOCKING })]);
     assert!(Flow::new(machine, &groups, scripts.collect()).unwrap().run().is_err());
+}
+
+#[test]
+fn staged_collectives_read_and_write_as_often_as_the_closed_forms_say() {
+    for (hosts, ranks_per_host, processes_per_host) in [(1, 3, 1), (3, 4, 1), (4, 3, 2)] {
+        let machine = params(hosts, ranks_per_host, processes_per_host);
+        let (ranks, processes) = (u64::from(machine.ranks()), u64::from(hosts * processes_per_host));
+        let run = |kind, delivery| bench(machine, &of(kind, 3000, By::Staged(delivery))).unwrap().counts;
+        let flat = run(Kind::Allgather, Delivery::Flat);
+        assert_eq!((flat.reads, flat.writes, flat.copies), (ranks, processes * ranks, 0), "SO-07");
+        let hierarchical = run(Kind::Allgather, Delivery::Hierarchical);
+        assert_eq!((hierarchical.reads, hierarchical.writes), (ranks, processes * u64::from(hosts)), "SO-09");
+        assert_eq!(hierarchical.copies, ranks);
+        let flat = run(Kind::Broadcast, Delivery::Flat);
+        assert_eq!((flat.reads, flat.writes), (1, ranks - 1), "SO-03");
+        let hierarchical = run(Kind::Broadcast, Delivery::Hierarchical);
+        assert_eq!((hierarchical.writes, hierarchical.copies), (hosts.into(), ranks), "SO-04");
+    }
+}
+
+#[test]
+fn staged_and_flat_goes_on_while_hosts_compute() {
+    let machine = FlowParams { hosts: 8, ranks_per_host: 1, processes_per_host: 1, ..Preset::Staged.params() };
+    let overlap = |kind, by| bench(machine, &Bench { overlap: true, ..of(kind, 64 << 10, by) }).unwrap();
+    for kind in [Kind::Broadcast, Kind::Allgather] {
+        let flat = overlap(kind, By::Staged(Delivery::Flat));
+        assert!(flat.overlap_percent.unwrap() > 99.0, "SO-15: {flat}");
+        assert!(overlap(kind, BLOCKING).overlap_percent.unwrap() < 50.0);
+    }
 }

@@ -1,6 +1,7 @@
 //! One run on an emulated machine of its own, and its row. Bytes are compared before a time is told.
 
 mod concurrent;
+mod flow;
 mod link;
 mod reference;
 mod sim;
@@ -10,6 +11,7 @@ use emu_config::Timing;
 use serde::Serialize;
 
 pub use concurrent::ConcurrentPoint;
+pub use flow::{ApplicationPoint, FlowPoint};
 pub use link::{CABLE_GBIT_PER_S, link_goodput, wire_bytes};
 pub use reference::ReferencePoint;
 pub use sim::SimPoint;
@@ -31,6 +33,10 @@ pub enum Point {
     Sim(Box<SimPoint>),
     /// Of two collectives at the same time, on the fabric alone.
     Concurrent(ConcurrentPoint),
+    /// Of a collective at flow level.
+    Flow(FlowPoint),
+    /// Of an application at flow level.
+    Application(ApplicationPoint),
 }
 
 impl Point {
@@ -48,6 +54,8 @@ impl Point {
             .chain(tput)
             .chain(sim)
             .chain(experiment.concurrent.iter().flat_map(ConcurrentPoint::all).map(Self::Concurrent))
+            .chain(experiment.flow.iter().flat_map(FlowPoint::all).map(Self::Flow))
+            .chain(experiment.application.iter().flat_map(ApplicationPoint::all).map(Self::Application))
             .collect()
     }
 
@@ -59,6 +67,8 @@ impl Point {
             Self::Tput(point) => point.weight(),
             Self::Sim(point) => point.weight(),
             Self::Concurrent(point) => point.weight(),
+            Self::Flow(point) => point.weight(),
+            Self::Application(point) => point.weight(),
         }
     }
 
@@ -70,6 +80,8 @@ impl Point {
             Self::Tput(point) => point.memory_bytes(),
             Self::Sim(point) => point.memory_bytes(),
             Self::Concurrent(point) => point.memory_bytes(),
+            Self::Flow(point) => point.memory_bytes(),
+            Self::Application(point) => point.memory_bytes(),
         }
     }
 
@@ -81,6 +93,8 @@ impl Point {
             Self::Tput(point) => point.asked(),
             Self::Sim(point) => point.asked(),
             Self::Concurrent(point) => point.asked(),
+            Self::Flow(point) => point.asked(),
+            Self::Application(point) => point.asked(),
         }
     }
 
@@ -93,6 +107,8 @@ impl Point {
             Self::Sim(point) => return point.command(model) + " --json",
             // No firmware, no timing model.
             Self::Concurrent(point) => return point.command(),
+            Self::Flow(point) => return point.command(),
+            Self::Application(point) => return point.command(),
         };
         if let Some(model) = &model.model {
             text.push_str(&format!(" --model {model}"));
@@ -113,6 +129,8 @@ impl Point {
             Self::Tput(point) => point.run(images, model),
             Self::Sim(point) => point.run(images, model),
             Self::Concurrent(point) => point.run(),
+            Self::Flow(point) => point.run(),
+            Self::Application(point) => point.run(),
         }
     }
 }

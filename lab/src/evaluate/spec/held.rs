@@ -14,7 +14,8 @@ macro_rules! held {
 }
 
 /// Paths and texts of the experiments.
-const EXPERIMENTS: [(&str, &str); 13] = held![
+const EXPERIMENTS: [(&str, &str); 17] = held![
+    "applications.toml",
     "buffer-size.toml",
     "chunk-rate.toml",
     "chunk-size.toml",
@@ -24,6 +25,9 @@ const EXPERIMENTS: [(&str, &str); 13] = held![
     "models.toml",
     "one-thread.toml",
     "phases.toml",
+    "service-allgatherv.toml",
+    "service-alltoallv.toml",
+    "service-staged.toml",
     "staging.toml",
     "switch-counters.toml",
     "threads.toml",

@@ -3,6 +3,7 @@
 
 mod closed;
 mod draw;
+mod flow;
 mod held;
 mod read;
 mod sweep;
@@ -11,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 pub use closed::{Computed, Handler};
 pub use draw::{Bound, Limit, Plot, Scale};
+pub use flow::{Application, ApplicationSweep, Carrier, FlowSweep};
 pub use held::{held, write_scripts};
 pub use read::{FOLDER, choose, parse, read_folder};
-pub use sweep::{ConcurrentSweep, Fastest, Pair, PairSweep, SimSweep, Spread};
+pub use sweep::{ConcurrentSweep, Fastest, Linear, Pair, PairSweep, SimSweep, Spread};
 
 /// An experiment: what is asked, what is run, what was published, what is expected.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -44,9 +46,18 @@ pub struct Experiment {
     /// Runs of Allgather beside Reduce-Scatter.
     #[serde(default)]
     pub concurrent: Vec<ConcurrentSweep>,
+    /// Runs of collectives at flow level.
+    #[serde(default)]
+    pub flow: Vec<FlowSweep>,
+    /// Runs of applications at flow level.
+    #[serde(default)]
+    pub application: Vec<ApplicationSweep>,
     /// Statistics over runs that differ in their seed.
     #[serde(default)]
     pub spread: Vec<Spread>,
+    /// Columns that should grow linearly.
+    #[serde(default)]
+    pub linear: Vec<Linear>,
     /// Times beside the fastest ones.
     #[serde(default)]
     pub fastest: Vec<Fastest>,

@@ -199,3 +199,15 @@ pub struct Spread {
     /// Columns by whose values runs are grouped.
     pub by: Vec<String>,
 }
+
+/// How well a line fits one column over another: a row of each group with `r_squared`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Linear {
+    /// The column that should lie on a line.
+    pub of: String,
+    /// Over which one.
+    pub x: String,
+    /// Columns that are the same in a group.
+    pub same: Vec<String>,
+}
