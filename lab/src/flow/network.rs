@@ -2,13 +2,15 @@
 //!
 //! A transfer passes stages, each of which serves one part after the other at its rate: the PCIe link out of the source's host, the port of its card, the
 //! port of the other card, the PCIe link into the host; memory of the Arm cores where it begins or ends there. A part begins at a stage when its first byte
-//! comes from the one before (cut-through), and ends no earlier than its last byte comes. Long transfers go in parts, so that others come between. Switches have
+//! comes from the one before (cut-through), and ends no earlier than its last byte comes. Long transfers go in up to four parts, so that others come between. Switches have
 //! full bisection bandwidth and room for everything: a network that is overloaded holds nobody back but the transfers of the same ports.
 
 use super::params::NetworkParams;
 
-/// Bytes of a part.
+/// Bytes of a part, at least.
 const PART_BYTES: u64 = 256 << 10;
+/// Parts of a transfer, at most.
+const PARTS: u64 = 4;
 
 /// Where bytes queue, at each host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,7 @@ pub(super) struct Part {
 struct Transfer {
     stages: [(u32, Stage); 6],
     count: u8,
+    part_bytes: u64,
     left_bytes: u64,
 }
 
@@ -151,18 +154,19 @@ impl Network {
             self.transfers.push(None);
             self.transfers.len() as u32 - 1
         });
-        self.transfers[id as usize] = Some(Transfer { stages, count: count as u8, left_bytes: bytes });
+        let part_bytes = bytes.div_ceil(PARTS).max(PART_BYTES);
+        self.transfers[id as usize] = Some(Transfer { stages, count: count as u8, part_bytes, left_bytes: bytes });
         self.cut(TransferId(id), now_ps)
     }
 
     /// The next part of a transfer.
     fn cut(&mut self, id: TransferId, now_ps: u64) -> Part {
-        let left = self.transfers[id.0 as usize].as_mut().map(|transfer| &mut transfer.left_bytes);
-        let bytes = left.as_ref().map_or(0, |left| (**left).min(PART_BYTES));
-        let is_last = left.is_none_or(|left| {
-            *left -= bytes;
-            *left == 0
-        });
+        let (mut bytes, mut is_last) = (0, true);
+        if let Some(transfer) = &mut self.transfers[id.0 as usize] {
+            bytes = transfer.left_bytes.min(transfer.part_bytes);
+            transfer.left_bytes -= bytes;
+            is_last = transfer.left_bytes == 0;
+        }
         Part { transfer: id, at: 0, bytes, tail_ps: now_ps, is_last }
     }
 
