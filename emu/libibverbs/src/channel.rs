@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use emu_bridge::with_world;
 use verbs_sys::*;
 
+use crate::card;
 use crate::cq::Cq;
 use crate::device::Context;
 use crate::errno::{Errno, Result, number, out, pointer, status};
 use crate::handle::{self, CStruct, Object};
-use crate::machine;
+use crate::machine::{self, with_world};
 use crate::mailbox::Mailbox;
 
 /// Longest wait in a machine that does not run by itself, in virtual time: 120 s, as long as a handler may run. A peer without
@@ -51,6 +51,9 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     pointer("ibv_create_comp_channel", || {
         let context = handle::get::<Context>(context)?;
+        if card::is_elsewhere()? {
+            return Err(Errno::unsupported("completion channels are not to be had of another process's card: poll"));
+        }
         let events = Mailbox::new("a completion channel")?;
         let public = ibv_comp_channel { context: context.c_address(), fd: events.fd(), refcnt: 0 };
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);

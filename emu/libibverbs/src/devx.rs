@@ -6,18 +6,21 @@
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use emu_bridge::with_world;
 use emu_machine::nic::{Access, Gid, Mtu, Nic, NicError, QpModify, QpState, Transport};
-use emu_machine::{FunctionId, MachineError};
+use emu_machine::{FunctionId, MachineError, World};
+use serde::{Deserialize, Serialize};
 use verbs_sys::*;
 
+use crate::card;
+use crate::card::execute::{Caller, Class};
+use crate::card::request::{Answer, DevxCall, Made, Request};
 use crate::device::Context;
 use crate::devx_alias::{allow_access, create_general};
 use crate::devx_create::{attach, create_cq, create_mkey, create_qp};
 use crate::devx_query::{self, service};
 use crate::errno::{Errno, Result, pointer, status};
 use crate::handle::{self, Object};
-use crate::machine::begin_command;
+use crate::machine::{begin_command, with_world};
 use crate::prm::{self, Input, command};
 
 /// Status byte of an answer, as the Linux driver names them.
@@ -45,6 +48,7 @@ pub(crate) mod syndrome {
     pub(crate) const CARD: u32 = 0xF1EC_0020;
 }
 
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Refusal {
     pub(crate) status: u8,
     pub(crate) syndrome: u32,
@@ -77,7 +81,7 @@ impl From<MachineError> for Refusal {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Qp(Transport),
     Cq,
@@ -92,6 +96,19 @@ pub(crate) enum Kind {
     GroupKey(u32),
     /// A membership; its number is that of the queue pair, as the real driver has it.
     Group(Gid),
+}
+
+impl Kind {
+    /// The class of an object that the card has, and not what a queue pair is a member of.
+    pub(crate) fn class(self) -> Option<Class> {
+        match self {
+            Self::Qp(_) => Some(Class::QueuePair),
+            Self::Cq => Some(Class::CompletionQueue),
+            Self::Mkey | Self::Alias { .. } => Some(Class::Key),
+            Self::Pd => Some(Class::Domain),
+            Self::GroupKey(_) | Self::Group(_) => None,
+        }
+    }
 }
 
 struct DevxObject {
@@ -115,13 +132,12 @@ impl Object for DevxObject {
 ///
 /// # Safety
 /// `input` must be readable for `inlen` bytes and `out` writable for `outlen`, unless null.
-unsafe fn carry_out<T>(
-    input: *const c_void,
-    inlen: usize,
-    out: *mut c_void,
-    outlen: usize,
-    execute: impl FnOnce(Input<'_>, &mut [u8]) -> std::result::Result<T, Refusal>,
-) -> Result<T> {
+unsafe fn carry_out(
+    owner: FunctionId,
+    call: DevxCall,
+    (input, inlen): (*const c_void, usize),
+    (out, outlen): (*mut c_void, usize),
+) -> Result<Option<Made>> {
     if input.is_null() || out.is_null() || outlen < prm::SHORT_BYTES {
         return Err(Errno::invalid(format!("a command needs an input, and an output of 16 bytes, not {outlen}")));
     }
@@ -131,7 +147,7 @@ unsafe fn carry_out<T>(
     let result = if inlen < prm::SHORT_BYTES {
         refuse(answer::BAD_INPUT_LEN, syndrome::LENGTH, format!("a command of {inlen} bytes"))
     } else {
-        execute(command, &mut answer)
+        carry(owner, call, command, &mut answer)?
     };
     let result = result.map_err(|refusal| {
         prm::put(&mut answer, prm::OUT_STATUS, refusal.status.into());
@@ -148,6 +164,141 @@ unsafe fn carry_out<T>(
     // SAFETY: the caller vouches for the length; the source is a vector of that length.
     unsafe { core::ptr::copy_nonoverlapping(answer.as_ptr(), out.cast::<u8>(), outlen) };
     result
+}
+
+/// Has a command carried out by the card, here or in another process.
+///
+/// # Errors
+/// There is no machine, or the process with the card is gone. Within: what the card refuses.
+fn carry(
+    owner: FunctionId,
+    call: DevxCall,
+    input: Input<'_>,
+    answer: &mut [u8],
+) -> Result<std::result::Result<Option<Made>, Refusal>> {
+    if !card::is_elsewhere()? {
+        return Ok(with_world(|world| execute(world, &mut Caller::here(owner), call, input.0, answer))?);
+    }
+    let request = Request::Devx { call, input: input.0.to_owned(), answer_bytes: answer.len() };
+    match card::call(owner, request)? {
+        Answer::Devx { answer: bytes, result } if bytes.len() == answer.len() => {
+            answer.copy_from_slice(&bytes);
+            Ok(result)
+        }
+        other => Err(other.unexpected()),
+    }
+}
+
+/// Carries a command out on the machine.
+pub(crate) fn execute(
+    world: &mut World,
+    caller: &mut Caller<'_>,
+    call: DevxCall,
+    input: &[u8],
+    answer: &mut [u8],
+) -> std::result::Result<Option<Made>, Refusal> {
+    let (owner, input) = (caller.id, Input(input));
+    if input.0.len() < prm::SHORT_BYTES || answer.len() < prm::SHORT_BYTES {
+        return refuse(answer::BAD_INPUT_LEN, syndrome::LENGTH, "a mailbox is shorter than any command");
+    }
+    match call {
+        DevxCall::Create => return create(world, caller, input, answer).map(Some),
+        DevxCall::General => match input.get(prm::OPCODE) {
+            command::QUERY_HCA_CAP => devx_query::capabilities(world, owner, input, answer)?,
+            command::ALLOW_OTHER_VHCA_ACCESS => allow_access(world, caller, input)?,
+            _ => return unsupported(input),
+        },
+        DevxCall::Query { kind, number } => {
+            own(caller, kind, number)?;
+            devx_query::object(world, owner.card, (kind, number), input, answer)?;
+        }
+        DevxCall::Modify { kind, number, block_multicast_loopback } => {
+            own(caller, kind, number)?;
+            modify(world, owner.card, (kind, number), block_multicast_loopback, input)?;
+        }
+    }
+    Ok(None)
+}
+
+/// Another process may name what it has made; programs of this one have handles, which are looked up before.
+fn own(caller: &Caller<'_>, kind: Kind, number: u32) -> std::result::Result<(), Refusal> {
+    let has = kind.class().map_or(caller.other.is_none(), |class| caller.has(class, number));
+    if has {
+        Ok(())
+    } else {
+        refuse(answer::BAD_RES, syndrome::OBJECT, format!("this process has no object {number:#x} of this kind"))
+    }
+}
+
+/// What another process may make by command: keys and domains, which need no doorbell page and no thread.
+fn check_elsewhere(caller: &Caller<'_>, input: Input<'_>) -> std::result::Result<(), Refusal> {
+    let opcode = input.get(prm::OPCODE);
+    let alias = opcode == command::CREATE_GENERAL_OBJECT && input.get(prm::object::TYPE) == prm::object::MKEY;
+    if caller.other.is_none() || alias || matches!(opcode, command::CREATE_MKEY | command::ALLOC_PD) {
+        return Ok(());
+    }
+    let text = format!(
+        "command {opcode:#x} is not to be had of another process's card: keys, aliases of keys and domains are made there"
+    );
+    refuse(answer::BAD_OP, syndrome::UNSUPPORTED_COMMAND, text)
+}
+
+fn create(
+    world: &mut World,
+    caller: &mut Caller<'_>,
+    input: Input<'_>,
+    answer: &mut [u8],
+) -> std::result::Result<Made, Refusal> {
+    let owner = caller.id;
+    check_elsewhere(caller, input)?;
+    caller.room(world).map_err(|Errno { reason, .. }| Refusal {
+        status: answer::NO_RES,
+        syndrome: syndrome::CARD,
+        reason,
+    })?;
+    let (kind, number) = match input.get(prm::OPCODE) {
+        command::CREATE_CQ => create_cq(world, caller, input)?,
+        command::CREATE_QP => create_qp(world, caller, input)?,
+        command::CREATE_MKEY => create_mkey(world, caller, input)?,
+        command::ATTACH_TO_MCG => attach(world, caller, input)?,
+        command::ALLOC_PD => {
+            let vhca = world.vhca(owner)?;
+            (Kind::Pd, world.card(owner.card)?.nic.alloc_pd_on(vhca)?)
+        }
+        command::CREATE_GENERAL_OBJECT => create_general(world, caller, input)?,
+        _ => return unsupported(input),
+    };
+    if let Some(class) = kind.class() {
+        caller.made(class, number);
+    }
+    match kind {
+        Kind::Mkey => prm::put(answer, prm::NUMBER, number >> 8),
+        Kind::Alias { .. } => prm::put(answer, prm::object::ID, number >> 8),
+        Kind::Qp(_) | Kind::Cq | Kind::Pd => prm::put(answer, prm::NUMBER, number),
+        Kind::GroupKey(key) => prm::put(answer, prm::object::ID, key),
+        Kind::Group(_) => {}
+    }
+    let block_multicast_loopback = matches!(kind, Kind::Qp(_)) && blocks_multicast_loopback(input);
+    Ok(Made { kind, number, block_multicast_loopback })
+}
+
+fn modify(
+    world: &mut World,
+    card: usize,
+    (kind, number): (Kind, u32),
+    block_multicast_loopback: bool,
+    input: Input<'_>,
+) -> std::result::Result<(), Refusal> {
+    let modify = transition((kind, number), block_multicast_loopback, input)?;
+    if modify.next_state.is_none() {
+        let state = world.card(card)?.nic.query_qp(number)?.state;
+        if state != QpState::Rts {
+            return refuse(answer::BAD_RES_STATE, syndrome::OBJECT, format!("the queue pair is in {state}"));
+        }
+    }
+    let now_ps = world.now_ps();
+    let call = |nic: &mut Nic, effects: &mut _| nic.modify_qp(now_ps, number, &modify, effects);
+    Ok(world.nic_call(card, call)??)
 }
 
 pub(crate) fn full_length(input: Input<'_>) -> std::result::Result<(), Refusal> {
@@ -178,31 +329,10 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_create(
     pointer("mlx5dv_devx_obj_create", || {
         let owner = handle::get::<Context>(context)?.id();
         begin_command(owner)?;
-        let create = |input: Input<'_>, answer: &mut [u8]| {
-            let (kind, number) = with_world(|world| match input.get(prm::OPCODE) {
-                command::CREATE_CQ => create_cq(world, owner, input),
-                command::CREATE_QP => create_qp(world, owner, input),
-                command::CREATE_MKEY => create_mkey(world, owner, input),
-                command::ATTACH_TO_MCG => attach(world, owner, input),
-                command::ALLOC_PD => {
-                    let vhca = world.vhca(owner)?;
-                    Ok((Kind::Pd, world.card(owner.card)?.nic.alloc_pd_on(vhca)?))
-                }
-                command::CREATE_GENERAL_OBJECT => create_general(world, owner, input),
-                _ => unsupported(input),
-            })??;
-            let blocks = matches!(kind, Kind::Qp(_)) && blocks_multicast_loopback(input);
-            match kind {
-                Kind::Mkey => prm::put(answer, prm::NUMBER, number >> 8),
-                Kind::Alias { .. } => prm::put(answer, prm::object::ID, number >> 8),
-                Kind::Qp(_) | Kind::Cq | Kind::Pd => prm::put(answer, prm::NUMBER, number),
-                Kind::GroupKey(key) => prm::put(answer, prm::object::ID, key),
-                Kind::Group(_) => {}
-            }
-            Ok((kind, number, blocks))
-        };
         // SAFETY: the caller vouches for both buffers.
-        let (kind, number, block_multicast_loopback) = unsafe { carry_out(input, inlen, out, outlen, create) }?;
+        let made = unsafe { carry_out(owner, DevxCall::Create, (input, inlen), (out, outlen)) }?;
+        let Made { kind, number, block_multicast_loopback } =
+            made.ok_or_else(|| Errno::new(libc::EPROTO, "the card has made nothing"))?;
         Ok(handle::publish(&Arc::new(DevxObject { owner, kind, number, block_multicast_loopback })))
     })
 }
@@ -214,15 +344,18 @@ fn blocks_multicast_loopback(input: Input<'_>) -> bool {
 }
 
 /// The attributes of a transition command.
-fn transition(object: &DevxObject, input: Input<'_>) -> std::result::Result<QpModify, Refusal> {
+fn transition(
+    (kind, number): (Kind, u32),
+    block_multicast_loopback: bool,
+    input: Input<'_>,
+) -> std::result::Result<QpModify, Refusal> {
     use prm::{path as ads, qp as field};
     const MIGRATED: u32 = 3;
-    let Kind::Qp(transport) = object.kind else {
+    let Kind::Qp(transport) = kind else {
         return refuse(answer::BAD_RES, syndrome::OBJECT, "the object is not a queue pair");
     };
-    if input.get(prm::NUMBER) != object.number {
-        let text =
-            format!("the command names queue pair {:#x}, the object is {:#x}", input.get(prm::NUMBER), object.number);
+    if input.get(prm::NUMBER) != number {
+        let text = format!("the command names queue pair {:#x}, the object is {number:#x}", input.get(prm::NUMBER));
         return refuse(answer::BAD_RES, syndrome::OBJECT, text);
     }
     let opcode = input.get(prm::OPCODE);
@@ -252,7 +385,7 @@ fn transition(object: &DevxObject, input: Input<'_>) -> std::result::Result<QpMo
             qkey: (!connected).then(|| context.get(field::Q_KEY)),
             pkey_index: Some(path.get(ads::PKEY_INDEX) as u16),
             port: Some(path.get8(ads::PORT)),
-            block_multicast_loopback: Some(object.block_multicast_loopback || blocks_multicast_loopback(input)),
+            block_multicast_loopback: Some(block_multicast_loopback || blocks_multicast_loopback(input)),
             ..Default::default()
         },
         command::INIT2RTR_QP if connected => {
@@ -335,26 +468,10 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_modify(
     status("mlx5dv_devx_obj_modify", || {
         let object = handle::get::<DevxObject>(obj)?;
         begin_command(object.owner)?;
-        let modify = |input: Input<'_>, _: &mut [u8]| {
-            let modify = transition(&object, input)?;
-            with_world(|world| {
-                if modify.next_state.is_none() {
-                    let state = world.card(object.owner.card)?.nic.query_qp(object.number)?.state;
-                    if state != QpState::Rts {
-                        return refuse(
-                            answer::BAD_RES_STATE,
-                            syndrome::OBJECT,
-                            format!("the queue pair is in {state}"),
-                        );
-                    }
-                }
-                let now_ps = world.now_ps();
-                let call = |nic: &mut Nic, effects: &mut _| nic.modify_qp(now_ps, object.number, &modify, effects);
-                Ok(world.nic_call(object.owner.card, call)??)
-            })?
-        };
+        let DevxObject { owner, kind, number, block_multicast_loopback } = *object;
+        let call = DevxCall::Modify { kind, number, block_multicast_loopback };
         // SAFETY: the caller vouches for both buffers.
-        unsafe { carry_out(input, inlen, out, outlen, modify) }
+        unsafe { carry_out(owner, call, (input, inlen), (out, outlen)) }.map(drop)
     })
 }
 
@@ -369,12 +486,9 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_query(
     status("mlx5dv_devx_obj_query", || {
         let object = handle::get::<DevxObject>(obj)?;
         begin_command(object.owner)?;
-        let query = |input: Input<'_>, answer: &mut [u8]| {
-            let (card, what) = (object.owner.card, (object.kind, object.number));
-            with_world(|world| devx_query::object(world, card, what, input, answer))?
-        };
+        let call = DevxCall::Query { kind: object.kind, number: object.number };
         // SAFETY: the caller vouches for both buffers.
-        unsafe { carry_out(input, inlen, out, outlen, query) }
+        unsafe { carry_out(object.owner, call, (input, inlen), (out, outlen)) }.map(drop)
     })
 }
 
@@ -383,21 +497,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_destroy(obj: *mut mlx5dv_devx_ob
     status("mlx5dv_devx_obj_destroy", || {
         let object = handle::get::<DevxObject>(obj)?;
         begin_command(object.owner)?;
-        with_world(|world| {
-            let nic = &mut world.card(object.owner.card)?.nic;
-            match object.kind {
-                Kind::Qp(_) => nic.destroy_qp(object.number),
-                Kind::Cq => nic.destroy_cq(object.number),
-                Kind::Mkey | Kind::Alias { .. } => nic.destroy_mkey(object.number),
-                Kind::Pd => nic.dealloc_pd(object.number),
-                // With the queue pair its table has gone.
-                Kind::GroupKey(key) => nic.unmap_group_key(object.number, key).or(Ok(())),
-                // The queue pair may have left by `ibv_detach_mcast`.
-                Kind::Group(gid) if !nic.is_member(object.number, &gid) => Ok(()),
-                Kind::Group(gid) => nic.detach_multicast(object.number, gid),
-            }
-            .map_err(Errno::from)
-        })??;
+        card::done(object.owner, Request::DestroyDevx { kind: object.kind, number: object.number })?;
         handle::retire::<DevxObject>(obj)?;
         Ok(())
     })
@@ -415,14 +515,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_general_cmd(
     status("mlx5dv_devx_general_cmd", || {
         let owner = handle::get::<Context>(context)?.id();
         begin_command(owner)?;
-        let execute = |input: Input<'_>, answer: &mut [u8]| {
-            with_world(|world| match input.get(prm::OPCODE) {
-                command::QUERY_HCA_CAP => devx_query::capabilities(world, owner, input, answer),
-                command::ALLOW_OTHER_VHCA_ACCESS => allow_access(world, owner, input),
-                _ => unsupported(input),
-            })?
-        };
         // SAFETY: the caller vouches for both buffers.
-        unsafe { carry_out(input, inlen, out, outlen, execute) }
+        unsafe { carry_out(owner, DevxCall::General, (input, inlen), (out, outlen)) }.map(drop)
     })
 }

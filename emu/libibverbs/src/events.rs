@@ -4,6 +4,7 @@ use core::ffi::{c_char, c_int};
 
 use verbs_sys::*;
 
+use crate::card;
 use crate::cq::Cq;
 use crate::device::Context;
 use crate::errno::{Errno, input, number, out, status};
@@ -22,6 +23,11 @@ const BLOCKING_BOUND_PS: u64 = 100_000_000_000;
 pub(crate) unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     number("ibv_get_async_event", || {
         let context = handle::get::<Context>(context)?;
+        if card::is_elsewhere()? {
+            return Err(Errno::unsupported(
+                "of queues at another process's card completions tell alone, and no events",
+            ));
+        }
         // SAFETY: the manual page asks for a writable event.
         let event = unsafe { out(event, "event") }?;
         let (driven, nonblocking) = (emu_bridge::is_driven()?, context.events.nonblocking());

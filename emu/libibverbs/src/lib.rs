@@ -13,6 +13,7 @@
 #![allow(unsafe_code)]
 
 mod address;
+mod card;
 mod channel;
 mod compat;
 mod cq;
@@ -47,7 +48,7 @@ pub mod umem;
 use verbs_sys::VerbsApi;
 
 pub use address::resolve_mac;
-pub use device::{Context, device_name, functions};
+pub use device::{Context, device_name, functions, mac};
 pub use machine::{is_bridged, now_ps, relax};
 pub use pd::{Pd, access_rights};
 

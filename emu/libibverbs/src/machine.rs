@@ -1,11 +1,21 @@
 //! The calling thread's machine, as the calls of the C ABI use it.
 
-use emu_bridge::with_world;
 use emu_machine::nic::{Nic, NicError};
-use emu_machine::{FunctionId, World};
+use emu_machine::{FunctionId, MachineError, World};
+
+use crate::card;
 
 use crate::errno::{Errno, Result};
 use crate::fork;
+
+/// As [`emu_bridge::with_world`]. Where the machine's description says that others use its cards, it is this library that serves them.
+///
+/// # Errors
+/// As there.
+pub(crate) fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> std::result::Result<R, MachineError> {
+    emu_bridge::serve_with(card::session::begin);
+    emu_bridge::with_world(f)
+}
 
 /// Calls `f` with the machine; what the machine, a card or `f` refuses is one error.
 ///
@@ -23,6 +33,10 @@ where
 /// # Errors
 /// There is no machine, or no such function.
 pub(crate) fn begin_command(id: FunctionId) -> Result<()> {
+    if card::is_elsewhere()? {
+        // The process that has the card counts what comes to it.
+        return Ok(());
+    }
     on_machine(|world| world.begin_command(id))
 }
 
@@ -48,5 +62,11 @@ pub fn is_bridged() -> bool {
 /// Virtual time of the calling thread's machine, in picoseconds.
 #[must_use]
 pub fn now_ps() -> u64 {
-    if fork::is_child() { 0 } else { with_world(|world| world.now_ps()).unwrap_or(0) }
+    if fork::is_child() {
+        return 0;
+    }
+    match emu_bridge::attached() {
+        Ok(Some(link)) => card::remote::now_ps(link),
+        _ => with_world(|world| world.now_ps()).unwrap_or(0),
+    }
 }

@@ -9,10 +9,12 @@ use emu_machine::FunctionId;
 use emu_machine::nic::{QueueMemory, Space};
 use verbs_sys::*;
 
+use crate::card;
+use crate::card::request::Request;
 use crate::device::Context;
 use crate::errno::{Errno, pointer, status};
 use crate::handle::{self, CStruct, Object};
-use crate::machine::{begin_command, on_machine};
+use crate::machine::begin_command;
 
 /// A range of memory behind an id.
 #[derive(Clone, Copy, Debug)]
@@ -100,13 +102,8 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_umem_reg(
         }
         let owner = context.id();
         begin_command(owner)?;
-        on_machine(|world| {
-            let memory = world.memory_of(owner)?;
-            // SAFETY: the caller keeps the range mapped until `mlx5dv_devx_umem_dereg`, and leaves it to the card.
-            unsafe { memory.register(base, len) };
-            Ok::<_, Errno>(())
-        })?;
-        let id = insert(Umem { owner, space: owner.function.space(), base, len });
+        // The caller keeps the range mapped until `mlx5dv_devx_umem_dereg`, and leaves it to the card.
+        let id = card::call(owner, Request::RegisterUmem { addr: base, len })?.number()?;
         let public = CStruct::new(mlx5dv_devx_umem { umem_id: id });
         Ok(handle::publish(&Arc::new(HostUmem { public, id, owner, addr: base, bytes: len })))
     })
@@ -117,13 +114,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_devx_um
     status("mlx5dv_devx_umem_dereg", || {
         let umem = handle::retire::<HostUmem>(umem)?;
         begin_command(umem.owner)?;
-        remove(umem.id);
-        on_machine(|world| {
-            if !world.memory_of(umem.owner)?.unregister(umem.addr, umem.bytes) {
-                return Err(Errno::invalid("the memory belongs to another machine"));
-            }
-            Ok(())
-        })
+        card::done(umem.owner, Request::DeregisterUmem { id: umem.id, addr: umem.addr, len: umem.bytes })
     })
 }
 

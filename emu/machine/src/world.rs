@@ -32,6 +32,7 @@ use crate::dpa::thread::ThreadState;
 use crate::error::MachineError;
 use crate::function::ArmSide;
 use crate::host_memory::HostMemory;
+use crate::host_process::HostProcesses;
 use crate::near;
 use crate::numbering::MAX_CARDS;
 use crate::numbering::{LAST_CARD, nic_config};
@@ -53,6 +54,8 @@ pub struct World {
     pub(crate) cards: Vec<Card>,
     /// The registered part of the host's memory.
     pub host: HostMemory,
+    /// Other processes of the host, with their memory; usually none.
+    pub(crate) host_processes: HostProcesses,
     pub(crate) images: Images,
     pub(crate) queue: EventQueue,
     pub(crate) ready: Ready,
@@ -125,6 +128,7 @@ impl World {
             config,
             cards,
             host: HostMemory::new(count),
+            host_processes: HostProcesses::default(),
             images: Images::default(),
             queue: EventQueue::default(),
             ready: Ready::default(),
@@ -407,7 +411,16 @@ impl World {
         let Card { nic, arm, processes, cores, .. } = &mut self.cards[card];
         let arm = arm.as_ref();
         let (watch, timed) = (self.watch.as_deref_mut(), cores.timed.as_deref_mut());
-        let mut dma = CardDma { host: &self.host, arm, processes, watch, timed, card, at_ps };
+        let mut dma = CardDma {
+            host: &self.host,
+            others: &self.host_processes.by_number,
+            arm,
+            processes,
+            watch,
+            timed,
+            card,
+            at_ps,
+        };
         call(nic, &mut dma, &mut effects);
         if self.watch.is_some() {
             self.take_records();
