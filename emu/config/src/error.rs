@@ -122,7 +122,7 @@ pub enum ConfigError {
     /// A joined machine where one is to run by itself.
     #[error(
         "[bridge] joins the machines of several programs, and [share] lets them use one (flexcast emu exec); a run that has all its cards in one \
-         machine and process has neither: leave them out"
+         machine and process has neither: leave it out"
     )]
     Bridged,
     /// A process without cards where a machine is to be made.

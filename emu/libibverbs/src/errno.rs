@@ -59,6 +59,7 @@ impl From<MachineError> for Errno {
     fn from(error: MachineError) -> Self {
         let value = match error {
             MachineError::NoCard { .. } => libc::ENODEV,
+            MachineError::Elsewhere(_) => libc::EOPNOTSUPP,
             MachineError::HeapFull { .. } => libc::ENOMEM,
             _ => libc::EINVAL,
         };
