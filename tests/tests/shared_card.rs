@@ -56,7 +56,12 @@ fn connect(first: &mut Worker, second: &mut Worker) {
     let ends = [first.does("pair"), second.does("pair")];
     for (own, peer, worker) in [(0, 1, first), (1, 0, second)] {
         let number = word(&ends[own], 0);
-        worker.does(&format!("connect {number} {} {} {}", word(&ends[peer], 1), word(&ends[peer], 2), word(&ends[peer], 3)));
+        worker.does(&format!(
+            "connect {number} {} {} {}",
+            word(&ends[peer], 1),
+            word(&ends[peer], 2),
+            word(&ends[peer], 3)
+        ));
     }
 }
 
@@ -168,7 +173,8 @@ fn processes_of_two_hosts_reach_one_another_by_their_cards() {
     let ports = sockets.each_ref().map(|socket| socket.local_addr().expect("bound").port());
     drop(sockets);
     let mut servers = [0, 1].map(|host| {
-        let bridge = format!("[bridge]\nlisten = \"127.0.0.1:{}\"\npeer = \"127.0.0.1:{}\"\n", ports[host], ports[1 - host]);
+        let bridge =
+            format!("[bridge]\nlisten = \"127.0.0.1:{}\"\npeer = \"127.0.0.1:{}\"\n", ports[host], ports[1 - host]);
         Worker::start(&format!("first_card = {host}\n{}{bridge}", places[host].server()))
     });
     servers.iter_mut().for_each(|server| _ = server.does("open mlx5_0_arm"));
@@ -251,7 +257,8 @@ fn what_is_no_request_harms_nobody() {
     // A request in time, but before the memory was shown: refused in words.
     let early = stranger(&place.socket(), &message(b"[{\"card\":0,\"function\":\"host\"},\"AllocPd\"]"));
     assert!(String::from_utf8_lossy(&early[20..]).contains("the first request must show"), "{early:?}");
-    let nowhere = stranger(&place.socket(), &message(b"[{\"card\":0,\"function\":\"host\"},{\"Open\":{\"probe\":16}}]"));
+    let nowhere =
+        stranger(&place.socket(), &message(b"[{\"card\":0,\"function\":\"host\"},{\"Open\":{\"probe\":16}}]"));
     assert!(String::from_utf8_lossy(&nowhere[20..]).contains("cannot read this one's memory"), "{nowhere:?}");
     first.does("region 4096 1");
     client(&place).does("pair");

@@ -12,11 +12,13 @@
 //! A message is its length, 4 bytes little-endian, and as many bytes.
 
 mod client;
+mod clock;
 mod message;
 mod server;
 mod socket_file;
 
 pub use client::{Lost, Remote};
+pub use clock::{RemoteClock, Seldom};
 pub(crate) use server::Server;
 pub use server::{Reply, Session, ShareCounters, serve_with, share_counters};
 

@@ -27,6 +27,14 @@ fn is_default_clients(clients: &usize) -> bool {
     *clients == CLIENTS
 }
 
+impl ShareTable {
+    /// For as many processes as nobody says.
+    #[must_use]
+    pub fn at(socket: PathBuf) -> Self {
+        Self { socket, clients: CLIENTS }
+    }
+}
+
 /// `[attach]`: this process has no cards, but uses those of the process that shares them. A description with it says nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -4,12 +4,12 @@ use core::ffi::{c_int, c_void};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
 
+use emu_bridge::Seldom;
 use verbs_sys::*;
 
+use crate::card;
 use crate::card::request::Request;
-use crate::card::{self, remote};
 use crate::channel::Channel;
 use crate::device::{Context, MAX_CQE};
 use crate::errno::{Errno, Result, number, pointer, status};
@@ -58,7 +58,7 @@ pub(crate) struct Consumer {
     /// When the queue was last found empty.
     empty_at_ps: Option<u64>,
     /// When another process was last asked whether it has failed.
-    asked: Option<Instant>,
+    asked: Seldom,
 }
 
 impl Object for Cq {
@@ -332,11 +332,9 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
 /// Whether the queue has overrun. That of another process's card is asked for now and then.
 fn failed(queue: &Cq) -> Result<bool> {
     if card::is_elsewhere()? {
-        let mut inner = queue.lock();
-        if inner.asked.is_some_and(|asked| asked.elapsed() < remote::ASK) {
+        if !queue.lock().asked.is_due() {
             return Ok(false);
         }
-        inner.asked = Some(Instant::now());
     }
     card::call(queue.context.id(), Request::CqFailed { cqn: queue.number })?.flag()
 }

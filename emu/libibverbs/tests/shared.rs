@@ -142,11 +142,8 @@ fn asks_for_what_is_not_to_be_had() {
         let mut event = std::mem::zeroed();
         assert_eq!((host.api.ibv_get_async_event)(host.context, &mut event), -1);
         assert_eq!(errno(), libc::EOPNOTSUPP);
-        let mut attr = mlx5dv_mkey_init_attr {
-            pd: host.pd,
-            create_flags: MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT,
-            max_entries: 4,
-        };
+        let mut attr =
+            mlx5dv_mkey_init_attr { pd: host.pd, create_flags: MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT, max_entries: 4 };
         assert!((host.api.mlx5dv_create_mkey)(&mut attr).is_null());
         assert_eq!(errno(), libc::EOPNOTSUPP);
         // Objects are busy as those of a card of one's own are.

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use flexcast_tests::libs::libraries;
 use flexio::{
-    Access, AccessKey, AliasKey, Bound, CompletionQueue, Device, ExportedRegion, Gid, HostBuffer, KeyExport, LocalSlice,
-    Mac, MemoryRegion, ProtectionDomain, Provider, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest, Transport,
+    Access, AccessKey, AliasKey, Bound, CompletionQueue, Device, ExportedRegion, Gid, HostBuffer, KeyExport,
+    LocalSlice, Mac, MemoryRegion, ProtectionDomain, Provider, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest,
+    Transport,
 };
 
 /// Longest that a line may take; the longest wait of a worker is 10 s.

@@ -2,18 +2,12 @@
 
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
 
-use emu_bridge::{Lost, Remote};
+use emu_bridge::{Lost, Remote, RemoteClock};
 use emu_machine::FunctionId;
 
 use super::request::{Answer, CardInfo, PROBE, Request};
 use crate::errno::{Errno, Result};
-
-const PS_PER_NS: u64 = 1_000;
-/// The other process is asked for the time this often at most, and for a queue that is found empty whether it has failed. In between the clock is this
-/// computer's.
-pub(crate) const ASK: Duration = Duration::from_millis(1);
 
 impl From<Lost> for Errno {
     fn from(lost: Lost) -> Self {
@@ -94,30 +88,10 @@ pub(crate) fn publish<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Virtual time of the other process's machine, as far as it is known.
-#[derive(Debug, Default)]
-struct Clock {
-    /// What it was, and when.
-    known: Option<(u64, Instant)>,
-    /// The last that was told: the clock does not go back.
-    told_ps: u64,
-}
+static CLOCK: Mutex<RemoteClock> = Mutex::new(RemoteClock::new());
 
-static CLOCK: Mutex<Clock> = Mutex::new(Clock { known: None, told_ps: 0 });
-
-/// Virtual time there. Of a process that is lost, this computer's time goes on, so that bounds are reached.
+/// Virtual time of the other process's machine, in picoseconds.
 pub(crate) fn now_ps(link: &Remote) -> u64 {
-    let mut clock = CLOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    let since = clock.known.map(|(_, at)| at.elapsed());
-    if link.lost().is_none()
-        && since.is_none_or(|since| since >= ASK)
-        && let Ok(time_ps) = call(link, FunctionId::host(0), Request::Now).and_then(Answer::time_ps)
-    {
-        clock.known = Some((time_ps, Instant::now()));
-    }
-    let (time_ps, at) = *clock.known.get_or_insert_with(|| (0, Instant::now()));
-    let ahead = if link.lost().is_some() { at.elapsed() } else { at.elapsed().min(ASK) };
-    let ahead_ps = (ahead.as_nanos() as u64).saturating_mul(PS_PER_NS);
-    clock.told_ps = clock.told_ps.max(time_ps.saturating_add(ahead_ps));
-    clock.told_ps
+    let ask = || call(link, FunctionId::host(0), Request::Now).and_then(Answer::time_ps).ok();
+    CLOCK.lock().unwrap_or_else(PoisonError::into_inner).now_ps(link, ask)
 }
