@@ -10,7 +10,6 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
 use shared_card::worker::{self, Worker};
 
 /// The place of a test's socket, in a folder that is gone with it.
@@ -119,10 +118,10 @@ fn the_card_moves_memory_of_stopped_processes_by_alias_keys() {
         let end = |at| word(&ends[peer], at);
         server.does(&format!("connect {own} {} {} {}", end(1), end(2), end(3)));
     }
-    [&first, &second].into_iter().for_each(|process| process.signal(Signal::SIGSTOP));
+    [&first, &second].into_iter().for_each(Worker::stop);
     let read = format!("read 0 {} 0 300000 {} {}", word(&target, 0), word(&source, 1), word(&source, 2));
     assert_eq!(server.does(&read), "1 done");
-    [&first, &second].into_iter().for_each(|process| process.signal(Signal::SIGCONT));
+    [&first, &second].into_iter().for_each(Worker::go_on);
     assert_eq!(second.does(&format!("holds {to} 0 300000 5 0")), "true");
     assert_eq!(first.does(&format!("holds {from} 0 300000 5 0")), "true");
 }
@@ -204,10 +203,10 @@ fn a_process_with_the_card_that_ends_or_stops_is_told_of() {
     let server = self::server(&place);
     let mut patient = Worker::start_with(&place.client(), &[("FLEXCAST_PEER_TIMEOUT_MS", "300")]);
     patient.does("open mlx5_0");
-    server.signal(Signal::SIGSTOP);
+    server.stop();
     let answer = patient.says("region 4096 1");
     assert!(answer.starts_with("failed"), "{answer}");
-    server.signal(Signal::SIGCONT);
+    server.go_on();
     assert!(patient.says("region 4096 1").starts_with("failed"), "a process that was given up stays so");
     client(&place).does("region 4096 1");
 }

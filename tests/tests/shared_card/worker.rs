@@ -1,10 +1,10 @@
 //! A process of the tests: it does what its standard input says, line by line, and answers each line with one.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flexcast_tests::libs::libraries;
 use flexio::{
@@ -12,6 +12,8 @@ use flexio::{
     LocalSlice, Mac, MemoryRegion, ProtectionDomain, Provider, QueueDepths, QueuePair, RemoteQp, SendKind, SendRequest,
     Transport,
 };
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// Longest that a line may take; the longest wait of a worker is 10 s.
 const BOUND: Duration = Duration::from_secs(60);
@@ -82,9 +84,29 @@ impl Worker {
         answer
     }
 
-    pub(crate) fn signal(&self, signal: nix::sys::signal::Signal) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
-        nix::sys::signal::kill(pid, signal).expect("a process");
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("a process");
+    }
+
+    /// Stops it: none of its threads runs when this returns.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        let tasks = PathBuf::from(format!("/proc/{}/task", self.child.id()));
+        let is_stopped = |task: &Path| {
+            let text = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+            text.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+        };
+        let all = || std::fs::read_dir(&tasks).expect("its threads").flatten().all(|task| is_stopped(&task.path()));
+        let begun = Instant::now();
+        while !all() {
+            assert!(begun.elapsed() < BOUND, "it runs still");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Lets it go on.
+    pub(crate) fn go_on(&self) {
+        self.signal(Signal::SIGCONT);
     }
 
     /// Kills it and waits for its end.
