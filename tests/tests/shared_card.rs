@@ -262,3 +262,41 @@ fn what_is_no_request_harms_nobody() {
     first.does("region 4096 1");
     client(&place).does("pair");
 }
+
+/// Says what a process of another user is told at the socket.
+#[test]
+#[ignore = "a process of the test below"]
+fn a_process_of_another_user() {
+    let socket = std::env::var_os("FLEXCAST_TEST_SOCKET").expect("a socket");
+    let answer = stranger(Path::new(&socket), &[&b"FXCARD\0\0"[..], &1_u32.to_le_bytes(), &[0; 4]].concat());
+    println!("told {}", answer[12]);
+}
+
+#[test]
+fn processes_of_other_users_are_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    const NOBODY: u32 = 65_534;
+    if !nix::unistd::Uid::effective().is_root() {
+        eprintln!("SKIPPED: only root can start a process of another user");
+        return;
+    }
+    let place = Place::new();
+    let _server = server(&place);
+    // Whatever the socket's own permissions let through.
+    for path in [place.0.path(), &place.socket()] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).expect("the test's own");
+    }
+    let program = place.0.path().join("program");
+    std::fs::copy(std::env::current_exe().expect("the path of this program"), &program).expect("a copy for everybody");
+    let output = std::process::Command::new(program)
+        .args(["--exact", "a_process_of_another_user", "--ignored", "--nocapture"])
+        .env("FLEXCAST_TEST_SOCKET", place.socket())
+        .current_dir("/")
+        .uid(NOBODY)
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("told 3"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    client(&place).does("pair");
+}

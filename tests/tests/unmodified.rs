@@ -241,7 +241,8 @@ fn programs_play_on_the_card_of_another() {
     let shared = format!("toml:cards = 1\narm_functions = true\n[share]\nsocket = {socket:?}\n");
     let attached = format!("[attach]\nsocket = {socket:?}\n");
     let file = File::create(scratch("shared").join("owner.txt")).expect("a file for the output");
-    let owner = command("ibv_asyncwatch", &shared).stdout(file.try_clone().expect("the same file")).stderr(file).spawn();
+    let owner =
+        command("ibv_asyncwatch", &shared).stdout(file.try_clone().expect("the same file")).stderr(file).spawn();
     let _owner = Running(owner.expect("it is installed"));
     let shown = run("ibv_devinfo", &["-l"], &format!("toml:{attached}"));
     assert!(String::from_utf8_lossy(&shown.stdout).starts_with("1 HCA found"), "{shown:?}");

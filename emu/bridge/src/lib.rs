@@ -31,7 +31,7 @@ pub use make::{BridgeError, make};
 pub use peer::PeerConfig;
 pub use peers::attempt;
 pub use share::{
-    Lost, MAX_MESSAGE_BYTES, Remote, RemoteClock, Reply, Seldom, Session, ShareCounters, VERSION, serve_with,
+    Client, Lost, MAX_MESSAGE_BYTES, Remote, RemoteClock, Reply, Seldom, Session, ShareCounters, VERSION, serve_with,
     share_counters,
 };
 pub use shared::{INLINE, PEER_TIMEOUT, VARIABLE, attached, is_driven, leave, relax, will_sleep, with_world};

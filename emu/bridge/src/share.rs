@@ -20,7 +20,7 @@ mod socket_file;
 pub use client::{Lost, Remote};
 pub use clock::{RemoteClock, Seldom};
 pub(crate) use server::Server;
-pub use server::{Reply, Session, ShareCounters, serve_with, share_counters};
+pub use server::{Client, Reply, Session, ShareCounters, serve_with, share_counters};
 
 /// Version of greeting and messages: those of another one are refused.
 pub const VERSION: u32 = 1;

@@ -90,9 +90,9 @@ pub fn leave() {
 /// a machine of its own uses that.
 ///
 /// # Errors
-/// [`MachineError::NotMade`]: nobody is there, or refuses.
+/// [`MachineError::NotAttached`]: nobody is there, or refuses.
 pub fn attached() -> Result<Option<&'static Remote>, MachineError> {
-    static ATTACHED: OnceLock<Option<Result<Remote, MachineError>>> = OnceLock::new();
+    static ATTACHED: OnceLock<Option<Result<Remote, String>>> = OnceLock::new();
     let attached = ATTACHED.get_or_init(|| {
         let described = described(std::env::var_os(VARIABLE), std::env::var_os(PEER_TIMEOUT));
         // Another error is told when the machine is made.
@@ -103,21 +103,20 @@ pub fn attached() -> Result<Option<&'static Remote>, MachineError> {
         None => Ok(None),
         Some(_) if emu_machine::has_own() => Ok(None),
         Some(Ok(remote)) => Ok(Some(remote)),
-        Some(Err(error)) => Err(MachineError::NotMade(error.to_string())),
+        Some(Err(reason)) => Err(MachineError::NotAttached(reason.clone())),
     }
 }
 
-fn attach(machine: &Machine) -> Result<Remote, MachineError> {
-    let refused = |reason: String| MachineError::NotMade(reason);
+fn attach(machine: &Machine) -> Result<Remote, String> {
     let Some(table) = machine.attach.as_ref().filter(|_| machine.only_attaches()) else {
-        return Err(refused(ConfigError::Attached.to_string()));
+        return Err(ConfigError::Attached.to_string());
     };
     let timeout = match table.timeout_ms {
         None => crate::wire::PEER_TIMEOUT,
         Some(ms @ 1..=MOST_TIMEOUT_MS) => Duration::from_millis(ms),
-        Some(ms) => return Err(refused(format!("attach.timeout_ms is {ms}, but must be 1 to {MOST_TIMEOUT_MS} ms"))),
+        Some(ms) => return Err(format!("attach.timeout_ms is {ms}, but must be 1 to {MOST_TIMEOUT_MS} ms")),
     };
-    Remote::attach(&table.socket, timeout).map_err(|lost| refused(lost.to_string()))
+    Remote::attach(&table.socket, timeout).map_err(|lost| lost.to_string())
 }
 
 fn from_environment() -> Result<Shared, MachineError> {

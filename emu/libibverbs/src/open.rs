@@ -26,7 +26,7 @@ fn report_races_at_exit() {
 }
 
 /// Hands all events of the calling thread's machine to their channels and devices.
-fn deliver_events() {
+pub(crate) fn deliver_events() {
     for distribute in [channel::distribute, failures::distribute] {
         if let Err(error) = distribute() {
             tracing::debug!(reason = error.reason, "events could not be delivered");

@@ -186,6 +186,9 @@ pub enum MachineError {
          host's functions are"
     )]
     Elsewhere(String),
+    /// The process with the cards is not there, or does not let this one use them.
+    #[error("{0}")]
+    NotAttached(String),
     /// Timing parameters that cannot be.
     #[error("timing: {0}")]
     Timing(#[from] emu_timing::ParametersError),

@@ -2,6 +2,7 @@
 //! without its help, also while it is stopped.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use emu_nic::DmaFault;
 
@@ -18,6 +19,8 @@ const ENTRY_BYTES: usize = 64;
 #[derive(Debug)]
 pub struct HostProcess {
     pid: i32,
+    /// Readable once it has ended (`pidfd_open(2)`); none on systems before Linux 6.5.
+    end: Option<OwnedFd>,
     ranges: Ranges,
 }
 
@@ -51,6 +54,9 @@ impl HostProcess {
         if len == 0 {
             return Ok(());
         }
+        if self.has_ended() {
+            return Err(fault);
+        }
         let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: len };
         let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
         // SAFETY: `local` is `out`, which is exclusively borrowed; what the system finds at `remote` is of the other process.
@@ -72,8 +78,17 @@ impl HostProcess {
         };
         let (first, last) = data.split_at(data.len() - last);
         let fault = DmaFault { addr, len: data.len() as u64 };
-        let written = self.put(addr, first) && self.put(addr + first.len() as u64, last);
+        let written = !self.has_ended() && self.put(addr, first) && self.put(addr + first.len() as u64, last);
         if written { Ok(()) } else { Err(fault) }
+    }
+
+    /// Whether its number may be that of another process by now.
+    #[allow(unsafe_code)]
+    fn has_ended(&self) -> bool {
+        let Some(end) = &self.end else { return false };
+        let mut poll = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which lives during the call; the descriptor is open.
+        unsafe { libc::poll(&raw mut poll, 1, 0) != 0 }
     }
 
     #[allow(unsafe_code)]
@@ -97,12 +112,13 @@ pub(crate) struct HostProcesses {
 }
 
 impl World {
-    /// Another process of the host begins to use the cards: gives the number of its memory ([`Space::HostProcess`](emu_nic::Space::HostProcess)).
-    pub fn add_host_process(&mut self, pid: i32) -> u32 {
+    /// Another process of the host begins to use the cards: gives the number of its memory ([`Space::HostProcess`](emu_nic::Space::HostProcess)). `end` is
+    /// a descriptor of it that is readable once it has ended: then its memory is not reached, whoever is given its PID.
+    pub fn add_host_process(&mut self, pid: i32, end: Option<OwnedFd>) -> u32 {
         let processes = &mut self.host_processes;
         let number = processes.next;
         processes.next += 1;
-        processes.by_number.insert(number, HostProcess { pid, ranges: Ranges::default() });
+        processes.by_number.insert(number, HostProcess { pid, end, ranges: Ranges::default() });
         number
     }
 
@@ -129,7 +145,7 @@ mod tests {
 
     /// The own process stands for another: it may reach its own memory by the same calls.
     fn own() -> HostProcess {
-        HostProcess { pid: std::process::id() as i32, ranges: Ranges::default() }
+        HostProcess { pid: std::process::id() as i32, end: None, ranges: Ranges::default() }
     }
 
     #[test]
@@ -162,18 +178,31 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
         child.wait().unwrap();
-        let mut gone = HostProcess { pid, ranges: Ranges::default() };
+        let mut gone = HostProcess { pid, end: None, ranges: Ranges::default() };
         let buffer = [1_u8; 8];
         gone.register(buffer.as_ptr() as u64, 8);
         assert!(gone.read(buffer.as_ptr() as u64, &mut [0; 8]).is_err());
     }
 
+    /// A descriptor that is readable stands for that of a process that has ended: its number is another's.
+    #[test]
+    fn the_number_of_a_process_that_has_ended_is_nobody() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut process = HostProcess { end: Some(reader.into()), ..own() };
+        let buffer = [1_u8; 8];
+        let addr = buffer.as_ptr() as u64;
+        process.register(addr, 8);
+        process.read(addr, &mut [0; 8]).unwrap();
+        drop(writer);
+        assert!(process.read(addr, &mut [0; 8]).is_err() && process.write(addr, &[2; 8]).is_err());
+    }
+
     #[test]
     fn numbers_are_given_once() {
         let mut world = World::new(crate::config::Config::default()).unwrap();
-        let first = world.add_host_process(1);
+        let first = world.add_host_process(1, None);
         world.remove_host_process(first);
-        assert_ne!(world.add_host_process(1), first);
+        assert_ne!(world.add_host_process(1, None), first);
         assert!(world.host_process(first).is_none());
         assert_eq!(world.host_process_count(), 1);
     }

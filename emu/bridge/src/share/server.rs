@@ -42,14 +42,22 @@ pub trait Session: Send {
     fn handle(&mut self, message: &[u8]) -> Reply;
 }
 
-/// Makes the session of a process, by its PID.
-type Sessions = fn(pid: i32) -> Result<Box<dyn Session>, String>;
+/// A process that has come.
+#[derive(Debug)]
+pub struct Client {
+    /// Its number.
+    pub pid: i32,
+    /// Readable once it has ended; none on old systems.
+    pub end: Option<OwnedFd>,
+}
+
+type Sessions = fn(Client) -> Result<Box<dyn Session>, String>;
 
 static SESSIONS: OnceLock<Sessions> = OnceLock::new();
 static COUNTERS: Counters = Counters::new();
 
-/// Says who serves other processes: what makes the session of one, by its PID. The first caller decides.
-pub fn serve_with(sessions: fn(pid: i32) -> Result<Box<dyn Session>, String>) {
+/// Says who serves other processes: what makes the session of one. The first caller decides.
+pub fn serve_with(sessions: fn(Client) -> Result<Box<dyn Session>, String>) {
     SESSIONS.get_or_init(|| sessions);
 }
 
@@ -198,7 +206,9 @@ fn attend(stream: &UnixStream, pid: i32) {
             return refuse(stream, Verdict::Version, &COUNTERS.strangers, &text);
         }
     }
-    let session = sessions().ok_or_else(|| "nobody serves here".to_owned()).and_then(|sessions| sessions(pid));
+    let end = getsockopt(stream, sockopt::PeerPidfd).ok();
+    let client = Client { pid, end: end.as_ref().and_then(|end| end.try_clone().ok()) };
+    let session = sessions().ok_or_else(|| "nobody serves here".to_owned()).and_then(|sessions| sessions(client));
     let mut session = match session {
         Ok(session) => session,
         Err(why) => return refuse(stream, Verdict::Unready, &COUNTERS.strangers, &why),
@@ -209,7 +219,8 @@ fn attend(stream: &UnixStream, pid: i32) {
         return;
     }
     count(&COUNTERS.welcomed);
-    if let Err(why) = converse(stream, pid, &mut *session) {
+    let watched = Watched { process: Process::of(pid.cast_unsigned()), end };
+    if let Err(why) = converse(stream, &watched, &mut *session) {
         count(&COUNTERS.cut_off);
         tracing::warn!(pid, why, "a process that used the cards of this one was cut off");
     }
@@ -232,8 +243,7 @@ fn sessions() -> Option<Sessions> {
 ///
 /// # Errors
 /// What it sends is no message.
-fn converse(stream: &UnixStream, pid: i32, session: &mut dyn Session) -> Result<(), String> {
-    let watched = Watched::new(stream, pid);
+fn converse(stream: &UnixStream, watched: &Watched, session: &mut dyn Session) -> Result<(), String> {
     while watched.wait_for(stream.as_fd()) {
         let message = match message::receive(stream) {
             Ok(Some(message)) => message,
@@ -263,10 +273,6 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(stream: &UnixStream, pid: i32) -> Self {
-        Self { process: Process::of(pid.cast_unsigned()), end: getsockopt(stream, sockopt::PeerPidfd).ok() }
-    }
-
     /// Waits for something to read. `false`: the process has ended.
     fn wait_for(&self, socket: BorrowedFd<'_>) -> bool {
         loop {

@@ -1,12 +1,12 @@
 //! The process that has the cards: another process's requests are carried out, and what it has made is taken back when it is gone.
 
-use emu_bridge::{MAX_MESSAGE_BYTES, Reply, Session};
+use emu_bridge::{Client, MAX_MESSAGE_BYTES, Reply, Session};
 use emu_machine::{Function, FunctionId, World, with_world};
 
 use super::execute::{Caller, Class, Owned, execute};
 use super::request::{Answer, PROBE, Request};
 use crate::errno::{Errno, Result};
-use crate::umem;
+use crate::{open, umem};
 
 /// Longest answer to a command in bytes; in a message they take several times as much room.
 const MAX_MAILBOX_BYTES: usize = 16 << 10;
@@ -23,8 +23,10 @@ struct Process {
 ///
 /// # Errors
 /// There is no machine.
-pub(crate) fn begin(pid: i32) -> std::result::Result<Box<dyn Session>, String> {
-    let number = with_world(|world| world.add_host_process(pid)).map_err(|error| error.to_string())?;
+pub(crate) fn begin(client: Client) -> std::result::Result<Box<dyn Session>, String> {
+    emu_machine::on_events(open::deliver_events);
+    let number =
+        with_world(|world| world.add_host_process(client.pid, client.end)).map_err(|error| error.to_string())?;
     Ok(Box::new(Process { number, owned: Owned::default(), open: false }))
 }
 
