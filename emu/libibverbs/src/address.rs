@@ -3,9 +3,9 @@
 use core::ffi::c_int;
 use std::sync::Arc;
 
+use emu_machine::FunctionId;
 use emu_machine::nic::Gid;
 use emu_machine::nic::wire::group_mac;
-use emu_machine::{FunctionId, World, card_with_gid};
 use verbs_sys::*;
 
 use crate::card;
@@ -33,20 +33,6 @@ pub fn resolve_mac(gid: Gid) -> Result<[u8; 6]> {
         return Ok(mac);
     }
     card::call(FunctionId::default(), Request::ResolveMac { gid })?.mac()
-}
-
-/// The Ethernet address of the card that has an identifier.
-pub(crate) fn mac_of(world: &mut World, gid: Gid) -> Result<[u8; 6]> {
-    for id in world.functions() {
-        let vhca = world.vhca(id)?;
-        let addresses = world.card(id.card)?.nic.port_addresses(vhca)?;
-        if addresses.gids.contains(&gid) {
-            return Ok(addresses.mac);
-        }
-    }
-    let outside = card_with_gid(gid).filter(|_| world.has_outside());
-    let unreachable = || Errno::new(libc::EHOSTUNREACH, format!("no card has the GID {gid}"));
-    outside.map(|address| address.mac).ok_or_else(unreachable)
 }
 
 /// The path of an `ibv_ah_attr`, checked.

@@ -5,7 +5,11 @@
 //! is the program's in either case: the card reaches it where it is. What is not in [`Request`] is not to be had from another process;
 //! [`MachineError::Elsewhere`](emu_machine::MachineError::Elsewhere) says so.
 
+pub(crate) mod caller;
+pub(crate) mod command;
 pub(crate) mod execute;
+pub(crate) mod info;
+pub(crate) mod refusal;
 pub(crate) mod remote;
 pub(crate) mod request;
 pub(crate) mod session;
@@ -14,8 +18,9 @@ use emu_machine::FunctionId;
 use emu_machine::nic::QpState;
 
 use crate::errno::Result;
-use crate::machine::with_world;
-use execute::Caller;
+use crate::fork;
+use crate::machine::{is_elsewhere, with_world};
+use caller::Caller;
 use request::{Answer, Request};
 
 /// Has a request of a function's program carried out.
@@ -35,14 +40,6 @@ pub(crate) fn call(id: FunctionId, request: Request) -> Result<Answer> {
 /// As [`call`].
 pub(crate) fn done(id: FunctionId, request: Request) -> Result<()> {
     call(id, request).map(drop)
-}
-
-/// Whether the cards are another process's.
-///
-/// # Errors
-/// That process is not there.
-pub(crate) fn is_elsewhere() -> Result<bool> {
-    Ok(emu_bridge::attached()?.is_some())
 }
 
 /// Rings a send queue, once `store` has written its doorbell record. `pushed`: the last entry comes along.
@@ -108,4 +105,16 @@ pub(crate) fn queue_pair_state(id: FunctionId, qpn: u32, last: impl FnOnce() -> 
         return Ok(last());
     }
     crate::machine::on_nic(id.card, |nic| nic.query_qp(qpn)).map(|query| query.state)
+}
+
+/// Virtual time of the calling thread's machine, in picoseconds.
+#[must_use]
+pub fn now_ps() -> u64 {
+    if fork::is_child() {
+        return 0;
+    }
+    match emu_bridge::attached() {
+        Ok(Some(link)) => remote::now_ps(link),
+        _ => with_world(|world| world.now_ps()).unwrap_or(0),
+    }
 }

@@ -51,7 +51,7 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     pointer("ibv_create_comp_channel", || {
         let context = handle::get::<Context>(context)?;
-        if card::is_elsewhere()? {
+        if machine::is_elsewhere()? {
             return Err(Errno::unsupported("completion channels are not to be had of another process's card: poll"));
         }
         let events = Mailbox::new("a completion channel")?;
@@ -102,7 +102,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         // SAFETY: the manual page asks for two writable pointers.
         let (cq, cq_context) = unsafe { (out(cq, "cq")?, out(cq_context, "cq_context")?) };
         let (driven, nonblocking) = (emu_bridge::is_driven()?, channel.events.nonblocking());
-        let end_ps = machine::now_ps().saturating_add(BLOCKING_BOUND_PS);
+        let end_ps = card::now_ps().saturating_add(BLOCKING_BOUND_PS);
         let mut progress = true;
         loop {
             distribute()?;
@@ -121,7 +121,7 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
             if driven && !nonblocking {
                 channel.events.wait()?;
             } else {
-                progress = machine::relax() && !nonblocking && machine::now_ps() <= end_ps;
+                progress = machine::relax() && !nonblocking && card::now_ps() <= end_ps;
             }
         }
     })

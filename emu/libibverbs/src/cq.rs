@@ -142,11 +142,11 @@ impl Cq {
 impl Cq {
     /// Found empty now: whether it was, too, when the clock last was looked at here and has not moved since.
     fn is_waited_for(&self) -> bool {
-        if card::is_elsewhere().is_ok_and(|elsewhere| elsewhere) {
+        if machine::is_elsewhere().is_ok_and(|elsewhere| elsewhere) {
             // The process with the card needs the processor.
             return true;
         }
-        let now_ps = machine::now_ps();
+        let now_ps = card::now_ps();
         self.lock().empty_at_ps.replace(now_ps) == Some(now_ps)
     }
 }
@@ -320,7 +320,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
         if taken == 0 && queue.is_waited_for() {
             machine::relax();
             taken = queue.take(wanted, &mut report)?;
-            queue.lock().empty_at_ps = Some(machine::now_ps());
+            queue.lock().empty_at_ps = Some(card::now_ps());
         }
         if taken == 0 && failed(&queue)? {
             return Err(Errno::new(libc::EIO, format!("completion queue {:#x} has overrun", queue.number)));
@@ -329,9 +329,9 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     })
 }
 
-/// Whether the queue has overrun. That of another process's card is asked for now and then.
+/// Whether the queue has overrun. Of another process's card that is asked once in a while.
 fn failed(queue: &Cq) -> Result<bool> {
-    if card::is_elsewhere()? && !queue.lock().asked.is_due() {
+    if machine::is_elsewhere()? && !queue.lock().asked.is_due() {
         return Ok(false);
     }
     card::call(queue.context.id(), Request::CqFailed { cqn: queue.number })?.flag()

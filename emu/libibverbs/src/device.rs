@@ -4,12 +4,14 @@ use core::ffi::{c_char, c_int};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use emu_machine::nic::{Gid, MAX_RD_ATOMIC, Nic, PortAddresses};
-use emu_machine::{Function, FunctionId, MAX_CARDS, World};
+use emu_machine::nic::{Gid, MAX_RD_ATOMIC, PortAddresses};
+use emu_machine::{Function, FunctionId, MAX_CARDS};
 use verbs_sys::*;
 
+use crate::card::info::{LOCAL_ACK_DELAY, MAX_MESSAGE_BYTES, port_of};
 use crate::card::remote;
 use crate::card::request::{CardInfo, PortInfo};
+use crate::card::session;
 use crate::errno::{Errno, Result, number, out, pointer, status};
 use crate::failures::Events;
 use crate::handle::{self, CStruct, Object};
@@ -27,12 +29,8 @@ pub(crate) const EMULATED: &str = "emulated:";
 pub(crate) const MAX_CQE: c_int = (1 << 22) - 1;
 /// Most gather or scatter entries of a work request.
 pub(crate) const MAX_SGE: u32 = 30;
-/// Longest message in bytes.
-pub(crate) const MAX_MESSAGE_BYTES: u32 = 1 << 30;
 /// Port capability: addresses are IP based (RoCEv2).
 const PORT_IP_BASED_GIDS: u32 = 1 << 26;
-/// Code of the longest time that the port takes to acknowledge.
-pub(crate) const LOCAL_ACK_DELAY: u8 = 16;
 /// Rates that a port can tell, in Gbit/s, with the codes of width (1 lane: 1, 4: 2, 8: 4) and of speed per lane (2.5 Gbit/s: 1, 5: 2,
 /// 10: 4, 14: 16, 25: 32, 50: 64, 100: 128).
 const PORT_RATES: [(u64, u8, u8); 13] = [
@@ -61,6 +59,8 @@ pub fn functions() -> Vec<FunctionId> {
 }
 
 fn known() -> Result<Vec<FunctionId>> {
+    // Where the machine's description says that others use its cards, it is this library that serves them.
+    emu_bridge::serve_with(session::begin);
     Ok(match elsewhere()? {
         None => with_world(|world| world.functions())?,
         Some(cards) => cards.iter().map(|info| FunctionId::host(info.card)).collect(),
@@ -76,26 +76,6 @@ fn elsewhere() -> Result<Option<&'static [CardInfo]>> {
 fn card_elsewhere(cards: &'static [CardInfo], id: FunctionId) -> Result<&'static CardInfo> {
     let found = cards.iter().find(|info| FunctionId::host(info.card) == id);
     found.ok_or_else(|| Errno::new(libc::ENODEV, format!("{id} is not one of the other process's")))
-}
-
-/// The machine's cards, for another process.
-pub(crate) fn cards(world: &mut World) -> Result<Vec<CardInfo>> {
-    let cards = world.card_count();
-    let of = |card: usize| {
-        let nic = &world.card(card)?.nic;
-        let PortAddresses { mac, gids } = nic.port_addresses(nic.vhca_id())?.clone();
-        Ok(CardInfo { card, mac, gids, port: port_of(nic) })
-    };
-    (0..cards).map(of).collect()
-}
-
-fn port_of(nic: &Nic) -> PortInfo {
-    let config = nic.config();
-    PortInfo {
-        mtu_code: config.port_mtu.code(),
-        pkeys: nic.pkeys().to_vec(),
-        gbit_per_s: config.timing.port_rate.gbit_per_s(),
-    }
 }
 
 /// RDMA device name of a function: `mlx5_N` of card N for the host's, `mlx5_N_arm` for that of its Arm cores. Real ones are in the lists of two

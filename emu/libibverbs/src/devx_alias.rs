@@ -6,8 +6,8 @@
 use emu_machine::World;
 use emu_machine::nic::{AliasAttr, GroupKey};
 
-use crate::card::execute::{Caller, Class};
-use crate::devx::{Kind, Refusal, answer, refuse, syndrome};
+use crate::card::caller::{Caller, Class};
+use crate::card::refusal::{Kind, Refusal, answer, refuse, syndrome};
 use crate::devx_create::{own_domain, own_queue_pair, tagged};
 use crate::prm::{self, Input, allow, group_key, object};
 

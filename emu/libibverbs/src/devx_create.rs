@@ -3,8 +3,8 @@
 use emu_machine::nic::{Access, CqAttr, CqTarget, Gid, MkeyAttr, Nic, NicError, QpAttr, QueueMemory, Transport};
 use emu_machine::{Function, World};
 
-use crate::card::execute::{Caller, Class};
-use crate::devx::{Kind, Refusal, answer, full_length, refuse, syndrome};
+use crate::card::caller::{Caller, Class};
+use crate::card::refusal::{Kind, Refusal, answer, full_length, refuse, syndrome};
 use crate::prm::{self, Input};
 use crate::umem;
 

@@ -9,14 +9,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use emu_machine::World;
-use emu_machine::nic::{AsyncEvent, FailureCause, QueueMemory, Space};
+use emu_machine::nic::{AsyncEvent, FailureCause};
 use verbs_sys::*;
 
-use crate::card;
 use crate::device::Context;
 use crate::errno::Result;
 use crate::handle::{self, CStruct, Object};
-use crate::machine::{on_machine, with_world};
+use crate::machine::{self, on_machine, with_world};
 use crate::mailbox::Mailbox;
 
 /// A completion queue without a verbs object.
@@ -112,24 +111,19 @@ pub(crate) fn watch_context(context: &Arc<Context>) {
 
 /// Tells the calling thread's machine from others: the address of its first card, which does not move.
 pub(crate) fn machine() -> Result<usize> {
-    if card::is_elsewhere()? {
+    if machine::is_elsewhere()? {
         return Ok(0);
     }
     on_machine(|world| world.card(0).map(|card| std::ptr::from_ref(card) as usize))
 }
 
-/// Where the ring or the doorbell record of an event's queue lies, in the memory of this process; 0 if there is no such queue any more. `None`: the queue
-/// is another process's.
-fn place(world: &mut World, card: usize, event: AsyncEvent) -> Option<u64> {
-    let Ok(card) = world.card(card) else { return Some(0) };
-    let place = match event {
-        AsyncEvent::CqError { cqn, .. } => card.nic.query_cq(cqn).map(|attr| attr.ring),
-        AsyncEvent::QpFatal { qpn, .. } => card.nic.query_qp(qpn).ok().map(|query| query.attr.doorbell_record),
-        AsyncEvent::UnknownQueue { .. } => None,
-    };
-    match place {
-        Some(QueueMemory { space: Space::HostProcess(_), .. }) => None,
-        place => Some(place.map_or(0, |place| place.addr)),
+/// Where the ring or the doorbell record of an event's queue lies; 0 if there is no such queue any more.
+fn place(world: &mut World, card: usize, event: AsyncEvent) -> u64 {
+    let Ok(card) = world.card(card) else { return 0 };
+    match event {
+        AsyncEvent::CqError { cqn, .. } => card.nic.query_cq(cqn).map_or(0, |attr| attr.ring.addr),
+        AsyncEvent::QpFatal { qpn, .. } => card.nic.query_qp(qpn).map_or(0, |query| query.attr.doorbell_record.addr),
+        AsyncEvent::UnknownQueue { .. } => 0,
     }
 }
 
@@ -160,7 +154,7 @@ pub(crate) fn distribute() -> Result<()> {
     let raised: Vec<_> = with_world(|world| {
         let mut raised = Vec::new();
         while let Some((card, event)) = world.take_async_event() {
-            raised.extend(place(world, card, event).map(|place| (card, event, place)));
+            raised.push((card, event, place(world, card, event)));
         }
         raised
     })?;

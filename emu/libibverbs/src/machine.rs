@@ -1,21 +1,11 @@
 //! The calling thread's machine, as the calls of the C ABI use it.
 
+pub(crate) use emu_bridge::with_world;
 use emu_machine::nic::{Nic, NicError};
-use emu_machine::{FunctionId, MachineError, World};
-
-use crate::card;
+use emu_machine::{FunctionId, World};
 
 use crate::errno::{Errno, Result};
 use crate::fork;
-
-/// As [`emu_bridge::with_world`]. Where the machine's description says that others use its cards, it is this library that serves them.
-///
-/// # Errors
-/// As there.
-pub(crate) fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> std::result::Result<R, MachineError> {
-    emu_bridge::serve_with(card::session::begin);
-    emu_bridge::with_world(f)
-}
 
 /// Calls `f` with the machine; what the machine, a card or `f` refuses is one error.
 ///
@@ -28,12 +18,20 @@ where
     Ok(with_world(f)??)
 }
 
+/// Whether the cards are another process's.
+///
+/// # Errors
+/// That process is not there.
+pub(crate) fn is_elsewhere() -> Result<bool> {
+    Ok(emu_bridge::attached()?.is_some())
+}
+
 /// A control operation of a function begins: it is counted, and its time passes.
 ///
 /// # Errors
 /// There is no machine, or no such function.
 pub(crate) fn begin_command(id: FunctionId) -> Result<()> {
-    if card::is_elsewhere()? {
+    if is_elsewhere()? {
         // The process that has the card counts what comes to it.
         return Ok(());
     }
@@ -57,16 +55,4 @@ pub fn relax() -> bool {
 /// Whether the calling thread's machine moves by itself, at most as fast as the wall clock.
 pub fn is_bridged() -> bool {
     !fork::is_child() && emu_bridge::is_driven().unwrap_or(false)
-}
-
-/// Virtual time of the calling thread's machine, in picoseconds.
-#[must_use]
-pub fn now_ps() -> u64 {
-    if fork::is_child() {
-        return 0;
-    }
-    match emu_bridge::attached() {
-        Ok(Some(link)) => card::remote::now_ps(link),
-        _ => with_world(|world| world.now_ps()).unwrap_or(0),
-    }
 }

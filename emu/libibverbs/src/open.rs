@@ -10,8 +10,8 @@ use crate::device::{Context, Device, query_port_whole};
 use crate::errno::{Errno, input, pointer, status};
 use crate::failures::{self, Events};
 use crate::handle::{self, CStruct, Object};
-use crate::machine::with_world;
-use crate::{card, channel, cq, extended, post, refused};
+use crate::machine::{self, with_world};
+use crate::{channel, cq, extended, post, refused};
 
 extern "C" fn report_races() {
     emu_bridge::report_races();
@@ -26,7 +26,7 @@ fn report_races_at_exit() {
 }
 
 /// Hands all events of the calling thread's machine to their channels and devices.
-pub(crate) fn deliver_events() {
+fn deliver_events() {
     for distribute in [channel::distribute, failures::distribute] {
         if let Err(error) = distribute() {
             tracing::debug!(reason = error.reason, "events could not be delivered");
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     pointer("ibv_open_device", || {
         let device = handle::get::<Device>(device)?;
         let FunctionId { card, function } = device.id;
-        if card::is_elsewhere()? {
+        if machine::is_elsewhere()? {
             crate::device::gids(device.id)?;
         } else if with_world(|world| world.vhca(device.id).map(|_| ()).map(|()| world.config().detect_races))?? {
             report_races_at_exit();

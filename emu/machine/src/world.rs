@@ -476,7 +476,9 @@ impl World {
         }
         for event in effects.async_events.drain(..) {
             tracing::warn!(card, ?event, "queue failure");
-            self.async_events.push_back((card, event));
+            if self.is_told(card, event) {
+                self.async_events.push_back((card, event));
+            }
         }
     }
 

@@ -70,40 +70,47 @@ impl Remote {
         let named = super::server::name(socket);
         let begun = Instant::now();
         let stream = loop {
-            match UnixStream::connect(socket) {
-                Ok(stream) => break stream,
-                Err(error) => {
-                    let passing = matches!(
-                        error.kind(),
-                        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock
-                    );
-                    if !passing || begun.elapsed() >= timeout {
-                        return Err(Lost::Nobody { socket: named, why: error.to_string() });
-                    }
-                    std::thread::sleep(AGAIN);
+            match Self::connect(socket, &named, timeout) {
+                Ok(Some(stream)) => break stream,
+                // It has only just begun.
+                Ok(None) if begun.elapsed() < timeout => {}
+                Ok(None) => {
+                    let why = "it does not serve; see what it says on stderr".to_owned();
+                    return Err(Lost::Refused { socket: named, why });
                 }
+                Err((lost, passes)) if !passes || begun.elapsed() >= timeout => return Err(lost),
+                Err(_) => {}
             }
+            std::thread::sleep(AGAIN);
         };
-        let refused = |why: String| Lost::Refused { socket: named.clone(), why };
+        let pid = getsockopt(&stream, sockopt::PeerCredentials).map_or(0, |credentials| credentials.pid());
+        Ok(Self { stream: Mutex::new(stream), socket: named, timeout, pid, lost: OnceLock::new() })
+    }
+
+    /// Tries once: a connection, or none yet because the other process does not serve yet. Of a failure it tells whether another attempt may do better.
+    fn connect(socket: &Path, named: &Path, timeout: Duration) -> Result<Option<UnixStream>, (Lost, bool)> {
+        let refused = |why: String| (Lost::Refused { socket: named.to_owned(), why }, false);
+        let stream = UnixStream::connect(socket).map_err(|error| {
+            let passes = matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock
+            );
+            (Lost::Nobody { socket: named.to_owned(), why: error.to_string() }, passes)
+        })?;
         let set = stream.set_read_timeout(Some(timeout)).and_then(|()| stream.set_write_timeout(Some(timeout)));
         set.map_err(|error| refused(error.to_string()))?;
         // What cannot be sent has been refused before: the reason can still be read.
         let _ = message::greet(&stream);
         let (version, verdict) = message::judged(&stream).map_err(|error| refused(error.to_string()))?;
-        let why = match verdict {
-            Verdict::Welcome => None,
+        match verdict {
+            Verdict::Welcome => Ok(Some(stream)),
+            Verdict::Unready => Ok(None),
             Verdict::Version => {
-                Some(format!("its library speaks version {version} and this one {VERSION}: use one for both"))
+                Err(refused(format!("its library speaks version {version} and this one {VERSION}: use one for both")))
             }
-            Verdict::Full => Some("as many processes as it allows are there (share.clients)".to_owned()),
-            Verdict::User => Some("it is another user's".to_owned()),
-            Verdict::Unready => Some("it does not serve; see what it says on stderr".to_owned()),
-        };
-        if let Some(why) = why {
-            return Err(refused(why));
+            Verdict::Full => Err(refused("as many processes as it allows are there (share.clients)".to_owned())),
+            Verdict::User => Err(refused("it is another user's".to_owned())),
         }
-        let pid = getsockopt(&stream, sockopt::PeerCredentials).map_or(0, |credentials| credentials.pid());
-        Ok(Self { stream: Mutex::new(stream), socket: named, timeout, pid, lost: OnceLock::new() })
     }
 
     /// Where the other process is.

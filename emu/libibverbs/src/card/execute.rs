@@ -1,135 +1,14 @@
 //! Requests carried out on the machine.
 
-use std::collections::BTreeSet;
+use emu_machine::World;
+use emu_machine::nic::{CqAttr, CqTarget, MkeyAttr, QpAttr};
 
-use emu_machine::nic::{CqAttr, CqTarget, MkeyAttr, QpAttr, QueueMemory, Space};
-use emu_machine::{FunctionId, World};
-
+use super::caller::{Caller, Class};
+use super::refusal::Kind;
 use super::request::{Answer, Request};
-use crate::devx::{self, Kind};
+use super::{command, info};
 use crate::errno::{Errno, Result};
 use crate::umem::{self, Umem};
-use crate::{address, device};
-
-/// Most objects and registrations of another process.
-pub(crate) const MAX_OBJECTS: usize = 1 << 16;
-
-/// Kinds of objects, in the order in which they are destroyed when their process is gone: users before what they use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Class {
-    QueuePair,
-    Key,
-    CompletionQueue,
-    Domain,
-}
-
-/// What another process has.
-#[derive(Debug, Default)]
-pub(crate) struct Owned {
-    /// By class, card and number.
-    pub(crate) objects: BTreeSet<(Class, usize, u32)>,
-    pub(crate) umems: BTreeSet<u32>,
-}
-
-/// Who asks: a program of this process, or another process.
-pub(crate) struct Caller<'a> {
-    pub(crate) id: FunctionId,
-    /// The number of the other process in the machine, and what it has.
-    pub(crate) other: Option<(u32, &'a mut Owned)>,
-}
-
-impl Caller<'_> {
-    /// A program of this process.
-    pub(crate) fn here(id: FunctionId) -> Self {
-        Self { id, other: None }
-    }
-
-    /// Where its addresses lie.
-    pub(crate) fn space(&self) -> Space {
-        self.other.as_ref().map_or(self.id.function.space(), |(number, _)| Space::HostProcess(*number))
-    }
-
-    fn place(&self, addr: u64) -> QueueMemory {
-        QueueMemory { space: self.space(), addr }
-    }
-
-    /// Whether it may use an object, which another process may if it has made it. Of a program of this process the card finds out by itself.
-    pub(crate) fn has(&self, class: Class, number: u32) -> bool {
-        self.other.as_ref().is_none_or(|(_, owned)| owned.objects.contains(&(class, self.id.card, number)))
-    }
-
-    fn check(&self, class: Class, number: u32) -> Result<()> {
-        if self.has(class, number) {
-            return Ok(());
-        }
-        let what = match class {
-            Class::QueuePair => "queue pair",
-            Class::Key => "memory key",
-            Class::CompletionQueue => "completion queue",
-            Class::Domain => "protection domain",
-        };
-        Err(Errno::invalid(format!("this process has no {what} {number:#x}")))
-    }
-
-    /// Whether it may name memory in a command.
-    pub(crate) fn may_name(&self, umem: &Umem) -> bool {
-        let own = match (self.space(), umem.space) {
-            (Space::HostProcess(own), other) => other == Space::HostProcess(own),
-            (_, Space::HostProcess(_)) => false,
-            _ => true,
-        };
-        own && umem.owner == self.id
-    }
-
-    /// Before another process makes one more object, or registers memory.
-    pub(crate) fn room(&self, world: &mut World) -> Result<()> {
-        let Some((number, owned)) = &self.other else { return Ok(()) };
-        let registrations = world.host_process(*number).map_or(0, |process| process.registrations());
-        if owned.objects.len() + registrations < MAX_OBJECTS {
-            return Ok(());
-        }
-        Err(Errno::new(
-            libc::ENOMEM,
-            format!("this process has {MAX_OBJECTS} objects and registrations already: destroy some"),
-        ))
-    }
-
-    pub(crate) fn made(&mut self, class: Class, number: u32) -> u32 {
-        if let Some((_, owned)) = &mut self.other {
-            owned.objects.insert((class, self.id.card, number));
-        }
-        number
-    }
-
-    pub(crate) fn gone(&mut self, class: Class, number: u32) {
-        if let Some((_, owned)) = &mut self.other {
-            owned.objects.remove(&(class, self.id.card, number));
-        }
-    }
-
-    #[allow(unsafe_code)]
-    fn register(&self, world: &mut World, addr: u64, len: u64) -> Result<()> {
-        match &self.other {
-            Some((number, _)) => process(world, *number)?.register(addr, len),
-            // SAFETY: `ibv_reg_mr` and `mlx5dv_devx_umem_reg` make their callers keep the range mapped until it is deregistered, and leave it to the
-            // card; queue memory is this library's own, and is deregistered before it is freed.
-            None => unsafe { world.memory_of(self.id)?.register(addr, len) },
-        }
-        Ok(())
-    }
-
-    fn deregister(&self, world: &mut World, addr: u64, len: u64) -> Result<()> {
-        let was_there = match &self.other {
-            Some((number, _)) => process(world, *number)?.unregister(addr, len),
-            None => world.memory_of(self.id)?.unregister(addr, len),
-        };
-        if was_there { Ok(()) } else { Err(Errno::invalid("the memory belongs to another machine")) }
-    }
-}
-
-fn process(world: &mut World, number: u32) -> Result<&mut emu_machine::HostProcess> {
-    world.host_process(number).ok_or_else(|| Errno::new(libc::EIO, "the process is not known to the card any more"))
-}
 
 fn check_range(addr: u64, len: u64) -> Result<()> {
     if addr == 0 || len == 0 || addr.checked_add(len).is_none() {
@@ -145,7 +24,7 @@ fn check_range(addr: u64, len: u64) -> Result<()> {
 pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Request) -> Result<Answer> {
     let (id, card) = (caller.id, caller.id.card);
     Ok(match request {
-        Request::Open { .. } => Answer::Cards(device::cards(world)?),
+        Request::Open { .. } => Answer::Cards(info::cards(world)?),
         Request::AllocPd => {
             caller.room(world)?;
             let vhca = world.vhca(id)?;
@@ -258,10 +137,10 @@ pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Reque
             caller.gone(Class::QueuePair, qpn);
             Answer::Done
         }
-        Request::ResolveMac { gid } => Answer::Mac(address::mac_of(world, gid)?),
+        Request::ResolveMac { gid } => Answer::Mac(info::mac_of(world, gid)?),
         Request::Devx { call, input, answer_bytes } => {
             let mut answer = vec![0; answer_bytes];
-            let result = devx::execute(world, caller, call, &input, &mut answer);
+            let result = command::execute(world, caller, call, &input, &mut answer);
             Answer::Devx { answer, result }
         }
         Request::DestroyDevx { kind, number } => {

@@ -1,9 +1,10 @@
-//! What a program asks of a card, and the answers.
+//! Requests of a program to a card, and the answers.
 
 use emu_machine::nic::{Access, Gid, QpAttr, QpModify, QpQuery};
 use serde::{Deserialize, Serialize};
 
-use crate::devx::{Kind, Refusal};
+use super::refusal::{Kind, Refusal};
+
 use crate::errno::{Errno, Result};
 
 /// A request. Addresses are of the memory of the program that makes it, and so are those of queues: their `space` is not looked at.

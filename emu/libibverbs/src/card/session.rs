@@ -3,10 +3,11 @@
 use emu_bridge::{Client, MAX_MESSAGE_BYTES, Reply, Session};
 use emu_machine::{Function, FunctionId, World, with_world};
 
-use super::execute::{Caller, Class, Owned, execute};
+use super::caller::{Caller, Class, Owned};
+use super::execute::execute;
 use super::request::{Answer, PROBE, Request};
 use crate::errno::{Errno, Result};
-use crate::{open, umem};
+use crate::umem;
 
 /// Longest answer to a command in bytes; in a message they take several times as much room.
 const MAX_MAILBOX_BYTES: usize = 16 << 10;
@@ -24,7 +25,6 @@ struct Process {
 /// # Errors
 /// There is no machine.
 pub(crate) fn begin(client: Client) -> std::result::Result<Box<dyn Session>, String> {
-    emu_machine::on_events(open::deliver_events);
     let number =
         with_world(|world| world.add_host_process(client.pid, client.end)).map_err(|error| error.to_string())?;
     Ok(Box::new(Process { number, owned: Owned::default(), open: false }))
