@@ -247,11 +247,15 @@ fn programs_play_on_the_card_of_another() {
     let shown = run("ibv_devinfo", &["-l"], &format!("toml:{attached}"));
     assert!(String::from_utf8_lossy(&shown.stdout).starts_with("1 HCA found"), "{shown:?}");
     for transport in ["rc", "uc", "ud"] {
-        let (name, program) = (format!("shared-{transport}"), format!("ibv_{transport}_pingpong"));
-        let machines = [attached.clone(), attached.clone()];
-        let printed = pair_on(&name, &program, &["-g", "0", "-c", "-n", "300"], machines, |_| ());
-        for text in [&printed.server, &printed.client] {
-            assert!(text.contains("300 iters in") && !text.contains("invalid data"), "{transport}: {text}");
+        // Polling, and asleep until they are told.
+        for way in [&[][..], &["-e"]] {
+            let (name, program) = (format!("shared-{transport}-{}", way.len()), format!("ibv_{transport}_pingpong"));
+            let machines = [attached.clone(), attached.clone()];
+            let arguments = [&["-g", "0", "-c", "-n", "300"], way].concat();
+            let printed = pair_on(&name, &program, &arguments, machines, |_| ());
+            for text in [&printed.server, &printed.client] {
+                assert!(text.contains("300 iters in") && !text.contains("invalid data"), "{transport} {way:?}: {text}");
+            }
         }
     }
 }

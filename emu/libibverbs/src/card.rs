@@ -7,6 +7,7 @@
 
 pub(crate) mod caller;
 pub(crate) mod command;
+pub(crate) mod events;
 pub(crate) mod execute;
 pub(crate) mod info;
 pub(crate) mod refusal;

@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, e
                 }
             }
             if driven && !nonblocking {
-                context.events.wait()?;
+                context.events.wait(None)?;
             } else if nonblocking || now_ps() > end_ps || !relax() {
                 return Err(Errno::new(libc::EAGAIN, "no asynchronous event"));
             }

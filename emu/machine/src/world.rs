@@ -264,6 +264,13 @@ impl World {
         self.channel_events.pop_front()
     }
 
+    /// Those of them whose channels have this number or a higher one.
+    pub fn take_channel_events_from(&mut self, first: u32) -> VecDeque<(usize, u32, u32)> {
+        let (taken, left) = self.channel_events.drain(..).partition(|&(_, channel, _)| channel >= first);
+        self.channel_events = left;
+        taken
+    }
+
     /// Failures of queues that no completion reports: (card, event).
     pub fn take_async_event(&mut self) -> Option<(usize, AsyncEvent)> {
         self.async_events.pop_front()

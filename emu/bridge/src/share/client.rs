@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::SigSet;
 use nix::sys::socket::{getsockopt, sockopt};
 
 use super::VERSION;
@@ -13,6 +14,8 @@ use super::message::{self, Verdict};
 
 /// Time between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(10);
+/// Time between two looks for events.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
 
 /// Why the process with the card does not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,6 +62,8 @@ pub struct Remote {
     timeout: Duration,
     pid: i32,
     lost: OnceLock<Lost>,
+    /// The thread that looks for events has been started.
+    watched: Mutex<bool>,
 }
 
 impl Remote {
@@ -84,7 +89,14 @@ impl Remote {
             std::thread::sleep(AGAIN);
         };
         let pid = getsockopt(&stream, sockopt::PeerCredentials).map_or(0, |credentials| credentials.pid());
-        Ok(Self { stream: Mutex::new(stream), socket: named, timeout, pid, lost: OnceLock::new() })
+        Ok(Self {
+            stream: Mutex::new(stream),
+            socket: named,
+            timeout,
+            pid,
+            lost: OnceLock::new(),
+            watched: Mutex::new(false),
+        })
     }
 
     /// Tries once: a connection, or none yet because the other process does not serve yet. Of a failure it tells whether another attempt may do better.
@@ -146,6 +158,27 @@ impl Remote {
         let stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         // Looked at behind the lock: an answer that came too late must not be taken for that to another message.
         self.lost.get().map_or(Ok(stream), |lost| Err(lost.clone()))
+    }
+
+    /// Has `look` called again and again, by a thread that leaves signals to the program's threads, until it says `false`. The first call starts it, and
+    /// the others do nothing.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub fn watch(&self, look: fn() -> bool) -> io::Result<()> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        if *watched {
+            return Ok(());
+        }
+        let keep = move || {
+            let _ = SigSet::all().thread_block();
+            while look() {
+                std::thread::sleep(BETWEEN_LOOKS);
+            }
+        };
+        std::thread::Builder::new().name("flexcast-events".to_owned()).spawn(keep)?;
+        *watched = true;
+        Ok(())
     }
 
     /// Sends a message and waits for the answer.

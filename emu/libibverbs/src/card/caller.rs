@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use emu_machine::nic::{QueueMemory, Space};
 use emu_machine::{FunctionId, HostProcess, World};
 
+use super::events;
 use crate::errno::{Errno, Result};
 use crate::umem::Umem;
 
@@ -76,6 +77,14 @@ impl Caller<'_> {
             _ => true,
         };
         own && umem.owner == self.id
+    }
+
+    /// The card's number of a completion channel.
+    ///
+    /// # Errors
+    /// ENOMEM: another process has too many.
+    pub(crate) fn channel(&self, channel: u32) -> Result<u32> {
+        self.other.as_ref().map_or(Ok(channel), |(process, _)| events::number(*process, channel))
     }
 
     /// Before another process makes one more object, or registers memory.

@@ -6,7 +6,7 @@ use emu_machine::nic::{CqAttr, CqTarget, MkeyAttr, QpAttr};
 use super::caller::{Caller, Class};
 use super::refusal::Kind;
 use super::request::{Answer, Request};
-use super::{command, info};
+use super::{command, events, info};
 use crate::errno::{Errno, Result};
 use crate::umem::{self, Umem};
 
@@ -84,11 +84,9 @@ pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Reque
             Answer::Done
         }
         Request::CreateCq { ring, log_depth, record, channel } => {
-            if channel.is_some() && caller.other.is_some() {
-                return Err(Errno::unsupported("completion channels are not to be had of another process's card"));
-            }
             caller.room(world)?;
             let vhca = world.vhca(id)?;
+            let channel = channel.map(|channel| caller.channel(channel)).transpose()?;
             let attr = CqAttr {
                 ring: caller.place(ring),
                 log_depth,
@@ -177,6 +175,10 @@ pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Reque
             Answer::Done
         }
         Request::Now => Answer::TimePs(world.now_ps()),
+        Request::TakeEvents => {
+            let process = caller.other.as_ref().map(|(number, _)| *number);
+            Answer::Events(process.map_or_else(Vec::new, |process| events::take(world, process)))
+        }
     })
 }
 

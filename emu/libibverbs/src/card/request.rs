@@ -104,6 +104,8 @@ pub(crate) enum Request {
     },
     /// Virtual time.
     Now,
+    /// Completion events that have come for the process.
+    TakeEvents,
 }
 
 /// What [`Request::Open`] finds at its address.
@@ -123,6 +125,7 @@ impl Request {
                 | Self::Ring { .. }
                 | Self::Arm { .. }
                 | Self::Now
+                | Self::TakeEvents
         )
     }
 
@@ -181,6 +184,8 @@ pub(crate) enum Answer {
         result: std::result::Result<Option<Made>, Refusal>,
     },
     TimePs(u64),
+    /// Numbers of channels and of completion queues.
+    Events(Vec<(u32, u32)>),
     Refused {
         errno: i32,
         reason: String,
@@ -213,6 +218,8 @@ impl Answer {
         cards: Cards(cards) -> Vec<CardInfo> = cards;
         /// Virtual time.
         time_ps: TimePs(time_ps) -> u64 = time_ps;
+        /// Completion events.
+        events: Events(events) -> Vec<(u32, u32)> = events;
     }
 
     /// Another one than the request has.

@@ -4,6 +4,7 @@ use emu_bridge::{Client, MAX_MESSAGE_BYTES, Reply, Session};
 use emu_machine::{Function, FunctionId, World, with_world};
 
 use super::caller::{Caller, Class, Owned};
+use super::events;
 use super::execute::execute;
 use super::request::{Answer, PROBE, Request};
 use crate::errno::{Errno, Result};
@@ -109,6 +110,7 @@ impl Drop for Process {
             world.remove_host_process(self.number);
         });
         owned.umems.into_iter().for_each(umem::remove);
+        events::forget(self.number);
         if let Err(error) = taken_back {
             tracing::debug!(%error, "a process is gone, and so is the machine");
         }
