@@ -27,8 +27,8 @@ fn process(test: &str, machine: &str, socket: &str) -> Command {
     command
 }
 
-/// Runs a test as a process that has a card and shares it, with at most two others.
-fn run_with_card(test: &str) {
+/// Runs a test as a process that has a card and shares it, with at most two others; what all of them print.
+fn run_with_card(test: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("card.sock");
     let machine = format!("cards = 1\n[share]\nsocket = {socket:?}\nclients = 2\n");
@@ -36,6 +36,7 @@ fn run_with_card(test: &str) {
     let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     assert!(output.status.success(), "{text}");
     assert!(text.contains("1 passed"), "{text}");
+    text
 }
 
 /// Starts the other process, which runs a test; what it prints, and itself.
@@ -180,4 +181,37 @@ fn has_a_card_of_which_others_ask_too_much() {
 #[test]
 fn what_is_not_to_be_had_is_refused_and_as_many_as_allowed_are_let_in() {
     run_with_card("has_a_card_of_which_others_ask_too_much");
+}
+
+/// Sleeps until it is told of a completion, which never comes.
+#[test]
+#[ignore = "a process of another test"]
+fn waits_for_an_event() {
+    let host = Host::open(0);
+    unsafe {
+        let channel = (host.api.ibv_create_comp_channel)(host.context);
+        assert!(!channel.is_null());
+        let cq = (host.api.ibv_create_cq)(host.context, 8, null_mut(), channel, 0);
+        assert!(!cq.is_null());
+        assert_eq!(inline::req_notify_cq(cq, 0), 0);
+        println!("= waits");
+        let (mut of, mut context) = (null_mut(), null_mut());
+        assert_eq!((host.api.ibv_get_cq_event)(channel, &mut of, &mut context), -1);
+        eprintln!("told {}", errno());
+    }
+}
+
+#[test]
+#[ignore = "a process of another test"]
+fn has_a_card_and_ends_while_another_waits() {
+    let _host = Host::open(0);
+    let (mut says, _) = attach("waits_for_an_event");
+    assert_eq!(says.next().as_deref(), Some("waits"));
+}
+
+/// Both print to the same end of a pipe, so that the test has read what the other says when it is gone as well.
+#[test]
+fn nobody_waits_for_events_of_a_card_that_is_gone() {
+    let text = run_with_card("has_a_card_and_ends_while_another_waits");
+    assert!(text.contains(&format!("told {}", libc::EIO)), "{text}");
 }
