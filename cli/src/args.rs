@@ -203,6 +203,13 @@ pub(crate) struct EmuExecArgs {
     /// Cards of each of the programs, at a switch of their own if more than one [default: 1].
     #[arg(long, value_parser = whole::<usize>(1, 65_535), value_name = "N", requires = "rank")]
     pub(crate) cards: Option<usize>,
+    /// Let other programs of this user use the program's cards, by a socket of the file system that is made here. Each card has a function for its
+    /// Arm cores, too, which is the program's alone.
+    #[arg(long, value_name = "SOCKET")]
+    pub(crate) share: Option<PathBuf>,
+    /// Have no cards, and use those of the program that shares them at this socket.
+    #[arg(long, value_name = "SOCKET", conflicts_with_all = ["machine", "card", "bridge", "rank", "pcap", "share"])]
+    pub(crate) attach: Option<PathBuf>,
     /// Write what crosses the card's link to this pcapng file.
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,

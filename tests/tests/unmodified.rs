@@ -111,17 +111,30 @@ fn pair_with(
     alone: &str,
     meddle: impl FnOnce([u32; 2]),
 ) -> Pair {
-    let folder = scratch(name);
     let ports = free_udp_ports();
-    let port = free_tcp_port();
-    let start = |role: &str, card: usize, to: &[&str]| {
-        let machine = folder.join(format!("{role}.toml"));
+    let machine = |card: usize| {
         let alone = if card == 0 { alone } else { "" };
         let (listen, peer) = (ports[card], ports[1 - card]);
-        let text = format!(
+        format!(
             "first_card = {card}\n{alone}\n{more}\n[bridge]\nlisten = \"127.0.0.1:{listen}\"\npeer = \"127.0.0.1:{peer}\"\n"
-        );
-        std::fs::write(&machine, text).expect("the machine file");
+        )
+    };
+    pair_on(name, program, arguments, [machine(0), machine(1)], meddle)
+}
+
+/// The same on these machines, the server's first.
+fn pair_on(
+    name: &str,
+    program: &str,
+    arguments: &[&str],
+    machines: [String; 2],
+    meddle: impl FnOnce([u32; 2]),
+) -> Pair {
+    let folder = scratch(name);
+    let port = free_tcp_port();
+    let start = |role: &str, place: usize, to: &[&str]| {
+        let machine = folder.join(format!("{role}.toml"));
+        std::fs::write(&machine, &machines[place]).expect("the machine file");
         let output = || File::create(folder.join(format!("{role}.txt"))).expect("a file for the output");
         let file = output();
         let child = command(program, machine.to_str().expect("UTF-8"))
@@ -215,6 +228,36 @@ fn pingpong(transport: &str, more: &[&[&str]]) {
 #[test]
 fn ibv_rc_pingpong_plays() {
     pingpong("rc", &[&["-N"], &["-m", "4096", "-s", "100000"]]);
+}
+
+/// Three programs, one card: one has it and waits for events, the others play on it. Each is given the machine that `flexcast emu exec` makes of `--share`
+/// and of `--attach`.
+#[test]
+fn programs_play_on_the_card_of_another() {
+    if !installed("ibv_rc_pingpong", "ibverbs-utils") {
+        return;
+    }
+    let socket = scratch("shared").join("card.sock");
+    let shared = format!("toml:cards = 1\narm_functions = true\n[share]\nsocket = {socket:?}\n");
+    let attached = format!("[attach]\nsocket = {socket:?}\n");
+    let file = File::create(scratch("shared").join("owner.txt")).expect("a file for the output");
+    let owner =
+        command("ibv_asyncwatch", &shared).stdout(file.try_clone().expect("the same file")).stderr(file).spawn();
+    let _owner = Running(owner.expect("it is installed"));
+    let shown = run("ibv_devinfo", &["-l"], &format!("toml:{attached}"));
+    assert!(String::from_utf8_lossy(&shown.stdout).starts_with("1 HCA found"), "{shown:?}");
+    for transport in ["rc", "uc", "ud"] {
+        // Polling, and asleep until they are told.
+        for way in [&[][..], &["-e"]] {
+            let (name, program) = (format!("shared-{transport}-{}", way.len()), format!("ibv_{transport}_pingpong"));
+            let machines = [attached.clone(), attached.clone()];
+            let arguments = [&["-g", "0", "-c", "-n", "300"], way].concat();
+            let printed = pair_on(&name, &program, &arguments, machines, |_| ());
+            for text in [&printed.server, &printed.client] {
+                assert!(text.contains("300 iters in") && !text.contains("invalid data"), "{transport} {way:?}: {text}");
+            }
+        }
+    }
 }
 
 /// A card answers whether or not its host's processor has time: so does one whose process is stopped, later, and nobody's retries run out.

@@ -14,7 +14,8 @@ use crate::workspace::TESTS_PROFILE;
 use crate::{emu_libs, example, process, status, workspace};
 
 /// Programs of which one runs at a time: their tests start processes that look for free ports, or that time one another.
-const ALONE: [&str; 7] = ["emu_exec", "forked", "four_processes", "lost_ranks", "mesh", "notices", "unmodified"];
+const ALONE: [&str; 8] =
+    ["emu_exec", "forked", "four_processes", "lost_ranks", "mesh", "notices", "shared_card", "unmodified"];
 
 /// Programs that run at the same time: with one more than the integration machine has processors, none is idle while a program waits for
 /// cargo or for a deadline.

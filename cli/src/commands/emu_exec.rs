@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use emu_bridge::{INLINE, RACES_VARIABLE, VARIABLE};
-use emu_config::{BridgeTable, Machine, NetworkTable};
+use emu_config::{AttachTable, BridgeTable, Machine, NetworkTable, ShareTable};
 use emu_observe::new_file;
 use flexcast_cli::note;
 use nix::sys::signal::{Signal, kill};
@@ -129,8 +129,22 @@ fn machine(args: &EmuExecArgs) -> anyhow::Result<Machine> {
     if let Some(pcap) = &args.pcap {
         machine.capture = Some(pcap.clone());
     }
+    if let Some(socket) = &args.share {
+        let cards = machine.cards.or_else(|| machine.network.is_none().then_some(1));
+        (machine.arm_functions, machine.cards) = (true, cards);
+        machine.share = Some(ShareTable::at(socket.clone()));
+    }
+    if let Some(socket) = &args.attach {
+        machine.attach = Some(AttachTable { socket: socket.clone(), timeout_ms: None });
+    }
     // The program may change its folder before it first uses a card.
     machine.capture = machine.capture.map(std::path::absolute).transpose()?;
+    if let Some(share) = &mut machine.share {
+        share.socket = std::path::absolute(&share.socket)?;
+    }
+    if let Some(attach) = &mut machine.attach {
+        attach.socket = std::path::absolute(&attach.socket)?;
+    }
     Ok(machine)
 }
 
@@ -200,6 +214,30 @@ mod tests {
     }
 
     #[test]
+    fn options_share_cards_and_use_those_of_others() {
+        let args = EmuExecArgs {
+            machine: None,
+            card: None,
+            bridge: None,
+            rank: None,
+            of: None,
+            port_base: None,
+            cards: None,
+            share: Some("card.sock".into()),
+            attach: None,
+            pcap: None,
+            libs: None,
+            command: vec![],
+        };
+        let made = machine(&args).unwrap();
+        assert!(made.arm_functions && made.share.as_ref().is_some_and(|share| share.socket.is_absolute()), "{made:?}");
+        assert_eq!(made.config().unwrap().cards, 1);
+        let made = machine(&EmuExecArgs { share: None, attach: Some("card.sock".into()), ..args }).unwrap();
+        assert!(made.only_attaches() && made.attach.as_ref().is_some_and(|attach| attach.socket.is_absolute()));
+        assert_eq!(Machine::parse(&toml::to_string(&made).unwrap()).unwrap(), made);
+    }
+
+    #[test]
     fn options_describe_a_machine() {
         let bridge = crate::args::bridge("127.0.0.1:1,localhost:2").unwrap();
         assert_eq!((&*bridge.listen, bridge.peer.as_deref()), ("127.0.0.1:1", Some("localhost:2")));
@@ -214,6 +252,8 @@ mod tests {
             of: None,
             port_base: None,
             cards: None,
+            share: None,
+            attach: None,
             pcap,
             libs: None,
             command: vec![],

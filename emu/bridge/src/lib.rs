@@ -6,6 +6,7 @@
 //!   it takes them.
 //! - [`Bridge`] lets the machine run by itself: virtual time follows the wall clock and never overtakes it, frames that leave
 //!   the machine go to the peers, theirs arrive. A thread does so while the program does something else.
+//! - [`Remote`] and [`Session`] are the two ends of one card that several processes of a computer use: `[share]` and `[attach]` of a description.
 //! - [`with_world`] and [`relax`] are those of `emu_machine`, with the shared machine made from the file.
 //!
 //! All clocks and sockets of the emulator are here. Figures of a bridged run are *measured*: they say how fast the emulator
@@ -20,6 +21,7 @@ mod pace;
 mod peer;
 mod peers;
 mod process;
+mod share;
 mod shared;
 mod wire;
 
@@ -28,5 +30,9 @@ pub use fault_sink::{RACES_VARIABLE, races, report_races};
 pub use make::{BridgeError, make};
 pub use peer::PeerConfig;
 pub use peers::attempt;
-pub use shared::{INLINE, PEER_TIMEOUT, VARIABLE, is_driven, leave, relax, will_sleep, with_world};
+pub use share::{
+    Client, Lost, MAX_MESSAGE_BYTES, Remote, RemoteClock, Reply, Seldom, Session, ShareCounters, VERSION, serve_with,
+    share_counters,
+};
+pub use shared::{INLINE, PEER_TIMEOUT, VARIABLE, attached, is_driven, leave, relax, will_sleep, with_world};
 pub use wire::{Wire, WireCounters};

@@ -5,12 +5,13 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use emu_config::{ConfigError, MOST_TIMEOUT_MS, Machine};
+use emu_config::{ConfigError, MOST_TIMEOUT_MS, Machine, ShareTable};
 use emu_machine::{MachineError, Shared, World};
 
 use crate::bridge::Bridge;
 use crate::driver_thread;
 use crate::peers;
+use crate::share::Server;
 
 /// Why there is no machine of a description.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +47,17 @@ pub enum BridgeError {
         /// What the system said.
         source: io::Error,
     },
+    /// The cards cannot be shared.
+    #[error("the cards cannot be shared at {}: {source}", socket.display())]
+    Share {
+        /// The socket.
+        socket: PathBuf,
+        /// What the system said, or who has it.
+        source: io::Error,
+    },
+    /// A machine that runs by itself needs a thread, and a few descriptors.
+    #[error("the machine cannot run by itself: {0}")]
+    Clock(io::Error),
     /// The capture cannot be written.
     #[error("the capture {} cannot be written: {source}", path.display())]
     Capture {
@@ -56,15 +68,30 @@ pub enum BridgeError {
     },
 }
 
-/// Builds the machine, and starts its bridge.
+/// Builds the machine, and starts its bridge, and what lets other processes use its cards.
 ///
 /// # Errors
 /// Values that no machine has, addresses that cannot be used, a capture that cannot be written.
 pub fn make(machine: &Machine) -> Result<Shared, BridgeError> {
     let mut world = World::new(machine.config()?)?;
+    let share = machine.share.as_ref().map(|share| (share, Server::bind(&share.socket, share.clients)));
+    let share =
+        share.map(|(share, bound)| bound.map_err(|source| failed_share(share, source)).map(|bound| (share, bound)));
+    let share = share.transpose()?;
+    let serve = |share: Option<(&ShareTable, Server)>| {
+        share.map_or(Ok(()), |(share, server)| server.start().map_err(|source| failed_share(share, source)))
+    };
     let Some(table) = &machine.bridge else {
-        capture(machine, &mut world)?;
-        return Ok(Shared { world, driver: None });
+        let flush = capture(machine, &mut world)?;
+        if share.is_none() {
+            return Ok(Shared { world, driver: None });
+        }
+        // Nobody is outside, but the card goes on by itself.
+        let wire = peers::alone().map_err(BridgeError::Clock)?;
+        let bridge = Bridge::new(wire).flushing(flush);
+        driver_thread::start(&bridge).map_err(BridgeError::Clock)?;
+        serve(share)?;
+        return Ok(Shared { world, driver: Some(Box::new(bridge)) });
     };
     world.open_outside()?;
     let flush = capture(machine, &mut world)?;
@@ -79,7 +106,12 @@ pub fn make(machine: &Machine) -> Result<Shared, BridgeError> {
     let bridge = Bridge::new(peers::wire(table, peers)?).flushing(flush);
     let failed = |source| BridgeError::Bridge { listen: table.listen.clone(), source };
     driver_thread::start(&bridge).map_err(failed)?;
+    serve(share)?;
     Ok(Shared { world, driver: Some(Box::new(bridge)) })
+}
+
+fn failed_share(share: &ShareTable, source: io::Error) -> BridgeError {
+    BridgeError::Share { socket: share.socket.clone(), source }
 }
 
 fn capture(machine: &Machine, world: &mut World) -> Result<Option<Flush>, BridgeError> {
@@ -87,7 +119,7 @@ fn capture(machine: &Machine, world: &mut World) -> Result<Option<Flush>, Bridge
     let file = File::create(path).map_err(|source| BridgeError::Capture { path: path.clone(), source })?;
     let file = Arc::new(Mutex::new(BufWriter::new(file)));
     // Nobody ends the capture of a machine that lives as long as its process; without a bridge nobody flushes it either.
-    let at_once = machine.bridge.is_none();
+    let at_once = machine.bridge.is_none() && machine.share.is_none();
     world.start_capture(Box::new(Capture { file: Arc::clone(&file), at_once }))?;
     Ok(Some(Flush(file)))
 }

@@ -1,7 +1,7 @@
 //! `[bridge]` of a machine resolved: addresses of the other machines, and the wire to them.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::ops::Range;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -75,6 +75,11 @@ pub(crate) fn wire(bridge: &BridgeTable, peers: Vec<PeerConfig>) -> Result<Wire,
     let failed = |source| BridgeError::Bridge { listen: bridge.listen.clone(), source };
     let wire = UdpSocket::bind(listen).and_then(|socket| Wire::over(socket, peers, epoch()));
     Ok(wire.map_err(failed)?.with_peer_timeout(peer_timeout))
+}
+
+/// The wire of a machine that nobody is joined to: its socket hears of nobody.
+pub(crate) fn alone() -> io::Result<Wire> {
+    Wire::over(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, Vec::new(), epoch())
 }
 
 fn address(key: &'static str, value: &str) -> Result<SocketAddr, BridgeError> {

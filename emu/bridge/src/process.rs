@@ -25,8 +25,17 @@ fn parse(text: &str) -> Option<(char, u64)> {
 impl Process {
     /// The calling one.
     pub(crate) fn own() -> Self {
-        let pid = std::process::id();
+        Self::of(std::process::id())
+    }
+
+    /// Another one of this computer, as it is now.
+    pub(crate) fn of(pid: u32) -> Self {
         look(pid).map_or_else(Self::default, |(_, started)| Self { pid, started })
+    }
+
+    /// Whether there was one.
+    pub(crate) fn is_known(self) -> bool {
+        self.pid != 0
     }
 
     /// Whether it can be looked at from here: it is on this computer, and this process may see it.

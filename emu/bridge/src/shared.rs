@@ -1,27 +1,35 @@
 //! The machine of programs that cannot call Rust.
 
 use std::ffi::OsString;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use emu_config::Machine;
+use emu_config::{ConfigError, MOST_TIMEOUT_MS, Machine};
 use emu_machine::{MachineError, Shared, World};
 
 use crate::fault_sink::Stderr;
 use crate::make;
+use crate::share::Remote;
 
 /// The environment variable that names the machine file.
 pub const VARIABLE: &str = "FLEXCAST_MACHINE";
-/// The environment variable that stands above `bridge.peer_timeout_ms` of that file.
+/// The environment variable that stands above `bridge.peer_timeout_ms` and `attach.timeout_ms` of that file.
 pub const PEER_TIMEOUT: &str = "FLEXCAST_PEER_TIMEOUT_MS";
 /// A value that begins so is the text of the file itself.
 pub const INLINE: &str = "toml:";
+
+/// Between two looks of a program that polls while its cards are another process's.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(20);
 
 /// As [`emu_machine::with_world`]; the shared machine is that of the file which [`VARIABLE`] names, or the default one.
 ///
 /// # Errors
 /// The shared machine cannot be made: the file is bad, or the bridge's address is taken. The reason is also printed on
-/// stderr, once.
+/// stderr, once. [`MachineError::Elsewhere`]: the process has no machine, but uses the cards of another ([`attached`]).
 pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError> {
+    if let Some(remote) = attached()? {
+        return Err(MachineError::Elsewhere(remote.socket().display().to_string()));
+    }
     emu_machine::make_shared_with(from_environment);
     emu_machine::with_world(f)
 }
@@ -31,6 +39,11 @@ pub fn with_world<R>(f: impl FnOnce(&mut World) -> R) -> Result<R, MachineError>
 /// # Errors
 /// As there.
 pub fn relax() -> Result<bool, MachineError> {
+    if attached()?.is_some() {
+        // The cards go on by themselves, and need the processor for it.
+        std::thread::sleep(BETWEEN_LOOKS);
+        return Ok(true);
+    }
     emu_machine::make_shared_with(from_environment);
     emu_machine::relax()
 }
@@ -40,6 +53,9 @@ pub fn relax() -> Result<bool, MachineError> {
 /// # Errors
 /// As there.
 pub fn is_driven() -> Result<bool, MachineError> {
+    if attached()?.is_some() {
+        return Ok(true);
+    }
     emu_machine::make_shared_with(from_environment);
     emu_machine::is_driven()
 }
@@ -49,6 +65,9 @@ pub fn is_driven() -> Result<bool, MachineError> {
 /// # Errors
 /// As there.
 pub fn will_sleep() -> Result<(), MachineError> {
+    if attached()?.is_some() {
+        return Ok(());
+    }
     emu_machine::make_shared_with(from_environment);
     emu_machine::will_sleep()
 }
@@ -67,12 +86,46 @@ pub fn leave() {
     }
 }
 
+/// The process whose cards this one uses, if the file which [`VARIABLE`] names says so: connected at the first call, and for good. A thread that has
+/// a machine of its own uses that.
+///
+/// # Errors
+/// [`MachineError::NotAttached`]: nobody is there, or refuses.
+pub fn attached() -> Result<Option<&'static Remote>, MachineError> {
+    static ATTACHED: OnceLock<Option<Result<Remote, String>>> = OnceLock::new();
+    let attached = ATTACHED.get_or_init(|| {
+        let described = described(std::env::var_os(VARIABLE), std::env::var_os(PEER_TIMEOUT));
+        // Another error is told when the machine is made.
+        let machine = described.ok().filter(|machine| machine.attach.is_some())?;
+        Some(attach(&machine).inspect_err(|error| eprintln!("flexcast: {VARIABLE}: {error}")))
+    });
+    match attached {
+        None => Ok(None),
+        Some(_) if emu_machine::has_own() => Ok(None),
+        Some(Ok(remote)) => Ok(Some(remote)),
+        Some(Err(reason)) => Err(MachineError::NotAttached(reason.clone())),
+    }
+}
+
+fn attach(machine: &Machine) -> Result<Remote, String> {
+    let Some(table) = machine.attach.as_ref().filter(|_| machine.only_attaches()) else {
+        return Err(ConfigError::Attached.to_string());
+    };
+    let timeout = match table.timeout_ms {
+        None => crate::wire::PEER_TIMEOUT,
+        Some(ms @ 1..=MOST_TIMEOUT_MS) => Duration::from_millis(ms),
+        Some(ms) => return Err(format!("attach.timeout_ms is {ms}, but must be 1 to {MOST_TIMEOUT_MS} ms")),
+    };
+    Remote::attach(&table.socket, timeout).map_err(|lost| lost.to_string())
+}
+
 fn from_environment() -> Result<Shared, MachineError> {
     let made = made_from(std::env::var_os(VARIABLE), std::env::var_os(PEER_TIMEOUT));
     made.inspect_err(|error| eprintln!("flexcast: {VARIABLE}: {error}"))
 }
 
-fn made_from(value: Option<OsString>, timeout: Option<OsString>) -> Result<Shared, MachineError> {
+/// The description that the environment names.
+fn described(value: Option<OsString>, timeout: Option<OsString>) -> Result<Machine, MachineError> {
     let mut machine = match value {
         None => Machine::default(),
         Some(value) => match value.to_str().and_then(|text| text.strip_prefix(INLINE)) {
@@ -81,11 +134,22 @@ fn made_from(value: Option<OsString>, timeout: Option<OsString>) -> Result<Share
         }
         .map_err(|error| MachineError::NotMade(error.to_string()))?,
     };
-    if let (Some(bridge), Some(timeout)) = (&mut machine.bridge, timeout) {
+    if let Some(timeout) = timeout.filter(|_| machine.bridge.is_some() || machine.attach.is_some()) {
         let number = timeout.to_str().and_then(|text| text.parse().ok());
         let wrong = || format!("{PEER_TIMEOUT} is {timeout:?}, but must be a number of milliseconds");
-        bridge.peer_timeout_ms = Some(number.ok_or_else(|| MachineError::NotMade(wrong()))?);
+        let number = Some(number.ok_or_else(|| MachineError::NotMade(wrong()))?);
+        if let Some(bridge) = &mut machine.bridge {
+            bridge.peer_timeout_ms = number;
+        }
+        if let Some(attach) = &mut machine.attach {
+            attach.timeout_ms = number;
+        }
     }
+    Ok(machine)
+}
+
+fn made_from(value: Option<OsString>, timeout: Option<OsString>) -> Result<Shared, MachineError> {
+    let machine = described(value, timeout)?;
     let mut shared = make::make(&machine).map_err(|error| MachineError::NotMade(error.to_string()))?;
     let fault_sink = Stderr::new(shared.world.config().detect_races);
     shared.world.report_faults_to(Box::new(fault_sink));

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use emu_fabric::{FaultError, TopologyError};
 use emu_machine::MachineError;
 
+use crate::share::MOST_CLIENTS;
 use crate::timing::TimingError;
 
 /// A description of a machine that cannot be. Values are named by what they are, which is both their key in a machine file and their option.
@@ -62,7 +63,7 @@ pub enum ConfigError {
     },
     /// Commands that take time on a machine that shares its time with others.
     #[error(
-        "command_ps = {command_ps} with [bridge]: the time of joined machines is common, so leave it out or join none"
+        "command_ps = {command_ps} with [bridge] or [share]: their machines follow the wall clock, so leave it out or join and share none"
     )]
     CommandTime {
         /// What was given, in picoseconds.
@@ -120,10 +121,27 @@ pub enum ConfigError {
     HostsWithoutTopology(String),
     /// A joined machine where one is to run by itself.
     #[error(
-        "[bridge] joins the machines of several programs (flexcast emu exec); a run that has all its cards in one machine has none: \
-         leave it out"
+        "[bridge] joins the machines of several programs, and [share] lets them use one (flexcast emu exec); a run that has all its cards in one \
+         machine and process has neither: leave it out"
     )]
     Bridged,
+    /// A process without cards where a machine is to be made.
+    #[error(
+        "[attach] uses the cards of another process, so nothing else is said of cards here, and no machine is made: leave out either [attach] or \
+         all other keys"
+    )]
+    Attached,
+    /// As many processes are never there.
+    #[error("share.clients is {clients}, but must be 1 to {MOST_CLIENTS}")]
+    Clients {
+        /// What was given.
+        clients: usize,
+    },
+    /// Observers see one process.
+    #[error(
+        "detect_races and weak memory look at the accesses of one process: leave them out with [share], or let one process have all cards"
+    )]
+    SharedWatched,
     /// No such timing model.
     #[error(transparent)]
     Timing(#[from] TimingError),

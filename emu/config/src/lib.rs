@@ -9,6 +9,7 @@ mod error;
 mod machine;
 mod memory;
 mod network;
+mod share;
 mod timing;
 
 pub use bridge::{BridgeTable, MOST_TIMEOUT_MS, PeerTable};
@@ -18,4 +19,5 @@ pub use error::ConfigError;
 pub use machine::Machine;
 pub use memory::{Memory, MemoryTable};
 pub use network::{LinkTable, NetworkTable};
+pub use share::{AttachTable, MOST_CLIENTS, ShareTable};
 pub use timing::{Timing, TimingError};

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::bridge::BridgeTable;
 use crate::error::ConfigError;
-use crate::memory::MemoryTable;
+use crate::memory::{Memory, MemoryTable};
 use crate::network::{LinkTable, NetworkTable};
+use crate::share::{AttachTable, MOST_CLIENTS, ShareTable};
 use crate::timing::Timing;
 
 /// Seed of weak memory where nobody gives one.
@@ -55,6 +56,14 @@ const DEFAULT_SEED: u64 = 1;
 /// #   { address = "127.0.0.1:7471", first_card = 0 },
 /// #   { address = "127.0.0.1:7473", first_card = 2, cards = 4 },
 /// # ]
+///
+/// [share]                     # other processes of this computer may use the cards
+/// socket = "card.sock"        # a socket of the file system, which is made
+/// clients = 64                # how many may at once
+///
+/// [attach]                    # alone: this process has no cards and uses those of the process that shares them
+/// socket = "card.sock"
+/// timeout_ms = 10000          # how long to wait for that process
 /// ```
 ///
 /// With `[bridge]` and `[network]` the last host of the network is where the machine is joined to the others.
@@ -103,6 +112,12 @@ pub struct Machine {
     /// What the outer end of the link is joined to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeTable>,
+    /// Lets other processes use the cards.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<ShareTable>,
+    /// Uses the cards of another process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attach: Option<AttachTable>,
 }
 
 fn is_host(driven_from: &DrivenFrom) -> bool {
@@ -126,6 +141,12 @@ impl Machine {
         let text =
             std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         toml::from_str(&text).map_err(|source| ConfigError::Parse { path: Some(path.to_owned()), source })
+    }
+
+    /// Whether it says nothing but whose cards are used.
+    #[must_use]
+    pub fn only_attaches(&self) -> bool {
+        self.attach.is_some() && Self { attach: None, ..self.clone() } == Self::default()
     }
 
     /// The network's table, an empty one if there is none yet.
@@ -154,8 +175,20 @@ impl Machine {
         if self.losses_ppm() > 1_000_000 {
             return Err(ConfigError::Loss { percent: f64::from(self.losses_ppm()) / 1e4 });
         }
-        if let (Some(command_ps @ 1..), Some(_)) = (self.command_ps, &self.bridge) {
+        if self.attach.is_some() {
+            return Err(ConfigError::Attached);
+        }
+        let follows_the_clock = self.bridge.is_some() || self.share.is_some();
+        if let Some(command_ps @ 1..) = self.command_ps.filter(|_| follows_the_clock) {
             return Err(ConfigError::CommandTime { command_ps });
+        }
+        if let Some(share) = &self.share {
+            if !(1..=MOST_CLIENTS).contains(&share.clients) {
+                return Err(ConfigError::Clients { clients: share.clients });
+            }
+            if self.detect_races || self.memory.model != Memory::Strong {
+                return Err(ConfigError::SharedWatched);
+            }
         }
         let default = Config::default();
         let outside = usize::from(self.bridge.is_some());
@@ -216,10 +249,11 @@ impl Machine {
 
     /// How many cards there are, if `needed` are needed of a machine that runs by itself.
     fn alone(&self, needed: usize) -> Result<usize, ConfigError> {
-        match (&self.bridge, self.cards) {
-            (Some(_), _) => Err(ConfigError::Bridged),
-            (None, Some(cards)) if cards < needed => Err(ConfigError::Cards { cards, needed }),
-            (None, cards) => Ok(cards.unwrap_or(needed)),
+        let alone = self.bridge.is_none() && self.share.is_none();
+        match self.cards {
+            _ if !alone => Err(ConfigError::Bridged),
+            Some(cards) if cards < needed => Err(ConfigError::Cards { cards, needed }),
+            cards => Ok(cards.unwrap_or(needed)),
         }
     }
 }

@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use doca_sys::*;
-use emu_bridge::with_world;
 use emu_libibverbs::handle::{self, BadHandle, CStruct, Object};
 use emu_libibverbs::{fork, log};
 use emu_machine::{Function, FunctionId};
@@ -202,11 +201,7 @@ pub(crate) unsafe extern "C" fn doca_devinfo_get_mac_addr(
                 "the buffer has {size} bytes, but an address has {DOCA_DEVINFO_MAC_ADDR_SIZE}"
             )));
         }
-        let mac = with_world(|world| {
-            let vhca = world.vhca(id).ok()?;
-            Some(world.card(id.card).ok()?.nic.port_addresses(vhca).ok()?.mac)
-        });
-        let Ok(Some(mac)) = mac else {
+        let Ok(mac) = emu_libibverbs::mac(id) else {
             return Err(Failure(DOCA_ERROR_NOT_FOUND, "the card is not there any more".to_owned()));
         };
         // SAFETY: null is refused; the buffer has at least the 6 bytes checked above.

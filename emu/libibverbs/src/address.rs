@@ -3,12 +3,13 @@
 use core::ffi::c_int;
 use std::sync::Arc;
 
-use emu_bridge::with_world;
+use emu_machine::FunctionId;
 use emu_machine::nic::Gid;
 use emu_machine::nic::wire::group_mac;
-use emu_machine::{FunctionId, card_with_gid};
 use verbs_sys::*;
 
+use crate::card;
+use crate::card::request::Request;
 use crate::device::{self, Context};
 use crate::errno::{Errno, Result, input, number, out, pointer, status};
 use crate::handle::{self, CStruct, Object};
@@ -31,18 +32,7 @@ pub fn resolve_mac(gid: Gid) -> Result<[u8; 6]> {
     if let Some(mac) = group_mac(gid) {
         return Ok(mac);
     }
-    with_world(|world| {
-        for id in world.functions() {
-            let vhca = world.vhca(id)?;
-            let addresses = world.card(id.card)?.nic.port_addresses(vhca)?;
-            if addresses.gids.contains(&gid) {
-                return Ok(addresses.mac);
-            }
-        }
-        let outside = card_with_gid(gid).filter(|_| world.has_outside());
-        let unreachable = || Errno::new(libc::EHOSTUNREACH, format!("no card has the GID {gid}"));
-        outside.map(|address| address.mac).ok_or_else(unreachable)
-    })?
+    card::call(FunctionId::default(), Request::ResolveMac { gid })?.mac()
 }
 
 /// The path of an `ibv_ah_attr`, checked.

@@ -8,19 +8,25 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use emu_bridge::with_world;
+use emu_machine::FunctionId;
 use verbs_sys::*;
 
+use crate::card;
+use crate::card::events;
+use crate::card::request::Request;
 use crate::cq::Cq;
 use crate::device::Context;
 use crate::errno::{Errno, Result, number, out, pointer, status};
 use crate::handle::{self, CStruct, Object};
-use crate::machine;
+use crate::machine::{self, with_world};
 use crate::mailbox::Mailbox;
 
 /// Longest wait in a machine that does not run by itself, in virtual time: 120 s, as long as a handler may run. A peer without
 /// receives can be asked for ever, and then there is always something left to do.
 const BLOCKING_BOUND_PS: u64 = 120_000_000_000_000;
+
+/// Between two looks, in milliseconds, whether another process that has the card is there still.
+const BETWEEN_LOOKS_MS: i32 = 100;
 
 pub(crate) struct Channel {
     public: CStruct<ibv_comp_channel>,
@@ -51,6 +57,10 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     pointer("ibv_create_comp_channel", || {
         let context = handle::get::<Context>(context)?;
+        if let Some(link) = emu_bridge::attached()? {
+            let started = link.watch(|| distribute().is_ok());
+            started.map_err(|error| Errno::new(libc::EAGAIN, format!("no thread for completion events: {error}")))?;
+        }
         let events = Mailbox::new("a completion channel")?;
         let public = ibv_comp_channel { context: context.c_address(), fd: events.fd(), refcnt: 0 };
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
@@ -73,9 +83,20 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     })
 }
 
+/// The next events of this process: channels and completion queues. Those of other processes are kept for them.
+fn taken() -> Result<Vec<(u32, u32)>> {
+    if machine::is_elsewhere()? {
+        return card::call(FunctionId::default(), Request::TakeEvents)?.events();
+    }
+    Ok(with_world(|world| {
+        let taken = std::iter::from_fn(|| world.take_channel_event()).map(|(_, id, cqn)| (id, cqn));
+        taken.filter(|&(id, cqn)| !events::keep(id, cqn)).collect()
+    })?)
+}
+
 /// Hands events of the machine to their channels.
 pub(crate) fn distribute() -> Result<()> {
-    while let Some((_, id, cqn)) = with_world(|world| world.take_channel_event())? {
+    for (id, cqn) in taken()? {
         let channel = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner).get(&id).and_then(Weak::upgrade);
         if let Some(channel) = channel {
             channel.events.push(cqn);
@@ -99,7 +120,9 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         // SAFETY: the manual page asks for two writable pointers.
         let (cq, cq_context) = unsafe { (out(cq, "cq")?, out(cq_context, "cq_context")?) };
         let (driven, nonblocking) = (emu_bridge::is_driven()?, channel.events.nonblocking());
-        let end_ps = machine::now_ps().saturating_add(BLOCKING_BOUND_PS);
+        // A thread fetches events from another process; nobody would tell that the process is gone.
+        let bound = machine::is_elsewhere()?.then_some(BETWEEN_LOOKS_MS);
+        let end_ps = card::now_ps().saturating_add(BLOCKING_BOUND_PS);
         let mut progress = true;
         loop {
             distribute()?;
@@ -116,9 +139,9 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
                 return Err(Errno::new(libc::EAGAIN, "no completion event"));
             }
             if driven && !nonblocking {
-                channel.events.wait()?;
+                channel.events.wait(bound)?;
             } else {
-                progress = machine::relax() && !nonblocking && machine::now_ps() <= end_ps;
+                progress = machine::relax() && !nonblocking && card::now_ps() <= end_ps;
             }
         }
     })

@@ -2,18 +2,20 @@
 
 use core::ffi::{c_int, c_void};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use emu_bridge::with_world;
-use emu_machine::nic::{CqAttr, CqTarget};
+use emu_bridge::Seldom;
 use verbs_sys::*;
 
+use crate::card;
+use crate::card::request::Request;
 use crate::channel::Channel;
 use crate::device::{Context, MAX_CQE};
 use crate::errno::{Errno, Result, number, pointer, status};
 use crate::failures;
 use crate::handle::{self, CStruct, Object};
-use crate::machine::{self, begin_command, on_machine, on_nic};
+use crate::machine::{self, begin_command};
 use crate::memory::QueueBuffer;
 use crate::qp::Qp;
 
@@ -35,7 +37,6 @@ mod field {
 
 pub(crate) struct Cq {
     public: CStruct<ibv_cq>,
-    pub(crate) card: usize,
     pub(crate) number: u32,
     pub(crate) log_depth: u8,
     /// Keeps the address in `public.context` valid.
@@ -56,6 +57,8 @@ pub(crate) struct Consumer {
     stale: BTreeSet<u32>,
     /// When the queue was last found empty.
     empty_at_ps: Option<u64>,
+    /// When another process was last asked whether it has failed.
+    asked: Seldom,
 }
 
 impl Object for Cq {
@@ -83,16 +86,17 @@ impl Cq {
 
     /// Up to `most` entries from an index on.
     fn entries(&self, first: u32, most: usize) -> Result<Vec<[u8; CQE_BYTES]>> {
-        Ok(with_world(|_| (0..most).map_while(|ahead| self.entry(first.wrapping_add(ahead as u32))).collect())?)
+        card::beside(|| (0..most).map_while(|ahead| self.entry(first.wrapping_add(ahead as u32))).collect())
     }
 
-    /// The entry at an index, if the card has written it in this lap. Called under the machine's lock.
+    /// The entry at an index, if the card has written it in this lap. Called under the machine's lock, or while a card in another process may write: its
+    /// last byte comes last.
     fn entry(&self, index: u32) -> Option<[u8; CQE_BYTES]> {
         let slot = index as usize & ((1 << self.log_depth) - 1);
-        let entry = self.buffer.read::<CQE_BYTES>(slot * CQE_BYTES);
-        let op_own = entry[field::OP_OWN];
+        let [op_own] = self.buffer.read::<1>(slot * CQE_BYTES + field::OP_OWN);
+        fence(Ordering::Acquire);
         let lap = (index >> self.log_depth & 1) as u8;
-        (op_own >> 4 != 0xF && op_own & 1 == lap).then_some(entry)
+        (op_own >> 4 != 0xF && op_own & 1 == lap).then(|| self.buffer.read::<CQE_BYTES>(slot * CQE_BYTES))
     }
 
     /// Entries of a queue pair that are there now will not be reported any more.
@@ -138,7 +142,11 @@ impl Cq {
 impl Cq {
     /// Found empty now: whether it was, too, when the clock last was looked at here and has not moved since.
     fn is_waited_for(&self) -> bool {
-        let now_ps = machine::now_ps();
+        if machine::is_elsewhere().is_ok_and(|elsewhere| elsewhere) {
+            // The process with the card needs the processor.
+            return true;
+        }
+        let now_ps = card::now_ps();
         self.lock().empty_at_ps.replace(now_ps) == Some(now_ps)
     }
 }
@@ -241,23 +249,11 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         for slot in 0..depth as usize {
             buffer.write(slot * CQE_BYTES + field::OP_OWN, &[INITIAL_OP_OWN]);
         }
-        let target = channel.as_ref().map_or(CqTarget::None, |channel| CqTarget::Channel(channel.id));
-        let attr = CqAttr {
-            ring: buffer.place(0),
-            log_depth,
-            doorbell_record: buffer.place(ring_bytes),
-            target,
-            overrun_ignore: false,
-            always_armed: false,
-            armed_at_creation: false,
-            uar: 0,
-        };
-        let card = context.card;
+        let (ring, record) = (buffer.place(0).addr, buffer.place(ring_bytes).addr);
+        let channel_id = channel.as_ref().map(|channel| channel.id);
         begin_command(context.id())?;
-        let number = on_machine(|world| {
-            let vhca = world.vhca(context.id())?;
-            Ok::<_, Errno>(world.card(card)?.nic.create_cq_on(vhca, attr)?)
-        })?;
+        let request = Request::CreateCq { ring, log_depth, record, channel: channel_id };
+        let number = card::call(context.id(), request)?.number()?;
         let public = ibv_cq {
             context: context.c_address(),
             channel: channel.as_ref().map_or(core::ptr::null_mut(), |channel| channel.c_address()),
@@ -271,7 +267,6 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         };
         let cq = Arc::new(Cq {
             public: CStruct::new(public),
-            card,
             number,
             log_depth,
             context,
@@ -293,7 +288,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     status("ibv_destroy_cq", || {
         let queue = handle::get::<Cq>(cq)?;
         begin_command(queue.context.id())?;
-        on_nic(queue.card, |nic| nic.destroy_cq(queue.number))?;
+        card::done(queue.context.id(), Request::DestroyCq { cqn: queue.number })?;
         if let Some(channel) = &queue.channel {
             channel.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue.number);
         }
@@ -325,7 +320,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
         if taken == 0 && queue.is_waited_for() {
             machine::relax();
             taken = queue.take(wanted, &mut report)?;
-            queue.lock().empty_at_ps = Some(machine::now_ps());
+            queue.lock().empty_at_ps = Some(card::now_ps());
         }
         if taken == 0 && failed(&queue)? {
             return Err(Errno::new(libc::EIO, format!("completion queue {:#x} has overrun", queue.number)));
@@ -334,8 +329,12 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     })
 }
 
+/// Whether the queue has overrun. Of another process's card that is asked once in a while.
 fn failed(queue: &Cq) -> Result<bool> {
-    on_nic(queue.card, |nic| nic.cq_failed(queue.number))
+    if machine::is_elsewhere()? && !queue.lock().asked.is_due() {
+        return Ok(false);
+    }
+    card::call(queue.context.id(), Request::CqFailed { cqn: queue.number })?.flag()
 }
 
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
@@ -345,16 +344,6 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
             emu_bridge::will_sleep()?;
         }
         let index = queue.lock().index & 0xFF_FFFF;
-        with_world(|world| {
-            let now_ps = world.now_ps();
-            world.nic_call(queue.card, |nic, effects| {
-                if solicited_only != 0 {
-                    nic.arm_cq_solicited(now_ps, queue.number, index, effects);
-                } else {
-                    nic.arm_cq(now_ps, queue.number, index, effects);
-                }
-            })
-        })??;
-        Ok(())
+        card::arm(queue.context.id(), queue.number, index, solicited_only != 0)
     })
 }

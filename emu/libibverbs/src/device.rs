@@ -4,15 +4,18 @@ use core::ffi::{c_char, c_int};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use emu_bridge::with_world;
 use emu_machine::nic::{Gid, MAX_RD_ATOMIC, PortAddresses};
 use emu_machine::{Function, FunctionId, MAX_CARDS};
 use verbs_sys::*;
 
+use crate::card::info::{LOCAL_ACK_DELAY, MAX_MESSAGE_BYTES, port_of};
+use crate::card::remote;
+use crate::card::request::{CardInfo, PortInfo};
+use crate::card::session;
 use crate::errno::{Errno, Result, number, out, pointer, status};
 use crate::failures::Events;
 use crate::handle::{self, CStruct, Object};
-use crate::machine::{on_machine, on_nic};
+use crate::machine::{on_machine, on_nic, with_world};
 
 /// What stands for a firmware version.
 pub(crate) const FIRMWARE: &str = concat!("emulated-", env!("CARGO_PKG_VERSION"));
@@ -26,12 +29,8 @@ pub(crate) const EMULATED: &str = "emulated:";
 pub(crate) const MAX_CQE: c_int = (1 << 22) - 1;
 /// Most gather or scatter entries of a work request.
 pub(crate) const MAX_SGE: u32 = 30;
-/// Longest message in bytes.
-pub(crate) const MAX_MESSAGE_BYTES: u32 = 1 << 30;
 /// Port capability: addresses are IP based (RoCEv2).
 const PORT_IP_BASED_GIDS: u32 = 1 << 26;
-/// Code of the longest time that the port takes to acknowledge.
-pub(crate) const LOCAL_ACK_DELAY: u8 = 16;
 /// Rates that a port can tell, in Gbit/s, with the codes of width (1 lane: 1, 4: 2, 8: 4) and of speed per lane (2.5 Gbit/s: 1, 5: 2,
 /// 10: 4, 14: 16, 25: 32, 50: 64, 100: 128).
 const PORT_RATES: [(u64, u8, u8); 13] = [
@@ -56,7 +55,27 @@ const COMPAT_PORT_ATTR_BYTES: usize = core::mem::offset_of!(ibv_port_attr, port_
 /// The devices of the calling thread's machine, in the order in which they are listed; see [`World::functions`](emu_machine::World::functions).
 #[must_use]
 pub fn functions() -> Vec<FunctionId> {
-    with_world(|world| world.functions()).unwrap_or_default()
+    known().unwrap_or_default()
+}
+
+fn known() -> Result<Vec<FunctionId>> {
+    // Where the machine's description says that others use its cards, it is this library that serves them.
+    emu_bridge::serve_with(session::begin);
+    Ok(match elsewhere()? {
+        None => with_world(|world| world.functions())?,
+        Some(cards) => cards.iter().map(|info| FunctionId::host(info.card)).collect(),
+    })
+}
+
+/// The cards of the process whose cards this one uses, if it has none itself.
+fn elsewhere() -> Result<Option<&'static [CardInfo]>> {
+    emu_bridge::attached()?.map(remote::cards).transpose()
+}
+
+/// A card of the process whose cards this one uses.
+fn card_elsewhere(cards: &'static [CardInfo], id: FunctionId) -> Result<&'static CardInfo> {
+    let found = cards.iter().find(|info| FunctionId::host(info.card) == id);
+    found.ok_or_else(|| Errno::new(libc::ENODEV, format!("{id} is not one of the other process's")))
 }
 
 /// RDMA device name of a function: `mlx5_N` of card N for the host's, `mlx5_N_arm` for that of its Arm cores. Real ones are in the lists of two
@@ -132,7 +151,7 @@ impl Object for DeviceList {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     pointer("ibv_get_device_list", || {
-        let devices = devices(&with_world(|world| world.functions())?);
+        let devices = devices(&known()?);
         let addresses = devices.iter().map(|device| device.c_address()).chain([core::ptr::null_mut()]);
         let list = DeviceList(addresses.map(CStruct::new).collect());
         // SAFETY: null, or writable as the manual page asks.
@@ -267,13 +286,8 @@ fn port_attr(context: *mut ibv_context, port_num: u8) -> Result<ibv_port_attr> {
     let id = handle::get::<Context>(context)?.id();
     check_port(port_num.into())?;
     let gids = gids(id)?.len();
-    let (mtu, pkeys, rate) = with_world(|world| {
-        world.card(id.card).map(|card| {
-            let config = card.nic.config();
-            (config.port_mtu.code(), card.nic.pkeys().len(), config.timing.port_rate)
-        })
-    })??;
-    let (active_width, active_speed) = width_and_speed(rate.gbit_per_s());
+    let PortInfo { mtu_code: mtu, pkeys, gbit_per_s } = port(id)?;
+    let (active_width, active_speed) = width_and_speed(gbit_per_s);
     Ok(ibv_port_attr {
         state: IBV_PORT_ACTIVE,
         max_mtu: mtu.into(),
@@ -281,7 +295,7 @@ fn port_attr(context: *mut ibv_context, port_num: u8) -> Result<ibv_port_attr> {
         gid_tbl_len: gids as c_int,
         port_cap_flags: PORT_IP_BASED_GIDS,
         max_msg_sz: MAX_MESSAGE_BYTES,
-        pkey_tbl_len: pkeys as u16,
+        pkey_tbl_len: pkeys.len() as u16,
         active_width,
         active_speed,
         phys_state: PHYS_STATE_LINK_UP,
@@ -334,6 +348,10 @@ pub(crate) unsafe extern "C" fn query_port_whole(
 
 /// Addresses of a function at its card's port.
 pub(crate) fn port_addresses(id: FunctionId) -> Result<PortAddresses> {
+    if let Some(cards) = elsewhere()? {
+        let CardInfo { mac, gids, .. } = card_elsewhere(cards, id)?.clone();
+        return Ok(PortAddresses { mac, gids });
+    }
     on_machine(|world| {
         let vhca = world.vhca(id)?;
         Ok::<_, Errno>(world.card(id.card)?.nic.port_addresses(vhca)?.clone())
@@ -345,9 +363,25 @@ pub(crate) fn gids(id: FunctionId) -> Result<Vec<Gid>> {
     Ok(port_addresses(id)?.gids)
 }
 
+/// The port of a function's card.
+fn port(id: FunctionId) -> Result<PortInfo> {
+    match elsewhere()? {
+        Some(cards) => Ok(card_elsewhere(cards, id)?.port.clone()),
+        None => on_nic(id.card, |nic| Ok(port_of(nic))),
+    }
+}
+
 /// Partition keys of a card's port.
 pub(crate) fn pkeys(card: usize) -> Result<Vec<u16>> {
-    on_nic(card, |nic| Ok(nic.pkeys().to_vec()))
+    Ok(port(FunctionId::host(card))?.pkeys)
+}
+
+/// Ethernet address of a function.
+///
+/// # Errors
+/// No such function, or there is no machine.
+pub fn mac(id: FunctionId) -> Result<[u8; 6]> {
+    Ok(port_addresses(id)?.mac)
 }
 
 #[unsafe(no_mangle)]

@@ -6,93 +6,18 @@
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use emu_bridge::with_world;
-use emu_machine::nic::{Access, Gid, Mtu, Nic, NicError, QpModify, QpState, Transport};
-use emu_machine::{FunctionId, MachineError};
+use emu_machine::FunctionId;
 use verbs_sys::*;
 
+use crate::card::caller::Caller;
+use crate::card::refusal::{Kind, Refusal, answer, refuse, syndrome};
+use crate::card::request::{Answer, DevxCall, Made, Request};
+use crate::card::{self, command};
 use crate::device::Context;
-use crate::devx_alias::{allow_access, create_general};
-use crate::devx_create::{attach, create_cq, create_mkey, create_qp};
-use crate::devx_query::{self, service};
 use crate::errno::{Errno, Result, pointer, status};
 use crate::handle::{self, Object};
-use crate::machine::begin_command;
-use crate::prm::{self, Input, command};
-
-/// Status byte of an answer, as the Linux driver names them.
-pub(crate) mod answer {
-    pub(crate) const BAD_OP: u8 = 0x2;
-    pub(crate) const BAD_PARAM: u8 = 0x3;
-    pub(crate) const BAD_RES: u8 = 0x5;
-    pub(crate) const RES_BUSY: u8 = 0x6;
-    pub(crate) const BAD_RES_STATE: u8 = 0x9;
-    pub(crate) const NO_RES: u8 = 0xF;
-    pub(crate) const BAD_INPUT_LEN: u8 = 0x50;
-    pub(crate) const BAD_OUTPUT_LEN: u8 = 0x51;
-}
-
-/// Syndromes of this emulator: what in the command was refused.
-pub(crate) mod syndrome {
-    pub(crate) const UNSUPPORTED_COMMAND: u32 = 0xF1EC_0001;
-    pub(crate) const LENGTH: u32 = 0xF1EC_0002;
-    pub(crate) const OBJECT: u32 = 0xF1EC_0003;
-    pub(crate) const UMEM: u32 = 0xF1EC_0010;
-    pub(crate) const UMEM_RANGE: u32 = 0xF1EC_0011;
-    pub(crate) const UNSUPPORTED_FIELD: u32 = 0xF1EC_0012;
-    pub(crate) const THREAD: u32 = 0xF1EC_0013;
-    pub(crate) const SERVICE: u32 = 0xF1EC_0014;
-    pub(crate) const CARD: u32 = 0xF1EC_0020;
-}
-
-pub(crate) struct Refusal {
-    pub(crate) status: u8,
-    pub(crate) syndrome: u32,
-    pub(crate) reason: String,
-}
-
-pub(crate) fn refuse<T>(status: u8, syndrome: u32, reason: impl Into<String>) -> std::result::Result<T, Refusal> {
-    Err(Refusal { status, syndrome, reason: reason.into() })
-}
-
-impl From<NicError> for Refusal {
-    fn from(error: NicError) -> Self {
-        let status = match error {
-            NicError::UnknownPd { .. }
-            | NicError::UnknownCq { .. }
-            | NicError::UnknownQp { .. }
-            | NicError::UnknownMkey { .. } => answer::BAD_RES,
-            NicError::PdInUse { .. } | NicError::CqInUse { .. } | NicError::QpAttached { .. } => answer::RES_BUSY,
-            NicError::TooManyKeys { .. } | NicError::TooManyQueues { .. } => answer::NO_RES,
-            NicError::Transition { .. } | NicError::NotAttached { .. } => answer::BAD_RES_STATE,
-            _ => answer::BAD_PARAM,
-        };
-        Refusal { status, syndrome: syndrome::CARD, reason: error.to_string() }
-    }
-}
-
-impl From<MachineError> for Refusal {
-    fn from(error: MachineError) -> Self {
-        Refusal { status: answer::BAD_RES, syndrome: syndrome::CARD, reason: error.to_string() }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Qp(Transport),
-    Cq,
-    Mkey,
-    /// A key that stands for the one of this index on another virtual HCA.
-    Alias {
-        vhca: u16,
-        index: u32,
-    },
-    Pd,
-    /// What a group key stands for at a queue pair, of which it has the number.
-    GroupKey(u32),
-    /// A membership; its number is that of the queue pair, as the real driver has it.
-    Group(Gid),
-}
+use crate::machine::{self, begin_command, with_world};
+use crate::prm::{self, Input};
 
 struct DevxObject {
     /// The function whose object it is.
@@ -115,28 +40,27 @@ impl Object for DevxObject {
 ///
 /// # Safety
 /// `input` must be readable for `inlen` bytes and `out` writable for `outlen`, unless null.
-unsafe fn carry_out<T>(
-    input: *const c_void,
-    inlen: usize,
-    out: *mut c_void,
-    outlen: usize,
-    execute: impl FnOnce(Input<'_>, &mut [u8]) -> std::result::Result<T, Refusal>,
-) -> Result<T> {
+unsafe fn carry_out(
+    owner: FunctionId,
+    call: DevxCall,
+    (input, inlen): (*const c_void, usize),
+    (out, outlen): (*mut c_void, usize),
+) -> Result<Option<Made>> {
     if input.is_null() || out.is_null() || outlen < prm::SHORT_BYTES {
         return Err(Errno::invalid(format!("a command needs an input, and an output of 16 bytes, not {outlen}")));
     }
     // SAFETY: not null; the caller vouches for the length.
-    let command = Input(unsafe { core::slice::from_raw_parts(input.cast::<u8>(), inlen) });
+    let mailbox = Input(unsafe { core::slice::from_raw_parts(input.cast::<u8>(), inlen) });
     let mut answer = vec![0; outlen];
     let result = if inlen < prm::SHORT_BYTES {
         refuse(answer::BAD_INPUT_LEN, syndrome::LENGTH, format!("a command of {inlen} bytes"))
     } else {
-        execute(command, &mut answer)
+        carry(owner, call, mailbox, &mut answer)?
     };
     let result = result.map_err(|refusal| {
         prm::put(&mut answer, prm::OUT_STATUS, refusal.status.into());
         prm::put(&mut answer, prm::OUT_SYNDROME, refusal.syndrome);
-        let opcode = command.get(prm::OPCODE);
+        let opcode = mailbox.get(prm::OPCODE);
         Errno::new(
             libc::EREMOTEIO,
             format!(
@@ -150,21 +74,27 @@ unsafe fn carry_out<T>(
     result
 }
 
-pub(crate) fn full_length(input: Input<'_>) -> std::result::Result<(), Refusal> {
-    if input.0.len() < prm::CONTEXT_COMMAND_BYTES {
-        let text = format!("{} bytes; the command has {}", input.0.len(), prm::CONTEXT_COMMAND_BYTES);
-        return refuse(answer::BAD_INPUT_LEN, syndrome::LENGTH, text);
+/// Has a command carried out by the card, here or in another process.
+///
+/// # Errors
+/// There is no machine, or the process with the card is gone. Within: what the card refuses.
+fn carry(
+    owner: FunctionId,
+    call: DevxCall,
+    input: Input<'_>,
+    answer: &mut [u8],
+) -> Result<std::result::Result<Option<Made>, Refusal>> {
+    if !machine::is_elsewhere()? {
+        return Ok(with_world(|world| command::execute(world, &mut Caller::here(owner), call, input.0, answer))?);
     }
-    Ok(())
-}
-
-pub(crate) fn unsupported<T>(input: Input<'_>) -> std::result::Result<T, Refusal> {
-    let opcode = input.get(prm::OPCODE);
-    let text = match opcode {
-        command::DETACH_FROM_MCG => "a membership ends when the object of its ATTACH_TO_MCG is destroyed".to_owned(),
-        _ => format!("command {opcode:#x} is not emulated here"),
-    };
-    refuse(answer::BAD_OP, syndrome::UNSUPPORTED_COMMAND, text)
+    let request = Request::Devx { call, input: input.0.to_owned(), answer_bytes: answer.len() };
+    match card::call(owner, request)? {
+        Answer::Devx { answer: bytes, result } if bytes.len() == answer.len() => {
+            answer.copy_from_slice(&bytes);
+            Ok(result)
+        }
+        other => Err(other.unexpected()),
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -178,149 +108,11 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_create(
     pointer("mlx5dv_devx_obj_create", || {
         let owner = handle::get::<Context>(context)?.id();
         begin_command(owner)?;
-        let create = |input: Input<'_>, answer: &mut [u8]| {
-            let (kind, number) = with_world(|world| match input.get(prm::OPCODE) {
-                command::CREATE_CQ => create_cq(world, owner, input),
-                command::CREATE_QP => create_qp(world, owner, input),
-                command::CREATE_MKEY => create_mkey(world, owner, input),
-                command::ATTACH_TO_MCG => attach(world, owner, input),
-                command::ALLOC_PD => {
-                    let vhca = world.vhca(owner)?;
-                    Ok((Kind::Pd, world.card(owner.card)?.nic.alloc_pd_on(vhca)?))
-                }
-                command::CREATE_GENERAL_OBJECT => create_general(world, owner, input),
-                _ => unsupported(input),
-            })??;
-            let blocks = matches!(kind, Kind::Qp(_)) && blocks_multicast_loopback(input);
-            match kind {
-                Kind::Mkey => prm::put(answer, prm::NUMBER, number >> 8),
-                Kind::Alias { .. } => prm::put(answer, prm::object::ID, number >> 8),
-                Kind::Qp(_) | Kind::Cq | Kind::Pd => prm::put(answer, prm::NUMBER, number),
-                Kind::GroupKey(key) => prm::put(answer, prm::object::ID, key),
-                Kind::Group(_) => {}
-            }
-            Ok((kind, number, blocks))
-        };
         // SAFETY: the caller vouches for both buffers.
-        let (kind, number, block_multicast_loopback) = unsafe { carry_out(input, inlen, out, outlen, create) }?;
+        let made = unsafe { carry_out(owner, DevxCall::Create, (input, inlen), (out, outlen)) }?;
+        let Made { kind, number, block_multicast_loopback } =
+            made.ok_or_else(|| Errno::new(libc::EPROTO, "the card has made nothing"))?;
         Ok(handle::publish(&Arc::new(DevxObject { owner, kind, number, block_multicast_loopback })))
-    })
-}
-
-/// Whether the queue-pair context of a command has the bit: CREATE_QP's, as the Linux driver sets it, or RST2INIT's.
-fn blocks_multicast_loopback(input: Input<'_>) -> bool {
-    let (offset, bit) = prm::qp::BLOCK_MULTICAST_LOOPBACK;
-    input.at(prm::qp::CONTEXT).flag(offset, bit)
-}
-
-/// The attributes of a transition command.
-fn transition(object: &DevxObject, input: Input<'_>) -> std::result::Result<QpModify, Refusal> {
-    use prm::{path as ads, qp as field};
-    const MIGRATED: u32 = 3;
-    let Kind::Qp(transport) = object.kind else {
-        return refuse(answer::BAD_RES, syndrome::OBJECT, "the object is not a queue pair");
-    };
-    if input.get(prm::NUMBER) != object.number {
-        let text =
-            format!("the command names queue pair {:#x}, the object is {:#x}", input.get(prm::NUMBER), object.number);
-        return refuse(answer::BAD_RES, syndrome::OBJECT, text);
-    }
-    let opcode = input.get(prm::OPCODE);
-    match opcode {
-        command::TO_ERROR_QP => return Ok(QpModify { next_state: Some(QpState::Err), ..Default::default() }),
-        command::TO_RESET_QP => return Ok(QpModify { next_state: Some(QpState::Reset), ..Default::default() }),
-        command::RST2INIT_QP | command::INIT2RTR_QP | command::RTR2RTS_QP | command::RTS2RTS_QP => full_length(input)?,
-        _ => return unsupported(input),
-    }
-    let context = input.at(field::CONTEXT);
-    let path = context.at(field::PATH);
-    let flag = |(offset, bit): (usize, u32)| context.flag(offset, bit);
-    let service = service(transport);
-    if context.get(field::SERVICE) != service || context.get(field::PATH_MIGRATION) != MIGRATED {
-        let text = format!("the context must repeat service type {service} and path migration state {MIGRATED}");
-        return refuse(answer::BAD_PARAM, syndrome::SERVICE, text);
-    }
-    let connected = transport != Transport::Ud;
-    let mut access = Access::LOCAL_WRITE;
-    access.set(Access::REMOTE_WRITE, flag(field::REMOTE_WRITE));
-    access.set(Access::REMOTE_READ, flag(field::REMOTE_READ));
-    access.set(Access::REMOTE_ATOMIC, flag(field::REMOTE_ATOMIC));
-    let modify = match opcode {
-        command::RST2INIT_QP => QpModify {
-            next_state: Some(QpState::Init),
-            access: connected.then_some(access),
-            qkey: (!connected).then(|| context.get(field::Q_KEY)),
-            pkey_index: Some(path.get(ads::PKEY_INDEX) as u16),
-            port: Some(path.get8(ads::PORT)),
-            block_multicast_loopback: Some(object.block_multicast_loopback || blocks_multicast_loopback(input)),
-            ..Default::default()
-        },
-        command::INIT2RTR_QP if connected => {
-            let code = context.get8(field::MTU);
-            let Some(mtu) = Mtu::from_code(code) else {
-                return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, format!("MTU code {code}"));
-            };
-            let sport = path.get(ads::UDP_SPORT) as u16;
-            QpModify {
-                next_state: Some(QpState::Rtr),
-                access: Some(access),
-                path_mtu: Some(mtu),
-                dest_qpn: Some(context.get(field::REMOTE_QPN)),
-                rq_psn: Some(context.get(field::NEXT_RCV_PSN)),
-                rgid: Some(Gid(path.bytes(ads::RGID))),
-                dmac: Some(path.bytes(ads::RMAC)),
-                sgid_index: Some(path.get8(ads::SOURCE_INDEX)),
-                udp_sport: (sport != 0).then_some(sport),
-                traffic_class: Some(path.get8(ads::TRAFFIC_CLASS)),
-                hop_limit: Some(path.get8(ads::HOP_LIMIT)),
-                flow_label: Some(path.get(ads::FLOW_LABEL)),
-                max_dest_rd_atomic: Some(1 << context.get(field::LOG_RRA_MAX)),
-                min_rnr_timer: Some(context.get8(field::MIN_RNR_NAK)),
-                force_loopback: Some(path.flag(ads::FORCE_LOOPBACK.0, ads::FORCE_LOOPBACK.1)),
-                ..Default::default()
-            }
-        }
-        command::INIT2RTR_QP => QpModify { next_state: Some(QpState::Rtr), ..Default::default() },
-        command::RTS2RTS_QP => optional(input.get(field::OPTIONAL), context, access)?,
-        _ => QpModify {
-            next_state: Some(QpState::Rts),
-            sq_psn: Some(context.get(field::NEXT_SEND_PSN)),
-            retry_cnt: Some(context.get8(field::RETRY_COUNT)),
-            rnr_retry: Some(context.get8(field::RNR_RETRY)),
-            timeout: Some(path.get8(ads::ACK_TIMEOUT)),
-            max_rd_atomic: Some(1 << context.get(field::LOG_SRA_MAX)),
-            ..Default::default()
-        },
-    };
-    Ok(modify)
-}
-
-/// The attributes that RTS2RTS changes, by its mask (`opt_param_mask` of the PRM).
-fn optional(mask: u32, context: Input<'_>, access: Access) -> std::result::Result<QpModify, Refusal> {
-    use prm::{path as ads, qp as field};
-    const RIGHTS: u32 = 1 << 1 | 1 << 2 | 1 << 3;
-    const PKEY_INDEX: u32 = 1 << 4;
-    const Q_KEY: u32 = 1 << 5;
-    const RNR_TIMEOUT: u32 = 1 << 6;
-    const RETRY_COUNT: u32 = 1 << 12;
-    const RNR_RETRY: u32 = 1 << 13;
-    const ACK_TIMEOUT: u32 = 1 << 14;
-    let known = RIGHTS | PKEY_INDEX | Q_KEY | RNR_TIMEOUT | RETRY_COUNT | RNR_RETRY | ACK_TIMEOUT;
-    if mask & !known != 0 || !matches!(mask & RIGHTS, 0 | RIGHTS) {
-        let text = format!("optional attributes {mask:#x}: those of {known:#x} can change, the three rights together");
-        return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
-    }
-    let path = context.at(field::PATH);
-    let asked = |bit: u32| mask & bit != 0;
-    Ok(QpModify {
-        access: asked(RIGHTS).then_some(access),
-        pkey_index: asked(PKEY_INDEX).then(|| path.get(ads::PKEY_INDEX) as u16),
-        qkey: asked(Q_KEY).then(|| context.get(field::Q_KEY)),
-        min_rnr_timer: asked(RNR_TIMEOUT).then(|| context.get8(field::MIN_RNR_NAK)),
-        retry_cnt: asked(RETRY_COUNT).then(|| context.get8(field::RETRY_COUNT)),
-        rnr_retry: asked(RNR_RETRY).then(|| context.get8(field::RNR_RETRY)),
-        timeout: asked(ACK_TIMEOUT).then(|| path.get8(ads::ACK_TIMEOUT)),
-        ..Default::default()
     })
 }
 
@@ -335,26 +127,10 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_modify(
     status("mlx5dv_devx_obj_modify", || {
         let object = handle::get::<DevxObject>(obj)?;
         begin_command(object.owner)?;
-        let modify = |input: Input<'_>, _: &mut [u8]| {
-            let modify = transition(&object, input)?;
-            with_world(|world| {
-                if modify.next_state.is_none() {
-                    let state = world.card(object.owner.card)?.nic.query_qp(object.number)?.state;
-                    if state != QpState::Rts {
-                        return refuse(
-                            answer::BAD_RES_STATE,
-                            syndrome::OBJECT,
-                            format!("the queue pair is in {state}"),
-                        );
-                    }
-                }
-                let now_ps = world.now_ps();
-                let call = |nic: &mut Nic, effects: &mut _| nic.modify_qp(now_ps, object.number, &modify, effects);
-                Ok(world.nic_call(object.owner.card, call)??)
-            })?
-        };
+        let DevxObject { owner, kind, number, block_multicast_loopback } = *object;
+        let call = DevxCall::Modify { kind, number, block_multicast_loopback };
         // SAFETY: the caller vouches for both buffers.
-        unsafe { carry_out(input, inlen, out, outlen, modify) }
+        unsafe { carry_out(owner, call, (input, inlen), (out, outlen)) }.map(drop)
     })
 }
 
@@ -369,12 +145,9 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_query(
     status("mlx5dv_devx_obj_query", || {
         let object = handle::get::<DevxObject>(obj)?;
         begin_command(object.owner)?;
-        let query = |input: Input<'_>, answer: &mut [u8]| {
-            let (card, what) = (object.owner.card, (object.kind, object.number));
-            with_world(|world| devx_query::object(world, card, what, input, answer))?
-        };
+        let call = DevxCall::Query { kind: object.kind, number: object.number };
         // SAFETY: the caller vouches for both buffers.
-        unsafe { carry_out(input, inlen, out, outlen, query) }
+        unsafe { carry_out(object.owner, call, (input, inlen), (out, outlen)) }.map(drop)
     })
 }
 
@@ -383,21 +156,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_obj_destroy(obj: *mut mlx5dv_devx_ob
     status("mlx5dv_devx_obj_destroy", || {
         let object = handle::get::<DevxObject>(obj)?;
         begin_command(object.owner)?;
-        with_world(|world| {
-            let nic = &mut world.card(object.owner.card)?.nic;
-            match object.kind {
-                Kind::Qp(_) => nic.destroy_qp(object.number),
-                Kind::Cq => nic.destroy_cq(object.number),
-                Kind::Mkey | Kind::Alias { .. } => nic.destroy_mkey(object.number),
-                Kind::Pd => nic.dealloc_pd(object.number),
-                // With the queue pair its table has gone.
-                Kind::GroupKey(key) => nic.unmap_group_key(object.number, key).or(Ok(())),
-                // The queue pair may have left by `ibv_detach_mcast`.
-                Kind::Group(gid) if !nic.is_member(object.number, &gid) => Ok(()),
-                Kind::Group(gid) => nic.detach_multicast(object.number, gid),
-            }
-            .map_err(Errno::from)
-        })??;
+        card::done(object.owner, Request::DestroyDevx { kind: object.kind, number: object.number })?;
         handle::retire::<DevxObject>(obj)?;
         Ok(())
     })
@@ -415,14 +174,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_general_cmd(
     status("mlx5dv_devx_general_cmd", || {
         let owner = handle::get::<Context>(context)?.id();
         begin_command(owner)?;
-        let execute = |input: Input<'_>, answer: &mut [u8]| {
-            with_world(|world| match input.get(prm::OPCODE) {
-                command::QUERY_HCA_CAP => devx_query::capabilities(world, owner, input, answer),
-                command::ALLOW_OTHER_VHCA_ACCESS => allow_access(world, owner, input),
-                _ => unsupported(input),
-            })?
-        };
         // SAFETY: the caller vouches for both buffers.
-        unsafe { carry_out(input, inlen, out, outlen, execute) }
+        unsafe { carry_out(owner, DevxCall::General, (input, inlen), (out, outlen)) }.map(drop)
     })
 }

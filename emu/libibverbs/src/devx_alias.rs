@@ -3,10 +3,11 @@
 //! Layouts: Linux `mlx5_ifc.h`; that the first dword of the metadata is the protection domain, and that the alias has tag 0, as public
 //! programs for cross-GVMI memory keys use them.
 
+use emu_machine::World;
 use emu_machine::nic::{AliasAttr, GroupKey};
-use emu_machine::{FunctionId, World};
 
-use crate::devx::{Kind, Refusal, answer, refuse, syndrome};
+use crate::card::caller::{Caller, Class};
+use crate::card::refusal::{Kind, Refusal, answer, refuse, syndrome};
 use crate::devx_create::{own_domain, own_queue_pair, tagged};
 use crate::prm::{self, Input, allow, group_key, object};
 
@@ -26,7 +27,8 @@ fn no_key<T>(index: u32, owner: impl std::fmt::Display) -> Result<T> {
 
 /// ALLOW_OTHER_VHCA_ACCESS of a memory key: who knows the access key may make aliases of it. Another access key takes the first
 /// one's place, and its aliases are dead.
-pub(crate) fn allow_access(world: &mut World, owner: FunctionId, input: Input<'_>) -> Result<()> {
+pub(crate) fn allow_access(world: &mut World, caller: &Caller<'_>, input: Input<'_>) -> Result<()> {
+    let owner = caller.id;
     long_enough(input, allow::BYTES)?;
     let kind = input.get(allow::TYPE);
     if kind != object::MKEY {
@@ -35,15 +37,17 @@ pub(crate) fn allow_access(world: &mut World, owner: FunctionId, input: Input<'_
     }
     let (vhca, index) = (world.vhca(owner)?, input.get(allow::ID));
     let nic = &mut world.card(owner.card)?.nic;
-    let Some(key) = nic.mkey_of_index_on(vhca, index) else { return no_key(index, owner) };
+    let key = nic.mkey_of_index_on(vhca, index).filter(|key| caller.has(Class::Key, *key));
+    let Some(key) = key else { return no_key(index, owner) };
     Ok(nic.share_mkey(key, input.bytes(allow::ACCESS_KEY))?)
 }
 
 /// CREATE_GENERAL_OBJECT: an alias of a memory key, or a group key; other objects have calls of their own.
-pub(crate) fn create_general(world: &mut World, owner: FunctionId, input: Input<'_>) -> Result<(Kind, u32)> {
+pub(crate) fn create_general(world: &mut World, caller: &Caller<'_>, input: Input<'_>) -> Result<(Kind, u32)> {
+    let owner = caller.id;
     let kind = input.get(object::TYPE);
     if kind == group_key::TYPE {
-        return create_group_key(world, owner, input);
+        return create_group_key(world, caller, input);
     }
     if kind != object::MKEY {
         let instead = match kind {
@@ -65,7 +69,7 @@ pub(crate) fn create_general(world: &mut World, owner: FunctionId, input: Input<
     long_enough(input, object::BYTES)?;
     let context = input.at(object::CONTEXT);
     let index = context.get(object::TARGET);
-    let pd = own_domain(world, owner, context.get(object::PD))?;
+    let pd = own_domain(world, caller, context.get(object::PD))?;
     let target_vhca = context.get(object::VHCA) as u16;
     let nic = &mut world.card(owner.card)?.nic;
     nic.port_addresses(target_vhca)?;
@@ -79,13 +83,13 @@ pub(crate) fn create_general(world: &mut World, owner: FunctionId, input: Input<
 }
 
 /// A group key at a member; see [`group_key`].
-fn create_group_key(world: &mut World, owner: FunctionId, input: Input<'_>) -> Result<(Kind, u32)> {
+fn create_group_key(world: &mut World, caller: &Caller<'_>, input: Input<'_>) -> Result<(Kind, u32)> {
     long_enough(input, group_key::BYTES)?;
     let key = input.get(group_key::KEY);
     let entry = GroupKey { key, local_key: input.get(group_key::LOCAL_KEY), base: input.u64(group_key::BASE) };
     let qpn = input.get(group_key::QPN);
-    own_queue_pair(world, owner, qpn)?;
-    world.card(owner.card)?.nic.map_group_key(qpn, entry)?;
+    own_queue_pair(world, caller, qpn)?;
+    world.card(caller.id.card)?.nic.map_group_key(qpn, entry)?;
     Ok((Kind::GroupKey(key), qpn))
 }
 

@@ -1,24 +1,26 @@
 //! DevX commands that make objects.
 
 use emu_machine::nic::{Access, CqAttr, CqTarget, Gid, MkeyAttr, Nic, NicError, QpAttr, QueueMemory, Transport};
-use emu_machine::{Function, FunctionId, World};
+use emu_machine::{Function, World};
 
-use crate::devx::{Kind, Refusal, answer, full_length, refuse, syndrome};
+use crate::card::caller::{Caller, Class};
+use crate::card::refusal::{Kind, Refusal, answer, full_length, refuse, syndrome};
 use crate::prm::{self, Input};
 use crate::umem;
 
 /// Memory a command names by object id and offset.
 fn memory(
-    owner: FunctionId,
+    caller: &Caller<'_>,
     what: &str,
     valid: bool,
     id: u32,
     offset: u64,
     len: u64,
 ) -> std::result::Result<QueueMemory, Refusal> {
-    let umem = umem::find(id).filter(|umem| valid && umem.owner == owner);
+    let umem = umem::find(id).filter(|umem| valid && caller.may_name(umem));
     let Some(umem) = umem else {
-        let text = format!("the {what} names memory object {id} (valid bit {valid}), which {owner} does not have");
+        let text =
+            format!("the {what} names memory object {id} (valid bit {valid}), which {} does not have", caller.id);
         return refuse(answer::BAD_RES, syndrome::UMEM, text);
     };
     match umem.at(offset, len) {
@@ -35,9 +37,10 @@ fn memory(
 }
 
 /// The protection domain that a command names, which must be one of the function's own.
-pub(crate) fn own_domain(world: &mut World, owner: FunctionId, pd: u32) -> std::result::Result<u32, Refusal> {
+pub(crate) fn own_domain(world: &mut World, caller: &Caller<'_>, pd: u32) -> std::result::Result<u32, Refusal> {
+    let owner = caller.id;
     let vhca = world.vhca(owner)?;
-    if world.card(owner.card)?.nic.vhca_of_pd(pd) != Ok(vhca) {
+    if world.card(owner.card)?.nic.vhca_of_pd(pd) != Ok(vhca) || !caller.has(Class::Domain, pd) {
         let text = format!("there is no protection domain {pd} of {owner}: make one through the same device");
         return refuse(answer::BAD_RES, syndrome::OBJECT, text);
     }
@@ -45,9 +48,10 @@ pub(crate) fn own_domain(world: &mut World, owner: FunctionId, pd: u32) -> std::
 }
 
 /// The queue pair that a command names must be one of the function's own.
-pub(crate) fn own_queue_pair(world: &mut World, owner: FunctionId, qpn: u32) -> std::result::Result<(), Refusal> {
+pub(crate) fn own_queue_pair(world: &mut World, caller: &Caller<'_>, qpn: u32) -> std::result::Result<(), Refusal> {
+    let owner = caller.id;
     let pd = world.card(owner.card)?.nic.query_qp(qpn)?.attr.pd;
-    if own_domain(world, owner, pd).is_err() {
+    if own_domain(world, caller, pd).is_err() {
         let text = format!("there is no queue pair {qpn:#x} of {owner}: name one made through the same device");
         return refuse(answer::BAD_RES, syndrome::OBJECT, text);
     }
@@ -56,9 +60,10 @@ pub(crate) fn own_queue_pair(world: &mut World, owner: FunctionId, qpn: u32) -> 
 
 pub(crate) fn create_cq(
     world: &mut World,
-    owner: FunctionId,
+    caller: &Caller<'_>,
     input: Input<'_>,
 ) -> std::result::Result<(Kind, u32), Refusal> {
+    let owner = caller.id;
     use prm::cq as field;
     full_length(input)?;
     let context = input.at(field::CONTEXT);
@@ -95,10 +100,10 @@ pub(crate) fn create_cq(
     let log_depth = context.get8(field::LOG_SIZE);
     let valid = input.flag(field::UMEM_VALID.0, field::UMEM_VALID.1);
     let ring_id = input.get(field::UMEM_ID);
-    let ring = memory(owner, "ring", valid, ring_id, input.u64(field::UMEM_OFFSET), 64 << log_depth)?;
+    let ring = memory(caller, "ring", valid, ring_id, input.u64(field::UMEM_OFFSET), 64 << log_depth)?;
     let record_id = context.get(field::DBR_UMEM_ID);
     let offset = context.u64(field::DBR_ADDR);
-    let record = memory(owner, "doorbell record", flag(field::DBR_UMEM_VALID), record_id, offset, 8)?;
+    let record = memory(caller, "doorbell record", flag(field::DBR_UMEM_VALID), record_id, offset, 8)?;
     let attr = CqAttr {
         ring,
         log_depth,
@@ -115,9 +120,10 @@ pub(crate) fn create_cq(
 
 pub(crate) fn create_qp(
     world: &mut World,
-    owner: FunctionId,
+    caller: &Caller<'_>,
     input: Input<'_>,
 ) -> std::result::Result<(Kind, u32), Refusal> {
+    let owner = caller.id;
     use prm::qp as field;
     const SHARED: u32 = 1;
     const ZERO_SIZE: u32 = 3;
@@ -147,14 +153,14 @@ pub(crate) fn create_qp(
     let valid = input.flag(field::UMEM_VALID.0, field::UMEM_VALID.1);
     let ring_id = input.get(field::UMEM_ID);
     let ring_bytes = receive_bytes + send_bytes;
-    let rq = memory(owner, "ring", valid, ring_id, input.u64(field::UMEM_OFFSET), ring_bytes)?;
+    let rq = memory(caller, "ring", valid, ring_id, input.u64(field::UMEM_OFFSET), ring_bytes)?;
     let sq = QueueMemory { addr: rq.addr + receive_bytes, ..rq };
     let valid = context.flag(field::DBR_UMEM_VALID.0, field::DBR_UMEM_VALID.1);
     let record_id = context.get(field::DBR_UMEM_ID);
-    let record = memory(owner, "doorbell record", valid, record_id, context.u64(field::DBR_ADDR), 8)?;
+    let record = memory(caller, "doorbell record", valid, record_id, context.u64(field::DBR_ADDR), 8)?;
     let attr = QpAttr {
         transport,
-        pd: own_domain(world, owner, context.get(field::PD))?,
+        pd: own_domain(world, caller, context.get(field::PD))?,
         send_cq: context.get(field::CQN_SND),
         recv_cq: context.get(field::CQN_RCV),
         rq,
@@ -173,9 +179,10 @@ pub(crate) fn create_qp(
 
 pub(crate) fn create_mkey(
     world: &mut World,
-    owner: FunctionId,
+    caller: &Caller<'_>,
     input: Input<'_>,
 ) -> std::result::Result<(Kind, u32), Refusal> {
+    let owner = caller.id;
     use prm::mkey as field;
     const ANY_QP: u32 = 0xFF_FFFF;
     const LIST: u32 = 2;
@@ -186,7 +193,7 @@ pub(crate) fn create_mkey(
         let text = "keys for one queue pair are not emulated; the queue pair number must be 0xffffff";
         return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
     }
-    let pd = own_domain(world, owner, context.get(field::PD))?;
+    let pd = own_domain(world, caller, context.get(field::PD))?;
     let tag = context.get(field::TAG);
     if context.get(field::ACCESS_MODE) == LIST {
         if !flag(field::UMR) || !flag(field::FREE) {
@@ -199,7 +206,7 @@ pub(crate) fn create_mkey(
     let (start, len) = (context.u64(field::START), context.u64(field::LENGTH));
     let valid = input.flag(field::UMEM_VALID.0, field::UMEM_VALID.1);
     let id = input.get(field::UMEM_ID);
-    let memory = memory(owner, "key", valid, id, input.u64(field::UMEM_OFFSET), len)?;
+    let memory = memory(caller, "key", valid, id, input.u64(field::UMEM_OFFSET), len)?;
     if memory.addr != start {
         let text = format!("the key starts at {start:#x} but its memory at {:#x}: keys do not translate", memory.addr);
         return refuse(answer::BAD_PARAM, syndrome::UNSUPPORTED_FIELD, text);
@@ -236,15 +243,16 @@ pub(crate) fn tagged(
 
 pub(crate) fn attach(
     world: &mut World,
-    owner: FunctionId,
+    caller: &Caller<'_>,
     input: Input<'_>,
 ) -> std::result::Result<(Kind, u32), Refusal> {
+    let owner = caller.id;
     if input.0.len() < prm::group::BYTES {
         let text = format!("{} bytes; the command has {}", input.0.len(), prm::group::BYTES);
         return refuse(answer::BAD_INPUT_LEN, syndrome::LENGTH, text);
     }
     let (qpn, gid) = (input.get(prm::NUMBER), Gid(input.bytes(prm::group::GID)));
-    own_queue_pair(world, owner, qpn)?;
+    own_queue_pair(world, caller, qpn)?;
     let nic = &mut world.card(owner.card)?.nic;
     if nic.is_member(qpn, &gid) {
         // The membership is that of one object, with which it ends.

@@ -3,8 +3,8 @@
 use emu_machine::nic::{Access, CqTarget, MAX_RD_ATOMIC, QpState, Transport};
 use emu_machine::{FunctionId, World, layout};
 
-use crate::device::{LOCAL_ACK_DELAY, MAX_MESSAGE_BYTES};
-use crate::devx::{Kind, Refusal, answer, refuse, syndrome};
+use crate::card::info::{LOCAL_ACK_DELAY, MAX_MESSAGE_BYTES};
+use crate::card::refusal::{Kind, Refusal, answer, refuse, syndrome};
 use crate::devx_alias::query_alias;
 use crate::prm::{self, Input, caps, command};
 
@@ -100,7 +100,7 @@ pub(crate) fn object(
             syndrome::OBJECT,
             format!("the object is {kind:?}, not what the command asks about"),
         ),
-        _ => crate::devx::unsupported(input),
+        _ => crate::card::refusal::unsupported(input),
     }
 }
 

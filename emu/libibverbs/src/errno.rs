@@ -58,7 +58,8 @@ impl From<NicError> for Errno {
 impl From<MachineError> for Errno {
     fn from(error: MachineError) -> Self {
         let value = match error {
-            MachineError::NoCard { .. } => libc::ENODEV,
+            MachineError::NoCard { .. } | MachineError::NotAttached(_) => libc::ENODEV,
+            MachineError::Elsewhere(_) => libc::EOPNOTSUPP,
             MachineError::HeapFull { .. } => libc::ENOMEM,
             _ => libc::EINVAL,
         };

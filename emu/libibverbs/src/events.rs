@@ -4,12 +4,13 @@ use core::ffi::{c_char, c_int};
 
 use verbs_sys::*;
 
+use crate::card::now_ps;
 use crate::cq::Cq;
 use crate::device::Context;
 use crate::errno::{Errno, input, number, out, status};
 use crate::failures::{ForeignCq, ForeignQp, distribute, publish};
 use crate::handle::{self, Object};
-use crate::machine::{now_ps, relax};
+use crate::machine::{self, relax};
 use crate::qp::Qp;
 
 /// Longest wait of a blocking call, in virtual time: 100 ms. A machine with a polling thread never comes to rest.
@@ -22,6 +23,11 @@ const BLOCKING_BOUND_PS: u64 = 100_000_000_000;
 pub(crate) unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     number("ibv_get_async_event", || {
         let context = handle::get::<Context>(context)?;
+        if machine::is_elsewhere()? {
+            return Err(Errno::unsupported(
+                "of queues at another process's card completions tell alone, and no events",
+            ));
+        }
         // SAFETY: the manual page asks for a writable event.
         let event = unsafe { out(event, "event") }?;
         let (driven, nonblocking) = (emu_bridge::is_driven()?, context.events.nonblocking());
@@ -35,7 +41,7 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, e
                 }
             }
             if driven && !nonblocking {
-                context.events.wait()?;
+                context.events.wait(None)?;
             } else if nonblocking || now_ps() > end_ps || !relax() {
                 return Err(Errno::new(libc::EAGAIN, "no asynchronous event"));
             }

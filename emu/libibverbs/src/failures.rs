@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use emu_bridge::with_world;
 use emu_machine::World;
 use emu_machine::nic::{AsyncEvent, FailureCause};
 use verbs_sys::*;
@@ -16,7 +15,7 @@ use verbs_sys::*;
 use crate::device::Context;
 use crate::errno::Result;
 use crate::handle::{self, CStruct, Object};
-use crate::machine::on_machine;
+use crate::machine::{self, on_machine, with_world};
 use crate::mailbox::Mailbox;
 
 /// A completion queue without a verbs object.
@@ -112,6 +111,9 @@ pub(crate) fn watch_context(context: &Arc<Context>) {
 
 /// Tells the calling thread's machine from others: the address of its first card, which does not move.
 pub(crate) fn machine() -> Result<usize> {
+    if machine::is_elsewhere()? {
+        return Ok(0);
+    }
     on_machine(|world| world.card(0).map(|card| std::ptr::from_ref(card) as usize))
 }
 

@@ -13,6 +13,7 @@
 #![allow(unsafe_code)]
 
 mod address;
+mod card;
 mod channel;
 mod compat;
 mod cq;
@@ -21,6 +22,7 @@ mod devx;
 mod devx_alias;
 mod devx_create;
 mod devx_query;
+mod devx_umem;
 mod direct;
 pub mod errno;
 mod events;
@@ -47,16 +49,17 @@ pub mod umem;
 use verbs_sys::VerbsApi;
 
 pub use address::resolve_mac;
-pub use device::{Context, device_name, functions};
-pub use machine::{is_bridged, now_ps, relax};
+pub use card::now_ps;
+pub use device::{Context, device_name, functions, mac};
+pub use machine::{is_bridged, relax};
 pub use pd::{Pd, access_rights};
 
 /// The emulator's functions, under their C names.
 #[must_use]
 pub fn api() -> VerbsApi {
     use {
-        channel::*, compat::*, cq::*, device::*, devx::*, direct::*, events::*, indirect::*, multicast::*, open::*,
-        pd::*, qp::*, umem::*,
+        channel::*, compat::*, cq::*, device::*, devx::*, devx_umem::*, direct::*, events::*, indirect::*,
+        multicast::*, open::*, pd::*, qp::*,
     };
     log::leave_to_host();
     VerbsApi {

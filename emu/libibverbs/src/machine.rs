@@ -1,6 +1,6 @@
 //! The calling thread's machine, as the calls of the C ABI use it.
 
-use emu_bridge::with_world;
+pub(crate) use emu_bridge::with_world;
 use emu_machine::nic::{Nic, NicError};
 use emu_machine::{FunctionId, World};
 
@@ -18,11 +18,23 @@ where
     Ok(with_world(f)??)
 }
 
+/// Whether the cards are another process's.
+///
+/// # Errors
+/// That process is not there.
+pub(crate) fn is_elsewhere() -> Result<bool> {
+    Ok(emu_bridge::attached()?.is_some())
+}
+
 /// A control operation of a function begins: it is counted, and its time passes.
 ///
 /// # Errors
 /// There is no machine, or no such function.
 pub(crate) fn begin_command(id: FunctionId) -> Result<()> {
+    if is_elsewhere()? {
+        // The process that has the card counts what comes to it.
+        return Ok(());
+    }
     on_machine(|world| world.begin_command(id))
 }
 
@@ -43,10 +55,4 @@ pub fn relax() -> bool {
 /// Whether the calling thread's machine moves by itself, at most as fast as the wall clock.
 pub fn is_bridged() -> bool {
     !fork::is_child() && emu_bridge::is_driven().unwrap_or(false)
-}
-
-/// Virtual time of the calling thread's machine, in picoseconds.
-#[must_use]
-pub fn now_ps() -> u64 {
-    if fork::is_child() { 0 } else { with_world(|world| world.now_ps()).unwrap_or(0) }
 }

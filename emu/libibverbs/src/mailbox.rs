@@ -56,14 +56,14 @@ impl<T> Mailbox<T> {
         unsafe { libc::fcntl(self.fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
     }
 
-    /// Blocks until there is an event, as the program asked for with its call.
+    /// Blocks until there is an event, as the program asked for with its call; at most so many milliseconds, if that is said.
     ///
     /// # Errors
     /// EINTR when a signal came first.
-    pub(crate) fn wait(&self) -> Result<()> {
+    pub(crate) fn wait(&self, most_ms: Option<i32>) -> Result<()> {
         let mut poll = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one structure, which lives during the call.
-        match unsafe { libc::poll(&raw mut poll, 1, -1) } {
+        match unsafe { libc::poll(&raw mut poll, 1, most_ms.unwrap_or(-1)) } {
             ready if ready >= 0 => Ok(()),
             _ => Err(Errno::new(libc::EINTR, "a signal came before an event")),
         }
@@ -86,7 +86,7 @@ mod tests {
         mailbox.push('a');
         mailbox.push('b');
         assert_eq!((readable(), mailbox.pop()), (true, Some('a')));
-        mailbox.wait().expect("one is left");
+        mailbox.wait(None).expect("one is left");
         assert_eq!((readable(), mailbox.pop(), readable(), mailbox.pop()), (true, Some('b'), false, None));
     }
 }

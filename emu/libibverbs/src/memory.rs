@@ -3,12 +3,12 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use emu_bridge::with_world;
 use emu_machine::FunctionId;
 use emu_machine::nic::QueueMemory;
 
+use crate::card;
+use crate::card::request::Request;
 use crate::errno::{Errno, Result};
-use crate::machine::on_machine;
 
 /// Alignment of queue memory: a page, as the real library's.
 const ALIGN: usize = 4096;
@@ -36,12 +36,8 @@ impl QueueBuffer {
         let base = NonNull::new(unsafe { alloc_zeroed(layout) })
             .ok_or_else(|| Errno::new(libc::ENOMEM, format!("{bytes} bytes of queue memory")))?;
         let this = Self { base, layout, id };
-        on_machine(|world| {
-            let memory = world.memory_of(id)?;
-            // SAFETY: the allocation lives until `drop`, which takes the registration back first.
-            unsafe { memory.register(this.addr(), layout.size() as u64) };
-            Ok::<_, Errno>(())
-        })?;
+        // The allocation lives until `drop`, which takes the registration back first.
+        card::done(id, Request::RegisterMemory { addr: this.addr(), len: layout.size() as u64 })?;
         Ok(this)
     }
 
@@ -64,7 +60,7 @@ impl QueueBuffer {
     /// # Errors
     /// There is no machine.
     pub(crate) fn store(&self, offset: usize, data: &[u8]) -> Result<()> {
-        Ok(with_world(|_| self.write(offset, data))?)
+        card::beside(|| self.write(offset, data))
     }
 
     /// Copies bytes in; the range must lie inside, and the card not look there.
@@ -87,8 +83,7 @@ impl QueueBuffer {
 impl Drop for QueueBuffer {
     fn drop(&mut self) {
         let (addr, bytes) = (self.addr(), self.layout.size() as u64);
-        let taken_back = with_world(|world| world.memory_of(self.id).map(|memory| memory.unregister(addr, bytes)));
-        if matches!(taken_back, Ok(Ok(true))) {
+        if card::done(self.id, Request::DeregisterMemory { addr, len: bytes }).is_ok() {
             // SAFETY: allocated in `new` with this layout; no card can reach it any more.
             unsafe { dealloc(self.base.as_ptr(), self.layout) };
         } else {

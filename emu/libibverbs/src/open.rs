@@ -3,7 +3,6 @@
 use core::ffi::c_int;
 use std::sync::Arc;
 
-use emu_bridge::with_world;
 use emu_machine::FunctionId;
 use verbs_sys::*;
 
@@ -11,6 +10,7 @@ use crate::device::{Context, Device, query_port_whole};
 use crate::errno::{Errno, input, pointer, status};
 use crate::failures::{self, Events};
 use crate::handle::{self, CStruct, Object};
+use crate::machine::{self, with_world};
 use crate::{channel, cq, extended, post, refused};
 
 extern "C" fn report_races() {
@@ -39,7 +39,9 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
     pointer("ibv_open_device", || {
         let device = handle::get::<Device>(device)?;
         let FunctionId { card, function } = device.id;
-        if with_world(|world| world.vhca(device.id).map(|_| ()).map(|()| world.config().detect_races))?? {
+        if machine::is_elsewhere()? {
+            crate::device::gids(device.id)?;
+        } else if with_world(|world| world.vhca(device.id).map(|_| ()).map(|()| world.config().detect_races))?? {
             report_races_at_exit();
         }
         // SAFETY: integers, null pointers and empty function slots are valid all-zero.

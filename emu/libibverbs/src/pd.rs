@@ -3,13 +3,15 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use emu_machine::nic::{Access, MkeyAttr};
+use emu_machine::nic::Access;
 use verbs_sys::*;
 
+use crate::card;
+use crate::card::request::Request;
 use crate::device::Context;
 use crate::errno::{Errno, Result, pointer, status};
 use crate::handle::{self, CStruct, Object};
-use crate::machine::{begin_command, on_machine, on_nic};
+use crate::machine::begin_command;
 
 /// A protection domain.
 pub struct Pd {
@@ -56,10 +58,7 @@ impl Pd {
     /// Allocates a domain on an open device, without publishing it.
     pub fn alloc(context: &Arc<Context>) -> Result<Arc<Pd>> {
         begin_command(context.id())?;
-        let number = on_machine(|world| {
-            let vhca = world.vhca(context.id())?;
-            Ok::<_, Errno>(world.card(context.card)?.nic.alloc_pd_on(vhca)?)
-        })?;
+        let number = card::call(context.id(), Request::AllocPd)?.number()?;
         let public = ibv_pd { context: context.c_address(), handle: number };
         Ok(Arc::new(Pd { public: CStruct::new(public), context: Arc::clone(context), number }))
     }
@@ -70,7 +69,7 @@ impl Pd {
     /// EBUSY while memory keys or queue pairs use it.
     pub fn dealloc(&self) -> Result<()> {
         begin_command(self.context.id())?;
-        on_nic(self.context.card, |nic| nic.dealloc_pd(self.number))
+        card::done(self.context.id(), Request::DeallocPd { pd: self.number })
     }
 }
 
@@ -114,13 +113,8 @@ fn register(pd: *mut ibv_pd, addr: *mut c_void, bytes: usize, access: u32) -> Re
     }
     let id = pd.context.id();
     begin_command(id)?;
-    let key = on_machine(|world| {
-        let attr = MkeyAttr { pd: pd.number, space: id.function.space(), start, len, access };
-        let key = world.card(id.card)?.nic.create_mkey(attr).map_err(Errno::from)?;
-        // SAFETY: `ibv_reg_mr` makes its caller keep the range mapped until `ibv_dereg_mr`, and leave it to the card.
-        unsafe { world.memory_of(id)?.register(start, len) };
-        Ok::<_, Errno>(key)
-    })?;
+    // The caller keeps the range mapped until `ibv_dereg_mr`, and leaves it to the card, as the manual page asks.
+    let key = card::call(id, Request::RegisterRegion { pd: pd.number, addr: start, len, access })?.number()?;
     let public = ibv_mr {
         context: pd.context.c_address(),
         pd: pd.c_address(),
@@ -177,13 +171,8 @@ pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status("ibv_dereg_mr", || {
         let region = handle::get::<Mr>(mr)?;
         begin_command(region.pd.context.id())?;
-        on_machine(|world| {
-            world.card(region.pd.context.card)?.nic.destroy_mkey(region.key).map_err(Errno::from)?;
-            if !world.memory_of(region.pd.context.id())?.unregister(region.addr, region.bytes) {
-                return Err(Errno::invalid("the region belongs to another machine"));
-            }
-            Ok::<_, Errno>(())
-        })?;
+        let request = Request::DeregisterRegion { key: region.key, addr: region.addr, len: region.bytes };
+        card::done(region.pd.context.id(), request)?;
         handle::retire::<Mr>(mr)?;
         Ok(())
     })

@@ -2,11 +2,11 @@
 
 use core::ffi::c_int;
 
-use emu_bridge::with_world;
 use emu_machine::nic::{PUSHED_BYTES, QpState, Transport, wqe_opcode};
 use verbs_sys::*;
 
 use crate::address::Ah;
+use crate::card;
 use crate::errno::{Errno, Result, status};
 use crate::handle;
 use crate::indirect::Umr;
@@ -239,14 +239,10 @@ fn ring(qp: &Qp, rings: &Rings, posted: Posted) -> Result<()> {
         return Ok(());
     }
     let counter = rings.send_head & 0xFFFF;
-    Ok(with_world(|world| {
+    let pushed = posted.entries == 1 && posted.pushable;
+    card::ring(qp.context().id(), qp.number, counter as u16, pushed, || {
         qp.buffer.write(qp.shape.record_offset + 4, &counter.to_be_bytes());
-        if posted.entries == 1 && posted.pushable {
-            world.push_sq(qp.card, qp.number, counter as u16)
-        } else {
-            world.ring_sq(qp.card, qp.number, counter as u16)
-        }
-    })??)
+    })
 }
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -334,9 +330,8 @@ pub(crate) unsafe extern "C" fn post_recv(
         if rings.receive_head != head {
             // The record is all the card looks at: a receive ring has no doorbell.
             let counter = (rings.receive_head & 0xFFFF).to_be_bytes();
-            with_world(|world| {
+            card::store_receives(qp.context().id(), qp.record_address() as u64, || {
                 qp.buffer.write(qp.shape.record_offset, &counter);
-                world.doorbell_record_stored(qp.context().id(), qp.record_address() as u64);
             })?;
         }
         posted

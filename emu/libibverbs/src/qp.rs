@@ -7,6 +7,8 @@ use emu_machine::nic::{Access, Gid, Mtu, QpAttr, QpModify, QpQuery, QpState, Tra
 use verbs_sys::*;
 
 use crate::address::{self, AV_BYTES};
+use crate::card;
+use crate::card::request::Request;
 use crate::cq::Cq;
 use crate::device::{Context, MAX_SGE, check_port};
 use crate::errno::{Errno, Result, input, out, pointer, status};
@@ -14,7 +16,7 @@ use crate::extended::{self, Batches};
 use crate::failures;
 use crate::handle::{self, CStruct, Object};
 use crate::indirect;
-use crate::machine::{begin_command, on_machine, on_nic};
+use crate::machine::begin_command;
 use crate::memory::QueueBuffer;
 use crate::pd::Pd;
 
@@ -76,6 +78,8 @@ pub(crate) struct Rings {
     pub(crate) receive_head: u32,
     pub(crate) receive_tail: u32,
     pub(crate) receives: Vec<u64>,
+    /// The state that this process has brought the queue pair into last.
+    state: QpState,
 }
 
 impl Object for Qp {
@@ -138,11 +142,11 @@ impl Qp {
     }
 
     pub(crate) fn state(&self) -> Result<QpState> {
-        Ok(self.query()?.state)
+        card::queue_pair_state(self.context().id(), self.number, || self.lock().state)
     }
 
     fn query(&self) -> Result<QpQuery> {
-        on_nic(self.card, |nic| nic.query_qp(self.number))
+        card::call(self.context().id(), Request::QueryQp { qpn: self.number })?.queue_pair()
     }
 
     fn forget_completions(&self) -> Result<()> {
@@ -273,7 +277,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         uar: 0,
     };
     begin_command(id)?;
-    let number = on_nic(card, |nic| nic.create_qp(nic_attr))?;
+    let number = card::call(id, Request::CreateQp { attr: nic_attr })?.number()?;
     attr.cap = shape.cap;
     let qp_base = ibv_qp {
         context: pd.context.c_address(),
@@ -297,6 +301,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         receive_head: 0,
         receive_tail: 0,
         receives: vec![0; shape.log_receives.map_or(0, |log| 1 << log)],
+        state: QpState::Reset,
     };
     let qp = Arc::new(Qp {
         public: CStruct::new(Interface {
@@ -330,7 +335,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     status("ibv_destroy_qp", || {
         let queue_pair = handle::get::<Qp>(qp)?;
         begin_command(queue_pair.context().id())?;
-        on_nic(queue_pair.card, |nic| nic.destroy_qp(queue_pair.number))?;
+        card::done(queue_pair.context().id(), Request::DestroyQp { qpn: queue_pair.number })?;
         queue_pair.forget_completions()?;
         for cq in [&queue_pair.send_cq, &queue_pair.recv_cq] {
             cq.lock().queue_pairs.remove(&queue_pair.number);
@@ -447,13 +452,10 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
         let attr = unsafe { input(attr, "attr") }?;
         let modify = modification(&queue_pair, attr, attr_mask.cast_unsigned())?;
         begin_command(queue_pair.context().id())?;
-        on_machine(|world| {
-            let now_ps = world.now_ps();
-            let modify =
-                world.nic_call(queue_pair.card, |nic, fx| nic.modify_qp(now_ps, queue_pair.number, &modify, fx))?;
-            modify.map_err(Errno::from)
-        })?;
+        let request = Request::ModifyQp { qpn: queue_pair.number, modify: Box::new(modify) };
+        card::done(queue_pair.context().id(), request)?;
         if let Some(state) = modify.next_state {
+            queue_pair.lock().state = state;
             if state == QpState::Reset {
                 queue_pair.forget_completions()?;
                 let mut rings = queue_pair.lock();

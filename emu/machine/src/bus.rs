@@ -67,7 +67,7 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         let access = if write { Access::LOCAL_WRITE } else { Access::empty() };
         match self.nic.check_access(key, pd, host, len, access) {
             Ok(Space::Host) => Ok(host),
-            Ok(Space::Arm | Space::Dpa(_)) => {
+            Ok(Space::HostProcess(_) | Space::Arm | Space::Dpa(_)) => {
                 self.fault(cause, addr, format!("memory key {key:#x} of window {window} is not host memory"))
             }
             Err(error) => self.fault(cause, addr, format!("window {window}: {error}")),

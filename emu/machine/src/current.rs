@@ -264,6 +264,12 @@ pub fn will_sleep() -> Result<(), MachineError> {
     })
 }
 
+/// Whether the calling thread has a machine of its own, and so no part in the shared one.
+#[must_use]
+pub fn has_own() -> bool {
+    OWN.with(|own| own.borrow().is_some())
+}
+
 /// Whether the calling thread's machine is a driven one: it moves by itself, so a thread may sleep until it is told.
 ///
 /// # Errors

@@ -180,6 +180,15 @@ pub enum MachineError {
     /// An RPC did not come back: its thread crashed.
     #[error("the call did not return: {0}")]
     Crashed(String),
+    /// The process has no cards of its own, and this is not to be had of those of another.
+    #[error(
+        "the cards belong to the process behind {0} ([attach] of the machine file), and this is not to be had from here: memory, queues and keys of the \
+         host's functions are"
+    )]
+    Elsewhere(String),
+    /// The process with the cards is not there, or does not let this one use them.
+    #[error("{0}")]
+    NotAttached(String),
     /// Timing parameters that cannot be.
     #[error("timing: {0}")]
     Timing(#[from] emu_timing::ParametersError),

@@ -39,7 +39,7 @@ impl Function {
 }
 
 /// A function of one card, which programs open as a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FunctionId {
     /// Index of the card in its machine.
     pub card: usize,

@@ -2,16 +2,16 @@
 //! registered there.
 
 use std::cell::{Cell, UnsafeCell};
-use std::collections::BTreeMap;
 
 use emu_nic::DmaFault;
+
+use crate::ranges::Ranges;
 
 /// Registered ranges of host memory, or of Arm memory. The network card reaches either through here only, so an address that was
 /// never registered there is a fault of the model and not of this process.
 #[derive(Debug, Default)]
 pub struct HostMemory {
-    /// start -> (length, how often this very start and length is registered)
-    ranges: BTreeMap<u64, Vec<u64>>,
+    ranges: Ranges,
     /// Memory that nobody else has; see [`HostMemory::lend`].
     own: Vec<Box<[Line]>>,
     /// By card.
@@ -53,7 +53,7 @@ impl HostMemory {
         let last = if data.len() <= size_of::<Line>() { short } else { long };
         let (start, end) = last.get();
         if addr < start || addr.checked_add(data.len() as u64).is_none_or(|data_end| data_end > end) {
-            last.set(self.find(addr, data.len())?);
+            last.set(self.ranges.find(addr, data.len())?);
         }
         // SAFETY: the range that was found last holds all bytes, and is forgotten when anything is unregistered.
         unsafe { Self::store(addr, data) };
@@ -67,7 +67,7 @@ impl HostMemory {
     /// live while the machine runs: the rule that `ibv_reg_mr` imposes on its caller.
     #[allow(unsafe_code)]
     pub unsafe fn register(&mut self, addr: u64, len: u64) {
-        self.ranges.entry(addr).or_default().push(len);
+        self.ranges.add(addr, len);
     }
 
     /// Zeroed, registered memory of whole lines that lives as long as the machine; gives its address. Look at it through
@@ -84,31 +84,17 @@ impl HostMemory {
 
     /// Takes one registration of exactly this range back; `false` if there was none.
     pub fn unregister(&mut self, addr: u64, len: u64) -> bool {
-        let Some(lengths) = self.ranges.get_mut(&addr) else { return false };
-        let Some(at) = lengths.iter().position(|&l| l == len) else { return false };
-        lengths.swap_remove(at);
-        if lengths.is_empty() {
-            self.ranges.remove(&addr);
+        if !self.ranges.remove(addr, len) {
+            return false;
         }
         self.writers.iter().flat_map(|writer| &writer.ranges).for_each(|range| range.set((0, 0)));
         true
     }
 
-    /// A registered range that all of `[addr, addr + len)` is in, from its first byte to behind its last.
-    fn find(&self, addr: u64, len: usize) -> Result<(u64, u64), DmaFault> {
-        let fault = DmaFault { addr, len: len as u64 };
-        let end = addr.checked_add(len as u64).ok_or(fault)?;
-        let ends = |(&start, lengths): (&u64, &Vec<u64>)| {
-            let behind = lengths.iter().map(|&len| start.saturating_add(len)).find(|&behind| behind >= end)?;
-            Some((start, behind))
-        };
-        self.ranges.range(..=addr).rev().find_map(ends).ok_or(fault)
-    }
-
     /// Copies registered memory out.
     #[allow(unsafe_code)]
     pub fn read(&self, addr: u64, out: &mut [u8]) -> Result<(), DmaFault> {
-        self.find(addr, out.len())?;
+        self.ranges.find(addr, out.len())?;
         // SAFETY: `find` found the whole range inside a registration, whose maker vouched in `register` for its
         // validity until it is taken back; `out` is exclusively borrowed and so cannot overlap it.
         unsafe { std::ptr::copy_nonoverlapping(addr as *const u8, out.as_mut_ptr(), out.len()) };
@@ -118,7 +104,7 @@ impl HostMemory {
     /// Copies bytes into registered memory.
     #[allow(unsafe_code)]
     pub fn write(&self, addr: u64, data: &[u8]) -> Result<(), DmaFault> {
-        self.find(addr, data.len())?;
+        self.ranges.find(addr, data.len())?;
         // SAFETY: the bytes are all in a registered range.
         unsafe { Self::store(addr, data) };
         Ok(())
@@ -127,7 +113,7 @@ impl HostMemory {
     /// Copies bytes to an address.
     ///
     /// # Safety
-    /// [`HostMemory::find`] has found a range with all of them, and nothing has been unregistered since.
+    /// [`Ranges::find`] has found a range with all of them, and nothing has been unregistered since.
     #[allow(unsafe_code)]
     unsafe fn store(addr: u64, data: &[u8]) {
         // SAFETY: as in `read`; `data` belongs to the machine (a packet or device memory), never to registered memory.

@@ -11,7 +11,7 @@
 //!
 //! Imports point one way:
 //!
-//! - `dpa`: processes, memory and threads as state; `config`, `numbering`, `host_memory`;
+//! - `dpa`: processes, memory and threads as state; `config`, `numbering`, `host_memory`, `host_process`;
 //! - `weak`, `observe`: delayed stores; recorder, race detector, snapshots;
 //! - `bus`: what a thread's loads and stores reach and cost; `timed`: cores under a timing model;
 //! - `card`, `wires`: one card, and what joins several;
@@ -27,9 +27,11 @@ mod dpa;
 mod error;
 mod function;
 mod host_memory;
+mod host_process;
 mod near;
 mod numbering;
 mod observe;
+mod ranges;
 pub mod time;
 mod timed;
 mod trace;
@@ -41,8 +43,8 @@ pub use card::{Card, RPC_EU, USER_EUS};
 pub use config::wiring::{LinkConfig, NetworkConfig, Wiring};
 pub use config::{Config, CostModel, DrivenFrom, MemoryModel};
 pub use current::{
-    Driver, EventHook, Machine, Maker, Shared, configure, is_driven, make_shared_with, on_events, relax, run_out,
-    will_sleep, with_world,
+    Driver, EventHook, Machine, Maker, Shared, configure, has_own, is_driven, make_shared_with, on_events, relax,
+    run_out, will_sleep, with_world,
 };
 pub use dpa::crash::ANNOUNCED;
 pub use dpa::crash::CrashRecord;
@@ -60,6 +62,7 @@ pub use emu_timing as timing;
 pub use error::MachineError;
 pub use function::{ArmTraffic, Function, FunctionId};
 pub use host_memory::HostMemory;
+pub use host_process::HostProcess;
 pub use numbering::MAX_CARDS;
 pub use numbering::{address, arm_address, card_with_gid, card_with_mac};
 pub use observe::observer::{FaultSink, Observer};

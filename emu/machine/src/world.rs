@@ -32,6 +32,7 @@ use crate::dpa::thread::ThreadState;
 use crate::error::MachineError;
 use crate::function::ArmSide;
 use crate::host_memory::HostMemory;
+use crate::host_process::HostProcesses;
 use crate::near;
 use crate::numbering::MAX_CARDS;
 use crate::numbering::{LAST_CARD, nic_config};
@@ -53,6 +54,8 @@ pub struct World {
     pub(crate) cards: Vec<Card>,
     /// The registered part of the host's memory.
     pub host: HostMemory,
+    /// Other processes of the host, with their memory; usually none.
+    pub(crate) host_processes: HostProcesses,
     pub(crate) images: Images,
     pub(crate) queue: EventQueue,
     pub(crate) ready: Ready,
@@ -125,6 +128,7 @@ impl World {
             config,
             cards,
             host: HostMemory::new(count),
+            host_processes: HostProcesses::default(),
             images: Images::default(),
             queue: EventQueue::default(),
             ready: Ready::default(),
@@ -258,6 +262,13 @@ impl World {
     /// Completion-queue events for the host: (card, channel, queue number).
     pub fn take_channel_event(&mut self) -> Option<(usize, u32, u32)> {
         self.channel_events.pop_front()
+    }
+
+    /// Those of them whose channels have this number or a higher one.
+    pub fn take_channel_events_from(&mut self, first: u32) -> VecDeque<(usize, u32, u32)> {
+        let (taken, left) = self.channel_events.drain(..).partition(|&(_, channel, _)| channel >= first);
+        self.channel_events = left;
+        taken
     }
 
     /// Failures of queues that no completion reports: (card, event).
@@ -407,7 +418,16 @@ impl World {
         let Card { nic, arm, processes, cores, .. } = &mut self.cards[card];
         let arm = arm.as_ref();
         let (watch, timed) = (self.watch.as_deref_mut(), cores.timed.as_deref_mut());
-        let mut dma = CardDma { host: &self.host, arm, processes, watch, timed, card, at_ps };
+        let mut dma = CardDma {
+            host: &self.host,
+            others: &self.host_processes.by_number,
+            arm,
+            processes,
+            watch,
+            timed,
+            card,
+            at_ps,
+        };
         call(nic, &mut dma, &mut effects);
         if self.watch.is_some() {
             self.take_records();
@@ -463,7 +483,9 @@ impl World {
         }
         for event in effects.async_events.drain(..) {
             tracing::warn!(card, ?event, "queue failure");
-            self.async_events.push_back((card, event));
+            if self.is_told(card, event) {
+                self.async_events.push_back((card, event));
+            }
         }
     }
 

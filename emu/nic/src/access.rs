@@ -1,5 +1,7 @@
 //! Rights of memory keys, and why an access is refused.
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
 use crate::memory::Space;
 
 /// How many keys an access may pass through on its way to memory.
@@ -18,6 +20,19 @@ bitflags::bitflags! {
         const REMOTE_READ = 4;
         /// A peer may do atomics.
         const REMOTE_ATOMIC = 8;
+    }
+}
+
+impl Serialize for Access {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.bits().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Access {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bits = u32::deserialize(deserializer)?;
+        Self::from_bits(bits).ok_or_else(|| de::Error::custom(format_args!("rights {bits:#x}, but at most 0xf")))
     }
 }
 

@@ -1,7 +1,9 @@
 //! The memories that the card reads and writes.
 
+use serde::{Deserialize, Serialize};
+
 /// Which memory an address lies in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Space {
     /// The host's memory, across PCIe; addresses are host virtual ones.
     Host,
@@ -9,10 +11,12 @@ pub enum Space {
     Arm,
     /// The memory of the DPA process with this id; addresses are those that its threads use.
     Dpa(u32),
+    /// The memory of another process of the host, with this number in its machine; addresses are virtual ones of that process.
+    HostProcess(u32),
 }
 
 /// A queue or record lies here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueMemory {
     /// The memory.
     pub space: Space,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::access::Access;
 use crate::address::Gid;
 use crate::memory::QueueMemory;
@@ -9,7 +11,7 @@ use crate::packet::Network;
 use crate::transport::Transport;
 
 /// State of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum QpState {
     /// Just made.
     Reset,
@@ -36,7 +38,7 @@ impl fmt::Display for QpState {
 }
 
 /// Path MTU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Mtu {
     /// 256 bytes, code 1.
     B256,
@@ -93,7 +95,7 @@ impl Mtu {
 pub const MAX_RD_ATOMIC: u8 = 16;
 
 /// How a queue pair is made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpAttr {
     /// Transport service.
     pub transport: Transport,
@@ -126,7 +128,7 @@ pub struct QpAttr {
 }
 
 /// Attributes to change; `None` keeps what is there. The same attribute may be given in any transition.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpModify {
     /// State to enter; `None` keeps the state.
     pub next_state: Option<QpState>,
@@ -183,7 +185,7 @@ pub struct QpModify {
 }
 
 /// What has been settled about a queue pair's path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpPath {
     /// What the peer may do.
     pub access: Access,
@@ -248,7 +250,7 @@ pub(crate) fn hop_limit(given: u8) -> u8 {
 }
 
 /// Answer to a query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QpQuery {
     /// How it was made.
     pub attr: QpAttr,

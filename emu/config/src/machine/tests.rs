@@ -61,6 +61,8 @@ fn full() -> Machine {
         memory: MemoryTable { model: Memory::Weak, seed: Some(11) },
         timing: Timing { model: Some("m2".to_owned()), set: vec!["loads.l3_cycles=115".to_owned()] },
         bridge: Some(BridgeTable::on_this_computer(1, 3, 2, 7471)),
+        share: Some(ShareTable { socket: "card.sock".into(), clients: 3 }),
+        attach: Some(AttachTable { socket: "other.sock".into(), timeout_ms: Some(13) }),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::dpa::process::Process;
 use crate::dpa::thread::ThreadState;
 use crate::function::ArmSide;
 use crate::host_memory::HostMemory;
+use crate::host_process::HostProcess;
 use crate::observe::race::{Agent, Range};
 use crate::observe::watch::Watch;
 use crate::timed::Timed;
@@ -15,6 +16,8 @@ use crate::timed::Timed;
 /// The memories of a card as its network card sees them.
 pub(crate) struct CardDma<'a> {
     pub(crate) host: &'a HostMemory,
+    /// Other processes of the host.
+    pub(crate) others: &'a BTreeMap<u32, HostProcess>,
     /// Its Arm cores with their memory, if the machine has them.
     pub(crate) arm: Option<&'a ArmSide>,
     pub(crate) processes: &'a mut BTreeMap<u32, Process>,
@@ -34,12 +37,17 @@ impl CardDma<'_> {
         }
     }
 
+    /// Another process of the host, unless it is gone.
+    fn other(&self, number: u32, addr: u64, len: usize) -> Result<&HostProcess, DmaFault> {
+        self.others.get(&number).ok_or(DmaFault { addr, len: len as u64 })
+    }
+
     #[cold]
     fn observe(&mut self, space: Space, addr: u64, data: &[u8]) {
         let Some(watch) = self.watch.as_deref_mut() else { return };
         let agent = Agent::Card { qpn: None, entry: None };
         match space {
-            Space::Host | Space::Arm => {
+            Space::Host | Space::HostProcess(_) | Space::Arm => {
                 if let Some(races) = &mut watch.races {
                     let range = Range { card: self.card, space, addr, len: data.len() as u64 };
                     races.written(range, &agent, self.at_ps);
@@ -65,6 +73,7 @@ impl Dma for CardDma<'_> {
         }
         match space {
             Space::Host => self.host.read(addr, out),
+            Space::HostProcess(number) => self.other(number, addr, out.len())?.read(addr, out),
             Space::Arm => self.arm.ok_or(DmaFault { addr, len: out.len() as u64 })?.read(addr, out),
             Space::Dpa(id) => match self.processes.get_mut(&id) {
                 Some(process) => {
@@ -85,6 +94,7 @@ impl Dma for CardDma<'_> {
         }
         match space {
             Space::Host => self.host.write_by(self.card, addr, data),
+            Space::HostProcess(number) => self.other(number, addr, data.len())?.write(addr, data),
             Space::Arm => self.arm.ok_or(DmaFault { addr, len: data.len() as u64 })?.write(addr, data),
             Space::Dpa(id) => match self.processes.get_mut(&id) {
                 Some(process) => {

@@ -136,6 +136,7 @@ impl fmt::Display for Access {
         let Access { agent, action, card, space, addr, len, at_ps } = self;
         let memory = match space {
             Space::Host => "host memory".to_owned(),
+            Space::HostProcess(number) => format!("memory of process {number} of the host"),
             Space::Arm => format!("memory of the Arm cores of card {card}"),
             Space::Dpa(process) => format!("memory of process {process} on card {card}"),
         };

@@ -105,7 +105,7 @@ impl Watch {
         let read = |space: Space, addr: u64, out: &mut [u8]| match space {
             Space::Host => host.read(addr, out).is_ok(),
             // A thread writes what is posted on queues of its own process.
-            Space::Arm => false,
+            Space::HostProcess(_) | Space::Arm => false,
             Space::Dpa(id) => id == process && memory.dma_read(addr, out).is_ok(),
         };
         let eyes = Eyes { card: place.card, nic: place.nic, read: &read, at_ps };

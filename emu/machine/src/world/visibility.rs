@@ -24,6 +24,8 @@ fn reader<'a>(
 ) -> impl Fn(Space, u64, &mut [u8]) -> bool + 'a {
     move |space, addr, out| match space {
         Space::Host => host.read(addr, out).is_ok(),
+        // Looked for are races of this process; a description that shares its cards has none looked for.
+        Space::HostProcess(_) => false,
         Space::Arm => arm.is_some_and(|arm| arm.memory.read(addr, out).is_ok()),
         Space::Dpa(id) => processes.get(&id).is_some_and(|process| process.memory.dma_read(addr, out).is_ok()),
     }

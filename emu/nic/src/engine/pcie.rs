@@ -43,7 +43,7 @@ impl Pcie {
     pub(crate) fn fetch_latency(&self, ring: QueueMemory) -> u64 {
         match ring.space {
             // Nobody has published what the way to Arm memory takes: the time is that to the host's.
-            Space::Host | Space::Arm => self.timing.pcie_latency_ps,
+            Space::Host | Space::HostProcess(_) | Space::Arm => self.timing.pcie_latency_ps,
             Space::Dpa(_) => self.timing.dpa_latency_ps,
         }
     }

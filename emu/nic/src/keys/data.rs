@@ -21,7 +21,7 @@ pub(crate) struct Touched {
 impl Touched {
     pub(crate) fn add(&mut self, space: Space, bytes: u64) {
         match space {
-            Space::Host | Space::Arm => self.host_bytes += bytes,
+            Space::Host | Space::HostProcess(_) | Space::Arm => self.host_bytes += bytes,
             Space::Dpa(_) => self.dpa = true,
         }
     }
