@@ -589,6 +589,18 @@ impl StagedProcess {
         self.oldest
     }
 
+    /// Why the group's staged collectives have failed, if they have.
+    #[must_use]
+    pub const fn failure(&self) -> Option<StagedFailure> {
+        self.failed
+    }
+
+    /// Whether nothing is under way and nothing has been called that is not over; so it is after a failure.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.run.is_none() && self.tasks.is_empty()
+    }
+
     /// Transfers under way: at most [`Staging::transfers`](super::Staging).
     #[must_use]
     pub fn active(&self) -> usize {

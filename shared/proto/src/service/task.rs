@@ -192,7 +192,14 @@ pub fn looks_at(topology: &Topology, delivery: Delivery, rank: u32) -> u32 {
 /// collective plus 1, so that memory of zeros is no flag) and need not be reset between operations (SO-10, SO-14).
 #[must_use]
 pub fn is_over(writers: Range<u32>, flags: &[u64], collective: u32) -> bool {
-    writers.into_iter().all(|process| flags.get(process as usize) == Some(&flag(collective)))
+    writers.into_iter().all(|process| flags.get(process as usize).is_some_and(|seen| has_passed(*seen, collective)))
+}
+
+/// Whether a flag is that of a collective, or of a later one that has taken its place: processes carry collectives out one after another. Numbers of
+/// collectives go round.
+#[must_use]
+pub const fn has_passed(seen: u64, collective: u32) -> bool {
+    seen != 0 && (seen.wrapping_sub(flag(collective)) as u32 as i32) >= 0
 }
 
 /// The flag of a collective: its number plus 1.
@@ -266,6 +273,8 @@ mod tests {
     fn all_writers_must_have_written_the_generation() {
         assert!(!is_over(0..2, &[0, 0], 0) && !is_over(0..2, &[1, 0], 0) && is_over(0..2, &[1, 1], 0));
         assert!(!is_over(0..2, &[2, 1], 1) && !is_over(0..3, &[2, 2], 1));
+        // Who looks late finds the flags of later ones, also where their numbers begin anew.
+        assert!(is_over(0..2, &[3, 2], 1) && is_over(0..1, &[1], u32::MAX) && !is_over(0..1, &[flag(u32::MAX)], 0));
         let flat = Descriptor { collective: Collective::Broadcast { root: 0 }, delivery: Delivery::Flat, bytes: 1 };
         let hierarchical = Descriptor { delivery: Delivery::Hierarchical, ..flat };
         let topology = topology(&[0, 0, 1, 1], 2);

@@ -151,7 +151,11 @@ pub(crate) fn refusals() -> Vec<Refused> {
     ];
     let all = process.map(Refused::Process).into_iter().chain(staged.map(Refused::Staged));
     let all = all.chain(call.map(Refused::Call)).chain(topology.map(Refused::Topology));
-    all.chain(group.map(Refused::Group)).collect()
+    let later = [
+        StagedRefusal::Exhausted { asked: 0x1_0000_0002, held: 3, limit: 4 },
+        StagedRefusal::NoStaging { group: 7 },
+    ];
+    all.chain(group.map(Refused::Group)).chain(later.map(Refused::Staged)).collect()
 }
 
 pub(crate) fn failures() -> [Failure; 4] {
@@ -316,6 +320,10 @@ fn refused() -> impl Strategy<Value = Refused> {
         }
         Refused::Staged(StagedRefusal::Buffer { name, .. }) => {
             Refused::Staged(StagedRefusal::Buffer { name, rank: a, found: e, expected: f })
+        }
+        Refused::Staged(StagedRefusal::Exhausted { .. }) => {
+            let asked = u64::from(a) << 32 | u64::from(b);
+            Refused::Staged(StagedRefusal::Exhausted { asked, held: e, limit: f })
         }
         Refused::Topology(TopologyError::Host { .. }) => {
             Refused::Topology(TopologyError::Host { rank: a, host: b, ranks: c })

@@ -289,4 +289,23 @@ pub enum StagedRefusal {
         /// What is needed.
         expected: u64,
     },
+    /// A group for which there is no staging memory left.
+    #[error(
+        "staging exhausted: the group asks for {asked} bytes, {held} of {limit} are in use: end a group, lower `staging_bytes` of a group, or raise \
+         that of the service process"
+    )]
+    Exhausted {
+        /// What the group asks for.
+        asked: u64,
+        /// What other groups have.
+        held: u64,
+        /// What all groups together may have.
+        limit: u64,
+    },
+    /// A group that has no staging memory here, or whose rank this is not.
+    #[error("group {group} takes no staged collectives of this rank: join it first, and give its service processes staging memory")]
+    NoStaging {
+        /// The group.
+        group: u32,
+    },
 }
