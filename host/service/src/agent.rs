@@ -12,7 +12,9 @@ mod staged;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flexcast_proto::service::wire::{self, Body, Endpoint, Flags, Group, Joined, KeyName, OpStart, Packet, Refused};
+use flexcast_proto::service::wire::{
+    self, Body, Endpoint, Flags, Group, JoinRefused, Joined, KeyName, OpStart, Packet, Refused,
+};
 use flexcast_proto::service::{
     Action, ContextId, Culprit, Event, Limits, Message, Refusal, Region, ServiceProcess, SharedList, Staging, Topology,
     flag,
@@ -194,7 +196,7 @@ pub struct Agent {
     peers: BTreeMap<PeerId, Role>,
     groups: BTreeMap<u32, GroupState>,
     /// What other processes have said of groups that no rank has told of here yet.
-    announced: BTreeMap<(PeerId, u32), (u32, u32, Result<Joined, Refused>)>,
+    announced: BTreeMap<(PeerId, u32), (u32, u32, Result<Joined, JoinRefused>)>,
     /// Groups that do not come about.
     declined: Declined,
     staged: StagedGroups,
@@ -476,10 +478,15 @@ impl Agent {
         match body {
             Body::Joined { from: process, to, joined: Ok(joined) } => self.join(from, context, (process, to), joined),
             Body::Joined { from: process, to, joined: Err(refused) } => {
-                if self.process_peer(context.group, process) == Some(from) {
-                    self.refuse_group(context.group, refused)?;
-                } else if !self.groups.contains_key(&context.group) {
-                    self.announce(from, context.group, (process, to, Err(refused)));
+                match self.groups.get(&context.group) {
+                    Some(group) if group.told.head().communicator == refused.communicator => {
+                        if self.process_peer(context.group, process) == Some(from) {
+                            self.refuse_group(context.group, refused.refused)?;
+                        }
+                    }
+                    // One that has ended here.
+                    Some(_) => {}
+                    None => self.announce(from, context.group, (process, to, Err(refused))),
                 }
                 Ok(())
             }

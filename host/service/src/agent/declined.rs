@@ -46,8 +46,8 @@ impl Declined {
         Some(group.refused)
     }
 
-    /// Whether a group of this number is declined, so that nothing that is said of it matters.
-    pub(super) fn has(&self, number: u32) -> bool {
-        self.groups.contains_key(&number)
+    /// Whether a group is declined, so that nothing that is said of it matters.
+    pub(super) fn has(&self, number: u32, communicator: u64) -> bool {
+        self.groups.get(&number).is_some_and(|group| group.communicator == communicator)
     }
 }

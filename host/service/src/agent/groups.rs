@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flexcast_proto::service::wire::{Body, Group, GroupError, Joined, Refused};
+use flexcast_proto::service::wire::{Body, Group, GroupError, JoinRefused, Joined, Refused};
 use flexcast_proto::service::{ContextId, Event, Refusal, Topology};
 
 use super::{Agent, GroupState, Member, Reading};
@@ -71,7 +71,7 @@ impl Agent {
             .collect();
         let unreachable = others.iter().find(|(_, peer)| peer.is_none());
         let unreachable = unreachable.map(|(process, _)| Refused::Group(GroupError::Unreachable { process: *process }));
-        let unreachable = unreachable.or_else(|| self.refused_before(context.group, &others));
+        let unreachable = unreachable.or_else(|| self.refused_before(context.group, head.communicator, &others));
         let topology = Arc::new(topology);
         let groups = self.groups.len() as u32;
         let mut staging = None;
@@ -97,7 +97,9 @@ impl Agent {
             self.declined.add(context.group, head.communicator, refused, ranks, told, most);
             for (process, peer) in others {
                 if let Some(peer) = peer {
-                    self.say(peer, context, Body::Joined { from: own, to: process, joined: Err(refused) })?;
+                    self.announced.remove(&(peer, context.group));
+                    let joined = Err(JoinRefused { communicator: head.communicator, refused });
+                    self.say(peer, context, Body::Joined { from: own, to: process, joined })?;
                 }
             }
             return Ok(Err(refused));
@@ -128,24 +130,33 @@ impl Agent {
             }
             // One that has other settings.
             if !self.groups.contains_key(&context.group) {
-                return Ok(Err(Refused::Group(GroupError::Staging { process })));
+                let refused = self.declined.tell(context.group, communicator, head.rank);
+                return Ok(Err(refused.unwrap_or(Refused::Group(GroupError::Staging { process }))));
             }
         }
         Ok(Ok(()))
     }
 
     /// Why another process takes no part in a group that begins here, if one has said so already.
-    fn refused_before(&mut self, group: u32, others: &[(u32, Option<PeerId>)]) -> Option<Refused> {
+    fn refused_before(&mut self, group: u32, communicator: u64, others: &[(u32, Option<PeerId>)]) -> Option<Refused> {
         let peers: Vec<PeerId> = others.iter().filter_map(|(_, peer)| *peer).collect();
+        // What was said of a communicator that had the number before counts no more.
+        let is_stale = |said: &Result<_, JoinRefused>| said.is_err_and(|refused| refused.communicator != communicator);
+        self.announced
+            .retain(|(peer, number), (_, _, said)| *number != group || !peers.contains(peer) || !is_stale(said));
         let refused = |peer: &PeerId| self.announced.get(&(*peer, group)).and_then(|(_, _, joined)| joined.err());
         let refused = peers.iter().find_map(refused)?;
         peers.iter().for_each(|peer| _ = self.announced.remove(&(*peer, group)));
-        Some(refused)
+        Some(refused.refused)
     }
 
     /// Keeps what a process has said of a group that no rank has told of here yet. What no group follows stays within what a process may have of groups.
-    pub(super) fn announce(&mut self, peer: PeerId, group: u32, said: (u32, u32, Result<Joined, Refused>)) {
-        if self.declined.has(group) {
+    pub(super) fn announce(&mut self, peer: PeerId, group: u32, said: (u32, u32, Result<Joined, JoinRefused>)) {
+        let communicator = match said.2 {
+            Ok(joined) => joined.communicator,
+            Err(refused) => refused.communicator,
+        };
+        if self.declined.has(group, communicator) {
             return;
         }
         let of_peer = self.announced.range((peer, 0)..=(peer, u32::MAX)).count();

@@ -303,7 +303,9 @@ pub enum StagedRefusal {
         limit: u64,
     },
     /// A group that has no staging memory here, or whose rank this is not.
-    #[error("group {group} takes no staged collectives of this rank: join it first, and give its service processes staging memory")]
+    #[error(
+        "group {group} takes no staged collectives of this rank: join it first, and give its service processes staging memory"
+    )]
     NoStaging {
         /// The group.
         group: u32,

@@ -34,7 +34,7 @@
 //! | 16 | GROUP-LEFT | process → rank | rank 4 |
 //! | 17 | FLAGS | rank → process | rank 4, region 20 |
 //! | 18 | JOINED | process → process | ends 8, communicator 8, scatter bytes 8, region 20, segments 4, reader 1 (0 no staging, 1 of root, 2 first), 0 7, queue pair 4 |
-//! | 19 | JOIN-REFUSED | process → process | ends 8, refusal 32 |
+//! | 19 | JOIN-REFUSED | process → process | ends 8, communicator 8, refusal 32 |
 //! | 20 | GROUP-FAILED | process → rank | rank 4, staged failure 8 |
 //! | 21 | OP-START | rank → process | operation 1 (1 Alltoallv, 2 Allgatherv, 3 the same in place), 0 1, part 2, rank 4, ranks 4, receive buffer 28, send buffer 28; per block: count 8, displacement 8 |
 //! | 22 | TASK | rank → process, process → process | collective 1 (1 Broadcast, 2 Allgather), delivery 1 (1 flat, 2 hierarchical), ranks 2, root 2, first rank 2, bytes 8; per rank: regions send, receive, flags, shared 80 |
@@ -103,7 +103,7 @@ pub use group::{Flags, Group, GroupError, GroupHead, NO_CORE, Place, PlaceEntry,
 pub use hello::{Accepting, Connecting, HelloError, KeyedHash, Secret};
 pub use key::{AccessKey, KeyExport, KeyName, KeyRefusal, Rights};
 pub use parts::{Assembler, AssemblyError, Entry, Head, Part, Whole};
-pub use peer::Joined;
+pub use peer::{JoinRefused, Joined};
 pub use refusal::Refused;
 pub use start::{BlockEntry, Buffer, Buffers, OpStart, StartHead};
 pub use task::{PartEntry, TASK_PARTS, TaskPart, TaskParts};
@@ -187,7 +187,7 @@ pub enum Body<'a> {
         /// To whom.
         to: u32,
         /// What it says.
-        joined: Result<Joined, Refused>,
+        joined: Result<Joined, JoinRefused>,
     },
     /// GROUP-FAILED: the staged collectives of the group have failed ([`StagedAction::Fail`](super::StagedAction::Fail)).
     GroupFailed {
