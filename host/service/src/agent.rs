@@ -409,7 +409,11 @@ impl Agent {
                 self.say(from, context, Body::KeyRevoked(name))
             }
             Body::GroupCreate(part) => match program.groups.add(context, part) {
-                Ok(Some(group)) => self.create_group(from, group),
+                Ok(Some(group)) => {
+                    // It may tell of a group of that number again, once it was refused or has left.
+                    program.forget_groups();
+                    self.create_group(from, group)
+                }
                 Ok(None) => Ok(()),
                 Err(error) => {
                     self.cut_off(from, &error);
