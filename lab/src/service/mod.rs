@@ -9,7 +9,7 @@ use std::time::Instant;
 use emu_machine::{Config, MachineError};
 use emu_provider::Emulated;
 use flexcast_proto::service::wire::FormatError;
-use flexcast_proto::service::{Limits, TopologyError};
+use flexcast_proto::service::{Delivery, Limits, TopologyError};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -149,7 +149,9 @@ impl ServiceParams {
         match self.op {
             ServiceOp::Allgatherv => ranks * u64::from(hosts - 1),
             ServiceOp::Alltoallv => ranks * (ranks - u64::from(ranks_per_host)),
-            ServiceOp::Broadcast | ServiceOp::Allgather => 0,
+            ServiceOp::Broadcast | ServiceOp::Allgather if self.staged.delivery != Some(Delivery::Direct) => 0,
+            ServiceOp::Broadcast => ranks - u64::from(ranks_per_host),
+            ServiceOp::Allgather => ranks * (ranks - u64::from(ranks_per_host)),
         }
     }
 }
@@ -279,7 +281,11 @@ impl fmt::Display for ServiceReport {
             "{pure_us:.1} us where hosts look all the time, {overall_us:.1} us where they compute {pure_us:.1} us meanwhile: {overlap_percent:.1} % overlap"
         )?;
         if let Some(staged) = &self.staged {
-            writeln!(f, "calls of the hosts between post and flag: {}", self.host_calls_between_post_and_flag)?;
+            writeln!(
+                f,
+                "calls of the hosts between post and flag: {}; Reads from host memory to host memory: {:.0}, of which {:.0} cross to another host ({})",
+                self.host_calls_between_post_and_flag, self.reads, self.crossings, self.crossings_expected
+            )?;
             staged.write(f)?;
             return self.write_end(f);
         }

@@ -29,12 +29,17 @@ pub struct StagedPlan {
     pub root: u32,
     /// Ranks go to the hosts in turn, so that those of a host do not follow one another (SO-16).
     pub is_strided: bool,
+    /// A service process that has half as much memory for each group: no group comes about.
+    pub odd: Option<u32>,
 }
 
 impl StagedPlan {
-    pub(super) fn limits(&self, limits: AgentLimits) -> AgentLimits {
+    /// Limits of a service process, by its number.
+    pub(super) fn limits(&self, process: u32, limits: AgentLimits) -> AgentLimits {
         let staging_bytes = self.staging_bytes.unwrap_or(limits.staging_bytes);
-        AgentLimits { staging: Some(self.staging), staging_bytes, ..limits }
+        let divisor = if self.odd == Some(process) { 2 } else { 1 };
+        let staging = Staging { staging_bytes: self.staging.staging_bytes / divisor, ..self.staging };
+        AgentLimits { staging: Some(staging), staging_bytes, ..limits }
     }
 }
 
@@ -382,8 +387,10 @@ impl World {
 /// Transfers of one staged collective, of all service processes together, by closed forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Expected {
-    /// Reads of host memory: of each process its ranks (SO-07), or one of the root (SO-03), for each segment.
+    /// Reads of host memory into staging memory: of each process its ranks (SO-07), or one of the root (SO-03), for each segment.
     pub gathers: u64,
+    /// Reads from host memory to host memory: where nothing goes through staging memory, one of each rank for each source (SO-18).
+    pub copies: u64,
     /// Reads between processes, where they go down a binomial tree: one for each process but the first, for each segment.
     pub fetches: Option<u64>,
     /// Writes: of each process one for each rank or host (SO-07, SO-09), times runs of ranks (SO-16), for each segment.
@@ -409,12 +416,21 @@ impl Expected {
             own + u64::from(processes - 1) * runs(topology, process).into_iter().map(run).sum::<u64>()
         };
         let task_bytes = (0..processes).map(told).sum();
+        if delivery == Delivery::Direct {
+            // Each process tells its own ranks, and whom they have read from.
+            let (copies, flags) = match collective {
+                Collective::Broadcast { .. } => (ranks - 1, ranks + u64::from(processes) - 1),
+                Collective::Allgather => (ranks * ranks, ranks * u64::from(processes)),
+            };
+            let copies = if bytes == 0 { 0 } else { copies };
+            return Self { gathers: 0, copies, fetches: Some(0), writes: 0, flags, task_bytes };
+        }
         if let Collective::Broadcast { .. } = collective {
             let count = segments(1);
             let is_binomial = slot_bytes.min(bytes) < staging.scatter_bytes;
             let (writes, flags) = if delivery == Delivery::Flat { (ranks - 1, ranks) } else { (hosts, hosts) };
             let fetches = is_binomial.then_some(count * u64::from(processes - 1));
-            return Self { gathers: count, fetches, writes: count * writes, flags, task_bytes };
+            return Self { gathers: count, copies: 0, fetches, writes: count * writes, flags, task_bytes };
         }
         let (mut gathers, mut writes, mut flags) = (0, 0, 0);
         for process in 0..processes {
@@ -425,15 +441,15 @@ impl Expected {
             writes += count * pieces * aims;
             flags += aims;
         }
-        Self { gathers, fetches: Some(0), writes, flags, task_bytes }
+        Self { gathers, copies: 0, fetches: Some(0), writes, flags, task_bytes }
     }
 }
 
 /// What staged collectives have given, of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct StagedReport {
-    /// Whether data goes to a segment that the ranks of a host share, and is copied from there.
-    pub hierarchical: bool,
+    /// Where data goes: flat, hierarchical or direct.
+    pub delivery: &'static str,
     /// Reads of host memory into staging memory.
     pub gathers: f64,
     /// Their bytes.
@@ -468,8 +484,7 @@ impl StagedReport {
     /// Its lines of a table.
     pub(super) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { gathers, gathered_bytes, fetches, fetched_bytes, writes, written_bytes, flags, expected, .. } = self;
-        let Self { task_bytes, task_object_bytes, incast_at_start, staging_bytes, .. } = self;
-        let delivery = if self.hierarchical { "hierarchical" } else { "flat" };
+        let Self { delivery, task_bytes, task_object_bytes, incast_at_start, staging_bytes, .. } = self;
         writeln!(
             f,
             "{delivery}; Reads of host memory: {gathers:.0} ({} by the closed form), Writes: {writes:.0} ({}), flags: {flags:.0} ({})",
@@ -501,7 +516,11 @@ impl StagedReport {
     ) -> Result<Self, ServiceError> {
         let each = |total: u64| total as f64 / f64::from(iterations.max(1));
         Ok(Self {
-            hierarchical: world.delivery()? == Delivery::Hierarchical,
+            delivery: match world.delivery()? {
+                Delivery::Flat => "flat",
+                Delivery::Hierarchical => "hierarchical",
+                Delivery::Direct => "direct",
+            },
             gathers: each(after.gathers - before.gathers),
             gathered_bytes: each(after.gathered_bytes - before.gathered_bytes),
             fetches: each(after.fetches - before.fetches),

@@ -191,9 +191,10 @@ impl World {
             let list = Arc::new(Mutex::new(SharedList::new(LIST)));
             for process in 0..shape.processes_per_host {
                 let pd = domain(&format!("mlx5_{host}_arm"))?;
+                let number = host * shape.processes_per_host + process;
                 let limits = AgentLimits { machine: limits, ..AgentLimits::default() };
-                let limits = plan.map_or(limits, |plan| plan.limits(limits));
-                let endpoint = endpoint(host * shape.processes_per_host + process);
+                let limits = plan.map_or(limits, |plan| plan.limits(number, limits));
+                let endpoint = endpoint(number);
                 agents.push(Agent::new(&pd, endpoint, Arc::clone(&list), limits)?);
             }
         }

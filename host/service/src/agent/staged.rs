@@ -88,6 +88,7 @@ impl StagedGroups {
         let concerns = |transfer: &StagedTransfer| match transfer.work {
             Work::Gather { rank: of, .. } => of == rank,
             Work::Deliver { target, .. } | Work::Flag { target } => target == rank,
+            Work::Copy { source, target } => source == rank || target == rank,
             Work::Fetch { .. } => false,
         };
         let is_held = |origin: &Origin| (origin.1, origin.2) == (group, Some(rank));
@@ -414,6 +415,14 @@ impl Agent {
                     Transfer::Write { from, lkey, to, rkey, bytes }
                 };
                 self.transfer_staged(number, collective, work, lane, parts(from.bytes).map(part).collect())
+            }
+            StagedAction::Copy { collective, work, from, to } => {
+                let Work::Copy { source, target } = work else { return Ok(()) };
+                let Some(lane) = lane_of(source) else { return Ok(()) };
+                self.counts.reads += 1;
+                self.counts.crossings += u64::from(state.topology.host_of(source) != state.topology.host_of(target));
+                self.counts.read_bytes += from.bytes;
+                self.transfer_staged(number, collective, work, lane, read_into(to.address, to.key, from).collect())
             }
             StagedAction::WriteFlag { collective, work, value, to } => {
                 let Work::Flag { target } = work else { return Ok(()) };

@@ -16,6 +16,8 @@ pub enum DeliveryName {
     Flat,
     /// Into a segment that the ranks of a host share, from where they copy.
     Hierarchical,
+    /// Straight from host memory to host memory by alias keys, for a comparison: nothing goes through memory of the cards.
+    Direct,
 }
 
 /// Which service process reads the message of a broadcast.
@@ -60,6 +62,7 @@ impl StagedArgs {
         let delivery = match self.delivery {
             Some(DeliveryName::Flat) => Some(Delivery::Flat),
             Some(DeliveryName::Hierarchical) => Some(Delivery::Hierarchical),
+            Some(DeliveryName::Direct) => Some(Delivery::Direct),
             Some(DeliveryName::Auto) | None => None,
         };
         let staging = Staging { staging_bytes, reader, scatter_bytes, ..default };

@@ -200,6 +200,8 @@ fn service_processes_take_what_they_have() {
     assert_eq!((params.op, root, delivery), (ServiceOp::Broadcast, 3, Some(Delivery::Flat)));
     assert_eq!((staging.staging_bytes, staging_bytes, staging.reader), (4096, Some(4096), StagedReader::First));
     assert_eq!(of("--control service --op allgather --delivery auto").unwrap().staged.delivery, None);
+    let direct = of("--control service --op bcast --ranks 12 --ranks-per-card 3 --delivery direct").unwrap();
+    assert_eq!((direct.staged.delivery, direct.crossings()), (Some(Delivery::Direct), 9));
     let refused = |line: &str| of(line).unwrap_err();
     assert!(refused("--control service --op allreduce").contains("--op is allreduce"));
     assert!(refused("--control service --op bcast --root 1000").contains("--root is 1000"));

@@ -33,6 +33,8 @@ pub enum Delivery {
     Flat,
     /// Into one shared segment per host, that of its first rank; ranks copy from there as they wait (SO-04, SO-09).
     Hierarchical,
+    /// Straight from the memory of who has it into the receive buffer of every rank, by alias keys: nothing goes through memory of the card (SO-18).
+    Direct,
 }
 
 /// What all ranks say alike of an operation.
@@ -139,7 +141,7 @@ pub fn targets(topology: &Topology, process: u32, delivery: Delivery) -> Vec<u32
     let hosts = (0..topology.hosts()).map(|step| (own + step) % topology.hosts());
     match delivery {
         Delivery::Hierarchical => hosts.filter_map(|host| topology.ranks_of(host).first().copied()).collect(),
-        Delivery::Flat => {
+        Delivery::Flat | Delivery::Direct => {
             let mut all: Vec<u32> = hosts.flat_map(|host| topology.ranks_of(host)).copied().collect();
             let first = topology.served_by(process).next();
             let at = all.iter().position(|rank| Some(*rank) == first).unwrap_or(0);
@@ -162,13 +164,15 @@ pub fn runs(topology: &Topology, process: u32) -> Vec<Range<u32>> {
     runs
 }
 
-/// The service processes that write to a rank's buffer (or to the segment that it copies from), each of which writes a flag of its own: the
-/// operation is over for the rank when all of them have (SO-14).
+/// The service processes that write to a rank's buffer (or to the segment that it copies from, or that read from its buffer until the end), each of which writes
+/// a flag of its own: the operation is over for the rank when all of them have (SO-14).
 #[must_use]
 pub fn writers(topology: &Topology, descriptor: &Descriptor, rank: u32) -> Range<u32> {
     match (descriptor.collective, descriptor.delivery) {
         (Collective::Allgather, _) => 0..topology.processes(),
-        (Collective::Broadcast { .. }, Delivery::Flat) => {
+        // Its buffer is read from until all have what it sends.
+        (Collective::Broadcast { root }, Delivery::Direct) if rank == root => 0..topology.processes(),
+        (Collective::Broadcast { .. }, Delivery::Flat | Delivery::Direct) => {
             topology.process_of(rank).map_or(0..0, |process| process..process + 1)
         }
         (Collective::Broadcast { .. }, Delivery::Hierarchical) => {
@@ -183,7 +187,7 @@ pub fn writers(topology: &Topology, descriptor: &Descriptor, rank: u32) -> Range
 pub fn looks_at(topology: &Topology, delivery: Delivery, rank: u32) -> u32 {
     let first = topology.host_of(rank).and_then(|host| topology.ranks_of(host).first().copied());
     match delivery {
-        Delivery::Flat => rank,
+        Delivery::Flat | Delivery::Direct => rank,
         Delivery::Hierarchical => first.unwrap_or(rank),
     }
 }

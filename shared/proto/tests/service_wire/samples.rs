@@ -511,7 +511,7 @@ pub(crate) fn any_start() -> impl Strategy<Value = OpStart> {
 /// Any task and its parts.
 pub(crate) fn any_task() -> impl Strategy<Value = (Descriptor, Vec<Part>)> {
     let collective = prop_oneof![rank().prop_map(|root| Collective::Broadcast { root }), Just(Collective::Allgather)];
-    let delivery = prop_oneof![Just(Delivery::Flat), Just(Delivery::Hierarchical)];
+    let delivery = prop_oneof![Just(Delivery::Flat), Just(Delivery::Hierarchical), Just(Delivery::Direct)];
     let regions = proptest::collection::vec([region(), region(), region(), region()], 1..120);
     (collective, delivery, any::<u64>(), 0u32..=900, regions).prop_map(
         |(collective, delivery, bytes, first, regions)| {

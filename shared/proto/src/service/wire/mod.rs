@@ -37,7 +37,7 @@
 //! | 19 | JOIN-REFUSED | process → process | ends 8, communicator 8, refusal 32 |
 //! | 20 | GROUP-FAILED | process → rank | rank 4, staged failure 8 |
 //! | 21 | OP-START | rank → process | operation 1 (1 Alltoallv, 2 Allgatherv, 3 the same in place), 0 1, part 2, rank 4, ranks 4, receive buffer 28, send buffer 28; per block: count 8, displacement 8 |
-//! | 22 | TASK | rank → process, process → process | collective 1 (1 Broadcast, 2 Allgather), delivery 1 (1 flat, 2 hierarchical), ranks 2, root 2, first rank 2, bytes 8; per rank: regions send, receive, flags, shared 80 |
+//! | 22 | TASK | rank → process, process → process | collective 1 (1 Broadcast, 2 Allgather), delivery 1 (1 flat, 2 hierarchical, 3 direct), ranks 2, root 2, first rank 2, bytes 8; per rank: regions send, receive, flags, shared 80 |
 //! | 23 | OP-REFUSED | process → rank | rank 4, refusal 32 |
 //! | 24 | LOCAL-DATA | process → rank | rank 4, source 4, holder 4, region 20 |
 //! | 25 | LOCAL-COPIED | rank → process | rank 4, source 4 |
