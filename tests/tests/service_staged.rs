@@ -6,7 +6,7 @@ use emu_provider::Emulated;
 use flexcast_lab::service::{Call, Load, ServiceError, ServiceOp, Shape, StagedPlan, World};
 use flexcast_proto::service::wire::{GroupError, Refused};
 use flexcast_proto::service::{
-    Culprit, Delivery, Limits, StagedCause, StagedFailure, StagedReader, StagedRefusal, Staging, Thresholds,
+    Culprit, Delivery, Limits, Region, StagedCause, StagedFailure, StagedReader, StagedRefusal, Staging, Thresholds,
 };
 use flexcast_service::{AgentCounts, Error};
 
@@ -309,6 +309,47 @@ fn keys_of_the_host_are_of_no_use_to_a_service_process() {
         assert!(matches!(end.cause, StagedCause::Transfer(_)), "{end}");
     }
     assert!(world.is_untouched(1).expect("memory"), "nothing was written by a key that is not valid there");
+}
+
+#[test]
+fn calls_that_cannot_be_are_refused_by_what_is_wrong() {
+    let mut world = world(shape(2, 1, 1), 64, plan(Delivery::Flat));
+    let client = &mut world.ranks[0].client;
+    let region = |bytes| Region { address: 0, key: 0, bytes };
+    let expected = |result: Result<_, Error>, expected: StagedRefusal| match result {
+        Err(Error::Refused(Refused::Staged(found))) => assert_eq!(found, expected),
+        other => panic!("{other:?}"),
+    };
+    let refusal = StagedRefusal::Rank { rank: 2, ranks: 2 };
+    expected(client.broadcast((7, 0), 2, Delivery::Flat, region(8), None).map(drop), refusal);
+    let refusal = StagedRefusal::Buffer { name: "receive", rank: 0, found: 9, expected: 8 };
+    expected(client.allgather((7, 0), Delivery::Flat, region(4), region(9), None).map(drop), refusal);
+    let error = client.broadcast((7, 0), 0, Delivery::Hierarchical, region(8), None).expect_err("no segment");
+    assert!(error.to_string().contains("segment"), "{error}");
+    // None of them has been counted.
+    run(&mut world, ServiceOp::Broadcast, 1);
+}
+
+#[test]
+fn without_staging_memory_there_are_no_staged_collectives() {
+    let shape = shape(2, 1, 1);
+    let load = Load { bytes: 8, varies: false };
+    let mut world = World::new(machine(shape, None), shape, load, Limits::default()).expect("all join");
+    let nothing = Region { address: 0, key: 0, bytes: 0 };
+    let call = world.ranks[0].client.broadcast((7, 0), 0, Delivery::Flat, nothing, None).expect("told");
+    let mut refused = None;
+    world
+        .drive("it is refused", |world| {
+            refused = match world.end(0, Call::Staged(call)) {
+                Ok(false) => None,
+                Err(ServiceError::Service(Error::Refused(refused))) => Some(refused),
+                other => panic!("{other:?}"),
+            };
+            Ok(refused.is_some())
+        })
+        .expect("told");
+    assert_eq!(refused, Some(Refused::Staged(StagedRefusal::NoStaging { group: 7 })));
+    assert_eq!(world.counts().wrong, 0, "nobody is cut off for it");
 }
 
 /// The failure that a call has ended with, if it has.

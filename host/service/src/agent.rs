@@ -184,6 +184,9 @@ enum Incoming {
 /// A message that has come before its time, and the process that has sent it.
 type Early = (u32, ContextId, Message);
 
+/// What another process has said of a group: who it is and who this one is, and whether it takes part.
+type Announced = (u32, u32, Result<Joined, JoinRefused>);
+
 /// A service process.
 #[derive(Debug)]
 pub struct Agent {
@@ -196,7 +199,7 @@ pub struct Agent {
     peers: BTreeMap<PeerId, Role>,
     groups: BTreeMap<u32, GroupState>,
     /// What other processes have said of groups that no rank has told of here yet.
-    announced: BTreeMap<(PeerId, u32), (u32, u32, Result<Joined, JoinRefused>)>,
+    announced: BTreeMap<(PeerId, u32), Announced>,
     /// Groups that do not come about.
     declined: Declined,
     staged: StagedGroups,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flexcast_proto::service::wire::{Body, Group, GroupError, JoinRefused, Joined, Refused};
 use flexcast_proto::service::{ContextId, Event, Refusal, Topology};
 
-use super::{Agent, GroupState, Member, Reading};
+use super::{Agent, Announced, GroupState, Member, Reading};
 use crate::error::Result;
 use crate::links::PeerId;
 
@@ -151,7 +151,7 @@ impl Agent {
     }
 
     /// Keeps what a process has said of a group that no rank has told of here yet. What no group follows stays within what a process may have of groups.
-    pub(super) fn announce(&mut self, peer: PeerId, group: u32, said: (u32, u32, Result<Joined, JoinRefused>)) {
+    pub(super) fn announce(&mut self, peer: PeerId, group: u32, said: Announced) {
         let communicator = match said.2 {
             Ok(joined) => joined.communicator,
             Err(refused) => refused.communicator,

@@ -75,6 +75,7 @@ impl StagedMember {
 
 impl StagedCalls {
     pub(super) fn refuse(&mut self, context: ContextId, rank: u32, refusal: StagedRefusal) {
+        self.posted.retain(|call, _| (call.context, call.rank) != (context, rank));
         self.refused.insert((context, rank), refusal);
     }
 }
@@ -124,7 +125,7 @@ impl Client {
 
     /// Calls a non-blocking Broadcast of all of `buffer`: the message of `root`, and where it goes on the others. The buffer is the service processes' until
     /// [`Client::end_staged`] tells of the end. With hierarchical delivery the first rank of each host gives `segment`, memory of
-    /// [`Client::segment_bytes`] that all ranks of its host can read.
+    /// [`Client::segment_bytes`] that all ranks of its host can read, until each of them has ended the collective.
     ///
     /// # Errors
     /// [`Error::Order`], [`Error::Refused`], [`Error::Key`], [`Error::Format`], [`Error::Gone`].
@@ -171,11 +172,20 @@ impl Client {
         let mut part = Part { rank, send, receive, flags: NOTHING, shared: NOTHING };
         let mut posted = Posted { descriptor, segment: None, copy: None };
         let is_shared = descriptor.delivery == Delivery::Hierarchical;
+        let (ranks, refused) = (topology.ranks(), |refusal| Err(Error::Refused(Refused::Staged(refusal))));
+        // What the process would refuse, too: here the call has not been counted yet.
+        let bytes = match descriptor.collective {
+            Collective::Allgather => descriptor.bytes.saturating_mul(ranks.into()),
+            Collective::Broadcast { root } if root >= ranks => {
+                return refused(StagedRefusal::Rank { rank: root, ranks });
+            }
+            Collective::Broadcast { .. } => descriptor.bytes,
+        };
+        if receive.bytes != bytes {
+            let (found, expected) = (receive.bytes, bytes);
+            return refused(StagedRefusal::Buffer { name: "receive", rank, found, expected });
+        }
         if is_shared {
-            let bytes = match descriptor.collective {
-                Collective::Allgather => descriptor.bytes.saturating_mul(topology.ranks().into()),
-                Collective::Broadcast { .. } => descriptor.bytes,
-            };
             let flags = Region { bytes: membership.staged.flag_bytes(), ..NOTHING };
             (part.receive, part.flags, part.shared) = (NOTHING, flags, Region { bytes, ..NOTHING });
             let of_rank = |call: &StagedCall| (call.context.group, call.rank, call.is_shared) == (group, rank, true);
@@ -235,13 +245,10 @@ impl Client {
 
     /// The memory of this program that a region of a call is in: which one, offset, and length.
     fn memory_of(&self, region: Region, bytes: u64, rank: u32) -> Result<(MemoryId, u64, u64)> {
-        let refused = |found| {
-            let refusal = StagedRefusal::Buffer { name: "receive", rank, found, expected: bytes };
+        let refused = || {
+            let refusal = StagedRefusal::Buffer { name: "receive", rank, found: 0, expected: bytes };
             Error::Refused(Refused::Staged(refusal))
         };
-        if region.bytes != bytes {
-            return Err(refused(region.bytes));
-        }
         let offset = |exported: &super::Exported| {
             let export = exported.region.export();
             let offset = region.address.checked_sub(export.addr)?;
@@ -249,7 +256,7 @@ impl Client {
             (exported.alias == Some(Ok(region.key)) && is_inside).then_some(offset)
         };
         let found = (0..).zip(&self.memory).find_map(|(number, memory)| Some((MemoryId(number), offset(memory)?)));
-        found.map(|(memory, offset)| (memory, offset, bytes)).ok_or_else(|| refused(0))
+        found.map(|(memory, offset)| (memory, offset, bytes)).ok_or_else(refused)
     }
 
     /// Whether the flags of all service processes that write to a rank say that a collective has ended well (SO-14): a look at memory alone. `segment` is
