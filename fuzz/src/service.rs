@@ -208,6 +208,7 @@ impl Process {
                     }
                     StagedAction::Read { collective, work, .. }
                     | StagedAction::Fetch { collective, work, .. }
+                    | StagedAction::Copy { collective, work, .. }
                     | StagedAction::Write { collective, work, .. }
                     | StagedAction::WriteFlag { collective, work, .. } => {
                         if self.transfers < TRANSFERS {

@@ -4,24 +4,31 @@
 //! own memory (MI-04). It has no thread and no clock: whoever has it calls [`Agent::progress`]. How connections are made is its owner's business;
 //! a connection whose other end is gone is seen when something is sent to it, or told by [`Agent::lose`].
 
+mod declined;
 mod groups;
 mod program;
+mod staged;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use flexcast_proto::service::wire::{self, Body, Endpoint, Flags, Group, Joined, KeyName, OpStart, Packet, Refused};
+use flexcast_proto::service::wire::{
+    self, Body, Endpoint, Flags, Group, JoinRefused, Joined, KeyName, OpStart, Packet, Refused,
+};
 use flexcast_proto::service::{
-    Action, ContextId, Event, Limits, Message, Refusal, Region, ServiceProcess, SharedList, Topology, flag,
+    Action, ContextId, Culprit, Event, Limits, Message, Refusal, Region, ServiceProcess, SharedList, Staging, Topology,
+    flag,
 };
 use flexio::ProtectionDomain;
 
+use declined::Declined;
 use program::Program;
+use staged::StagedGroups;
 
 use crate::error::Result;
 use crate::links::{Lane, LinkEnd, LinkEvent, Links, PeerId, Transfer};
 
-/// Longest Read: what one work request can carry (InfiniBand specification, volume 1, 9.7.8), in whole GiB.
+/// Longest Read or Write: what one work request can carry (InfiniBand specification, volume 1, 9.7.8), in whole GiB.
 const MOST_READ_BYTES: u64 = 1 << 30;
 
 /// Messages on their way to each peer.
@@ -38,13 +45,28 @@ pub struct AgentLimits {
     pub keys: u32,
     /// Queue pairs for transfers: one for each service process of each group.
     pub lanes: u32,
+    /// What the staged collectives of each group may use; none: there are none. All processes of a group must have the same.
+    pub staging: Option<Staging>,
+    /// Staging memory of all groups together, in bytes: a group for which there is no room is refused (SO-13).
+    pub staging_bytes: u64,
+}
+
+impl AgentLimits {
+    /// Messages of a group's staged collectives that another process can have said before they can be taken: for each collective that this process keeps, and as
+    /// many that the other one is ahead, the calls of all ranks and what is offered and taken of the segments under way.
+    fn most_staged(&self, topology: &Topology) -> usize {
+        let Some(Staging { segments, collectives, .. }) = self.staging else { return 0 };
+        let each = u64::from(topology.ranks()) + 2 * u64::from(segments) * u64::from(topology.processes());
+        usize::try_from(2 * u64::from(collectives) * each).unwrap_or(usize::MAX)
+    }
 }
 
 impl Default for AgentLimits {
     /// 1,152 connections: 1,024 ranks and 128 processes. 1,024 keys of each program. 8,192 queue pairs: as many groups as there may be by default, with 128
-    /// processes each.
+    /// processes each. No staged collectives; 1 GiB of staging memory once `staging` is given.
     fn default() -> Self {
-        Self { machine: Limits::default(), peers: 1152, keys: 1024, lanes: 1 << 13 }
+        let (staging, staging_bytes) = (None, 1 << 30);
+        Self { machine: Limits::default(), peers: 1152, keys: 1024, lanes: 1 << 13, staging, staging_bytes }
     }
 }
 
@@ -63,6 +85,20 @@ pub struct AgentCounts {
     pub crossings: u64,
     /// Bytes of all Reads.
     pub read_bytes: u64,
+    /// Staged collectives: Reads from host memory to staging memory.
+    pub gathers: u64,
+    /// Their bytes.
+    pub gathered_bytes: u64,
+    /// Reads between staging memories.
+    pub fetches: u64,
+    /// Their bytes.
+    pub fetched_bytes: u64,
+    /// Writes from staging memory to host memory, without flags.
+    pub writes: u64,
+    /// Their bytes.
+    pub written_bytes: u64,
+    /// Bytes of TASK messages that have come from ranks and other processes (SO-01).
+    pub task_bytes: u64,
     /// Messages that could not be, of peers that are trusted no more.
     pub wrong: u64,
 }
@@ -78,6 +114,13 @@ impl std::ops::Add for AgentCounts {
             reads: self.reads + other.reads,
             crossings: self.crossings + other.crossings,
             read_bytes: self.read_bytes + other.read_bytes,
+            gathers: self.gathers + other.gathers,
+            gathered_bytes: self.gathered_bytes + other.gathered_bytes,
+            fetches: self.fetches + other.fetches,
+            fetched_bytes: self.fetched_bytes + other.fetched_bytes,
+            writes: self.writes + other.writes,
+            written_bytes: self.written_bytes + other.written_bytes,
+            task_bytes: self.task_bytes + other.task_bytes,
             wrong: self.wrong + other.wrong,
         }
     }
@@ -141,6 +184,9 @@ enum Incoming {
 /// A message that has come before its time, and the process that has sent it.
 type Early = (u32, ContextId, Message);
 
+/// What another process has said of a group: who it is and who this one is, and whether it takes part.
+type Announced = (u32, u32, Result<Joined, JoinRefused>);
+
 /// A service process.
 #[derive(Debug)]
 pub struct Agent {
@@ -153,7 +199,10 @@ pub struct Agent {
     peers: BTreeMap<PeerId, Role>,
     groups: BTreeMap<u32, GroupState>,
     /// What other processes have said of groups that no rank has told of here yet.
-    announced: BTreeMap<(PeerId, u32), (u32, u32, Joined)>,
+    announced: BTreeMap<(PeerId, u32), Announced>,
+    /// Groups that do not come about.
+    declined: Declined,
+    staged: StagedGroups,
     /// Messages that the machine takes after a completion.
     held: BTreeMap<(PeerId, u32), VecDeque<Early>>,
     reads: BTreeMap<u64, Reading>,
@@ -187,6 +236,8 @@ impl Agent {
             peers: BTreeMap::new(),
             groups: BTreeMap::new(),
             announced: BTreeMap::new(),
+            declined: Declined::default(),
+            staged: StagedGroups::default(),
             held: BTreeMap::new(),
             reads: BTreeMap::new(),
             flags: BTreeMap::new(),
@@ -338,6 +389,9 @@ impl Agent {
             }
         };
         let context = packet.context;
+        if matches!(packet.body, Body::Task(_)) {
+            self.counts.task_bytes += bytes.len() as u64;
+        }
         match self.peers.get(&from) {
             Some(Role::Program(_)) => self.hear_program(from, context, packet.body),
             Some(Role::Process(_)) => self.hear_process(from, context, packet.body),
@@ -358,7 +412,11 @@ impl Agent {
                 self.say(from, context, Body::KeyRevoked(name))
             }
             Body::GroupCreate(part) => match program.groups.add(context, part) {
-                Ok(Some(group)) => self.create_group(from, group),
+                Ok(Some(group)) => {
+                    // It may tell of a group of that number again, once it was refused or has left.
+                    program.forget_groups();
+                    self.create_group(from, group)
+                }
                 Ok(None) => Ok(()),
                 Err(error) => {
                     self.cut_off(from, &error);
@@ -373,6 +431,7 @@ impl Agent {
                     Ok(())
                 }
             },
+            Body::Task(task) => self.take_task(from, context, &task),
             Body::Flags { rank, flags } => {
                 if let Some(member) = self.member(from, context.group, rank) {
                     member.flags = Some(flags);
@@ -425,12 +484,21 @@ impl Agent {
     fn hear_process(&mut self, from: PeerId, context: ContextId, body: Body<'_>) -> Result<()> {
         match body {
             Body::Joined { from: process, to, joined: Ok(joined) } => self.join(from, context, (process, to), joined),
-            Body::Joined { from: process, joined: Err(refused), .. } => {
-                if self.process_peer(context.group, process) == Some(from) {
-                    self.refuse_group(context.group, refused)?;
+            Body::Joined { from: process, to, joined: Err(refused) } => {
+                match self.groups.get(&context.group) {
+                    Some(group) if group.told.head().communicator == refused.communicator => {
+                        if self.process_peer(context.group, process) == Some(from) {
+                            self.refuse_group(context.group, refused.refused)?;
+                        }
+                    }
+                    // One that has ended here.
+                    Some(_) => {}
+                    None => self.announce(from, context.group, (process, to, Err(refused))),
                 }
                 Ok(())
             }
+            Body::Task(task) => self.hear_task(from, context, &task),
+            Body::Staged { from: process, to, message } => self.hear_staged(from, context, (process, to), message),
             Body::Process { from: process, to, message } => {
                 let group = self.groups.get(&context.group);
                 let is_it = self.process_peer(context.group, process) == Some(from);
@@ -491,6 +559,9 @@ impl Agent {
     }
 
     fn transferred(&mut self, token: u64, error: Option<u32>) -> Result<()> {
+        if self.transferred_staged(token, error) {
+            return Ok(());
+        }
         if let Some((context, rank)) = self.flags.remove(&token) {
             // Where no flag can be written, a message tells.
             return if error.is_some() { self.tell(rank, context, Body::Done { rank }) } else { Ok(()) };
@@ -510,6 +581,7 @@ impl Agent {
     /// Does what the machine wants, until it wants nothing more.
     fn carry_out(&mut self) -> Result<()> {
         loop {
+            self.carry_out_staged()?;
             for action in std::mem::take(&mut self.actions) {
                 self.act(action)?;
             }
@@ -519,7 +591,7 @@ impl Agent {
                 }
             } else if !self.held.is_empty() && self.has_released() {
                 continue;
-            } else if self.actions.is_empty() {
+            } else if self.actions.is_empty() && !self.staged.has_events() {
                 break;
             }
         }
@@ -615,6 +687,7 @@ impl Agent {
         self.links.close(peer);
         self.announced.retain(|(of, _), _| *of != peer);
         self.held.retain(|(of, _), _| *of != peer);
+        self.staged.part_with(peer);
         match role {
             Role::Program(_) => {
                 for (number, group) in &mut self.groups {
@@ -622,6 +695,7 @@ impl Agent {
                         group.members.iter().filter(|(_, member)| member.peer == peer).map(|(rank, _)| *rank).collect();
                     for rank in ranks {
                         self.events.push_back(Event::RankDied { group: *number, rank });
+                        self.staged.died(*number, Culprit::Rank(rank));
                         if let Some(member) = group.members.get_mut(&rank) {
                             member.leaves = true;
                         }
@@ -634,6 +708,7 @@ impl Agent {
                         group.peers[process] = None;
                         let process = process as u32;
                         self.events.push_back(Event::ProcessDied { group: *number, process });
+                        self.staged.died(*number, Culprit::Process(process));
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Errors of service processes and of ranks that use them.
 
 use flexcast_proto::service::wire::{FormatError, KeyRefusal, Refused};
-use flexcast_proto::service::{CallError, Failure, ListError, Refusal};
+use flexcast_proto::service::{CallError, Failure, ListError, Refusal, StagedFailure};
 use thiserror::Error;
 
 /// What can go wrong.
@@ -26,6 +26,9 @@ pub enum Error {
     /// A collective has failed.
     #[error("the collective has failed: {0}")]
     Failed(Failure),
+    /// The staged collectives of a group have failed: all that are not over. Buffers may still be written to until their keys are taken back.
+    #[error("the staged collectives of the group have failed: {0}")]
+    StagedFailed(StagedFailure),
     /// The connection to the service process is gone, and with it all that it carries out.
     #[error("the service process is gone: start it anew, and make a new connection to it")]
     Gone,

@@ -3,6 +3,7 @@
 //! [`Agent`] is a service process on the Arm function of a card, [`Client`] is a program of ranks on the host's function of the same card. A rank
 //! lets its process use memory by alias keys ([`Client::share`]), joins groups, and posts non-blocking Ialltoallv and Iallgatherv; the process
 //! says to others what can be read, has its card read it from host memory to host memory, and writes a flag to the rank's memory (MI-04, MI-08, MI-20).
+//! Ibcast and Iallgather go through staging memory of the card where a process has some, to every rank or to a segment that the ranks of a host share (SO-03 to SO-14).
 //! The decisions are those of `flexcast_proto::service`, without IO; here they are carried out over verbs.
 
 mod agent;
@@ -14,4 +15,4 @@ mod rank;
 pub use agent::{Agent, AgentCounts, AgentLimits};
 pub use error::{Error, Result};
 pub use links::{LinkEnd, PeerId};
-pub use rank::{Client, LocalCopy, MemoryId};
+pub use rank::{Client, LocalCopy, MemoryId, StagedCall};

@@ -61,6 +61,8 @@ pub(crate) struct Lane(u32);
 pub(crate) enum Transfer {
     /// A Read into memory that `lkey` names.
     Read { to: u64, lkey: u32, from: u64, rkey: u32, bytes: u32 },
+    /// A Write from memory that `lkey` names.
+    Write { from: u64, lkey: u32, to: u64, rkey: u32, bytes: u32 },
     /// A Write of eight bytes.
     Flag { value: u64, to: u64, rkey: u32 },
 }
@@ -296,6 +298,11 @@ impl Links {
                 Transfer::Read { to, lkey, from, rkey, bytes } => {
                     let kind = SendKind::Read { remote_addr: from, rkey };
                     let local = Some(LocalSlice { addr: HostAddr(to), len: bytes, lkey });
+                    lane.pair.post_send(&SendRequest { id, kind, local, immediate: None, signaled: true })?;
+                }
+                Transfer::Write { from, lkey, to, rkey, bytes } => {
+                    let kind = SendKind::Write { remote_addr: to, rkey };
+                    let local = Some(LocalSlice { addr: HostAddr(from), len: bytes, lkey });
                     lane.pair.post_send(&SendRequest { id, kind, local, immediate: None, signaled: true })?;
                 }
                 Transfer::Flag { value, to, rkey } => {

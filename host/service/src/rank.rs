@@ -2,15 +2,20 @@
 //!
 //! The program posts a call and computes. A flag in its own memory tells that the data is there: between the two it need not call anything.
 
+mod staged;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use flexcast_proto::service::wire::{self, Body, Flags, Group, KeyName, OpStart, Packet, Refused};
-use flexcast_proto::service::{Blocks, ContextId, FLAG_BYTES, Failure, Region, flag};
+use flexcast_proto::service::{Blocks, ContextId, FLAG_BYTES, Failure, Region, has_passed};
 use flexio::{Access, AccessKey, ExportedRegion, HostBuffer, MemoryRegion, ProtectionDomain};
 
 use crate::error::{Error, Result};
 use crate::keys;
 use crate::links::{LinkEnd, LinkEvent, Links, PeerId};
+use staged::{StagedCalls, StagedMember};
+
+pub use staged::StagedCall;
 
 /// Flags of each rank of a group: more than collectives that may be under way.
 const FLAGS: u64 = 64;
@@ -52,6 +57,7 @@ struct Membership {
     flags_told: bool,
     next: u32,
     has_left: bool,
+    staged: StagedMember,
 }
 
 /// A program's connection to its service process.
@@ -69,6 +75,7 @@ pub struct Client {
     copies: VecDeque<LocalCopy>,
     incoming: VecDeque<Vec<u8>>,
     calls: u64,
+    staged: StagedCalls,
 }
 
 impl Client {
@@ -91,6 +98,7 @@ impl Client {
             copies: VecDeque::new(),
             incoming: VecDeque::new(),
             calls: 0,
+            staged: StagedCalls::default(),
         };
         Ok((client, end))
     }
@@ -165,12 +173,14 @@ impl Client {
     /// # Errors
     /// The card refuses memory for flags; [`Error::Format`], [`Error::Gone`].
     pub fn join(&mut self, group: &Group) -> Result<()> {
-        let flags = HostBuffer::zeroed((FLAGS * FLAG_BYTES) as usize)?;
+        let staged = StagedMember::new(group);
+        // Behind the flags of the rank's own process those of all processes, for staged collectives.
+        let flags = HostBuffer::zeroed((FLAGS * FLAG_BYTES + staged.flag_bytes()) as usize)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let flags = self.share(MemoryRegion::register(&self.pd, flags, access)?)?;
         let head = *group.head();
-        let membership =
-            Membership { ranks: head.ranks, flags, accepted: None, flags_told: false, next: 0, has_left: false };
+        let (accepted, flags_told, next, has_left) = (None, false, 0, false);
+        let membership = Membership { ranks: head.ranks, flags, accepted, flags_told, next, has_left, staged };
         self.members.insert((group.context().group, head.rank), membership);
         for part in group.parts() {
             self.say(group.context(), Body::GroupCreate(part?))?;
@@ -193,6 +203,7 @@ impl Client {
             return Ok(true);
         }
         let Some(region) = self.key(membership.flags)? else { return Ok(false) };
+        let region = Region { bytes: FLAGS * FLAG_BYTES, ..region };
         self.say(ContextId { group, collective: 0 }, Body::Flags { rank, flags: Flags::new(region)? })?;
         if let Some(membership) = self.members.get_mut(&(group, rank)) {
             membership.flags_told = true;
@@ -252,8 +263,7 @@ impl Client {
         let Some(membership) = self.members.get(&(context.group, rank)) else { return Ok(false) };
         let place = u64::from(context.collective) % FLAGS * FLAG_BYTES;
         let seen = self.region(membership.flags).read_u64(place as usize)?;
-        // Numbers of collectives go round.
-        Ok(seen != 0 && (seen.wrapping_sub(flag(context.collective)) as u32 as i32) >= 0)
+        Ok(has_passed(seen, context.collective))
     }
 
     /// How a collective has ended, if it has: looks at the flag, and at what has been told.
@@ -355,7 +365,11 @@ impl Client {
             Body::GroupLeft { rank } => {
                 member(&mut self.members, rank, &|membership| membership.has_left = true);
             }
+            Body::CallRefused { rank, refused: Refused::Staged(refusal) } => self.staged.refuse(context, rank, refusal),
             Body::CallRefused { rank, refused } => _ = self.refused.insert((context, rank), refused),
+            Body::GroupFailed { rank, failure } => {
+                member(&mut self.members, rank, &|membership| membership.staged.fail(failure));
+            }
             Body::LocalData { rank, source, holder, region } => {
                 self.copies.push_back(LocalCopy { context, rank, source, holder, from: region });
             }

@@ -1,5 +1,6 @@
 //! Simulation of service processes: collectives that the Arm cores of emulated cards carry out while hosts compute (EV-09).
 
+mod staged;
 mod world;
 
 use std::fmt;
@@ -8,10 +9,11 @@ use std::time::Instant;
 use emu_machine::{Config, MachineError};
 use emu_provider::Emulated;
 use flexcast_proto::service::wire::FormatError;
-use flexcast_proto::service::{ContextId, Limits, TopologyError};
+use flexcast_proto::service::{Delivery, Limits, TopologyError};
 use serde::Serialize;
 use thiserror::Error;
 
+pub use staged::{Call, Expected, StagedPlan, StagedReport};
 pub use world::{Load, Rank, ServiceOp, Shape, World};
 
 /// What can go wrong.
@@ -79,6 +81,8 @@ pub struct ServiceParams {
     pub shape: Shape,
     /// What they exchange.
     pub load: Load,
+    /// How staged collectives are carried out.
+    pub staged: StagedPlan,
     /// Operations before those that are counted, and those that are.
     pub turns: (u32, u32),
 }
@@ -114,7 +118,7 @@ pub struct ServiceReport {
     pub reads: f64,
     /// Of them, those from another host.
     pub crossings: f64,
-    /// What closed forms give for these: Allgatherv ranks x (hosts - 1) (MI-30), Alltoallv pairs of ranks on two hosts.
+    /// What closed forms give for these: Allgatherv ranks x (hosts - 1) (MI-30), Alltoallv pairs of ranks on two hosts, staged collectives none.
     pub crossings_expected: u64,
     /// Bytes that were read, of one operation.
     pub read_bytes: f64,
@@ -126,7 +130,9 @@ pub struct ServiceReport {
     pub most_active_reads: u32,
     /// Their limit.
     pub active_reads_limit: u32,
-    /// Bytes that cards have moved to and from the memory of Arm cores, of one operation: messages and no payload.
+    /// What staged collectives have given besides.
+    pub staged: Option<StagedReport>,
+    /// Bytes that cards have moved to and from the memory of Arm cores, of one operation: messages, and payload of staged collectives alone.
     pub arm_bytes: f64,
     /// The model of times.
     pub model: String,
@@ -143,6 +149,9 @@ impl ServiceParams {
         match self.op {
             ServiceOp::Allgatherv => ranks * u64::from(hosts - 1),
             ServiceOp::Alltoallv => ranks * (ranks - u64::from(ranks_per_host)),
+            ServiceOp::Broadcast | ServiceOp::Allgather if self.staged.delivery != Some(Delivery::Direct) => 0,
+            ServiceOp::Broadcast => ranks - u64::from(ranks_per_host),
+            ServiceOp::Allgather => ranks * (ranks - u64::from(ranks_per_host)),
         }
     }
 }
@@ -156,7 +165,8 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
     let config = Config { arm_functions: true, ..config };
     let model = config.model_name().to_owned();
     let limits = Limits::default();
-    let mut world = World::new(Emulated::new(config)?, params.shape, params.load, limits)?;
+    let plan = params.op.is_staged().then_some(params.staged);
+    let mut world = World::with(Emulated::new(config)?, params.shape, params.load, limits, plan)?;
     let (warm_up, iterations) = params.turns;
     let all_right = |world: &World, turn: u32| -> Result<bool, ServiceError> {
         let of = |rank| world.is_right(params.op, rank, turn);
@@ -165,38 +175,44 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
     let mut turn = 0;
     let mut digest_ok = true;
     for _ in 0..warm_up {
-        let contexts = call(&mut world, params.op, turn)?;
-        world.end_all(&contexts)?;
+        let calls = post(&mut world, params.op, turn)?;
+        world.end_calls(&calls)?;
         digest_ok &= all_right(&world, turn)?;
         turn += 1;
         show(turn);
     }
-    let (before, arm_before) = (world.counts(), world.arm_bytes()?);
+    let (before, arm_before, copies_before) = (world.counts(), world.arm_bytes()?, world.host_copies());
     let mut pure_ps = 0;
     for _ in 0..iterations {
         let since_ps = world.now_ps();
-        let contexts = call(&mut world, params.op, turn)?;
-        world.end_all(&contexts)?;
+        let calls = post(&mut world, params.op, turn)?;
+        world.end_calls(&calls)?;
         pure_ps += world.now_ps() - since_ps;
         digest_ok &= all_right(&world, turn)?;
         turn += 1;
         show(turn);
     }
-    let (after, arm_after) = (world.counts(), world.arm_bytes()?);
+    let (after, arm_after, copies) = (world.counts(), world.arm_bytes()?, world.host_copies());
+    let staged = if params.op.is_staged() {
+        Some(StagedReport::new(&world, params.op, (before, copies_before), (after, copies), iterations)?)
+    } else {
+        None
+    };
     let compute_ps = pure_ps / u64::from(iterations.max(1));
-    let (mut overall_ps, mut calls) = (0, 0);
+    let (mut overall_ps, mut said) = (0, 0);
     for _ in 0..iterations {
         let since_ps = world.now_ps();
-        let contexts = call(&mut world, params.op, turn)?;
-        let calls_before = world.host_calls();
+        let calls = post(&mut world, params.op, turn)?;
+        let said_before = world.host_calls();
         // The hosts compute; then they look.
         while world.now_ps() < since_ps + compute_ps {
             world.let_pass()?;
         }
-        let are_flagged = world.are_flagged(&contexts)?;
-        calls += world.host_calls() - calls_before;
-        if !are_flagged {
-            world.end_all(&contexts)?;
+        let are_flagged = world.are_all_flagged(&calls)?;
+        said += world.host_calls() - said_before;
+        // Ranks that share a segment copy from it now.
+        if !are_flagged || !world.have_ended(&calls)? {
+            world.end_calls(&calls)?;
         }
         overall_ps += world.now_ps() - since_ps;
         digest_ok &= all_right(&world, turn)?;
@@ -220,7 +236,7 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
         pure_us,
         overall_us,
         overlap_percent,
-        host_calls_between_post_and_flag: calls,
+        host_calls_between_post_and_flag: said,
         reads: each(after.reads - before.reads),
         crossings: each(after.crossings - before.crossings),
         crossings_expected: params.crossings(),
@@ -229,6 +245,7 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
         rank_messages: each(after.rank_messages - before.rank_messages),
         most_active_reads: world.most_active_reads(),
         active_reads_limit: limits.active_reads,
+        staged,
         arm_bytes: each(arm_after - arm_before),
         model,
         wall_s: begun.elapsed().as_secs_f64(),
@@ -236,18 +253,24 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
 }
 
 /// All ranks call, one after the other, at the same virtual time.
-fn call(world: &mut World, op: ServiceOp, turn: u32) -> Result<Vec<ContextId>, ServiceError> {
-    (0..world.ranks.len() as u32).map(|rank| world.call(op, rank, turn)).collect()
+fn post(world: &mut World, op: ServiceOp, turn: u32) -> Result<Vec<Call>, ServiceError> {
+    (0..world.ranks.len() as u32).map(|rank| world.post(op, rank, turn)).collect()
+}
+
+impl ServiceReport {
+    fn write_end(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { iterations, model, wall_s, .. } = self;
+        write!(
+            f,
+            "of one operation, mean of {iterations}; times emulated, model {model}, processors take none; {wall_s:.1} s (measured)"
+        )
+    }
 }
 
 impl fmt::Display for ServiceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let op = match self.op {
-            ServiceOp::Alltoallv => "Ialltoallv",
-            ServiceOp::Allgatherv => "Iallgatherv",
-        };
-        let Self { ranks, hosts, service_processes, bytes, iterations, pure_us, overall_us, overlap_percent, .. } =
-            self;
+        let op = self.op;
+        let Self { ranks, hosts, service_processes, bytes, pure_us, overall_us, overlap_percent, .. } = self;
         writeln!(
             f,
             "{op} of {bytes} bytes a block among {ranks} ranks on {hosts} hosts, {service_processes} service processes a card: {}",
@@ -257,6 +280,15 @@ impl fmt::Display for ServiceReport {
             f,
             "{pure_us:.1} us where hosts look all the time, {overall_us:.1} us where they compute {pure_us:.1} us meanwhile: {overlap_percent:.1} % overlap"
         )?;
+        if let Some(staged) = &self.staged {
+            writeln!(
+                f,
+                "calls of the hosts between post and flag: {}; Reads from host memory to host memory: {:.0}, of which {:.0} cross to another host ({})",
+                self.host_calls_between_post_and_flag, self.reads, self.crossings, self.crossings_expected
+            )?;
+            staged.write(f)?;
+            return self.write_end(f);
+        }
         writeln!(
             f,
             "calls of the hosts between post and flag: {}; Reads: {:.0}, of which {:.0} cross to another host ({} by the closed form), at most {} of {} \
@@ -273,10 +305,6 @@ impl fmt::Display for ServiceReport {
             "read: {:.0} bytes; messages between service processes: {:.0}, to ranks: {:.0}; to and from memory of Arm cores: {:.0} bytes",
             self.read_bytes, self.process_messages, self.rank_messages, self.arm_bytes
         )?;
-        write!(
-            f,
-            "of one operation, mean of {iterations}; times emulated, model {}, processors take none; {:.1} s (measured)",
-            self.model, self.wall_s
-        )
+        self.write_end(f)
     }
 }

@@ -11,8 +11,9 @@ use flexcast_service::{Agent, AgentCounts, AgentLimits, Client, LocalCopy, Memor
 use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
 
 use super::ServiceError;
+use super::staged::{Buffers, StagedPlan};
 
-const GROUP: u32 = 7;
+pub(super) const GROUP: u32 = 7;
 /// Blocks that the shared list of a card has room for.
 const LIST: u64 = 1 << 20;
 /// Looks in which nothing happens before something counts as hanging.
@@ -70,6 +71,29 @@ pub enum ServiceOp {
     Alltoallv,
     /// A block of each to all.
     Allgatherv,
+    /// The root's message to all, through memory of the cards.
+    Broadcast,
+    /// A block of each to all, all of one length, through memory of the cards.
+    Allgather,
+}
+
+impl ServiceOp {
+    /// Whether the data goes through memory of the cards.
+    #[must_use]
+    pub const fn is_staged(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Allgather)
+    }
+}
+
+impl std::fmt::Display for ServiceOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Alltoallv => "Ialltoallv",
+            Self::Allgatherv => "Iallgatherv",
+            Self::Broadcast => "Ibcast",
+            Self::Allgather => "Iallgather",
+        })
+    }
 }
 
 /// The program of one rank, with a send and a receive buffer.
@@ -78,17 +102,20 @@ pub struct Rank {
     /// Its connection to its service process.
     pub client: Client,
     host: u32,
-    send: MemoryId,
+    pub(super) send: MemoryId,
     receive: MemoryId,
-    is_dead: bool,
+    /// By group: buffers of staged collectives.
+    pub(super) staged: Vec<Buffers>,
+    pub(super) is_dead: bool,
 }
 
 /// All ranks and service processes, on one emulated machine.
 #[derive(Debug)]
 pub struct World {
-    shape: Shape,
-    load: Load,
-    machine: Emulated,
+    pub(super) shape: Shape,
+    pub(super) load: Load,
+    pub(super) plan: Option<StagedPlan>,
+    pub(super) machine: Emulated,
     /// The service processes, host by host; none that are gone.
     pub agents: Vec<Option<Agent>>,
     /// By service process: the connections that others have to it.
@@ -97,12 +124,13 @@ pub struct World {
     pub ranks: Vec<Rank>,
     /// By rank: its service process, and the connection that this one has to it.
     served: Vec<(usize, PeerId)>,
-    places: Vec<Place>,
+    pub(super) places: Vec<Place>,
+    pub(super) topology: Topology,
     most_active_reads: u32,
     looks: u32,
 }
 
-fn content(source: u32, target: u32, turn: u32, len: u64) -> impl Iterator<Item = u8> {
+pub(super) fn content(source: u32, target: u32, turn: u32, len: u64) -> impl Iterator<Item = u8> {
     let start = u64::from(source) * 31 + u64::from(target) * 17 + u64::from(turn) * 101;
     (0..len).map(move |at| (at * 7 + start) as u8)
 }
@@ -122,7 +150,7 @@ const fn blocks<'b>(region: Region, counts: &'b [u64], displs: &'b [u64]) -> Blo
     Blocks { address: region.address, key: region.key, datatype, counts, displs }
 }
 
-fn memory(pd: &ProtectionDomain, bytes: u64) -> Result<MemoryRegion, ServiceError> {
+pub(super) fn memory(pd: &ProtectionDomain, bytes: u64) -> Result<MemoryRegion, ServiceError> {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
     Ok(MemoryRegion::register(pd, HostBuffer::zeroed(bytes.max(1) as usize)?, access)?)
 }
@@ -139,6 +167,20 @@ impl World {
     /// # Errors
     /// The machine or a service process refuses.
     pub fn new(machine: Emulated, shape: Shape, load: Load, limits: Limits) -> Result<Self, ServiceError> {
+        Self::with(machine, shape, load, limits, None)
+    }
+
+    /// The same with staged collectives, and then with no others.
+    ///
+    /// # Errors
+    /// As [`World::new`].
+    pub fn with(
+        machine: Emulated,
+        shape: Shape,
+        load: Load,
+        limits: Limits,
+        plan: Option<StagedPlan>,
+    ) -> Result<Self, ServiceError> {
         // A process serves one rank at least.
         let processes_per_host = shape.processes_per_host.min(shape.ranks_per_host);
         let shape = Shape { processes_per_host, ..shape };
@@ -149,8 +191,10 @@ impl World {
             let list = Arc::new(Mutex::new(SharedList::new(LIST)));
             for process in 0..shape.processes_per_host {
                 let pd = domain(&format!("mlx5_{host}_arm"))?;
+                let number = host * shape.processes_per_host + process;
                 let limits = AgentLimits { machine: limits, ..AgentLimits::default() };
-                let endpoint = endpoint(host * shape.processes_per_host + process);
+                let limits = plan.map_or(limits, |plan| plan.limits(number, limits));
+                let endpoint = endpoint(number);
                 agents.push(Agent::new(&pd, endpoint, Arc::clone(&list), limits)?);
             }
         }
@@ -165,7 +209,9 @@ impl World {
                 known[one].push((other, to_one));
             }
         }
-        let locality = |rank: u32| Locality { host: rank / shape.ranks_per_host, socket: 0 };
+        let is_strided = plan.is_some_and(|plan| plan.is_strided);
+        let host_of = |rank: u32| if is_strided { rank % shape.hosts } else { rank / shape.ranks_per_host };
+        let locality = |rank: u32| Locality { host: host_of(rank), socket: 0 };
         let localities: Vec<Locality> = (0..shape.ranks()).map(locality).collect();
         let topology = Topology::new(&localities, shape.processes_per_host)?;
         let process_of = |rank: u32| topology.process_of(rank).unwrap_or(0);
@@ -177,7 +223,7 @@ impl World {
         let places: Vec<Place> = (0..).zip(&localities).map(place).collect();
         let (mut ranks, mut served) = (Vec::new(), Vec::new());
         for rank in 0..shape.ranks() {
-            let host = rank / shape.ranks_per_host;
+            let host = host_of(rank);
             let pd = domain(&format!("mlx5_{host}"))?;
             let (mut client, end) = Client::open(&pd)?;
             let process = process_of(rank) as usize;
@@ -186,19 +232,37 @@ impl World {
             client.connect(far)?;
             let all = 0..shape.ranks();
             let most = |other| load.between(rank, other).max(load.between(other, rank)).max(load.of(other));
-            let most: u64 = all.map(most).sum();
+            let most: u64 = if plan.is_some() { 0 } else { all.map(most).sum() };
             let send = client.share(memory(&pd, most)?)?;
             let receive = client.share(memory(&pd, most)?)?;
             client.join(&Group::new(GROUP, 0x77, rank, shape.processes_per_host, &places)?)?;
-            ranks.push(Rank { client, host, send, receive, is_dead: false });
+            let mut staged = Vec::new();
+            if plan.is_some() {
+                staged.push(Buffers::new(&mut client, &pd, GROUP, rank, shape.ranks(), load.bytes)?);
+            }
+            ranks.push(Rank { client, host, send, receive, staged, is_dead: false });
             served.push((process, peer));
         }
         let (most_active_reads, looks) = (0, 0);
         let agents = agents.into_iter().map(Some).collect();
-        let mut world = Self { shape, load, machine, agents, known, ranks, served, places, most_active_reads, looks };
+        let mut world = Self {
+            shape,
+            load,
+            plan,
+            machine,
+            agents,
+            known,
+            ranks,
+            served,
+            places,
+            topology,
+            most_active_reads,
+            looks,
+        };
         world.drive("all ranks join", |world| {
             for (rank, state) in (0..).zip(&mut world.ranks) {
-                for memory in [state.send, state.receive] {
+                let staged = state.staged.iter().flat_map(Buffers::memories);
+                for memory in [state.send, state.receive].into_iter().chain(staged) {
                     if state.client.key(memory)?.is_none() {
                         return Ok(false);
                     }
@@ -316,6 +380,7 @@ impl World {
                 all.map(|other| (self.load.between(rank, other), self.load.between(other, rank))).unzip()
             }
             ServiceOp::Allgatherv => (vec![self.load.of(rank)], all.map(|other| self.load.of(other)).collect()),
+            ServiceOp::Broadcast | ServiceOp::Allgather => (Vec::new(), Vec::new()),
         }
     }
 
@@ -338,6 +403,10 @@ impl World {
                 let send = Region { bytes: to[0], ..send };
                 client.allgatherv(GROUP, rank, Some(send), &receive)?
             }
+            ServiceOp::Broadcast | ServiceOp::Allgather => {
+                let reason = "goes through memory of the cards: `post` it".to_owned();
+                return Err(ServiceError::Option { what: "a staged collective", reason });
+            }
         })
     }
 
@@ -346,6 +415,9 @@ impl World {
     /// # Errors
     /// Its memory cannot be read.
     pub fn is_right(&self, op: ServiceOp, rank: u32, turn: u32) -> Result<bool, ServiceError> {
+        if op.is_staged() {
+            return self.is_right_in(0, op, rank, turn);
+        }
         let (_, from) = self.lengths(op, rank);
         let target = if op == ServiceOp::Alltoallv { rank } else { 0 };
         let expected: Vec<u8> = (0..).zip(&from).flat_map(|(other, len)| content(other, target, turn, *len)).collect();

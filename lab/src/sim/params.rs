@@ -23,6 +23,7 @@ pub(crate) const REDUCTION: Reduction = Reduction::of(Operator::Sum, DataType::I
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
     /// One rank's bytes to all.
+    #[value(alias = "bcast")]
     Broadcast,
     /// Every rank's bytes to all.
     Allgather,

@@ -3,6 +3,8 @@
 //! [`SimSpec`] is parsed from a command line or made from an experiment's table. The command that repeats a run is printed from the same fields
 //! ([`SimSpec::command`]), and the run is made of them ([`SimSpec::resolve`]).
 
+mod staged;
+
 use std::time::Duration;
 
 use emu_config::{ConfigError, Machine};
@@ -19,6 +21,8 @@ use super::skew::PostSkew;
 use crate::machine_args::NetworkArgs;
 use crate::options::{self, by_name, one_of, whole};
 use crate::service::{Load, ServiceError, ServiceOp, ServiceParams, Shape};
+
+pub use staged::{DeliveryName, ReaderName, StagedArgs};
 
 /// What is to be simulated.
 #[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
@@ -64,6 +68,10 @@ pub struct SimSpec {
     #[command(flatten)]
     #[serde(flatten)]
     pub communicator: CommunicatorArgs,
+    /// Collectives of service processes that go through memory of the cards.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub staged: StagedArgs,
     /// The emulated machine.
     #[command(flatten)]
     #[serde(flatten)]
@@ -129,7 +137,7 @@ pub enum SimControlName {
     Host,
     /// On a DPA thread of the card.
     Device,
-    /// In service processes on the card's Arm cores (--op alltoallv, allgatherv).
+    /// In service processes on the card's Arm cores (--op alltoallv, allgatherv, broadcast, allgather).
     Service,
 }
 
@@ -235,6 +243,7 @@ impl Default for SimSpec {
             side,
             algorithm: AlgorithmArgs::default(),
             communicator: CommunicatorArgs::default(),
+            staged: StagedArgs::default(),
             machine: NetworkArgs::default(),
         }
     }
@@ -289,7 +298,8 @@ impl SimSpec {
             let reason = format!("{} takes none: give --bytes, or --op broadcast or allgather", operation.name());
             return Err(SimError::Parameter { what: "--file", reason });
         }
-        if self.communicator.control == SimControlName::Service || self.communicator.service_processes.is_some() {
+        let is_of_service = self.is_of_service() || self.communicator.service_processes.is_some();
+        if is_of_service || self.staged != StagedArgs::default() {
             let reason = "service: of service processes `flexcast sim` alone makes a run, without a file".to_owned();
             return Err(SimError::Parameter { what: "--control", reason });
         }
@@ -337,9 +347,13 @@ impl SimSpec {
         let only = |what, reason: String| Err(ServiceError::Option { what, reason });
         let op = match op {
             Operation::Alltoall => ServiceOp::Alltoallv,
-            Operation::Allgather | Operation::Allgatherv => ServiceOp::Allgatherv,
+            Operation::Allgatherv => ServiceOp::Allgatherv,
+            Operation::Broadcast => ServiceOp::Broadcast,
+            Operation::Allgather => ServiceOp::Allgather,
             other => {
-                return only("--op", format!("is {}: service processes have alltoallv and allgatherv", other.name()));
+                let name = other.name();
+                let has = "service processes have alltoallv, allgatherv, broadcast and allgather";
+                return only("--op", format!("is {name}: {has}"));
             }
         };
         let taken = SimSpec {
@@ -351,14 +365,16 @@ impl SimSpec {
             skew: SimSpec::default().skew,
             side: SimSpec::default().side,
             algorithm: AlgorithmArgs::default(),
-            root: SimSpec::default().root,
+            root: if op == ServiceOp::Broadcast { self.root } else { SimSpec::default().root },
+            staged: if op.is_staged() { self.staged.clone() } else { StagedArgs::default() },
             ..self.clone()
         };
         if taken != *self {
             let words = self.words();
             let known = taken.words();
             let given = words.into_iter().find(|word| word.starts_with("--") && !known.contains(word));
-            return only("--control", format!("service has no {}", given.unwrap_or_default()));
+            let reason = format!("service has no {} with {op}", given.unwrap_or_default());
+            return only("--control", reason);
         }
         if ranks_per_card == 0 || !ranks.is_multiple_of(ranks_per_card) {
             return Err(ServiceError::Ranks { ranks, ranks_per_card });
@@ -368,8 +384,12 @@ impl SimSpec {
             ranks_per_host: ranks_per_card,
             processes_per_host: self.communicator.service_processes.unwrap_or(1),
         };
+        if self.root >= ranks {
+            return only("--root", format!("is {}, of {ranks} ranks: give one from 0 to {}", self.root, ranks - 1));
+        }
         let load = Load { bytes, varies: false };
-        Ok((ServiceParams { op, shape, load, turns: (warm_up, iterations) }, self.machine()?))
+        let staged = self.staged.plan(self.root);
+        Ok((ServiceParams { op, shape, load, staged, turns: (warm_up, iterations) }, self.machine()?))
     }
 
     /// Options and values that say the same: those that are not as by default.

@@ -33,6 +33,8 @@ struct Plan {
     seed: u64,
 }
 
+const DELIVERIES: [Delivery; 3] = [Delivery::Flat, Delivery::Hierarchical, Delivery::Direct];
+
 const SEND: u32 = 0;
 const RECEIVE: u32 = 1;
 const FLAGS: u32 = 2;
@@ -252,11 +254,11 @@ impl Plan {
             Collective::Broadcast { root } => vec![root],
             Collective::Allgather => (0..self.topology.ranks()).collect(),
         };
-        let from =
-            looks_at(&self.topology, delivery, rank) * 4 + if delivery == Delivery::Flat { RECEIVE } else { SHARED };
+        let from = looks_at(&self.topology, delivery, rank) * 4
+            + if delivery == Delivery::Hierarchical { SHARED } else { RECEIVE };
         let expected: Vec<u8> =
             sources.iter().flat_map(|source| (0..bytes).map(|offset| byte(collective, *source, offset))).collect();
-        let is_root = kind == Collective::Broadcast { root: rank } && delivery == Delivery::Flat;
+        let is_root = kind == Collective::Broadcast { root: rank } && delivery != Delivery::Hierarchical;
         if !is_root && world.memory[&from][..expected.len()] != expected {
             world.wrong = Some("over before all bytes are there");
         }
@@ -276,6 +278,15 @@ impl Plan {
                         let bytes = world.staging[from as usize][at(range.offset, range.bytes)].to_vec();
                         world.staging[process as usize][at(range.offset, range.bytes)].copy_from_slice(&bytes);
                     }
+                }
+                (collective, work)
+            }
+            StagedAction::Copy { collective, work, from, to } => {
+                let bytes = world.memory[&from.key][at(from.address, from.bytes)].to_vec();
+                world.memory.get_mut(&to.key).unwrap()[at(to.address, to.bytes)].copy_from_slice(&bytes);
+                let Work::Copy { source, target } = work else { panic!("{work:?}") };
+                if [source, target].into_iter().any(|rank| world.over[rank as usize] > collective) {
+                    world.wrong = Some("a Read of buffers that were given back");
                 }
                 (collective, work)
             }
@@ -334,6 +345,7 @@ impl Plan {
                     counts[3] += 1;
                     world.reads.push((process, action));
                 }
+                StagedAction::Copy { .. } => world.reads.push((process, action)),
                 StagedAction::Write { to, .. } => {
                     counts[1] += 1;
                     let order = &mut world.order[process as usize];
@@ -538,15 +550,15 @@ proptest! {
 
     #[test]
     fn any_collectives_in_any_order(
-        raw in proptest::collection::vec(0u32..3, 1..8), per_host in 1u32..3, kinds in proptest::collection::vec((0u32..9, 0u64..40, any::<bool>()), 1..4),
+        raw in proptest::collection::vec(0u32..3, 1..8), per_host in 1u32..3, kinds in proptest::collection::vec((0u32..9, 0u64..40, 0usize..3), 1..4),
         staging_bytes in 16u64..80, segments in 1u32..4, transfers in 1u32..6, scatter_bytes in 0u64..20, first: bool, seed: u64,
     ) {
         let mut names = raw.clone();
         names.sort_unstable();
         names.dedup();
         let hosts: Vec<u32> = raw.iter().map(|host| names.binary_search(host).unwrap() as u32).collect();
-        let collectives: Vec<Descriptor> = kinds.iter().map(|&(root, bytes, flat)| {
-            let delivery = if flat { Delivery::Flat } else { Delivery::Hierarchical };
+        let collectives: Vec<Descriptor> = kinds.iter().map(|&(root, bytes, delivery)| {
+            let delivery = DELIVERIES[delivery];
             let is_root = (root as usize) < hosts.len();
             if is_root { broadcast(root, delivery, bytes) } else { allgather(delivery, bytes) }
         }).collect();
@@ -562,8 +574,8 @@ proptest! {
     }
 
     #[test]
-    fn a_process_that_dies_is_named(seed: u64, dying in 0u32..4, flat: bool) {
-        let delivery = if flat { Delivery::Flat } else { Delivery::Hierarchical };
+    fn a_process_that_dies_is_named(seed: u64, dying in 0u32..4, delivery in 0usize..3) {
+        let delivery = DELIVERIES[delivery];
         let collectives = [allgather(delivery, 5), broadcast(1, delivery, 9)];
         let mut plan = Plan::new(&[0, 0, 1, 1, 1], 2, &collectives);
         (plan.dying, plan.seed, plan.staging.staging_bytes) = (Some(dying), seed, 16);
@@ -619,7 +631,7 @@ fn check(name: &str, mut plan: Plan) {
 /// SO-10, SO-14: each process, each queue pair and each message takes any time, and buffers and flags are used again without a reset.
 #[test]
 fn no_rank_is_through_before_all_processes_have_written() {
-    for delivery in [Delivery::Flat, Delivery::Hierarchical] {
+    for delivery in DELIVERIES {
         check("two Allgathers of two ranks", Plan::new(&[0, 1], 1, &[allgather(delivery, 1); 2]));
         check("Allgather of three ranks", Plan::new(&[0, 0, 1], 1, &[allgather(delivery, 1)]));
         check("Allgather of three hosts", Plan::new(&[0, 1, 2], 1, &[allgather(delivery, 1)]));
@@ -632,7 +644,7 @@ fn no_rank_is_through_before_all_processes_have_written() {
 
 #[test]
 fn broadcasts_end_with_all_bytes() {
-    for delivery in [Delivery::Flat, Delivery::Hierarchical] {
+    for delivery in DELIVERIES {
         check(
             "two Broadcasts to two ranks",
             Plan::new(&[0, 1], 1, &[broadcast(0, delivery, 1), broadcast(1, delivery, 1)]),
@@ -648,7 +660,8 @@ fn broadcasts_end_with_all_bytes() {
 
 #[test]
 fn a_process_dies_in_any_state() {
-    for (dying, descriptor) in [(0, allgather(Delivery::Flat, 1)), (1, broadcast(0, Delivery::Flat, 1))] {
+    let direct = broadcast(0, Delivery::Direct, 1);
+    for (dying, descriptor) in [(0, allgather(Delivery::Flat, 1)), (1, broadcast(0, Delivery::Flat, 1)), (1, direct)] {
         check("a process dies", Plan { dying: Some(dying), ..Plan::new(&[0, 1], 1, &[descriptor]) });
     }
 }
@@ -663,12 +676,17 @@ fn weaker_rules_let_ranks_go_too_early() {
         let state = checker.discovery(NOTHING_WRONG).expect("a rank that goes too early").into_states().pop().unwrap();
         assert_eq!(state.wrong, Some("over before all bytes are there"));
     }
+    // A root from whose memory all read straight: the flag of its own process alone does not say that they have (SO-18).
+    let direct = Plan::new(&[0, 1], 1, &[broadcast(0, Delivery::Direct, 1)]);
+    let checker = Plan { all_writers: false, ..direct }.checker().threads(2).spawn_bfs().join();
+    let state = checker.discovery(NOTHING_WRONG).expect("a root that goes too early").into_states().pop().unwrap();
+    assert_eq!(state.wrong, Some("a Read of buffers that were given back"));
 }
 
 /// Four ranks, three processes on two hosts, three collectives.
 #[test]
 fn larger_groups_and_more_collectives() {
-    for delivery in [Delivery::Flat, Delivery::Hierarchical] {
+    for delivery in DELIVERIES {
         check("Allgather of four ranks", Plan::new(&[0, 0, 1, 1], 1, &[allgather(delivery, 1)]));
         check("Allgather of three processes", Plan::new(&[0, 1, 0], 2, &[allgather(delivery, 1)]));
         check("three Allgathers", Plan::new(&[0, 0, 1], 1, &[allgather(delivery, 1); 3]));

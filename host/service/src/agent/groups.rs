@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use flexcast_proto::service::wire::{Body, Group, GroupError, Joined, Refused};
+use flexcast_proto::service::wire::{Body, Group, GroupError, JoinRefused, Joined, Refused};
 use flexcast_proto::service::{ContextId, Event, Refusal, Topology};
 
-use super::{Agent, GroupState, Member, Reading};
+use super::{Agent, Announced, GroupState, Member, Reading};
 use crate::error::Result;
 use crate::links::PeerId;
 
@@ -15,7 +15,13 @@ impl Agent {
     pub(super) fn create_group(&mut self, from: PeerId, told: Group) -> Result<()> {
         let (context, rank) = (told.context(), told.head().rank);
         let number = context.group;
+        let declined = if self.groups.contains_key(&number) {
+            None
+        } else {
+            self.declined.tell(number, told.head().communicator, rank)
+        };
         let refused = match self.groups.get(&number) {
+            _ if declined.is_some() => declined,
             Some(group) => {
                 let elsewhere = group.topology.process_of(rank) != Some(group.own);
                 match group.told.agree(&told) {
@@ -65,20 +71,35 @@ impl Agent {
             .collect();
         let unreachable = others.iter().find(|(_, peer)| peer.is_none());
         let unreachable = unreachable.map(|(process, _)| Refused::Group(GroupError::Unreachable { process: *process }));
+        let unreachable = unreachable.or_else(|| self.refused_before(context.group, head.communicator, &others));
         let topology = Arc::new(topology);
         let groups = self.groups.len() as u32;
+        let mut staging = None;
         let added = match unreachable {
             Some(refused) => Err(refused),
             // As many groups of this size as there is room for.
             None if !self.links.has_lanes(endpoints.len()) => {
                 Err(Refused::Process(Refusal::Groups { groups: groups + 1, limit: groups }))
             }
-            None => self.machine.add_group(context.group, Arc::clone(&topology), own).map_err(Refused::Process),
+            None => {
+                let added = self.machine.add_group(context.group, Arc::clone(&topology), own).map_err(Refused::Process);
+                added.and_then(|()| {
+                    staging = self.open_staging(context.group, &topology, own).inspect_err(|_| {
+                        self.machine.remove_group(context.group);
+                    })?;
+                    Ok(())
+                })
+            }
         };
         if let Err(refused) = added {
+            let ranks = topology.served_by(own).count();
+            let (told, most) = ([head.rank].into_iter(), self.limits.machine.groups);
+            self.declined.add(context.group, head.communicator, refused, ranks, told, most);
             for (process, peer) in others {
                 if let Some(peer) = peer {
-                    self.say(peer, context, Body::Joined { from: own, to: process, joined: Err(refused) })?;
+                    self.announced.remove(&(peer, context.group));
+                    let joined = Err(JoinRefused { communicator: head.communicator, refused });
+                    self.say(peer, context, Body::Joined { from: own, to: process, joined })?;
                 }
             }
             return Ok(Err(refused));
@@ -96,15 +117,54 @@ impl Agent {
         others.iter().for_each(|(process, peer)| peers[*process as usize] = *peer);
         let state = GroupState { told, topology, own, endpoints, peers, members, lanes, joined };
         self.groups.insert(context.group, state);
+        let joining = others.clone();
         for (process, peer) in others {
             let Some(peer) = peer else { continue };
-            let joined = Joined { communicator, staging: None, queue_pair: pairs[process as usize] };
+            let joined = Joined { communicator, staging, queue_pair: pairs[process as usize] };
             self.say(peer, context, Body::Joined { from: own, to: process, joined: Ok(joined) })?;
-            if let Some((from, to, joined)) = self.announced.remove(&(peer, context.group)) {
+        }
+        for (process, peer) in joining {
+            let Some(peer) = peer else { continue };
+            if let Some((from, to, Ok(joined))) = self.announced.remove(&(peer, context.group)) {
                 self.join(peer, context, (from, to), joined)?;
+            }
+            // One that has other settings.
+            if !self.groups.contains_key(&context.group) {
+                let refused = self.declined.tell(context.group, communicator, head.rank);
+                return Ok(Err(refused.unwrap_or(Refused::Group(GroupError::Staging { process }))));
             }
         }
         Ok(Ok(()))
+    }
+
+    /// Why another process takes no part in a group that begins here, if one has said so already.
+    fn refused_before(&mut self, group: u32, communicator: u64, others: &[(u32, Option<PeerId>)]) -> Option<Refused> {
+        let peers: Vec<PeerId> = others.iter().filter_map(|(_, peer)| *peer).collect();
+        // What was said of a communicator that had the number before counts no more.
+        let is_stale = |said: &Result<_, JoinRefused>| said.is_err_and(|refused| refused.communicator != communicator);
+        self.announced
+            .retain(|(peer, number), (_, _, said)| *number != group || !peers.contains(peer) || !is_stale(said));
+        let refused = |peer: &PeerId| self.announced.get(&(*peer, group)).and_then(|(_, _, joined)| joined.err());
+        let refused = peers.iter().find_map(refused)?;
+        peers.iter().for_each(|peer| _ = self.announced.remove(&(*peer, group)));
+        Some(refused.refused)
+    }
+
+    /// Keeps what a process has said of a group that no rank has told of here yet. What no group follows stays within what a process may have of groups.
+    pub(super) fn announce(&mut self, peer: PeerId, group: u32, said: Announced) {
+        let communicator = match said.2 {
+            Ok(joined) => joined.communicator,
+            Err(refused) => refused.communicator,
+        };
+        if self.declined.has(group, communicator) {
+            return;
+        }
+        let of_peer = self.announced.range((peer, 0)..=(peer, u32::MAX)).count();
+        if of_peer >= self.limits.machine.groups as usize {
+            self.cut_off(peer, &"it takes part in more groups than there is room for");
+        } else {
+            self.announced.insert((peer, group), said);
+        }
     }
 
     /// Another process takes part in a group.
@@ -116,13 +176,8 @@ impl Agent {
         joined: Joined,
     ) -> Result<()> {
         let Some(group) = self.groups.get(&context.group) else {
-            // Its ranks are ahead of those here. What no group follows stays within what a process may have of groups.
-            let of_peer = self.announced.range((peer, 0)..=(peer, u32::MAX)).count();
-            if of_peer >= self.limits.machine.groups as usize {
-                self.cut_off(peer, &"it takes part in more groups than there is room for");
-            } else {
-                self.announced.insert((peer, context.group), (from, to, joined));
-            }
+            // Its ranks are ahead of those here.
+            self.announce(peer, context.group, (from, to, Ok(joined)));
             return Ok(());
         };
         let is_it = self.process_peer(context.group, from) == Some(peer) && to == group.own;
@@ -134,6 +189,10 @@ impl Agent {
             self.cut_off(peer, &"it says twice that it takes part in a group");
             return Ok(());
         }
+        if let Err(refused) = self.join_staging(context.group, from, joined.staging.as_ref()) {
+            return self.refuse_group(context.group, refused);
+        }
+        let Some(group) = self.groups.get(&context.group) else { return Ok(()) };
         if let Err(error) = self.links.connect_lane(group.lanes[from as usize], peer, joined.queue_pair) {
             self.cut_off(peer, &error);
             return Ok(());
@@ -152,6 +211,9 @@ impl Agent {
         let context = ContextId { group: number, collective: 0 };
         let Some(group) = self.groups.get(&number) else { return Ok(()) };
         let members: Vec<(u32, PeerId)> = group.members.iter().map(|(rank, member)| (*rank, member.peer)).collect();
+        let (communicator, ranks) = (group.told.head().communicator, group.topology.served_by(group.own).count());
+        let told = members.iter().map(|(rank, _)| *rank);
+        self.declined.add(number, communicator, refused, ranks, told, self.limits.machine.groups);
         self.remove_group(number);
         members.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupRefused { rank, refused }))
     }
@@ -165,7 +227,7 @@ impl Agent {
         let gone: Vec<(u32, PeerId)> = group
             .members
             .iter()
-            .filter(|(rank, member)| member.leaves && !is_busy(**rank))
+            .filter(|(rank, member)| member.leaves && !is_busy(**rank) && !self.staged.is_busy(number, **rank))
             .map(|(rank, member)| (*rank, member.peer))
             .collect();
         if gone.is_empty() {
@@ -182,6 +244,7 @@ impl Agent {
         let Some(group) = self.groups.remove(&number) else { return };
         group.lanes.into_iter().for_each(|lane| self.links.close_lane(lane));
         self.machine.remove_group(number);
+        self.staged.remove(number);
         self.list().remove_group(number);
         self.held.retain(|(_, group), _| *group != number);
         self.flags.retain(|_, (context, _)| context.group != number);

@@ -24,6 +24,11 @@ impl Program {
         Self { calls: Assembler::new(most_ranks), groups: Assembler::new(most_ranks), aliases: BTreeMap::new() }
     }
 
+    /// Forgets which group it has told of last.
+    pub(super) fn forget_groups(&mut self) {
+        self.groups = Assembler::new(flexcast_proto::MAX_RANKS);
+    }
+
     /// Makes an alias of a key.
     pub(super) fn take_key(
         &mut self,

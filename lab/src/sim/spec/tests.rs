@@ -1,10 +1,12 @@
 use clap::{Args as _, FromArgMatches as _, ValueEnum as _};
 use emu_config::{DrivenFrom, Memory, Priorities};
+use flexcast_proto::service::{Delivery, StagedReader};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
+use crate::service::StagedPlan;
 use crate::sim::side::{MAX_COMMUNICATORS, MAX_GAP_BYTES};
 use crate::sim::skew::MAX_SKEW_US;
 
@@ -103,11 +105,21 @@ fn side() -> impl Strategy<Value = Side> {
     })
 }
 
+fn staged() -> impl Strategy<Value = StagedArgs> {
+    let names = (of(select(DeliveryName::value_variants())), of(select(ReaderName::value_variants())));
+    (names, of(1..=1_u64 << 40), of(any::<u64>())).prop_map(|((delivery, reader), staging, scatter)| StagedArgs {
+        delivery,
+        reader,
+        staging,
+        scatter,
+    })
+}
+
 fn spec() -> impl Strategy<Value = SimSpec> {
     let shape = (1..=MAX_RANKS, 1..=MAX_RANKS, select(Operation::value_variants()), any::<u64>(), 0..MAX_RANKS);
     let times = (any::<u32>(), 1..=u32::MAX, of(any::<u64>()), 0..=MAX_SKEW_US, side());
-    (shape, times, algorithm(), communicator(), machine()).prop_map(
-        |(shape, times, algorithm, communicator, machine)| {
+    (shape, times, algorithm(), communicator(), staged(), machine()).prop_map(
+        |(shape, times, algorithm, communicator, staged, machine)| {
             let (ranks, ranks_per_card, op, bytes, root) = shape;
             let (warm_up, iterations, seed, skew_us, side) = times;
             SimSpec {
@@ -123,6 +135,7 @@ fn spec() -> impl Strategy<Value = SimSpec> {
                 side,
                 algorithm,
                 communicator,
+                staged,
                 machine,
             }
         },
@@ -182,13 +195,26 @@ fn service_processes_take_what_they_have() {
         of("--control service --op alltoallv --ranks 12 --ranks-per-card 3 --service-processes 2 --bytes 64").unwrap();
     assert_eq!((params.op, params.shape.hosts, params.shape.processes_per_host), (ServiceOp::Alltoallv, 4, 2));
     assert_eq!(params.crossings(), 12 * 9);
-    assert!(of("--control service --op broadcast").unwrap_err().contains("--op is broadcast"));
+    let params = of("--control service --op bcast --root 3 --delivery flat --reader first --staging 4096").unwrap();
+    let StagedPlan { staging, staging_bytes, delivery, root, .. } = params.staged;
+    assert_eq!((params.op, root, delivery), (ServiceOp::Broadcast, 3, Some(Delivery::Flat)));
+    assert_eq!((staging.staging_bytes, staging_bytes, staging.reader), (4096, Some(4096), StagedReader::First));
+    assert_eq!(of("--control service --op allgather --delivery auto").unwrap().staged.delivery, None);
+    let direct = of("--control service --op bcast --ranks 12 --ranks-per-card 3 --delivery direct").unwrap();
+    assert_eq!((direct.staged.delivery, direct.crossings()), (Some(Delivery::Direct), 9));
+    let refused = |line: &str| of(line).unwrap_err();
+    assert!(refused("--control service --op allreduce").contains("--op is allreduce"));
+    assert!(refused("--control service --op bcast --root 1000").contains("--root is 1000"));
+    assert!(refused("--control service --op allgather --root 1").contains("service has no --root with Iallgather"));
+    assert!(refused("--control service --op alltoallv --delivery flat").contains("no --delivery with Ialltoallv"));
     assert!(
         of("--control service --op allgatherv --ranks 5 --ranks-per-card 2")
             .unwrap_err()
             .contains("5 ranks, 2 on a card")
     );
     assert!(of("--control service --op allgatherv --subgroups 2").unwrap_err().contains("service has no --subgroups"));
-    let words: Vec<String> = ["--control", "service"].map(str::to_owned).to_vec();
-    assert!(parse(&words).unwrap().resolve(None).unwrap_err().to_string().contains("--control"));
+    for words in [["--control", "service"], ["--delivery", "flat"]] {
+        let words = words.map(str::to_owned).to_vec();
+        assert!(parse(&words).unwrap().resolve(None).unwrap_err().to_string().contains("--control"));
+    }
 }

@@ -39,6 +39,6 @@ pub use staged::message::{
 };
 pub use task::{
     Collective, Delivery, Descriptor, FLAG_BYTES, Part, TASK_HEADER_BYTES, TASK_RANK_BYTES, Task, Thresholds, flag,
-    is_over, looks_at, runs, targets, writers,
+    has_passed, is_over, looks_at, runs, targets, writers,
 };
 pub use topology::{Locality, MAX_PROCESSES_PER_HOST, Topology, TopologyError};

@@ -47,6 +47,8 @@ struct Run {
     delivered: u32,
     /// Writes and flags that are not over.
     open: u32,
+    /// Reads from host memory to host memory that are not over.
+    copying: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -186,7 +188,7 @@ impl StagedProcess {
         }
         let flags = FLAG_BYTES * u64::from(self.topology.processes());
         let shared = if delivery == Delivery::Hierarchical { all } else { part.shared.bytes };
-        let receive = if delivery == Delivery::Flat { all } else { part.receive.bytes };
+        let receive = if delivery == Delivery::Hierarchical { part.receive.bytes } else { all };
         let send = if sends { bytes } else { part.send.bytes };
         for (name, found, expected) in [
             ("send", part.send.bytes, send),
@@ -266,7 +268,7 @@ impl StagedProcess {
         let Some(run) = &mut self.run else { return };
         if let Some(code) = error {
             let culprit = match work {
-                Work::Gather { rank, .. } => Culprit::Rank(rank),
+                Work::Gather { rank, .. } | Work::Copy { source: rank, .. } => Culprit::Rank(rank),
                 Work::Deliver { target, .. } | Work::Flag { target } => Culprit::Rank(target),
                 Work::Fetch { segment, tag } => {
                     let schedule = run.slots.get(&segment).and_then(|slot| slot.schedule.as_ref());
@@ -297,6 +299,12 @@ impl StagedProcess {
                 run.open -= 1;
                 if let Some(slot) = run.slots.get_mut(&segment) {
                     slot.writing = slot.writing.map(|left| left - 1);
+                }
+            }
+            Work::Copy { .. } => {
+                run.copying -= 1;
+                if run.copying == 0 {
+                    self.queue_flags();
                 }
             }
             Work::Flag { .. } => run.open -= 1,
@@ -337,6 +345,7 @@ impl StagedProcess {
         {
             if let StagedAction::Read { collective, work, .. }
             | StagedAction::Fetch { collective, work, .. }
+            | StagedAction::Copy { collective, work, .. }
             | StagedAction::Write { collective, work, .. }
             | StagedAction::WriteFlag { collective, work, .. } = action
             {
@@ -352,25 +361,57 @@ impl StagedProcess {
             return false;
         }
         let Some(task) = self.tasks.get(&self.oldest).filter(|task| task.is_whole()) else { return false };
-        let Descriptor { collective, bytes, .. } = task.descriptor;
+        let Descriptor { collective, delivery, bytes } = task.descriptor;
         let slot_bytes = self.staging.staging_bytes / u64::from(self.staging.segments);
         let shares =
             if collective == Collective::Allgather { self.topology.served_by(self.own).count() as u64 } else { 1 };
         let segment_bytes = (slot_bytes / shares).clamp(1, bytes.max(1));
-        let segments = u32::try_from(bytes.div_ceil(segment_bytes)).unwrap_or(u32::MAX);
-        let slots = BTreeMap::new();
-        self.run = Some(Run { segment_bytes, segments, next: 0, slots, delivered: 0, open: 0 });
-        if segments == 0 {
+        let is_direct = delivery == Delivery::Direct;
+        let segments = if is_direct { 0 } else { bytes.div_ceil(segment_bytes) };
+        let segments = u32::try_from(segments).unwrap_or(u32::MAX);
+        let copies = if is_direct && bytes > 0 { self.copies(task) } else { Vec::new() };
+        let (slots, copying) = (BTreeMap::new(), copies.len() as u32);
+        self.waiting.extend(copies);
+        self.run = Some(Run { segment_bytes, segments, next: 0, slots, delivered: 0, open: 0, copying });
+        if segments == 0 && copying == 0 {
             self.queue_flags();
         }
         true
+    }
+
+    /// Reads from the memory of those that have something into that of the ranks of this process, each beginning with another source.
+    fn copies(&self, task: &Task) -> Vec<StagedAction> {
+        let Descriptor { collective, bytes, .. } = task.descriptor;
+        let ranks = self.topology.ranks();
+        let mut copies = Vec::new();
+        for target in self.topology.served_by(self.own) {
+            let sources: Vec<(u32, u64)> = match collective {
+                Collective::Broadcast { root } if root == target => Vec::new(),
+                Collective::Broadcast { root } => [(root, 0)].into(),
+                Collective::Allgather => {
+                    let all = (0..ranks).map(|step| (target + step) % ranks);
+                    all.map(|source| (source, u64::from(source) * bytes)).collect()
+                }
+            };
+            for (source, offset) in sources {
+                let Some((from, to)) = task.part(source).zip(task.part(target)) else { continue };
+                let to = to.receive;
+                copies.push(StagedAction::Copy {
+                    collective: self.oldest,
+                    work: Work::Copy { source, target },
+                    from: from.send,
+                    to: Region { address: to.address + offset, bytes, ..to },
+                });
+            }
+        }
+        copies
     }
 
     /// One step of the current collective; false if none can be made.
     fn advance(&mut self, actions: &mut Vec<StagedAction>) -> bool {
         let Some(run) = &mut self.run else { return false };
         let collective = self.oldest;
-        if run.delivered == run.segments && run.open == 0 && run.slots.is_empty() {
+        if run.delivered == run.segments && (run.open, run.copying) == (0, 0) && run.slots.is_empty() {
             self.run = None;
             self.tasks.remove(&collective);
             self.offers.retain(|(of, ..), _| *of != collective);
@@ -501,7 +542,7 @@ impl StagedProcess {
         let mut writes = Vec::new();
         let mut write = |target: u32, first: u32, from: Staged, at: u64| {
             let Some(part) = task.part(target) else { return };
-            let buffer = if delivery == Delivery::Flat { part.receive } else { part.shared };
+            let buffer = if delivery == Delivery::Hierarchical { part.shared } else { part.receive };
             let to = Region { address: buffer.address + at, bytes: from.bytes, ..buffer };
             let work = Work::Deliver { segment, target, first };
             writes.push(StagedAction::Write { collective: self.oldest, work, from, to });
@@ -551,7 +592,7 @@ impl StagedProcess {
         let host = self.topology.host_of_process(self.own).unwrap_or(0);
         let first = self.topology.processes_of(host).start == self.own;
         let count = match delivery {
-            Delivery::Flat => usize::MAX,
+            Delivery::Flat | Delivery::Direct => usize::MAX,
             Delivery::Hierarchical => usize::from(first),
         };
         self.topology.served_by(self.own).take(count)
@@ -559,34 +600,46 @@ impl StagedProcess {
 
     /// All Writes are queued: each target's flag comes after them, on the same queue pair.
     fn queue_flags(&mut self) {
-        let Some((task, run)) = self.tasks.get(&self.oldest).zip(self.run.as_mut()) else { return };
+        let Some(task) = self.tasks.get(&self.oldest) else { return };
         let delivery = task.descriptor.delivery;
         let all: Vec<u32> = match task.descriptor.collective {
             Collective::Allgather => targets(&self.topology, self.own, delivery),
-            Collective::Broadcast { .. } => {
-                let host = self.topology.host_of_process(self.own).unwrap_or(0);
-                let first = self.topology.processes_of(host).start == self.own;
-                let count = if delivery == Delivery::Flat { usize::MAX } else { usize::from(first) };
-                self.topology.served_by(self.own).take(count).collect()
+            Collective::Broadcast { root } => {
+                let reads_from = Some(root)
+                    .filter(|root| delivery == Delivery::Direct && self.topology.process_of(*root) != Some(self.own));
+                self.receivers(delivery).chain(reads_from).collect()
             }
         };
-        for target in all {
-            let Some(part) = task.part(target) else { return };
-            let address = part.flags.address + FLAG_BYTES * u64::from(self.own);
-            self.waiting.push_back(StagedAction::WriteFlag {
-                collective: self.oldest,
-                work: Work::Flag { target },
-                value: flag(self.oldest),
-                to: Region { address, bytes: FLAG_BYTES, ..part.flags },
-            });
-            run.open += 1;
+        let write = |target: u32| {
+            let flags = task.part(target)?.flags;
+            let address = flags.address + FLAG_BYTES * u64::from(self.own);
+            let to = Region { address, bytes: FLAG_BYTES, ..flags };
+            let (collective, work) = (self.oldest, Work::Flag { target });
+            Some(StagedAction::WriteFlag { collective, work, value: flag(collective), to })
+        };
+        let writes: Vec<StagedAction> = all.into_iter().filter_map(write).collect();
+        if let Some(run) = &mut self.run {
+            run.open += writes.len() as u32;
         }
+        self.waiting.extend(writes);
     }
 
     /// The collective that is under way, or the next: all before it are over here.
     #[must_use]
     pub const fn oldest(&self) -> u32 {
         self.oldest
+    }
+
+    /// Why the group's staged collectives have failed, if they have.
+    #[must_use]
+    pub const fn failure(&self) -> Option<StagedFailure> {
+        self.failed
+    }
+
+    /// Whether nothing is under way and nothing has been called that is not over; so it is after a failure.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.run.is_none() && self.tasks.is_empty()
     }
 
     /// Transfers under way: at most [`Staging::transfers`](super::Staging).

@@ -33,6 +33,8 @@ pub enum Delivery {
     Flat,
     /// Into one shared segment per host, that of its first rank; ranks copy from there as they wait (SO-04, SO-09).
     Hierarchical,
+    /// Straight from the memory of who has it into the receive buffer of every rank, by alias keys: nothing goes through memory of the card (SO-18).
+    Direct,
 }
 
 /// What all ranks say alike of an operation.
@@ -139,7 +141,7 @@ pub fn targets(topology: &Topology, process: u32, delivery: Delivery) -> Vec<u32
     let hosts = (0..topology.hosts()).map(|step| (own + step) % topology.hosts());
     match delivery {
         Delivery::Hierarchical => hosts.filter_map(|host| topology.ranks_of(host).first().copied()).collect(),
-        Delivery::Flat => {
+        Delivery::Flat | Delivery::Direct => {
             let mut all: Vec<u32> = hosts.flat_map(|host| topology.ranks_of(host)).copied().collect();
             let first = topology.served_by(process).next();
             let at = all.iter().position(|rank| Some(*rank) == first).unwrap_or(0);
@@ -162,13 +164,15 @@ pub fn runs(topology: &Topology, process: u32) -> Vec<Range<u32>> {
     runs
 }
 
-/// The service processes that write to a rank's buffer (or to the segment that it copies from), each of which writes a flag of its own: the
-/// operation is over for the rank when all of them have (SO-14).
+/// The service processes that write to a rank's buffer (or to the segment that it copies from, or that read from its buffer until the end), each of which writes
+/// a flag of its own: the operation is over for the rank when all of them have (SO-14).
 #[must_use]
 pub fn writers(topology: &Topology, descriptor: &Descriptor, rank: u32) -> Range<u32> {
     match (descriptor.collective, descriptor.delivery) {
         (Collective::Allgather, _) => 0..topology.processes(),
-        (Collective::Broadcast { .. }, Delivery::Flat) => {
+        // Its buffer is read from until all have what it sends.
+        (Collective::Broadcast { root }, Delivery::Direct) if rank == root => 0..topology.processes(),
+        (Collective::Broadcast { .. }, Delivery::Flat | Delivery::Direct) => {
             topology.process_of(rank).map_or(0..0, |process| process..process + 1)
         }
         (Collective::Broadcast { .. }, Delivery::Hierarchical) => {
@@ -183,7 +187,7 @@ pub fn writers(topology: &Topology, descriptor: &Descriptor, rank: u32) -> Range
 pub fn looks_at(topology: &Topology, delivery: Delivery, rank: u32) -> u32 {
     let first = topology.host_of(rank).and_then(|host| topology.ranks_of(host).first().copied());
     match delivery {
-        Delivery::Flat => rank,
+        Delivery::Flat | Delivery::Direct => rank,
         Delivery::Hierarchical => first.unwrap_or(rank),
     }
 }
@@ -192,7 +196,14 @@ pub fn looks_at(topology: &Topology, delivery: Delivery, rank: u32) -> u32 {
 /// collective plus 1, so that memory of zeros is no flag) and need not be reset between operations (SO-10, SO-14).
 #[must_use]
 pub fn is_over(writers: Range<u32>, flags: &[u64], collective: u32) -> bool {
-    writers.into_iter().all(|process| flags.get(process as usize) == Some(&flag(collective)))
+    writers.into_iter().all(|process| flags.get(process as usize).is_some_and(|seen| has_passed(*seen, collective)))
+}
+
+/// Whether a flag is that of a collective, or of a later one that has taken its place: processes carry collectives out one after another. Numbers of
+/// collectives go round.
+#[must_use]
+pub const fn has_passed(seen: u64, collective: u32) -> bool {
+    seen != 0 && (seen.wrapping_sub(flag(collective)) as u32 as i32) >= 0
 }
 
 /// The flag of a collective: its number plus 1.
@@ -266,6 +277,8 @@ mod tests {
     fn all_writers_must_have_written_the_generation() {
         assert!(!is_over(0..2, &[0, 0], 0) && !is_over(0..2, &[1, 0], 0) && is_over(0..2, &[1, 1], 0));
         assert!(!is_over(0..2, &[2, 1], 1) && !is_over(0..3, &[2, 2], 1));
+        // Who looks late finds the flags of later ones, also where their numbers begin anew.
+        assert!(is_over(0..2, &[3, 2], 1) && is_over(0..1, &[1], u32::MAX) && !is_over(0..1, &[flag(u32::MAX)], 0));
         let flat = Descriptor { collective: Collective::Broadcast { root: 0 }, delivery: Delivery::Flat, bytes: 1 };
         let hierarchical = Descriptor { delivery: Delivery::Hierarchical, ..flat };
         let topology = topology(&[0, 0, 1, 1], 2);

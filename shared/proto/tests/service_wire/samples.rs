@@ -2,9 +2,9 @@
 
 use flexcast_proto::MAX_RANKS;
 use flexcast_proto::service::wire::{
-    AccessKey, Body, Challenge, Endpoint, Flags, FormatError, Group, GroupError, Heartbeat, Hello, Joined, KeyExport,
-    KeyName, KeyRefusal, OpStart, Packet, Place, Proof, Refused, Rejection, Rights, Role, StagingMemory, TaskParts,
-    Welcome, decode, encode,
+    AccessKey, Body, Challenge, Endpoint, Flags, FormatError, Group, GroupError, Heartbeat, Hello, JoinRefused, Joined,
+    KeyExport, KeyName, KeyRefusal, OpStart, Packet, Place, Proof, Refused, Rejection, Rights, Role, StagingMemory,
+    TaskParts, Welcome, decode, encode,
 };
 use flexcast_proto::service::{
     Announcement, Blocks, CallError, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor, Failure,
@@ -151,7 +151,9 @@ pub(crate) fn refusals() -> Vec<Refused> {
     ];
     let all = process.map(Refused::Process).into_iter().chain(staged.map(Refused::Staged));
     let all = all.chain(call.map(Refused::Call)).chain(topology.map(Refused::Topology));
-    all.chain(group.map(Refused::Group)).collect()
+    let later =
+        [StagedRefusal::Exhausted { asked: 0x1_0000_0002, held: 3, limit: 4 }, StagedRefusal::NoStaging { group: 7 }];
+    all.chain(group.map(Refused::Group)).chain(later.map(Refused::Staged)).collect()
 }
 
 pub(crate) fn failures() -> [Failure; 4] {
@@ -229,7 +231,13 @@ pub(crate) fn all() -> Vec<(String, Vec<u8>)> {
             joined(Ok(Joined { communicator: 0x1020, staging: Some(staging), queue_pair: 0x30_4050 })),
         ),
         ("joined", joined(Ok(Joined { communicator: 0x1020, staging: None, queue_pair: 0 }))),
-        ("join refused", joined(Err(Refused::Group(GroupError::Staging { process: 2 })))),
+        (
+            "join refused",
+            joined(Err(JoinRefused {
+                communicator: 0x1020,
+                refused: Refused::Group(GroupError::Staging { process: 2 }),
+            })),
+        ),
         ("local data", Body::LocalData { rank, source: 5, holder: 6, region: REGION }),
         ("local copied", Body::LocalCopied { rank, source: 5 }),
         ("done", Body::Done { rank }),
@@ -316,6 +324,10 @@ fn refused() -> impl Strategy<Value = Refused> {
         }
         Refused::Staged(StagedRefusal::Buffer { name, .. }) => {
             Refused::Staged(StagedRefusal::Buffer { name, rank: a, found: e, expected: f })
+        }
+        Refused::Staged(StagedRefusal::Exhausted { .. }) => {
+            let asked = u64::from(a) << 32 | u64::from(b);
+            Refused::Staged(StagedRefusal::Exhausted { asked, held: e, limit: f })
         }
         Refused::Topology(TopologyError::Host { .. }) => {
             Refused::Topology(TopologyError::Host { rank: a, host: b, ranks: c })
@@ -414,7 +426,9 @@ fn of_groups() -> impl Strategy<Value = Body<'static>> {
         });
     let joined = (any::<u64>(), proptest::option::of(staging), 0u32..1 << 24)
         .prop_map(|(communicator, staging, queue_pair)| Ok(Joined { communicator, staging, queue_pair }));
-    let joined = prop_oneof![joined, refused().prop_map(Err)];
+    let refusal =
+        (any::<u64>(), refused()).prop_map(|(communicator, refused)| Err(JoinRefused { communicator, refused }));
+    let joined = prop_oneof![joined, refusal];
     prop_oneof![
         (rank(), rank()).prop_map(|(rank, process)| Body::GroupAccepted { rank, process }),
         (rank(), refused()).prop_map(|(rank, refused)| Body::GroupRefused { rank, refused }),
@@ -497,7 +511,7 @@ pub(crate) fn any_start() -> impl Strategy<Value = OpStart> {
 /// Any task and its parts.
 pub(crate) fn any_task() -> impl Strategy<Value = (Descriptor, Vec<Part>)> {
     let collective = prop_oneof![rank().prop_map(|root| Collective::Broadcast { root }), Just(Collective::Allgather)];
-    let delivery = prop_oneof![Just(Delivery::Flat), Just(Delivery::Hierarchical)];
+    let delivery = prop_oneof![Just(Delivery::Flat), Just(Delivery::Hierarchical), Just(Delivery::Direct)];
     let regions = proptest::collection::vec([region(), region(), region(), region()], 1..120);
     (collective, delivery, any::<u64>(), 0u32..=900, regions).prop_map(
         |(collective, delivery, bytes, first, regions)| {

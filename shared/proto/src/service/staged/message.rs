@@ -83,6 +83,13 @@ pub enum Work {
         /// First rank whose data it is.
         first: u32,
     },
+    /// Read host memory into host memory.
+    Copy {
+        /// Whose.
+        source: u32,
+        /// For whom.
+        target: u32,
+    },
     /// Write the flag of this process.
     Flag {
         /// Whose.
@@ -114,6 +121,17 @@ pub enum StagedAction {
         from: u32,
         /// What; the second range is mostly empty.
         ranges: [Staged; 2],
+    },
+    /// Read host memory of a rank into that of a rank of this process, then bring [`StagedEvent::Done`].
+    Copy {
+        /// Of which collective.
+        collective: u32,
+        /// Which transfer.
+        work: Work,
+        /// From where.
+        from: Region,
+        /// To where.
+        to: Region,
     },
     /// Write staging memory into host memory, then bring [`StagedEvent::Done`]. Writes to one rank go over one reliable queue pair, in order.
     Write {
@@ -288,5 +306,26 @@ pub enum StagedRefusal {
         found: u64,
         /// What is needed.
         expected: u64,
+    },
+    /// A group for which there is no staging memory left.
+    #[error(
+        "staging exhausted: the group asks for {asked} bytes, {held} of {limit} are in use: end a group, lower `staging_bytes` of a group, or raise \
+         that of the service process"
+    )]
+    Exhausted {
+        /// What the group asks for.
+        asked: u64,
+        /// What other groups have.
+        held: u64,
+        /// What all groups together may have.
+        limit: u64,
+    },
+    /// A group that has no staging memory here, or whose rank this is not.
+    #[error(
+        "group {group} takes no staged collectives of this rank: join it first, and give its service processes staging memory"
+    )]
+    NoStaging {
+        /// The group.
+        group: u32,
     },
 }

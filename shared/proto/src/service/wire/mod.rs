@@ -34,10 +34,10 @@
 //! | 16 | GROUP-LEFT | process → rank | rank 4 |
 //! | 17 | FLAGS | rank → process | rank 4, region 20 |
 //! | 18 | JOINED | process → process | ends 8, communicator 8, scatter bytes 8, region 20, segments 4, reader 1 (0 no staging, 1 of root, 2 first), 0 7, queue pair 4 |
-//! | 19 | JOIN-REFUSED | process → process | ends 8, refusal 32 |
+//! | 19 | JOIN-REFUSED | process → process | ends 8, communicator 8, refusal 32 |
 //! | 20 | GROUP-FAILED | process → rank | rank 4, staged failure 8 |
 //! | 21 | OP-START | rank → process | operation 1 (1 Alltoallv, 2 Allgatherv, 3 the same in place), 0 1, part 2, rank 4, ranks 4, receive buffer 28, send buffer 28; per block: count 8, displacement 8 |
-//! | 22 | TASK | rank → process | collective 1 (1 Broadcast, 2 Allgather), delivery 1 (1 flat, 2 hierarchical), ranks 2, root 2, first rank 2, bytes 8; per rank: regions send, receive, flags, shared 80 |
+//! | 22 | TASK | rank → process, process → process | collective 1 (1 Broadcast, 2 Allgather), delivery 1 (1 flat, 2 hierarchical, 3 direct), ranks 2, root 2, first rank 2, bytes 8; per rank: regions send, receive, flags, shared 80 |
 //! | 23 | OP-REFUSED | process → rank | rank 4, refusal 32 |
 //! | 24 | LOCAL-DATA | process → rank | rank 4, source 4, holder 4, region 20 |
 //! | 25 | LOCAL-COPIED | rank → process | rank 4, source 4 |
@@ -61,7 +61,7 @@
 //!   8, expected 8; a *staged failure* the first 8 of these, with causes 1 died, 2 transfer, 3 disagrees.
 //! - A *refusal* is code 1, name 1, 0 2, three numbers of 4, two of 8. Codes follow the variants in their order: [`Refusal`](super::Refusal) 1 to 10,
 //!   [`StagedRefusal`](super::StagedRefusal) 11 to 15, [`CallError`](super::CallError) 16 to 20, [`TopologyError`](super::TopologyError) 21 to 24, [`GroupError`]
-//!   25 to 30. Names are numbered in `refusal.rs`.
+//!   25 to 30; 31 is staging exhausted (its first number is in two, low before high), 32 a group without staging. Names are numbered in `refusal.rs`.
 //! - The list of a group or of a call is cut into parts: all but the last have 126 ranks or 250 blocks, and each has the same beginning. An [`Assembler`] puts them
 //!   together, one list at a time and in bounded memory. Messages of a task, of up to 50 ranks, stand for themselves.
 //! - What goes on the list that the processes of a card share (`Put`, `Claim`, `Abandon`) is no message: it is in memory that they share.
@@ -103,7 +103,7 @@ pub use group::{Flags, Group, GroupError, GroupHead, NO_CORE, Place, PlaceEntry,
 pub use hello::{Accepting, Connecting, HelloError, KeyedHash, Secret};
 pub use key::{AccessKey, KeyExport, KeyName, KeyRefusal, Rights};
 pub use parts::{Assembler, AssemblyError, Entry, Head, Part, Whole};
-pub use peer::Joined;
+pub use peer::{JoinRefused, Joined};
 pub use refusal::Refused;
 pub use start::{BlockEntry, Buffer, Buffers, OpStart, StartHead};
 pub use task::{PartEntry, TASK_PARTS, TaskPart, TaskParts};
@@ -187,7 +187,7 @@ pub enum Body<'a> {
         /// To whom.
         to: u32,
         /// What it says.
-        joined: Result<Joined, Refused>,
+        joined: Result<Joined, JoinRefused>,
     },
     /// GROUP-FAILED: the staged collectives of the group have failed ([`StagedAction::Fail`](super::StagedAction::Fail)).
     GroupFailed {
@@ -198,7 +198,8 @@ pub enum Body<'a> {
     },
     /// OP-START, one part ([`Event::Entered`](super::Event::Entered)).
     Start(Part<'a, StartHead>),
-    /// TASK, some ranks ([`StagedEvent::Called`](super::StagedEvent::Called)).
+    /// TASK, some ranks ([`StagedEvent::Called`](super::StagedEvent::Called)). Each rank tells its own service process; that one tells the others, of ranks
+    /// that it serves.
     Task(TaskPart<'a>),
     /// OP-REFUSED: a call or a task is not taken.
     CallRefused {

@@ -76,6 +76,14 @@ struct With<T> {
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
+struct RawJoinRefused {
+    way: RawWay,
+    communicator: U64,
+    refused: RawRefused,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
 struct RawJoined {
     way: RawWay,
     communicator: U64,
@@ -93,6 +101,15 @@ pub struct Joined {
     /// Number of its queue pair for transfers of this group between the two, below 2^24; 0: none. Each group has its own, so that the
     /// error that ends one of them leaves other groups alone.
     pub queue_pair: u32,
+}
+
+/// Why a service process takes no part in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinRefused {
+    /// Number of the communicator that the group is of: the number of a group may be used again by another one.
+    pub communicator: u64,
+    /// Why.
+    pub refused: Refused,
 }
 
 /// Queue pairs have numbers of 24 bits.
@@ -113,7 +130,7 @@ impl RawWay {
 /// Writes that a process takes part, or why one cannot; its kind.
 pub(super) fn put_joined(
     (from, to): (u32, u32),
-    joined: &Result<Joined, Refused>,
+    joined: &Result<Joined, JoinRefused>,
     into: &mut Fixed,
 ) -> Result<u8, FormatError> {
     let way = RawWay::new(from, to)?;
@@ -125,8 +142,8 @@ pub(super) fn put_joined(
             into.put(&RawJoined { way, communicator, staging, queue_pair });
             JOINED
         }
-        Err(refused) => {
-            into.put(&With { way, what: RawRefused::new(refused)? });
+        Err(JoinRefused { communicator, refused }) => {
+            into.put(&RawJoinRefused { way, communicator: communicator.into(), refused: RawRefused::new(refused)? });
             JOIN_REFUSED
         }
     })
@@ -205,9 +222,9 @@ pub(super) fn read_joined(rest: &[u8]) -> Result<((u32, u32), Joined), FormatErr
 }
 
 /// Reads why a process cannot take part.
-pub(super) fn read_join_refused(rest: &[u8]) -> Result<((u32, u32), Refused), FormatError> {
-    let With { way, what } = get::<With<RawRefused>>(rest)?;
-    Ok((way.ends(), what.refused()?))
+pub(super) fn read_join_refused(rest: &[u8]) -> Result<((u32, u32), JoinRefused), FormatError> {
+    let RawJoinRefused { way, communicator, refused } = get(rest)?;
+    Ok((way.ends(), JoinRefused { communicator: communicator.get(), refused: refused.refused()? }))
 }
 
 /// Reads a message of Alltoallv and Allgatherv of this kind, [`READY`] to [`FAILED`].

@@ -92,7 +92,7 @@ pub(super) struct RawStagedFailure {
 
 const _: () = assert!(size_of::<RawRefused>() == 32 && size_of::<RawFailure>() == 32);
 
-const LAST_REFUSED: u8 = 30;
+const LAST_REFUSED: u8 = 32;
 
 impl RawRefused {
     pub(super) fn new(refused: Refused) -> Result<Self, FormatError> {
@@ -125,6 +125,12 @@ impl RawRefused {
                 StagedRefusal::Buffer { name: buffer, rank, found, expected } => {
                     (15, name(buffer)?, [rank, 0, 0], [found, expected])
                 }
+                // Later than the codes that follow: these stay what they are.
+                StagedRefusal::Exhausted { asked, held, limit } => {
+                    let [high, low] = [(asked >> 32) as u32, asked as u32];
+                    (31, 0, [low, high, 0], [held, limit])
+                }
+                StagedRefusal::NoStaging { group } => (LAST_REFUSED, 0, [group, 0, 0], [0; 2]),
             },
             Refused::Call(error) => match error {
                 CallError::Length { name: list, found, ranks } => (16, name(list)?, [ranks, 0, 0], [found as u64, 0]),
@@ -145,7 +151,7 @@ impl RawRefused {
                 GroupError::SameEndpoint { process, other } => (27, 0, [process, other, 0], [0; 2]),
                 GroupError::Elsewhere { rank, process } => (28, 0, [rank, process, 0], [0; 2]),
                 GroupError::Staging { process } => (29, 0, [process, 0, 0], [0; 2]),
-                GroupError::Unreachable { process } => (LAST_REFUSED, 0, [process, 0, 0], [0; 2]),
+                GroupError::Unreachable { process } => (30, 0, [process, 0, 0], [0; 2]),
             },
         };
         Ok(Self { code, name, reserved: U16::ZERO, small: small.map(U32::new), large: large.map(U64::new) })
@@ -198,7 +204,12 @@ impl RawRefused {
             27 => Refused::Group(GroupError::SameEndpoint { process: a, other: b }),
             28 => Refused::Group(GroupError::Elsewhere { rank: a, process: b }),
             29 => Refused::Group(GroupError::Staging { process: a }),
-            LAST_REFUSED => Refused::Group(GroupError::Unreachable { process: a }),
+            30 => Refused::Group(GroupError::Unreachable { process: a }),
+            31 => {
+                let asked = u64::from(b) << 32 | u64::from(a);
+                Refused::Staged(StagedRefusal::Exhausted { asked, held: found, limit: expected })
+            }
+            LAST_REFUSED => Refused::Staged(StagedRefusal::NoStaging { group: a }),
             found => return Err(FormatError::Code { field: "refusal", found, last: LAST_REFUSED }),
         })
     }

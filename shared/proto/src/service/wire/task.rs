@@ -17,6 +17,7 @@ const ALLGATHER: u8 = 2;
 
 const FLAT: u8 = 1;
 const HIERARCHICAL: u8 = 2;
+const DIRECT: u8 = 3;
 
 /// Ranks of a task that fit into a message.
 pub const TASK_PARTS: usize = (MAX_BYTES - HEADER_BYTES - size_of::<RawTask>()) / size_of::<PartEntry>();
@@ -113,6 +114,7 @@ impl<'a> TaskPart<'a> {
         let delivery = match delivery {
             Delivery::Flat => FLAT,
             Delivery::Hierarchical => HIERARCHICAL,
+            Delivery::Direct => DIRECT,
         };
         // In 16 bits by the checks of `new`.
         let [count, root, first] = [self.entries.len() as u32, root, self.first].map(|number| U16::new(number as u16));
@@ -132,7 +134,8 @@ pub(super) fn get(rest: &[u8]) -> Result<TaskPart<'_>, FormatError> {
     let delivery = match delivery {
         FLAT => Delivery::Flat,
         HIERARCHICAL => Delivery::Hierarchical,
-        found => return Err(FormatError::Code { field: "delivery", found, last: HIERARCHICAL }),
+        DIRECT => Delivery::Direct,
+        found => return Err(FormatError::Code { field: "delivery", found, last: DIRECT }),
     };
     TaskPart::new(Descriptor { collective, delivery, bytes: bytes.get() }, first.get().into(), entries)
 }
