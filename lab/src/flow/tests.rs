@@ -147,6 +147,10 @@ fn staged_collectives_read_and_write_as_often_as_the_closed_forms_say() {
         assert_eq!((flat.reads, flat.writes), (1, ranks - 1), "SO-03");
         let hierarchical = run(Kind::Broadcast, Delivery::Hierarchical);
         assert_eq!((hierarchical.writes, hierarchical.copies), (hosts.into(), ranks), "SO-04");
+        let direct = run(Kind::Allgather, Delivery::Direct);
+        assert_eq!((direct.reads, direct.writes, direct.arm_bytes), (ranks * ranks, 0, 0), "SO-18");
+        let direct = run(Kind::Broadcast, Delivery::Direct);
+        assert_eq!((direct.reads, direct.writes, direct.arm_bytes), (ranks - 1, 0, 0), "SO-18");
     }
 }
 

@@ -111,6 +111,7 @@ impl FlowPoint {
         let by = match self.by {
             Carrier::Service | Carrier::Flat => "service".to_owned(),
             Carrier::Hierarchical => "service --delivery hierarchical".to_owned(),
+            Carrier::Direct => "service --delivery direct".to_owned(),
             Carrier::Hosts => "hosts".to_owned(),
             Carrier::HostsAtOnce => format!("hosts --window {}", params.ranks()),
         };

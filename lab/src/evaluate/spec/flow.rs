@@ -18,6 +18,9 @@ pub enum Carrier {
     /// The same, to a segment of each host.
     #[display("hierarchical")]
     Hierarchical,
+    /// Service processes, from the memory of who has it into the buffer of each rank (SO-18).
+    #[display("direct")]
+    Direct,
     /// Hosts, one step at a time.
     #[display("hosts")]
     Hosts,
@@ -34,6 +37,7 @@ impl Carrier {
             Self::Service => By::Service,
             Self::Flat => By::Staged(Delivery::Flat),
             Self::Hierarchical => By::Staged(Delivery::Hierarchical),
+            Self::Direct => By::Staged(Delivery::Direct),
             Self::Hosts => By::Hosts { window: 1 },
             Self::HostsAtOnce => By::Hosts { window: ranks },
         }
