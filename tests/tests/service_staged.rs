@@ -473,6 +473,60 @@ fn frames_that_are_lost_cost_time_and_no_bytes() {
     }
 }
 
+/// Each rank leaves as soon as its collective has ended, while others wait and frames are lost: all end with every byte, or, where a rank dies, by its name.
+fn leave_at_once(seed: u64, dies: bool) {
+    let shape = shape(3, 1 + (seed % 2) as u32, 1);
+    let (op, delivery) = (OPS[(seed / 2 % 2) as usize], DELIVERIES[(seed / 4 % 3) as usize]);
+    let what = format!("seed {seed}: {shape:?}, {op}, {delivery:?}");
+    let config = Machine { arm_functions: true, loss_ppm: Some(100_000), seed: Some(seed), ..Machine::default() };
+    let mut config = config.config_of(3).expect("a switch");
+    config.heap_bytes = 1 << 20;
+    let machine = Emulated::new(config).expect("a machine");
+    let load = Load { bytes: 3000, varies: false };
+    let mut world = World::with(machine, shape, load, Limits::default(), Some(plan(delivery))).expect("all join");
+    let ranks = shape.ranks();
+    let calls: Vec<Call> = (0..ranks).map(|rank| world.post(op, rank, 0).expect("called")).collect();
+    let mut ended = vec![false; calls.len()];
+    if dies {
+        (0..seed * 37 % 1500).for_each(|_| _ = world.let_pass().expect("service processes go on"));
+        world.lose(0);
+        ended[0] = true;
+    }
+    let is_over = |world: &mut World| {
+        for ((rank, call), ended) in (0..).zip(&calls).zip(&mut ended).filter(|(_, ended)| !**ended) {
+            *ended = match world.end(rank, *call) {
+                Ok(false) => continue,
+                Ok(true) => {
+                    assert!(world.is_right(op, rank, 0).expect("memory"), "{what}: rank {rank} has wrong bytes");
+                    true
+                }
+                Err(ServiceError::Service(Error::StagedFailed(failure))) if dies => {
+                    let expected = (Culprit::Rank(0), StagedCause::Died);
+                    assert_eq!((failure.culprit, failure.cause), expected, "{what}: rank {rank}");
+                    true
+                }
+                Err(error) => panic!("{what}: rank {rank}: {error}"),
+            };
+            world.ranks[rank as usize].client.leave(7, rank)?;
+        }
+        let has_left = |rank: u32| world.is_dead(rank) || world.ranks[rank as usize].client.has_left(7, rank);
+        Ok((0..ranks).all(has_left) && ended.iter().all(|ended| *ended))
+    };
+    world.drive("all leave", is_over).unwrap_or_else(|error| panic!("{what}: {error}"));
+    // The process of a rank that has died may still have transfers under way.
+    let is_back = |world: &mut World| Ok(world.agents.iter().flatten().all(|agent| agent.staging_bytes() == 0));
+    world.drive("staging memory comes back", is_back).unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+#[test]
+fn ranks_leave_as_soon_as_they_are_through() {
+    let seeds = if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 12 } else { 200 };
+    (0..seeds).for_each(|seed| {
+        leave_at_once(seed, false);
+        leave_at_once(seed, true);
+    });
+}
+
 /// Who goes in a run.
 #[derive(Clone, Copy, Debug)]
 enum Gone {
