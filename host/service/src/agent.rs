@@ -5,7 +5,9 @@
 //! a connection whose other end is gone is seen when something is sent to it, or told by [`Agent::lose`].
 
 mod groups;
+mod look;
 mod program;
+mod reach;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +18,9 @@ use flexcast_proto::service::{
 };
 use flexio::ProtectionDomain;
 
+pub use look::AgentLook;
 use program::Program;
+use reach::Reach;
 
 use crate::error::Result;
 use crate::links::{Lane, LinkEnd, LinkEvent, Links, PeerId, Transfer};
@@ -163,6 +167,8 @@ pub struct Agent {
     events: VecDeque<Event>,
     actions: Vec<Action>,
     incoming: VecDeque<Incoming>,
+    /// Connections that are made when groups need them; none if its owner makes them before.
+    reach: Option<Reach>,
     counts: AgentCounts,
 }
 
@@ -194,6 +200,7 @@ impl Agent {
             events: VecDeque::new(),
             actions: Vec::new(),
             incoming: VecDeque::new(),
+            reach: None,
             counts: AgentCounts::default(),
         })
     }
@@ -318,6 +325,9 @@ impl Agent {
     }
 
     fn peer_at(&self, endpoint: &Endpoint) -> Option<PeerId> {
+        if let Some(reach) = &self.reach {
+            return reach.there(endpoint);
+        }
         let is_it = |role: &Role| matches!(role, Role::Process(other) if other == endpoint);
         self.peers.iter().find(|(_, role)| is_it(role)).map(|(peer, _)| *peer)
     }
@@ -615,6 +625,7 @@ impl Agent {
         self.links.close(peer);
         self.announced.retain(|(of, _), _| *of != peer);
         self.held.retain(|(of, _), _| *of != peer);
+        self.forget(peer, &role);
         match role {
             Role::Program(_) => {
                 for (number, group) in &mut self.groups {

@@ -35,6 +35,14 @@ pub enum Error {
     /// The shared list of the card has no room.
     #[error(transparent)]
     List(#[from] ListError),
+    /// The system refuses a call on a socket.
+    #[error("{call}: {source}")]
+    Socket {
+        /// The call.
+        call: &'static str,
+        /// Its error.
+        source: std::io::Error,
+    },
     /// Something that was called in the wrong order.
     #[error("{what}: {next}")]
     Order {
@@ -43,6 +51,16 @@ pub enum Error {
         /// What to do first.
         next: &'static str,
     },
+}
+
+impl Error {
+    pub(crate) fn socket(call: &'static str) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Socket { call, source }
+    }
+
+    pub(crate) fn socket_errno(call: &'static str) -> impl Fn(nix::errno::Errno) -> Self {
+        move |errno| Self::Socket { call, source: errno.into() }
+    }
 }
 
 /// A result with an [`Error`].

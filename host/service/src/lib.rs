@@ -9,9 +9,17 @@ mod agent;
 mod error;
 mod keys;
 mod links;
+mod net;
 mod rank;
+mod session;
 
-pub use agent::{Agent, AgentCounts, AgentLimits};
+pub use agent::{Agent, AgentCounts, AgentLimits, AgentLook};
 pub use error::{Error, Result};
 pub use links::{LinkEnd, PeerId};
+pub use net::counts::{NetCounts, Reason};
+pub use net::greeting::GreetingError;
+pub use net::life::MISSED;
+pub use net::server::{Server, ServerSettings};
+pub use net::{address_of, endpoint_of};
 pub use rank::{Client, LocalCopy, MemoryId};
+pub use session::{End, Session, SessionError, SessionTiming};
