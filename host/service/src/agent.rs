@@ -53,7 +53,7 @@ impl Default for AgentLimits {
 }
 
 /// What a service process has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AgentCounts {
     /// Messages sent to other service processes.
     pub process_messages: u64,

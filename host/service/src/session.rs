@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use flexcast_proto::service::wire::{
-    self, Body, Endpoint, FormatError, HelloError, Rejection, Role, Secret, Welcome,
-};
+use flexcast_proto::service::wire::{self, Body, Endpoint, FormatError, HelloError, Rejection, Role, Secret, Welcome};
 use flexio::ProtectionDomain;
 use thiserror::Error;
 
@@ -69,7 +67,10 @@ pub enum SessionError {
         address: SocketAddr,
     },
     /// It speaks another version.
-    #[error("the service process on {address} speaks version {found} of the messages, this program {}: run the same release of both", wire::VERSION)]
+    #[error(
+        "the service process on {address} speaks version {found} of the messages, this program {}: run the same release of both",
+        wire::VERSION
+    )]
     Version {
         /// Where.
         address: SocketAddr,
@@ -100,7 +101,9 @@ pub enum SessionError {
 impl SessionError {
     fn of(address: SocketAddr, error: GreetingError) -> Self {
         match error {
-            GreetingError::Hello(HelloError::Tag) | GreetingError::Rejected(Rejection::Secret) => Self::Secret { address },
+            GreetingError::Hello(HelloError::Tag) | GreetingError::Rejected(Rejection::Secret) => {
+                Self::Secret { address }
+            }
             GreetingError::Rejected(rejection) => Self::Rejected { address, rejection },
             GreetingError::Format(FormatError::Version { found }) => Self::Version { address, found },
             error => Self::Greeting { address, error },
@@ -155,6 +158,10 @@ impl Session {
         let absent = |source| SessionError::Absent { address, source };
         let mut stream = TcpStream::connect_timeout(&address, timing.connect).map_err(absent)?;
         stream.set_nodelay(true).map_err(crate::Error::socket("TCP_NODELAY"))?;
+        // Messages are short: one that does not go is not read by the other side.
+        stream
+            .set_write_timeout(Some(timing.greeting.max(Duration::from_millis(1))))
+            .map_err(crate::Error::socket("SO_SNDTIMEO"))?;
         let until = Instant::now() + timing.greeting;
         let (mut client, end) = Client::open(pd)?;
         let fresh = |what| move |error| SessionError::Own(crate::Error::socket(what)(error));
@@ -174,7 +181,8 @@ impl Session {
                 Stopped::Ended => SessionError::Closed { address },
                 Stopped::Format(error) => SessionError::of(address, GreetingError::Format(error)),
             })?;
-            let body = wire::decode(&bytes).map_err(|error| SessionError::of(address, GreetingError::Format(error)))?.body;
+            let body =
+                wire::decode(&bytes).map_err(|error| SessionError::of(address, GreetingError::Format(error)))?.body;
             match outgoing.hear(&body) {
                 Ok(Step::Say(body)) => said(&mut stream, body)?,
                 Ok(Step::Open) => said(&mut stream, Body::Link(end.into()))?,
@@ -198,7 +206,9 @@ impl Session {
                 }
             }
         }
-        let (Some(mut life), Some(welcome)) = (life, outgoing.welcome()) else { return Err(SessionError::Closed { address }) };
+        let (Some(mut life), Some(welcome)) = (life, outgoing.welcome()) else {
+            return Err(SessionError::Closed { address });
+        };
         life.heard(None, Instant::now());
         let shared = Arc::new(Shared::default());
         let (own, watched) = (stream.try_clone().map_err(fresh("dup"))?, Arc::clone(&shared));
@@ -206,7 +216,8 @@ impl Session {
             let end = watch(own, frames, life, &watched);
             *watched.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
         };
-        let thread = std::thread::Builder::new().name("flexcast-life".to_owned()).spawn(watch).map_err(fresh("clone"))?;
+        let thread =
+            std::thread::Builder::new().name("flexcast-life".to_owned()).spawn(watch).map_err(fresh("clone"))?;
         Ok(Self { client, stream, shared, thread: Some(thread), welcome, address })
     }
 
@@ -271,7 +282,12 @@ const FAREWELL: Duration = Duration::from_millis(500);
 fn watch(mut stream: TcpStream, mut frames: Frames, mut life: Life, shared: &Shared) -> End {
     let mut left = None;
     loop {
-        while let Ok(Some(bytes)) = frames.next() {
+        loop {
+            let bytes = match frames.next() {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => break,
+                Err(_) => return End::Died,
+            };
             let now = Instant::now();
             match wire::decode(&bytes).map(|packet| packet.body) {
                 Ok(Body::Heartbeat(heartbeat)) => life.heard(Some(&heartbeat), now),

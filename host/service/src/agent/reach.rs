@@ -38,7 +38,10 @@ impl Reach {
     }
 
     /// Calls of the cache put their actions behind earlier ones.
-    fn cached<R>(&mut self, call: impl FnOnce(&mut Connections<Endpoint>, &mut Vec<ConnectionAction<Endpoint>>) -> R) -> R {
+    fn cached<R>(
+        &mut self,
+        call: impl FnOnce(&mut Connections<Endpoint>, &mut Vec<ConnectionAction<Endpoint>>) -> R,
+    ) -> R {
         let mut actions = Vec::new();
         let result = call(&mut self.cache, &mut actions);
         self.actions.extend(actions);
@@ -70,9 +73,9 @@ impl Reach {
     }
 
     fn is_whole(&self, group: u32) -> bool {
-        self.held.get(&group).is_some_and(|held| {
-            held.iter().all(|(endpoint, granted)| *granted && self.there.contains_key(endpoint))
-        })
+        self.held
+            .get(&group)
+            .is_some_and(|held| held.iter().all(|(endpoint, granted)| *granted && self.there.contains_key(endpoint)))
     }
 }
 
@@ -158,7 +161,8 @@ impl Agent {
         let Some(reach) = &mut self.reach else { return Ok(()) };
         reach.cached(|cache, actions| cache.lost(endpoint, actions));
         let waits = |group: &u32| reach.waiting.iter().any(|(_, told)| told.context().group == *group);
-        let of: Vec<u32> = reach.held.iter().filter(|(_, held)| held.contains_key(&endpoint)).map(|(group, _)| *group).collect();
+        let of: Vec<u32> =
+            reach.held.iter().filter(|(_, held)| held.contains_key(&endpoint)).map(|(group, _)| *group).collect();
         let of: Vec<u32> = of.into_iter().filter(waits).collect();
         reach.gone(endpoint);
         of.into_iter().try_for_each(|group| self.refuse_waiting(group, endpoint))
@@ -318,8 +322,12 @@ impl Agent {
             Role::Program(_) => {
                 reach.waiting.retain(|(from, _)| *from != peer);
                 let waits = |group: u32| reach.waiting.iter().any(|(_, told)| told.context().group == group);
-                let idle: Vec<u32> =
-                    reach.held.keys().copied().filter(|group| !self.groups.contains_key(group) && !waits(*group)).collect();
+                let idle: Vec<u32> = reach
+                    .held
+                    .keys()
+                    .copied()
+                    .filter(|group| !self.groups.contains_key(group) && !waits(*group))
+                    .collect();
                 idle.into_iter().for_each(|group| reach.let_go(group));
             }
             Role::Process(endpoint) => {

@@ -36,7 +36,9 @@ impl Frames {
                 self.bytes.extend_from_slice(&part[..read]);
                 Ok(Filled::Some)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>
+            {
                 Ok(Filled::Nothing)
             }
             Err(error) => Err(error),

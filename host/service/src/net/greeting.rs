@@ -36,7 +36,9 @@ impl GreetingError {
     /// How a service process counts it, and what it answers.
     pub(crate) const fn told(self) -> (Reason, Option<Rejection>) {
         match self {
-            Self::Hello(HelloError::Tag) | Self::Rejected(Rejection::Secret) => (Reason::Secret, Some(Rejection::Secret)),
+            Self::Hello(HelloError::Tag) | Self::Rejected(Rejection::Secret) => {
+                (Reason::Secret, Some(Rejection::Secret))
+            }
             Self::Format(FormatError::Version { .. }) => (Reason::Version, Some(Rejection::Format)),
             Self::Rejected(Rejection::Stopping) => (Reason::Stopping, None),
             Self::Rejected(Rejection::Crossing) => (Reason::Crossing, None),

@@ -7,6 +7,7 @@ pub(crate) mod counts;
 pub(crate) mod frames;
 pub(crate) mod greeting;
 pub(crate) mod life;
+pub(crate) mod processes;
 pub(crate) mod server;
 mod set_up;
 
@@ -19,7 +20,8 @@ use flexio::{Gid, Mac};
 use crate::links::LinkEnd;
 
 /// The keyed hash of greetings: HMAC-SHA-256.
-pub(crate) fn keyed_hash(secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
+#[must_use]
+pub fn keyed_hash(secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
     hmac_sha256::HMAC::mac(message, secret.bytes())
 }
 

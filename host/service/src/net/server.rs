@@ -125,7 +125,19 @@ pub(super) type Kept = Result<(), Ended>;
 impl Conn {
     pub(super) fn new(stream: TcpStream, phase: Phase, now: Instant, deadline: Instant) -> Self {
         let (frames, peer, endpoint, life) = Default::default();
-        Self { stream, frames, phase, begun: now, deadline, peer, endpoint, admitted: false, life, leaves: false, closes: false }
+        Self {
+            stream,
+            frames,
+            phase,
+            begun: now,
+            deadline,
+            peer,
+            endpoint,
+            admitted: false,
+            life,
+            leaves: false,
+            closes: false,
+        }
     }
 
     /// Sends a message at once. Messages here are few and short: a connection that does not take one is not read by the other side.
@@ -173,10 +185,18 @@ impl Server {
     ///
     /// # Errors
     /// The card or the system refuses; the address is of no interface, or a limit is 0.
-    pub fn new(pd: &ProtectionDomain, listener: TcpListener, list: Arc<Mutex<SharedList>>, settings: ServerSettings) -> Result<Self> {
+    pub fn new(
+        pd: &ProtectionDomain,
+        listener: TcpListener,
+        list: Arc<Mutex<SharedList>>,
+        settings: ServerSettings,
+    ) -> Result<Self> {
         let address = listener.local_addr().map_err(Error::socket("local_addr"))?;
         if address.ip().is_unspecified() {
-            return Err(Error::Order { what: "a service process that listens on all addresses", next: "give the one by which groups name it" });
+            return Err(Error::Order {
+                what: "a service process that listens on all addresses",
+                next: "give the one by which groups name it",
+            });
         }
         listener.set_nonblocking(true).map_err(Error::socket("set_nonblocking"))?;
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(Error::socket_errno("epoll_create"))?;
@@ -327,7 +347,8 @@ impl Server {
 
     /// Says goodbye where everything else has been taken, and ends what both sides have said goodbye on.
     fn leave(&mut self) -> Result<()> {
-        let leaving: Vec<u64> = self.conns.iter().filter(|(_, conn)| conn.leaves || conn.closes).map(|(id, _)| *id).collect();
+        let leaving: Vec<u64> =
+            self.conns.iter().filter(|(_, conn)| conn.leaves || conn.closes).map(|(id, _)| *id).collect();
         for id in leaving {
             let Some(mut conn) = self.conns.remove(&id) else { continue };
             if conn.leaves && conn.peer.is_none_or(|peer| self.agent.is_drained_to(peer)) {
@@ -403,7 +424,8 @@ impl Server {
     fn give_way(&mut self, now: Instant) -> Result<bool> {
         let grace = self.settings.greeting / GRACE;
         let half_open = self.conns.iter().filter(|(_, conn)| conn.is_half_open());
-        let oldest = half_open.min_by_key(|(_, conn)| conn.begun).filter(|(_, conn)| now.duration_since(conn.begun) > grace);
+        let oldest =
+            half_open.min_by_key(|(_, conn)| conn.begun).filter(|(_, conn)| now.duration_since(conn.begun) > grace);
         let Some(id) = oldest.map(|(id, _)| *id) else { return Ok(false) };
         let Some(conn) = self.conns.remove(&id) else { return Ok(false) };
         self.end(conn, Ended::Crowded)?;
@@ -413,7 +435,11 @@ impl Server {
     /// Takes what has come on a connection.
     fn serve(&mut self, id: u64, now: Instant) -> Result<()> {
         let Some(mut conn) = self.conns.remove(&id) else { return Ok(()) };
-        let kept = if matches!(conn.phase, Phase::Tcp) { self.is_connected(id, &mut conn)? } else { self.read(&mut conn, now)? };
+        let kept = if matches!(conn.phase, Phase::Tcp) {
+            self.is_connected(id, &mut conn)?
+        } else {
+            self.read(&mut conn, now)?
+        };
         match kept {
             // The process has ended it meanwhile.
             Ok(()) if conn.peer.is_some_and(|peer| !self.agent.has(peer)) => self.counts.deaths += 1,
@@ -470,7 +496,9 @@ impl Server {
             Ok(Step::Far(far)) => {
                 let Some(peer) = conn.peer else { return Ok(Err(Ended::Gone)) };
                 if self.agent.link(peer, far.into()).is_err() {
-                    return Ok(Err(Ended::Refused(GreetingError::Order { expected: "a queue pair that can be reached" })));
+                    return Ok(Err(Ended::Refused(GreetingError::Order {
+                        expected: "a queue pair that can be reached",
+                    })));
                 }
                 Ok(self.beat(conn, now))
             }
@@ -478,7 +506,9 @@ impl Server {
             Ok(Step::There) => {
                 let (Some(peer), Some(far)) = (conn.peer, far) else { return Ok(Err(Ended::Gone)) };
                 if self.agent.link(peer, far.into()).is_err() {
-                    return Ok(Err(Ended::Refused(GreetingError::Order { expected: "a queue pair that can be reached" })));
+                    return Ok(Err(Ended::Refused(GreetingError::Order {
+                        expected: "a queue pair that can be reached",
+                    })));
                 }
                 let kept = self.beat(conn, now);
                 if kept.is_err() { Ok(kept) } else { self.begin(conn, false) }

@@ -2,9 +2,9 @@
 
 use flexcast_proto::MAX_RANKS;
 use flexcast_proto::service::wire::{
-    AccessKey, Body, Challenge, Endpoint, Flags, FormatError, Group, GroupError, Heartbeat, Hello, Joined, KeyExport, Link,
-    KeyName, KeyRefusal, OpStart, Packet, Place, Proof, Refused, Rejection, Rights, Role, StagingMemory, TaskParts,
-    Welcome, decode, encode,
+    AccessKey, Body, Challenge, Endpoint, Flags, FormatError, Group, GroupError, Heartbeat, Hello, Joined, KeyExport,
+    KeyName, KeyRefusal, Link, OpStart, Packet, Place, Proof, Refused, Rejection, Rights, Role, StagingMemory,
+    TaskParts, Welcome, decode, encode,
 };
 use flexcast_proto::service::{
     Announcement, Blocks, CallError, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor, Failure,
@@ -376,7 +376,11 @@ fn of_connections() -> impl Strategy<Value = Body<'static>> {
         rejection.prop_map(Body::Rejected),
         any::<(u64, u64)>().prop_map(|(number, seen)| Body::Heartbeat(Heartbeat { number, seen })),
         Just(Body::Goodbye),
-        (any::<[u8; 16]>(), any::<[u8; 6]>(), 2..=0xFF_FFFFu32).prop_map(|(gid, mac, queue_pair)| Body::Link(Link { gid, mac, queue_pair })),
+        (any::<[u8; 16]>(), any::<[u8; 6]>(), 2..=0xFF_FFFFu32).prop_map(|(gid, mac, queue_pair)| Body::Link(Link {
+            gid,
+            mac,
+            queue_pair
+        })),
     ]
 }
 
