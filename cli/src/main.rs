@@ -21,6 +21,7 @@ mod progress;
 mod readme;
 mod reference_args;
 mod report_args;
+mod service_args;
 mod sim_args;
 mod tune_args;
 

@@ -6,6 +6,7 @@
 //! The decisions are those of `flexcast_proto::service`, without IO; here they are carried out over verbs.
 
 mod agent;
+pub mod daemon;
 mod error;
 mod keys;
 mod links;

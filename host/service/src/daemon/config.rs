@@ -226,7 +226,13 @@ impl Text<'_> {
         1 + self.text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count()
     }
 
-    fn wrong<T>(&self, key: &'static str, at: &Spanned<T>, value: impl ToString, limit: impl Into<String>) -> ConfigError {
+    fn wrong<T>(
+        &self,
+        key: &'static str,
+        at: &Spanned<T>,
+        value: impl ToString,
+        limit: impl Into<String>,
+    ) -> ConfigError {
         let (path, line) = (self.path.to_owned(), self.line(at.span().start));
         ConfigError::Value { path, line, key, value: value.to_string(), limit: limit.into() }
     }
@@ -278,7 +284,9 @@ impl Config {
         let metrics = match &raw.metrics {
             Some(found) => {
                 let parsed = found.get_ref().parse();
-                Some(parsed.map_err(|_| at.wrong("metrics", found, found.get_ref(), "an address and a port, such as 127.0.0.1:9431"))?)
+                Some(parsed.map_err(|_| {
+                    at.wrong("metrics", found, found.get_ref(), "an address and a port, such as 127.0.0.1:9431")
+                })?)
             }
             None => None,
         };
@@ -308,8 +316,18 @@ impl Config {
     /// What service processes are told of it. `epoch`: drawn when the daemon has started.
     #[must_use]
     pub fn settings(&self, secret: Secret, epoch: u64) -> ServerSettings {
-        let Bounds { groups, collectives, active_reads, announcements, peers, keys, queue_pairs, connections, greetings, .. } =
-            self.limits;
+        let Bounds {
+            groups,
+            collectives,
+            active_reads,
+            announcements,
+            peers,
+            keys,
+            queue_pairs,
+            connections,
+            greetings,
+            ..
+        } = self.limits;
         // All are bounded by less.
         let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         let machine = Limits {
@@ -366,10 +384,13 @@ mod tests {
             ("port = \"x\"", "service.toml, line 4: invalid type: string \"x\""),
             ("port = 0", "service.toml, line 4: `port` is 0, but must be 1 to 65535"),
             ("port = 65534", "`port` is 65534, but must be at most 65532"),
-            ("processes = 129", "`processes` is 129, but must be 1 to 128"),
+            ("processes = 65", "`processes` is 65, but must be 1 to 64"),
             ("log = \"loud\"", "`log` is loud, but must be one of error, warn, info, debug, trace"),
             ("metrics = \"here\"", "`metrics` is here, but must be an address and a port"),
-            ("\n[times]\nheartbeat_ms = -5", "service.toml, line 6: `times.heartbeat_ms` is -5, but must be 10 to 600000"),
+            (
+                "\n[times]\nheartbeat_ms = -5",
+                "service.toml, line 6: `times.heartbeat_ms` is -5, but must be 10 to 600000",
+            ),
             ("[limits]\ngroups = 0", "service.toml, line 5: `limits.groups` is 0, but must be 1 to 65536"),
             ("[limits]\ngroup = 1", "service.toml, line 5: unknown field `group`"),
             ("= 3", "service.toml, line 4: "),

@@ -42,7 +42,9 @@ pub const METRICS: &[Metric] = &[
     now("processes", "Other service processes that are connected", |look| look.now.processes),
     now("half_open", "Connections whose greeting is not over", |look| look.half_open),
     now("groups", "Groups that are served", |look| look.now.groups),
-    now("waiting_groups", "Groups that wait for connections to other service processes", |look| look.now.waiting_groups),
+    now("waiting_groups", "Groups that wait for connections to other service processes", |look| {
+        look.now.waiting_groups
+    }),
     now("collectives", "Collectives that are not over", |look| look.now.collectives),
     now("active_reads", "Reads under way", |look| look.now.active_reads),
     now("waiting_reads", "Announcements and Reads that wait", |look| look.now.waiting_reads),
@@ -56,21 +58,27 @@ pub const METRICS: &[Metric] = &[
     so_far("read_bytes_total", "Bytes of all Reads", |look| look.counts.read_bytes),
     so_far("peers_cut_off_total", "Peers that were cut off, as they have broken the rules", |look| look.counts.wrong),
     so_far("connections_taken_total", "Connections that others have set up", |look| look.net.taken),
-    so_far("connections_set_up_total", "Connections to other service processes that were set up", |look| look.net.set_up),
+    so_far("connections_set_up_total", "Connections to other service processes that were set up", |look| {
+        look.net.set_up
+    }),
     so_far("set_ups_failed_total", "Service processes that could not be reached", |look| look.net.set_ups_failed),
     so_far("heartbeats_missed_total", "Heartbeats that have not come in time", |look| look.net.heartbeats_missed),
     so_far("deaths_total", "Connections that have ended without a goodbye", |look| look.net.deaths),
     so_far("goodbyes_total", "Connections that have ended in order", |look| look.net.goodbyes),
-    so_far("connection_hits_total", "Uses of a connection to another process that found it", |look| look.connections.hits),
+    so_far("connection_hits_total", "Uses of a connection to another process that found it", |look| {
+        look.connections.hits
+    }),
     so_far("connection_misses_total", "Uses of one that had to wait for its set-up", |look| look.connections.misses),
-    so_far("connection_evictions_total", "Connections to other processes that gave way to others", |look| look.connections.evictions),
+    so_far("connection_evictions_total", "Connections to other processes that gave way to others", |look| {
+        look.connections.evictions
+    }),
 ];
 
 /// The text of all metrics.
 #[must_use]
 pub fn text(status: &Status) -> String {
     let mut text = String::new();
-    let mut head = |text: &mut String, (name, help): (&str, &str), kind: &str| {
+    let head = |text: &mut String, (name, help): (&str, &str), kind: &str| {
         _ = write!(text, "# HELP {PREFIX}{name} {help}.\n# TYPE {PREFIX}{name} {kind}\n");
     };
     head(&mut text, UPTIME, "gauge");

@@ -22,12 +22,19 @@ pub fn read(path: &Path) -> Result<Secret, ConfigError> {
     }
     let mode = about.mode() & 0o7777;
     if mode & 0o177 != 0 {
-        return Err(wrong(format!("its mode is {mode:04o}, but must be 0600 at most: `chmod 600` it, and make a new one if others may have read it")));
+        return Err(wrong(format!(
+            "its mode is {mode:04o}, but must be 0600 at most: `chmod 600` it, and make a new one if others may have read it"
+        )));
     }
     let mut text = String::new();
     file.take(4096).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
     let digits = text.trim();
-    let form = || wrong(format!("it has {} characters, but must have 64 hexadecimal digits: `openssl rand -hex 32` makes them", digits.len()));
+    let form = || {
+        wrong(format!(
+            "it has {} characters, but must have 64 hexadecimal digits: `openssl rand -hex 32` makes them",
+            digits.len()
+        ))
+    };
     if digits.len() != 2 * TAG_BYTES || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(form());
     }
@@ -48,7 +55,7 @@ mod tests {
     fn a_secret_is_for_its_owner_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("secret");
-        let mut write = |text: &str, mode: u32| {
+        let write = |text: &str, mode: u32| {
             std::fs::write(&path, text).expect("written");
             std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("set");
             read(&path).map(|secret| *secret.bytes()).map_err(|error| error.to_string())

@@ -89,6 +89,8 @@ impl Default for Pace {
 pub struct Processes {
     wanted: Arc<Wanted>,
     looks: Vec<Arc<Mutex<ProcessLook>>>,
+    /// Accounts that each thread has given: one that hangs gives none.
+    turns: Vec<Arc<AtomicU64>>,
     endpoints: Vec<Endpoint>,
     threads: Vec<JoinHandle<Result<()>>>,
     /// That of a thread which has ended.
@@ -108,16 +110,18 @@ impl Processes {
             stops: Mutex::new(None),
             ends: AtomicBool::new(false),
         });
-        let (looks, endpoints, threads) = Default::default();
-        let mut this = Self { wanted, looks, endpoints, threads, failed: None };
+        let (looks, turns, endpoints, threads) = Default::default();
+        let mut this = Self { wanted, looks, turns, endpoints, threads, failed: None };
         for (number, listener) in listeners.into_iter().enumerate() {
             let pd = ProtectionDomain::new(device)?;
             let server = Server::new(&pd, listener, Arc::clone(&list), settings.clone())?;
             this.endpoints.push(server.endpoint());
             let look = Arc::new(Mutex::new(look_at(&server)));
             this.looks.push(Arc::clone(&look));
+            let turns = Arc::<AtomicU64>::default();
+            this.turns.push(Arc::clone(&turns));
             let wanted = Arc::clone(&this.wanted);
-            let run = move || run(server, &pd, &wanted, &look, pace.busy);
+            let run = move || run(server, &pd, &wanted, (&look, &turns), pace.busy);
             let thread = std::thread::Builder::new().name(format!("service-{number}")).spawn(run);
             this.threads.push(thread.map_err(Error::socket("clone"))?);
         }
@@ -134,6 +138,12 @@ impl Processes {
     #[must_use]
     pub fn looks(&self) -> Vec<ProcessLook> {
         self.looks.iter().map(|look| locked(look).clone()).collect()
+    }
+
+    /// How often each has given an account of itself: a number that does not grow for long is of one that hangs.
+    #[must_use]
+    pub fn turns(&self) -> Vec<u64> {
+        self.turns.iter().map(|turns| turns.load(Ordering::Relaxed)).collect()
     }
 
     /// Other settings ([`Server::reload`]).
@@ -213,7 +223,7 @@ fn run(
     mut server: Server,
     pd: &ProtectionDomain,
     wanted: &Wanted,
-    look: &Mutex<ProcessLook>,
+    (look, turns): (&Mutex<ProcessLook>, &AtomicU64),
     busy: Duration,
 ) -> Result<()> {
     let relax = pd.device().provider().relax();
@@ -226,6 +236,7 @@ fn run(
         if now >= account || server.is_over() {
             account = now + ACCOUNT;
             *locked(look) = look_at(&server);
+            turns.fetch_add(1, Ordering::Relaxed);
             let version = wanted.version.load(Ordering::Acquire);
             if std::mem::replace(&mut known, version) != version {
                 server.reload(locked(&wanted.settings).clone());
