@@ -23,8 +23,12 @@ const BLOCK: u64 = 100;
 const BOUND: Duration = Duration::from_secs(60);
 
 fn machine() -> Emulated {
+    machine_of(2)
+}
+
+fn machine_of(cards: usize) -> Emulated {
     let config = Machine { arm_functions: true, ..Machine::default() };
-    let mut config = config.config_of(2).expect("two cards");
+    let mut config = config.config_of(cards).expect("cards");
     config.heap_bytes = 1 << 20;
     Emulated::new(config).expect("a machine")
 }
@@ -73,7 +77,6 @@ fn settles(daemon: &Processes, what: &str, is_it: impl Fn(&[ProcessLook]) -> boo
 
 struct Rank {
     session: Session,
-    host: u32,
     send: MemoryId,
     receive: MemoryId,
 }
@@ -95,8 +98,14 @@ fn blocks<'b>(region: Region, counts: &'b [u64], displs: &'b [u64]) -> Blocks<'b
 }
 
 impl Job {
-    /// Connects `per_host` ranks on each of two hosts, and joins them to a group.
+    /// Connects `per_host` ranks on each of hosts 0 and 1, and joins them to a group.
     fn new(provider: &Provider, group: u32, endpoints: [&[Endpoint]; 2], per_host: u32) -> Result<Self, Error> {
+        Self::on(provider, group, [(0, endpoints[0]), (1, endpoints[1])], per_host)
+    }
+
+    /// The same on any two hosts.
+    fn on(provider: &Provider, group: u32, hosts: [(u32, &[Endpoint]); 2], per_host: u32) -> Result<Self, Error> {
+        let endpoints = hosts.map(|(_, endpoints)| endpoints);
         let processes = endpoints[0].len().min(per_host as usize) as u32;
         let locality = |rank: u32| Locality { host: rank / per_host, socket: 0 };
         let localities: Vec<Locality> = (0..2 * per_host).map(locality).collect();
@@ -111,7 +120,7 @@ impl Job {
             .collect();
         let mut ranks = Vec::new();
         for rank in 0..2 * per_host {
-            let host = rank / per_host;
+            let host = hosts[(rank / per_host) as usize].0;
             let pd = domain(provider, host);
             let mut session =
                 Session::connect(&pd, process_of(rank), &Secret::new(SECRET), timing()).expect("connected");
@@ -122,7 +131,7 @@ impl Job {
             };
             let (send, receive) = (share()?, share()?);
             session.client().join(&Group::new(group, u64::from(group) + 1000, rank, processes, &places)?)?;
-            ranks.push(Rank { session, host, send, receive });
+            ranks.push(Rank { session, send, receive });
         }
         let mut job = Self { provider: provider.clone(), group, ranks };
         job.drive("all ranks join", |job| {
@@ -386,6 +395,31 @@ fn a_group_whose_other_process_is_not_there_is_refused() {
     assert_eq!((looks[0].now.waiting_groups, looks[0].now.groups), (0, 0));
 }
 
+/// Connections that no group uses give way to others, and those that groups use do not (MI-06).
+#[test]
+fn connections_give_way_to_others_once_they_are_idle() {
+    let machine = machine_of(3);
+    let one = || ServerSettings { connections: 1, connect: Duration::from_millis(500), ..settings() };
+    let daemons: Vec<Processes> = (0..3).map(|host| daemon_with(&machine, host, 1, one())).collect();
+    let on = |group: u32, hosts: [u32; 2]| {
+        Job::on(&machine.provider, group, hosts.map(|host| (host, daemons[host as usize].endpoints())), 1)
+    };
+    // Each has room for one connection of its own and for one of others.
+    for (group, hosts) in [[0, 1], [0, 2], [1, 2], [1, 0], [2, 0], [2, 1]].into_iter().enumerate() {
+        let mut job = on(group as u32, hosts).unwrap_or_else(|error| panic!("{hosts:?}: {error}"));
+        job.work().expect("all ends well");
+        job.leave().expect("all leave");
+        drop(job);
+        daemons.iter().for_each(|daemon| _ = settles(daemon, "an idle daemon", is_idle));
+    }
+    let looks: Vec<ProcessLook> = daemons.iter().flat_map(Processes::looks).collect();
+    assert!(looks.iter().map(|look| look.connections.evictions).sum::<u64>() > 0, "{looks:?}");
+    for look in &looks {
+        assert_eq!((look.net.deaths, look.counts.wrong), (0, 0), "{look:?}");
+        assert!(look.now.processes <= 2, "{look:?}");
+    }
+}
+
 /// What a socket has sent until it ends.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(BOUND)).expect("a bound");
@@ -543,4 +577,22 @@ fn a_stop_lets_collectives_end_and_tells_everybody() {
     assert_eq!(job.ranks[1].session.end(), None, "the other daemon goes on");
     drop(job);
     settles(&other, "an idle daemon", is_idle);
+    // One whose collective does not end waits for as long as it may, and can be ended before.
+    let first = daemon(&machine, 0, 1);
+    let mut job = Job::new(&machine.provider, 2, [first.endpoints(), other.endpoints()], 1).expect("all join");
+    job.call(0, false).expect("called");
+    settles(&first, "the call", |looks| looks[0].now.collectives == 1);
+    first.stop(BOUND);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!first.is_over());
+    first.end();
+    until("the end of its threads", || first.are_over().then_some(()));
+    until("its end", || job.ranks[0].session.end().filter(|end| *end == End::Died));
+    // And one that has had its time tells its ranks.
+    let second = daemon(&machine, 0, 1);
+    let mut job = Job::new(&machine.provider, 3, [second.endpoints(), other.endpoints()], 1).expect("all join");
+    job.call(0, false).expect("called");
+    settles(&second, "the call", |looks| looks[0].now.collectives == 1);
+    second.stop(Duration::from_millis(50));
+    until("its end", || job.ranks[0].session.end().filter(|end| *end == End::Stopped));
 }
