@@ -42,12 +42,20 @@ fn a_status_is_a_table_or_a_document() {
     let mut look = ProcessLook { address: "192.0.2.7:4870".to_owned(), ..ProcessLook::default() };
     (look.now.programs, look.now.groups, look.now.active_reads, look.counts.read_bytes) = (3, 2, 1, 4096);
     look.net.refused[Reason::Secret as usize] = 5;
-    let status = Status { pid: 77, device: "mlx5_3".to_owned(), uptime_s: 9, processes: vec![look], ..Status::default() };
+    let status =
+        Status { pid: 77, device: "mlx5_3".to_owned(), uptime_s: 9, processes: vec![look], ..Status::default() };
     let answer = serde_json::to_string(&status).expect("a document");
     let output = answered(&path, &answer, &["status", "--socket", socket]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    for told in ["process 77: serving mlx5_3", "192.0.2.7:4870", "1 of 4", "4096", "peers 1152", "process 0 has refused connections: secret 5"] {
+    for told in [
+        "process 77: serving mlx5_3",
+        "192.0.2.7:4870",
+        "1 of 4",
+        "4096",
+        "peers 1152",
+        "process 0 has refused connections: secret 5",
+    ] {
         assert!(text.contains(told), "{told:?} is not in {text}");
     }
     let output = answered(&path, &answer, &["status", "--json", "--socket", socket]);

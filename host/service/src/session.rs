@@ -280,6 +280,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Answers heartbeats until the connection ends.
 fn watch(mut stream: TcpStream, mut frames: Frames, mut life: Life, shared: &Shared) -> End {
+    // Signals are the program's business. A thread without a mask of its own may take them from it.
+    _ = nix::sys::signal::SigSet::all().thread_block();
     let mut left = None;
     loop {
         loop {

@@ -100,6 +100,8 @@ pub fn serve(path: &Path, log: &dyn Fn(&str)) -> Result<(), DaemonError> {
     let ended = daemon.run(&signals, &socket, http.as_ref());
     _ = std::fs::remove_file(&daemon.config.status_socket);
     ended?;
+    // Where one has failed, the others end with it.
+    daemon.processes.end();
     daemon.processes.join().map_err(DaemonError::service("a service process has failed"))?;
     tracing::info!("stopped");
     Ok(())

@@ -103,6 +103,8 @@ pub(super) struct Conn {
     leaves: bool,
     /// Both have said goodbye.
     closes: bool,
+    /// What it has just said is to be carried out before it is read again.
+    pauses: bool,
 }
 
 /// How a connection ends.
@@ -137,6 +139,7 @@ impl Conn {
             life,
             leaves: false,
             closes: false,
+            pauses: false,
         }
     }
 
@@ -353,7 +356,8 @@ impl Server {
             let Some(mut conn) = self.conns.remove(&id) else { continue };
             if conn.leaves && conn.peer.is_none_or(|peer| self.agent.is_drained_to(peer)) {
                 conn.leaves = false;
-                if conn.say(Body::Goodbye).is_err() {
+                // One that has said goodbye itself may have gone already.
+                if conn.say(Body::Goodbye).is_err() && !conn.closes {
                     self.end(conn, Ended::Gone)?;
                     continue;
                 }
@@ -466,7 +470,8 @@ impl Server {
                     Ok(packet) => self.hear(conn, &packet.body, now)?,
                     Err(error) => Err(Ended::Refused(GreetingError::Format(error))),
                 };
-                if kept.is_err() {
+                // After a goodbye comes the end of the stream: what the goodbye asks for is done first.
+                if kept.is_err() || std::mem::take(&mut conn.pauses) {
                     return Ok(kept);
                 }
             }
@@ -523,6 +528,7 @@ impl Server {
             (Body::Goodbye, Some(endpoint)) => {
                 self.agent.progress()?;
                 self.agent.hears_goodbye(endpoint);
+                conn.pauses = true;
                 Ok(Ok(()))
             }
             (Body::Goodbye, None) => {
