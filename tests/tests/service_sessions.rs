@@ -288,8 +288,8 @@ fn jobs_run_beside_each_other_and_leave_nothing() {
         for daemon in &daemons {
             let looks = settles(daemon, "an idle daemon", is_idle);
             for look in &looks {
-                // Both sides of a pair may begin at once; one gives way.
-                let crossed = look.net.refused_for(Reason::Crossing);
+                // Both sides of a pair may begin at once: one gives way when it is told so, or when it is connected to.
+                let crossed = look.net.refused_for(Reason::Crossing) + look.net.refused_for(Reason::Closed);
                 let refused: u64 = look.net.refused.iter().sum();
                 assert_eq!((look.counts.wrong, look.net.deaths, refused - crossed), (0, 0, 0), "{look:?}");
             }
@@ -342,6 +342,42 @@ fn a_rank_whose_connection_is_cut_is_named_and_the_next_job_runs() {
     daemons.iter().for_each(|daemon| _ = settles(daemon, "an idle daemon", is_idle));
     let mut next = Job::new(&machine.provider, 1, endpoints, 2).expect("all join");
     next.work().expect("all ends well");
+}
+
+/// A rank takes memory back from which another process is to read: the collective fails on all ranks, and other groups go on.
+#[test]
+fn memory_that_is_taken_back_fails_what_reads_it() {
+    let machine = machine();
+    let daemons = [daemon(&machine, 0, 1), daemon(&machine, 1, 1)];
+    let endpoints = [daemons[0].endpoints(), daemons[1].endpoints()];
+    let mut other = Job::new(&machine.provider, 2, endpoints, 1).expect("all join");
+    let mut job = Job::new(&machine.provider, 1, endpoints, 1).expect("all join");
+    let first = job.call(0, false).expect("called");
+    settles(&daemons[1], "its announcement", |looks| looks[0].now.waiting_reads > 0);
+    let send = job.ranks[0].send;
+    job.ranks[0].session.client().take_back(send).expect("told");
+    let mut back = None;
+    job.drive("memory that was taken back", |job| {
+        back = job.ranks[0].session.client().taken_back(send);
+        Ok(back.is_some())
+    })
+    .expect("it is given back");
+    let second = job.call(1, false).expect("called");
+    let mut ends = [None, None];
+    job.drive("both ends", |job| {
+        for (rank, context) in [first, second].into_iter().enumerate() {
+            if let Err(error) = job.ranks[rank].session.client().end(context, rank as u32) {
+                ends[rank] = Some(failure(error));
+            }
+        }
+        Ok(ends.iter().all(Option::is_some))
+    })
+    .expect("told");
+    // The Read that fails breaks the queue pair for the one of the other direction, if that is under way.
+    for end in ends {
+        assert!(matches!(end, Some((Culprit::Rank(_), Cause::Read(_)))), "{end:?}");
+    }
+    other.work().expect("another group goes on");
 }
 
 #[test]
@@ -412,6 +448,15 @@ fn connections_give_way_to_others_once_they_are_idle() {
         drop(job);
         daemons.iter().for_each(|daemon| _ = settles(daemon, "an idle daemon", is_idle));
     }
+    // While a group uses the only connection another one waits, and not for ever.
+    let mut using = on(10, [0, 1]).expect("all join");
+    let refused = on(11, [0, 2]).map(|_| ()).expect_err("there is no room");
+    assert!(matches!(refused, Error::Refused(Refused::Group(GroupError::Unreachable { .. }))), "{refused}");
+    using.work().expect("it goes on");
+    using.leave().expect("all leave");
+    drop(using);
+    on(11, [0, 2]).expect("there is room").work().expect("all ends well");
+    daemons.iter().for_each(|daemon| _ = settles(daemon, "an idle daemon", is_idle));
     let looks: Vec<ProcessLook> = daemons.iter().flat_map(Processes::looks).collect();
     assert!(looks.iter().map(|look| look.connections.evictions).sum::<u64>() > 0, "{looks:?}");
     for look in &looks {

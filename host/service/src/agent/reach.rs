@@ -3,7 +3,7 @@
 //! A group holds the connections to all its processes while it is there. Its first rank's message waits until they are; its owner makes them
 //! ([`Agent::next_connection`]), with a bound on the time, and says how that has ended.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use flexcast_proto::service::wire::{Body, Endpoint, Group, GroupError, Joined, Refused};
 use flexcast_proto::service::{
@@ -168,6 +168,26 @@ impl Agent {
         of.into_iter().try_for_each(|group| self.refuse_waiting(group, endpoint))
     }
 
+    /// Processes for whose connections groups wait: also for those that must first give way to them.
+    #[must_use]
+    pub fn wanted(&self) -> BTreeSet<Endpoint> {
+        let Some(reach) = &self.reach else { return BTreeSet::new() };
+        let held = reach.waiting.iter().filter_map(|(_, told)| reach.held.get(&told.context().group)).flatten();
+        let missing = held.filter(|(endpoint, granted)| !**granted || !reach.there.contains_key(endpoint));
+        missing.map(|(endpoint, _)| *endpoint).collect()
+    }
+
+    /// Groups have waited for a connection for too long: they are refused. What the connection is doing goes on.
+    ///
+    /// # Errors
+    /// The card has failed.
+    pub fn give_up(&mut self, endpoint: Endpoint) -> Result<()> {
+        let Some(reach) = &self.reach else { return Ok(()) };
+        let waits = |number: &u32| reach.held.get(number).is_some_and(|held| held.contains_key(&endpoint));
+        let groups: BTreeSet<u32> = reach.waiting.iter().map(|(_, told)| told.context().group).filter(waits).collect();
+        groups.into_iter().try_for_each(|group| self.refuse_waiting(group, endpoint))
+    }
+
     /// The other process sends nothing more.
     pub fn hears_goodbye(&mut self, endpoint: Endpoint) {
         if let Some(reach) = &mut self.reach {
@@ -203,6 +223,12 @@ impl Agent {
         // The caller knows.
         self.reach.iter_mut().for_each(|reach| reach.parted.retain(|parted| *parted != peer));
         self.carry_out()
+    }
+
+    /// Whether nothing is under way: no collective, no Read, no flag, and no message.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let quiet = |group: &u32| self.machine.under_way(*group).unwrap_or(0) == 0;
+        self.groups.keys().all(quiet) && self.reads.is_empty() && self.flags.is_empty() && self.links.is_drained()
     }
 
     pub(crate) fn has(&self, peer: PeerId) -> bool {

@@ -3,9 +3,11 @@
 //! What is decided is without IO: [`greeting`] and [`life`] are given messages, the time and random bytes. [`server`] has the sockets of a service process,
 //! `session` that of a rank's program. Messages on a TCP connection are those of `wire`, one behind the other.
 
+mod conn;
 pub(crate) mod counts;
 pub(crate) mod frames;
 pub(crate) mod greeting;
+mod hear;
 pub(crate) mod life;
 pub(crate) mod processes;
 pub(crate) mod server;

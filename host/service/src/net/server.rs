@@ -3,32 +3,27 @@
 //! One thread calls [`Server::turn`]; nothing in it blocks. What is half open is bounded in number and in time, and gives way to others.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use flexcast_proto::service::wire::{self, Body, Endpoint, Heartbeat, Hello, Rejection, Role, Secret, Welcome};
-use flexcast_proto::service::{ConnectionError, SharedList};
+use flexcast_proto::service::SharedList;
+use flexcast_proto::service::wire::{Body, Endpoint, Rejection, Secret};
 use flexio::ProtectionDomain;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
+use super::conn::{Conn, Ended, Phase};
 use super::counts::{NetCounts, Reason};
-use super::frames::{Filled, Frames};
-use super::greeting::{GreetingError, Incoming, Outgoing, Step};
-use super::life::Life;
+use super::greeting::{GreetingError, Incoming};
 use super::set_up::SetUp;
-use super::{encoded, endpoint_of, nonce};
+use super::{endpoint_of, nonce};
 use crate::agent::{Agent, AgentLimits};
 use crate::error::{Error, Result};
-use crate::links::PeerId;
 
 /// Between two looks at sockets while there is other work.
 const LOOK: Duration = Duration::from_micros(200);
 /// Between two looks at bounds of time.
 const TIMERS: Duration = Duration::from_millis(2);
-/// Reads of one connection before others have their turn.
-const READS: u32 = 8;
 /// Connections that are taken from the system at a time.
 const ACCEPTS: u32 = 64;
 /// What is half open gives way to others after this part of its time, if there are too many.
@@ -72,95 +67,6 @@ impl ServerSettings {
     }
 }
 
-#[derive(Debug)]
-pub(super) enum Phase {
-    /// The other side connects.
-    In(Incoming),
-    /// The system connects.
-    Tcp,
-    /// This side connects.
-    Out(Outgoing),
-    Live,
-}
-
-/// One TCP connection.
-#[derive(Debug)]
-pub(super) struct Conn {
-    pub(super) stream: TcpStream,
-    frames: Frames,
-    pub(super) phase: Phase,
-    begun: Instant,
-    /// Of its greeting.
-    deadline: Instant,
-    /// Its queue pair, once opened.
-    peer: Option<PeerId>,
-    /// The other process, if it is one and known.
-    pub(super) endpoint: Option<Endpoint>,
-    /// It has room among the peers.
-    admitted: bool,
-    life: Option<Life>,
-    /// GOODBYE is to be sent once the card has taken what was said before.
-    leaves: bool,
-    /// Both have said goodbye.
-    closes: bool,
-    /// What it has just said is to be carried out before it is read again.
-    pauses: bool,
-}
-
-/// How a connection ends.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Ended {
-    /// Its greeting fails, or what it says cannot be.
-    Refused(GreetingError),
-    /// The other side is gone.
-    Gone,
-    /// It has said goodbye.
-    Goodbye,
-    Silent,
-    Deadline,
-    Crowded,
-}
-
-/// Whether a connection goes on.
-pub(super) type Kept = Result<(), Ended>;
-
-impl Conn {
-    pub(super) fn new(stream: TcpStream, phase: Phase, now: Instant, deadline: Instant) -> Self {
-        let (frames, peer, endpoint, life) = Default::default();
-        Self {
-            stream,
-            frames,
-            phase,
-            begun: now,
-            deadline,
-            peer,
-            endpoint,
-            admitted: false,
-            life,
-            leaves: false,
-            closes: false,
-            pauses: false,
-        }
-    }
-
-    /// Sends a message at once. Messages here are few and short: a connection that does not take one is not read by the other side.
-    pub(super) fn say(&mut self, body: Body<'_>) -> Kept {
-        let Ok(bytes) = encoded(body) else { return Ok(()) };
-        match self.stream.write(&bytes) {
-            Ok(written) if written == bytes.len() => Ok(()),
-            _ => Err(Ended::Gone),
-        }
-    }
-
-    const fn is_live(&self) -> bool {
-        matches!(self.phase, Phase::Live)
-    }
-
-    const fn is_half_open(&self) -> bool {
-        matches!(self.phase, Phase::In(_))
-    }
-}
-
 /// A service process with its sockets.
 #[derive(Debug)]
 pub struct Server {
@@ -173,11 +79,13 @@ pub struct Server {
     pub(super) conns: BTreeMap<u64, Conn>,
     next: u64,
     pub(super) set_ups: BTreeMap<Endpoint, SetUp>,
+    /// Until when groups wait for a connection.
+    pub(super) wanted: BTreeMap<Endpoint, Instant>,
     pub(super) counts: NetCounts,
     next_look: Instant,
     next_timers: Instant,
     /// No new connections; until when collectives may end.
-    stops: Option<Instant>,
+    pub(super) stops: Option<Instant>,
     is_over: bool,
     /// A connection has gone, for which groups may wait.
     resumes: bool,
@@ -209,7 +117,7 @@ impl Server {
         let zero = |_| Error::Order { what: "a limit of 0 connections to other processes", next: "give at least 1" };
         agent.connect_on_demand(settings.connections).map_err(zero)?;
         let now = Instant::now();
-        let (conns, set_ups, counts) = Default::default();
+        let (conns, set_ups, wanted, counts) = Default::default();
         Ok(Self {
             agent,
             listener,
@@ -219,6 +127,7 @@ impl Server {
             conns,
             next: 1,
             set_ups,
+            wanted,
             counts,
             next_look: now,
             next_timers: now,
@@ -323,7 +232,7 @@ impl Server {
     }
 
     /// Carries out what the process wants of its connections.
-    fn follow(&mut self, now: Instant) -> Result<()> {
+    pub(super) fn follow(&mut self, now: Instant) -> Result<()> {
         loop {
             self.drop_parted();
             if let Some(action) = self.agent.next_connection() {
@@ -338,7 +247,7 @@ impl Server {
     }
 
     /// Ends the sockets of what the process has cut off, or whose queue pair is broken. Before another connection has the number of one of those.
-    fn drop_parted(&mut self) {
+    pub(super) fn drop_parted(&mut self) {
         while let Some(peer) = self.agent.next_parted() {
             self.resumes = true;
             let id = self.conns.iter().find(|(_, conn)| conn.peer == Some(peer)).map(|(id, _)| *id);
@@ -453,180 +362,6 @@ impl Server {
         Ok(())
     }
 
-    fn read(&mut self, conn: &mut Conn, now: Instant) -> Result<Kept> {
-        for _ in 0..READS {
-            match conn.frames.fill(&mut conn.stream) {
-                Ok(Filled::Some) => {}
-                Ok(Filled::Nothing) => break,
-                Ok(Filled::Ended) | Err(_) => return Ok(Err(Ended::Gone)),
-            }
-            loop {
-                let bytes = match conn.frames.next() {
-                    Ok(Some(bytes)) => bytes,
-                    Ok(None) => break,
-                    Err(error) => return Ok(Err(Ended::Refused(GreetingError::Format(error)))),
-                };
-                let kept = match wire::decode(&bytes) {
-                    Ok(packet) => self.hear(conn, &packet.body, now)?,
-                    Err(error) => Err(Ended::Refused(GreetingError::Format(error))),
-                };
-                // After a goodbye comes the end of the stream: what the goodbye asks for is done first.
-                if kept.is_err() || std::mem::take(&mut conn.pauses) {
-                    return Ok(kept);
-                }
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    fn hear(&mut self, conn: &mut Conn, body: &Body<'_>, now: Instant) -> Result<Kept> {
-        if let Some(life) = &mut conn.life {
-            life.heard(if let Body::Heartbeat(heartbeat) = body { Some(heartbeat) } else { None }, now);
-        }
-        let far = if let Phase::In(incoming) = &conn.phase { incoming.far() } else { None };
-        let step = match &mut conn.phase {
-            Phase::Live => return self.hear_live(conn, body),
-            Phase::Tcp => return Ok(Ok(())),
-            Phase::In(_) if self.stops.is_some() => Err(GreetingError::Rejected(Rejection::Stopping)),
-            Phase::In(incoming) => incoming.hear(body, &self.settings.secret),
-            Phase::Out(outgoing) => outgoing.hear(body),
-        };
-        let is_own = matches!(conn.phase, Phase::Out(_));
-        match step {
-            Err(error) => Ok(Err(Ended::Refused(error))),
-            Ok(Step::Say(body)) => Ok(conn.say(body)),
-            Ok(Step::Decide(hello)) => self.decide(conn, &hello),
-            Ok(Step::Open) => self.open(conn),
-            Ok(Step::Far(_)) if !is_own => self.open(conn),
-            Ok(Step::Far(far)) => {
-                let Some(peer) = conn.peer else { return Ok(Err(Ended::Gone)) };
-                if self.agent.link(peer, far.into()).is_err() {
-                    return Ok(Err(Ended::Refused(GreetingError::Order {
-                        expected: "a queue pair that can be reached",
-                    })));
-                }
-                Ok(self.beat(conn, now))
-            }
-            Ok(Step::There) if is_own => self.begin(conn, true),
-            Ok(Step::There) => {
-                let (Some(peer), Some(far)) = (conn.peer, far) else { return Ok(Err(Ended::Gone)) };
-                if self.agent.link(peer, far.into()).is_err() {
-                    return Ok(Err(Ended::Refused(GreetingError::Order {
-                        expected: "a queue pair that can be reached",
-                    })));
-                }
-                let kept = self.beat(conn, now);
-                if kept.is_err() { Ok(kept) } else { self.begin(conn, false) }
-            }
-        }
-    }
-
-    fn hear_live(&mut self, conn: &mut Conn, body: &Body<'_>) -> Result<Kept> {
-        match (body, conn.endpoint) {
-            (Body::Heartbeat(_), _) => Ok(Ok(())),
-            // What was said before it has come by the queue pair.
-            (Body::Goodbye, Some(endpoint)) => {
-                self.agent.progress()?;
-                self.agent.hears_goodbye(endpoint);
-                conn.pauses = true;
-                Ok(Ok(()))
-            }
-            (Body::Goodbye, None) => {
-                self.agent.progress()?;
-                Ok(Err(Ended::Goodbye))
-            }
-            _ => Ok(Err(Ended::Refused(GreetingError::Order { expected: "HEARTBEAT or GOODBYE" }))),
-        }
-    }
-
-    /// Whether who knows the secret is taken.
-    fn decide(&mut self, conn: &mut Conn, hello: &Hello) -> Result<Kept> {
-        let refuse = |rejection| Ok(Err(Ended::Refused(GreetingError::Rejected(rejection))));
-        let limit = self.settings.limits.peers;
-        if self.conns.values().filter(|conn| conn.admitted).count() >= limit as usize {
-            return refuse(Rejection::Connections { limit });
-        }
-        if let Role::Process { listens } = hello.role {
-            if listens == self.endpoint {
-                return refuse(Rejection::Format);
-            }
-            let mut accepted = self.agent.accept(listens);
-            if accepted == Err(ConnectionError::Twice) {
-                // It would not come again if it still had the first one.
-                let old = self.conns.iter().find(|(_, conn)| conn.endpoint == Some(listens)).map(|(id, _)| *id);
-                if let Some(old) = old.and_then(|id| self.conns.remove(&id)) {
-                    self.end(old, Ended::Gone)?;
-                }
-                accepted = self.agent.accept(listens);
-            }
-            match accepted {
-                Ok(()) => conn.endpoint = Some(listens),
-                Err(ConnectionError::Full { limit }) => return refuse(Rejection::Connections { limit }),
-                Err(_) => return refuse(Rejection::Crossing),
-            }
-        }
-        conn.admitted = true;
-        let limits = self.settings.limits.machine;
-        let welcome = Welcome {
-            epoch: self.settings.epoch,
-            heartbeat_ms: u32::try_from(self.settings.heartbeat.as_millis()).unwrap_or(u32::MAX).max(1),
-            groups: limits.groups,
-            collectives: limits.collectives,
-        };
-        let Phase::In(incoming) = &mut conn.phase else { return Ok(Err(Ended::Gone)) };
-        let welcome = incoming.welcome(welcome);
-        Ok(conn.say(welcome))
-    }
-
-    /// Opens the own queue pair, and tells it.
-    fn open(&mut self, conn: &mut Conn) -> Result<Kept> {
-        self.drop_parted();
-        let opened = match conn.endpoint {
-            Some(endpoint) => self.agent.open_process(endpoint),
-            None => self.agent.open_program(),
-        };
-        let (peer, end) = match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                tracing::warn!(%error, "there is no queue pair for a connection");
-                let limit = self.conns.len() as u32;
-                return Ok(Err(Ended::Refused(GreetingError::Rejected(Rejection::Connections { limit }))));
-            }
-        };
-        conn.peer = Some(peer);
-        conn.admitted = true;
-        Ok(conn.say(Body::Link(end.into())))
-    }
-
-    /// The first heartbeat: this side's queue pair is connected.
-    fn beat(&self, conn: &mut Conn, now: Instant) -> Kept {
-        let mut every = self.settings.heartbeat;
-        if let Phase::Out(outgoing) = &conn.phase
-            && let Some(welcome) = outgoing.welcome()
-        {
-            every = Duration::from_millis(welcome.heartbeat_ms.into());
-        }
-        let mut life = Life::new(every, now);
-        let heartbeat = life.due(now).unwrap_or(Heartbeat { number: 1, seen: 0 });
-        conn.life = Some(life);
-        conn.say(Body::Heartbeat(heartbeat))
-    }
-
-    /// Both queue pairs are connected.
-    fn begin(&mut self, conn: &mut Conn, own: bool) -> Result<Kept> {
-        conn.phase = Phase::Live;
-        if own {
-            self.counts.set_up += 1;
-        } else {
-            self.counts.taken += 1;
-        }
-        if let (Some(endpoint), Some(peer)) = (conn.endpoint, conn.peer) {
-            self.set_ups.remove(&endpoint);
-            self.agent.is_made(peer, own)?;
-        }
-        Ok(Ok(()))
-    }
-
     fn timers(&mut self, now: Instant) -> Result<()> {
         let ids: Vec<u64> = self.conns.keys().copied().collect();
         for id in ids {
@@ -656,7 +391,7 @@ impl Server {
     /// Tells everybody that it ends, once collectives are over or have had their time.
     fn finish(&mut self, now: Instant) {
         let Some(until) = self.stops.filter(|_| !self.is_over) else { return };
-        if now < until && (self.agent.look().collectives > 0 || !self.agent.is_drained()) {
+        if now < until && !self.agent.is_quiet() {
             return;
         }
         for conn in self.conns.values_mut().filter(|conn| conn.is_live()) {

@@ -8,8 +8,9 @@ use flexcast_proto::service::wire::{Body, Endpoint, HelloError, Rejection, Role}
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::conn::{Conn, Ended, Kept, Phase};
 use super::greeting::{GreetingError, Outgoing};
-use super::server::{Conn, Ended, Kept, Phase, Server};
+use super::server::Server;
 use super::{address_of, nonce};
 use crate::error::{Error, Result};
 
@@ -126,6 +127,15 @@ impl Server {
         for endpoint in late.collect::<Vec<_>>() {
             self.drop_own(endpoint)?;
             self.is_unreachable(endpoint)?;
+        }
+        let (until, wanted) = (now + self.settings.connect, self.agent.wanted());
+        self.wanted.retain(|endpoint, _| wanted.contains(endpoint));
+        wanted.into_iter().for_each(|endpoint| _ = self.wanted.entry(endpoint).or_insert(until));
+        let late: Vec<Endpoint> =
+            self.wanted.iter().filter(|(_, until)| now >= **until).map(|(endpoint, _)| *endpoint).collect();
+        for endpoint in late {
+            self.wanted.remove(&endpoint);
+            self.agent.give_up(endpoint)?;
         }
         let again = self.set_ups.iter_mut().filter(|(_, set_up)| set_up.again.is_some_and(|at| now >= at));
         let again: Vec<Endpoint> = again
