@@ -434,9 +434,9 @@ fn a_group_whose_other_process_is_not_there_is_refused() {
 /// Connections that no group uses give way to others, and those that groups use do not (MI-06).
 #[test]
 fn connections_give_way_to_others_once_they_are_idle() {
-    let machine = machine_of(3);
-    let one = || ServerSettings { connections: 1, connect: Duration::from_millis(500), ..settings() };
-    let daemons: Vec<Processes> = (0..3).map(|host| daemon_with(&machine, host, 1, one())).collect();
+    let machine = machine_of(4);
+    let one = || ServerSettings { connections: 1, connect: Duration::from_secs(2), ..settings() };
+    let daemons: Vec<Processes> = (0..4).map(|host| daemon_with(&machine, host, 1, one())).collect();
     let on = |group: u32, hosts: [u32; 2]| {
         Job::on(&machine.provider, group, hosts.map(|host| (host, daemons[host as usize].endpoints())), 1)
     };
@@ -448,14 +448,15 @@ fn connections_give_way_to_others_once_they_are_idle() {
         drop(job);
         daemons.iter().for_each(|daemon| _ = settles(daemon, "an idle daemon", is_idle));
     }
-    // While a group uses the only connection another one waits, and not for ever.
+    // While groups use both connections of process 0 another one waits, and not for ever.
     let mut using = on(10, [0, 1]).expect("all join");
-    let refused = on(11, [0, 2]).map(|_| ()).expect_err("there is no room");
+    let other = on(11, [0, 2]).expect("all join");
+    let refused = on(12, [0, 3]).map(|_| ()).expect_err("there is no room");
     assert!(matches!(refused, Error::Refused(Refused::Group(GroupError::Unreachable { .. }))), "{refused}");
     using.work().expect("it goes on");
     using.leave().expect("all leave");
-    drop(using);
-    on(11, [0, 2]).expect("there is room").work().expect("all ends well");
+    drop((using, other));
+    on(12, [0, 3]).expect("there is room").work().expect("all ends well");
     daemons.iter().for_each(|daemon| _ = settles(daemon, "an idle daemon", is_idle));
     let looks: Vec<ProcessLook> = daemons.iter().flat_map(Processes::looks).collect();
     assert!(looks.iter().map(|look| look.connections.evictions).sum::<u64>() > 0, "{looks:?}");
