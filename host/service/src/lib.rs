@@ -4,6 +4,9 @@
 //! lets its process use memory by alias keys ([`Client::share`]), joins groups, and posts non-blocking Ialltoallv and Iallgatherv; the process
 //! says to others what can be read, has its card read it from host memory to host memory, and writes a flag to the rank's memory (MI-04, MI-08, MI-20).
 //! The decisions are those of `flexcast_proto::service`, without IO; here they are carried out over verbs.
+//!
+//! [`Session`] connects a program to a service process over TCP, [`Server`] is a service process with its sockets, [`Processes`] are those of a card in threads,
+//! and [`daemon`] is the program `flexcast-service` (docs/service.md).
 
 mod agent;
 pub mod daemon;

@@ -1,4 +1,4 @@
-//! What a service process has at a time, to be shown.
+//! State of a service process at a time, to be shown.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What SIGHUP changes, and what needs a restart.
+//! Reload: what SIGHUP changes, and what needs a restart.
 
 use super::config::{Bounds, Config, Times};
 

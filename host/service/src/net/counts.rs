@@ -1,4 +1,4 @@
-//! What the connections of a service process have counted.
+//! Counters of the connections of a service process.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What comes on the TCP connections of a service process.
+//! Receive side of the TCP connections of a service process: greetings, heartbeats, goodbyes.
 
 use std::time::{Duration, Instant};
 
