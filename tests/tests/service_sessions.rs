@@ -344,6 +344,28 @@ fn a_rank_whose_connection_is_cut_is_named_and_the_next_job_runs() {
     next.work().expect("all ends well");
 }
 
+/// A program that makes and leaves groups does not use up its keys.
+#[test]
+fn a_group_that_is_forgotten_leaves_no_key() {
+    let machine = machine();
+    let daemons = [daemon(&machine, 0, 1), daemon(&machine, 1, 1)];
+    let mut job =
+        Job::new(&machine.provider, 1, [daemons[0].endpoints(), daemons[1].endpoints()], 1).expect("all join");
+    assert!(matches!(job.ranks[0].session.client().forget(1, 0), Err(Error::Order { .. })), "it has not left");
+    job.work().expect("all ends well");
+    job.leave().expect("all leave");
+    for (rank, state) in (0..).zip(&mut job.ranks) {
+        state.session.client().forget(1, rank).expect("left");
+        assert!(state.session.client().has_left(1, rank));
+    }
+    job.drive("keys that are let go", |job| {
+        let provider = &job.provider;
+        provider.relax().relax();
+        Ok(daemons.iter().all(|daemon| daemon.looks()[0].now.keys == 2))
+    })
+    .expect("told");
+}
+
 /// A rank takes memory back from which another process is to read: the collective fails on all ranks, and other groups go on.
 #[test]
 fn memory_that_is_taken_back_fails_what_reads_it() {
@@ -441,7 +463,9 @@ fn connections_give_way_to_others_once_they_are_idle() {
         Job::on(&machine.provider, group, hosts.map(|host| (host, daemons[host as usize].endpoints())), 1)
     };
     // Each has room for one connection of its own and for one of others.
-    for (group, hosts) in [[0, 1], [0, 2], [1, 2], [1, 0], [2, 0], [2, 1]].into_iter().enumerate() {
+    let pairs = [[0, 1], [0, 2], [1, 2], [1, 0], [2, 0], [2, 1], [3, 1], [2, 3]];
+    let rounds = if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 1 } else { 4 };
+    for (group, hosts) in pairs.repeat(rounds).into_iter().enumerate() {
         let mut job = on(group as u32, hosts).unwrap_or_else(|error| panic!("{hosts:?}: {error}"));
         job.work().expect("all ends well");
         job.leave().expect("all leave");
@@ -449,14 +473,14 @@ fn connections_give_way_to_others_once_they_are_idle() {
         daemons.iter().for_each(|daemon| _ = settles(daemon, "an idle daemon", is_idle));
     }
     // While groups use both connections of process 0 another one waits, and not for ever.
-    let mut using = on(10, [0, 1]).expect("all join");
-    let other = on(11, [0, 2]).expect("all join");
-    let refused = on(12, [0, 3]).map(|_| ()).expect_err("there is no room");
+    let mut using = on(100, [0, 1]).expect("all join");
+    let other = on(101, [0, 2]).expect("all join");
+    let refused = on(102, [0, 3]).map(|_| ()).expect_err("there is no room");
     assert!(matches!(refused, Error::Refused(Refused::Group(GroupError::Unreachable { .. }))), "{refused}");
     using.work().expect("it goes on");
     using.leave().expect("all leave");
     drop((using, other));
-    on(12, [0, 3]).expect("there is room").work().expect("all ends well");
+    on(102, [0, 3]).expect("there is room").work().expect("all ends well");
     daemons.iter().for_each(|daemon| _ = settles(daemon, "an idle daemon", is_idle));
     let looks: Vec<ProcessLook> = daemons.iter().flat_map(Processes::looks).collect();
     assert!(looks.iter().map(|look| look.connections.evictions).sum::<u64>() > 0, "{looks:?}");
@@ -496,7 +520,7 @@ fn hello() -> Vec<u8> {
 fn whoever_may_not_connect_is_refused_by_its_reason() {
     let machine = machine();
     let limits = AgentLimits { peers: 1, lanes: 8, ..AgentLimits::default() };
-    let greeting = Duration::from_millis(400);
+    let greeting = Duration::from_secs(1);
     let daemon = daemon_with(&machine, 0, 1, ServerSettings { limits, greeting, greetings: 4, ..settings() });
     let endpoint = daemon.endpoints()[0];
     let connect = || TcpStream::connect(address_of(endpoint)).expect("connected");
@@ -560,7 +584,7 @@ fn who_is_not_there_is_told_at_once() {
 #[test]
 fn silence_is_death() {
     let machine = machine();
-    let fast = ServerSettings { heartbeat: Duration::from_millis(20), ..settings() };
+    let fast = ServerSettings { heartbeat: Duration::from_millis(100), ..settings() };
     let daemon = daemon_with(&machine, 0, 1, fast);
     // A greeting by hand, so that nobody answers heartbeats.
     let secret = Secret::new(SECRET);
@@ -590,12 +614,12 @@ fn silence_is_death() {
     stream.write_all(&encoded(Body::Heartbeat(wire::Heartbeat { number: 1, seen: 0 }))).expect("sent");
     // Heartbeats come, and then the end.
     let heartbeats = rest(&mut stream).len() / encoded(Body::Heartbeat(wire::Heartbeat { number: 1, seen: 0 })).len();
-    assert!(heartbeats >= 4, "{heartbeats} heartbeats");
+    assert!(heartbeats >= 2, "{heartbeats} heartbeats");
     let looks = settles(&daemon, "a death", |looks| looks[0].net.deaths == 1);
     assert!(looks[0].net.heartbeats_missed >= 4 && looks[0].now.programs == 0, "{looks:?}");
     // Who answers stays.
     let mut session = Session::connect(&pd, daemon.endpoints()[0], &Secret::new(SECRET), timing()).expect("connected");
-    std::thread::sleep(Duration::from_millis(300));
+    std::thread::sleep(Duration::from_secs(1));
     session.progress().expect("it goes on");
     assert_eq!((session.end(), daemon.looks()[0].now.programs), (None, 1));
 }

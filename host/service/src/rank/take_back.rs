@@ -15,6 +15,8 @@ pub(super) enum Back {
     No,
     /// It has been told not to.
     Told,
+    /// The same, and nobody wants the memory.
+    Dropped,
     /// Its alias is gone.
     Done,
 }
@@ -51,11 +53,42 @@ impl Client {
         slot.take_if(|exported| exported.back == Back::Done || is_gone)?.region.into_region()
     }
 
+    /// Forgets a group that a rank has left: how its collectives have ended, and the memory of its flags, which the service process lets go of. A
+    /// program that makes and leaves many groups would else use up its keys.
+    ///
+    /// # Errors
+    /// [`Error::Order`]: the rank has not left yet.
+    pub fn forget(&mut self, group: u32, rank: u32) -> Result<()> {
+        let Some(membership) = self.members.get(&(group, rank)) else { return Ok(()) };
+        if !membership.has_left && !self.is_gone {
+            return Err(Error::Order {
+                what: "a group is forgotten that has not been left",
+                next: "wait for `has_left`",
+            });
+        }
+        let flags = membership.flags;
+        self.members.remove(&(group, rank));
+        let is_of = |context: &ContextId, whose: u32| context.group == group && whose == rank;
+        self.ended.retain(|(context, whose), _| !is_of(context, *whose));
+        self.refused.retain(|(context, whose), _| !is_of(context, *whose));
+        self.take_back(flags)?;
+        if self.is_gone {
+            self.memory[flags.0 as usize] = None;
+        } else if let Some(exported) = &mut self.memory[flags.0 as usize] {
+            exported.back = Back::Dropped;
+        }
+        Ok(())
+    }
+
     pub(super) fn is_revoked(&mut self, name: KeyName) {
-        let is_it =
-            |exported: &&mut super::Exported| exported.back == Back::Told && exported.region.export().key == name.key;
-        if let Some(exported) = self.memory.iter_mut().flatten().find(is_it) {
-            exported.back = Back::Done;
+        let is_it = |slot: &&mut Option<super::Exported>| {
+            slot.as_ref().is_some_and(|exported| exported.back != Back::No && exported.region.export().key == name.key)
+        };
+        let Some(slot) = self.memory.iter_mut().find(is_it) else { return };
+        match slot {
+            Some(exported) if exported.back == Back::Told => exported.back = Back::Done,
+            Some(exported) if exported.back == Back::Dropped => *slot = None,
+            _ => {}
         }
     }
 }
