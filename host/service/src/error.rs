@@ -63,5 +63,5 @@ impl Error {
     }
 }
 
-/// A result with an [`Error`].
+/// A result with an [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
