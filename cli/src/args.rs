@@ -15,6 +15,7 @@ use crate::perf_args::PerfArgs;
 use crate::plan_args::PlanArgs;
 use crate::reference_args::ReferenceArgs;
 use crate::report_args::ReportArgs;
+use crate::service_args::ServiceCommand;
 use crate::sim_args::{SimArgs, SoakArgs};
 use crate::tune_args::{InfoArgs, TuneArgs};
 use emu_config::BridgeTable;
@@ -80,6 +81,9 @@ pub(crate) enum Command {
     Ps(PsArgs),
     /// Show what each DPA thread has executed, as dpa-statistics does.
     Stats(StatsArgs),
+    /// Ask the daemon of a card's service processes, or check its configuration.
+    #[command(subcommand)]
+    Service(ServiceCommand),
     /// Use the emulator's parts directly.
     #[command(subcommand)]
     Emu(EmuCommand),

@@ -22,6 +22,7 @@ mod progress;
 mod readme;
 mod reference_args;
 mod report_args;
+mod service_args;
 mod sim_args;
 mod tune_args;
 

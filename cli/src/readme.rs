@@ -9,13 +9,14 @@ fn root() -> PathBuf {
 }
 
 /// Documents whose commands a reader is to type.
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 10] = [
     "README.md",
     "docs/card.md",
     "docs/compare.md",
     "docs/embed.md",
     "docs/ethernet.md",
     "docs/observe.md",
+    "docs/service.md",
     "docs/simulate.md",
     "docs/timing.md",
     "docs/verbs.md",

@@ -22,7 +22,7 @@ use flexcast_proto::service::{
 use crate::input::{Input, Script};
 
 /// Kinds that [`run`] makes a header for, besides a few that do not exist.
-const KINDS: u8 = 40;
+const KINDS: u8 = 41;
 /// The group that the machines have, of ranks 0 and 2 on one host, 1 and 3 on another.
 const GROUP: u32 = 1;
 const RANKS: u32 = 4;
@@ -328,7 +328,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     ];
     let greeting = greeting.map(|body| raw_message(&Packet { context: connection, body }));
     // A key of no kind that there is, one that is cut short, and a message of another release.
-    let headed = Script::new().bytes(&[39, GROUP as u8, 0]).u16(4).bytes(&[1; 4]);
+    let headed = Script::new().bytes(&[40, GROUP as u8, 0]).u16(4).bytes(&[1; 4]);
     let broken = headed.bytes(&[8, 0, 0]).u16(3).bytes(&[1; 3]).bytes(b"\0FXSP\x02\x07\x10\0").u64(0).done();
     vec![
         ("alltoallv", [&alltoallv[..], &announced, &read].concat()),

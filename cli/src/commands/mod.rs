@@ -18,6 +18,7 @@ mod reference;
 mod report;
 mod report_progress;
 mod scaling;
+mod service;
 mod sim;
 mod soak;
 mod tput;
@@ -26,6 +27,7 @@ mod tune;
 use std::process::ExitCode;
 
 use crate::args::{Command, EmuCommand};
+use crate::service_args::ServiceCommand;
 
 /// Executes a command.
 pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
@@ -51,6 +53,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Trace(args) => look::trace(args),
         Command::Ps(args) => look::ps(&args),
         Command::Stats(args) => look::stats(&args),
+        Command::Service(ServiceCommand::Status(args)) => service::status(&args),
+        Command::Service(ServiceCommand::Check(args)) => service::check(&args),
         Command::Emu(EmuCommand::Run(args)) => emu_run::run(&args),
         Command::Emu(EmuCommand::Exec(args)) => emu_exec::run(&args),
     }

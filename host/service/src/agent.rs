@@ -6,7 +6,9 @@
 
 mod declined;
 mod groups;
+mod look;
 mod program;
+mod reach;
 mod staged;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -22,7 +24,9 @@ use flexcast_proto::service::{
 use flexio::ProtectionDomain;
 
 use declined::Declined;
+pub use look::AgentLook;
 use program::Program;
+use reach::Reach;
 use staged::StagedGroups;
 
 use crate::error::Result;
@@ -71,7 +75,7 @@ impl Default for AgentLimits {
 }
 
 /// What a service process has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct AgentCounts {
     /// Messages sent to other service processes.
     pub process_messages: u64,
@@ -212,6 +216,8 @@ pub struct Agent {
     events: VecDeque<Event>,
     actions: Vec<Action>,
     incoming: VecDeque<Incoming>,
+    /// Connections that are made when groups need them; none if its owner makes them before.
+    reach: Option<Reach>,
     counts: AgentCounts,
 }
 
@@ -245,6 +251,7 @@ impl Agent {
             events: VecDeque::new(),
             actions: Vec::new(),
             incoming: VecDeque::new(),
+            reach: None,
             counts: AgentCounts::default(),
         })
     }
@@ -369,6 +376,9 @@ impl Agent {
     }
 
     fn peer_at(&self, endpoint: &Endpoint) -> Option<PeerId> {
+        if let Some(reach) = &self.reach {
+            return reach.there(endpoint);
+        }
         let is_it = |role: &Role| matches!(role, Role::Process(other) if other == endpoint);
         self.peers.iter().find(|(_, role)| is_it(role)).map(|(peer, _)| *peer)
     }
@@ -688,6 +698,7 @@ impl Agent {
         self.announced.retain(|(of, _), _| *of != peer);
         self.held.retain(|(of, _), _| *of != peer);
         self.staged.part_with(peer);
+        self.forget(peer, &role);
         match role {
             Role::Program(_) => {
                 for (number, group) in &mut self.groups {

@@ -38,6 +38,14 @@ pub enum Error {
     /// The shared list of the card has no room.
     #[error(transparent)]
     List(#[from] ListError),
+    /// The system refuses a call on a socket.
+    #[error("{call}: {source}")]
+    Socket {
+        /// The call.
+        call: &'static str,
+        /// Its error.
+        source: std::io::Error,
+    },
     /// Something that was called in the wrong order.
     #[error("{what}: {next}")]
     Order {
@@ -48,5 +56,15 @@ pub enum Error {
     },
 }
 
-/// A result with an [`Error`].
+impl Error {
+    pub(crate) fn socket(call: &'static str) -> impl Fn(std::io::Error) -> Self {
+        move |source| Self::Socket { call, source }
+    }
+
+    pub(crate) fn socket_errno(call: &'static str) -> impl Fn(nix::errno::Errno) -> Self {
+        move |errno| Self::Socket { call, source: errno.into() }
+    }
+}
+
+/// A result with an [`enum@Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -5,14 +5,27 @@
 //! says to others what can be read, has its card read it from host memory to host memory, and writes a flag to the rank's memory (MI-04, MI-08, MI-20).
 //! Ibcast and Iallgather go through staging memory of the card where a process has some, to every rank or to a segment that the ranks of a host share (SO-03 to SO-14).
 //! The decisions are those of `flexcast_proto::service`, without IO; here they are carried out over verbs.
+//!
+//! [`Session`] connects a program to a service process over TCP, [`Server`] is a service process with its sockets, [`Processes`] are those of a card in threads,
+//! and [`daemon`] is the program `flexcast-service` (docs/service.md).
 
 mod agent;
+pub mod daemon;
 mod error;
 mod keys;
 mod links;
+mod net;
 mod rank;
+mod session;
 
-pub use agent::{Agent, AgentCounts, AgentLimits};
+pub use agent::{Agent, AgentCounts, AgentLimits, AgentLook};
 pub use error::{Error, Result};
 pub use links::{LinkEnd, PeerId};
+pub use net::counts::{NetCounts, Reason};
+pub use net::greeting::GreetingError;
+pub use net::life::MISSED;
+pub use net::processes::{ConnectionLook, Pace, ProcessLook, Processes};
+pub use net::server::{Server, ServerSettings};
+pub use net::{address_of, endpoint_of, keyed_hash};
 pub use rank::{Client, LocalCopy, MemoryId, StagedCall};
+pub use session::{End, Session, SessionError, SessionTiming};

@@ -320,6 +320,19 @@ impl Links {
         self.peers.iter().flatten().all(|peer| !peer.is_open || (peer.sends == 0 && peer.waiting.is_empty()))
     }
 
+    /// Whether the card of a peer has taken everything that was to be sent to it.
+    pub(crate) fn is_drained_to(&self, peer: PeerId) -> bool {
+        let state = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
+        state.is_none_or(|peer| !peer.is_open || (peer.sends == 0 && peer.waiting.is_empty()))
+    }
+
+    /// Queue pairs of connections and of lanes.
+    pub(crate) fn pairs(&self) -> usize {
+        let lanes = self.lanes.iter().flatten();
+        let lanes: usize = lanes.map(|lane| 1 + usize::from(lane.answers.is_some())).sum();
+        self.peers.iter().flatten().count() + lanes
+    }
+
     /// Tells what has happened since the last call. Returns whether anything has.
     pub(crate) fn poll(&mut self, mut take: impl FnMut(&mut Self, LinkEvent<'_>) -> Result<()>) -> Result<bool> {
         let mut any = false;

@@ -3,6 +3,7 @@
 //! The program posts a call and computes. A flag in its own memory tells that the data is there: between the two it need not call anything.
 
 mod staged;
+mod take_back;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -47,6 +48,7 @@ pub struct LocalCopy {
 struct Exported {
     region: ExportedRegion,
     alias: Option<std::result::Result<u32, wire::KeyRefusal>>,
+    back: take_back::Back,
 }
 
 #[derive(Debug)]
@@ -67,7 +69,8 @@ pub struct Client {
     links: Links,
     process: PeerId,
     is_gone: bool,
-    memory: Vec<Exported>,
+    /// None of memory that has been taken back.
+    memory: Vec<Option<Exported>>,
     /// By group and rank.
     members: BTreeMap<(u32, u32), Membership>,
     ended: BTreeMap<(ContextId, u32), Result<(), Failure>>,
@@ -141,16 +144,20 @@ impl Client {
     pub fn share(&mut self, region: MemoryRegion) -> Result<MemoryId> {
         let region = ExportedRegion::new(region, AccessKey::random()?)?;
         let told = keys::told(&region.export(), 1);
-        self.memory.push(Exported { region, alias: None });
+        self.memory.push(Some(Exported { region, alias: None, back: take_back::Back::No }));
         self.say(ContextId { group: 0, collective: 0 }, Body::KeyExport(told))?;
         Ok(MemoryId(self.memory.len() as u32 - 1))
     }
 
     fn exported(&self, memory: MemoryId) -> &Exported {
-        &self.memory[memory.0 as usize]
+        let Some(exported) = &self.memory[memory.0 as usize] else { panic!("{memory:?} has been taken back") };
+        exported
     }
 
     /// The memory, to be read and written while no collective uses it.
+    ///
+    /// # Panics
+    /// It is another connection's, or has been taken back.
     #[must_use]
     pub fn region(&self, memory: MemoryId) -> &MemoryRegion {
         self.exported(memory).region.region()
@@ -161,7 +168,7 @@ impl Client {
     /// # Errors
     /// [`Error::Key`].
     pub fn key(&self, memory: MemoryId) -> Result<Option<Region>> {
-        let Exported { region, alias } = self.exported(memory);
+        let Exported { region, alias, .. } = self.exported(memory);
         let Some(answer) = alias else { return Ok(None) };
         let key = (*answer).map_err(Error::Key)?;
         let export = region.export();
@@ -352,10 +359,11 @@ impl Client {
         match body {
             Body::KeyAnswer { name: KeyName { key, .. }, answer } => {
                 let is_it = |exported: &&mut Exported| exported.region.export().key == key && exported.alias.is_none();
-                if let Some(exported) = self.memory.iter_mut().find(is_it) {
+                if let Some(exported) = self.memory.iter_mut().flatten().find(is_it) {
                     exported.alias = Some(answer);
                 }
             }
+            Body::KeyRevoked(name) => self.is_revoked(name),
             Body::GroupAccepted { rank, .. } => {
                 member(&mut self.members, rank, &|membership| membership.accepted = Some(Ok(())));
             }

@@ -46,7 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/capi", &["host/flexcast", "host/flexio"]),
     ("host/service", &["host/flexio", "shared/proto"]),
     ("lab", &["host/flexio", "host/flexcast", "host/service", "emu/", "image", "shared/"]),
-    ("cli", &["lab", "host/flexio", "host/flexcast", "emu/", "image", "shared/"]),
+    ("cli", &["lab", "host/flexio", "host/flexcast", "host/service", "emu/", "image", "shared/"]),
     ("device/dpa-macros", &[]),
     ("device/dpa", &["device/dpa-macros", "shared/"]),
     ("device/rt-emu", &["shared/hw"]),

@@ -15,6 +15,7 @@ impl Agent {
     pub(super) fn create_group(&mut self, from: PeerId, told: Group) -> Result<()> {
         let (context, rank) = (told.context(), told.head().rank);
         let number = context.group;
+        let Some(told) = self.once_reached(from, told)? else { return Ok(()) };
         let declined = if self.groups.contains_key(&number) {
             None
         } else {
@@ -37,6 +38,9 @@ impl Agent {
             None => self.begin_group(told)?.err(),
         };
         if let Some(refused) = refused {
+            if !self.groups.contains_key(&number) {
+                self.let_connections_go(number);
+            }
             return self.say(from, context, Body::GroupRefused { rank, refused });
         }
         let Some(group) = self.groups.get_mut(&number) else { return Ok(()) };
@@ -242,6 +246,7 @@ impl Agent {
 
     pub(super) fn remove_group(&mut self, number: u32) {
         let Some(group) = self.groups.remove(&number) else { return };
+        self.let_connections_go(number);
         group.lanes.into_iter().for_each(|lane| self.links.close_lane(lane));
         self.machine.remove_group(number);
         self.staged.remove(number);

@@ -53,6 +53,11 @@ impl Program {
         Ok(Ok(number))
     }
 
+    /// Keys that it shares.
+    pub(super) fn keys(&self) -> usize {
+        self.aliases.len()
+    }
+
     /// Lets go of an alias: what still goes by it fails.
     pub(super) fn drop_key(&mut self, name: KeyName) {
         if self.aliases.get(&name.key).is_some_and(|(generation, _)| *generation == name.generation) {

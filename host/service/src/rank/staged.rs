@@ -249,7 +249,8 @@ impl Client {
             let refusal = StagedRefusal::Buffer { name: "receive", rank, found: 0, expected: bytes };
             Error::Refused(Refused::Staged(refusal))
         };
-        let offset = |exported: &super::Exported| {
+        let offset = |exported: &Option<super::Exported>| {
+            let exported = exported.as_ref()?;
             let export = exported.region.export();
             let offset = region.address.checked_sub(export.addr)?;
             let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= export.len);

@@ -26,7 +26,7 @@ fn the_bytes_of_every_kind_are_pinned() {
     let mut kinds: Vec<u8> = all().iter().map(|(_, bytes)| bytes[5]).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    assert_eq!((kinds, VERSION), ((1..=38).collect(), 1), "a message of each kind");
+    assert_eq!((kinds, VERSION), ((1..=39).collect(), 1), "a message of each kind");
 }
 
 /// Against the table in the documentation, by hand.
@@ -125,7 +125,8 @@ fn what_is_malformed_is_reported() {
     type Change = fn(&mut Vec<u8>);
     let region_end =
         "18446744073709551615 bytes at 0x1122334455667788 end beyond 2^64: look at the address and the length";
-    let cases: [(&str, Change, &str); 24] = [
+    let cases: [(&str, Change, &str); 25] = [
+        ("link", |b| b[40..44].fill(0xFF), "queue pair 4294967295 in a service message: it is 2 to 16777215"),
         ("goodbye", |b| b.truncate(15), "service message of 15 bytes instead of 16"),
         ("goodbye", |b| b.push(0), "service message of 17 bytes instead of 16"),
         (
@@ -138,8 +139,8 @@ fn what_is_malformed_is_reported() {
             |b| b[4] = 2,
             "service message of version 2, but this side speaks version 1: run the same release of daemons and programs",
         ),
-        ("goodbye", |b| b[5] = 39, "kind 39 in a service message: codes run from 1 to 38"),
-        ("goodbye", |b| b[5] = 0, "kind 0 in a service message: codes run from 1 to 38"),
+        ("goodbye", |b| b[5] = 40, "kind 40 in a service message: codes run from 1 to 39"),
+        ("goodbye", |b| b[5] = 0, "kind 0 in a service message: codes run from 1 to 39"),
         ("goodbye", |b| b[6] = 15, "service message announces 15 bytes: a message has 16 to 4096"),
         ("goodbye", |b| b[7] = 17, "service message announces 4368 bytes: a message has 16 to 4096"),
         ("goodbye", |b| b[8] = 1, "service message of kind 7 with group 1 and collective 0: what it is not about is 0"),

@@ -3,8 +3,8 @@
 use flexcast_proto::MAX_RANKS;
 use flexcast_proto::service::wire::{
     AccessKey, Body, Challenge, Endpoint, Flags, FormatError, Group, GroupError, Heartbeat, Hello, JoinRefused, Joined,
-    KeyExport, KeyName, KeyRefusal, OpStart, Packet, Place, Proof, Refused, Rejection, Rights, Role, StagingMemory,
-    TaskParts, Welcome, decode, encode,
+    KeyExport, KeyName, KeyRefusal, Link, OpStart, Packet, Place, Proof, Refused, Rejection, Rights, Role,
+    StagingMemory, TaskParts, Welcome, decode, encode,
 };
 use flexcast_proto::service::{
     Announcement, Blocks, CallError, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor, Failure,
@@ -14,6 +14,7 @@ use flexcast_proto::service::{
 use proptest::prelude::*;
 
 pub(crate) const CONTEXT: ContextId = ContextId { group: 0x0102_0304, collective: 0xa0b0_c0d0 };
+pub(crate) const LINK: Link = Link { gid: *b"0123456789abcdef", mac: [2, 0, 0, 0, 3, 1], queue_pair: 0x1234 };
 pub(crate) const REGION: Region = Region { address: 0x1122_3344_5566_7788, key: 0x99aa_bbcc, bytes: 0x1000 };
 
 pub(crate) fn bytes_of(packet: &Packet<'_>) -> Vec<u8> {
@@ -39,6 +40,7 @@ pub(crate) fn about(body: &Body<'_>, context: ContextId) -> ContextId {
         | Body::Rejected(_)
         | Body::Heartbeat(_)
         | Body::Goodbye
+        | Body::Link(_)
         | Body::KeyExport(_)
         | Body::KeyAnswer { .. }
         | Body::KeyRevoke(_)
@@ -218,6 +220,7 @@ pub(crate) fn all() -> Vec<(String, Vec<u8>)> {
         ("rejected: crossing", Body::Rejected(Rejection::Crossing)),
         ("heartbeat", Body::Heartbeat(Heartbeat { number: 0x0102, seen: 0x0304 })),
         ("goodbye", Body::Goodbye),
+        ("link", Body::Link(LINK)),
         ("key export", Body::KeyExport(export)),
         ("key revoke", Body::KeyRevoke(name)),
         ("key revoked", Body::KeyRevoked(name)),
@@ -385,6 +388,11 @@ fn of_connections() -> impl Strategy<Value = Body<'static>> {
         rejection.prop_map(Body::Rejected),
         any::<(u64, u64)>().prop_map(|(number, seen)| Body::Heartbeat(Heartbeat { number, seen })),
         Just(Body::Goodbye),
+        (any::<[u8; 16]>(), any::<[u8; 6]>(), 2..=0xFF_FFFFu32).prop_map(|(gid, mac, queue_pair)| Body::Link(Link {
+            gid,
+            mac,
+            queue_pair
+        })),
     ]
 }
 

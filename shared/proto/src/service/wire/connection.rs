@@ -129,6 +129,26 @@ pub struct Heartbeat {
     pub seen: u64,
 }
 
+/// The queue pair of one side of a connection. Both sides send theirs after the greeting; control messages then go from one to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// Address of the port in the network of the queue pair, its GID.
+    pub gid: [u8; 16],
+    /// Ethernet address of the port.
+    pub mac: [u8; 6],
+    /// Number of the queue pair, 24 bits; 0 and 1 are those of management, which nobody can have.
+    pub queue_pair: u32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct RawLink {
+    gid: [u8; 16],
+    mac: [u8; 6],
+    reserved: [u8; 2],
+    queue_pair: U32,
+}
+
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RawHello {
@@ -207,6 +227,19 @@ impl Welcome {
             groups: groups.get(),
             collectives: collectives.get(),
         }
+    }
+}
+
+impl Link {
+    pub(super) fn put(&self, to: &mut Fixed) -> Result<(), FormatError> {
+        let Self { gid, mac, queue_pair } = *self;
+        within("queue pair", queue_pair.into(), 2, 0xFF_FFFF)?;
+        to.put(&RawLink { gid, mac, reserved: [0; 2], queue_pair: queue_pair.into() });
+        Ok(())
+    }
+
+    pub(super) const fn get(raw: RawLink) -> Self {
+        Self { gid: raw.gid, mac: raw.mac, queue_pair: raw.queue_pair.get() }
     }
 }
 

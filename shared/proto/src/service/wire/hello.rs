@@ -4,7 +4,9 @@
 //! 2. The service process answers by a [`Challenge`] with random bytes of its own and a tag ([`Accepting::new`]).
 //! 3. Who connects checks that tag, and answers by a [`Proof`] ([`Connecting::answer`]).
 //! 4. The service process checks the proof ([`Accepting::check`]), and says that it takes the connection ([`Welcome`](super::Welcome)) or not
-//!    ([`Rejection`](super::Rejection)).
+//!    ([`Rejection`](super::Rejection)). Who connects says [`Rejection::Secret`](super::Rejection::Secret) where the tag of the challenge is wrong, so
+//!    that the service process can count it; it learns nothing by that.
+//! 5. Both sides send a [`Link`](super::Link), who connects first, and connect their queue pairs. A HEARTBEAT of each side says that it has.
 //!
 //! A tag is a keyed hash of the side that makes it, the whole hello and the bytes of the challenge. So neither side's tag serves as the
 //! other's, and none serves a second time.

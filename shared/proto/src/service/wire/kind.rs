@@ -38,13 +38,14 @@ pub(super) const FAILED: u8 = 35;
 pub(super) const OFFER: u8 = 36;
 pub(super) const TAKEN: u8 = 37;
 pub(super) const STAGED_FAILED: u8 = 38;
+pub(super) const LINK: u8 = 39;
 
 /// Whether messages of a kind are of a group.
 pub(super) const fn has_group(kind: u8) -> bool {
-    kind >= GROUP_CREATE
+    kind >= GROUP_CREATE && kind != LINK
 }
 
 /// Whether messages of a kind are of a collective.
 pub(super) const fn has_collective(kind: u8) -> bool {
-    kind >= OP_START
+    kind >= OP_START && kind != LINK
 }

@@ -7,8 +7,8 @@
 //! | 4 | 1 | [`VERSION`] |
 //! | 5 | 1 | kind |
 //! | 6 | 2 | bytes of the message, this header included: [`HEADER_BYTES`] to [`MAX_BYTES`] |
-//! | 8 | 4 | group, 0 in kinds 1 to 11 |
-//! | 12 | 4 | collective, 0 in kinds 1 to 20 |
+//! | 8 | 4 | group, 0 in kinds 1 to 11 and 39 |
+//! | 12 | 4 | collective, 0 in kinds 1 to 20 and 39 |
 //! | 16 | | body |
 //!
 //! A *region* is 20 bytes: address 8, length 8, key 4. An *endpoint* is 18: IPv6 address 16, port 2. *Ends* are 8: sending and receiving
@@ -20,7 +20,7 @@
 //! | 2 | CHALLENGE | process → connecting | nonce 32, tag 32 |
 //! | 3 | PROOF | connecting → process | tag 32 |
 //! | 4 | WELCOME | process → connecting | epoch 8, heartbeat in ms 4, groups 4, collectives 4, 0 4 |
-//! | 5 | REJECTED | process → connecting | reason 1 (1 secret, 2 connections, 3 stopping, 4 format, 5 crossing), 0 3, limit 4 |
+//! | 5 | REJECTED | process → connecting, secret also back | reason 1 (1 secret, 2 connections, 3 stopping, 4 format, 5 crossing), 0 3, limit 4 |
 //! | 6 | HEARTBEAT | both | number 8, number seen 8 |
 //! | 7 | GOODBYE | both | |
 //! | 8 | KEY-EXPORT | rank → process | region 20, generation 4, rights 4 (bits of verbs), virtual HCA 2, 0 2, access key 32 |
@@ -54,6 +54,7 @@
 //! | 36 | OFFER | process → process | ends 8, segment 4, tag 4 |
 //! | 37 | TAKEN | process → process | ends 8, segment 4, tag 4 |
 //! | 38 | STAGED-FAILED | process → process | ends 8, staged failure 8 |
+//! | 39 | LINK | both | address of the port (GID) 16, its MAC 6, 0 2, queue pair 4 |
 //!
 //! - A *buffer* of OP-START is address 8, size of an element 8, its extent 8, key 4. The send buffer of an Allgatherv has the length of the block in the place
 //!   of the size and 0 as extent; in place it is all zeros.
@@ -96,7 +97,7 @@ use fields::{Fixed, RawRegion, get, number, split};
 use group::RawFlags;
 use refusal::{RawFailure, RawRefused, RawStagedFailure};
 
-pub use connection::{Challenge, Endpoint, Heartbeat, Hello, Proof, Rejection, Role, TAG_BYTES, Welcome};
+pub use connection::{Challenge, Endpoint, Heartbeat, Hello, Link, Proof, Rejection, Role, TAG_BYTES, Welcome};
 pub use error::FormatError;
 pub use fields::{HEADER_BYTES, MAX_BYTES, VERSION, length_of};
 pub use group::{Flags, Group, GroupError, GroupHead, NO_CORE, Place, PlaceEntry, StagingMemory};
@@ -134,6 +135,8 @@ pub enum Body<'a> {
     Heartbeat(Heartbeat),
     /// GOODBYE: the sender sends nothing more. A connection that ends before both sides have said so is a death.
     Goodbye,
+    /// LINK: the queue pair that the sender has made for control messages of this connection.
+    Link(Link),
     /// KEY-EXPORT: make an alias of a key.
     KeyExport(KeyExport),
     /// KEY-ANSWER: the alias, or why there is none.
@@ -318,6 +321,10 @@ fn fixed<'a>(packet: &Packet<'a>) -> Result<(Fixed, &'a [u8]), FormatError> {
             kind::HEARTBEAT
         }
         Body::Goodbye => kind::GOODBYE,
+        Body::Link(link) => {
+            link.put(&mut to)?;
+            kind::LINK
+        }
         Body::KeyExport(export) => {
             export.put(&mut to)?;
             kind::KEY_EXPORT
@@ -506,7 +513,8 @@ fn body(kind: u8, rest: &[u8]) -> Result<Body<'_>, FormatError> {
             let ((from, to), message) = peer::read_staged(kind, rest)?;
             Body::Staged { from, to, message }
         }
-        found => return Err(FormatError::Code { field: "kind", found, last: kind::STAGED_FAILED }),
+        kind::LINK => Body::Link(Link::get(get(rest)?)),
+        found => return Err(FormatError::Code { field: "kind", found, last: kind::LINK }),
     })
 }
 

@@ -1,0 +1,139 @@
+//! Metrics in the text format that Prometheus reads (text format 0.0.4).
+
+use std::fmt::Write as _;
+
+use super::status::Status;
+use crate::net::counts::Reason;
+use crate::net::processes::ProcessLook;
+
+/// What the format is called in HTTP.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// One metric of each service process.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its name, without the common beginning.
+    pub name: &'static str,
+    /// Whether it only grows; else it is what there is now.
+    pub is_counter: bool,
+    /// What it is.
+    pub help: &'static str,
+    value: fn(&ProcessLook) -> u64,
+}
+
+const fn now(name: &'static str, help: &'static str, value: fn(&ProcessLook) -> u64) -> Metric {
+    Metric { name, is_counter: false, help, value }
+}
+
+const fn so_far(name: &'static str, help: &'static str, value: fn(&ProcessLook) -> u64) -> Metric {
+    Metric { name, is_counter: true, help, value }
+}
+
+/// Beginning of all names.
+pub const PREFIX: &str = "flexcast_service_";
+/// Connections that were refused, by reason.
+pub const REFUSED: (&str, &str) = ("greetings_refused_total", "Connections of others that were refused, by reason");
+/// Seconds since the start.
+pub const UPTIME: (&str, &str) = ("uptime_seconds", "Seconds since the daemon has started");
+
+/// All metrics with a value of each process.
+pub const METRICS: &[Metric] = &[
+    now("programs", "Programs of ranks that are connected", |look| look.now.programs),
+    now("processes", "Other service processes that are connected", |look| look.now.processes),
+    now("half_open", "Connections whose greeting is not over", |look| look.half_open),
+    now("groups", "Groups that are served", |look| look.now.groups),
+    now("waiting_groups", "Groups that wait for connections to other service processes", |look| {
+        look.now.waiting_groups
+    }),
+    now("collectives", "Collectives that are not over", |look| look.now.collectives),
+    now("active_reads", "Reads under way", |look| look.now.active_reads),
+    now("waiting_reads", "Announcements and Reads that wait", |look| look.now.waiting_reads),
+    now("keys", "Aliases of memory keys of ranks", |look| look.now.keys),
+    now("queue_pairs", "Queue pairs of connections and groups", |look| look.now.queue_pairs),
+    so_far("process_messages_total", "Messages sent to other service processes", |look| look.counts.process_messages),
+    so_far("rank_messages_total", "Messages sent to ranks", |look| look.counts.rank_messages),
+    so_far("flags_total", "Flags written to memory of ranks", |look| look.counts.flags),
+    so_far("reads_total", "Reads from host memory to host memory", |look| look.counts.reads),
+    so_far("crossings_total", "Reads from another host, of all Reads", |look| look.counts.crossings),
+    so_far("read_bytes_total", "Bytes of all Reads", |look| look.counts.read_bytes),
+    so_far("peers_cut_off_total", "Peers that were cut off, as they have broken the rules", |look| look.counts.wrong),
+    so_far("connections_taken_total", "Connections that others have set up", |look| look.net.taken),
+    so_far("connections_set_up_total", "Connections to other service processes that were set up", |look| {
+        look.net.set_up
+    }),
+    so_far("set_ups_failed_total", "Service processes that could not be reached", |look| look.net.set_ups_failed),
+    so_far("heartbeats_missed_total", "Heartbeats that have not come in time", |look| look.net.heartbeats_missed),
+    so_far("deaths_total", "Connections that have ended without a goodbye", |look| look.net.deaths),
+    so_far("goodbyes_total", "Connections that have ended in order", |look| look.net.goodbyes),
+    so_far("connection_hits_total", "Uses of a connection to another process that found it", |look| {
+        look.connections.hits
+    }),
+    so_far("connection_misses_total", "Uses of one that had to wait for its set-up", |look| look.connections.misses),
+    so_far("connection_evictions_total", "Connections to other processes that gave way to others", |look| {
+        look.connections.evictions
+    }),
+];
+
+/// The text of all metrics.
+#[must_use]
+pub fn text(status: &Status) -> String {
+    let mut text = String::new();
+    let head = |text: &mut String, (name, help): (&str, &str), kind: &str| {
+        _ = write!(text, "# HELP {PREFIX}{name} {help}.\n# TYPE {PREFIX}{name} {kind}\n");
+    };
+    head(&mut text, UPTIME, "gauge");
+    _ = writeln!(text, "{PREFIX}{} {}", UPTIME.0, status.uptime_s);
+    for metric in METRICS {
+        head(&mut text, (metric.name, metric.help), if metric.is_counter { "counter" } else { "gauge" });
+        for (number, look) in status.processes.iter().enumerate() {
+            _ = writeln!(text, "{PREFIX}{}{{process=\"{number}\"}} {}", metric.name, (metric.value)(look));
+        }
+    }
+    head(&mut text, REFUSED, "counter");
+    for (number, look) in status.processes.iter().enumerate() {
+        for reason in Reason::ALL {
+            let value = look.net.refused_for(reason);
+            _ = writeln!(text, "{PREFIX}{}{{process=\"{number}\",reason=\"{}\"}} {value}", REFUSED.0, reason.name());
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_process_has_each_metric() {
+        let mut look = ProcessLook::default();
+        look.counts.read_bytes = 77;
+        look.net.refused[Reason::Deadline as usize] = 3;
+        let status = Status { uptime_s: 5, processes: vec![ProcessLook::default(), look], ..Status::default() };
+        let text = text(&status);
+        for line in [
+            "flexcast_service_uptime_seconds 5",
+            "# TYPE flexcast_service_read_bytes_total counter",
+            "flexcast_service_read_bytes_total{process=\"0\"} 0",
+            "flexcast_service_read_bytes_total{process=\"1\"} 77",
+            "# TYPE flexcast_service_groups gauge",
+            "flexcast_service_greetings_refused_total{process=\"1\",reason=\"deadline\"} 3",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        let samples = text.lines().filter(|line| !line.starts_with('#')).count();
+        assert_eq!(samples, 1 + 2 * METRICS.len() + 2 * Reason::ALL.len());
+    }
+
+    /// All metrics are in the table of docs/service.md.
+    #[test]
+    fn every_metric_is_documented() {
+        let document = include_str!("../../../../docs/service.md");
+        for (name, help) in METRICS.iter().map(|metric| (metric.name, metric.help)).chain([UPTIME, REFUSED]) {
+            let row = format!("| `{PREFIX}{name}` | {help} |");
+            assert!(document.contains(&row), "docs/service.md has no row {row}");
+        }
+        for reason in Reason::ALL {
+            assert!(document.contains(&format!("| `{}` | ", reason.name())), "{reason:?}");
+        }
+    }
+}

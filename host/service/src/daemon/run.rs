@@ -1,0 +1,228 @@
+//! The daemon: starts the service processes of a card, and answers signals and questions until they end.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use flexio::Provider;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use sd_notify::NotifyState;
+
+use super::config::Config;
+use super::http::Http;
+use super::lock::lock;
+use super::metrics;
+use super::reload::merged;
+use super::status::{self, State, Status};
+use super::{DaemonError, secret};
+use crate::net::processes::Processes;
+
+/// Between two looks at signals and at the processes.
+const LOOK_MS: u8 = 50;
+
+/// Signals that have come.
+struct Signals {
+    reload: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Signals {
+    fn new() -> Result<Self, DaemonError> {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let this = Self { reload: Arc::default(), stop: Arc::default() };
+        for (signal, flag) in [(SIGHUP, &this.reload), (SIGTERM, &this.stop), (SIGINT, &this.stop)] {
+            signal_hook::flag::register(signal, Arc::clone(flag)).map_err(DaemonError::system("signals"))?;
+        }
+        Ok(this)
+    }
+}
+
+/// A daemon that runs.
+struct Daemon<'p> {
+    path: &'p Path,
+    config: Config,
+    epoch: u64,
+    card: u64,
+    begun: Instant,
+    state: State,
+    processes: Processes,
+    log: &'p dyn Fn(&str),
+}
+
+/// Runs the daemon with the configuration file at `path`, until it is told to stop. `log` sets the level of the log, when that changes.
+///
+/// # Errors
+/// It cannot start, or a service process has failed.
+pub fn serve(path: &Path, log: &dyn Fn(&str)) -> Result<(), DaemonError> {
+    let signals = Signals::new()?;
+    let config = Config::read(path)?;
+    log(&config.log);
+    let secret = secret::read(&config.secret)?;
+    let provider = match &config.libraries {
+        Some(folder) => Provider::from_folder(folder),
+        None => Provider::rdma(),
+    };
+    let card_error = |error: flexio::Error| DaemonError::service(format!("`device` {}", config.device))(error.into());
+    let device = provider.and_then(|provider| provider.open(&config.device)).map_err(card_error)?;
+    let card = device.system_image_guid().map_err(card_error)?;
+    // Until the end of this function.
+    let _lock = lock(&config.lock_directory, card, &config.device)?;
+    let listeners = (0..config.processes as u16).map(|number| {
+        let address = SocketAddr::new(config.listen, config.port + number);
+        TcpListener::bind(address).map_err(DaemonError::system(format!("service process {number} on {address}")))
+    });
+    let listeners: Vec<TcpListener> = listeners.collect::<Result<_, _>>()?;
+    let http = match config.metrics {
+        Some(address) => {
+            let http = TcpListener::bind(address).and_then(Http::new);
+            Some(http.map_err(DaemonError::system(format!("`metrics` {address}")))?)
+        }
+        None => None,
+    };
+    let socket = listen(&config.status_socket)?;
+    let mut epoch = [0; 8];
+    getrandom::fill(&mut epoch).map_err(|error| DaemonError::system("random numbers")(std::io::Error::other(error)))?;
+    let epoch = u64::from_le_bytes(epoch);
+    let processes = Processes::start(&device, listeners, config.settings(secret, epoch), config.pace());
+    let processes = processes.map_err(DaemonError::service("the service processes"))?;
+    let (begun, state) = (Instant::now(), State::Serving);
+    let mut daemon = Daemon { path, config, epoch, card, begun, state, processes, log };
+    tracing::info!(
+        device = %daemon.config.device, card = %format!("{card:016x}"), processes = daemon.config.processes,
+        listen = %daemon.config.listen, port = daemon.config.port, "serving"
+    );
+    notify(&[NotifyState::Ready]);
+    let ended = daemon.run(&signals, &socket, http.as_ref());
+    _ = std::fs::remove_file(&daemon.config.status_socket);
+    ended?;
+    // Where one has failed, the others end with it.
+    daemon.processes.end();
+    daemon.processes.join().map_err(DaemonError::service("a service process has failed"))?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Listens on the socket of the status. One that nobody listens on any more is taken over.
+fn listen(path: &Path) -> Result<UnixListener, DaemonError> {
+    let what = || format!("`status_socket` {}", path.display());
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(DaemonError::system(what()))?;
+    }
+    if UnixStream::connect(path).is_ok() {
+        let taken = std::io::Error::new(
+            std::io::ErrorKind::AddrInUse,
+            "another daemon answers there: give each card's daemon its own",
+        );
+        return Err(DaemonError::system(what())(taken));
+    }
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|about| {
+        use std::os::unix::fs::FileTypeExt as _;
+        about.file_type().is_socket()
+    });
+    if is_socket {
+        std::fs::remove_file(path).map_err(DaemonError::system(what()))?;
+    }
+    let socket = UnixListener::bind(path).map_err(DaemonError::system(what()))?;
+    let mode = std::fs::Permissions::from_mode(0o660);
+    std::fs::set_permissions(path, mode)
+        .and_then(|()| socket.set_nonblocking(true))
+        .map_err(DaemonError::system(what()))?;
+    Ok(socket)
+}
+
+/// Tells the service manager, if there is one.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "the service manager was not told");
+    }
+}
+
+impl Daemon<'_> {
+    fn status(&self) -> Status {
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            state: self.state,
+            uptime_s: self.begun.elapsed().as_secs(),
+            device: self.config.device.clone(),
+            card: format!("{:016x}", self.card),
+            limits: self.config.limits,
+            times: self.config.times,
+            processes: self.processes.looks(),
+        }
+    }
+
+    fn run(&mut self, signals: &Signals, socket: &UnixListener, http: Option<&Http>) -> Result<(), DaemonError> {
+        let watchdog = sd_notify::watchdog_enabled();
+        let mut told = Instant::now();
+        let mut turns = Vec::new();
+        loop {
+            let mut fds = vec![PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+            fds.extend(http.map(|http| PollFd::new(http.listener().as_fd(), PollFlags::POLLIN)));
+            match poll(&mut fds, PollTimeout::from(LOOK_MS)) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return Err(DaemonError::system("poll")(errno.into())),
+            }
+            if signals.stop.swap(false, Ordering::AcqRel) {
+                self.stop();
+            }
+            if signals.reload.swap(false, Ordering::AcqRel) {
+                self.reload();
+            }
+            // Before the questions are answered, so that these find the end.
+            let is_over = self.processes.are_over() || (self.state == State::Serving && self.processes.is_over());
+            while let Ok((stream, _)) = socket.accept() {
+                status::tell(stream, &self.status());
+            }
+            if let Some(http) = http {
+                http.serve(|| metrics::text(&self.status()));
+            }
+            if is_over {
+                return Ok(());
+            }
+            // The manager is told while all processes go on.
+            if watchdog.is_some_and(|bound| told.elapsed() >= bound / 3) {
+                let now = self.processes.turns();
+                if now.iter().zip(&turns).all(|(now, before)| now != before) {
+                    notify(&[NotifyState::Watchdog]);
+                }
+                (told, turns) = (Instant::now(), now);
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        if self.state == State::Stopping {
+            tracing::warn!("told to stop once more: ending at once");
+            self.processes.end();
+            return;
+        }
+        self.state = State::Stopping;
+        let within = Duration::from_millis(self.config.times.stop_timeout_ms);
+        tracing::info!(within_ms = self.config.times.stop_timeout_ms, "stopping: collectives under way may end");
+        notify(&[NotifyState::Stopping]);
+        self.processes.stop(within);
+    }
+
+    fn reload(&mut self) {
+        let begun = NotifyState::monotonic_usec_now().ok();
+        notify(&begun.into_iter().chain([NotifyState::Reloading]).collect::<Vec<_>>());
+        match Config::read(self.path).and_then(|config| Ok((secret::read(&config.secret)?, config))) {
+            Ok((secret, config)) => {
+                let (merged, restart) = merged(&self.config, config);
+                (self.log)(&merged.log);
+                self.processes.reload(merged.settings(secret, self.epoch));
+                self.config = merged;
+                restart.iter().for_each(|line| tracing::warn!("{line}"));
+                tracing::info!("configuration read again");
+            }
+            Err(error) => tracing::error!(%error, "the configuration stays as it was"),
+        }
+        notify(&[NotifyState::Ready]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Memory that a program takes back from its service process.
+
+use flexcast_proto::service::ContextId;
+use flexcast_proto::service::wire::{Body, KeyName};
+use flexio::MemoryRegion;
+
+use super::{Client, MemoryId};
+use crate::error::{Error, Result};
+use crate::keys;
+
+/// How far memory has been taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Back {
+    /// The service process may use it.
+    No,
+    /// It has been told not to.
+    Told,
+    /// The same, and nobody wants the memory.
+    Dropped,
+    /// Its alias is gone.
+    Done,
+}
+
+impl Client {
+    /// Takes memory back: the service process lets go of its alias, and what it still reads or writes by that fails. [`Client::taken_back`] gives the memory.
+    ///
+    /// # Errors
+    /// [`Error::Order`]: it has been taken back already. A service process that is gone is none: its alias is dead once the memory is given back.
+    pub fn take_back(&mut self, memory: MemoryId) -> Result<()> {
+        let exported = self.memory.get_mut(memory.0 as usize).and_then(Option::as_mut);
+        let again = Error::Order {
+            what: "memory is taken back that is not there",
+            next: "take back what `share` has given, once",
+        };
+        let exported = exported.ok_or(again)?;
+        if exported.back != Back::No || self.is_gone {
+            return Ok(());
+        }
+        exported.back = Back::Told;
+        let told = keys::told(&exported.region.export(), 1);
+        let name = KeyName { key: told.region.key, generation: told.generation };
+        match self.say(ContextId { group: 0, collective: 0 }, Body::KeyRevoke(name)) {
+            Err(Error::Gone) => Ok(()),
+            said => said,
+        }
+    }
+
+    /// The memory that was taken back, once nobody can reach it by its key: the service process has let go of its alias, or is gone, and the key is
+    /// destroyed. None until then, and where the card does not let go of the key: such memory is never used again.
+    pub fn taken_back(&mut self, memory: MemoryId) -> Option<MemoryRegion> {
+        let is_gone = self.is_gone;
+        let slot = self.memory.get_mut(memory.0 as usize)?;
+        slot.take_if(|exported| exported.back == Back::Done || is_gone)?.region.into_region()
+    }
+
+    /// Forgets a group that a rank has left: how its collectives have ended, and the memory of its flags, which the service process lets go of. A
+    /// program that makes and leaves many groups would else use up its keys.
+    ///
+    /// # Errors
+    /// [`Error::Order`]: the rank has not left yet.
+    pub fn forget(&mut self, group: u32, rank: u32) -> Result<()> {
+        let Some(membership) = self.members.get(&(group, rank)) else { return Ok(()) };
+        if !membership.has_left && !self.is_gone {
+            return Err(Error::Order {
+                what: "a group is forgotten that has not been left",
+                next: "wait for `has_left`",
+            });
+        }
+        let flags = membership.flags;
+        self.members.remove(&(group, rank));
+        let is_of = |context: &ContextId, whose: u32| context.group == group && whose == rank;
+        self.ended.retain(|(context, whose), _| !is_of(context, *whose));
+        self.refused.retain(|(context, whose), _| !is_of(context, *whose));
+        self.take_back(flags)?;
+        if self.is_gone {
+            self.memory[flags.0 as usize] = None;
+        } else if let Some(exported) = &mut self.memory[flags.0 as usize] {
+            exported.back = Back::Dropped;
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_revoked(&mut self, name: KeyName) {
+        let is_it = |slot: &&mut Option<super::Exported>| {
+            slot.as_ref().is_some_and(|exported| exported.back != Back::No && exported.region.export().key == name.key)
+        };
+        let Some(slot) = self.memory.iter_mut().find(is_it) else { return };
+        match slot {
+            Some(exported) if exported.back == Back::Told => exported.back = Back::Done,
+            Some(exported) if exported.back == Back::Dropped => *slot = None,
+            _ => {}
+        }
+    }
+}

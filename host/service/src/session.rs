@@ -1,0 +1,348 @@
+//! The side of a rank's program: a connection to the service process of its card, with signs of life.
+
+use std::io::Write as _;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use flexcast_proto::service::wire::{self, Body, Endpoint, FormatError, HelloError, Rejection, Role, Secret, Welcome};
+use flexio::ProtectionDomain;
+use thiserror::Error;
+
+use crate::error::Result;
+use crate::net::frames::{Filled, Frames};
+use crate::net::greeting::{GreetingError, Outgoing, Step};
+use crate::net::life::Life;
+use crate::net::{address_of, encoded, nonce};
+use crate::rank::Client;
+
+/// How long a program waits for a service process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionTiming {
+    /// Until the system has connected.
+    pub connect: Duration,
+    /// Until the greeting is over, from then on.
+    pub greeting: Duration,
+}
+
+impl Default for SessionTiming {
+    /// 2 s each.
+    fn default() -> Self {
+        Self { connect: Duration::from_secs(2), greeting: Duration::from_secs(2) }
+    }
+}
+
+/// Why there is no connection to a service process. A program can go on without, by control of its host.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// Nobody listens there, or the computer is not reached.
+    #[error("no service process listens on {address} ({source}): start flexcast-service there, or go on without")]
+    Absent {
+        /// Where.
+        address: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// It does not answer.
+    #[error("the service process on {address} has not answered within {} ms: is it flexcast-service that listens there?", waited.as_millis())]
+    Silent {
+        /// Where.
+        address: SocketAddr,
+        /// The bound.
+        waited: Duration,
+    },
+    /// It has ended the connection without a word.
+    #[error("the service process on {address} has ended the connection in the greeting: its log tells why")]
+    Closed {
+        /// Where.
+        address: SocketAddr,
+    },
+    /// The secrets differ.
+    #[error("the service process on {address} has another secret: give both the same")]
+    Secret {
+        /// Where.
+        address: SocketAddr,
+    },
+    /// It speaks another version.
+    #[error(
+        "the service process on {address} speaks version {found} of the messages, this program {}: run the same release of both",
+        wire::VERSION
+    )]
+    Version {
+        /// Where.
+        address: SocketAddr,
+        /// Its version.
+        found: u8,
+    },
+    /// It refuses.
+    #[error("{address}: {rejection}")]
+    Rejected {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        rejection: Rejection,
+    },
+    /// What it says is nothing that a service process says.
+    #[error("{address}: {error}")]
+    Greeting {
+        /// Where.
+        address: SocketAddr,
+        /// What is wrong.
+        error: GreetingError,
+    },
+    /// The card of this program refuses, or the system.
+    #[error(transparent)]
+    Own(#[from] crate::Error),
+}
+
+impl SessionError {
+    fn of(address: SocketAddr, error: GreetingError) -> Self {
+        match error {
+            GreetingError::Hello(HelloError::Tag) | GreetingError::Rejected(Rejection::Secret) => {
+                Self::Secret { address }
+            }
+            GreetingError::Rejected(rejection) => Self::Rejected { address, rejection },
+            GreetingError::Format(FormatError::Version { found }) => Self::Version { address, found },
+            error => Self::Greeting { address, error },
+        }
+    }
+}
+
+/// How a session has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The service process has died: its connection has ended without a goodbye, or with something that is no message.
+    Died,
+    /// It has said nothing for too long: its computer is gone, or it hangs.
+    Silent,
+    /// It has stopped in order.
+    Stopped,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// The program says goodbye.
+    leaves: AtomicBool,
+    end: Mutex<Option<End>>,
+}
+
+/// A program's connection to its service process.
+///
+/// A thread answers heartbeats while the program computes: it sleeps in between, and wakes four times in the time that the service process says. The program calls
+/// [`Session::progress`] when it has time; between a call and its flag it need not.
+#[derive(Debug)]
+pub struct Session {
+    client: Client,
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    welcome: Welcome,
+    address: SocketAddr,
+}
+
+impl Session {
+    /// Connects to the service process at `endpoint`, on the host's function of its card. Blocks no longer than `timing` says.
+    ///
+    /// # Errors
+    /// [`SessionError`]: with [`SessionError::Absent`] at once where nobody listens.
+    pub fn connect(
+        pd: &ProtectionDomain,
+        endpoint: Endpoint,
+        secret: &Secret,
+        timing: SessionTiming,
+    ) -> Result<Self, SessionError> {
+        let address = address_of(endpoint);
+        let absent = |source| SessionError::Absent { address, source };
+        let mut stream = TcpStream::connect_timeout(&address, timing.connect).map_err(absent)?;
+        stream.set_nodelay(true).map_err(crate::Error::socket("TCP_NODELAY"))?;
+        // Messages are short: one that does not go is not read by the other side.
+        stream
+            .set_write_timeout(Some(timing.greeting.max(Duration::from_millis(1))))
+            .map_err(crate::Error::socket("SO_SNDTIMEO"))?;
+        let until = Instant::now() + timing.greeting;
+        let (mut client, end) = Client::open(pd)?;
+        let fresh = |what| move |error| SessionError::Own(crate::Error::socket(what)(error));
+        let epoch = u64::from_le_bytes(nonce().map_err(fresh("getrandom"))?[..8].try_into().unwrap_or_default());
+        let (mut outgoing, hello) = Outgoing::new(secret, Role::Rank, epoch, nonce().map_err(fresh("getrandom"))?);
+        let closed = |_| SessionError::Closed { address };
+        let said = |stream: &mut TcpStream, body: Body<'_>| -> Result<(), SessionError> {
+            let bytes = encoded(body).map_err(crate::Error::from)?;
+            stream.write_all(&bytes).map_err(closed)
+        };
+        said(&mut stream, hello)?;
+        let mut frames = Frames::default();
+        let mut life = None;
+        loop {
+            let bytes = next(&mut stream, &mut frames, until).map_err(|stopped| match stopped {
+                Stopped::Late => SessionError::Silent { address, waited: timing.greeting },
+                Stopped::Ended => SessionError::Closed { address },
+                Stopped::Format(error) => SessionError::of(address, GreetingError::Format(error)),
+            })?;
+            let body =
+                wire::decode(&bytes).map_err(|error| SessionError::of(address, GreetingError::Format(error)))?.body;
+            match outgoing.hear(&body) {
+                Ok(Step::Say(body)) => said(&mut stream, body)?,
+                Ok(Step::Open) => said(&mut stream, Body::Link(end.into()))?,
+                Ok(Step::Far(far)) => {
+                    client.connect(far.into())?;
+                    let every = outgoing.welcome().map_or(1, |welcome| welcome.heartbeat_ms);
+                    let mut beats = Life::new(Duration::from_millis(every.into()), Instant::now());
+                    if let Some(heartbeat) = beats.due(Instant::now()) {
+                        said(&mut stream, Body::Heartbeat(heartbeat))?;
+                    }
+                    life = Some(beats);
+                }
+                Ok(Step::There) => break,
+                Ok(Step::Decide(_)) => {}
+                Err(error) => {
+                    if error == GreetingError::Hello(HelloError::Tag) {
+                        // So that the service process counts it.
+                        said(&mut stream, Body::Rejected(Rejection::Secret))?;
+                    }
+                    return Err(SessionError::of(address, error));
+                }
+            }
+        }
+        let (Some(mut life), Some(welcome)) = (life, outgoing.welcome()) else {
+            return Err(SessionError::Closed { address });
+        };
+        life.heard(None, Instant::now());
+        let shared = Arc::new(Shared::default());
+        let (own, watched) = (stream.try_clone().map_err(fresh("dup"))?, Arc::clone(&shared));
+        let watch = move || {
+            let end = watch(own, frames, life, &watched);
+            *watched.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+        };
+        let thread =
+            std::thread::Builder::new().name("flexcast-life".to_owned()).spawn(watch).map_err(fresh("clone"))?;
+        Ok(Self { client, stream, shared, thread: Some(thread), welcome, address })
+    }
+
+    /// Calls and memory. Once the session has ended all of its calls say [`Error::Gone`](crate::Error::Gone).
+    pub const fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// What the service process has said of itself.
+    #[must_use]
+    pub const fn welcome(&self) -> Welcome {
+        self.welcome
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How the session has ended, if it has.
+    #[must_use]
+    pub fn end(&self) -> Option<End> {
+        *self.shared.end.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes what the service process has said; returns whether there was anything. Never blocks. Where the session has ended what came before still counts.
+    ///
+    /// # Errors
+    /// As [`Client::progress`].
+    pub fn progress(&mut self) -> Result<bool> {
+        let end = self.end();
+        let any = self.client.progress()?;
+        if end.is_some() {
+            self.client.lose();
+        }
+        Ok(any)
+    }
+}
+
+impl Drop for Session {
+    /// Says goodbye, and waits a moment until the service process has heard it: ranks that have left their groups are missed by nobody. Those that have not
+    /// count as dead.
+    fn drop(&mut self) {
+        self.shared.leaves.store(true, Ordering::Release);
+        if self.end().is_none()
+            && let Ok(bytes) = encoded(Body::Goodbye)
+        {
+            _ = self.stream.write_all(&bytes);
+        }
+        _ = self.stream.shutdown(Shutdown::Write);
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+/// Longest that a session waits for the end of its connection after its goodbye.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// Answers heartbeats until the connection ends.
+fn watch(mut stream: TcpStream, mut frames: Frames, mut life: Life, shared: &Shared) -> End {
+    // Signals are the program's business. A thread without a mask of its own may take them from it.
+    _ = nix::sys::signal::SigSet::all().thread_block();
+    let mut left = None;
+    loop {
+        loop {
+            let bytes = match frames.next() {
+                Ok(Some(bytes)) => bytes,
+                Ok(None) => break,
+                Err(_) => return End::Died,
+            };
+            let now = Instant::now();
+            match wire::decode(&bytes).map(|packet| packet.body) {
+                Ok(Body::Heartbeat(heartbeat)) => life.heard(Some(&heartbeat), now),
+                Ok(Body::Goodbye) => return End::Stopped,
+                _ => return End::Died,
+            }
+        }
+        let now = Instant::now();
+        let leaves = shared.leaves.load(Ordering::Acquire);
+        let farewell = *left.get_or_insert(now + FAREWELL);
+        if !leaves {
+            left = None;
+            if let Some(heartbeat) = life.due(now)
+                && encoded(Body::Heartbeat(heartbeat)).is_ok_and(|bytes| stream.write_all(&bytes).is_err())
+            {
+                return End::Died;
+            }
+        }
+        let until = if leaves { farewell } else { life.wakes() };
+        let wait = until.saturating_duration_since(now).max(Duration::from_millis(1));
+        if stream.set_read_timeout(Some(wait)).is_err() {
+            return End::Died;
+        }
+        match frames.fill(&mut stream) {
+            Ok(Filled::Some) => {}
+            Ok(Filled::Nothing) if leaves && Instant::now() >= farewell => return End::Silent,
+            // Judged after a look at what has come, so that a program that was halted does not take its own sleep for the other's.
+            Ok(Filled::Nothing) if life.is_silent(Instant::now()) => return End::Silent,
+            Ok(Filled::Nothing) => {}
+            Ok(Filled::Ended) | Err(_) => return End::Died,
+        }
+    }
+}
+
+enum Stopped {
+    Late,
+    Ended,
+    Format(FormatError),
+}
+
+/// The next message, in a bounded time.
+fn next(stream: &mut TcpStream, frames: &mut Frames, until: Instant) -> Result<Vec<u8>, Stopped> {
+    loop {
+        if let Some(bytes) = frames.next().map_err(Stopped::Format)? {
+            return Ok(bytes);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
+            return Err(Stopped::Late);
+        }
+        match frames.fill(stream) {
+            Ok(Filled::Ended) | Err(_) => return Err(Stopped::Ended),
+            Ok(Filled::Some | Filled::Nothing) => {}
+        }
+    }
+}
