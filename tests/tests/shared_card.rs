@@ -263,6 +263,76 @@ fn what_is_no_request_harms_nobody() {
     client(&place).does("pair");
 }
 
+/// A process that speaks for itself, and not by the library.
+struct Raw(UnixStream);
+
+impl Raw {
+    fn new(path: &Path) -> Self {
+        // What the library has in its memory for this.
+        static PROBE: [u8; 16] = *b"flexcast attach\0";
+        let mut stream = UnixStream::connect(path).expect("the socket");
+        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a bound");
+        stream.write_all(&[&b"FXCARD\0\0"[..], &1_u32.to_le_bytes(), &[0; 4]].concat()).expect("a greeting");
+        stream.read_exact(&mut [0; 16]).expect("an answer");
+        let mut this = Self(stream);
+        let opened = this.says(&format!("{{\"Open\":{{\"probe\":{}}}}}", PROBE.as_ptr() as u64));
+        assert!(opened.starts_with("{\"Cards\":"), "{opened}");
+        this
+    }
+
+    fn tell(&mut self, request: &str) {
+        let text = format!("[{{\"card\":0,\"function\":\"host\"}},{request}]");
+        let message = [&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
+        self.0.write_all(&message).expect("a process that listens");
+    }
+
+    fn says(&mut self, request: &str) -> String {
+        self.tell(request);
+        let mut len = [0; 4];
+        self.0.read_exact(&mut len).expect("an answer");
+        let mut answer = vec![0; u32::from_le_bytes(len) as usize];
+        self.0.read_exact(&mut answer).expect("an answer");
+        String::from_utf8(answer).expect("a text")
+    }
+}
+
+/// Numbers of objects are easily guessed, and lead nowhere.
+#[test]
+fn what_one_process_has_made_is_not_anothers() {
+    let place = Place::new();
+    let _server = server(&place);
+    let (mut first, mut second) = (client(&place), client(&place));
+    connect(&mut first, &mut second);
+    let qpn = word(&first.does("pair"), 1);
+    let (own, _) = region(&mut first, 4096, 1);
+    let (theirs, at) = region(&mut second, 4096, 2);
+    let key = word(&at, 1);
+    let addr = word(&at, 0);
+    let mut raw = Raw::new(&place.socket());
+    let mut refused = |request: String| {
+        let answer = raw.says(&request);
+        assert!(answer.contains("this process has no"), "{request}: {answer}");
+    };
+    for pd in 0..32 {
+        refused(format!("{{\"DeallocPd\":{{\"pd\":{pd}}}}}"));
+        refused(format!("{{\"RegisterRegion\":{{\"pd\":{pd},\"addr\":4096,\"len\":4096,\"access\":1}}}}"));
+    }
+    refused(format!("{{\"DeregisterRegion\":{{\"key\":{key},\"addr\":{addr},\"len\":4096}}}}"));
+    refused(format!("{{\"DestroyDevx\":{{\"kind\":\"Mkey\",\"number\":{key}}}}}"));
+    refused(format!("{{\"QueryQp\":{{\"qpn\":{qpn}}}}}"));
+    refused(format!("{{\"DestroyQp\":{{\"qpn\":{qpn}}}}}"));
+    (0..0x1000).for_each(|cqn| refused(format!("{{\"DestroyCq\":{{\"cqn\":{cqn}}}}}")));
+    (1..64).for_each(|id| refused(format!("{{\"DeregisterUmem\":{{\"id\":{id},\"addr\":{addr},\"len\":4096}}}}")));
+    // Doorbells have no answer, and do nothing either.
+    raw.tell(&format!("{{\"Ring\":{{\"qpn\":{qpn},\"counter\":7,\"pushed\":false}}}}"));
+    let queried = raw.says(
+        "{\"Devx\":{\"call\":{\"Query\":{\"kind\":\"Mkey\",\"number\":1}},\"input\":[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0],\"answer_bytes\":16}}",
+    );
+    assert!(queried.contains("this process has no object"), "{queried}");
+    assert_eq!(first.does(&format!("write 0 {own} 0 4096 {at}")), "1 done");
+    assert_eq!(second.does(&format!("holds {theirs} 0 4096 1 0")), "true");
+}
+
 /// Says what a process of another user is told at the socket.
 #[test]
 #[ignore = "a process of the test below"]

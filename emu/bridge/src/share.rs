@@ -7,7 +7,7 @@
 //! |---|---|
 //! | 0..8 | `FXCARD` and two zeros |
 //! | 8..12 | version of the messages |
-//! | 12..16 | 0; in the answer what [`Verdict`] says |
+//! | 12..16 | 0; in the answer whether the process is let in, or why not |
 //!
 //! A message is its length, 4 bytes little-endian, and as many bytes.
 

@@ -121,7 +121,9 @@ impl Remote {
                 Err(refused(format!("its library speaks version {version} and this one {VERSION}: use one for both")))
             }
             Verdict::Full => Err(refused("as many processes as it allows are there (share.clients)".to_owned())),
-            Verdict::User => Err(refused("it is another user's".to_owned())),
+            Verdict::User => {
+                Err(refused("it is another user's, or in a PID namespace that does not have this process".to_owned()))
+            }
         }
     }
 
