@@ -333,7 +333,12 @@ mod tests {
                         assert_eq!((args.spec, args.pair.json), (point.spec, true), "{command}");
                         assert_eq!(args.machine.network.set, model.set, "{command}");
                     }
-                    Point::Concurrent(_) => continue,
+                    Point::Flow(point) => {
+                        let Command::Flow(args) = parsed() else { panic!("{command}") };
+                        assert_eq!(args.asked().unwrap(), point.parameters().unwrap(), "{command}");
+                        assert!(args.json);
+                    }
+                    Point::Concurrent(_) | Point::Application(_) => continue,
                 }
                 runs += 1;
             }

@@ -1,7 +1,7 @@
 //! Arguments of `flexcast flow`.
 
 use clap::{Args, ValueEnum};
-use flexcast_lab::flow::{By, Kind, Placement, Preset, Skew};
+use flexcast_lab::flow::{Bench, By, FlowParams, Kind, Placement, Preset};
 use flexcast_lab::options::whole;
 use flexcast_proto::MAX_RANKS;
 use flexcast_proto::service::{Delivery, MAX_PROCESSES_PER_HOST};
@@ -83,7 +83,7 @@ pub(crate) struct FlowArgs {
 
 impl FlowArgs {
     /// Who carries the collective out.
-    pub(crate) fn by(&self) -> anyhow::Result<By> {
+    fn by(&self) -> anyhow::Result<By> {
         let delivery = match self.delivery {
             DeliveryName::Flat => Delivery::Flat,
             DeliveryName::Hierarchical => Delivery::Hierarchical,
@@ -99,8 +99,32 @@ impl FlowArgs {
         })
     }
 
-    /// The skew.
-    pub(crate) fn skew(&self) -> anyhow::Result<Skew> {
-        Ok(self.skew.parse()?)
+    /// The machine, and what is measured.
+    pub(crate) fn asked(&self) -> anyhow::Result<(FlowParams, Bench)> {
+        let Self { ranks, ranks_per_host, .. } = *self;
+        anyhow::ensure!(
+            ranks.is_multiple_of(ranks_per_host),
+            "--ranks {ranks}: give a multiple of --ranks-per-host {ranks_per_host}"
+        );
+        let preset = self.preset.params();
+        let params = FlowParams {
+            hosts: ranks / ranks_per_host,
+            ranks_per_host,
+            // A process serves one rank at least.
+            processes_per_host: self.service_processes.unwrap_or(preset.processes_per_host).min(ranks_per_host),
+            active_reads: self.active_reads.unwrap_or(preset.active_reads),
+            placement: self.placement,
+            ..preset
+        };
+        let asked = Bench {
+            kind: self.op,
+            bytes: self.bytes,
+            by: self.by()?,
+            turns: (self.warm_up, self.iterations),
+            skew: self.skew.parse()?,
+            seed: self.seed,
+            overlap: self.overlap,
+        };
+        Ok((params, asked))
     }
 }

@@ -379,7 +379,9 @@ mod tests {
         assert_eq!((config.port, config.processes, config.metrics), (4870, 4, None));
         assert_eq!((config.times, config.limits), (Times::default(), Bounds::default()));
         let settings = config.settings(Secret::new([0; 32]), 1);
-        assert_eq!(settings.limits, AgentLimits::default(), "the same as without a file");
+        let staged =
+            AgentLimits { staging: Some(Staging::default()), staging_bytes: 256 << 20, ..AgentLimits::default() };
+        assert_eq!(settings.limits, staged, "but for staging the same as without a file");
         let (all, made) = (ServerSettings::new(Secret::new([0; 32]), 1), settings);
         assert_eq!((all.connections, all.greeting, all.greetings), (made.connections, made.greeting, made.greetings));
         assert_eq!((all.connect, all.heartbeat, config.pace()), (made.connect, made.heartbeat, Pace::default()));

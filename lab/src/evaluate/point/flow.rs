@@ -85,6 +85,24 @@ impl FlowPoint {
         points
     }
 
+    /// The machine, and what is measured.
+    ///
+    /// # Errors
+    /// A skew that cannot be.
+    pub fn parameters(&self) -> Result<(FlowParams, Bench), String> {
+        let params = self.params();
+        let asked = Bench {
+            kind: self.operation,
+            bytes: self.bytes,
+            by: self.by.by(params.ranks()),
+            turns: (0, self.iterations),
+            skew: self.skew.parse::<Skew>().map_err(text)?,
+            seed: 1,
+            overlap: self.overlap,
+        };
+        Ok((params, asked))
+    }
+
     fn params(&self) -> FlowParams {
         let Self { preset, hosts, ranks_per_host, service_processes, placement, .. } = *self;
         FlowParams { placement, ..machine(preset, hosts, ranks_per_host, service_processes) }
@@ -142,17 +160,7 @@ impl FlowPoint {
     }
 
     pub(super) fn run(&self) -> Result<Row, String> {
-        let skew: Skew = self.skew.parse().map_err(text)?;
-        let params = self.params();
-        let asked = Bench {
-            kind: self.operation,
-            bytes: self.bytes,
-            by: self.by.by(params.ranks()),
-            turns: (0, self.iterations),
-            skew,
-            seed: 1,
-            overlap: self.overlap,
-        };
+        let (params, asked) = self.parameters()?;
         let found = bench(params, &asked).map_err(text)?;
         let counts = found.counts;
         let mut row = self
