@@ -92,7 +92,7 @@ impl FlowPoint {
     pub fn parameters(&self) -> Result<(FlowParams, Bench), String> {
         let params = self.params();
         let asked = Bench {
-            kind: self.operation,
+            kind: self.kind(),
             bytes: self.bytes,
             by: self.by.by(params.ranks()),
             turns: (0, self.iterations),
@@ -101,6 +101,14 @@ impl FlowPoint {
             overlap: self.overlap,
         };
         Ok((params, asked))
+    }
+
+    /// From host memory to host memory an Allgather is an Allgatherv of equal blocks.
+    const fn kind(&self) -> Operation {
+        match (self.operation, self.by) {
+            (Operation::Allgather, Carrier::Service) => Operation::Allgatherv,
+            (operation, _) => operation,
+        }
     }
 
     fn params(&self) -> FlowParams {
@@ -124,7 +132,8 @@ impl FlowPoint {
     }
 
     pub(super) fn command(&self) -> String {
-        let Self { preset, operation, ranks_per_host, placement, bytes, ref skew, iterations, .. } = *self;
+        let Self { preset, ranks_per_host, placement, bytes, ref skew, iterations, .. } = *self;
+        let operation = self.kind();
         let params = self.params();
         let by = match self.by {
             Carrier::Service | Carrier::Flat => "service".to_owned(),
