@@ -9,6 +9,19 @@ use serde_json::Value;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+/// Values of the command line are shown by the names that they are given by.
+macro_rules! named {
+    ($($kind:ty),+) => {
+        $(impl std::fmt::Display for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let value = clap::ValueEnum::to_possible_value(self);
+                f.write_str(value.as_ref().map_or("", clap::builder::PossibleValue::get_name))
+            }
+        })+
+    };
+}
+pub(crate) use named;
+
 /// Reads a whole number for an option that takes those from `least` to `most`; others that fit the type are left to later checks, which
 /// know more of what would do.
 pub fn whole<T: TryFrom<i128>>(

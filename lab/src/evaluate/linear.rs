@@ -1,4 +1,4 @@
-//! Whether one column grows linearly with another: the square of the coefficient of correlation (R²), over rows that differ in the one alone.
+//! Linear growth of one column with another: the square of the coefficient of correlation (R²), over rows that differ in the one alone.
 
 use super::row::{Kind, Row};
 use super::spec::Linear;

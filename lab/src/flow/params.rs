@@ -3,6 +3,8 @@
 use flexcast_proto::service::Limits;
 use serde::{Deserialize, Serialize};
 
+crate::options::named!(Placement, Preset);
+
 /// The network, the hosts' links to it, and their memory. Rates are of payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct NetworkParams {
@@ -57,15 +59,13 @@ pub struct FlowParams {
 }
 
 /// Where ranks are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, derive_more::Display)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
     /// Ranks 0, 1, 2 and so on are on one host.
     #[default]
-    #[display("contiguous")]
     Contiguous,
     /// They are on hosts in turn.
-    #[display("strided")]
     Strided,
 }
 
@@ -92,14 +92,12 @@ impl FlowParams {
 }
 
 /// Published testbeds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, derive_more::Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
     /// Graham et al.: 32 hosts of 32 cores, BlueField-3, NDR200 (200 Gbit/s), hosts behind PCIe 3 (128 Gbit/s).
-    #[display("graham")]
     Graham,
     /// 32 hosts of 32 cores, BlueField-2 as a host of its own beside ConnectX-6, 100 Gbit/s.
-    #[display("staged")]
     Staged,
 }
 

@@ -1,29 +1,26 @@
-//! What ranks do: scripts of computation, calls and waits.
+//! Scripts of ranks: computation, calls and waits.
 
 use flexcast_proto::service::Delivery;
 use serde::{Deserialize, Serialize};
+
+crate::options::named!(Kind);
 
 /// Bytes of a Broadcast by hosts from which on it goes by scatter and ring rather than down a binomial tree.
 const SCATTER_BYTES: u64 = 64 << 10;
 
 /// A collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum, derive_more::Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A block from each to each.
-    #[display("alltoallv")]
     Alltoallv,
     /// A block of each to all.
-    #[display("allgatherv")]
     Allgatherv,
     /// A value of few bytes, reduced and known to all; always carried out by the hosts. A barrier is one without data.
-    #[display("allreduce")]
     Allreduce,
     /// The message of rank 0 to all.
-    #[display("broadcast")]
     Broadcast,
     /// A block of each to all, by service processes through memory of their cards.
-    #[display("allgather")]
     Allgather,
 }
 

@@ -11,18 +11,17 @@ use super::params::FlowParams;
 use super::program::{By, Kind, Operation, Step, barrier};
 use super::skew::Skew;
 
+crate::options::named!(Variant);
+
 /// How an application's collectives are carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum, derive_more::Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
     /// By the hosts, in blocking calls.
-    #[display("blocking")]
     Blocking,
     /// By the hosts, in non-blocking calls that go on while the program waits.
-    #[display("non-blocking")]
     NonBlocking,
     /// By service processes.
-    #[display("service")]
     Service,
 }
 

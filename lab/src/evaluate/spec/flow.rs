@@ -5,27 +5,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::flow::{By, Kind, Placement, Preset, Variant};
 
+crate::options::named!(Carrier, Application);
+
 /// Who carries a collective out, by the names of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Carrier {
     /// Service processes, from host memory to host memory.
-    #[display("service")]
     Service,
     /// Service processes through memory of their cards, to the buffer of each rank.
-    #[display("flat")]
     Flat,
     /// The same, to a segment of each host.
-    #[display("hierarchical")]
     Hierarchical,
     /// Service processes, from the memory of who has it into the buffer of each rank (SO-18).
-    #[display("direct")]
     Direct,
     /// Hosts, one step at a time.
-    #[display("hosts")]
     Hosts,
     /// Hosts, all steps at once: what non-blocking calls do.
-    #[display("hosts-at-once")]
     HostsAtOnce,
 }
 
@@ -45,14 +41,12 @@ impl Carrier {
 }
 
 /// Applications of the publications.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, derive_more::Display)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Application {
     /// P3DFFT++ (MI-50).
-    #[display("p3dfft")]
     P3dfft,
     /// Octopus (MI-52).
-    #[display("octopus")]
     Octopus,
 }
 
