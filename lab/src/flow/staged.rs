@@ -72,6 +72,12 @@ fn part(operation: &Operation, topology: &Topology, rank: u32) -> Part {
     Part { rank, send: region(operation.bytes), receive: all, flags, shared: all }
 }
 
+/// The call of a rank.
+fn called(operation: &Operation, topology: &Topology, rank: u32, context: ContextId) -> StagedEvent {
+    let (descriptor, part) = (descriptor(operation), part(operation, topology, rank));
+    StagedEvent::Called { collective: context.collective, descriptor, part }
+}
+
 impl Flow {
     /// A rank hands its buffers to its service process; the time that this takes.
     pub(super) fn post_task(&mut self, rank: u32, context: ContextId) -> u64 {
@@ -110,11 +116,7 @@ impl Flow {
                 self.queue.plan(at_ps + way_ps, Happening::ToProcess(target, Job::Parts { context, from: own }));
             }
         }
-        let event = StagedEvent::Called {
-            collective: context.collective,
-            descriptor: descriptor(&operation),
-            part: part(&operation, &topology, number),
-        };
+        let event = called(&operation, &topology, number, context);
         self.staged_event(process, context.group, event, &mut at_ps)?;
         self.queue.plan(at_ps, Happening::ProcessFree(process));
         Ok(())
@@ -128,11 +130,7 @@ impl Flow {
         let topology = Arc::clone(&self.groups[context.group as usize].topology);
         let mut at_ps = self.now_ps;
         for number in topology.served_by(from) {
-            let event = StagedEvent::Called {
-                collective: context.collective,
-                descriptor: descriptor(&operation),
-                part: part(&operation, &topology, number),
-            };
+            let event = called(&operation, &topology, number, context);
             self.staged_event(process, context.group, event, &mut at_ps)?;
         }
         self.queue.plan(at_ps, Happening::ProcessFree(process));
