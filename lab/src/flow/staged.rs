@@ -96,10 +96,10 @@ impl Flow {
         let Some(collective) = self.collectives.get(&context) else { return Ok(()) };
         let operation = collective.operation;
         let Some(staging) = self.processes[process as usize].staged.get_mut(&context.group) else { return Ok(()) };
-        let called = staging.called.entry(context.collective).or_default();
-        *called += 1;
+        let so_far = staging.called.entry(context.collective).or_default();
+        *so_far += 1;
         let served = staging.topology.served_by(staging.own).count() as u32;
-        let is_whole = *called == served;
+        let is_whole = *so_far == served;
         if is_whole {
             staging.called.remove(&context.collective);
         }
