@@ -65,7 +65,7 @@ pub(crate) struct FlowArgs {
     #[arg(long, default_value = "none")]
     pub(crate) skew: String,
     /// Seed of the skew.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Calls that are not counted.
     #[arg(long, value_parser = whole::<u32>(0, 10_000), value_name = "N", default_value_t = 1)]

@@ -12,6 +12,7 @@ pub mod evaluate;
 pub mod figures;
 pub mod flow;
 pub mod images;
+pub mod incast;
 pub mod jobs;
 pub mod machine;
 pub mod machine_args;

@@ -2,6 +2,7 @@
 
 mod concurrent;
 mod flow;
+mod incast;
 mod link;
 mod reference;
 mod sim;
@@ -12,6 +13,7 @@ use serde::Serialize;
 
 pub use concurrent::ConcurrentPoint;
 pub use flow::{ApplicationPoint, FlowPoint};
+pub use incast::IncastPoint;
 pub use link::{CABLE_GBIT_PER_S, link_goodput, wire_bytes};
 pub use reference::ReferencePoint;
 pub use sim::SimPoint;
@@ -33,6 +35,8 @@ pub enum Point {
     Sim(Box<SimPoint>),
     /// Of two collectives at the same time, on the fabric alone.
     Concurrent(ConcurrentPoint),
+    /// Of many sources with blocks for one host.
+    Incast(IncastPoint),
     /// Of a collective at flow level.
     Flow(FlowPoint),
     /// Of an application at flow level.
@@ -54,6 +58,7 @@ impl Point {
             .chain(tput)
             .chain(sim)
             .chain(experiment.concurrent.iter().flat_map(ConcurrentPoint::all).map(Self::Concurrent))
+            .chain(experiment.incast.iter().flat_map(IncastPoint::all).map(Self::Incast))
             .chain(experiment.flow.iter().flat_map(FlowPoint::all).map(Self::Flow))
             .chain(experiment.application.iter().flat_map(ApplicationPoint::all).map(Self::Application))
             .collect()
@@ -67,6 +72,7 @@ impl Point {
             Self::Tput(point) => point.weight(),
             Self::Sim(point) => point.weight(),
             Self::Concurrent(point) => point.weight(),
+            Self::Incast(point) => point.weight(),
             Self::Flow(point) => point.weight(),
             Self::Application(point) => point.weight(),
         }
@@ -80,6 +86,7 @@ impl Point {
             Self::Tput(point) => point.memory_bytes(),
             Self::Sim(point) => point.memory_bytes(),
             Self::Concurrent(point) => point.memory_bytes(),
+            Self::Incast(point) => point.memory_bytes(),
             Self::Flow(point) => point.memory_bytes(),
             Self::Application(point) => point.memory_bytes(),
         }
@@ -93,6 +100,7 @@ impl Point {
             Self::Tput(point) => point.asked(),
             Self::Sim(point) => point.asked(),
             Self::Concurrent(point) => point.asked(),
+            Self::Incast(point) => point.asked(),
             Self::Flow(point) => point.asked(),
             Self::Application(point) => point.asked(),
         }
@@ -107,6 +115,7 @@ impl Point {
             Self::Sim(point) => return point.command(model) + " --json",
             // No firmware, no timing model.
             Self::Concurrent(point) => return point.command(),
+            Self::Incast(point) => return point.command(),
             Self::Flow(point) => return point.command(),
             Self::Application(point) => return point.command(),
         };
@@ -129,6 +138,7 @@ impl Point {
             Self::Tput(point) => point.run(images, model),
             Self::Sim(point) => point.run(images, model),
             Self::Concurrent(point) => point.run(),
+            Self::Incast(point) => point.run(),
             Self::Flow(point) => point.run(),
             Self::Application(point) => point.run(),
         }

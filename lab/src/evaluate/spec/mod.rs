@@ -15,7 +15,7 @@ pub use draw::{Bound, Limit, Plot, Scale};
 pub use flow::{Application, ApplicationSweep, Carrier, FlowSweep};
 pub use held::{held, write_scripts};
 pub use read::{FOLDER, choose, parse, read_folder};
-pub use sweep::{ConcurrentSweep, Fastest, Linear, Pair, PairSweep, SimSweep, Spread};
+pub use sweep::{ConcurrentSweep, Fastest, IncastSweep, Linear, Pair, PairSweep, SimSweep, Spread};
 
 /// An experiment: what is asked, what is run, what was published, what is expected.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -46,6 +46,9 @@ pub struct Experiment {
     /// Runs of Allgather beside Reduce-Scatter.
     #[serde(default)]
     pub concurrent: Vec<ConcurrentSweep>,
+    /// Runs of many sources with blocks for one host.
+    #[serde(default)]
+    pub incast: Vec<IncastSweep>,
     /// Runs of collectives at flow level.
     #[serde(default)]
     pub flow: Vec<FlowSweep>,

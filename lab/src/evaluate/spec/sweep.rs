@@ -200,6 +200,18 @@ pub struct Spread {
     pub by: Vec<String>,
 }
 
+/// Blocks for one host, written by all sources at once or read a few at a time, with a flow beside them, on the emulated fabric alone.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IncastSweep {
+    /// Sources.
+    pub sources: Vec<u32>,
+    /// Bytes of a block.
+    pub bytes: Vec<u64>,
+    /// Blocks that are read at once; 0: all sources write.
+    pub reads: Vec<u32>,
+}
+
 /// How well a line fits one column over another: a row of each group with `r_squared`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
