@@ -418,7 +418,8 @@ impl Running<'_, '_> {
     fn kill_rank(&mut self) -> Result<Death, ProcessError> {
         let victim = self.ranks.len() as u32 - 1;
         let kill = |running: &mut Self| running.ranks[victim as usize].process.signal(Signal::SIGKILL);
-        let judge = |_, told: &Told| told.kind == Kind::Died && told.rank == Some(victim);
+        // Its memory may be missed before its connection is.
+        let judge = |_, told: &Told| matches!(told.kind, Kind::Died | Kind::Failed) && told.rank == Some(victim);
         self.kill(0, format!("rank {victim}"), &[victim], kill, judge)
     }
 

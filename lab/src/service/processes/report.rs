@@ -123,6 +123,19 @@ impl Notice {
     }
 }
 
+impl Notice {
+    /// Who is named, or the error.
+    fn summary(&self) -> String {
+        match (self.kind, self.names_rank, self.names_process, &self.session) {
+            (Kind::Died, Some(rank), _, _) => format!("rank {rank} has died"),
+            (Kind::Died, _, Some(process), _) => format!("service process {process} has died"),
+            (Kind::Failed, Some(rank), _, _) => format!("memory of rank {rank} cannot be reached"),
+            (Kind::Gone, _, _, Some(session)) => format!("its service process is gone: {session}"),
+            _ => self.text.clone(),
+        }
+    }
+}
+
 impl Collective {
     pub(super) fn of(op: ServiceOp, found: &[Computed]) -> Self {
         let sum = |of: fn(&Computed) -> u64| found.iter().map(of).sum::<u64>();
@@ -212,7 +225,7 @@ impl fmt::Display for ProcessReport {
                 format!("{} (host {})", notice.rank, notice.host),
                 notice.op.to_string(),
                 format!("{:.1}", notice.after_ms),
-                format!("{mark}{}", notice.text),
+                format!("{mark}{}", notice.summary()),
             ]);
         }
         writeln!(f, "{notices}")?;
