@@ -68,7 +68,7 @@ fn check(report: &ProcessReport, hosts: u32, ranks_per_host: u32) {
             (Some(ranks - 1), None, true),
             "{notice:?}"
         );
-        assert_eq!(notice.session, None, "{notice:?}");
+        assert_eq!((notice.session.as_deref(), notice.after_ms.is_some()), (None, notice.rank != 0), "{notice:?}");
     }
     assert_eq!(daemon.notices.len() as u32, 2 * ranks, "the ranks of its host, too");
     for notice in &daemon.notices {

@@ -48,6 +48,8 @@ const UNDER_WAY: [ServiceOp; 2] = [ServiceOp::Alltoallv, ServiceOp::Allgather];
 const TURNS: u32 = 2;
 /// How long a rank is stopped: less than four heartbeats of a second each.
 const STOPPED: Duration = Duration::from_millis(1500);
+/// Between two looks at what daemons have done, which are told at most some ten milliseconds late.
+const SETTLES: Duration = Duration::from_millis(50);
 /// Longest that a rank waits for anything.
 const RANK_BOUND: Duration = Duration::from_secs(20);
 /// Longest that a rank is waited for.
@@ -382,7 +384,8 @@ impl Running<'_, '_> {
         })
     }
 
-    /// Posts on all ranks but `late`, kills, posts on `late`, and asks all that live what they were told.
+    /// Calls on all ranks but `late`, so that nothing can end, and kills somebody. Asks all others that live what they were told; then `late` calls as well, and is
+    /// asked.
     fn kill(
         &mut self,
         late: u32,
@@ -393,26 +396,55 @@ impl Running<'_, '_> {
     ) -> Result<Death, ProcessError> {
         self.turn += 1;
         self.post(&self.but(&[late]), &UNDER_WAY)?;
+        self.settle()?;
         let killed_ns = now_ns();
         kill(self)?;
-        let living = self.but(dead);
-        self.begin(&self.but(&[&[late], dead].concat()), &Order::Watch)?;
-        let late_lives = !dead.contains(&late);
-        if late_lives {
-            self.post(&[late], &UNDER_WAY)?;
-            self.begin(&[late], &Order::Watch)?;
-        }
-        let mut notices = Vec::new();
-        for rank in living {
-            match self.answer(rank)? {
-                Answer::Told(told) => notices.extend(told.into_iter().map(|told| {
-                    let is_right = judge(rank, &told);
-                    Notice::new(rank, rank / self.demo.spec.ranks_per_host, told, killed_ns, is_right)
-                })),
-                other => return Err(self.strange(rank, &other)),
+        let waiting = self.but(&[&[late], dead].concat());
+        let mut told = self.told(&waiting)?;
+        self.post(&[late], &UNDER_WAY)?;
+        told.splice(0..0, self.told(&[late])?);
+        let host = |rank: u32| rank / self.demo.spec.ranks_per_host;
+        let notice = |(rank, told): (u32, Told)| {
+            let is_right = judge(rank, &told);
+            let since_ns = if rank == late { None } else { Some(killed_ns) };
+            Notice::new(rank, host(rank), told, since_ns, is_right)
+        };
+        Ok(Death { killed: what, notices: told.into_iter().map(notice).collect() })
+    }
+
+    /// Waits until what can be read has been read: then it is a lost connection that tells of a death, and not a Read that was under way.
+    fn settle(&mut self) -> Result<(), ProcessError> {
+        let (spec, stop, hosts) = (self.demo.spec, self.demo.stop, &self.demo.hosts);
+        let reads = || -> Result<Vec<[u64; 5]>, ProcessError> {
+            let of = |look: &flexcast_service::ProcessLook| {
+                let (now, counts) = (look.now, look.counts);
+                [now.collectives, now.active_reads, now.waiting_reads, counts.reads, counts.rank_messages]
+            };
+            let looks =
+                (0..spec.hosts).map(|host| Ok(hosts.status(host)?.processes.iter().map(of).collect::<Vec<_>>()));
+            Ok(looks.collect::<Result<Vec<_>, ProcessError>>()?.concat())
+        };
+        let mut before = Vec::new();
+        until("the end of all Reads that can begin", BOUND, stop, || {
+            std::thread::sleep(SETTLES);
+            let now = reads()?;
+            let is_quiet = now.iter().map(|now| now[1]).sum::<u64>() == 0 && now == before;
+            before = now;
+            Ok(is_quiet.then_some(()))
+        })
+    }
+
+    /// What ranks are told of all that they have called.
+    fn told(&mut self, ranks: &[u32]) -> Result<Vec<(u32, Told)>, ProcessError> {
+        self.begin(ranks, &Order::Watch)?;
+        let mut all = Vec::new();
+        for rank in ranks {
+            match self.answer(*rank)? {
+                Answer::Told(told) => all.extend(told.into_iter().map(|told| (*rank, told))),
+                other => return Err(self.strange(*rank, &other)),
             }
         }
-        Ok(Death { killed: what, notices })
+        Ok(all)
     }
 
     fn kill_rank(&mut self) -> Result<Death, ProcessError> {

@@ -253,6 +253,8 @@ impl Rank {
     }
 
     fn post(&mut self, op: ServiceOp, turn: u32) -> Result<(), RankError> {
+        // What has happened to its service process meanwhile is heard; if it is gone the call says so.
+        _ = self.progress();
         let at = Instant::now();
         let call = match self.call(op, turn) {
             Ok(call) => Ok(call),

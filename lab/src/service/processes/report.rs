@@ -109,16 +109,16 @@ pub struct Notice {
     pub text: String,
     /// How the rank's connection to its service process had ended by then.
     pub session: Option<String>,
-    /// From the SIGKILL until the rank had the error, in milliseconds.
-    pub after_ms: f64,
+    /// From the SIGKILL until the rank had the error, in milliseconds; none of the rank that has called afterwards.
+    pub after_ms: Option<f64>,
     /// Whether it is what it should have been told.
     pub is_right: bool,
 }
 
 impl Notice {
-    pub(super) fn new(rank: u32, host: u32, told: Told, killed_ns: u64, is_right: bool) -> Self {
+    pub(super) fn new(rank: u32, host: u32, told: Told, killed_ns: Option<u64>, is_right: bool) -> Self {
         let Told { op, kind, rank: names_rank, process: names_process, text, session, seen_ns } = told;
-        let after_ms = seen_ns.saturating_sub(killed_ns) as f64 / 1e6;
+        let after_ms = killed_ns.map(|killed_ns| seen_ns.saturating_sub(killed_ns) as f64 / 1e6);
         Self { rank, host, op, kind, names_rank, names_process, text, session, after_ms, is_right }
     }
 }
@@ -224,7 +224,7 @@ impl fmt::Display for ProcessReport {
                 death.killed.clone(),
                 format!("{} (host {})", notice.rank, notice.host),
                 notice.op.to_string(),
-                format!("{:.1}", notice.after_ms),
+                notice.after_ms.map_or_else(|| "called later".to_owned(), |after_ms| format!("{after_ms:.1}")),
                 format!("{mark}{}", notice.summary()),
             ]);
         }
