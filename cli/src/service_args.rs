@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use flexcast_lab::service::processes;
 use flexcast_service::daemon::config::STATUS_SOCKET;
 
 /// Commands about the daemon of a card's service processes.
@@ -12,6 +13,14 @@ pub(crate) enum ServiceCommand {
     Status(StatusArgs),
     /// Read a configuration file and its secret, and say what is wrong with them.
     Check(CheckArgs),
+    /// Start daemons and ranks as processes on emulated cards, run collectives, kill a rank and a daemon, and show what the others are told.
+    Demo(DemoArgs),
+    /// A daemon of `flexcast service demo`, which starts it.
+    #[command(name = processes::DAEMON_COMMAND, hide = true)]
+    DemoDaemon(DemoDaemonArgs),
+    /// A rank of `flexcast service demo`, which starts it.
+    #[command(name = processes::RANK_COMMAND, hide = true)]
+    DemoRank(DemoRankArgs),
 }
 
 #[derive(Debug, Args)]
@@ -29,4 +38,43 @@ pub(crate) struct CheckArgs {
     /// Configuration file of a daemon.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    /// Hosts, each with an emulated card and a daemon: 1 to 8.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) hosts: u32,
+    /// Ranks on each host, a process each: 1 to 8.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) ranks_per_host: u32,
+    /// Bytes of a block: 1 to 1048576.
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub(crate) bytes: u64,
+    /// Folder of the emulator's libraries [default: target/emu-libs of this folder, or beside that of this program].
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) libs: Option<PathBuf>,
+    /// Print one JSON document instead of tables.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoDaemonArgs {
+    /// Process that has started this one, and ends it.
+    #[arg(long, value_name = "PID")]
+    pub(crate) parent: u32,
+    /// Configuration of the daemon.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Become this program instead of being the daemon.
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) program: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoRankArgs {
+    /// Process that has started this one, and ends it.
+    #[arg(long, value_name = "PID")]
+    pub(crate) parent: u32,
 }

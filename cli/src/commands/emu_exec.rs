@@ -167,12 +167,12 @@ fn member(rank: usize, of: usize, cards: usize, port_base: u16) -> anyhow::Resul
 }
 
 /// Where the libraries may lie: below the current folder, and beside the folder of this program.
-fn places() -> Vec<PathBuf> {
+pub(super) fn places() -> Vec<PathBuf> {
     let target = env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.to_owned()));
     [Some(PathBuf::from("target")), target].into_iter().flatten().map(|folder| folder.join("emu-libs")).collect()
 }
 
-fn libraries(given: Option<&Path>, places: &[PathBuf]) -> anyhow::Result<PathBuf> {
+pub(super) fn libraries(given: Option<&Path>, places: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let places = given.map_or_else(|| places.to_vec(), |given| vec![given.to_owned()]);
     match places.iter().find(|folder| folder.join(LIBRARY).exists()) {
         // The program may start in, or change to, another folder.

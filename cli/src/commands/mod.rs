@@ -19,6 +19,7 @@ mod report;
 mod report_progress;
 mod scaling;
 mod service;
+mod service_demo;
 mod sim;
 mod soak;
 mod tput;
@@ -55,6 +56,9 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Stats(args) => look::stats(&args),
         Command::Service(ServiceCommand::Status(args)) => service::status(&args),
         Command::Service(ServiceCommand::Check(args)) => service::check(&args),
+        Command::Service(ServiceCommand::Demo(args)) => service_demo::run(&args),
+        Command::Service(ServiceCommand::DemoDaemon(args)) => service_demo::daemon(&args),
+        Command::Service(ServiceCommand::DemoRank(args)) => service_demo::rank(&args),
         Command::Emu(EmuCommand::Run(args)) => emu_run::run(&args),
         Command::Emu(EmuCommand::Exec(args)) => emu_exec::run(&args),
     }

@@ -5,8 +5,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use flexcast_service::daemon::{self, config::Config};
-use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::prelude::*;
 
 /// Service processes of one card: collectives that its Arm cores carry out while the hosts compute. See docs/service.md.
 #[derive(Debug, Parser)]
@@ -22,7 +20,7 @@ struct Options {
 
 fn main() -> ExitCode {
     let Options { config, check } = Options::parse();
-    let ended = if check { checked(&config) } else { serve(&config) };
+    let ended = if check { checked(&config) } else { daemon::serve_with_log(&config) };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -44,17 +42,4 @@ fn checked(path: &std::path::Path) -> Result<(), daemon::DaemonError> {
         config.listen
     );
     Ok(())
-}
-
-fn serve(path: &std::path::Path) -> Result<(), daemon::DaemonError> {
-    let (filter, level) = tracing_subscriber::reload::Layer::new(LevelFilter::INFO);
-    // The service manager adds the time.
-    let lines = tracing_subscriber::fmt::layer().without_time().with_ansi(false).with_writer(std::io::stderr);
-    tracing_subscriber::registry().with(filter).with(lines).init();
-    let set = |name: &str| {
-        if let Ok(wanted) = name.parse::<LevelFilter>() {
-            _ = level.reload(wanted);
-        }
-    };
-    daemon::serve(path, &set)
 }

@@ -244,17 +244,36 @@ impl Session {
         *self.shared.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what the service process has said; returns whether there was anything. Never blocks. Where the session has ended what came before still counts.
+    /// Takes what the service process has said; returns whether there was anything. Where the session has ended what came before still counts. Never blocks
+    /// while the card works; where it fails, this waits up to 250 ms for the end of the connection, which says more.
     ///
     /// # Errors
-    /// As [`Client::progress`].
+    /// As [`Client::progress`]; a card that fails once the session has ended is none.
     pub fn progress(&mut self) -> Result<bool> {
-        let end = self.end();
-        let any = self.client.progress()?;
-        if end.is_some() {
+        let had_ended = self.end().is_some();
+        let any = match self.client.progress() {
+            // A card may be gone together with the daemon on it: then the calls of this session say that the daemon is gone.
+            Err(crate::Error::Card(_)) if self.ends_within(CARD_FAILS) => {
+                self.client.lose();
+                return Ok(true);
+            }
+            progressed => progressed?,
+        };
+        if had_ended {
             self.client.lose();
         }
         Ok(any)
+    }
+
+    fn ends_within(&self, bound: Duration) -> bool {
+        let begun = Instant::now();
+        while self.end().is_none() {
+            if begun.elapsed() > bound {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 }
 
@@ -275,6 +294,8 @@ impl Drop for Session {
     }
 }
 
+/// Longest that a session waits for the end of its connection when the card has failed.
+const CARD_FAILS: Duration = Duration::from_millis(250);
 /// Longest that a session waits for the end of its connection after its goodbye.
 const FAREWELL: Duration = Duration::from_millis(500);
 

@@ -1,18 +1,21 @@
 //! The program `flexcast-service`, with emulated cards behind the C libraries of the emulator: configuration, one daemon for a card, status, metrics, signals.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use flexcast_proto::service::ContextId;
-use flexcast_proto::service::wire::{self, Body, Hello, Packet, Role};
+use flexcast_proto::service::wire::{self, Body, Group, Hello, NO_CORE, Packet, Place, Role};
+use flexcast_proto::service::{Blocks, ContextId, Datatype, Locality};
 use flexcast_service::daemon::metrics::METRICS;
+use flexcast_service::daemon::read_secret;
 use flexcast_service::daemon::status::{State, Status, ask};
+use flexcast_service::{Session, SessionError, SessionTiming, endpoint_of};
+use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain, Provider};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -91,7 +94,9 @@ impl Folder {
     fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_flexcast-service"));
         command.arg("--config").arg(self.path("service.toml")).stdin(Stdio::null());
-        command.env("FLEXCAST_MACHINE", "toml:arm_functions = true").env("LD_LIBRARY_PATH", libraries());
+        let card = self.path("card");
+        let machine = format!("toml:cards = 1\narm_functions = true\n[share]\nsocket = {card:?}\n");
+        command.env("FLEXCAST_MACHINE", machine).env("LD_LIBRARY_PATH", libraries());
         command
     }
 
@@ -110,6 +115,43 @@ impl Folder {
 
     fn status(&self) -> Status {
         ask(&self.path("status")).expect("a status")
+    }
+}
+
+/// A program of ranks, which is a process of its own and uses the card of a daemon. See [`a_program_of_ranks`].
+struct Ranks {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Ranks {
+    /// One that connects to a port, by the card of a folder.
+    fn start(folder: &Folder, port: u16) -> Self {
+        let card = folder.path("card");
+        let mut child = Command::new(std::env::current_exe().expect("the path of this program"))
+            .args(["--exact", "a_program_of_ranks", "--ignored", "--nocapture", "--test-threads", "1"])
+            .env("FLEXCAST_MACHINE", format!("toml:[attach]\nsocket = {card:?}\n"))
+            .env("FLEXCAST_EMU_LIBS", libraries())
+            .env("FLEXCAST_TEST_PORT", port.to_string())
+            .env("FLEXCAST_TEST_SECRET", folder.path("secret"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program starts");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        Self { child, lines }
+    }
+
+    /// What it says next.
+    fn says(&mut self) -> String {
+        let answer = |line: std::io::Result<String>| Some(line.ok()?.split_once("= ")?.1.to_owned());
+        self.lines.find_map(answer).expect("an answer")
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
     }
 }
 
@@ -280,4 +322,88 @@ fn silent_questions_keep_nobody_waiting() {
     running.signal(Signal::SIGTERM);
     assert!(running.ended().success(), "{}", running.log());
     drop((idle, silent, slow));
+}
+
+/// Two ranks of a group, of which one calls an Alltoallv: it does not end.
+#[test]
+#[ignore = "a process of the other tests, which they start"]
+fn a_program_of_ranks() {
+    let of = |name| std::env::var(name).expect("a variable");
+    let provider = Provider::from_folder(libraries()).expect("libraries");
+    let pd = ProtectionDomain::new(&provider.open("mlx5_0").expect("the card")).expect("a domain");
+    let address = ([127, 0, 0, 1], of("FLEXCAST_TEST_PORT").parse().expect("a port")).into();
+    let secret = read_secret(of("FLEXCAST_TEST_SECRET").as_ref()).expect("a secret");
+    let endpoint = endpoint_of(address);
+    let timing = SessionTiming { connect: BOUND, greeting: BOUND };
+    let begun = Instant::now();
+    let mut session = match Session::connect(&pd, endpoint, &secret, timing) {
+        Ok(session) => session,
+        Err(error @ SessionError::Absent { .. }) => {
+            // Far less than the bound, which would be waited for if the system did not say that nobody listens.
+            println!("= absent {} {error}", begun.elapsed() < BOUND / 2);
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let client = session.client();
+    let region = MemoryRegion::register(&pd, HostBuffer::zeroed(64).expect("memory"), access).expect("registered");
+    let memory = client.share(region).expect("told");
+    let place = Place { locality: Locality { host: 0, socket: 0 }, core: NO_CORE, process: endpoint };
+    for rank in [0, 1] {
+        client.join(&Group::new(1, 1, rank, 1, &[place; 2]).expect("a group")).expect("told");
+    }
+    let key = until("the group", || {
+        session.progress().expect("it goes on");
+        let client = session.client();
+        let key = client.key(memory).expect("a key");
+        let joined = [0, 1].map(|rank| client.has_joined(1, rank).expect("taken")) == [true; 2];
+        key.filter(|_| joined)
+    });
+    let datatype = Datatype { size_bytes: 1, extent_bytes: 1 };
+    let part = |at| Blocks { address: key.address + at, key: key.key, datatype, counts: &[8, 8], displs: &[0, 8] };
+    let context = session.client().alltoallv(1, 0, &part(0), &part(32)).expect("called");
+    println!("= called");
+    let end = until("the end", || {
+        _ = session.progress();
+        session.end()
+    });
+    session.progress().expect("a card that is gone with its daemon is no error of its own");
+    let ended = session.client().end(context, 0).expect_err("the daemon has gone before");
+    println!("= {end:?}: {ended}");
+}
+
+#[test]
+fn a_second_signal_ends_a_daemon_at_once_while_a_collective_is_under_way() {
+    let folder = Folder::new();
+    folder.configure("[times]\nstop_timeout_ms = 3600000\n");
+    let mut running = folder.start();
+    let mut ranks = Ranks::start(&folder, folder.port);
+    assert_eq!(ranks.says(), "called");
+    until("the call", || (folder.status().processes[0].now.collectives == 1).then_some(()));
+    running.signal(Signal::SIGTERM);
+    until("a daemon that stops", || (folder.status().state == State::Stopping).then_some(()));
+    // It waits for the collective, for an hour at most.
+    assert_eq!(folder.status().processes[0].now.programs, 1);
+    assert!(running.child.try_wait().expect("a child").is_none(), "{}", running.log());
+    running.signal(Signal::SIGTERM);
+    assert!(running.ended().success(), "{}", running.log());
+    assert!(running.log().contains("told to stop once more"), "{}", running.log());
+    // Nobody has said goodbye.
+    assert_eq!(ranks.says(), "Died: the service process is gone: start it anew, and make a new connection to it");
+    // Its place is free: the socket of the card, that of the status, and the ports.
+    let mut again = folder.start();
+    again.signal(Signal::SIGTERM);
+    assert!(again.ended().success(), "{}", again.log());
+}
+
+/// A rank whose card is there, but no daemon where it looks for one.
+#[test]
+fn a_rank_is_told_at_once_that_no_daemon_listens() {
+    let folder = Folder::new();
+    let _running = folder.start();
+    let [nobody, _, _] = free_ports();
+    let told = Ranks::start(&folder, nobody).says();
+    let expected = format!("absent true no service process listens on 127.0.0.1:{nobody}");
+    assert!(told.starts_with(&expected) && told.contains("start flexcast-service"), "{told}");
 }

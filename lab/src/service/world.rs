@@ -64,7 +64,7 @@ impl Load {
 }
 
 /// What ranks call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServiceOp {
     /// A block from each to each.
@@ -136,7 +136,7 @@ pub(super) fn content(source: u32, target: u32, turn: u32, len: u64) -> impl Ite
 }
 
 /// Displacements of blocks that lie one behind the other.
-fn places(counts: &[u64]) -> Vec<u64> {
+pub(super) fn places(counts: &[u64]) -> Vec<u64> {
     let mut end = 0;
     let next = |count: &u64| {
         end += count;
@@ -145,7 +145,7 @@ fn places(counts: &[u64]) -> Vec<u64> {
     counts.iter().map(next).collect()
 }
 
-const fn blocks<'b>(region: Region, counts: &'b [u64], displs: &'b [u64]) -> Blocks<'b> {
+pub(super) const fn blocks<'b>(region: Region, counts: &'b [u64], displs: &'b [u64]) -> Blocks<'b> {
     let datatype = Datatype { size_bytes: 1, extent_bytes: 1 };
     Blocks { address: region.address, key: region.key, datatype, counts, displs }
 }

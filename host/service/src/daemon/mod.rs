@@ -3,6 +3,7 @@
 pub mod config;
 mod http;
 mod lock;
+mod log;
 pub mod metrics;
 mod reload;
 mod run;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+pub use log::serve_with_log;
 pub use run::serve;
 pub use secret::read as read_secret;
 

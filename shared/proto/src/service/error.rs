@@ -38,8 +38,8 @@ pub enum Cause {
     /// The culprit is gone. All collectives of the group that are not over fail, and no other can follow.
     #[error("has died: make a new communicator without it")]
     Died,
-    /// A Read from the culprit's memory failed. The code is that of the completion.
-    #[error("has memory that could not be read (completion code {0}): look at its memory keys and its network")]
+    /// A Read from or into the culprit's memory failed. The code is that of the completion.
+    #[error("has memory that a Read failed on (completion code {0}): look at its memory keys and its network")]
     Read(u16),
     /// The culprit sends another number of bytes than the witness has room for.
     #[error("sends {found} bytes, but rank {witness} expects {expected}: give both the same count and datatype size")]

@@ -130,10 +130,10 @@ pub enum Message {
         /// Who has copied it.
         by: u32,
     },
-    /// A Read from a rank that the receiver serves has failed. The receiver knows whether the rank has taken its memory back because the
+    /// A Read from or into memory of a rank that the receiver serves has failed. The receiver knows whether the rank has taken its memory back because the
     /// collective had failed before, and otherwise says that it fails now: so the first failure is the one that all name.
     Unreadable {
-        /// Whose data could not be read.
+        /// Whose memory it failed on: the source's, but for [`LOCAL_PROTECTION_ERROR`], which is the target's.
         source: u32,
         /// The code of the completion.
         code: u16,
@@ -141,6 +141,10 @@ pub enum Message {
     /// The collective has failed, or the whole group where the cause is a death.
     Failed(Failure),
 }
+
+/// Completion code of a request whose memory on the side of the one that posts it cannot be used: `IBV_WC_LOC_PROT_ERR`. Of a Read from host memory to host
+/// memory that is the target's.
+pub const LOCAL_PROTECTION_ERROR: u16 = 4;
 
 /// One Read, from host memory to host memory. Source, target and context name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::error::{Culprit, Ignored};
-use super::message::Region;
+use super::message::{LOCAL_PROTECTION_ERROR, Region};
 use super::task::{Collective, Delivery, Descriptor, FLAG_BYTES, Part, Task, flag, runs, targets};
 use super::topology::Topology;
 use crate::p2p;
@@ -268,6 +268,7 @@ impl StagedProcess {
         let Some(run) = &mut self.run else { return };
         if let Some(code) = error {
             let culprit = match work {
+                Work::Copy { target, .. } if code == LOCAL_PROTECTION_ERROR => Culprit::Rank(target),
                 Work::Gather { rank, .. } | Work::Copy { source: rank, .. } => Culprit::Rank(rank),
                 Work::Deliver { target, .. } | Work::Flag { target } => Culprit::Rank(target),
                 Work::Fetch { segment, tag } => {
