@@ -2,6 +2,7 @@
 //!
 //! The program posts a call and computes. A flag in its own memory tells that the data is there: between the two it need not call anything.
 
+mod raw;
 mod staged;
 mod take_back;
 
