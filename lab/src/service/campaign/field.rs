@@ -47,6 +47,8 @@ impl Field {
         };
         let mut config = config.config_of(case.shape.hosts.max(2) as usize)?;
         config.heap_bytes = 1 << 20;
+        // Most of the time passes while a card waits for an acknowledgement that is lost.
+        config.host_idle_ps = 20_000_000;
         let machine = Emulated::new(config)?;
         let per_host = case.shape.processes_per_host as usize;
         let limits =

@@ -148,35 +148,37 @@ impl Troubles {
 }
 
 fn garbage(what: Garbage, context: ContextId) -> Result<Vec<Vec<u8>>, ServiceError> {
-    let encode = |body: Body<'_>| -> Result<Vec<u8>, ServiceError> {
+    let encode = |context: ContextId, body: Body<'_>| -> Result<Vec<u8>, ServiceError> {
         let mut bytes = Vec::new();
         wire::encode(&Packet { context, body }, &mut bytes)?;
         Ok(bytes)
     };
+    let nothing = ContextId { group: 0, collective: 0 };
+    let group = ContextId { collective: 0, ..context };
     let region = Region { address: 0x1000, key: 0x1234, bytes: 64 };
     Ok(match what {
         Garbage::Version => {
-            let mut bytes = encode(Body::GroupLeave { rank: 0 })?;
+            let mut bytes = encode(group, Body::GroupLeave { rank: 0 })?;
             bytes[4] = bytes[4].wrapping_add(1);
             vec![bytes]
         }
         Garbage::Noise => vec![(0..200u8).collect()],
         Garbage::Announcement => {
             let message = Message::Ready { source: 0, target: 1, region };
-            let bytes = encode(Body::Process { from: 0, to: 1, message })?;
+            let bytes = encode(context, Body::Process { from: 0, to: 1, message })?;
             vec![bytes.clone(), bytes]
         }
-        Garbage::UnknownOperation => vec![encode(Body::LocalCopied { rank: 0, source: 0 })?],
+        Garbage::UnknownOperation => vec![encode(context, Body::LocalCopied { rank: 0, source: 0 })?],
         Garbage::Overflow => {
-            let mut bytes = encode(Body::KeyExport(key(region)))?;
+            let mut bytes = encode(nothing, Body::KeyExport(key(region)))?;
             // The length that the header announces.
             (bytes[6], bytes[7]) = (0xFF, 0xFF);
             vec![bytes]
         }
-        Garbage::ForeignKey => vec![encode(Body::KeyExport(KeyExport { virtual_hca: 0x3FF, ..key(region) }))?],
-        Garbage::UnknownKey => vec![encode(Body::KeyRevoke(KeyName { key: 0x7777, generation: 3 }))?],
+        Garbage::ForeignKey => vec![encode(nothing, Body::KeyExport(KeyExport { virtual_hca: 0x3FF, ..key(region) }))?],
+        Garbage::UnknownKey => vec![encode(nothing, Body::KeyRevoke(KeyName { key: 0x7777, generation: 3 }))?],
         Garbage::OthersLeave => {
-            (0..16).map(|rank| encode(Body::GroupLeave { rank: 100 + rank })).collect::<Result<_, _>>()?
+            (0..16).map(|rank| encode(group, Body::GroupLeave { rank: 100 + rank })).collect::<Result<_, _>>()?
         }
     })
 }

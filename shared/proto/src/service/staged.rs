@@ -110,15 +110,11 @@ impl StagedProcess {
             StagedEvent::Arrived { from, collective, message } => self.arrive(from, collective, message, actions)?,
             StagedEvent::Done { collective, work, error } => self.done(collective, work, error, actions),
             StagedEvent::Died(culprit) => {
-                let known = match culprit {
-                    Culprit::Rank(rank) => rank < self.topology.ranks(),
-                    Culprit::Process(process) => process < self.topology.processes() && process != self.own,
-                };
-                if known {
-                    self.fail(StagedFailure { culprit, cause: StagedCause::Died }, true, actions);
-                } else {
-                    self.ignored.foreign += 1;
-                }
+                let is_own = culprit == Culprit::Process(self.own);
+                self.fail_by(culprit, StagedCause::Died, !is_own, actions);
+            }
+            StagedEvent::Broken { culprit, code } => {
+                self.fail_by(culprit, StagedCause::Transfer(code), true, actions);
             }
         }
         self.go_on(actions);
@@ -308,6 +304,19 @@ impl StagedProcess {
                 }
             }
             Work::Flag { .. } => run.open -= 1,
+        }
+    }
+
+    /// Fails where the group has such a culprit, and it can be one.
+    fn fail_by(&mut self, culprit: Culprit, cause: StagedCause, can_be: bool, actions: &mut Vec<StagedAction>) {
+        let exists = match culprit {
+            Culprit::Rank(rank) => rank < self.topology.ranks(),
+            Culprit::Process(process) => process < self.topology.processes(),
+        };
+        if exists && can_be {
+            self.fail(StagedFailure { culprit, cause }, true, actions);
+        } else {
+            self.ignored.foreign += 1;
         }
     }
 
