@@ -15,8 +15,8 @@ use flexcast_proto::service::wire::{
 };
 use flexcast_proto::service::{
     Action, Announcement, Blocks, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor, Event,
-    FLAG_BYTES, Failure, Limits, Locality, Message, Part, Reader, Region, ServiceProcess, SharedList, StagedAction,
-    StagedEvent, StagedMessage, StagedProcess, Staging, Topology,
+    FLAG_BYTES, Failure, Limits, Locality, Message, Part, ReadError, Reader, Region, ServiceProcess, SharedList,
+    StagedAction, StagedEvent, StagedMessage, StagedProcess, Staging, Topology,
 };
 
 use crate::input::{Input, Script};
@@ -162,7 +162,8 @@ impl Process {
                     Action::Fail { rank, context, failure } => (context, Body::Failed { rank, failure }),
                     Action::Read { context, read } => {
                         // What lies at odd addresses cannot be read.
-                        let error = (read.from.address % 2 == 1).then_some(BROKEN);
+                        let error =
+                            (read.from.address % 2 == 1).then_some(ReadError { code: BROKEN, rank: read.source });
                         events.push_back(Event::ReadDone { context, source: read.source, target: read.target, error });
                         continue;
                     }

@@ -4,7 +4,9 @@
 //! own memory (MI-04). It has no thread and no clock: whoever has it calls [`Agent::progress`]. How connections are made is its owner's business;
 //! a connection whose other end is gone is seen when something is sent to it, or told by [`Agent::lose`].
 
+mod calls;
 mod declined;
+mod faults;
 mod groups;
 mod look;
 mod program;
@@ -18,19 +20,21 @@ use flexcast_proto::service::wire::{
     self, Body, Endpoint, Flags, Group, JoinRefused, Joined, KeyName, OpStart, Packet, Refused,
 };
 use flexcast_proto::service::{
-    Action, ContextId, Culprit, Event, Limits, Message, Refusal, Region, ServiceProcess, SharedList, Staging, Topology,
-    flag,
+    Action, ContextId, Culprit, Event, Limits, Message, ReadError, Refusal, Region, ServiceProcess, SharedList,
+    Staging, Topology, flag,
 };
 use flexio::ProtectionDomain;
 
+use calls::Calls;
 use declined::Declined;
+use faults::Doubt;
 pub use look::AgentLook;
 use program::Program;
 use reach::Reach;
 use staged::StagedGroups;
 
 use crate::error::Result;
-use crate::links::{Lane, LinkEnd, LinkEvent, Links, PeerId, Transfer};
+use crate::links::{Ends, Fault, Lane, LinkEnd, LinkEvent, Links, PeerId, Transfer};
 
 /// Longest Read or Write: what one work request can carry (InfiniBand specification, volume 1, 9.7.8), in whole GiB.
 const MOST_READ_BYTES: u64 = 1 << 30;
@@ -174,14 +178,14 @@ struct Reading {
     source: u32,
     target: u32,
     parts: u32,
-    error: Option<u16>,
+    error: Option<ReadError>,
 }
 
 /// What has come.
 #[derive(Debug)]
 enum Incoming {
     Message(PeerId, Vec<u8>),
-    Transferred(u64, Option<u32>),
+    Transferred(u64, Option<Fault>),
     Broken(PeerId),
 }
 
@@ -207,6 +211,10 @@ pub struct Agent {
     /// Groups that do not come about.
     declined: Declined,
     staged: StagedGroups,
+    /// Calls of ranks that the machine takes after a completion.
+    calls: Calls,
+    /// Reads of others that have failed on a lane whose fault is not known yet.
+    unexplained: Vec<Doubt>,
     /// Messages that the machine takes after a completion.
     held: BTreeMap<(PeerId, u32), VecDeque<Early>>,
     reads: BTreeMap<u64, Reading>,
@@ -244,6 +252,8 @@ impl Agent {
             announced: BTreeMap::new(),
             declined: Declined::default(),
             staged: StagedGroups::default(),
+            calls: Calls::default(),
+            unexplained: Vec::new(),
             held: BTreeMap::new(),
             reads: BTreeMap::new(),
             flags: BTreeMap::new(),
@@ -340,7 +350,13 @@ impl Agent {
             any = true;
             match what {
                 Incoming::Message(from, bytes) => self.hear(from, &bytes)?,
-                Incoming::Transferred(token, error) => self.transferred(token, error)?,
+                Incoming::Transferred(token, error) => {
+                    if error.is_some() {
+                        self.look_at_lanes();
+                    }
+                    self.transferred(token, error)?;
+                    self.explain_all()?;
+                }
                 Incoming::Broken(peer) => self.part_with(peer),
             }
             self.carry_out()?;
@@ -484,11 +500,10 @@ impl Agent {
             let refused = Refused::Process(Refusal::NoGroup { group: context.group });
             return self.say(from, context, Body::CallRefused { rank, refused });
         }
-        let entered = start.call().map_err(Refused::Call).and_then(|call| {
-            let event = Event::Entered { context, rank, call };
-            self.machine.handle(event, &mut self.actions).map_err(Refused::Process)
-        });
-        entered.or_else(|refused| self.say(from, context, Body::CallRefused { rank, refused }))
+        match start.call() {
+            Ok(call) => self.enter(from, context, rank, call),
+            Err(error) => self.say(from, context, Body::CallRefused { rank, refused: Refused::Call(error) }),
+        }
     }
 
     fn hear_process(&mut self, from: PeerId, context: ContextId, body: Body<'_>) -> Result<()> {
@@ -517,6 +532,11 @@ impl Agent {
                 {
                     self.cut_off(from, &"it speaks for another service process");
                     return Ok(());
+                }
+                if let Message::Unreadable { source, code } = message
+                    && group.is_some()
+                {
+                    return self.explain(Doubt { from, process, context, source, code });
                 }
                 let key = (from, context.group);
                 // Later messages of a group do not overtake one that has to wait.
@@ -568,7 +588,7 @@ impl Agent {
         }
     }
 
-    fn transferred(&mut self, token: u64, error: Option<u32>) -> Result<()> {
+    fn transferred(&mut self, token: u64, error: Option<Fault>) -> Result<()> {
         if self.transferred_staged(token, error) {
             return Ok(());
         }
@@ -578,7 +598,8 @@ impl Agent {
         }
         let Some(reading) = self.reads.get_mut(&token) else { return Ok(()) };
         reading.parts -= 1;
-        reading.error = reading.error.or(error.map(|status| u16::try_from(status).unwrap_or(u16::MAX)));
+        let source = reading.source;
+        reading.error = reading.error.or(error.map(|fault| faults::read_error(fault, source)));
         if reading.parts > 0 {
             return Ok(());
         }
@@ -599,7 +620,7 @@ impl Agent {
                 if let Err(refusal) = self.machine.handle(event, &mut self.actions) {
                     tracing::warn!(%refusal, "an event of this process is not taken");
                 }
-            } else if !self.held.is_empty() && self.has_released() {
+            } else if (!self.held.is_empty() && self.has_released()) || self.has_entered()? {
                 continue;
             } else if self.actions.is_empty() && !self.staged.has_events() {
                 break;
@@ -650,7 +671,8 @@ impl Agent {
                     let bytes = (read.from.bytes - offset).min(MOST_READ_BYTES) as u32;
                     let (from, to) = (read.from.address + offset, read.to.address + offset);
                     let (rkey, lkey) = (read.from.key, read.to.key);
-                    self.links.transfer(lane, token, Transfer::Read { to, lkey, from, rkey, bytes })?;
+                    let ends = Ends { near: Culprit::Rank(target), far: Culprit::Rank(source) };
+                    self.links.transfer(lane, token, ends, Transfer::Read { to, lkey, from, rkey, bytes })?;
                 }
                 Ok(())
             }
@@ -688,7 +710,8 @@ impl Agent {
         self.flags.insert(token, (context, rank));
         self.counts.flags += 1;
         let value = flag(context.collective);
-        self.links.transfer(lane, token, Transfer::Flag { value, to: address, rkey: key })
+        let ends = Ends { near: Culprit::Process(own), far: Culprit::Rank(rank) };
+        self.links.transfer(lane, token, ends, Transfer::Flag { value, to: address, rkey: key })
     }
 
     /// A connection is over: the ranks of its program, or its process, have died for all groups that they are in.
@@ -697,6 +720,8 @@ impl Agent {
         self.links.close(peer);
         self.announced.retain(|(of, _), _| *of != peer);
         self.held.retain(|(of, _), _| *of != peer);
+        self.calls.part_with(peer);
+        self.unexplained.retain(|doubt| doubt.from != peer);
         self.staged.part_with(peer);
         self.forget(peer, &role);
         match role {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use flexcast_proto::service::wire;
+use flexcast_proto::service::{Culprit, wire};
 use flexio::{
     Access, Completion, CompletionQueue, Gid, HostAddr, HostBuffer, InlineRequest, LocalSlice, Mac, MemoryRegion, Path,
     ProtectionDomain, QueueDepths, QueuePair, RemoteQp, Retry, SendKind, SendRequest, Transport,
@@ -67,6 +67,45 @@ pub(crate) enum Transfer {
     Flag { value: u64, to: u64, rkey: u32 },
 }
 
+/// Whose memory a transfer goes from and to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    /// Of what the own card reads or writes.
+    pub(crate) near: Culprit,
+    /// Of what the card of the far end does.
+    pub(crate) far: Culprit,
+}
+
+/// Why a lane has failed: the first of its transfers that failed. What follows fails with it, and says the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// Status of the completion.
+    pub(crate) status: u32,
+    /// Whose memory is at fault. None if the far end has ended the lane because a transfer of its own has failed: only it knows.
+    pub(crate) culprit: Option<Culprit>,
+}
+
+/// Statuses of completions by the own card's side: length, operation, protection (twice), binding, access (InfiniBand specification, volume 1, 11.6.2).
+const NEAR: [u32; 6] = [1, 2, 3, 4, 6, 8];
+/// The queue pair had failed before.
+const FLUSHED: u32 = 5;
+
+impl Fault {
+    fn new(status: u32, ends: Ends) -> Self {
+        let culprit = match status {
+            FLUSHED => None,
+            _ if NEAR.contains(&status) => Some(ends.near),
+            _ => Some(ends.far),
+        };
+        Self { status, culprit }
+    }
+
+    /// The status as messages have it.
+    pub(crate) fn code(self) -> u16 {
+        u16::try_from(self.status).unwrap_or(u16::MAX)
+    }
+}
+
 /// What has happened.
 #[derive(Debug)]
 pub(crate) enum LinkEvent<'e> {
@@ -74,10 +113,10 @@ pub(crate) enum LinkEvent<'e> {
         from: PeerId,
         bytes: &'e [u8],
     },
-    /// A transfer is over, with the number that it was given, and the status of a failure.
+    /// A transfer is over, with the number that it was given, and why it failed.
     Transferred {
         token: u64,
-        error: Option<u32>,
+        error: Option<Fault>,
     },
     /// The connection to a peer is broken.
     Broken {
@@ -104,10 +143,10 @@ struct LanePair {
     /// The far end of a lane to this process itself.
     answers: Option<QueuePair>,
     is_connected: bool,
-    /// It has failed, with this status: transfers fail at once.
-    failed: Option<u32>,
-    waiting: VecDeque<(u64, Transfer)>,
-    under_way: VecDeque<u64>,
+    /// It has failed: transfers fail at once.
+    failed: Option<Fault>,
+    waiting: VecDeque<(u64, Ends, Transfer)>,
+    under_way: VecDeque<(u64, Ends)>,
 }
 
 /// All connections of a process.
@@ -123,7 +162,7 @@ pub(crate) struct Links {
     lanes: Vec<Option<LanePair>>,
     done: Vec<Completion>,
     /// Transfers that have failed without having been posted.
-    refused: VecDeque<(u64, u32)>,
+    refused: VecDeque<(u64, Fault)>,
     /// A message that is being heard; kept for its room.
     heard: Vec<u8>,
 }
@@ -273,13 +312,13 @@ impl Links {
     }
 
     /// Begins a transfer; its end is told as [`LinkEvent::Transferred`] with `token`.
-    pub(crate) fn transfer(&mut self, lane: Lane, token: u64, transfer: Transfer) -> Result<()> {
+    pub(crate) fn transfer(&mut self, lane: Lane, token: u64, ends: Ends, transfer: Transfer) -> Result<()> {
         match self.lane_mut(lane) {
-            Some(LanePair { failed: Some(status), .. }) => {
-                let status = *status;
-                self.refused.push_back((token, status));
+            Some(LanePair { failed: Some(fault), .. }) => {
+                let fault = *fault;
+                self.refused.push_back((token, fault));
             }
-            Some(lane) => lane.waiting.push_back((token, transfer)),
+            Some(lane) => lane.waiting.push_back((token, ends, transfer)),
             None => debug_assert!(false, "{lane:?} is closed: nobody learns of the end of {transfer:?}"),
         }
         self.post_transfers(lane)
@@ -291,7 +330,7 @@ impl Links {
             return Ok(());
         };
         while lane.under_way.len() < TRANSFERS as usize
-            && let Some((token, transfer)) = lane.waiting.pop_front()
+            && let Some((token, ends, transfer)) = lane.waiting.pop_front()
         {
             let id = id(KIND_TRANSFER, index, 0);
             match transfer {
@@ -310,7 +349,7 @@ impl Links {
                     lane.pair.post_inline([InlineRequest { id, kind, bytes, immediate: None, signaled: true }])?;
                 }
             }
-            lane.under_way.push_back(token);
+            lane.under_way.push_back((token, ends));
         }
         Ok(())
     }
@@ -336,9 +375,9 @@ impl Links {
     /// Tells what has happened since the last call. Returns whether anything has.
     pub(crate) fn poll(&mut self, mut take: impl FnMut(&mut Self, LinkEvent<'_>) -> Result<()>) -> Result<bool> {
         let mut any = false;
-        while let Some((token, status)) = self.refused.pop_front() {
+        while let Some((token, fault)) = self.refused.pop_front() {
             any = true;
-            take(self, LinkEvent::Transferred { token, error: Some(status) })?;
+            take(self, LinkEvent::Transferred { token, error: Some(fault) })?;
         }
         let mut done = std::mem::take(&mut self.done);
         self.cq.poll_each(|completion| done.push(completion))?;
@@ -391,16 +430,24 @@ impl Links {
         take: &mut impl FnMut(&mut Self, LinkEvent<'_>) -> Result<()>,
     ) -> Result<()> {
         let Some(state) = self.lane_mut(lane).filter(|state| state.pair.qpn() == completion.qpn) else { return Ok(()) };
-        let Some(token) = state.under_way.pop_front() else { return Ok(()) };
+        let Some((token, ends)) = state.under_way.pop_front() else { return Ok(()) };
         if completion.status == 0 {
             self.post_transfers(lane)?;
             return take(self, LinkEvent::Transferred { token, error: None });
         }
         // What follows fails with it; the first tells why.
-        let status = *state.failed.get_or_insert(completion.status);
-        let waiting: Vec<u64> = state.waiting.drain(..).map(|(token, _)| token).collect();
-        self.refused.extend(waiting.into_iter().map(|token| (token, status)));
-        take(self, LinkEvent::Transferred { token, error: Some(status) })
+        let fault = *state.failed.get_or_insert_with(|| Fault::new(completion.status, ends));
+        let waiting: Vec<u64> = state.waiting.drain(..).map(|(token, ..)| token).collect();
+        self.refused.extend(waiting.into_iter().map(|token| (token, fault)));
+        take(self, LinkEvent::Transferred { token, error: Some(fault) })
+    }
+
+    /// Why a lane has failed, if it has; `Err` while transfers are under way that will tell whether it has.
+    pub(crate) fn fault(&self, lane: Lane) -> std::result::Result<Option<Fault>, ()> {
+        match self.lanes.get(lane.0 as usize).and_then(Option::as_ref) {
+            Some(LanePair { failed: None, under_way, .. }) if !under_way.is_empty() => Err(()),
+            lane => Ok(lane.and_then(|lane| lane.failed)),
+        }
     }
 }
 

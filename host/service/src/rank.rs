@@ -2,6 +2,7 @@
 //!
 //! The program posts a call and computes. A flag in its own memory tells that the data is there: between the two it need not call anything.
 
+mod raw;
 mod staged;
 mod take_back;
 
@@ -219,18 +220,20 @@ impl Client {
     }
 
     /// The next collective of a rank.
-    fn begin(&mut self, group: u32, rank: u32) -> Result<(ContextId, u32)> {
-        let membership = self.members.get_mut(&(group, rank)).filter(|membership| membership.flags_told);
+    fn begin(&self, group: u32, rank: u32) -> Result<(ContextId, u32)> {
+        let membership = self.members.get(&(group, rank)).filter(|membership| membership.flags_told);
         let order =
             Error::Order { what: "a collective of a group that has not been joined", next: "wait for `has_joined`" };
         let membership = membership.ok_or(order)?;
-        let collective = membership.next;
-        membership.next = collective.wrapping_add(1);
-        Ok((ContextId { group, collective }, membership.ranks))
+        Ok((ContextId { group, collective: membership.next }, membership.ranks))
     }
 
+    /// A call that can be is counted; one that cannot must leave no gap, or the rank would wait for ever with its next one.
     fn post(&mut self, start: &OpStart) -> Result<ContextId> {
-        let context = start.context();
+        let (context, rank) = (start.context(), start.head().rank);
+        if let Some(membership) = self.members.get_mut(&(context.group, rank)) {
+            membership.next = context.collective.wrapping_add(1);
+        }
         for part in start.parts() {
             self.say(context, Body::Start(part?))?;
         }

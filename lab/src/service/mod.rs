@@ -1,5 +1,6 @@
 //! Simulation of service processes: collectives that the Arm cores of emulated cards carry out while hosts compute (EV-09).
 
+pub mod campaign;
 pub mod processes;
 mod staged;
 mod world;

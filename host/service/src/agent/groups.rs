@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use flexcast_proto::service::wire::{Body, Group, GroupError, JoinRefused, Joined, Refused};
-use flexcast_proto::service::{ContextId, Event, Refusal, Topology};
+use flexcast_proto::service::{ContextId, Event, ReadError, Refusal, Topology};
 
 use super::{Agent, Announced, GroupState, Member, Reading};
 use crate::error::Result;
@@ -231,7 +231,12 @@ impl Agent {
         let gone: Vec<(u32, PeerId)> = group
             .members
             .iter()
-            .filter(|(rank, member)| member.leaves && !is_busy(**rank) && !self.staged.is_busy(number, **rank))
+            .filter(|(rank, member)| {
+                member.leaves
+                    && !is_busy(**rank)
+                    && !self.calls.has(number, **rank)
+                    && !self.staged.is_busy(number, **rank)
+            })
             .map(|(rank, member)| (*rank, member.peer))
             .collect();
         if gone.is_empty() {
@@ -253,12 +258,19 @@ impl Agent {
         self.list().remove_group(number);
         self.held.retain(|(_, group), _| *group != number);
         self.flags.retain(|_, (context, _)| context.group != number);
+        self.calls.remove(number);
+        self.unexplained.retain(|doubt| doubt.context.group != number);
         // Their lanes are gone, and with them their ends.
         let ended: Vec<u64> =
             self.reads.iter().filter(|(_, reading)| reading.context.group == number).map(|(token, _)| *token).collect();
         for token in ended {
             if let Some(Reading { context, source, target, .. }) = self.reads.remove(&token) {
-                self.events.push_back(Event::ReadDone { context, source, target, error: Some(0) });
+                self.events.push_back(Event::ReadDone {
+                    context,
+                    source,
+                    target,
+                    error: Some(ReadError { code: 0, rank: source }),
+                });
             }
         }
     }

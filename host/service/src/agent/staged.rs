@@ -16,7 +16,7 @@ use flexio::{Access, HostBuffer, MemoryRegion};
 
 use super::{Agent, MOST_READ_BYTES};
 use crate::error::Result;
-use crate::links::{Lane, PeerId, Transfer};
+use crate::links::{Ends, Fault, Lane, PeerId, Transfer};
 
 /// Calls of a rank that wait because they are too far ahead. Flags have room for no more at a time either.
 const MOST_CALLS_AHEAD: usize = 64;
@@ -53,7 +53,7 @@ struct StagedTransfer {
     collective: u32,
     work: Work,
     parts: u32,
-    error: Option<u16>,
+    error: Option<Fault>,
 }
 
 /// Whose messages keep their order: connection, group, and the rank, or none of a service process.
@@ -71,6 +71,13 @@ impl StagedGroups {
     pub(super) fn died(&mut self, group: u32, culprit: Culprit) {
         if self.groups.contains_key(&group) {
             self.events.push_back((group, StagedEvent::Died(culprit)));
+        }
+    }
+
+    /// Something has happened to a group that may have staged collectives, and has not failed yet.
+    pub(super) fn happen(&mut self, group: u32, event: StagedEvent) {
+        if self.groups.get(&group).is_some_and(|group| group.machine.failure().is_none()) {
+            self.events.push_back((group, event));
         }
     }
 
@@ -456,20 +463,41 @@ impl Agent {
             return Ok(());
         }
         let token = self.token();
+        let own = self.groups.get(&group).map_or(0, |group| group.own);
+        let (near, far) = match work {
+            Work::Gather { rank, .. } => (Culprit::Process(own), Culprit::Rank(rank)),
+            Work::Deliver { target, .. } | Work::Flag { target } => (Culprit::Process(own), Culprit::Rank(target)),
+            Work::Copy { source, target } => (Culprit::Rank(target), Culprit::Rank(source)),
+            // From the memory of the process at the other end.
+            Work::Fetch { .. } => {
+                let lanes =
+                    self.groups.get(&group).and_then(|group| group.lanes.iter().position(|other| *other == lane));
+                (Culprit::Process(own), Culprit::Process(lanes.map_or(own, |process| process as u32)))
+            }
+        };
+        let ends = Ends { near, far };
         let transfer = StagedTransfer { group, collective, work, parts: requests.len() as u32, error: None };
         self.staged.transfers.insert(token, transfer);
-        requests.into_iter().try_for_each(|request| self.links.transfer(lane, token, request))
+        requests.into_iter().try_for_each(|request| self.links.transfer(lane, token, ends, request))
     }
 
     /// A request is over; whether it was one of a staged collective.
-    pub(super) fn transferred_staged(&mut self, token: u64, error: Option<u32>) -> bool {
+    pub(super) fn transferred_staged(&mut self, token: u64, error: Option<Fault>) -> bool {
         let Some(transfer) = self.staged.transfers.get_mut(&token) else { return false };
         transfer.parts -= 1;
-        transfer.error = transfer.error.or(error.map(|status| u16::try_from(status).unwrap_or(u16::MAX)));
+        transfer.error = transfer.error.or(error);
         if transfer.parts == 0 {
             let StagedTransfer { group, collective, work, error, .. } = *transfer;
             self.staged.transfers.remove(&token);
-            self.staged.events.push_back((group, StagedEvent::Done { collective, work, error }));
+            match error {
+                // The far end knows why, and tells.
+                Some(Fault { culprit: None, .. }) => {}
+                error => {
+                    // Where it has failed `Broken` has come before it, with the culprit.
+                    let error = error.map(Fault::code);
+                    self.staged.events.push_back((group, StagedEvent::Done { collective, work, error }));
+                }
+            }
         }
         true
     }

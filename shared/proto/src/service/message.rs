@@ -130,10 +130,10 @@ pub enum Message {
         /// Who has copied it.
         by: u32,
     },
-    /// A Read from or into memory of a rank that the receiver serves has failed. The receiver knows whether the rank has taken its memory back because the
+    /// A Read has failed by the memory of a rank that the receiver serves. The receiver knows whether the rank has taken its memory back because the
     /// collective had failed before, and otherwise says that it fails now: so the first failure is the one that all name.
     Unreadable {
-        /// Whose memory it failed on: the source's, but for [`LOCAL_PROTECTION_ERROR`], which is the target's.
+        /// Whose memory could not be read or written.
         source: u32,
         /// The code of the completion.
         code: u16,
@@ -141,10 +141,6 @@ pub enum Message {
     /// The collective has failed, or the whole group where the cause is a death.
     Failed(Failure),
 }
-
-/// Completion code of a request whose memory on the side of the one that posts it cannot be used: `IBV_WC_LOC_PROT_ERR`. Of a Read from host memory to host
-/// memory that is the target's.
-pub const LOCAL_PROTECTION_ERROR: u16 = 4;
 
 /// One Read, from host memory to host memory. Source, target and context name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -157,6 +153,15 @@ pub struct Read {
     pub from: Region,
     /// Where it goes; as long as `from`.
     pub to: Region,
+}
+
+/// Why a Read has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReadError {
+    /// The code of the completion.
+    pub code: u16,
+    /// Whose memory is at fault: the source's, the target's, or that of a rank whose Read has broken the connection of this one before.
+    pub rank: u32,
 }
 
 /// What happens to a service process.
@@ -188,8 +193,8 @@ pub enum Event {
         source: u32,
         /// Its target.
         target: u32,
-        /// The code of the completion where it failed.
-        error: Option<u16>,
+        /// Why it failed, if it did.
+        error: Option<ReadError>,
     },
     /// The answer to [`Action::Claim`]: an entry of the shared list that is now this process's alone, or none.
     Claimed {

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::allgatherv::Allgatherv;
 use super::alltoallv::Alltoallv;
 use super::error::{Cause, Culprit, Failure, Ignored, Refusal};
-use super::message::{Action, Call, ContextId, Event, LOCAL_PROTECTION_ERROR, Message, Operation, Read, Reader};
+use super::message::{Action, Call, ContextId, Event, Message, Operation, Read, ReadError, Reader};
 use super::reads::Reads;
 use super::scope::Scope;
 use super::topology::Topology;
@@ -375,12 +375,11 @@ impl ServiceProcess {
         Ok(())
     }
 
-    fn finish_read(&mut self, id: ContextId, read: Read, error: Option<u16>, actions: &mut Vec<Action>) {
+    fn finish_read(&mut self, id: ContextId, read: Read, error: Option<ReadError>, actions: &mut Vec<Action>) {
         let Read { source, target, to, .. } = read;
-        if let Some(code) = error {
-            let whose = if code == LOCAL_PROTECTION_ERROR { target } else { source };
+        if let Some(ReadError { code, rank }) = error {
             self.within(id, actions, |_, scope| {
-                scope.send_to_server(whose, Message::Unreadable { source: whose, code });
+                scope.send_to_server(rank, Message::Unreadable { source: rank, code });
                 Ok(())
             });
         } else {

@@ -8,7 +8,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::error::{Culprit, Ignored};
-use super::message::{LOCAL_PROTECTION_ERROR, Region};
+use super::message::Region;
 use super::task::{Collective, Delivery, Descriptor, FLAG_BYTES, Part, Task, flag, runs, targets};
 use super::topology::Topology;
 use crate::p2p;
@@ -16,6 +16,10 @@ use crate::ranks::RankInfo;
 use message::{
     Reader, Staged, StagedAction, StagedCause, StagedEvent, StagedFailure, StagedMessage, StagedRefusal, Staging, Work,
 };
+
+/// Completion code of a request whose memory on the side that posts it cannot be used (`IBV_WC_LOC_PROT_ERR`): of a Read from host memory to host memory the
+/// target's.
+const LOCAL_PROTECTION_ERROR: u16 = 4;
 
 /// The staged collectives of one group on one service process, one after another. Groups have a machine each, and memory of their own, so that
 /// none waits for another.
@@ -110,15 +114,11 @@ impl StagedProcess {
             StagedEvent::Arrived { from, collective, message } => self.arrive(from, collective, message, actions)?,
             StagedEvent::Done { collective, work, error } => self.done(collective, work, error, actions),
             StagedEvent::Died(culprit) => {
-                let known = match culprit {
-                    Culprit::Rank(rank) => rank < self.topology.ranks(),
-                    Culprit::Process(process) => process < self.topology.processes() && process != self.own,
-                };
-                if known {
-                    self.fail(StagedFailure { culprit, cause: StagedCause::Died }, true, actions);
-                } else {
-                    self.ignored.foreign += 1;
-                }
+                let is_own = culprit == Culprit::Process(self.own);
+                self.fail_by(culprit, StagedCause::Died, !is_own, actions);
+            }
+            StagedEvent::Broken { culprit, code } => {
+                self.fail_by(culprit, StagedCause::Transfer(code), true, actions);
             }
         }
         self.go_on(actions);
@@ -309,6 +309,19 @@ impl StagedProcess {
                 }
             }
             Work::Flag { .. } => run.open -= 1,
+        }
+    }
+
+    /// Fails where the group has such a culprit, and it can be one.
+    fn fail_by(&mut self, culprit: Culprit, cause: StagedCause, can_be: bool, actions: &mut Vec<StagedAction>) {
+        let exists = match culprit {
+            Culprit::Rank(rank) => rank < self.topology.ranks(),
+            Culprit::Process(process) => process < self.topology.processes(),
+        };
+        if exists && can_be {
+            self.fail(StagedFailure { culprit, cause }, true, actions);
+        } else {
+            self.ignored.foreign += 1;
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use flexcast_proto::service::wire::Body;
 use flexcast_proto::service::{
     Action, Call, Cause, ContextId, Culprit, Event, Failure, Ignored, Limits, Locality, Message, Operation, Read,
-    Refusal, Region, ServiceProcess, SharedList, Topology,
+    ReadError, Refusal, Region, ServiceProcess, SharedList, Topology,
 };
 
 /// A communicator and what it does.
@@ -280,7 +280,7 @@ impl Plan {
             Step::EndRead(index) => {
                 let (process, context, read) = world.reads.remove(index);
                 let Read { source, target, from, to } = read;
-                let error = (!self.is_readable(world, context, source)).then_some(10);
+                let error = (!self.is_readable(world, context, source)).then_some(ReadError { code: 10, rank: source });
                 if error.is_none() {
                     self.copy(world, from, to);
                 }

@@ -228,6 +228,14 @@ pub enum StagedEvent {
     },
     /// A rank or another process of the group has died.
     Died(Culprit),
+    /// A connection between processes is broken, which all transfers over it fail with: by a transfer of memory of the culprit, of this or of another kind
+    /// of collectives of the group.
+    Broken {
+        /// Whose memory is at fault.
+        culprit: Culprit,
+        /// The code of the completion.
+        code: u16,
+    },
 }
 
 /// Why the group's staged collectives have failed. None can follow.
