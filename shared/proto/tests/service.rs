@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use flexcast_proto::service::{
     Action, Announcement, Call, Cause, ContextId, Culprit, Event, Failure, Ignored, Limits, Message, Operation, Read,
-    Reader, Refusal, Region, ServiceProcess,
+    ReadError, Reader, Refusal, Region, ServiceProcess,
 };
 use proptest::prelude::*;
 use world::{Dying, Group, Outcome, Plan, Step};
