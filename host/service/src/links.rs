@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use flexcast_proto::service::wire;
+use flexcast_proto::service::{FLUSH_ERROR, wire};
 use flexio::{
     Access, Completion, CompletionQueue, Gid, HostAddr, HostBuffer, InlineRequest, LocalSlice, Mac, MemoryRegion, Path,
     ProtectionDomain, QueueDepths, QueuePair, RemoteQp, Retry, SendKind, SendRequest, Transport,
@@ -104,8 +104,8 @@ struct LanePair {
     /// The far end of a lane to this process itself.
     answers: Option<QueuePair>,
     is_connected: bool,
-    /// It has failed, with this status: transfers fail at once.
-    failed: Option<u32>,
+    /// Transfers fail at once, as those behind the one that has failed do.
+    has_failed: bool,
     waiting: VecDeque<(u64, Transfer)>,
     under_way: VecDeque<u64>,
 }
@@ -123,7 +123,7 @@ pub(crate) struct Links {
     lanes: Vec<Option<LanePair>>,
     done: Vec<Completion>,
     /// Transfers that have failed without having been posted.
-    refused: VecDeque<(u64, u32)>,
+    refused: VecDeque<u64>,
     /// A message that is being heard; kept for its room.
     heard: Vec<u8>,
 }
@@ -224,7 +224,7 @@ impl Links {
             pair,
             answers: None,
             is_connected: false,
-            failed: None,
+            has_failed: false,
             waiting: VecDeque::new(),
             under_way: VecDeque::new(),
         };
@@ -275,10 +275,7 @@ impl Links {
     /// Begins a transfer; its end is told as [`LinkEvent::Transferred`] with `token`.
     pub(crate) fn transfer(&mut self, lane: Lane, token: u64, transfer: Transfer) -> Result<()> {
         match self.lane_mut(lane) {
-            Some(LanePair { failed: Some(status), .. }) => {
-                let status = *status;
-                self.refused.push_back((token, status));
-            }
+            Some(LanePair { has_failed: true, .. }) => self.refused.push_back(token),
             Some(lane) => lane.waiting.push_back((token, transfer)),
             None => debug_assert!(false, "{lane:?} is closed: nobody learns of the end of {transfer:?}"),
         }
@@ -287,7 +284,7 @@ impl Links {
 
     fn post_transfers(&mut self, lane: Lane) -> Result<()> {
         let index = lane.0 as usize;
-        let Some(lane) = self.lane_mut(lane).filter(|lane| lane.is_connected && lane.failed.is_none()) else {
+        let Some(lane) = self.lane_mut(lane).filter(|lane| lane.is_connected && !lane.has_failed) else {
             return Ok(());
         };
         while lane.under_way.len() < TRANSFERS as usize
@@ -336,9 +333,9 @@ impl Links {
     /// Tells what has happened since the last call. Returns whether anything has.
     pub(crate) fn poll(&mut self, mut take: impl FnMut(&mut Self, LinkEvent<'_>) -> Result<()>) -> Result<bool> {
         let mut any = false;
-        while let Some((token, status)) = self.refused.pop_front() {
+        while let Some(token) = self.refused.pop_front() {
             any = true;
-            take(self, LinkEvent::Transferred { token, error: Some(status) })?;
+            take(self, LinkEvent::Transferred { token, error: Some(FLUSH_ERROR.into()) })?;
         }
         let mut done = std::mem::take(&mut self.done);
         self.cq.poll_each(|completion| done.push(completion))?;
@@ -396,11 +393,11 @@ impl Links {
             self.post_transfers(lane)?;
             return take(self, LinkEvent::Transferred { token, error: None });
         }
-        // What follows fails with it; the first tells why.
-        let status = *state.failed.get_or_insert(completion.status);
+        // What follows fails with it. The first alone tells whose memory is at fault.
+        state.has_failed = true;
         let waiting: Vec<u64> = state.waiting.drain(..).map(|(token, _)| token).collect();
-        self.refused.extend(waiting.into_iter().map(|token| (token, status)));
-        take(self, LinkEvent::Transferred { token, error: Some(status) })
+        self.refused.extend(waiting);
+        take(self, LinkEvent::Transferred { token, error: Some(completion.status) })
     }
 }
 

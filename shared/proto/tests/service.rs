@@ -8,8 +8,8 @@ mod world;
 use std::collections::VecDeque;
 
 use flexcast_proto::service::{
-    Action, Announcement, Call, Cause, ContextId, Culprit, Event, Failure, Ignored, LOCAL_PROTECTION_ERROR, Limits,
-    Message, Operation, Read, Reader, Refusal, Region, ServiceProcess,
+    Action, Announcement, Call, Cause, ContextId, Culprit, Event, FLUSH_ERROR, Failure, Ignored,
+    LOCAL_PROTECTION_ERROR, Limits, Message, Operation, Read, Reader, Refusal, Region, ServiceProcess,
 };
 use proptest::prelude::*;
 use world::{Dying, Group, Outcome, Plan, Step};
@@ -273,6 +273,34 @@ fn a_read_that_fails_names_the_rank_whose_memory_it_failed_on() {
         let message = Message::Unreadable { source: culprit, code };
         let told = Action::Send { to: culprit, context: FIRST, message };
         assert!(actions.contains(&told), "{code}: {actions:?}");
+    }
+}
+
+/// A Read that fails with another one, which has broken its queue pair, names the rank of that other one, and not its own source.
+#[test]
+fn what_fails_behind_a_failed_read_names_the_rank_of_that() {
+    let region = |bytes| Region { address: 0, key: 0, bytes };
+    let second = ContextId { collective: 1, ..FIRST };
+    for (first_code, culprit) in [(None, 2), (Some(10), 1), (Some(LOCAL_PROTECTION_ERROR), 0)] {
+        let mut machine = ServiceProcess::new(Limits::default()).unwrap();
+        machine.add_group(0, world::topology(&[0, 1, 1], 1), 0).unwrap();
+        let mut actions = Vec::new();
+        for (context, source) in [(FIRST, 1), (second, 2)] {
+            let call = Call::Alltoallv { send: vec![region(8); 3], receive: vec![region(8); 3] };
+            machine.handle(Event::Entered { context, rank: 0, call }, &mut actions).unwrap();
+            let message = Message::Ready { source, target: 0, region: region(8) };
+            machine.handle(Event::Arrived { from: 1, context, message }, &mut actions).unwrap();
+        }
+        if let Some(code) = first_code {
+            let done = Event::ReadDone { context: FIRST, source: 1, target: 0, error: Some(code) };
+            machine.handle(done, &mut actions).unwrap();
+        }
+        actions.clear();
+        let done = Event::ReadDone { context: second, source: 2, target: 0, error: Some(FLUSH_ERROR) };
+        machine.handle(done, &mut actions).unwrap();
+        let message = Message::Unreadable { source: culprit, code: FLUSH_ERROR };
+        let told = |action: &Action| matches!(action, Action::Send { context, message: said, .. } if *context == second && *said == message);
+        assert!(actions.iter().any(told), "{first_code:?}: {actions:?}");
     }
 }
 

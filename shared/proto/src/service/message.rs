@@ -133,7 +133,7 @@ pub enum Message {
     /// A Read from or into memory of a rank that the receiver serves has failed. The receiver knows whether the rank has taken its memory back because the
     /// collective had failed before, and otherwise says that it fails now: so the first failure is the one that all name.
     Unreadable {
-        /// Whose memory it failed on: the source's, but for [`LOCAL_PROTECTION_ERROR`], which is the target's.
+        /// Whose memory it failed on: the source's, but for [`LOCAL_PROTECTION_ERROR`], which is the target's, and for [`FLUSH_ERROR`].
         source: u32,
         /// The code of the completion.
         code: u16,
@@ -145,6 +145,9 @@ pub enum Message {
 /// Completion code of a request whose memory on the side of the one that posts it cannot be used: `IBV_WC_LOC_PROT_ERR`. Of a Read from host memory to host
 /// memory that is the target's.
 pub const LOCAL_PROTECTION_ERROR: u16 = 4;
+
+/// Completion code of a request that fails since another one on its queue pair has failed before: `IBV_WC_WR_FLUSH_ERR`. It says nothing of its own memory.
+pub const FLUSH_ERROR: u16 = 5;
 
 /// One Read, from host memory to host memory. Source, target and context name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

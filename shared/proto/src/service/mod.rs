@@ -31,7 +31,8 @@ pub use connections::{Access, ConnectionAction, ConnectionError, Connections, Co
 pub use error::{Cause, Culprit, Failure, Ignored, Refusal};
 pub use list::{ListError, SharedList};
 pub use message::{
-    Action, Announcement, Call, ContextId, Event, LOCAL_PROTECTION_ERROR, Message, Operation, Read, Reader, Region,
+    Action, Announcement, Call, ContextId, Event, FLUSH_ERROR, LOCAL_PROTECTION_ERROR, Message, Operation, Read,
+    Reader, Region,
 };
 pub use process::{Limits, ServiceProcess};
 pub use staged::StagedProcess;

@@ -7,7 +7,9 @@ use alloc::vec::Vec;
 use super::allgatherv::Allgatherv;
 use super::alltoallv::Alltoallv;
 use super::error::{Cause, Culprit, Failure, Ignored, Refusal};
-use super::message::{Action, Call, ContextId, Event, LOCAL_PROTECTION_ERROR, Message, Operation, Read, Reader};
+use super::message::{
+    Action, Call, ContextId, Event, FLUSH_ERROR, LOCAL_PROTECTION_ERROR, Message, Operation, Read, Reader,
+};
 use super::reads::Reads;
 use super::scope::Scope;
 use super::topology::Topology;
@@ -57,6 +59,8 @@ struct Group {
     contexts: BTreeMap<u32, Context>,
     /// The first death. Nothing follows it.
     broken: Option<Failure>,
+    /// Whose memory a Read has failed on last: it has broken a queue pair, with which others fail.
+    blamed: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -189,7 +193,7 @@ impl ServiceProcess {
             return Err(Refusal::Process { process: own, processes: topology.processes() });
         }
         let (contexts, over) = (BTreeMap::new(), BTreeSet::new());
-        let new = Group { topology, own, oldest: 0, over, contexts, broken: None };
+        let new = Group { topology, own, oldest: 0, over, contexts, broken: None, blamed: None };
         let announcements = self.groups.values().chain([&new]).map(|group| self.most_announcements(group)).sum();
         if announcements > self.limits.announcements {
             return Err(Refusal::Announcements { announcements, limit: self.limits.announcements });
@@ -378,7 +382,15 @@ impl ServiceProcess {
     fn finish_read(&mut self, id: ContextId, read: Read, error: Option<u16>, actions: &mut Vec<Action>) {
         let Read { source, target, to, .. } = read;
         if let Some(code) = error {
-            let whose = if code == LOCAL_PROTECTION_ERROR { target } else { source };
+            let Some(group) = self.groups.get_mut(&id.group) else { return };
+            let whose = match code {
+                FLUSH_ERROR => group.blamed.unwrap_or(source),
+                LOCAL_PROTECTION_ERROR => target,
+                _ => source,
+            };
+            if code != FLUSH_ERROR {
+                group.blamed = Some(whose);
+            }
             self.within(id, actions, |_, scope| {
                 scope.send_to_server(whose, Message::Unreadable { source: whose, code });
                 Ok(())
@@ -430,6 +442,9 @@ impl ServiceProcess {
             return;
         };
         (context.failure, context.state) = (Some(failure), None);
+        if let Failure { culprit: Culprit::Rank(rank), cause: Cause::Read(_) } = failure {
+            group.blamed.get_or_insert(rank);
+        }
         self.reads.cancel(|other| other == id);
         actions.push(Action::Abandon { context: id });
         if tells {
