@@ -173,6 +173,10 @@ fn shapes_that_cannot_be_are_refused() {
         (&["--hosts", "0"][..], ["--hosts is 0", "1 to 8"]),
         (&["--ranks-per-host", "9"], ["--ranks-per-host is 9", "1 to 8"]),
         (&["--bytes", "1048577"], ["--bytes is 1048577", "1 to 1048576"]),
+        (
+            &["--hosts", "8", "--ranks-per-host", "8", "--bytes", "100000"],
+            ["--bytes is 100000", "at most 40281 with 64 ranks"],
+        ),
         (&["--hosts", "1", "--ranks-per-host", "1"], ["--ranks-per-host is 1", "at least 2"]),
     ] {
         let output = demo(args).output().expect("the tool starts");

@@ -37,6 +37,8 @@ pub const MOST_HOSTS: u32 = 8;
 pub const MOST_RANKS_PER_HOST: u32 = 8;
 /// Longest block, in bytes.
 pub const MOST_BYTES: u64 = 1 << 20;
+/// Most bytes of the buffers of all ranks together.
+const MOST_BUFFERS: u64 = 2 << 30;
 /// Most service processes of a card.
 const MOST_PROCESSES: u32 = 2;
 
@@ -93,6 +95,14 @@ impl ProcessSpec {
         if self.ranks() < 2 {
             let limit = "at least 2 where there is one host, so that somebody is left".to_owned();
             return Err(ProcessError::Option { option: "--ranks-per-host", value: 1, limit });
+        }
+        // Send and receive buffers of up to six times a block for each rank, and those of staged collectives.
+        let ranks = u64::from(self.ranks());
+        let most = MOST_BUFFERS / (ranks * (13 * ranks + 1));
+        if self.bytes > most {
+            let limit =
+                format!("at most {most} with {ranks} ranks, so that their buffers have no more than 2 GiB together");
+            return Err(ProcessError::Option { option: "--bytes", value: self.bytes, limit });
         }
         Ok(())
     }

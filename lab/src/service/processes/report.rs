@@ -1,4 +1,4 @@
-//! What the demonstration has shown.
+//! Report of the demonstration: jobs, deaths, and what each rank was told.
 
 use std::fmt;
 use std::time::Duration;
