@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use flexcast_lab::options::whole;
 use flexcast_lab::service::processes;
+use flexcast_lab::service::processes::{MOST_BYTES, MOST_HOSTS, MOST_RANKS_PER_HOST};
 use flexcast_service::daemon::config::STATUS_SOCKET;
 
 /// Commands about the daemon of a card's service processes.
@@ -43,13 +45,13 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Hosts, each with an emulated card and a daemon: 1 to 8.
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_parser = whole::<u32>(1, MOST_HOSTS), value_name = "N", default_value_t = 2)]
     pub(crate) hosts: u32,
     /// Ranks on each host, a process each: 1 to 8.
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_parser = whole::<u32>(1, MOST_RANKS_PER_HOST), value_name = "N", default_value_t = 2)]
     pub(crate) ranks_per_host: u32,
     /// Bytes of a block: 1 to 1048576.
-    #[arg(long, value_name = "N", default_value_t = 4096)]
+    #[arg(long, value_parser = whole::<u64>(1, MOST_BYTES), value_name = "N", default_value_t = 4096)]
     pub(crate) bytes: u64,
     /// Folder of the emulator's libraries [default: target/emu-libs of this folder, or beside that of this program].
     #[arg(long, value_name = "FOLDER")]
