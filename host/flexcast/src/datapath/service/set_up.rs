@@ -1,4 +1,4 @@
-//! How the ranks of a communicator agree on their service processes, or on using none.
+//! Agreement of the ranks of a communicator on their service processes, or on using none.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
