@@ -76,6 +76,13 @@
 #define FLEXCAST_CONTROL_DEVICE 1
 
 /**
+ * Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. The variables
+ * FLEXCAST_SERVICE (host:port), FLEXCAST_SERVICE_SECRET (a file), FLEXCAST_SERVICE_PROCESSES and FLEXCAST_SERVICE_DELIVERY (auto or flat) say where they are
+ * and how; FLEXCAST_ERROR_VARIABLE if one cannot be. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST. With the datapath "verbs" alone.
+ */
+#define FLEXCAST_CONTROL_SERVICE 2
+
+/**
  * For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
  */
 #define FLEXCAST_ALGORITHM_AUTOMATIC 0
@@ -649,7 +656,7 @@ typedef struct {
    */
   uint32_t transport;
   /**
-   * Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE.
+   * Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE; or FLEXCAST_CONTROL_SERVICE.
    */
   uint32_t control;
   /**

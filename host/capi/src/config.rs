@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flexcast_rust::{Config, Control, Selection, ThreadPlacement, Transport};
+use flexcast_rust::{Config, Control, Selection, ServiceOptions, ThreadPlacement, Transport};
 
 use crate::fault::{Fault, call};
 use crate::memory::{give, sized};
@@ -28,6 +28,10 @@ pub const FLEXCAST_CONTROL_HOST: u32 = 0;
 /// The protocol runs on the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something is
 /// lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
 pub const FLEXCAST_CONTROL_DEVICE: u32 = 1;
+/// Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. The variables
+/// FLEXCAST_SERVICE (host:port), FLEXCAST_SERVICE_SECRET (a file), FLEXCAST_SERVICE_PROCESSES and FLEXCAST_SERVICE_DELIVERY (auto or flat) say where they are
+/// and how; FLEXCAST_ERROR_VARIABLE if one cannot be. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST. With the datapath "verbs" alone.
+pub const FLEXCAST_CONTROL_SERVICE: u32 = 2;
 
 /// For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
 pub const FLEXCAST_ALGORITHM_AUTOMATIC: u32 = 0;
@@ -101,7 +105,7 @@ pub struct flexcast_config {
     pub cache_bytes: u64,
     /// What carries the data: FLEXCAST_TRANSPORT_UD, FLEXCAST_TRANSPORT_UC_MULTICAST or FLEXCAST_TRANSPORT_UC_UNICAST.
     pub transport: u32,
-    /// Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE.
+    /// Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE; or FLEXCAST_CONTROL_SERVICE.
     pub control: u32,
     /// What carries the data of an Allgather, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is multicast.
     pub algorithm: u32,
@@ -160,6 +164,7 @@ impl flexcast_config {
             control: match config.control {
                 Control::Host => FLEXCAST_CONTROL_HOST,
                 Control::Device => FLEXCAST_CONTROL_DEVICE,
+                Control::Service => FLEXCAST_CONTROL_SERVICE,
             },
             algorithm: config.algorithm as u32,
         }
@@ -196,10 +201,15 @@ impl flexcast_config {
             .control(match self.control {
                 FLEXCAST_CONTROL_HOST => Control::Host,
                 FLEXCAST_CONTROL_DEVICE => Control::Device,
+                FLEXCAST_CONTROL_SERVICE => Control::Service,
                 other => {
-                    let text = format!("control is {other}: must be 0 (host) or 1 (device)");
+                    let text = format!("control is {other}: must be 0 (host), 1 (device) or 2 (service)");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
+            })
+            .service(match self.control {
+                FLEXCAST_CONTROL_SERVICE => ServiceOptions::from_env()?,
+                _ => default.service.clone(),
             })
             .algorithm(match self.algorithm {
                 FLEXCAST_ALGORITHM_AUTOMATIC => Selection::Automatic,
@@ -306,8 +316,12 @@ mod tests {
     }
 
     #[test]
-    fn both_places_of_the_protocol_have_their_numbers() {
-        for (number, control) in [(FLEXCAST_CONTROL_HOST, Control::Host), (FLEXCAST_CONTROL_DEVICE, Control::Device)] {
+    fn every_control_has_its_number() {
+        for (number, control) in [
+            (FLEXCAST_CONTROL_HOST, Control::Host),
+            (FLEXCAST_CONTROL_DEVICE, Control::Device),
+            (FLEXCAST_CONTROL_SERVICE, Control::Service),
+        ] {
             let config = flexcast_config { control: number, ..flexcast_config::default() };
             assert_eq!(config.convert(&Config::default()).unwrap().control, control);
         }
@@ -320,7 +334,7 @@ mod tests {
             assert!(fault.status == FLEXCAST_ERROR_CONFIG && fault.text.contains(words), "{}", fault.text);
         };
         told(flexcast_config { transport: 3, ..flexcast_config::default() }, "transport is 3");
-        told(flexcast_config { control: 2, ..flexcast_config::default() }, "control is 2");
+        told(flexcast_config { control: 3, ..flexcast_config::default() }, "control is 3");
         told(flexcast_config { placement: 2, ..flexcast_config::default() }, "placement is 2");
         told(flexcast_config { retry_exponent: 32, ..flexcast_config::default() }, "0 to 31");
         told(flexcast_config { data_class: 256, ..flexcast_config::default() }, "data_class is 256");

@@ -7,15 +7,17 @@
 //! The decisions are those of `flexcast_proto::service`, without IO; here they are carried out over verbs.
 //!
 //! [`Session`] connects a program to a service process over TCP, [`Server`] is a service process with its sockets, [`Processes`] are those of a card in threads,
-//! and [`daemon`] is the program `flexcast-service` (docs/service.md).
+//! and the module `daemon`, a feature of the same name, is the program `flexcast-service` (docs/service.md).
 
 mod agent;
+#[cfg(feature = "daemon")]
 pub mod daemon;
 mod error;
 mod keys;
 mod links;
 mod net;
 mod rank;
+mod secret;
 mod session;
 
 pub use agent::{Agent, AgentCounts, AgentLimits, AgentLook};
@@ -28,4 +30,5 @@ pub use net::processes::{ConnectionLook, Pace, ProcessLook, Processes};
 pub use net::server::{Server, ServerSettings};
 pub use net::{address_of, endpoint_of, keyed_hash};
 pub use rank::{Client, LocalCopy, MemoryId, StagedCall};
+pub use secret::{SecretError, read as read_secret};
 pub use session::{End, Session, SessionError, SessionTiming};

@@ -120,6 +120,12 @@ impl Client {
         self.is_gone = true;
     }
 
+    /// Whether the service process is gone, as far as is known here.
+    #[must_use]
+    pub const fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
     /// Calls of this object so far that say something to the service process.
     #[must_use]
     pub const fn calls(&self) -> u64 {
@@ -146,7 +152,11 @@ impl Client {
         let region = ExportedRegion::new(region, AccessKey::random()?)?;
         let told = keys::told(&region.export(), 1);
         self.memory.push(Some(Exported { region, alias: None, back: take_back::Back::No }));
-        self.say(ContextId { group: 0, collective: 0 }, Body::KeyExport(told))?;
+        if let Err(error) = self.say(ContextId { group: 0, collective: 0 }, Body::KeyExport(told)) {
+            // The caller has no number to take it back by, and may free what it is of.
+            self.memory.pop();
+            return Err(error);
+        }
         Ok(MemoryId(self.memory.len() as u32 - 1))
     }
 

@@ -226,6 +226,12 @@ impl Session {
         &mut self.client
     }
 
+    /// The same to look at flags alone.
+    #[must_use]
+    pub const fn look(&self) -> &Client {
+        &self.client
+    }
+
     /// What the service process has said of itself.
     #[must_use]
     pub const fn welcome(&self) -> Welcome {

@@ -42,7 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/doca-sys", &["host/verbs-sys"]),
     ("host/flexio", &["host/flexio-sys", "host/verbs-sys", "host/doca-sys", "image", "shared/hw", "shared/error"]),
     ("host/bootstrap", &["shared/"]),
-    ("host/flexcast", &["host/bootstrap", "host/flexio", "image", "shared/"]),
+    ("host/flexcast", &["host/bootstrap", "host/flexio", "host/service", "image", "shared/"]),
     ("host/capi", &["host/flexcast", "host/flexio"]),
     ("host/service", &["host/flexio", "shared/proto"]),
     ("lab", &["host/flexio", "host/flexcast", "host/service", "emu/", "image", "shared/"]),

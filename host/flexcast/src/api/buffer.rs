@@ -2,10 +2,13 @@
 #![allow(unsafe_code)] // A second registration of memory that the buffer itself keeps, and slices of it.
 
 use std::ptr::NonNull;
+use std::sync::Arc;
 
+use flexcast_service::MemoryId;
 use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
 
 use crate::api::user_memory::Shared;
+use crate::datapath::service::lease::{Graveyard, Lease};
 use crate::error::{Error, Result};
 
 /// Memory of the caller that a card may use. An operation takes it over and gives it back when it is done, so that nobody can touch or free it
@@ -41,6 +44,14 @@ struct Registered {
     known: bool,
     /// What `region` is a view of, if it is one: dropped after it.
     shared: Option<Shared>,
+    /// Service processes that may use it.
+    leases: Vec<Lease>,
+}
+
+impl Registered {
+    const fn new(region: MemoryRegion, shared: Option<Shared>) -> Self {
+        Self { exposed: None, region, known: false, shared, leases: Vec::new() }
+    }
 }
 
 /// Memory that no card reaches: its own, or somebody else's by its address.
@@ -66,12 +77,11 @@ fn foreign() -> Error {
 
 impl Buffer {
     pub(crate) fn new(region: MemoryRegion, len: usize) -> Self {
-        Self { memory: Memory::Registered(Registered { exposed: None, region, known: false, shared: None }), len }
+        Self { memory: Memory::Registered(Registered::new(region, None)), len }
     }
 
     pub(crate) fn of_user(region: MemoryRegion, len: usize, shared: Shared) -> Self {
-        let registered = Registered { exposed: None, region, known: false, shared: Some(shared) };
-        Self { memory: Memory::Registered(registered), len }
+        Self { memory: Memory::Registered(Registered::new(region, Some(shared))), len }
     }
 
     /// A buffer of `len` zeroed bytes, registered with a card.
@@ -81,9 +91,15 @@ impl Buffer {
     }
 
     /// Registers it anew: whoever still has its keys cannot reach it any more.
-    pub(crate) fn renewed(self, pd: &ProtectionDomain) -> Result<Self> {
+    pub(crate) fn renewed(mut self, pd: &ProtectionDomain) -> Result<Self> {
         if let Some(shared) = self.shared() {
             shared.expose();
+            return Ok(self);
+        }
+        // The memory has to stay where a service process may use it.
+        if let Some(registered) = self.registered().filter(|registered| !registered.leases.is_empty()) {
+            registered.region.renew()?;
+            (registered.exposed, registered.known) = (None, false);
             return Ok(self);
         }
         let (region, len) = self.into_region()?;
@@ -299,11 +315,50 @@ impl Buffer {
     ///
     /// # Errors
     /// [`crate::Error::Argument`]: it has none.
-    pub(crate) fn into_region(self) -> Result<(MemoryRegion, usize)> {
-        match self.memory {
+    fn into_region(mut self) -> Result<(MemoryRegion, usize)> {
+        match std::mem::replace(&mut self.memory, Memory::Host(HostMemory::Nothing)) {
             Memory::Registered(registered) => Ok((registered.region, self.len)),
             Memory::Host(_) => Err(foreign()),
         }
+    }
+
+    /// Lets a service process use the memory, unless it may: `share` makes a key over it. It is taken back with [`Buffer::unlend`], or by the graveyard's
+    /// owner once the buffer is dropped.
+    ///
+    /// # Errors
+    /// The card refuses; what `share` gives.
+    pub(crate) fn lend(
+        &mut self,
+        graveyard: &Arc<Graveyard>,
+        share: impl FnOnce(MemoryRegion) -> Result<MemoryId>,
+    ) -> Result<MemoryId> {
+        let registered = self.registered().ok_or_else(foreign)?;
+        if let Some(memory) = registered.leases.iter().find_map(|lease| lease.of(graveyard)) {
+            return Ok(memory);
+        }
+        let region = &registered.region;
+        let (start, access) = (region.addr().get(), region.access());
+        let access = if access.contains(Access::LOCAL_WRITE) { REACHABLE } else { Access::REMOTE_READ };
+        let bytes = NonNull::new(std::ptr::with_exposed_provenance_mut(start as usize)).unwrap_or(NonNull::dangling());
+        // SAFETY: the bytes are those of `region`, reached by raw pointers alone. They stay allocated until the second registration is gone: the graveyard's owner
+        // drops that before it drops its graveyard, and until then a buffer that is dropped leaves its memory there. `renewed` does not move memory that is lent;
+        // memory of a `UserMemory` is lent for one operation, which has the buffer.
+        let second = unsafe { MemoryRegion::register_raw(region.pd(), bytes, region.len(), access) }?;
+        let memory = share(second)?;
+        registered.leases.push(Lease::new(graveyard, memory));
+        Ok(memory)
+    }
+
+    /// Whether it is memory of a [`UserMemory`](crate::UserMemory), whose owner may free it once its operation is over.
+    pub(crate) fn is_of_user(&self) -> bool {
+        self.shared().is_some()
+    }
+
+    /// What a service process may use by [`Buffer::lend`], which the caller takes back before the buffer goes anywhere else.
+    pub(crate) fn unlend(&mut self, graveyard: &Arc<Graveyard>) -> Option<MemoryId> {
+        let leases = &mut self.registered()?.leases;
+        let at = leases.iter().position(|lease| lease.of(graveyard).is_some())?;
+        leases.swap_remove(at).of(graveyard)
     }
 
     /// Its registration.
@@ -314,6 +369,16 @@ impl Buffer {
         match &self.memory {
             Memory::Registered(registered) => Ok(&registered.region),
             Memory::Host(_) => Err(foreign()),
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let Some(registered) = self.registered() else { return };
+        let leases = std::mem::take(&mut registered.leases);
+        if !leases.is_empty() {
+            Lease::bury(leases, std::mem::replace(&mut self.memory, Memory::Host(HostMemory::Nothing)));
         }
     }
 }

@@ -24,6 +24,7 @@ use crate::api::outcome::{Done, Failed, Outcome};
 use crate::api::report::{MessageCounts, Report, duration};
 use crate::api::request::{Request, Test};
 use crate::bootstrap::Exchange;
+use crate::datapath::service::{ControlReport, Parts};
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task, Waiter};
 use crate::error::{Error, Result};
 use crate::plan::lists::ListPool;
@@ -82,6 +83,7 @@ struct Shared {
     card: Card,
     config: Config,
     footprint: Footprint,
+    control: ControlReport,
     place: RankInfo,
     id: u64,
 }
@@ -206,7 +208,7 @@ impl Communicator {
         crate::api::split::found(card, exchange, config)
     }
 
-    pub(crate) fn of(datapath: Box<dyn Datapath>, waiter: Arc<dyn Waiter>, footprint: Footprint) -> Result<Self> {
+    pub(crate) fn of((datapath, waiter, footprint): Parts, control: ControlReport) -> Result<Self> {
         let (card, config) = (datapath.card(), datapath.config().clone());
         let (place, id) = (datapath.place(), datapath.id());
         let options = config.progress_thread;
@@ -222,6 +224,7 @@ impl Communicator {
             card,
             config,
             footprint,
+            control,
             place,
             id,
         };
@@ -250,6 +253,12 @@ impl Communicator {
     #[must_use]
     pub fn card(&self) -> &Card {
         &self.0.card
+    }
+
+    /// Which control carries its operations, and why, if not the one of its parameters.
+    #[must_use]
+    pub fn control(&self) -> &ControlReport {
+        &self.0.control
     }
 
     /// Its parameters.
@@ -287,8 +296,8 @@ impl Communicator {
     }
 
     /// Whether the card says that the operation posted last is over, with the protocol on the card
-    /// ([`Control::Device`](crate::Control::Device)); false otherwise. Looks at a word of host memory that the card writes, and does nothing: a
-    /// test or [`Communicator::progress`] takes note.
+    /// ([`Control::Device`](crate::Control::Device)), or by service processes ([`Control::Service`](crate::Control::Service)); false otherwise. Looks at words of
+    /// host memory that the card writes, and does nothing: a test or [`Communicator::progress`] takes note.
     ///
     /// # Errors
     /// [`Error::Flexio`].

@@ -9,6 +9,7 @@ use flexcast_proto::{ImmediateLayout, RankInfo, chains_for};
 use flexio::CardKind;
 
 use crate::api::card::{Card, Kind};
+use crate::datapath::service::ServiceOptions;
 use crate::datapath::udp::interface::Interface;
 use crate::dpa::units::ThreadPlacement;
 use crate::error::{Error, Result};
@@ -44,6 +45,29 @@ pub enum Control {
     /// [`Communicator::progress`](crate::Communicator::progress) watches the deadlines and closes the receive contexts; what is
     /// missing the card reads.
     Device,
+    /// On the card's Arm cores, by the service processes of `flexcast-service` ([`Config::service`]): Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast
+    /// where they have staging memory. From post to flag ([`Communicator::is_flagged`](crate::Communicator::is_flagged)) the host has nothing to do. Everything
+    /// else, and all of it where a rank has no service process, is by the host ([`Communicator::control`](crate::Communicator::control) tells). With
+    /// [`Card::verbs`](crate::Card::verbs) alone.
+    Service,
+}
+
+impl Control {
+    /// Its name in variables and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Device => "device",
+            Self::Service => "service",
+        }
+    }
+}
+
+impl std::fmt::Display for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// What an operation takes beyond its data, as a first estimate.
@@ -131,6 +155,8 @@ pub struct Config {
     pub send_threads: u32,
     /// Where the protocol runs. Default: on the host.
     pub control: Control,
+    /// Where the service processes are ([`Control::Service`]); may differ from rank to rank. Default none.
+    pub service: ServiceOptions,
     /// Order in which DPA threads are taken. Default compact.
     pub placement: ThreadPlacement,
     /// Receives of each subgroup (UC unicast: and rank), each with a staging slot (UD); a power of two from 16 to [`MAX_SLOTS`]. Default 256, with which four subgroups
@@ -233,6 +259,7 @@ setters! {
     receive_threads: u32,
     send_threads: u32,
     control: Control,
+    service: ServiceOptions,
     placement: ThreadPlacement,
     slots: u32,
     receive_batch: u32,
@@ -271,6 +298,7 @@ impl Default for Config {
             receive_threads: 4,
             send_threads: 2,
             control: Control::Host,
+            service: ServiceOptions::default(),
             placement: ThreadPlacement::Compact,
             slots: 256,
             receive_batch: 16,
@@ -375,6 +403,26 @@ impl Config {
             Kind::Verbs(card) => Self::for_kind(card.device().provider().kind()),
             Kind::Udp(interface) => Self::for_interface(interface),
         }
+    }
+
+    /// The same with what the variables `FLEXCAST_CONTROL` (host, device or service) and, for service processes, those of [`ServiceOptions::from_env`] say.
+    ///
+    /// # Errors
+    /// [`Error::Variable`]: one has a value that it cannot have.
+    pub fn with_environment(mut self) -> Result<Self> {
+        match std::env::var("FLEXCAST_CONTROL") {
+            Ok(name) if !name.is_empty() => {
+                let all = [Control::Host, Control::Device, Control::Service];
+                let found = all.into_iter().find(|control| control.name() == name);
+                let limit = "host, device or service";
+                self.control = found.ok_or(Error::Variable { name: "FLEXCAST_CONTROL", value: name, limit })?;
+            }
+            _ => {}
+        }
+        if self.control == Control::Service {
+            self.service = ServiceOptions::from_env()?;
+        }
+        Ok(self)
     }
 
     /// The defaults over a network interface.
@@ -536,7 +584,7 @@ impl Config {
     /// The algorithms that the communicator may take.
     pub(crate) const fn selection(&self) -> Selection {
         match self.control {
-            Control::Host => self.algorithm,
+            Control::Host | Control::Service => self.algorithm,
             Control::Device => Selection::Multicast,
         }
     }

@@ -4,8 +4,9 @@
 
 use crate::api::card::Card;
 use crate::api::communicator::{Communicator, Pending};
-use crate::api::config::Config;
+use crate::api::config::{Config, Control};
 use crate::bootstrap::{self, Exchange, Subgroup, accompany};
+use crate::datapath::service::{self, ControlReport};
 use crate::error::{Error, Result};
 use crate::plan::chains::ChainMapping;
 
@@ -37,14 +38,27 @@ pub(crate) fn found(card: &Card, exchange: &mut dyn Exchange, config: Config) ->
     let all = exchange.exchange("flexcast endpoints", &own)?;
     let connected = pending.and_then(|pending| {
         failed(&all)?;
-        pending.connect(&all)
+        pending.parts(&all)
     });
     // Nobody may send before all are connected.
     let own = connected.as_ref().map_or_else(told, |_| Vec::new());
     let all = exchange.exchange("flexcast connected", &own)?;
-    let communicator = connected?;
+    let parts = connected?;
     failed(&all)?;
-    Ok(communicator)
+    let control = parts.0.config().control;
+    let (parts, report) = match control {
+        Control::Service => service::set_up(parts, exchange)?,
+        Control::Host | Control::Device => (parts, ControlReport::of(control)),
+    };
+    Communicator::of(parts, report)
+}
+
+/// Exchanges that a communicator with this control is made with.
+const fn exchanges(control: Control) -> u32 {
+    match control {
+        Control::Host | Control::Device => 2,
+        Control::Service => 2 + service::EXCHANGES,
+    }
 }
 
 impl Communicator {
@@ -65,8 +79,9 @@ impl Communicator {
         let mut exchange = exchange;
         let Some(members) = bootstrap::split(&mut exchange, colour, key)? else {
             // As often as the others exchange.
-            accompany(&mut exchange)?;
-            accompany(&mut exchange)?;
+            for _ in 0..exchanges(self.config().control) {
+                accompany(&mut exchange)?;
+            }
             return Ok(None);
         };
         let config = self.config().clone();

@@ -9,6 +9,7 @@ pub(crate) mod cpu;
 pub(crate) mod direct;
 pub(crate) mod pairs;
 mod requests;
+pub(crate) mod service;
 pub(crate) mod udp;
 pub(crate) mod verbs;
 

@@ -13,6 +13,7 @@ use toml::Spanned;
 use crate::agent::AgentLimits;
 use crate::net::processes::Pace;
 use crate::net::server::ServerSettings;
+use crate::secret::SecretError;
 
 /// A configuration that cannot be used.
 #[derive(Debug, Error)]
@@ -51,13 +52,8 @@ pub enum ConfigError {
         limit: String,
     },
     /// The file with the secret.
-    #[error("the secret in {}: {reason}", path.display())]
-    Secret {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    #[error(transparent)]
+    Secret(#[from] SecretError),
 }
 
 /// A number of the file.

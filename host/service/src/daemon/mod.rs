@@ -7,16 +7,23 @@ mod log;
 pub mod metrics;
 mod reload;
 mod run;
-mod secret;
 pub mod status;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use flexcast_proto::service::wire::Secret;
 use thiserror::Error;
 
 pub use log::serve_with_log;
 pub use run::serve;
-pub use secret::read as read_secret;
+
+/// Reads the secret that a configuration names.
+///
+/// # Errors
+/// [`ConfigError::Secret`].
+pub fn read_secret(path: &Path) -> Result<Secret, ConfigError> {
+    Ok(crate::secret::read(path)?)
+}
 
 use config::ConfigError;
 

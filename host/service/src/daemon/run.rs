@@ -19,7 +19,7 @@ use super::lock::lock;
 use super::metrics;
 use super::reload::merged;
 use super::status::{self, State, Status};
-use super::{DaemonError, secret};
+use super::{DaemonError, read_secret};
 use crate::net::processes::Processes;
 
 /// Between two looks at signals and at the processes.
@@ -62,7 +62,7 @@ pub fn serve(path: &Path, log: &dyn Fn(&str)) -> Result<(), DaemonError> {
     let signals = Signals::new()?;
     let config = Config::read(path)?;
     log(&config.log);
-    let secret = secret::read(&config.secret)?;
+    let secret = read_secret(&config.secret)?;
     let provider = match &config.libraries {
         Some(folder) => Provider::from_folder(folder),
         None => Provider::rdma(),
@@ -212,7 +212,7 @@ impl Daemon<'_> {
     fn reload(&mut self) {
         let begun = NotifyState::monotonic_usec_now().ok();
         notify(&begun.into_iter().chain([NotifyState::Reloading]).collect::<Vec<_>>());
-        match Config::read(self.path).and_then(|config| Ok((secret::read(&config.secret)?, config))) {
+        match Config::read(self.path).and_then(|config| Ok((read_secret(&config.secret)?, config))) {
             Ok((secret, config)) => {
                 let (merged, restart) = merged(&self.config, config);
                 (self.log)(&merged.log);

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use super::Communicator;
 use crate::api::card::{Card, Kind};
-use crate::api::config::{Config, Footprint};
+use crate::api::config::{Config, Control, Footprint};
+use crate::datapath::service::{ControlReport, Parts};
 use crate::datapath::{udp, verbs};
 use crate::dpa::part::Part;
 use crate::dpa::waiter::CardWaiter;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A communicator that knows its own queues and not yet those of the others.
 ///
@@ -36,6 +37,13 @@ impl Pending {
     /// [`Error::Config`](crate::Error::Config), [`Error::Budget`](crate::Error::Budget), [`Error::Rank`](crate::Error::Rank),
     /// [`Error::Flexio`](crate::Error::Flexio), [`Error::Context`](crate::Error::Context), [`Error::Socket`](crate::Error::Socket).
     pub fn new(card: &Card, rank: u32, ranks: u32, config: Config) -> Result<Self> {
+        if config.control == Control::Service {
+            if !matches!(card.kind(), Kind::Verbs(_)) {
+                let limit = "host (0), or device (1) with the DPA; service takes the datapath verbs".to_owned();
+                return Err(Error::Config { what: "control", value: config.control as u64, limit });
+            }
+            config.service.check()?;
+        }
         Ok(Self(match card.kind() {
             Kind::Dpa(card) => {
                 Own::Dpa(Box::new(Part::new(card, rank, ranks, config)?), CardWaiter::new(card.device()))
@@ -64,19 +72,30 @@ impl Pending {
     /// [`Error::Peer`](crate::Error::Peer) names a rank that does not fit; [`Error::Flexio`](crate::Error::Flexio),
     /// [`Error::Socket`](crate::Error::Socket).
     pub fn connect(self, endpoints: &[Vec<u8>]) -> Result<Communicator> {
-        match self.0 {
+        let parts = self.parts(endpoints)?;
+        let mut report = ControlReport::of(parts.0.config().control);
+        if report.control == Control::Service {
+            let reason = "ranks that are connected by `Pending` have nothing to agree by: use `Communicator::create`";
+            report = ControlReport { control: Control::Host, reason: Some(reason.to_owned()) };
+        }
+        Communicator::of(parts, report)
+    }
+
+    /// The same, but for the communicator around it.
+    pub(crate) fn parts(self, endpoints: &[Vec<u8>]) -> Result<Parts> {
+        Ok(match self.0 {
             Own::Dpa(part, waiter) => {
                 let (engine, footprint) = part.connect(endpoints)?;
-                Communicator::of(Box::new(engine), Arc::new(waiter), footprint)
+                (Box::new(engine), Arc::new(waiter), footprint)
             }
             Own::Verbs(part, waiter) => {
                 let (engine, footprint) = part.connect(endpoints)?;
-                Communicator::of(Box::new(engine), Arc::new(waiter), footprint)
+                (Box::new(engine), Arc::new(waiter), footprint)
             }
             Own::Udp(part) => {
                 let (engine, waiter) = part.connect(endpoints)?;
-                Communicator::of(Box::new(engine), Arc::new(waiter), Footprint::default())
+                (Box::new(engine), Arc::new(waiter), Footprint::default())
             }
-        }
+        })
     }
 }

@@ -8,10 +8,11 @@ use flexcast_proto::{Cause, Disagreement, RankInfo};
 
 use super::Communicator;
 use crate::api::card::Card;
-use crate::api::config::{Config, Footprint};
+use crate::api::config::{Config, Control, Footprint};
 use crate::api::outcome::{Done, Failed};
 use crate::api::report::{MessageCounts, Report};
 use crate::api::request::Test;
+use crate::datapath::service::{ControlReport, Parts};
 use crate::datapath::udp::UdpOptions;
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task, Waiter};
 use crate::error::{Error, Result};
@@ -131,7 +132,8 @@ fn nobody_waits_for_a_thread_that_is_in_a_call() {
     let (begun, has_begun) = channel();
     let (end, ends) = channel();
     let slow = Slow { card: card.clone(), config, requests: Requests::default(), taken: Vec::new(), begun, ends };
-    let communicator = Communicator::of(Box::new(slow), std::sync::Arc::new(Nothing), Footprint::default()).unwrap();
+    let parts: Parts = (Box::new(slow), std::sync::Arc::new(Nothing), Footprint::default());
+    let communicator = Communicator::of(parts, ControlReport::of(Control::Host)).unwrap();
     let post = || communicator.broadcast(card.buffer(8).unwrap(), 0).unwrap();
     let tested = |request| match communicator.test(request).unwrap() {
         Test::Done(_) => panic!("it cannot be over"),

@@ -20,9 +20,10 @@ use super::part::{Part, fitted};
 use super::sockets::{Sockets, at};
 use super::waiter::SocketWaiter;
 use crate::api::communicator::Communicator;
-use crate::api::config::{Config, Footprint};
+use crate::api::config::{Config, Control, Footprint};
 use crate::api::outcome::Failed;
 use crate::api::request::Request;
+use crate::datapath::service::ControlReport;
 use crate::error::{Error, Result};
 use crate::reduce::{DataType, Operator, Reduction};
 use crate::tuner::{MOST_SUBGROUPS, Selection, Tuning};
@@ -146,7 +147,10 @@ impl World {
         let waiter = SocketWaiter::new()?;
         let config = fitted(config, interface);
         let engine = Engine::new(interface.clone(), place, COMMUNICATOR, config, links, waiter.clone())?;
-        let communicator = Communicator::of(Box::new(engine), Arc::new(waiter), Footprint::default())?;
+        let communicator = Communicator::of(
+            (Box::new(engine), Arc::new(waiter), Footprint::default()),
+            ControlReport::of(Control::Host),
+        )?;
         let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| failed("UDP socket", error))?;
         let set = socket2::SockRef::from(&udp).set_multicast_if_v4(&Ipv4Addr::LOCALHOST);
         set.map_err(|error| failed("UDP socket", error))?;

@@ -222,7 +222,7 @@ impl UdpOptions {
 }
 
 /// The value of a variable, if it is set and not empty.
-fn variable<T: std::str::FromStr>(name: &'static str, limit: &'static str) -> Result<Option<T>> {
+pub(crate) fn variable<T: std::str::FromStr>(name: &'static str, limit: &'static str) -> Result<Option<T>> {
     match std::env::var(name) {
         Ok(value) if !value.is_empty() => match value.parse() {
             Ok(value) => Ok(Some(value)),

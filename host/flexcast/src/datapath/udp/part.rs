@@ -162,8 +162,12 @@ impl Part {
     pub(crate) fn new(interface: &Interface, rank: u32, ranks: u32, config: Config) -> Result<Self> {
         let place = RankInfo::new(rank, ranks)?;
         let refuse = |what, value: u64, limit: &str| Err(Error::Config { what, value, limit: limit.to_owned() });
-        if config.control == Control::Device {
-            return refuse("control", config.control as u64, "host over an Ethernet interface, which has no DPA");
+        if config.control != Control::Host {
+            return refuse(
+                "control",
+                config.control as u64,
+                "host over an Ethernet interface, which has no DPA and no Arm cores",
+            );
         }
         if config.chunk_bytes < LEAST_CHUNK_BYTES {
             let limit = format!("at least {LEAST_CHUNK_BYTES}");

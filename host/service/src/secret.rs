@@ -2,18 +2,27 @@
 
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use flexcast_proto::service::wire::{Secret, TAG_BYTES};
+use thiserror::Error;
 
-use super::config::ConfigError;
+/// A file that gives no secret.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the secret in {}: {reason}", path.display())]
+pub struct SecretError {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub reason: String,
+}
 
 /// Reads a secret: 64 hexadecimal digits, as `openssl rand -hex 32` makes them, in a file that only its owner can read and write (0600).
 ///
 /// # Errors
-/// [`ConfigError::Secret`].
-pub fn read(path: &Path) -> Result<Secret, ConfigError> {
-    let wrong = |reason: String| ConfigError::Secret { path: path.to_owned(), reason };
+/// [`SecretError`].
+pub fn read(path: &Path) -> Result<Secret, SecretError> {
+    let wrong = |reason: String| SecretError { path: path.to_owned(), reason };
     // What is checked is what is read: the file is opened once.
     let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
     let about = file.metadata().map_err(|error| wrong(error.to_string()))?;

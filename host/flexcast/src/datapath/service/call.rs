@@ -1,0 +1,118 @@
+//! Operations as calls of a service process.
+
+use flexcast_proto::service::{Blocks, ContextId, Datatype, Delivery, Region};
+use flexcast_service::{Client, Error, StagedCall};
+
+use super::ServiceDelivery;
+use crate::datapath::Task;
+use crate::plan::direct::{Collective, Places};
+use crate::plan::{Kind, Plan};
+
+/// Counts and displacements are in bytes.
+const BYTE: Datatype = Datatype { size_bytes: 1, extent_bytes: 1 };
+
+/// What the service process carries out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Call {
+    /// By alias keys.
+    Keys(ContextId),
+    /// Through staging memory.
+    Staged(StagedCall),
+}
+
+/// Whether service processes take an operation; alike on all ranks. `staging`: as far as is known they have staging memory.
+pub(super) fn takes(task: &Task, staging: bool) -> bool {
+    match task {
+        Task::Collective(Collective::Alltoall { .. } | Collective::Alltoallv { .. }) => true,
+        Task::Collective(_) => false,
+        Task::Blocks(plan) => match plan.kind {
+            Kind::Broadcast { bytes, .. } => staging && bytes > 0,
+            Kind::Allgather { .. } | Kind::Allgatherv { .. } => true,
+        },
+    }
+}
+
+/// Whether it needs the send buffer, beyond the own block, which is in its place.
+pub(super) const fn reads_send(task: &Task) -> bool {
+    matches!(task, Task::Collective(_))
+}
+
+/// Bytes that come from other ranks.
+pub(super) fn foreign_bytes(task: &Task, own: u32, ranks: u32) -> u64 {
+    match task {
+        Task::Blocks(plan) => plan.foreign_bytes(),
+        Task::Collective(Collective::Alltoall { bytes }) => bytes * u64::from(ranks.saturating_sub(1)),
+        Task::Collective(Collective::Alltoallv { receive, .. }) => {
+            (0..ranks).filter(|rank| *rank != own).map(|rank| receive.bytes_of(rank)).sum()
+        }
+        Task::Collective(_) => 0,
+    }
+}
+
+/// Lengths and offsets of blocks, by rank.
+struct Lists {
+    counts: Vec<u64>,
+    displs: Vec<u64>,
+}
+
+impl Lists {
+    fn of(places: &Places, ranks: u32) -> Self {
+        let (displs, counts) = (0..ranks).map(|rank| places.place(rank)).unzip();
+        Self { counts, displs }
+    }
+
+    /// Of an Allgatherv: where the blocks of others come to, or the own block for each of them.
+    fn of_plan(plan: &Plan, is_send: bool) -> Self {
+        let own = plan.own();
+        let block = |rank: u32| {
+            let range = plan.block(if is_send { own } else { rank });
+            // The own block is in its place.
+            (range.offset, if rank == own { 0 } else { range.bytes })
+        };
+        let (displs, counts) = (0..plan.ranks()).map(block).unzip();
+        Self { counts, displs }
+    }
+
+    fn blocks(&self, memory: Region) -> Blocks<'_> {
+        let Self { counts, displs } = self;
+        Blocks { address: memory.address, key: memory.key, datatype: BYTE, counts, displs }
+    }
+}
+
+/// Posts an operation of which the memory can be used: `send` of those that need it.
+///
+/// Allgathers by keys go as Alltoallv, since ranks of one host may be programs of their own: then the card copies between these, too.
+pub(super) fn post(
+    client: &mut Client,
+    (group, rank, ranks): (u32, u32, u32),
+    task: &Task,
+    (send, receive): (Region, Region),
+    delivery: Option<ServiceDelivery>,
+) -> Result<Call, Error> {
+    let mut alltoallv = |send: &Lists, from: Region, into: &Lists| {
+        client.alltoallv(group, rank, &send.blocks(from), &into.blocks(receive)).map(Call::Keys)
+    };
+    match task {
+        Task::Collective(Collective::Alltoall { bytes }) => {
+            let lists = Lists::of(&Places::equal(*bytes, ranks), ranks);
+            alltoallv(&lists, send, &lists)
+        }
+        Task::Collective(Collective::Alltoallv { send: from, receive: into }) => {
+            alltoallv(&Lists::of(from, ranks), send, &Lists::of(into, ranks))
+        }
+        Task::Collective(_) => unreachable!("`takes` has said no"),
+        Task::Blocks(plan) => match (&plan.kind, delivery) {
+            (Kind::Broadcast { root, bytes }, _) => {
+                let buffer = Region { bytes: *bytes, ..receive };
+                client.broadcast((group, rank), *root, Delivery::Flat, buffer, None).map(Call::Staged)
+            }
+            (Kind::Allgather { bytes }, Some(ServiceDelivery::Flat)) if *bytes > 0 => {
+                let own = plan.block(rank);
+                let from = Region { address: receive.address + own.offset, bytes: *bytes, ..receive };
+                let into = Region { bytes: plan.receive_bytes(), ..receive };
+                client.allgather((group, rank), Delivery::Flat, from, into, None).map(Call::Staged)
+            }
+            _ => alltoallv(&Lists::of_plan(plan, true), receive, &Lists::of_plan(plan, false)),
+        },
+    }
+}

@@ -1,0 +1,58 @@
+//! Memory of buffers that a service process may use, between its first use and the end of the buffer.
+//!
+//! A buffer keeps the number of its memory with each service process ([`Lease`]). One that is dropped meanwhile leaves its memory with who has lent it
+//! ([`Graveyard`]): it is freed once the service process has let go of its key.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use flexcast_service::MemoryId;
+
+/// Memory that somebody may still reach.
+pub(crate) type Kept = Arc<Mutex<dyn Send>>;
+
+/// Memory of buffers that are gone, until it is taken back.
+#[derive(Default)]
+pub(crate) struct Graveyard(Mutex<Vec<(MemoryId, Kept)>>);
+
+impl fmt::Debug for Graveyard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Graveyard").finish_non_exhaustive()
+    }
+}
+
+impl Graveyard {
+    /// What has come since the last call.
+    pub(crate) fn take(&self) -> Vec<(MemoryId, Kept)> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Memory that a service process may use.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    graveyard: Weak<Graveyard>,
+    memory: MemoryId,
+}
+
+impl Lease {
+    pub(crate) fn new(graveyard: &Arc<Graveyard>, memory: MemoryId) -> Self {
+        Self { graveyard: Arc::downgrade(graveyard), memory }
+    }
+
+    /// The number of the memory, if it is lent by this one.
+    pub(crate) fn of(&self, graveyard: &Arc<Graveyard>) -> Option<MemoryId> {
+        (self.graveyard.as_ptr() == Arc::as_ptr(graveyard)).then_some(self.memory)
+    }
+
+    /// Leaves memory with all who have lent it and are still there. Keys of others are gone.
+    pub(crate) fn bury(leases: Vec<Self>, memory: impl Send + 'static) {
+        let kept: Kept = Arc::new(Mutex::new(memory));
+        for Self { graveyard, memory } in leases {
+            if let Some(graveyard) = graveyard.upgrade() {
+                let mut graves = graveyard.0.lock().unwrap_or_else(PoisonError::into_inner);
+                graves.push((memory, Arc::clone(&kept)));
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Operations by the service processes of a card's Arm cores, around another datapath that carries out everything else.
+//!
+//! Ranks agree when the communicator is made ([`set_up`]): all have their service process, or none uses any. A posted operation becomes a few messages to the
+//! process ([`call`]), over memory that is lent to it ([`lease`]); its end is a flag in the rank's memory ([`engine`]).
+
+mod call;
+mod engine;
+pub(crate) mod lease;
+mod returning;
+mod set_up;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::api::config::Control;
+use crate::datapath::udp::interface::variable;
+use crate::error::{Error, Result};
+
+pub(crate) use set_up::{EXCHANGES, Parts, set_up};
+
+/// Most service processes on a host: as many as a group may have.
+const MOST_PROCESSES: u32 = flexcast_proto::service::MAX_PROCESSES_PER_HOST;
+
+/// How Broadcast and Allgather go with service processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ServiceDelivery {
+    /// Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory by alias keys.
+    #[default]
+    Auto,
+    /// Both through staging memory, to each rank's own buffer. Where there is none Broadcasts go by the host, Allgathers by alias keys.
+    Flat,
+}
+
+/// Where the service processes of a rank's host are, and how they are used ([`Control::Service`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServiceOptions {
+    /// `host:port` of the first service process of this rank's host, whose others have the next ports; or one of each, in their order. All ranks of a host give
+    /// the same. Default none: then all ranks use the host's control.
+    pub endpoints: Vec<String>,
+    /// Service processes of a host, 1 to 64, if one endpoint is given; the least that any rank gives counts. Default 4, as the daemon has.
+    pub processes: u32,
+    /// The file with the secret of the service processes.
+    pub secret: PathBuf,
+    /// Longest that connecting takes, and so long again until all processes take part. Default 5 s.
+    pub connect: Duration,
+    /// Longest that an operation takes, others' arrival included, once it is posted to the process. Default 60 s.
+    pub operation: Duration,
+    /// How Broadcast and Allgather go; alike on all ranks.
+    pub delivery: ServiceDelivery,
+    /// Buffers that the process may use at a time between operations, 1 to 1000; others are lent for each operation anew. Default 256.
+    pub buffers: u32,
+}
+
+impl Default for ServiceOptions {
+    fn default() -> Self {
+        Self {
+            endpoints: Vec::new(),
+            processes: 4,
+            secret: PathBuf::new(),
+            connect: Duration::from_secs(5),
+            operation: Duration::from_secs(60),
+            delivery: ServiceDelivery::Auto,
+            buffers: 256,
+        }
+    }
+}
+
+impl ServiceOptions {
+    /// The defaults with these endpoints and this file of the secret.
+    #[must_use]
+    pub fn new(endpoints: Vec<String>, secret: impl Into<PathBuf>) -> Self {
+        Self { endpoints, secret: secret.into(), ..Self::default() }
+    }
+
+    /// What the variables `FLEXCAST_SERVICE` (`host:port`, or several with commas between them), `FLEXCAST_SERVICE_SECRET` (a file),
+    /// `FLEXCAST_SERVICE_PROCESSES` (1 to 64) and `FLEXCAST_SERVICE_DELIVERY` (auto or flat) say; else the defaults.
+    ///
+    /// # Errors
+    /// [`Error::Variable`]: one has a value that it cannot have.
+    pub fn from_env() -> Result<Self> {
+        let default = Self::default();
+        let endpoints: Option<String> = variable("FLEXCAST_SERVICE", "host:port")?;
+        let delivery: Option<String> = variable("FLEXCAST_SERVICE_DELIVERY", "auto or flat")?;
+        let delivery = match delivery.as_deref() {
+            None | Some("auto") => ServiceDelivery::Auto,
+            Some("flat") => ServiceDelivery::Flat,
+            Some(value) => {
+                let (name, value) = ("FLEXCAST_SERVICE_DELIVERY", value.to_owned());
+                return Err(Error::Variable { name, value, limit: "auto or flat" });
+            }
+        };
+        Ok(Self {
+            endpoints: endpoints
+                .map_or_else(Vec::new, |list| list.split(',').map(|one| one.trim().to_owned()).collect()),
+            processes: variable("FLEXCAST_SERVICE_PROCESSES", "a number from 1 to 64")?.unwrap_or(default.processes),
+            secret: variable("FLEXCAST_SERVICE_SECRET", "the name of a file")?.unwrap_or_default(),
+            delivery,
+            ..default
+        })
+    }
+
+    /// The same with so many processes on a host.
+    #[must_use]
+    pub fn processes(mut self, processes: u32) -> Self {
+        self.processes = processes;
+        self
+    }
+
+    /// The same with this delivery.
+    #[must_use]
+    pub fn delivery(mut self, delivery: ServiceDelivery) -> Self {
+        self.delivery = delivery;
+        self
+    }
+
+    /// The same with this bound for connecting.
+    #[must_use]
+    pub fn connect(mut self, connect: Duration) -> Self {
+        self.connect = connect;
+        self
+    }
+
+    /// The same with this bound for operations.
+    #[must_use]
+    pub fn operation(mut self, operation: Duration) -> Self {
+        self.operation = operation;
+        self
+    }
+
+    /// The same with so many buffers between operations.
+    #[must_use]
+    pub fn buffers(mut self, buffers: u32) -> Self {
+        self.buffers = buffers;
+        self
+    }
+
+    /// Refuses numbers outside their range.
+    pub(crate) fn check(&self) -> Result<()> {
+        let range = |what, value: u32, most: u32| {
+            if (1..=most).contains(&value) {
+                return Ok(());
+            }
+            Err(Error::Config { what, value: value.into(), limit: format!("1 to {most}") })
+        };
+        range("service processes", self.processes, MOST_PROCESSES)?;
+        range("service buffers", self.buffers, 1000)?;
+        let given = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
+        if given > 1 { range("service endpoints", given, MOST_PROCESSES) } else { Ok(()) }
+    }
+}
+
+/// Which control carries a communicator's operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ControlReport {
+    /// The one in use, alike on all ranks.
+    pub control: Control,
+    /// Why it is not the one of the configuration, if so: which rank has no service process, and why not.
+    pub reason: Option<String>,
+}
+
+impl ControlReport {
+    pub(crate) const fn of(control: Control) -> Self {
+        Self { control, reason: None }
+    }
+}

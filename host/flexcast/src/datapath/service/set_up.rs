@@ -1,0 +1,216 @@
+//! Agreement of the ranks of a communicator on their service processes, or on using none.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flexcast_proto::service::wire::{Group, NO_CORE, Place, Secret};
+use flexcast_proto::service::{Locality, Topology};
+use flexcast_service::{Session, SessionTiming, endpoint_of, read_secret};
+
+use super::engine::Engine;
+use super::{ControlReport, ServiceOptions};
+use crate::api::config::{Control, Footprint};
+use crate::bootstrap::Exchange;
+use crate::datapath::{Datapath, Waiter};
+use crate::error::{Error, Result};
+
+/// What a communicator is made of.
+pub(crate) type Parts = (Box<dyn Datapath>, Arc<dyn Waiter>, Footprint);
+
+/// Exchanges of [`set_up`].
+pub(crate) const EXCHANGES: u32 = 3;
+
+/// Begins what a rank tells that goes on without.
+const WITHOUT: &[u8] = b"without: ";
+/// Longest reason that is told.
+const REASON_BYTES: usize = 512;
+
+type Told<T> = std::result::Result<T, String>;
+
+fn told<T>(own: &Told<T>, tell: impl FnOnce(&T) -> Vec<u8>) -> Vec<u8> {
+    match own {
+        Ok(own) => tell(own),
+        Err(reason) => [WITHOUT, &reason.as_bytes()[..reason.len().min(REASON_BYTES)]].concat(),
+    }
+}
+
+/// The first rank that goes on without, and why.
+fn without(all: &[Vec<u8>]) -> Told<()> {
+    match (0..).zip(all).find_map(|(rank, told)| Some((rank, told.strip_prefix(WITHOUT)?))) {
+        None => Ok(()),
+        Some((rank, reason)) => Err(format!("rank {rank}: {}", String::from_utf8_lossy(reason))),
+    }
+}
+
+/// Where the service processes of this rank's host listen, and their secret.
+fn own_processes(options: &ServiceOptions) -> Told<(Vec<SocketAddr>, Secret)> {
+    let Some(first) = options.endpoints.first() else {
+        return Err("no service process is named: give host:port (FLEXCAST_SERVICE)".to_owned());
+    };
+    let resolve = |name: &String| {
+        let found = name.to_socket_addrs().map_err(|error| format!("{name}: {error}"))?.next();
+        found.ok_or_else(|| format!("{name} has no address"))
+    };
+    let addresses: Vec<SocketAddr> = if options.endpoints.len() > 1 {
+        options.endpoints.iter().map(resolve).collect::<Told<_>>()?
+    } else {
+        let first = resolve(first)?;
+        let port = |index: u32| u16::try_from(u32::from(first.port()) + index);
+        let ports = (0..options.processes).map(port).collect::<std::result::Result<Vec<u16>, _>>();
+        let ports = ports.map_err(|_| format!("{first} has not {} ports behind it", options.processes))?;
+        ports.into_iter().map(|port| SocketAddr::new(first.ip(), port)).collect()
+    };
+    if let Some(address) = addresses.iter().find(|address| address.port() == 0 || address.ip().is_unspecified()) {
+        return Err(format!("{address} is nowhere to connect to: give the daemon's address and port"));
+    }
+    let secret = read_secret(&options.secret).map_err(|error| error.to_string())?;
+    Ok((addresses, secret))
+}
+
+/// Who is where, as all ranks have told.
+struct Map {
+    topology: Topology,
+    places: Vec<Place>,
+    processes: u32,
+    /// Random: the service process may serve other jobs.
+    group: u32,
+    communicator: u64,
+}
+
+/// Ranks that name the same service processes are of one host.
+fn map(all: &[Vec<u8>]) -> Told<Map> {
+    let mut hosts: Vec<&[u8]> = Vec::new();
+    let mut lists: Vec<Vec<SocketAddr>> = Vec::new();
+    let mut localities = Vec::new();
+    let mut communicator = None;
+    for (rank, told) in all.iter().enumerate() {
+        let (number, told) = told.split_first_chunk().ok_or_else(|| format!("rank {rank} tells no addresses"))?;
+        communicator.get_or_insert(u64::from_le_bytes(*number));
+        let host = hosts.iter().position(|known| *known == told).unwrap_or_else(|| {
+            hosts.push(told);
+            hosts.len() - 1
+        });
+        if lists.len() < hosts.len() {
+            let text = std::str::from_utf8(told).map_err(|_| format!("rank {rank} tells no addresses"))?;
+            let list = text.split(',').map(str::parse).collect::<std::result::Result<_, _>>();
+            lists.push(list.map_err(|error| format!("rank {rank}: {error}"))?);
+        }
+        localities.push(Locality { host: host as u32, socket: 0 });
+    }
+    let processes = lists.iter().map(Vec::len).min().unwrap_or(0) as u32;
+    let topology = Topology::new(&localities, processes).map_err(|error| error.to_string())?;
+    let places = (0..).zip(&localities).map(|(rank, locality)| {
+        let first = topology.processes_of(locality.host).start;
+        let index = topology.process_of(rank).unwrap_or(first) - first;
+        let process = endpoint_of(lists[locality.host as usize][index as usize]);
+        Place { locality: *locality, core: NO_CORE, process }
+    });
+    let places = places.collect();
+    let communicator = communicator.unwrap_or_default();
+    Ok(Map { topology, places, processes, group: communicator as u32, communicator })
+}
+
+/// Tells of the group, and waits until all of its processes take part.
+fn join(
+    session: &mut Session,
+    group: &Group,
+    (number, rank): (u32, u32),
+    bound: Duration,
+    waiter: &dyn Waiter,
+) -> Told<()> {
+    let text = |error: flexcast_service::Error| error.to_string();
+    session.client().join(group).map_err(text)?;
+    let begun = Instant::now();
+    loop {
+        let moved = session.progress().map_err(text)?;
+        if session.client().has_joined(number, rank).map_err(text)? {
+            return Ok(());
+        }
+        if begun.elapsed() > bound {
+            return Err(format!("the service processes have not formed the group within {} ms", bound.as_millis()));
+        }
+        if !moved {
+            waiter.wait(Duration::ZERO);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// Puts service processes around a datapath, if all ranks have theirs. Collective: three exchanges, whatever comes of it.
+///
+/// # Errors
+/// [`Error::Exchange`](crate::Error::Exchange). That there is no service process is none.
+pub(crate) fn set_up((inner, waiter, footprint): Parts, exchange: &mut dyn Exchange) -> Result<(Parts, ControlReport)> {
+    let options = inner.config().service.clone();
+    let rank = exchange.rank();
+    let own = own_processes(&options);
+    let mut number = [0; 8];
+    getrandom::fill(&mut number)
+        .map_err(|error| Error::Argument { operation: "random numbers", reason: error.to_string() })?;
+    let own_told = |(addresses, _): &(Vec<SocketAddr>, Secret)| {
+        let texts: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+        [number.as_slice(), texts.join(",").as_bytes()].concat()
+    };
+    let all = exchange.exchange("flexcast service processes", &told(&own, own_told))?;
+    let agreed = without(&all).and_then(|()| map(&all));
+
+    let connected = agreed.as_ref().map_err(Clone::clone).and_then(|map| {
+        let (_, secret) = own.as_ref().map_err(Clone::clone)?;
+        let card = inner.card();
+        let pd = card.pd().ok_or("the card reaches no memory")?;
+        let timing = SessionTiming { connect: options.connect, greeting: options.connect };
+        Session::connect(pd, map.places[rank as usize].process, secret, timing).map_err(|error| error.to_string())
+    });
+    let all = exchange.exchange("flexcast service sessions", &told(&connected, |_| Vec::new()))?;
+    // What a rank tells that has no map is what all know by then.
+    let agreed = agreed.and_then(|map| without(&all).map(|()| map));
+
+    let joined = agreed.as_ref().map_err(Clone::clone).and_then(|map| {
+        let mut session = connected?;
+        let group = Group::new(map.group, map.communicator, rank, map.processes, &map.places);
+        let group = group.map_err(|error| error.to_string())?;
+        join(&mut session, &group, (map.group, rank), options.connect, &*waiter)?;
+        Ok(session)
+    });
+    let all = exchange.exchange("flexcast service groups", &told(&joined, |_| Vec::new()))?;
+    let agreed = agreed.and_then(|map| without(&all).map(|()| map));
+
+    let (map, session) = match agreed.and_then(|map| Ok((map, joined?))) {
+        Ok(both) => both,
+        Err(reason) => {
+            tracing::warn!(%reason, "not all ranks have a service process: the hosts carry the operations out");
+            let report = ControlReport { control: Control::Host, reason: Some(reason) };
+            return Ok(((inner, waiter, footprint), report));
+        }
+    };
+    let engine = Engine::new(inner, session, map.topology, map.group);
+    Ok(((Box::new(engine), waiter, footprint), ControlReport::of(Control::Service)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_name_the_same_processes_are_of_one_host() {
+        let told = |text: &str| [7u64.to_le_bytes().as_slice(), text.as_bytes()].concat();
+        let (a, b) = (told("10.0.0.1:1,10.0.0.1:2"), told("10.0.0.2:1,10.0.0.2:2,10.0.0.2:3"));
+        let map = map(&[a.clone(), b.clone(), a, b]).unwrap();
+        assert_eq!((map.group, map.communicator), (7, 7));
+        assert_eq!((map.processes, map.topology.hosts(), map.topology.ranks_of(1)), (2, 2, &[1, 3][..]));
+        let ports: Vec<u16> = map.places.iter().map(|place| place.process.port).collect();
+        assert_eq!(ports, [1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn the_first_rank_without_is_named() {
+        let own: Told<()> = Err("no room".to_owned());
+        assert_eq!(without(&[vec![], told(&own, |()| vec![])]), Err("rank 1: no room".to_owned()));
+        assert_eq!(without(&[vec![], vec![1]]), Ok(()));
+        let options = ServiceOptions::new(vec!["127.0.0.1:65535".to_owned()], "");
+        assert!(own_processes(&options).unwrap_err().contains("4 ports"));
+        assert!(own_processes(&ServiceOptions::default()).unwrap_err().contains("FLEXCAST_SERVICE"));
+        assert!(own_processes(&options.processes(1)).unwrap_err().contains("secret"));
+    }
+}

@@ -1,0 +1,479 @@
+//! Communicators whose operations service processes carry out (`control = service`): four ranks on two emulated cards, each a thread with a session of its own.
+#![allow(unsafe_code)] // Whoever gives memory by its address vouches for it.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use emu_config::Machine;
+use emu_provider::Emulated;
+use flexcast::bootstrap::{Exchange, ExchangeError};
+use flexcast::reduce::{DataType, Operator, Reduction};
+use flexcast::registration::Limits;
+use flexcast::{
+    Blocks, Buffer, Card, Cause, Communicator, Config, Control, Done, Error, Overheads, Request, ServiceDelivery,
+    ServiceOptions, UserMemory, VerbsOptions,
+};
+use flexcast_proto::service::wire::Secret;
+use flexcast_proto::service::{StagedReader, Staging};
+use flexcast_service::{AgentLimits, Pace, ProcessLook, Processes, ServerSettings, address_of};
+use tempfile::TempDir;
+
+const SECRET: [u8; 32] = [0x5a; 32];
+/// Longest that anything here may take; it is far less.
+const BOUND: Duration = Duration::from_secs(60);
+/// Bytes of a block.
+const BLOCK: usize = 3000;
+const RANKS: u32 = 4;
+const STAGING: Staging = Staging {
+    staging_bytes: 64 << 10,
+    segments: 2,
+    transfers: 16,
+    collectives: 8,
+    scatter_bytes: 1 << 20,
+    reader: StagedReader::OfRoot,
+};
+
+/// Two hosts with a card and two service processes each.
+struct World {
+    machine: Emulated,
+    daemons: Vec<Processes>,
+    folder: TempDir,
+}
+
+impl World {
+    fn new(staging: Option<Staging>) -> Self {
+        let config = Machine { arm_functions: true, ..Machine::default() };
+        let mut config = config.config_of(2).expect("cards");
+        config.heap_bytes = 1 << 20;
+        let machine = Emulated::new(config).expect("a machine");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        std::fs::write(&path, "5a".repeat(32)).expect("written");
+        let only_owner = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, only_owner).expect("set");
+        let daemons = (0..2).map(|host| daemon(&machine, host, staging)).collect();
+        Self { machine, daemons, folder }
+    }
+
+    /// What the ranks of a host give.
+    fn options(&self, host: usize) -> ServiceOptions {
+        let endpoints = self.daemons[host].endpoints().iter().map(|endpoint| address_of(*endpoint).to_string());
+        ServiceOptions::new(endpoints.collect(), self.folder.path().join("secret")).operation(Duration::from_secs(20))
+    }
+
+    fn keys(&self) -> u64 {
+        self.daemons.iter().flat_map(Processes::looks).map(|look| look.now.keys).sum()
+    }
+
+    fn counted(&self, of: impl Fn(&ProcessLook) -> u64) -> u64 {
+        self.daemons.iter().flat_map(Processes::looks).map(|look| of(&look)).sum()
+    }
+
+    /// Runs `body` for each rank in a thread of its own.
+    fn run(&self, options: impl Fn(u32) -> ServiceOptions + Sync, body: impl Fn(&Place) + Sync) {
+        let hub = Arc::new(Hub::default());
+        let (options, body) = (&options, &body);
+        std::thread::scope(|scope| {
+            for rank in 0..RANKS {
+                let (hub, provider) = (Arc::clone(&hub), &self.machine.provider);
+                let run = move || {
+                    let device = format!("mlx5_{}", rank / 2);
+                    let card = Card::verbs(provider, &device, &VerbsOptions::default()).expect("a card");
+                    // Virtual time goes on while a thread is not run: bounds that are longer than any of these tests.
+                    let long = Duration::from_secs(1000);
+                    let overheads = Overheads { cutoff_slack: Duration::from_secs(1), ..Overheads::default() };
+                    let config = Config::for_card(&card).barrier_timeout(long).recovery_timeout(long);
+                    let config = config.overheads(overheads).control(Control::Service).service(options(rank));
+                    body(&Place { rank, card, config, hub });
+                };
+                std::thread::Builder::new().name(format!("rank {rank}")).spawn_scoped(scope, run).expect("a thread");
+            }
+        });
+    }
+
+    fn run_all(&self, body: impl Fn(&Place) + Sync) {
+        self.run(|rank| self.options(rank as usize / 2), body);
+    }
+}
+
+fn daemon(machine: &Emulated, host: u32, staging: Option<Staging>) -> Processes {
+    let listeners = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+    let device = machine.provider.open(&format!("mlx5_{host}_arm")).expect("Arm cores");
+    let limits = AgentLimits { peers: 32, lanes: 256, staging, staging_bytes: 8 << 20, ..AgentLimits::default() };
+    let settings =
+        ServerSettings { limits, heartbeat: Duration::from_millis(500), ..ServerSettings::new(Secret::new(SECRET), 1) };
+    let pace = Pace { busy: Duration::from_millis(1), list: 1 << 10 };
+    Processes::start(&device, listeners, settings, pace).expect("service processes")
+}
+
+/// What ranks tell one another, by the number of the exchange.
+#[derive(Default)]
+struct Hub {
+    rounds: Mutex<BTreeMap<u32, Vec<Option<Vec<u8>>>>>,
+    told: Condvar,
+}
+
+struct Ears {
+    hub: Arc<Hub>,
+    rank: u32,
+    round: u32,
+}
+
+impl Exchange for Ears {
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn size(&self) -> u32 {
+        RANKS
+    }
+
+    fn exchange(&mut self, tag: &str, contribution: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        let mut rounds = self.hub.rounds.lock().expect("whole");
+        let round = rounds.entry(self.round).or_insert_with(|| vec![None; RANKS as usize]);
+        round[self.rank as usize] = Some(contribution.to_vec());
+        self.hub.told.notify_all();
+        let number = self.round;
+        self.round += 1;
+        let is_open = |rounds: &mut BTreeMap<u32, Vec<Option<Vec<u8>>>>| rounds[&number].iter().any(Option::is_none);
+        let (rounds, late) = self.hub.told.wait_timeout_while(rounds, BOUND, is_open).expect("whole");
+        let all = rounds[&number].iter().cloned().collect::<Option<Vec<_>>>();
+        all.ok_or_else(|| ExchangeError { tag: tag.to_owned(), reason: format!("late: {}", late.timed_out()) })
+    }
+}
+
+/// A rank.
+struct Place {
+    rank: u32,
+    card: Card,
+    config: Config,
+    hub: Arc<Hub>,
+}
+
+impl Place {
+    fn ears(&self, round: u32) -> Ears {
+        Ears { hub: Arc::clone(&self.hub), rank: self.rank, round }
+    }
+
+    /// A communicator; exchanges of several are told apart by their first number.
+    fn create(&self, round: u32) -> Communicator {
+        Communicator::create(&self.card, &mut self.ears(round), self.config.clone()).expect("a communicator")
+    }
+
+    /// Waits until all ranks are here.
+    fn meet(&self, round: u32) {
+        self.ears(round).exchange("all are here", &[]).expect("they are");
+    }
+
+    fn buffer(&self, bytes: &[u8]) -> Buffer {
+        let mut buffer = self.card.buffer(bytes.len()).expect("memory");
+        buffer.write(0, bytes).expect("written");
+        buffer
+    }
+
+    fn empty(&self, len: usize) -> Buffer {
+        self.buffer(&vec![0xA5; len])
+    }
+
+    /// Waits for the flag without any call in between.
+    fn until_flagged(&self, communicator: &Communicator) {
+        until("a flag", || communicator.is_flagged().expect("memory").then_some(()));
+    }
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < BOUND, "{what} does not come");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+fn content(seed: u32, from: u32, to: u32, len: usize) -> Vec<u8> {
+    (0..len as u32).map(|at| (at.wrapping_mul(7) + at / 251 + from * 31 + to * 17 + seed * 3) as u8).collect()
+}
+
+/// What each sends to each.
+fn sent(seed: u32, rank: u32) -> Vec<u8> {
+    (0..RANKS).flat_map(|to| content(seed, rank, to, BLOCK)).collect()
+}
+
+fn received(seed: u32, rank: u32) -> Vec<u8> {
+    (0..RANKS).flat_map(|from| content(seed, from, rank, BLOCK)).collect()
+}
+
+fn gathered(seed: u32) -> Vec<u8> {
+    (0..RANKS).flat_map(|from| content(seed, from, 0, BLOCK)).collect()
+}
+
+fn bytes(done: &Done) -> Vec<u8> {
+    done.receive.to_vec().expect("memory")
+}
+
+#[test]
+fn operations_of_service_processes_and_of_the_host_come_out_right_in_any_order() {
+    let world = World::new(None);
+    world.run_all(|place| {
+        let communicator = place.create(0);
+        assert_eq!(communicator.control().control, Control::Service, "{:?}", communicator.control());
+        let (own, ranks) = (place.rank, RANKS as usize);
+        for seed in 0..3 {
+            let sizes: Vec<u64> = (0..RANKS).map(|rank| u64::from(rank * 700)).collect();
+            let starts: Vec<u64> = (0..RANKS).rev().map(|rank| u64::from(rank) * 2500).collect();
+            // To rank r as many bytes as its number says, from everybody; to be found in the reverse order.
+            let counts = vec![u64::from(own) * 700; ranks];
+            let send = Blocks { counts: &sizes, displacements: &starts };
+            let receive = Blocks { counts: &counts, displacements: &starts };
+            let mut from = vec![0; 10_000];
+            for to in 0..ranks {
+                let block = content(seed, own, to as u32, sizes[to] as usize);
+                from[starts[to] as usize..][..block.len()].copy_from_slice(&block);
+            }
+            // Posted one behind the other, each before the ones before it are over.
+            let all_to_all = communicator.all_to_all(place.buffer(&sent(seed, own)), place.empty(BLOCK * ranks));
+            let gather =
+                communicator.allgather(place.buffer(&content(seed, own, 0, BLOCK)), place.empty(BLOCK * ranks));
+            let root = if own == 1 { place.buffer(&content(seed, 1, 9, BLOCK)) } else { place.empty(BLOCK) };
+            let broadcast = communicator.broadcast(root, 1);
+            let sum = communicator.all_reduce(
+                place.buffer(&[own as u8 + 1; 8]),
+                place.empty(8),
+                Reduction::new(Operator::Sum, DataType::U8).expect("a sum"),
+            );
+            let vector = communicator.all_to_allv(place.buffer(&from), place.empty(10_000), send, receive);
+            let lengths: Vec<u64> = (0..RANKS).map(|rank| u64::from(rank) * 1000 + 1).collect();
+            let mine = content(seed, own, 3, lengths[own as usize] as usize);
+            let total = lengths.iter().sum::<u64>() as usize;
+            let gatherv = communicator.allgatherv(place.buffer(&mine), place.empty(total), &lengths);
+            let barrier = communicator.barrier();
+            let wait = |request: Result<Request, _>| communicator.wait(request.expect("posted")).expect("it ends well");
+            assert!(bytes(&wait(all_to_all)) == received(seed, own), "Alltoall, seed {seed}");
+            let done = wait(gather);
+            assert!(bytes(&done) == gathered(seed), "Allgather, seed {seed}");
+            assert_eq!(done.report.foreign_bytes, 3 * BLOCK as u64);
+            assert!(bytes(&wait(broadcast)) == content(seed, 1, 9, BLOCK), "Broadcast, seed {seed}");
+            assert_eq!(bytes(&wait(sum)), [10; 8]);
+            let found = bytes(&wait(vector));
+            for from in 0..ranks {
+                let block = content(seed, from as u32, own, counts[from] as usize);
+                assert!(found[starts[from] as usize..][..block.len()] == block[..], "Alltoallv from {from}");
+            }
+            let expected: Vec<u8> =
+                (0..RANKS).flat_map(|from| content(seed, from, 3, lengths[from as usize] as usize)).collect();
+            assert!(bytes(&wait(gatherv)) == expected, "Allgatherv, seed {seed}");
+            wait(barrier);
+        }
+        place.meet(100);
+    });
+    // Four operations a turn by the service processes: each rank's flag once (MI-20).
+    let all = 3 * 4 * u64::from(RANKS);
+    until("all flags counted", || (world.counted(|look| look.counts.flags) >= all).then_some(()));
+    assert_eq!(world.counted(|look| look.counts.flags), all);
+}
+
+#[test]
+fn between_post_and_flag_no_rank_calls_anything() {
+    let world = World::new(Some(STAGING));
+    let options = |rank: u32| world.options(rank as usize / 2).delivery(ServiceDelivery::Flat);
+    world.run(options, |place| {
+        let communicator = place.create(0);
+        let own = place.rank;
+        let (mut send, mut receive) = (place.empty(BLOCK * 4), place.empty(BLOCK * 4));
+        let (mut block, mut all) = (place.empty(BLOCK), place.empty(BLOCK * 4));
+        let mut message = place.empty(BLOCK);
+        for seed in 0..3 {
+            send.write(0, &sent(seed, own)).expect("written");
+            // The first time the processes get to know the memory, which takes a few calls.
+            let done = flagged(place, &communicator, seed, 0, communicator.all_to_all(send, receive).expect("posted"));
+            assert!(bytes(&done) == received(seed, own), "Alltoall, turn {seed}");
+            (send, receive) = (done.send.expect("it is back"), done.receive);
+            block.write(0, &content(seed, own, 0, BLOCK)).expect("written");
+            let done = flagged(place, &communicator, seed, 1, communicator.allgather(block, all).expect("posted"));
+            assert!(bytes(&done) == gathered(seed), "Allgather, turn {seed}");
+            (block, all) = (done.send.expect("it is back"), done.receive);
+            if own == 2 {
+                message.write(0, &content(seed, 2, 9, BLOCK)).expect("written");
+            }
+            let done = flagged(place, &communicator, seed, 2, communicator.broadcast(message, 2).expect("posted"));
+            assert!(bytes(&done) == content(seed, 2, 9, BLOCK), "Broadcast, turn {seed}");
+            message = done.receive;
+        }
+    });
+    // Of each staged collective flags of all of its processes to each rank; of an Alltoall one to each.
+    assert!(world.counted(|look| look.counts.writes) > 0, "staging memory was used");
+}
+
+/// Waits for an operation: from the second turn on by its flag alone, which comes although no rank calls anything.
+fn flagged(place: &Place, communicator: &Communicator, seed: u32, number: u32, request: Request) -> Done {
+    let round = 1000 + 10 * (3 * seed + number);
+    if seed > 0 {
+        place.until_flagged(communicator);
+        assert!(!communicator.is_done(&request), "nothing has moved the communicator on");
+    }
+    // Nobody calls anything before all have seen their flags, nor posts before all are done.
+    place.meet(round);
+    let done = communicator.wait(request).expect("it ends well");
+    place.meet(round + 1);
+    done
+}
+
+#[test]
+fn without_a_daemon_on_one_rank_all_ranks_use_the_host_and_say_so() {
+    let world = World::new(None);
+    let nowhere = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its own").to_string();
+    let unnamed = |rank: u32| if rank == 3 { ServiceOptions::default() } else { world.options(rank as usize / 2) };
+    // It alone names this process, and so is on a host of its own.
+    let absent = |rank: u32| {
+        let options = world.options(rank as usize / 2);
+        if rank == 3 { ServiceOptions::new(vec![nowhere.clone()], options.secret).processes(1) } else { options }
+    };
+    let check = |place: &Place, word: &str| {
+        let communicator = place.create(0);
+        let report = communicator.control();
+        assert_eq!(report.control, Control::Host);
+        let reason = report.reason.as_deref().expect("a reason");
+        assert!(reason.starts_with("rank 3: ") && reason.contains(word), "{reason}");
+        let request = communicator.all_to_all(place.buffer(&sent(1, place.rank)), place.empty(BLOCK * 4));
+        let done = communicator.wait(request.expect("posted")).expect("it ends well");
+        assert!(bytes(&done) == received(1, place.rank));
+        place.meet(100);
+    };
+    world.run(unnamed, |place| check(place, "FLEXCAST_SERVICE"));
+    world.run(absent, |place| check(place, "no service process listens"));
+    assert_eq!(world.counted(|look| look.counts.flags), 0);
+}
+
+#[test]
+fn a_rank_that_is_gone_is_named_and_nothing_hangs() {
+    let world = World::new(None);
+    world.run_all(|place| {
+        let communicator = place.create(0);
+        if place.rank == 3 {
+            // As its program would end: in the middle of an operation that the others have not called.
+            let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
+            until("the post", || {
+                communicator.progress().expect("moves");
+                (world.keys() >= u64::from(RANKS) + 2).then_some(())
+            });
+            (0..100).for_each(|_| _ = communicator.progress().expect("moves"));
+            drop((request, communicator));
+            place.meet(100);
+            return;
+        }
+        place.meet(100);
+        let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
+        let failed = communicator.wait(request).expect_err("rank 3 is gone");
+        let Error::Failed { failure, .. } = &failed.error else { panic!("{}", failed.error) };
+        assert_eq!(failure.culprit, 3, "{failure}");
+        assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
+        let refused = communicator.barrier().expect_err("it is of no use");
+        assert!(matches!(&refused.error, Error::Broken { failure } if failure.culprit == 3), "{}", refused.error);
+    });
+}
+
+#[test]
+fn a_daemon_that_dies_fails_what_is_under_way() {
+    let world = World::new(None);
+    let [first, second] = [world.options(0), world.options(1)];
+    let World { machine, daemons, folder } = world;
+    let daemons = Mutex::new(daemons);
+    let world = World { machine, daemons: Vec::new(), folder };
+    let options = |rank: u32| if rank < 2 { first.clone() } else { second.clone() };
+    world.run(options, |place| {
+        let communicator = place.create(0);
+        let request = communicator.all_to_all(place.buffer(&sent(0, place.rank)), place.empty(BLOCK * 4));
+        communicator.wait(request.expect("posted")).expect("it ends well");
+        place.meet(100);
+        if place.rank == 0 {
+            daemons.lock().expect("whole").pop();
+        }
+        place.meet(101);
+        let posted = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4));
+        // Another rank may have told of it before the post.
+        let failed = posted.and_then(|request| communicator.wait(request)).expect_err("a daemon is gone");
+        let (Error::Failed { failure, .. } | Error::Broken { failure }) = &failed.error else {
+            panic!("{}", failed.error)
+        };
+        // A rank that it has served.
+        assert!(failure.culprit >= 2 && matches!(failure.cause, Cause::Device(_)), "{failure}");
+        assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
+        assert!(communicator.barrier().is_err(), "it is of no use");
+        place.meet(102);
+    });
+}
+
+#[test]
+fn buffers_that_are_made_anew_use_up_no_keys() {
+    let world = World::new(None);
+    world.run_all(|place| {
+        let communicator = place.create(0);
+        place.meet(100);
+        let before = world.keys();
+        assert_eq!(before, u64::from(RANKS), "the flags of each rank");
+        place.meet(101);
+        for seed in 0..12 {
+            let request = communicator.all_to_all(place.buffer(&sent(seed, place.rank)), place.empty(BLOCK * 4));
+            let done = communicator.wait(request.expect("posted")).expect("it ends well");
+            assert!(bytes(&done) == received(seed, place.rank));
+        }
+        // In place the own blocks go through a copy, whose key goes as well.
+        let request = communicator.all_to_all_in_place(place.buffer(&sent(50, place.rank)));
+        let done = communicator.wait(request.expect("posted")).expect("it ends well");
+        assert!(bytes(&done) == received(50, place.rank));
+        drop(done);
+        // Memory by its address is never kept.
+        let users = UserMemory::new(&place.card, Limits::default());
+        let (mut from, mut to) = (sent(51, place.rank), vec![0; BLOCK * 4]);
+        // SAFETY: both live until their buffers are dropped and are not accessed before.
+        let (send, receive) = unsafe {
+            let send = users.source(from.as_mut_ptr(), from.len()).expect("registered");
+            (send, users.buffer(to.as_mut_ptr(), to.len()).expect("registered"))
+        };
+        let done = communicator.wait(communicator.all_to_all(send, receive).expect("posted")).expect("it ends well");
+        drop(done);
+        users.invalidate(from.as_ptr(), from.len());
+        users.invalidate(to.as_ptr(), to.len());
+        assert!(to == received(51, place.rank));
+        until("all keys given back", || {
+            communicator.progress().expect("moves");
+            (world.keys() == before).then_some(())
+        });
+        place.meet(102);
+    });
+    until("no key", || (world.keys() == 0).then_some(()));
+}
+
+#[test]
+fn communicators_beside_one_another_share_buffers() {
+    let world = World::new(None);
+    world.run_all(|place| {
+        let all = [place.create(0), place.create(10)];
+        let halves = all[0].split(&mut place.ears(20), Some(place.rank % 2), 0).expect("split").expect("a half");
+        assert_eq!(halves.control().control, Control::Service, "{:?}", halves.control());
+        let (mut send, mut receive) = (place.buffer(&sent(0, place.rank)), place.empty(BLOCK * 4));
+        for turn in 0..4 {
+            let communicator = &all[turn % 2];
+            let done =
+                communicator.wait(communicator.all_to_all(send, receive).expect("posted")).expect("it ends well");
+            assert!(bytes(&done) == received(0, place.rank));
+            (send, receive) = (done.send.expect("it is back"), done.receive);
+        }
+        // Ranks 0 and 2, or 1 and 3.
+        let block = content(4, place.rank, 0, BLOCK);
+        let done = halves.allgather(place.buffer(&block), place.empty(2 * BLOCK)).expect("posted");
+        let done = halves.wait(done).expect("it ends well");
+        let other = |rank| content(4, rank, 0, BLOCK);
+        assert!(bytes(&done) == [other(place.rank % 2), other(place.rank % 2 + 2)].concat());
+        place.meet(100);
+        drop((send, receive));
+        for communicator in all.iter().chain([&halves]) {
+            communicator.progress().expect("moves");
+        }
+        place.meet(101);
+    });
+}
