@@ -29,7 +29,7 @@ impl Memory {
         let (base, bytes) = match space {
             Space::Host => (HOST_BASE, &mut self.host),
             DPA => (DPA_BASE, &mut self.dpa),
-            Space::Arm | Space::Dpa(_) => return Err(DmaFault { addr, len: len as u64 }),
+            Space::Arm | Space::Dpa(_) | Space::HostProcess(_) => return Err(DmaFault { addr, len: len as u64 }),
         };
         let start = addr.checked_sub(base).ok_or(DmaFault { addr, len: len as u64 })? as usize;
         start.checked_add(len).and_then(|end| bytes.get_mut(start..end)).ok_or(DmaFault { addr, len: len as u64 })
@@ -39,7 +39,7 @@ impl Memory {
     pub fn alloc(&mut self, space: Space, len: usize) -> u64 {
         let (base, next, bytes) = match space {
             Space::Host => (HOST_BASE, &mut self.next[0], &mut self.host),
-            Space::Arm | Space::Dpa(_) => (DPA_BASE, &mut self.next[1], &mut self.dpa),
+            Space::Arm | Space::Dpa(_) | Space::HostProcess(_) => (DPA_BASE, &mut self.next[1], &mut self.dpa),
         };
         let addr = base + *next;
         *next += (len as u64).next_multiple_of(64) + 4096;

@@ -12,10 +12,13 @@ use crate::links::PeerId;
 /// Calls of a rank that wait. Flags have room for no more at a time either.
 const MOST_CALLS_AHEAD: usize = 64;
 
-/// By group and rank: its connection, and its calls that wait.
+/// A rank's connection, and its calls that wait.
+type Waiting = (PeerId, VecDeque<(ContextId, Call)>);
+
+/// By group and rank.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    waiting: BTreeMap<(u32, u32), (PeerId, VecDeque<(ContextId, Call)>)>,
+    waiting: BTreeMap<(u32, u32), Waiting>,
 }
 
 impl Calls {

@@ -1,4 +1,4 @@
-//! Whose fault it is that a transfer has failed.
+//! Culprit of a transfer that has failed.
 //!
 //! A transfer that fails ends its lane, and with it all others of the lane, at both ends. The first one knows whose memory is at fault; what follows at the same
 //! end names the same. The far end sees its own transfers flushed, or without an answer, and does not know why: it says which one could not be read,

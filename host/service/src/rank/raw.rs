@@ -1,4 +1,4 @@
-//! What a faulty program may say.
+//! Messages of a faulty program.
 
 use super::Client;
 use crate::error::{Error, Result};

@@ -91,7 +91,7 @@ pub fn run(case: &Case) -> Result<Outcomes, Wrong> {
 
 fn run_job(field: &mut Field, case: &Case, first: u32) -> Result<Outcomes, Wrong> {
     let mut job = Job::new(field, case, &case.groups, first)?;
-    drive(field, &mut job, "the ranks join", |_, job, _| Ok(job.has_joined()?))?;
+    drive(field, &mut job, "the ranks join", |_, job, _| job.has_joined())?;
     let random = &mut ChaCha8Rng::seed_from_u64(case.seed ^ 0x5EED);
     let since_ps = field.now_ps();
     for member in job.groups.iter_mut().flat_map(|group| &mut group.members) {

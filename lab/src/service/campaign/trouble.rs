@@ -1,4 +1,4 @@
-//! What goes wrong in a case, when it is due.
+//! Trouble of a case, done when it is due.
 
 use flexcast_proto::service::wire::{self, AccessKey, Body, KeyExport, KeyName, Packet, Rights};
 use flexcast_proto::service::{ContextId, Message, Region};

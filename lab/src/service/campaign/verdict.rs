@@ -1,4 +1,4 @@
-//! Whether each live rank has ended as it may.
+//! Verdict on a case: each live rank has ended as it may, or not.
 
 use std::fmt::Write as _;
 
