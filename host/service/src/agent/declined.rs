@@ -46,8 +46,29 @@ impl Declined {
         Some(group.refused)
     }
 
-    /// Whether a group is declined, so that nothing that is said of it matters.
+    /// Whether a group is declined, so that nothing that is said of it matters. Once all ranks know, what is said may be of their next attempt, of which others can
+    /// hear before this process.
     pub(super) fn has(&self, number: u32, communicator: u64) -> bool {
-        self.groups.get(&number).is_some_and(|group| group.communicator == communicator)
+        let is_it = |group: &Group| group.communicator == communicator && group.told.len() < group.ranks;
+        self.groups.get(&number).is_some_and(is_it)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flexcast_proto::service::wire::GroupError;
+
+    use super::*;
+
+    #[test]
+    fn what_is_said_matters_again_once_all_ranks_know() {
+        let mut declined = Declined::default();
+        let refused = Refused::Group(GroupError::Unreachable { process: 1 });
+        declined.add(7, 1, refused, 2, std::iter::once(4), 8);
+        assert!(declined.has(7, 1) && !declined.has(7, 2));
+        assert_eq!(declined.tell(7, 1, 5), Some(refused));
+        // Others may have begun anew before a rank here does.
+        assert!(!declined.has(7, 1));
+        assert_eq!(declined.tell(7, 1, 4), None);
     }
 }
