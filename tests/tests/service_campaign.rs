@@ -1,45 +1,72 @@
 //! Campaign of service processes: jobs drawn from seeds, with loss, skew, deaths, processes that stand still, memory that is taken back, calls that disagree and
 //! garbage. Each live rank ends with every byte or learns who is at fault, in bounded virtual time; the processes serve the next job and keep nothing of this one.
 //!
-//! `FLEXCAST_SERVICE_SEED=7 cargo test -p flexcast-tests --test service_campaign` runs one seed alone.
+//! `FLEXCAST_SERVICE_SEEDS=7..8 cargo test -p flexcast-tests --test service_campaign` runs one seed alone.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::time::Instant;
 
 use flexcast_lab::service::campaign::{Case, Outcomes, run};
 
+/// Cases that run at once.
+const THREADS: u64 = 2;
+
+fn seeds() -> Range<u64> {
+    let given = std::env::var("FLEXCAST_SERVICE_SEEDS").ok();
+    let given = given.as_deref().and_then(|given| given.split_once(".."));
+    let number = |text: &str| text.parse::<u64>().expect("seeds are numbers: FLEXCAST_SERVICE_SEEDS=7..8");
+    match given {
+        Some((first, end)) => number(first)..number(end),
+        None if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() => 0..40,
+        None => 0..2000,
+    }
+}
+
+/// Of a kind of trouble: cases, those in which no call failed, and what their calls gave.
+type Sums = BTreeMap<&'static str, (u64, u64, Outcomes)>;
+
 #[test]
 fn whatever_goes_wrong_is_named_and_nothing_is_left() {
-    let is_short = std::env::var_os("FLEXCAST_SHORT_TESTS").is_some();
-    let only = std::env::var("FLEXCAST_SERVICE_SEED").ok().map(|seed| seed.parse::<u64>().expect("a seed is a number"));
-    let seeds = only.map_or(0..if is_short { 40 } else { 2000 }, |seed| seed..seed + 1);
-    let mut by_trouble: BTreeMap<&'static str, (u64, u64, Outcomes)> = BTreeMap::new();
-    let mut wrong = Vec::new();
-    for seed in seeds {
-        let case = Case::new(seed);
-        match run(&case) {
-            Ok(outcomes) => {
-                let (cases, well, sum) = by_trouble.entry(case.trouble.name()).or_default();
-                *cases += 1;
-                *well += u64::from(outcomes.errors.is_empty());
-                *sum += &outcomes;
-            }
-            Err(error) => {
-                println!("seed {seed}: {error}\n  {:?}", case.trouble);
-                wrong.push(seed);
-            }
+    let begun = Instant::now();
+    let (seeds, found) = (seeds(), Mutex::new((Sums::new(), Vec::new())));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (seeds, found) = (seeds.clone(), &found);
+            scope.spawn(move || {
+                for seed in seeds.filter(|seed| seed % THREADS == thread) {
+                    let case = Case::new(seed);
+                    let result = run(&case);
+                    let (sums, wrong) = &mut *found.lock().expect("no case panics");
+                    match result {
+                        Ok(outcomes) => {
+                            let (cases, well, sum) = sums.entry(case.trouble.name()).or_default();
+                            *cases += 1;
+                            *well += u64::from(outcomes.errors.is_empty());
+                            *sum += &outcomes;
+                        }
+                        Err(error) => {
+                            println!("seed {seed}, {:?}: {error}", case.trouble);
+                            wrong.push(seed);
+                        }
+                    }
+                }
+            });
         }
-    }
-    for (trouble, (cases, well, Outcomes { right, errors, took_ps })) in &by_trouble {
+    });
+    let (sums, wrong) = found.into_inner().expect("no case panics");
+    for (trouble, (cases, well, Outcomes { right, errors, took_ps })) in &sums {
+        let longest_us = took_ps / 1_000_000;
         println!(
-            "{trouble}: {cases} cases, {well} without an error; {right} calls right, errors {errors:?}; longest {} us of virtual time (emulated)",
-            took_ps / 1_000_000
+            "{trouble}: {cases} cases, {well} without an error; {right} calls right, errors {errors:?}; longest {longest_us} us (emulated)"
         );
     }
-    let first = wrong.first();
-    assert!(
-        wrong.is_empty(),
-        "{} seeds are wrong: {wrong:?}; run one alone: FLEXCAST_SERVICE_SEED={} cargo test -p flexcast-tests --test service_campaign -- --nocapture",
+    println!("{} seeds in {:.1} s (measured)", seeds.end - seeds.start, begun.elapsed().as_secs_f64());
+    let Some(first) = wrong.first() else { return };
+    panic!(
+        "{} seeds are wrong: {wrong:?}; one alone: FLEXCAST_SERVICE_SEEDS={first}..{} cargo test -p flexcast-tests --test service_campaign -- --nocapture",
         wrong.len(),
-        first.unwrap_or(&0)
+        first + 1
     );
 }

@@ -8,7 +8,7 @@ use emu_config::Machine;
 use emu_provider::Emulated;
 use flexcast_proto::service::SharedList;
 use flexcast_proto::service::wire::Endpoint;
-use flexcast_service::{Agent, AgentCounts, AgentLimits, AgentLook, PeerId};
+use flexcast_service::{Agent, AgentLimits, AgentLook, PeerId};
 use flexio::ProtectionDomain;
 
 use super::super::ServiceError;
@@ -113,15 +113,11 @@ impl Field {
         }
     }
 
-    /// What all processes have done together.
-    pub(super) fn counts(&self) -> AgentCounts {
-        self.agents.iter().flatten().map(Agent::counts).fold(AgentCounts::default(), |sum, one| sum + one)
-    }
-
     /// What a process that serves nobody must not have, if one has it.
     pub(super) fn leak(&self) -> Option<String> {
         let there = self.agents.iter().flatten().count() as u64;
-        let idle = AgentLook { processes: there - 1, queue_pairs: there - 1, ..AgentLook::default() };
+        let others = there.saturating_sub(1);
+        let idle = AgentLook { processes: others, queue_pairs: others, ..AgentLook::default() };
         for (number, agent) in self.agents.iter().enumerate() {
             let Some(agent) = agent else { continue };
             let (look, staging_bytes) = (agent.look(), agent.staging_bytes());
