@@ -206,6 +206,10 @@ impl Agent {
         // One that has ended here.
         let Some(state) = self.groups.get(&group) else { return Ok(()) };
         let process = state.peers.iter().position(|peer| *peer == Some(from)).map(|process| process as u32);
+        // Of a group that had the number before.
+        if process.is_some_and(|process| !state.joined.contains(&process)) {
+            return Ok(());
+        }
         let parts: VecDeque<Part> = task.parts().collect();
         let serves = |part: &Part| process.is_some() && state.topology.process_of(part.rank) == process;
         if !parts.iter().all(serves) || !self.staged.groups.contains_key(&group) {
@@ -228,6 +232,10 @@ impl Agent {
         let is_it = state.own == to && self.process_peer(group, process) == Some(from);
         if !is_it || !self.staged.groups.contains_key(&group) {
             self.cut_off(from, &"it speaks for another service process, or of no staging memory");
+            return Ok(());
+        }
+        // Of a group that had the number before.
+        if !state.joined.contains(&process) {
             return Ok(());
         }
         self.offer((from, group, None), Early::Message { from: process, collective, message })
