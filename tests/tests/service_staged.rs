@@ -74,6 +74,13 @@ fn counted(before: AgentCounts, after: AgentCounts) -> [u64; 4] {
     ]
 }
 
+#[test]
+fn a_process_that_has_nothing_to_write_still_tells_the_others_that_its_ranks_have_called() {
+    // An empty Broadcast to a segment ends at the second process at once: it writes neither data nor flags.
+    let mut world = world(shape(1, 2, 2), 0, plan(Delivery::Hierarchical));
+    run(&mut world, ServiceOp::Broadcast, 3);
+}
+
 /// Runs three turns and compares all counts with the closed forms.
 fn run_and_count(world: &mut World, op: ServiceOp, what: &str) {
     let (before, copies) = (world.counts(), world.host_copies());

@@ -533,6 +533,10 @@ impl Agent {
                     self.cut_off(from, &"it speaks for another service process");
                     return Ok(());
                 }
+                // Of a group that had the number before: of this one a process says first that it takes part.
+                if group.is_some_and(|group| !group.joined.contains(&process)) {
+                    return Ok(());
+                }
                 if let Message::Unreadable { source, code } = message
                     && group.is_some()
                 {

@@ -206,6 +206,10 @@ impl Agent {
         // One that has ended here.
         let Some(state) = self.groups.get(&group) else { return Ok(()) };
         let process = state.peers.iter().position(|peer| *peer == Some(from)).map(|process| process as u32);
+        // Of a group that had the number before.
+        if process.is_some_and(|process| !state.joined.contains(&process)) {
+            return Ok(());
+        }
         let parts: VecDeque<Part> = task.parts().collect();
         let serves = |part: &Part| process.is_some() && state.topology.process_of(part.rank) == process;
         if !parts.iter().all(serves) || !self.staged.groups.contains_key(&group) {
@@ -228,6 +232,10 @@ impl Agent {
         let is_it = state.own == to && self.process_peer(group, process) == Some(from);
         if !is_it || !self.staged.groups.contains_key(&group) {
             self.cut_off(from, &"it speaks for another service process, or of no staging memory");
+            return Ok(());
+        }
+        // Of a group that had the number before.
+        if !state.joined.contains(&process) {
             return Ok(());
         }
         self.offer((from, group, None), Early::Message { from: process, collective, message })
@@ -280,8 +288,9 @@ impl Agent {
             }
             Early::Task { collective, descriptor, mut parts } => {
                 while let Some(part) = parts.pop_front() {
+                    let oldest = self.staged.groups.get(&group).map_or(0, |group| group.machine.oldest());
                     match (self.handle_staged(group, StagedEvent::Called { collective, descriptor, part })?, rank) {
-                        (Ok(()), Some(_)) => self.has_called(group, collective, descriptor, part)?,
+                        (Ok(()), Some(_)) => self.has_called(group, (collective, oldest), descriptor, part)?,
                         (Ok(()), None) => {}
                         (Err(StagedRefusal::Collectives { .. }), _) => {
                             parts.push_front(part);
@@ -304,16 +313,21 @@ impl Agent {
         Ok(())
     }
 
-    /// A call of a rank of this process is taken: once all of them have called, the other processes are told (SO-01).
-    fn has_called(&mut self, number: u32, collective: u32, descriptor: Descriptor, part: Part) -> Result<()> {
+    /// A call of a rank of this process is taken: once all of them have called, the other processes are told (SO-01), also where the machine has ended the
+    /// collective with this call because it has nothing to write. `oldest` is the one that was under way before.
+    fn has_called(
+        &mut self,
+        number: u32,
+        (collective, oldest): (u32, u32),
+        descriptor: Descriptor,
+        part: Part,
+    ) -> Result<()> {
         let Some((state, staged)) = self.groups.get(&number).zip(self.staged.groups.get_mut(&number)) else {
             return Ok(());
         };
-        let oldest = staged.machine.oldest();
         let is_over = |collective: u32| (collective.wrapping_sub(oldest) as i32) < 0;
         staged.called.retain(|collective, _| !is_over(*collective));
         let (own, alone) = (state.own, state.topology.processes() == 1);
-        // Where all of a group are of this process the machine may have begun, and ended, already.
         if alone || staged.machine.failure().is_some() || is_over(collective) {
             return Ok(());
         }

@@ -167,6 +167,9 @@ impl Client {
         receive: Region,
         segment: Option<MemoryId>,
     ) -> Result<StagedCall> {
+        if self.is_gone {
+            return Err(Error::Gone);
+        }
         let (membership, topology) = self.staged_member(group, rank)?;
         let collective = membership.staged.next;
         let mut part = Part { rank, send, receive, flags: NOTHING, shared: NOTHING };

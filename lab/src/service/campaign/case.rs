@@ -261,7 +261,11 @@ impl Case {
             ..Limits::default()
         };
         let staging = Staging {
-            staging_bytes: pick(random, &[64, 1000, 4096, 65_536]),
+            // Many small segments, each of which waits for what is lost, take seconds.
+            staging_bytes: pick(
+                random,
+                if loss_ppm == 0 { &[64, 1000, 4096, 65_536] } else { &[4096, 16_384, 65_536] },
+            ),
             segments: random.random_range(1..=3),
             transfers: pick(random, &[1, 2, 16]),
             collectives: pick(random, &[1, 2, 8]),

@@ -64,6 +64,12 @@ impl Field {
 
     /// Starts each process that is not there, and connects it to the others.
     pub(super) fn replace(&mut self) -> Result<(), ServiceError> {
+        // The list is memory of the processes of a card: it is gone with the last of them.
+        for (list, agents) in self.lists.iter_mut().zip(self.agents.chunks(self.per_host)) {
+            if agents.iter().all(Option::is_none) {
+                *list = Arc::new(Mutex::new(SharedList::new(LIST)));
+            }
+        }
         for process in 0..self.agents.len() {
             if self.agents[process].is_some() {
                 continue;
@@ -128,7 +134,9 @@ impl Field {
             }
         }
         let blocks = |list: &Arc<Mutex<SharedList>>| list.lock().unwrap_or_else(PoisonError::into_inner).len();
-        let left: Vec<_> = self.lists.iter().map(blocks).collect();
+        let cards = self.lists.iter().zip(self.agents.chunks(self.per_host));
+        let living = cards.filter(|(_, agents)| agents.iter().any(Option::is_some));
+        let left: Vec<_> = living.map(|(list, _)| blocks(list)).collect();
         left.iter().any(|blocks| *blocks > 0).then(|| format!("blocks on the shared lists of the cards: {left:?}"))
     }
 }

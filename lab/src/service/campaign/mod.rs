@@ -22,8 +22,9 @@ use field::Field;
 use job::Job;
 use trouble::Troubles;
 
-/// Longest virtual time from the first call, or the trouble, to the end of the last one, in picoseconds: one second.
-pub const BOUND_PS: u64 = 1_000_000_000_000;
+/// Longest virtual time from the first call, or the trouble, to the end of the last one, in picoseconds: four seconds. A card
+/// gives up an acknowledgement after half a second, and several collectives may wait for some that are lost.
+pub const BOUND_PS: u64 = 4_000_000_000_000;
 /// Looks of the processes between two of the programs.
 const PROGRAM_LOOKS: u32 = 16;
 

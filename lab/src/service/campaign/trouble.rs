@@ -32,6 +32,9 @@ pub(super) struct Troubles {
     over_ps: u64,
 }
 
+/// Until then a service process has heard what a program says, also where it is lost on the way.
+const HEARD_PS: u64 = 1_000_000_000;
+
 impl Troubles {
     pub(super) const fn new(case: &Case, due_ps: u64) -> Self {
         Self { trouble: Some(case.trouble), due_ps, notices: Vec::new(), faulty: None, over_ps: due_ps }
@@ -134,6 +137,7 @@ impl Troubles {
                 let group = job.groups.iter().position(|group| group.plan.members.contains(&program));
                 let context = ContextId { group: group.map_or(99, |group| job.number(group)), collective: 3 };
                 let program = program as usize;
+                self.over_ps = now_ps + HEARD_PS;
                 if let Some((process, client)) = job.programs[program].clients.iter_mut().next() {
                     let before = field.agents[*process].as_ref().map_or(0, |agent| agent.counts().wrong);
                     self.faulty = Some((program, *process, before));

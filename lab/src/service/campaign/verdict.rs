@@ -15,8 +15,8 @@ fn may_fail(case: &Case, at: usize, group: &Communicator, (culprit, kind): (Culp
     let is_rank = |program: u32| rank_of(program).is_some_and(|rank| culprit == Culprit::Rank(rank as u32));
     match case.trouble {
         Trouble::None | Trouble::StallProcess { .. } | Trouble::StallRank { .. } | Trouble::Exhausted => false,
-        Trouble::Rank { program, .. } => is_rank(program),
-        Trouble::Garbage { program, .. } => is_rank(program) && kind == "died",
+        // Who is cut off loses its keys with its connection.
+        Trouble::Rank { program, .. } | Trouble::Garbage { program, .. } => is_rank(program),
         Trouble::Process { process, .. } => {
             let rank = group.members.iter().position(|member| member.process == process);
             let number = rank.and_then(|rank| group.topology.process_of(rank as u32));
