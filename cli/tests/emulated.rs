@@ -213,6 +213,17 @@ fn the_demo_sends_a_file_in_every_way() {
     let [multicast, ring] = [multicast, ring].map(|report| report["switch_bytes_total"].as_u64().unwrap());
     assert_eq!(multicast, 8 * bytes);
     assert!(ring >= 14 * bytes, "{ring} of {bytes}");
+    // Hosts that compute have nothing left to do where the protocol runs on the card, and nearly everything where it is theirs.
+    let rows = demo["overlap"].as_array().expect("an array");
+    let overlap = |row: &Value| row["overlap_percent"].as_f64().expect("a number");
+    let [hosts, dpa, device, staged, keys] = &rows[..] else { panic!("{demo}") };
+    assert!(rows.iter().all(|row| row["digest_ok"] == true), "{demo}");
+    for row in [hosts, dpa] {
+        assert!(overlap(row) < 50.0 && row["host_calls"].as_f64() > Some(1.0), "{row}");
+    }
+    for row in [device, staged, keys] {
+        assert!(overlap(row) > 99.0 && row["host_calls"] == 0.0, "{row}");
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ pub mod machine_args;
 pub mod memory;
 pub mod model;
 pub mod options;
+pub mod overlap;
 pub mod perf;
 pub mod pingpong;
 pub mod reference;

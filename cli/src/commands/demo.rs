@@ -1,4 +1,4 @@
-//! `flexcast demo`: the sweep of transport, threads and loss, and an Allgather among eight ranks beside the ring.
+//! `flexcast demo`: the sweep of transport, threads and loss, an Allgather among eight ranks beside the ring, and one while hosts compute.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use flexcast_lab::tput::report::{Report, table, transport_name};
 use flexcast_lab::tput::run::{ImageFile, made_up_bytes, names, run as run_plan};
 use indicatif::ProgressBar;
 
-use super::collectives;
+use super::{collectives, demo_overlap};
 use crate::args::{DemoArgs, ProviderName};
 use crate::inputs::{open_provider, read_source};
 use crate::progress::{progress_bar, show};
@@ -53,9 +53,10 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         }
     }
     let allgathers = allgathers(&image, &source, &bar)?;
+    let overlaps = demo_overlap::run(&image, &bar)?;
     bar.finish_and_clear();
     if args.json {
-        out!("{}", serde_json::json!({ "broadcast": reports, "allgather": allgathers }))?;
+        out!("{}", serde_json::json!({ "broadcast": reports, "allgather": allgathers, "overlap": overlaps }))?;
     } else {
         out!("{what} ({} bytes) broadcast from card 1 to the DPA of card 0, chunks of 4096 bytes", source.len())?;
         out!("{}", table(&reports))?;
@@ -64,10 +65,13 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
              instructions are\ncounted by the device in its receive loops"
         )?;
         tell(&allgathers, source.len())?;
+        demo_overlap::tell(&overlaps)?;
     }
-    let ok = reports.iter().all(|report| report.digest_ok) && allgathers.iter().all(|report| report.digest_ok);
+    let ok = reports.iter().all(|report| report.digest_ok)
+        && allgathers.iter().all(|report| report.digest_ok)
+        && overlaps.iter().all(|row| row.digest_ok);
     let verdict = if ok { "every rank has every byte" } else { "BYTES DIFFER" };
-    let runs = reports.len() + allgathers.len();
+    let runs = reports.len() + allgathers.len() + overlaps.len();
     note!("{:>12} {runs} runs in {:.1} s: {verdict}", "Finished", started.elapsed().as_secs_f64());
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

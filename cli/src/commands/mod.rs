@@ -5,6 +5,7 @@ mod calibrate;
 mod collectives;
 mod compare;
 mod demo;
+mod demo_overlap;
 mod deploy;
 mod devices;
 mod emu_exec;

@@ -11,6 +11,7 @@ use super::error::FlowError;
 use super::params::{FlowParams, Placement};
 use super::program::{By, Kind, Operation, Step, barrier};
 use super::skew::Skew;
+use crate::overlap;
 
 /// What is measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,7 +142,7 @@ pub fn bench(params: FlowParams, bench: &Bench) -> Result<FlowReport, FlowError>
     } else {
         None
     };
-    let overlap = |overall_us: f64| (100.0 - (overall_us - latency_us) / latency_us * 100.0).clamp(0.0, 100.0);
+    let overlap = |overall_us: f64| overlap::percent(latency_us, latency_us, overall_us);
     let counts = flow.counts();
     let percent = |part: u64, all: u64| if all == 0 { 0.0 } else { part as f64 / all as f64 * 100.0 };
     let call_ps: u64 = (0..ranks).map(|rank| flow.times(rank).call_ps).sum();

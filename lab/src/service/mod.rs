@@ -15,6 +15,8 @@ use flexcast_proto::service::{Delivery, Limits, TopologyError};
 use serde::Serialize;
 use thiserror::Error;
 
+use crate::overlap;
+
 pub use staged::{Call, Expected, StagedPlan, StagedReport};
 pub use world::{Load, Rank, ServiceOp, Shape, World};
 
@@ -224,7 +226,7 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
     let each = |total: u64| total as f64 / f64::from(iterations.max(1));
     let us = |ps: u64| each(ps) / 1e6;
     let (pure_us, overall_us) = (us(pure_ps), us(overall_ps));
-    let overlap_percent = (100.0 - (overall_us - compute_ps as f64 / 1e6) / pure_us * 100.0).clamp(0.0, 100.0);
+    let overlap_percent = overlap::percent(pure_us, compute_ps as f64 / 1e6, overall_us);
     let Shape { hosts, ranks_per_host, processes_per_host } = params.shape;
     Ok(ServiceReport {
         op: params.op,

@@ -93,7 +93,7 @@ pub(super) fn run(
         let traffic = Traffic::now()? - before;
         report.sha256 = compare(params, &groups, &buffers, &expected, &mut outcomes)?;
         let control = announcements(&groups).iter().zip(&announced).map(|(now, before)| *now - *before).collect();
-        let sample = Sample { outcomes, traffic, control, work: Vec::new(), took_ps, wall_s, accesses: None };
+        let sample = Sample { outcomes, traffic, control, work: Vec::new(), took_ps, wall_s, ..Sample::default() };
         if iteration >= params.warm_up || sample.is_broken() {
             report.add(&sample)?;
             counted += 1;

@@ -34,19 +34,33 @@ struct Drive<'d, 's> {
     done: Vec<Option<Outcome>>,
     meter: &'d mut Meter,
     start_ps: u64,
+    /// Virtual time that each host computes after its post.
+    compute_ps: u64,
+    host_calls: u64,
+}
+
+/// Ends of an operation on each rank of each communicator; none of a dead one.
+pub(super) type Ends = Vec<Vec<Option<Outcome>>>;
+
+/// What came of an operation.
+#[derive(Debug)]
+pub(super) struct Operated {
+    pub(super) done: Ends,
+    /// Calls with work to do that all hosts made until the data was there.
+    pub(super) host_calls: u64,
 }
 
 /// Posts one operation on all ranks, on each when its delay is over, and drives them until all have ended: what came of it, communicator by
-/// communicator. A rank whose host has not come to its post looks at nothing.
+/// communicator. A rank whose host has not come to its post looks at nothing, nor one whose host computes then, for `compute_ps`.
 pub(super) fn operate(
     provider: &Provider,
     parties: &mut [Party<'_>],
     params: &SimParams,
-    iteration: u32,
+    (iteration, compute_ps): (u32, u64),
     meter: &mut Meter,
     until: Option<Instant>,
     ended: &mut dyn FnMut(u32),
-) -> Result<Vec<Vec<Option<Outcome>>>, SimError> {
+) -> Result<Operated, SimError> {
     let mut seats = Vec::new();
     for (party, own) in parties.iter().enumerate() {
         let delays_ps = skew::delays_ps(&own.params, iteration);
@@ -56,10 +70,12 @@ pub(super) fn operate(
     let sizes: Vec<usize> = parties.iter().map(|party| party.ranks.len()).collect();
     let (requests, done) = (seats.iter().map(|_| None).collect(), seats.iter().map(|_| None).collect());
     let start_ps = provider.relax().now_ps();
-    let mut drive = Drive { provider, parties, seats, requests, done, meter, start_ps };
+    let mut drive = Drive { provider, parties, seats, requests, done, meter, start_ps, compute_ps, host_calls: 0 };
     drive.run(params, until, ended)?;
-    let mut done = drive.done.into_iter();
-    Ok(sizes.into_iter().map(|size| done.by_ref().take(size).collect()).collect())
+    let Drive { done, host_calls, .. } = drive;
+    let mut done = done.into_iter();
+    let done = sizes.into_iter().map(|size| done.by_ref().take(size).collect()).collect();
+    Ok(Operated { done, host_calls })
 }
 
 impl Drive<'_, '_> {
@@ -87,7 +103,7 @@ impl Drive<'_, '_> {
                 if faults.is_dead(member) || !self.has_posted(index) || !looks.is_due(index, now_ps) {
                     continue;
                 }
-                if !faults.may_look(index, member, now_ps) {
+                if self.computes(index, now_ps) || !faults.may_look(index, member, now_ps) {
                     continue;
                 }
                 self.look(index, &mut looks, now_ps, ended)?;
@@ -116,6 +132,13 @@ impl Drive<'_, '_> {
         self.parties[party].buffers[rank].is_none()
     }
 
+    /// Whether the host of a rank that has posted computes.
+    fn computes(&self, index: usize, now_ps: u64) -> bool {
+        now_ps - self.start_ps < self.seats[index].delay_ps.saturating_add(self.compute_ps)
+            && self.requests[index].is_some()
+            && self.compute_ps > 0
+    }
+
     /// Posts the operation on ranks that have not and that are due so long after the start.
     fn post(&mut self, since_ps: u64) -> Result<(), SimError> {
         for (index, seat) in self.seats.iter().enumerate().filter(|(_, seat)| seat.delay_ps <= since_ps) {
@@ -139,7 +162,9 @@ impl Drive<'_, '_> {
         let Seat { party, rank, .. } = self.seats[index];
         let (begun_ps, executed) = (self.now_ps(), self.meter.read(index)?);
         let communicator = &self.parties[party].ranks[rank];
+        let is_there = self.requests[index].is_none() || communicator.is_flagged().map_err(at(rank as u32))?;
         let moved = communicator.progress().map_err(at(rank as u32))?;
+        self.host_calls += u64::from(moved && !is_there);
         if moved {
             self.meter.note(index, begun_ps, executed);
         }

@@ -84,6 +84,8 @@ pub struct SimParams {
     pub warm_up: u32,
     /// Times that they do it then.
     pub iterations: u32,
+    /// Whether they do it as often again while their hosts compute, to see how much of it goes on meanwhile (EV-09); communicators alone.
+    pub overlap: bool,
     /// Seed of the bytes and of the skew.
     pub seed: u64,
     /// Skew between the posts, at most [`MAX_SKEW_US`].
@@ -156,6 +158,7 @@ impl Default for SimParams {
             root: 0,
             warm_up: 1,
             iterations: 1,
+            overlap: false,
             seed: 1,
             skew: PostSkew::default(),
             side: Side::default(),
@@ -224,6 +227,11 @@ impl SimParams {
         self.algorithm.check(self.operation)?;
         self.check_datapath()?;
         self.side.check(self)?;
+        if !self.algorithm.is_communicator() && self.overlap {
+            let reason =
+                "the hosts carry these algorithms out themselves: give --algorithm multicast or auto".to_owned();
+            return refuse("--overlap", reason);
+        }
         if !self.algorithm.is_communicator() && !self.host_faults.is_empty() {
             return refuse("--algorithm", "troubles happen to communicators alone: give multicast or auto".to_owned());
         }

@@ -18,6 +18,7 @@ use super::skew::PostSkew;
 pub use super::traffic::Traffic;
 pub use super::work::Work;
 use crate::accesses::Accesses;
+use crate::overlap::Overlap;
 use crate::tput::report::Kind;
 
 /// One rank's end of one operation.
@@ -124,6 +125,8 @@ pub(super) struct Sample {
     pub(super) took_ps: u64,
     /// Wall time likewise.
     pub(super) wall_s: f64,
+    /// Calls with work to do that all hosts made until the data was there.
+    pub(super) host_calls: u64,
     /// Accesses of the DPA's threads before it.
     pub(super) accesses: Option<Accesses>,
 }
@@ -183,6 +186,9 @@ pub struct Report {
     pub last_post_us: f64,
     /// Virtual time from the first post to the last release, mean of the operations.
     pub virtual_time_us: f64,
+    /// How much goes on while the hosts compute; only where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlap: Option<Overlap>,
     /// Virtual time of a rank, from its own post to its release.
     pub rank_time: PhaseTime,
     /// Bytes that a rank got from others per unit of that time, mean of the ranks, in Gbit/s; of reductions, whose bytes on the way depend
@@ -283,6 +289,7 @@ impl Report {
             side: Some(params.side).filter(|side| *side != Side::default()),
             last_post_us: 0.0,
             virtual_time_us: 0.0,
+            overlap: None,
             rank_time: PhaseTime::default(),
             goodput_gbit_s: 0.0,
             digest_ok: true,
@@ -356,6 +363,17 @@ impl Report {
             }
         }
         Ok(())
+    }
+
+    /// Operations whose hosts computed first, at least one. To be called once the others are over.
+    pub(super) fn add_overlap(&mut self, compute_ps: u64, samples: &[Sample]) {
+        let is_right = |outcome: &Outcome| outcome.error.is_none() && outcome.equal.unwrap_or(false);
+        self.digest_ok &= samples.iter().flat_map(|sample| &sample.outcomes).all(is_right);
+        let took_ps: u64 = samples.iter().map(|sample| sample.took_ps).sum();
+        let overall_us = took_ps as f64 / 1e6 / samples.len().max(1) as f64;
+        let calls: u64 = samples.iter().map(|sample| sample.host_calls).sum();
+        let host_calls = calls as f64 / samples.len().max(1) as f64 / f64::from(self.ranks.max(1));
+        self.overlap = Some(Overlap::new(self.virtual_time_us, compute_ps as f64 / 1e6, overall_us, host_calls));
     }
 
     /// Ends it. `done`: operations counted, at least 1.

@@ -8,7 +8,7 @@ use flexio::Provider;
 
 use super::algorithm::Algorithm;
 use super::buffers::Buffers;
-use super::drive::operate;
+use super::drive::{Ends, Operated, operate};
 use super::group::{Opening, at};
 use super::params::{HostFault, SimParams};
 use super::party::{self, Party};
@@ -103,50 +103,94 @@ fn communicator(
     let is_metered = parties.len() == 1 && params.ranks_per_card == 1 && params.needs_image();
     let metered = if is_metered { params.ranks as usize } else { 0 };
     let mut counted = 0;
+    let computes = params.overlap;
     for iteration in 0..params.warm_up + params.iterations {
-        parties.iter_mut().try_for_each(Party::fill)?;
-        let (before, messages, accesses) = (Traffic::now()?, messages(&parties), Accesses::now()?);
-        let started = Instant::now();
-        let start_ps = provider.relax().now_ps();
-        let tell = &mut |ranks| tick(Tick::Ended { iteration, ranks });
-        let mut meter = Meter::new(metered);
-        let done = operate(provider, &mut parties, &params, iteration, &mut meter, until, tell)?;
-        let took_ps = provider.relax().now_ps() - start_ps;
-        let wall_s = started.elapsed().as_secs_f64();
-        let traffic = Traffic::now()? - before;
-        let mut outcomes = Vec::new();
-        for (number, (party, done)) in parties.iter().zip(&done).enumerate() {
-            let expected = party.layout.expected(&party.source);
-            for (rank, done) in (0..).zip(done) {
-                outcomes.push(Outcome { is_beside: number > 0, ..outcome(&expected, rank, done.as_ref())? });
-            }
-        }
-        let control = self::messages(&parties).iter().zip(&messages).map(|(now, before)| *now - *before).collect();
-        let work = meter.by_phase(&done[0]);
-        let sample = Sample { outcomes, traffic, control, work, took_ps, wall_s, accesses };
+        let (sample, done) =
+            turn(provider, &mut parties, &params, Turn { iteration, compute_ps: 0, metered, until }, tick)?;
         // One that fails counts, even in the warm-up: nothing comes after it. Nor after one that was cancelled so late that all ranks had
         // everything already: their communicators are of no use all the same.
         let cancelled = params.host_faults.iter().any(|fault| matches!(fault, HostFault::Cancel { .. }));
-        let last = sample.is_broken() || cancelled || iteration + 1 == params.warm_up + params.iterations;
+        let is_broken = sample.is_broken() || cancelled;
+        let last = is_broken || iteration + 1 == params.warm_up + params.iterations;
         if iteration >= params.warm_up || last {
             report.add(&sample)?;
             counted += 1;
         }
         if last {
             report.sha256 = sha256(&done[0])?;
+        }
+        if last && (is_broken || !computes) {
             break;
         }
-        for (party, done) in parties.iter_mut().zip(done) {
-            for (slot, done) in party.buffers.iter_mut().zip(done) {
-                *slot = done.and_then(Result::ok).map(|done| Buffers { send: done.send, receive: done.receive });
-            }
-            party.params.host_faults.clear();
-        }
+        give_back(&mut parties, done);
         params.host_faults.clear();
     }
     report.workers = Some(Workers::of(parties.iter().flat_map(|party| &party.ranks))?);
     report.finish(counted, set_up_s)?;
+    if computes && report.failures == 0 {
+        let compute_ps = (report.virtual_time_us * 1e6) as u64;
+        let mut samples = Vec::new();
+        for iteration in params.warm_up + params.iterations..params.warm_up + 2 * params.iterations {
+            let turn_of = Turn { iteration, compute_ps, metered: 0, until };
+            let (sample, done) = turn(provider, &mut parties, &params, turn_of, tick)?;
+            give_back(&mut parties, done);
+            samples.push(sample);
+        }
+        report.add_overlap(compute_ps, &samples);
+    }
     Ok(report)
+}
+
+/// How one operation goes.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    iteration: u32,
+    /// Virtual time that each host computes after its post.
+    compute_ps: u64,
+    /// Ranks whose work on the DPA is counted.
+    metered: usize,
+    until: Option<Instant>,
+}
+
+/// One operation of all communicators: what it was like, and what came of it.
+fn turn(
+    provider: &Provider,
+    parties: &mut [Party<'_>],
+    params: &SimParams,
+    Turn { iteration, compute_ps, metered, until }: Turn,
+    tick: &mut dyn FnMut(Tick),
+) -> Result<(Sample, Ends), SimError> {
+    parties.iter_mut().try_for_each(Party::fill)?;
+    let (before, messages, accesses) = (Traffic::now()?, messages(parties), Accesses::now()?);
+    let started = Instant::now();
+    let start_ps = provider.relax().now_ps();
+    let tell = &mut |ranks| tick(Tick::Ended { iteration, ranks });
+    let mut meter = Meter::new(metered);
+    let Operated { done, host_calls } =
+        operate(provider, parties, params, (iteration, compute_ps), &mut meter, until, tell)?;
+    let took_ps = provider.relax().now_ps() - start_ps;
+    let wall_s = started.elapsed().as_secs_f64();
+    let traffic = Traffic::now()? - before;
+    let mut outcomes = Vec::new();
+    for (number, (party, done)) in parties.iter().zip(&done).enumerate() {
+        let expected = party.layout.expected(&party.source);
+        for (rank, done) in (0..).zip(done) {
+            outcomes.push(Outcome { is_beside: number > 0, ..outcome(&expected, rank, done.as_ref())? });
+        }
+    }
+    let control = self::messages(parties).iter().zip(&messages).map(|(now, before)| *now - *before).collect();
+    let work = meter.by_phase(&done[0]);
+    Ok((Sample { outcomes, traffic, control, work, took_ps, wall_s, host_calls, accesses }, done))
+}
+
+/// Puts the buffers of operations that have ended well back for the next ones.
+fn give_back(parties: &mut [Party<'_>], done: Ends) {
+    for (party, done) in parties.iter_mut().zip(done) {
+        for (slot, done) in party.buffers.iter_mut().zip(done) {
+            *slot = done.and_then(Result::ok).map(|done| Buffers { send: done.send, receive: done.receive });
+        }
+        party.params.host_faults.clear();
+    }
 }
 
 /// Digest of the buffer of the first rank that has ended well.

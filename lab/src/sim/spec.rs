@@ -49,6 +49,10 @@ pub struct SimSpec {
     /// Operations that are counted, one after another.
     #[arg(long, value_parser = whole::<u32>(1, u32::MAX), default_value_t = Self::default().iterations, value_name = "N")]
     pub iterations: u32,
+    /// As many again, whose hosts compute as long as one takes, without a call, before they look: how much goes on meanwhile. With --control service
+    /// always.
+    #[arg(long)]
+    pub overlap: bool,
     /// Seed of everything left to chance: bytes, skew, losses, faults, weak memory [default: the machine file's, or 1].
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX))]
     pub seed: Option<u64>,
@@ -238,6 +242,7 @@ impl Default for SimSpec {
             root,
             warm_up,
             iterations,
+            overlap: false,
             seed: None,
             skew,
             side,
@@ -290,7 +295,9 @@ impl SimSpec {
     /// # Errors
     /// [`SimError`] for the first thing that cannot be.
     pub fn resolve(&self, file_bytes: Option<u64>) -> Result<(SimParams, Machine), SimError> {
-        let Self { ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, skew, side, .. } = *self;
+        let Self {
+            ranks, ranks_per_card, op: operation, bytes, root, warm_up, iterations, overlap, skew, side, ..
+        } = *self;
         let AlgorithmArgs { algorithm, segments, radix, segment: segment_bytes } = self.algorithm;
         if file_bytes.is_some()
             && !matches!(operation, Operation::Broadcast | Operation::Allgather | Operation::Allgatherv)
@@ -313,6 +320,7 @@ impl SimSpec {
             root,
             warm_up,
             iterations,
+            overlap,
             seed: machine.seed.unwrap_or_default(),
             skew,
             side,

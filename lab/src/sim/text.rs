@@ -11,7 +11,8 @@ use super::params::Operation;
 use super::report::{PhaseTime, Report};
 
 /// A table whose columns behind the first are numbers.
-pub(super) fn table(header: &[&str]) -> Table {
+#[must_use]
+pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
     table.set_header(header);
@@ -41,6 +42,9 @@ impl fmt::Display for Report {
         )?;
         if let Some(line) = self.choice_line() {
             writeln!(f, "{line}")?;
+        }
+        if let Some(overlap) = &self.overlap {
+            writeln!(f, "{overlap}")?;
         }
         if let Some(line) = self.skew_line() {
             writeln!(f, "{line}")?;
