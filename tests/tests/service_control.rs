@@ -12,12 +12,13 @@ use flexcast::bootstrap::{Exchange, ExchangeError};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::registration::Limits;
 use flexcast::{
-    Blocks, Buffer, Card, Cause, Communicator, Config, Control, Done, Error, Overheads, Request, ServiceDelivery,
-    ServiceOptions, UserMemory, VerbsOptions,
+    Blocks, Buffer, Card, Cause, Communicator, Config, Control, Done, Error, Firmware, Overheads, Request,
+    ServiceDelivery, ServiceOptions, UserMemory, VerbsOptions,
 };
 use flexcast_proto::service::wire::Secret;
 use flexcast_proto::service::{StagedReader, Staging};
 use flexcast_service::{AgentLimits, Pace, ProcessLook, Processes, ServerSettings, address_of};
+use flexcast_tests::image_bytes;
 use tempfile::TempDir;
 
 const SECRET: [u8; 32] = [0x5a; 32];
@@ -44,9 +45,13 @@ struct World {
 
 impl World {
     fn new(staging: Option<Staging>) -> Self {
+        Self::with_dpa_memory(staging, 1 << 20)
+    }
+
+    fn with_dpa_memory(staging: Option<Staging>, heap_bytes: u64) -> Self {
         let config = Machine { arm_functions: true, ..Machine::default() };
         let mut config = config.config_of(2).expect("cards");
-        config.heap_bytes = 1 << 20;
+        config.heap_bytes = heap_bytes;
         let machine = Emulated::new(config).expect("a machine");
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("secret");
@@ -73,14 +78,24 @@ impl World {
 
     /// Runs `body` for each rank in a thread of its own.
     fn run(&self, options: impl Fn(u32) -> ServiceOptions + Sync, body: impl Fn(&Place) + Sync) {
+        let open = |device: &str| Card::verbs(&self.machine.provider, device, &VerbsOptions::default());
+        self.run_on(open, options, body);
+    }
+
+    /// The same on cards that `open` opens.
+    fn run_on(
+        &self,
+        open: impl Fn(&str) -> Result<Card, Error> + Sync,
+        options: impl Fn(u32) -> ServiceOptions + Sync,
+        body: impl Fn(&Place) + Sync,
+    ) {
         let hub = Arc::new(Hub::default());
-        let (options, body) = (&options, &body);
+        let (open, options, body) = (&open, &options, &body);
         std::thread::scope(|scope| {
             for rank in 0..RANKS {
-                let (hub, provider) = (Arc::clone(&hub), &self.machine.provider);
+                let hub = Arc::clone(&hub);
                 let run = move || {
-                    let device = format!("mlx5_{}", rank / 2);
-                    let card = Card::verbs(provider, &device, &VerbsOptions::default()).expect("a card");
+                    let card = open(&format!("mlx5_{}", rank / 2)).expect("a card");
                     // Virtual time goes on while a thread is not run: bounds that are longer than any of these tests.
                     let long = Duration::from_secs(1000);
                     let overheads = Overheads { cutoff_slack: Duration::from_secs(1), ..Overheads::default() };
@@ -346,6 +361,50 @@ fn without_a_daemon_on_one_rank_all_ranks_use_the_host_and_say_so() {
     world.run(unnamed, |place| check(place, "FLEXCAST_SERVICE"));
     world.run(absent, |place| check(place, "no service process listens"));
     assert_eq!(world.counted(|look| look.counts.flags), 0);
+}
+
+#[test]
+fn the_dpa_has_broadcasts_and_allgathers_where_it_moves_the_data() {
+    let world = World::with_dpa_memory(Some(STAGING), 32 << 20);
+    let elf = image_bytes("allgather");
+    let firmware = Firmware { name: "allgather", elf: &elf }.load(&world.machine.provider).expect("firmware");
+    // Ranks of a host share the units of its card's DPA.
+    let cards = ["mlx5_0", "mlx5_1"]
+        .map(|device| Card::open_with(&world.machine.provider, device, &firmware).expect("a card with firmware"));
+    let open = |device: &str| Ok(cards[usize::from(device == "mlx5_1")].clone());
+    let options = |rank: u32| world.options(rank as usize / 2).datapath_control(Control::Device);
+    world.run_on(open, options, |place| {
+        // Not on the messages of the barrier, however short.
+        let config = place.config.clone().eager_bytes(0);
+        let communicator = Communicator::create(&place.card, &mut place.ears(0), config).expect("a communicator");
+        assert_eq!(communicator.control().control, Control::Service, "{:?}", communicator.control());
+        let own = place.rank;
+        let wait = |request: Result<Request, _>| communicator.wait(request.expect("posted")).expect("it ends well");
+        for seed in 0..2 {
+            let done = wait(communicator.all_to_all(place.buffer(&sent(seed, own)), place.empty(BLOCK * 4)));
+            assert!(bytes(&done) == received(seed, own), "Alltoall, seed {seed}");
+            let block = place.buffer(&content(seed, own, 0, BLOCK));
+            let done = wait(communicator.allgather(block, place.empty(BLOCK * 4)));
+            assert!(bytes(&done) == gathered(seed), "Allgather, seed {seed}");
+            let root = if own == 1 { place.buffer(&content(seed, 1, 9, BLOCK)) } else { place.empty(BLOCK) };
+            assert!(
+                bytes(&wait(communicator.broadcast(root, 1))) == content(seed, 1, 9, BLOCK),
+                "Broadcast, seed {seed}"
+            );
+        }
+        // Chunks of three blocks in an Allgather, of one in a Broadcast unless the rank is its root.
+        let chunks = communicator.receive_statistics().expect("statistics").accepted;
+        assert!(chunks >= 2 * 3, "{chunks} chunks came to the DPA");
+        let refused = communicator.barrier().expect_err("the protocol inside runs on the DPA");
+        assert!(refused.error.to_string().contains("set control to host"), "{}", refused.error);
+        let done = wait(communicator.all_to_all(place.buffer(&sent(7, own)), place.empty(BLOCK * 4)));
+        assert!(bytes(&done) == received(7, own), "the refusal has broken nothing");
+        place.meet(100);
+    });
+    assert_eq!(world.counted(|look| look.counts.gathers + look.counts.writes), 0, "nothing was staged");
+    let all = 3 * u64::from(RANKS);
+    until("all flags counted", || (world.counted(|look| look.counts.flags) >= all).then_some(()));
+    assert_eq!(world.counted(|look| look.counts.flags), all, "Alltoall alone");
 }
 
 #[test]

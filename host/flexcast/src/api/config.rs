@@ -48,7 +48,7 @@ pub enum Control {
     /// On the card's Arm cores, by the service processes of `flexcast-service` ([`Config::service`]): Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast
     /// where they have staging memory. From post to flag ([`Communicator::is_flagged`](crate::Communicator::is_flagged)) the host has nothing to do. Everything
     /// else, and all of it where a rank has no service process, is by the host ([`Communicator::control`](crate::Communicator::control) tells). With
-    /// [`Card::verbs`](crate::Card::verbs) alone.
+    /// [`Card::open`](crate::Card::open) Broadcast, Allgather and Allgatherv are the DPA's. Over RDMA cards alone.
     Service,
 }
 

@@ -33,6 +33,7 @@ fn failed(all: &[Vec<u8>]) -> Result<()> {
 
 /// Makes the own part and connects it to those of all ranks of the exchange.
 pub(crate) fn found(card: &Card, exchange: &mut dyn Exchange, config: Config) -> Result<Communicator> {
+    let control = config.control;
     let pending = Pending::new(card, exchange.rank(), exchange.size(), config);
     let own = pending.as_ref().map_or_else(told, Pending::endpoint);
     let all = exchange.exchange("flexcast endpoints", &own)?;
@@ -45,7 +46,6 @@ pub(crate) fn found(card: &Card, exchange: &mut dyn Exchange, config: Config) ->
     let all = exchange.exchange("flexcast connected", &own)?;
     let parts = connected?;
     failed(&all)?;
-    let control = parts.0.config().control;
     let (parts, report) = match control {
         Control::Service => service::set_up(parts, exchange)?,
         Control::Host | Control::Device => (parts, ControlReport::of(control)),

@@ -16,7 +16,10 @@ use crate::error::{Error, Result};
 ///
 /// For ranks that share a thread, whose exchange cannot block: make all of them, take their [`Pending::endpoint`]s, and give each the
 /// list of all.
-pub struct Pending(Own);
+pub struct Pending {
+    own: Own,
+    asked: Control,
+}
 
 enum Own {
     Dpa(Box<Part>, CardWaiter),
@@ -36,15 +39,20 @@ impl Pending {
     /// # Errors
     /// [`Error::Config`](crate::Error::Config), [`Error::Budget`](crate::Error::Budget), [`Error::Rank`](crate::Error::Rank),
     /// [`Error::Flexio`](crate::Error::Flexio), [`Error::Context`](crate::Error::Context), [`Error::Socket`](crate::Error::Socket).
-    pub fn new(card: &Card, rank: u32, ranks: u32, config: Config) -> Result<Self> {
-        if config.control == Control::Service {
-            if !matches!(card.kind(), Kind::Verbs(_)) {
-                let limit = "host (0), or device (1) with the DPA; service takes the datapath verbs".to_owned();
-                return Err(Error::Config { what: "control", value: config.control as u64, limit });
-            }
+    pub fn new(card: &Card, rank: u32, ranks: u32, mut config: Config) -> Result<Self> {
+        let asked = config.control;
+        if asked == Control::Service {
             config.service.check()?;
+            match (card.kind(), config.service.datapath_control) {
+                (Kind::Udp(_), _) => {
+                    let limit = "host (0) over a network interface: service takes an RDMA card".to_owned();
+                    return Err(Error::Config { what: "control", value: asked as u64, limit });
+                }
+                // What the service processes do not carry out is the DPA's, or the host's.
+                (Kind::Dpa(_) | Kind::Verbs(_), control) => config.control = control,
+            }
         }
-        Ok(Self(match card.kind() {
+        let own = match card.kind() {
             Kind::Dpa(card) => {
                 Own::Dpa(Box::new(Part::new(card, rank, ranks, config)?), CardWaiter::new(card.device()))
             }
@@ -52,13 +60,14 @@ impl Pending {
                 Own::Verbs(Box::new(verbs::Part::new(card, rank, ranks, config)?), CardWaiter::new(card.device()))
             }
             Kind::Udp(interface) => Own::Udp(Box::new(udp::Part::new(interface, rank, ranks, config)?)),
-        }))
+        };
+        Ok(Self { own, asked })
     }
 
     /// What the other ranks must know of this one.
     #[must_use]
     pub fn endpoint(&self) -> Vec<u8> {
-        match &self.0 {
+        match &self.own {
             Own::Dpa(part, _) => part.endpoint(),
             Own::Verbs(part, _) => part.endpoint(),
             Own::Udp(part) => part.endpoint(),
@@ -72,18 +81,17 @@ impl Pending {
     /// [`Error::Peer`](crate::Error::Peer) names a rank that does not fit; [`Error::Flexio`](crate::Error::Flexio),
     /// [`Error::Socket`](crate::Error::Socket).
     pub fn connect(self, endpoints: &[Vec<u8>]) -> Result<Communicator> {
+        let asked = self.asked;
         let parts = self.parts(endpoints)?;
-        let mut report = ControlReport::of(parts.0.config().control);
-        if report.control == Control::Service {
-            let reason = "ranks that are connected by `Pending` have nothing to agree by: use `Communicator::create`";
-            report = ControlReport { control: Control::Host, reason: Some(reason.to_owned()) };
-        }
+        let control = parts.0.config().control;
+        let reason = "ranks that are connected by `Pending` have nothing to agree by: use `Communicator::create`";
+        let report = ControlReport { control, reason: (asked == Control::Service).then(|| reason.to_owned()) };
         Communicator::of(parts, report)
     }
 
     /// The same, but for the communicator around it.
     pub(crate) fn parts(self, endpoints: &[Vec<u8>]) -> Result<Parts> {
-        Ok(match self.0 {
+        Ok(match self.own {
             Own::Dpa(part, waiter) => {
                 let (engine, footprint) = part.connect(endpoints)?;
                 (Box::new(engine), Arc::new(waiter), footprint)

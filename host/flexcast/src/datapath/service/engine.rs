@@ -14,8 +14,8 @@ use super::call::{self, Call};
 use super::lease::{Graveyard, Kept};
 use super::returning::Returning;
 use crate::api::buffer::Buffer;
-use crate::api::card::Card;
-use crate::api::config::Config;
+use crate::api::card::{Card, DatapathKind};
+use crate::api::config::{Config, Control};
 use crate::api::outcome::Failed;
 use crate::api::report::{MessageCounts, Phases, PhasesPs, Report};
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
@@ -53,6 +53,10 @@ pub(super) struct Engine {
     /// Buffers that the card does not let go of.
     lost: Vec<Buffer>,
     inner: Box<dyn Datapath>,
+    /// As the communicator was made, with control by service processes.
+    config: Config,
+    /// The DPA moves the data of Broadcasts and Allgathers.
+    hands_over: bool,
     requests: Requests,
     place: RankInfo,
     topology: Topology,
@@ -77,6 +81,8 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(inner: Box<dyn Datapath>, session: Session, topology: Topology, group: u32) -> Self {
         let (place, requests) = (inner.place(), inner.requests().clone());
+        let config = inner.config().clone().control(Control::Service);
+        let hands_over = inner.card().datapath() == DatapathKind::Dpa;
         let most = session.welcome().collectives.max(1) as usize;
         Self {
             session,
@@ -87,6 +93,8 @@ impl Engine {
             returning: Vec::new(),
             lost: Vec::new(),
             inner,
+            config,
+            hands_over,
             requests,
             place,
             topology,
@@ -103,7 +111,8 @@ impl Engine {
     }
 
     fn takes(&self, task: &Task) -> bool {
-        call::takes(task, self.staging)
+        let is_handed_over = self.hands_over && matches!(task, Task::Blocks(_));
+        !is_handed_over && call::takes(task, self.staging)
     }
 
     /// Lets the service process use the memory of an operation; where it can by now, what calls name of it.
@@ -169,7 +178,7 @@ impl Engine {
                 Ok(None) if self.session.client().is_gone() => Err(ServiceFault::Service(ServiceError::Gone)),
                 Ok(None) => {
                     let since = *self.asked.get_or_insert_with(Instant::now);
-                    if since.elapsed() <= self.inner.config().service.operation {
+                    if since.elapsed() <= self.config.service.operation {
                         self.waiting.push_front(posted);
                         return moved;
                     }
@@ -177,7 +186,7 @@ impl Engine {
                 }
                 Ok(Some(memory)) => {
                     let own = (self.group, self.place.rank(), self.place.ranks());
-                    let delivery = self.inner.config().service.delivery;
+                    let delivery = self.config.service.delivery;
                     let delivery = Some(delivery).filter(|_| self.staging);
                     call::post(self.session.client(), own, &posted.plan, memory, delivery)
                         .map_err(ServiceFault::Service)
@@ -189,7 +198,7 @@ impl Engine {
             match call {
                 Ok(call) => {
                     self.last = Some((posted.request, call));
-                    let until = Instant::now() + self.inner.config().service.operation;
+                    let until = Instant::now() + self.config.service.operation;
                     self.running.push_back(Running { posted, call, until });
                 }
                 Err(fault) => {
@@ -280,7 +289,7 @@ impl Engine {
             Some(_) => 0,
         };
         let report = Report { phases: Phases(phases), foreign_bytes, failure, ..Report::default() };
-        let all = error.is_some() || self.lent > self.inner.config().service.buffers as usize;
+        let all = error.is_some() || self.lent > self.config.service.buffers as usize;
         let Self { session, graveyard, .. } = self;
         let ended = Returning::begin(session.client(), graveyard, request, (send, receive), (report, error, all));
         self.returning.push(ended);
@@ -421,7 +430,7 @@ impl Datapath for Engine {
     }
 
     fn config(&self) -> &Config {
-        self.inner.config()
+        &self.config
     }
 
     fn now_ps(&self) -> u64 {
@@ -429,11 +438,18 @@ impl Datapath for Engine {
     }
 
     fn admission(&self) -> Admission {
-        self.inner.admission()
+        // Those that go to the datapath inside are refused when they come.
+        Admission { collectives: Ok(()), ..self.inner.admission() }
     }
 
     fn take_on(&mut self, mut posted: Posted<Task>) -> Result<(), Box<Failed>> {
         let takes = self.takes(&posted.plan);
+        if !takes
+            && let Task::Collective(collective) = &posted.plan
+            && let Err(error) = self.inner.admission().check_collective(collective.kind().name())
+        {
+            return Err(posted.refuse(error));
+        }
         self.last = None;
         if !takes && self.waiting.is_empty() && self.running.is_empty() {
             return self.inner.take_on(posted);

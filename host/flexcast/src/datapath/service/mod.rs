@@ -49,6 +49,9 @@ pub struct ServiceOptions {
     pub operation: Duration,
     /// How Broadcast and Allgather go; alike on all ranks.
     pub delivery: ServiceDelivery,
+    /// Control of the datapath that carries out what the service processes do not: host, or device on a card whose DPA moves the data. With device Broadcast and
+    /// Allgather(v) go without the host, too, and reductions and barriers are refused. Default host.
+    pub datapath_control: Control,
     /// Buffers that the process may use at a time between operations, 1 to 1000; others are lent for each operation anew. Default 256.
     pub buffers: u32,
 }
@@ -62,6 +65,7 @@ impl Default for ServiceOptions {
             connect: Duration::from_secs(5),
             operation: Duration::from_secs(60),
             delivery: ServiceDelivery::Auto,
+            datapath_control: Control::Host,
             buffers: 256,
         }
     }
@@ -75,7 +79,7 @@ impl ServiceOptions {
     }
 
     /// What the variables `FLEXCAST_SERVICE` (`host:port`, or several with commas between them), `FLEXCAST_SERVICE_SECRET` (a file),
-    /// `FLEXCAST_SERVICE_PROCESSES` (1 to 64) and `FLEXCAST_SERVICE_DELIVERY` (auto or flat) say; else the defaults.
+    /// `FLEXCAST_SERVICE_PROCESSES` (1 to 64), `FLEXCAST_SERVICE_DELIVERY` (auto or flat) and `FLEXCAST_SERVICE_DATAPATH` (host or device) say; else the defaults.
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have.
@@ -91,12 +95,21 @@ impl ServiceOptions {
                 return Err(Error::Variable { name, value, limit: "auto or flat" });
             }
         };
+        let datapath_control = match variable::<String>("FLEXCAST_SERVICE_DATAPATH", "host or device")?.as_deref() {
+            None | Some("host") => Control::Host,
+            Some("device") => Control::Device,
+            Some(value) => {
+                let (name, value) = ("FLEXCAST_SERVICE_DATAPATH", value.to_owned());
+                return Err(Error::Variable { name, value, limit: "host or device" });
+            }
+        };
         Ok(Self {
             endpoints: endpoints
                 .map_or_else(Vec::new, |list| list.split(',').map(|one| one.trim().to_owned()).collect()),
             processes: variable("FLEXCAST_SERVICE_PROCESSES", "a number from 1 to 64")?.unwrap_or(default.processes),
             secret: variable("FLEXCAST_SERVICE_SECRET", "the name of a file")?.unwrap_or_default(),
             delivery,
+            datapath_control,
             ..default
         })
     }
@@ -112,6 +125,13 @@ impl ServiceOptions {
     #[must_use]
     pub fn delivery(mut self, delivery: ServiceDelivery) -> Self {
         self.delivery = delivery;
+        self
+    }
+
+    /// The same with this control of the datapath that carries out the rest.
+    #[must_use]
+    pub fn datapath_control(mut self, control: Control) -> Self {
+        self.datapath_control = control;
         self
     }
 
@@ -146,6 +166,10 @@ impl ServiceOptions {
         };
         range("service processes", self.processes, MOST_PROCESSES)?;
         range("service buffers", self.buffers, 1000)?;
+        if self.datapath_control == Control::Service {
+            let (value, limit) = (self.datapath_control as u64, "host (0) or device (1)".to_owned());
+            return Err(Error::Config { what: "control of the datapath beside service processes", value, limit });
+        }
         let given = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
         if given > 1 { range("service endpoints", given, MOST_PROCESSES) } else { Ok(()) }
     }
