@@ -23,6 +23,10 @@ pub struct NicTiming {
     pub pcie_interval_bytes: u64,
     /// See `pcie_interval_bytes`.
     pub pcie_interval_ps: u64,
+    /// Rate of the memory of the card's Arm cores, reads and writes together: this many bytes take `arm_interval_ps` (P: 80 GB/s).
+    pub arm_interval_bytes: u64,
+    /// See `arm_interval_bytes`.
+    pub arm_interval_ps: u64,
     /// Rate at which the port sends. Should equal the link's.
     pub port_rate: Rate,
     /// Packets that may wait for the receive engine; more are dropped and counted (A).
@@ -40,6 +44,8 @@ impl Default for NicTiming {
             dpa_latency_ps: 0,
             pcie_interval_bytes: 28,
             pcie_interval_ps: 1_000,
+            arm_interval_bytes: 80,
+            arm_interval_ps: 1_000,
             port_rate: Rate::GBPS_200,
             receive_buffer_packets: 16_384,
         }
@@ -50,6 +56,11 @@ impl NicTiming {
     /// Time that `bytes` of payload occupy PCIe, rounded up.
     pub(crate) fn pcie_ps(&self, bytes: u64) -> u64 {
         (bytes * self.pcie_interval_ps).div_ceil(self.pcie_interval_bytes.max(1))
+    }
+
+    /// Time that `bytes` of payload occupy the memory of the Arm cores, rounded up.
+    pub(crate) fn arm_ps(&self, bytes: u64) -> u64 {
+        (bytes * self.arm_interval_ps).div_ceil(self.arm_interval_bytes.max(1))
     }
 }
 

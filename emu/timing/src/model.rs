@@ -73,6 +73,8 @@ pub struct Card {
     pub pcie_ps: u64,
     /// Payload bytes per second across PCIe, each way.
     pub pcie_bytes_per_s: u64,
+    /// Payload bytes per second of the memory of the Arm cores, reads and writes together.
+    pub arm_bytes_per_s: u64,
 }
 
 /// Units of time per line of each shared path.
@@ -166,6 +168,7 @@ impl Model {
                 sends_per_s: engine("sends_per_s")?,
                 pcie_ps: ps("card", "pcie_ps")?,
                 pcie_bytes_per_s: engine("pcie_bytes_per_s")?,
+                arm_bytes_per_s: engine("arm_bytes_per_s")?,
             },
             activate_ps: ps("events", "activate_ps")?,
             rpc_ps: ps("events", "rpc_ps")?,

@@ -16,6 +16,8 @@ pub(crate) fn nic_timing(model: &Model) -> NicTiming {
         pcie_latency_ps: card.pcie_ps,
         pcie_interval_bytes: card.pcie_bytes_per_s / 1_000_000,
         pcie_interval_ps: PS_PER_S / 1_000_000,
+        arm_interval_bytes: card.arm_bytes_per_s / 1_000_000,
+        arm_interval_ps: PS_PER_S / 1_000_000,
         ..NicTiming::default()
     }
 }
@@ -33,7 +35,12 @@ mod tests {
         let timed = nic_timing(&model);
         let per_byte = |timing: &NicTiming| timing.pcie_interval_ps as f64 / timing.pcie_interval_bytes as f64;
         assert!((per_byte(&timed) - per_byte(&default)).abs() < 1e-9);
-        let interval = (default.pcie_interval_bytes, default.pcie_interval_ps);
-        assert_eq!(NicTiming { pcie_interval_bytes: interval.0, pcie_interval_ps: interval.1, ..timed }, default);
+        let per_byte = |timing: &NicTiming| timing.arm_interval_ps as f64 / timing.arm_interval_bytes as f64;
+        assert!((per_byte(&timed) - per_byte(&default)).abs() < 1e-9);
+        let NicTiming { pcie_interval_bytes, pcie_interval_ps, arm_interval_bytes, arm_interval_ps, .. } = default;
+        assert_eq!(
+            NicTiming { pcie_interval_bytes, pcie_interval_ps, arm_interval_bytes, arm_interval_ps, ..timed },
+            default
+        );
     }
 }

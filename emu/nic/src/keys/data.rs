@@ -13,15 +13,18 @@ const NO_MEMORY: WqeFault = WqeFault { syndrome: syndrome::LOCAL_PROTECTION, ven
 /// What a data access costs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Touched {
-    /// Bytes of host memory and of Arm memory, which take the same time here.
+    /// Bytes of host memory.
     pub(crate) host_bytes: u64,
+    /// Bytes of the memory of the card's Arm cores.
+    pub(crate) arm_bytes: u64,
     pub(crate) dpa: bool,
 }
 
 impl Touched {
     pub(crate) fn add(&mut self, space: Space, bytes: u64) {
         match space {
-            Space::Host | Space::HostProcess(_) | Space::Arm => self.host_bytes += bytes,
+            Space::Host | Space::HostProcess(_) => self.host_bytes += bytes,
+            Space::Arm => self.arm_bytes += bytes,
             Space::Dpa(_) => self.dpa = true,
         }
     }
