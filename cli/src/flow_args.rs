@@ -3,6 +3,7 @@
 use clap::{Args, ValueEnum};
 use flexcast_lab::flow::{Bench, By, FlowParams, Kind, Placement, Preset};
 use flexcast_lab::options::whole;
+use flexcast_lab::service::CopiesName;
 use flexcast_proto::MAX_RANKS;
 use flexcast_proto::service::{Delivery, MAX_PROCESSES_PER_HOST};
 
@@ -55,6 +56,9 @@ pub(crate) struct FlowArgs {
     /// Where broadcast and allgather by service processes write to.
     #[arg(long, value_enum, default_value = "flat")]
     pub(crate) delivery: DeliveryName,
+    /// Who copies blocks of allgatherv by service processes from one rank of a host to the others.
+    #[arg(long, value_enum, default_value = "host")]
+    pub(crate) local_copies: CopiesName,
     /// Bytes of each block.
     #[arg(long, value_parser = whole::<u64>(0, u32::MAX as u64), value_name = "BYTES", default_value_t = 32 << 10)]
     pub(crate) bytes: u64,
@@ -95,7 +99,7 @@ impl FlowArgs {
             (ByName::Service, Kind::Allreduce) => {
                 anyhow::bail!("--op allreduce: service processes do not reduce: give --by hosts")
             }
-            (ByName::Service, Kind::Alltoallv | Kind::Allgatherv) => By::Service,
+            (ByName::Service, Kind::Alltoallv | Kind::Allgatherv) => By::Service(self.local_copies.into()),
         })
     }
 

@@ -15,8 +15,8 @@ use flexcast_proto::service::wire::{
 };
 use flexcast_proto::service::{
     Action, Announcement, Blocks, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor, Event,
-    FLAG_BYTES, Failure, Limits, Locality, Message, Part, ReadError, Reader, Region, ServiceProcess, SharedList,
-    StagedAction, StagedEvent, StagedMessage, StagedProcess, Staging, Topology,
+    FLAG_BYTES, Failure, Limits, LocalCopies, Locality, Message, Part, ReadError, Reader, Region, ServiceProcess,
+    SharedList, StagedAction, StagedEvent, StagedMessage, StagedProcess, Staging, Topology,
 };
 
 use crate::input::{Input, Script};
@@ -163,7 +163,7 @@ impl Process {
                     Action::Read { context, read } => {
                         // What lies at odd addresses cannot be read.
                         let error =
-                            (read.from.address % 2 == 1).then_some(ReadError { code: BROKEN, rank: read.source });
+                            (read.from.address % 2 == 1).then_some(ReadError { code: BROKEN, rank: read.holder });
                         events.push_back(Event::ReadDone { context, source: read.source, target: read.target, error });
                         continue;
                     }
@@ -270,22 +270,26 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         others.map(|(source, from)| process(from, Message::Ready { source, target: 0, region: region(0x3000, 8) }));
     let read = others.map(|(rank, from)| process(from, Message::HasRead { source: 0, reader: Reader::Rank(rank) }));
     let (announced, read) = (announced.concat(), read.concat());
-    let allgatherv = start(OpStart::allgatherv(context, (0, RANKS), Some(region(0x1000, 8)), &blocks(0x2000)));
-    let block = |source, forwards| {
+    let allgatherv =
+        |copies| start(OpStart::allgatherv(context, (0, RANKS), Some(region(0x1000, 8)), &blocks(0x2000), copies));
+    let block = |source, forwards, copies| {
         let announcement = Announcement { source, region: region(0x3000, 8) };
-        Message::Block { announcement, forwards }
+        Message::Block { announcement, forwards, copies }
     };
-    let gathered = [
-        process(2, block(1, 0)),
-        process(1, Message::Listed),
-        process(1, block(3, 1)),
-        process(1, Message::Held { source: 2, holder: 2, region: region(0x3000, 8) }),
-        of(Body::LocalCopied { rank: 0, source: 2 }),
-        process(1, Message::Copied { source: 0, holder: 0, by: 2 }),
-        process(1, Message::Copied { source: 1, holder: 0, by: 2 }),
-        process(1, Message::Copied { source: 3, holder: 0, by: 2 }),
-        process(2, Message::HasRead { source: 0, reader: Reader::Host(1) }),
-    ];
+    let gathered = |copies| {
+        let told = of(Body::LocalCopied { rank: 0, source: 2 });
+        [
+            process(2, block(1, 0, copies)),
+            process(1, Message::Listed),
+            process(1, block(3, 1, copies)),
+            process(1, Message::Held { source: 2, holder: 2, region: region(0x3000, 8), copies }),
+            if copies == LocalCopies::Host { told } else { Vec::new() },
+            process(1, Message::Copied { source: 0, holder: 0, by: 2 }),
+            process(1, Message::Copied { source: 1, holder: 0, by: 2 }),
+            process(1, Message::Copied { source: 3, holder: 0, by: 2 }),
+            process(2, Message::HasRead { source: 0, reader: Reader::Host(1) }),
+        ]
+    };
     let failure = Failure { culprit: Culprit::Rank(3), cause: Cause::Died };
     let failing = [process(2, Message::Failed(failure)), process(2, Message::Unreadable { source: 0, code: BROKEN })];
     let task = |collective, bytes: u64, blocks: u64| {
@@ -331,12 +335,15 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     // A key of no kind that there is, one that is cut short, and a message of another release.
     let headed = Script::new().bytes(&[40, GROUP as u8, 0]).u16(4).bytes(&[1; 4]);
     let broken = headed.bytes(&[8, 0, 0]).u16(3).bytes(&[1; 3]).bytes(b"\0FXSP\x02\x07\x10\0").u64(0).done();
+    let (host, card) = (LocalCopies::Host, LocalCopies::Card);
     vec![
         ("alltoallv", [&alltoallv[..], &announced, &read].concat()),
         ("early", [&announced[..], &alltoallv, &read].concat()),
-        ("allgatherv", [&allgatherv[..], &gathered.concat()].concat()),
-        ("listed", [&process(1, block(1, 1))[..], &allgatherv].concat()),
-        ("failing", [&alltoallv[..], &failing.concat(), &allgatherv].concat()),
+        ("allgatherv", [&allgatherv(host)[..], &gathered(host).concat()].concat()),
+        ("copied", [&allgatherv(card)[..], &gathered(card).concat()].concat()),
+        ("disagreeing", [&allgatherv(host)[..], &gathered(card).concat()].concat()),
+        ("listed", [&process(1, block(1, 1, host))[..], &allgatherv(host)].concat()),
+        ("failing", [&alltoallv[..], &failing.concat(), &allgatherv(host)].concat()),
         ("broadcast", broadcast.concat()),
         ("allgather", task(Collective::Allgather, 8, RANKS.into())),
         ("group", group.concat()),
@@ -366,7 +373,7 @@ mod tests {
             }
             let begun = process.machine.under_way(GROUP).expect("the group is there");
             let ignored = process.machine.ignored().total() + process.staged.ignored().total();
-            let is_over = matches!(name, "alltoallv" | "early" | "allgatherv");
+            let is_over = matches!(name, "alltoallv" | "early" | "allgatherv" | "copied");
             assert!(!is_over || (begun, ignored) == (0, 0), "{name}: {begun} under way, {ignored} ignored");
             assert_eq!(process.transfers > 0, matches!(name, "broadcast" | "allgather"), "{name}");
         }

@@ -4,7 +4,8 @@ use emu_config::Machine;
 use flexcast_lab::evaluate::point::{CABLE_GBIT_PER_S, wire_bytes};
 use flexcast_lab::flow::{Bench, By, FlowParams, Kind, NetworkParams, Preset, ProcessorParams, Skew, bench};
 use flexcast_lab::reference::Transport;
-use flexcast_lab::service::{self, Load, ServiceOp, ServiceParams, Shape, StagedPlan};
+use flexcast_lab::service::{self, CopiesName, Load, ServiceOp, ServiceParams, Shape, StagedPlan};
+use flexcast_proto::service::LocalCopies;
 
 const SHAPE: Shape = Shape { hosts: 4, ranks_per_host: 2, processes_per_host: 2 };
 
@@ -19,6 +20,7 @@ fn of_frames(op: ServiceOp, bytes: u64) -> f64 {
         load: Load { bytes, varies: false },
         turns: (1, 1),
         staged: StagedPlan::default(),
+        local_copies: CopiesName::Host,
     };
     let report = service::run(config, &params, &mut |_| ()).expect("a run");
     assert!(report.digest_ok);
@@ -51,7 +53,15 @@ fn of_rates(kind: Kind, bytes: u64) -> f64 {
         processes_per_host: SHAPE.processes_per_host,
         ..Preset::Graham.params()
     };
-    let asked = Bench { kind, bytes, by: By::Service, turns: (1, 1), skew: Skew::None, seed: 1, overlap: false };
+    let asked = Bench {
+        kind,
+        bytes,
+        by: By::Service(LocalCopies::Host),
+        turns: (1, 1),
+        skew: Skew::None,
+        seed: 1,
+        overlap: false,
+    };
     bench(params, &asked).expect("a run").latency_us
 }
 

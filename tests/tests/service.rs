@@ -4,7 +4,7 @@
 use emu_config::Machine;
 use emu_provider::Emulated;
 use flexcast_lab::service::{Load, ServiceError, ServiceOp, Shape, World};
-use flexcast_proto::service::{Cause, ContextId, Culprit, Limits};
+use flexcast_proto::service::{Cause, ContextId, Culprit, Limits, LocalCopies, Operation};
 use flexcast_service::Error;
 
 const LOAD: Load = Load { bytes: 111, varies: true };
@@ -72,51 +72,116 @@ fn alltoallv_goes_from_host_memory_to_host_memory() {
     }
 }
 
+/// By whomever copies are made inside hosts: each block crosses to each other host once (MI-30), each rank reads its own, and the others of a host get it by a copy
+/// (MI-35). The card is told of copies by Reads, hosts by messages.
 #[test]
 fn allgatherv_crosses_to_each_host_once() {
-    for shape in SHAPES {
+    for (shape, copies) in
+        SHAPES.into_iter().flat_map(|shape| [LocalCopies::Host, LocalCopies::Card].map(|by| (shape, by)))
+    {
         let mut world = world(shape);
+        world.local_copies = copies;
         let before = world.counts();
         run(&mut world, ServiceOp::Allgatherv, shape.ranks());
         let after = world.counts();
-        // Each block crosses to each other host once (MI-30), and each rank reads its own.
         let ranks = u64::from(shape.ranks());
-        let crossings = ranks * u64::from(shape.hosts - 1);
-        assert_eq!(after.crossings - before.crossings, 3 * crossings, "{shape:?}");
-        assert_eq!(after.reads - before.reads, 3 * (crossings + ranks), "{shape:?}");
-        assert_eq!(after.wrong, 0);
+        let total: u64 = (0..shape.ranks()).map(|source| LOAD.of(source)).sum();
+        let hosts = u64::from(shape.hosts);
+        let (crossings, copied) = (ranks * (hosts - 1), ranks * hosts * u64::from(shape.ranks_per_host - 1));
+        let (read, told) = if copies == LocalCopies::Card { (copied, 0) } else { (0, copied) };
+        assert_eq!(
+            (after.crossings - before.crossings, after.local_reads - before.local_reads),
+            (3 * crossings, 3 * read),
+            "{shape:?}, {copies:?}"
+        );
+        assert_eq!(after.reads - before.reads, 3 * (crossings + ranks + read), "{shape:?}, {copies:?}");
+        let bytes = if copies == LocalCopies::Card { total * ranks } else { total * hosts };
+        assert_eq!(after.read_bytes - before.read_bytes, 3 * bytes, "{shape:?}, {copies:?}");
+        assert_eq!(after.rank_messages - before.rank_messages, 3 * told, "{shape:?}, {copies:?}");
+        assert_eq!((after.flags - before.flags, after.wrong), (3 * ranks, 0));
+        assert!(world.most_active_reads() <= Limits::default().active_reads);
+    }
+}
+
+/// One Read at a time, copies included (MI-36).
+#[test]
+fn copies_by_the_card_count_as_active_reads() {
+    let shape = Shape { hosts: 2, ranks_per_host: 3, processes_per_host: 2 };
+    let limits = Limits { active_reads: 1, ..Limits::default() };
+    let mut world = World::new(machine(shape), shape, LOAD, limits).expect("all join");
+    world.local_copies = LocalCopies::Card;
+    run(&mut world, ServiceOp::Allgatherv, shape.ranks());
+    assert_eq!(world.most_active_reads(), 1);
+}
+
+/// Ranks of one process, of two of a host, and of two hosts: all are told who differs, or that another one does.
+#[test]
+fn ranks_that_do_not_agree_about_copies_are_told() {
+    let shape = Shape { hosts: 2, ranks_per_host: 3, processes_per_host: 2 };
+    for odd in 0..shape.ranks() {
+        let mut world = world(shape);
+        let mut contexts = Vec::new();
+        for rank in 0..shape.ranks() {
+            world.local_copies = if rank == odd { LocalCopies::Card } else { LocalCopies::Host };
+            contexts.push(world.call(ServiceOp::Allgatherv, rank, 0).expect("called"));
+        }
+        let [by_host, by_card] = [LocalCopies::Host, LocalCopies::Card].map(Operation::Allgatherv);
+        let differ = |failure: flexcast_proto::service::Failure| match (failure.culprit, failure.cause) {
+            // Whoever comes first counts as right.
+            (Culprit::Rank(rank), Cause::Operation { found, expected }) => {
+                (found, expected) == if rank == odd { (by_card, by_host) } else { (by_host, by_card) }
+            }
+            _ => false,
+        };
+        world
+            .drive("all are told", |world| {
+                for ((rank, state), context) in (0..).zip(&mut world.ranks).zip(&contexts) {
+                    match state.client.end(*context, rank) {
+                        Ok(false) => return Ok(false),
+                        Err(Error::Failed(failure)) => assert!(differ(failure), "{odd} differs, told: {failure}"),
+                        other => panic!("rank {rank}: {other:?}"),
+                    }
+                }
+                Ok(true)
+            })
+            .expect("all are told");
     }
 }
 
 #[test]
 fn no_payload_crosses_the_memory_of_arm_cores() {
     let shape = Shape { hosts: 2, ranks_per_host: 2, processes_per_host: 1 };
-    let arm_bytes = |bytes: u64| {
+    let arm_bytes = |op: ServiceOp, bytes: u64| {
         let load = Load { bytes, varies: false };
         let mut world = World::new(machine(shape), shape, load, Limits::default()).expect("all join");
+        world.local_copies = LocalCopies::Card;
         let before = world.arm_bytes().expect("Arm cores");
-        run(&mut world, ServiceOp::Alltoallv, 4);
+        run(&mut world, op, 4);
         (world.arm_bytes().expect("Arm cores") - before, world.counts().process_messages)
     };
     // Blocks that are a thousand times as long change nothing (MI-04).
-    assert_eq!(arm_bytes(64), arm_bytes(64_000));
+    for op in [ServiceOp::Alltoallv, ServiceOp::Allgatherv] {
+        assert_eq!(arm_bytes(op, 64), arm_bytes(op, 64_000), "{op}");
+    }
 }
 
 #[test]
 fn between_the_call_and_the_flag_the_host_does_nothing() {
-    let mut world = world(Shape { hosts: 2, ranks_per_host: 2, processes_per_host: 1 });
-    let op = ServiceOp::Alltoallv;
-    let contexts: Vec<ContextId> = (0..4).map(|rank| world.call(op, rank, 0).expect("called")).collect();
-    let calls = world.host_calls();
-    let mut looks = 0;
-    // The hosts compute: only the Arm cores go on.
-    while !world.are_flagged(&contexts).expect("flags") {
-        looks += 1;
-        assert!(looks < 1_000_000, "no flag comes");
-        world.let_pass().expect("service processes go on");
+    for op in [ServiceOp::Alltoallv, ServiceOp::Allgatherv] {
+        let mut world = world(Shape { hosts: 2, ranks_per_host: 3, processes_per_host: 2 });
+        world.local_copies = LocalCopies::Card;
+        let contexts: Vec<ContextId> = (0..6).map(|rank| world.call(op, rank, 0).expect("called")).collect();
+        let calls = world.host_calls();
+        let mut looks = 0;
+        // The hosts compute: only the Arm cores go on.
+        while !world.are_flagged(&contexts).expect("flags") {
+            looks += 1;
+            assert!(looks < 1_000_000, "no flag of {op} comes");
+            world.let_pass().expect("service processes go on");
+        }
+        assert!((0..6).all(|rank| world.is_right(op, rank, 0).expect("memory")));
+        assert_eq!(calls, world.host_calls());
     }
-    assert!((0..4).all(|rank| world.is_right(op, rank, 0).expect("memory")));
-    assert_eq!(calls, world.host_calls());
 }
 
 #[test]
@@ -189,9 +254,15 @@ fn nobody_takes_the_place_of_a_rank() {
 #[test]
 fn frames_that_are_lost_cost_time_and_no_bytes() {
     let shape = Shape { hosts: 3, ranks_per_host: 2, processes_per_host: 2 };
-    for op in [ServiceOp::Alltoallv, ServiceOp::Allgatherv] {
+    let ways = [
+        (ServiceOp::Alltoallv, LocalCopies::Host),
+        (ServiceOp::Allgatherv, LocalCopies::Host),
+        (ServiceOp::Allgatherv, LocalCopies::Card),
+    ];
+    for (op, copies) in ways {
         let machine = lossy(shape, Some(20_000));
         let mut world = World::new(machine, shape, LOAD, Limits::default()).expect("all join");
+        world.local_copies = copies;
         run(&mut world, op, shape.ranks());
         assert_eq!(world.counts().wrong, 0);
     }
@@ -213,15 +284,20 @@ fn lose_one(seed: u64) {
     };
     let shape =
         Shape { hosts: 2 + draw(2) as u32, ranks_per_host: 1 + draw(3) as u32, processes_per_host: 1 + draw(2) as u32 };
-    let op = if draw(2) == 0 { ServiceOp::Alltoallv } else { ServiceOp::Allgatherv };
+    let (op, copies) = match draw(3) {
+        0 => (ServiceOp::Alltoallv, LocalCopies::Host),
+        1 => (ServiceOp::Allgatherv, LocalCopies::Host),
+        _ => (ServiceOp::Allgatherv, LocalCopies::Card),
+    };
     let mut world = world(shape);
+    world.local_copies = copies;
     let ranks = shape.ranks();
     let gone = if draw(2) == 0 {
         Gone::Rank(draw(ranks.into()) as u32)
     } else {
         Gone::Process(draw(world.agents.len() as u64) as usize)
     };
-    let what = format!("seed {seed}: {shape:?}, {op:?}, {gone:?}");
+    let what = format!("seed {seed}: {shape:?}, {op:?}, {copies:?}, {gone:?}");
     // Before, between or after the calls.
     let (when, pause) = (draw(u64::from(ranks) + 2) as u32, draw(3000));
     let mut contexts = Vec::new();

@@ -289,6 +289,44 @@ fn operations_of_service_processes_and_of_the_host_come_out_right_in_any_order()
     let all = 3 * 4 * u64::from(RANKS);
     until("all flags counted", || (world.counted(|look| look.counts.flags) >= all).then_some(()));
     assert_eq!(world.counted(|look| look.counts.flags), all);
+    // Of a turn: Alltoall between hosts 4 x 2 blocks, Alltoallv 3 x 2, since nothing goes to rank 0; of Allgather and Allgatherv each block once for each other
+    // host (MI-30). The rest comes from the other rank of the host: of these two each block once on each host.
+    assert_eq!(world.counted(|look| look.counts.crossings), 3 * (8 + 6 + 4 + 4));
+    assert_eq!(world.counted(|look| look.counts.local_reads), 3 * (4 + 3 + 8 + 8));
+}
+
+/// Allgathers by alias keys: a block crosses to each other host once, the card copies it to the other rank there, and no rank calls anything.
+#[test]
+fn allgathers_cross_once_per_host_and_need_no_call() {
+    let world = World::new(None);
+    world.run_all(|place| {
+        let communicator = place.create(0);
+        let own = place.rank;
+        let lengths: Vec<u64> = (0..RANKS).map(|rank| u64::from(rank) * 1000).collect();
+        let total = lengths.iter().sum::<u64>() as usize;
+        let (mut block, mut all) = (place.empty(BLOCK), place.empty(BLOCK * 4));
+        let (mut part, mut parts) = (place.empty(lengths[own as usize] as usize), place.empty(total));
+        for seed in 0..3 {
+            block.write(0, &content(seed, own, 0, BLOCK)).expect("written");
+            let done = flagged(place, &communicator, seed, 0, communicator.allgather(block, all).expect("posted"));
+            assert!(bytes(&done) == gathered(seed), "Allgather, turn {seed}");
+            (block, all) = (done.send.expect("it is back"), done.receive);
+            part.write(0, &content(seed, own, 3, part.len())).expect("written");
+            let posted = communicator.allgatherv(part, parts, &lengths).expect("posted");
+            let done = flagged(place, &communicator, seed, 1, posted);
+            let expected: Vec<u8> =
+                (0..RANKS).flat_map(|from| content(seed, from, 3, lengths[from as usize] as usize)).collect();
+            assert!(bytes(&done) == expected, "Allgatherv, turn {seed}");
+            (part, parts) = (done.send.expect("it is back"), done.receive);
+        }
+    });
+    let flags = 3 * 2 * u64::from(RANKS);
+    until("all flags counted", || (world.counted(|look| look.counts.flags) >= flags).then_some(()));
+    // Rank 0 has nothing in an Allgatherv: an empty block is not read.
+    assert_eq!(world.counted(|look| look.counts.crossings), 3 * (4 + 3));
+    assert_eq!(world.counted(|look| look.counts.local_reads), 3 * 2 * (4 + 3));
+    // The own block is in its place.
+    assert_eq!(world.counted(|look| look.counts.reads), 3 * 3 * (4 + 3));
 }
 
 #[test]

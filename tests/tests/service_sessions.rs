@@ -9,7 +9,7 @@ use emu_provider::Emulated;
 use flexcast_proto::service::wire::{
     self, Body, Endpoint, Group, GroupError, Hello, NO_CORE, Packet, Place, Refused, Rejection, Role, Secret,
 };
-use flexcast_proto::service::{Blocks, Cause, ContextId, Culprit, Datatype, Locality, Region, Topology};
+use flexcast_proto::service::{Blocks, Cause, ContextId, Culprit, Datatype, LocalCopies, Locality, Region, Topology};
 use flexcast_service::{
     AgentLimits, End, Error, LocalCopy, MemoryId, Pace, ProcessLook, Processes, Reason, ServerSettings, Session,
     SessionError, SessionTiming, address_of,
@@ -202,7 +202,7 @@ impl Job {
         let into = client.key(*receive)?.expect("shared");
         let into = blocks(into, &counts, &displs);
         if gather {
-            client.allgatherv(group, rank, Some(Region { bytes: BLOCK, ..from }), &into)
+            client.allgatherv(group, rank, Some(Region { bytes: BLOCK, ..from }), &into, LocalCopies::Host)
         } else {
             client.alltoallv(group, rank, &blocks(from, &counts, &displs), &into)
         }

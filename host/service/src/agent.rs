@@ -20,7 +20,7 @@ use flexcast_proto::service::wire::{
     self, Body, Endpoint, Flags, Group, JoinRefused, Joined, KeyName, OpStart, Packet, Refused,
 };
 use flexcast_proto::service::{
-    Action, ContextId, Culprit, Event, Limits, Message, ReadError, Refusal, Region, ServiceProcess, SharedList,
+    Action, ContextId, Culprit, Event, Limits, Message, Read, ReadError, Refusal, Region, ServiceProcess, SharedList,
     Staging, Topology, flag,
 };
 use flexio::ProtectionDomain;
@@ -91,6 +91,8 @@ pub struct AgentCounts {
     pub reads: u64,
     /// Of them, those from another host.
     pub crossings: u64,
+    /// Of them, those from another rank of the same host.
+    pub local_reads: u64,
     /// Bytes of all Reads.
     pub read_bytes: u64,
     /// Staged collectives: Reads from host memory to staging memory.
@@ -121,6 +123,7 @@ impl std::ops::Add for AgentCounts {
             flags: self.flags + other.flags,
             reads: self.reads + other.reads,
             crossings: self.crossings + other.crossings,
+            local_reads: self.local_reads + other.local_reads,
             read_bytes: self.read_bytes + other.read_bytes,
             gathers: self.gathers + other.gathers,
             gathered_bytes: self.gathered_bytes + other.gathered_bytes,
@@ -176,6 +179,8 @@ impl GroupState {
 struct Reading {
     context: ContextId,
     source: u32,
+    /// In whose memory the block lies.
+    holder: u32,
     target: u32,
     parts: u32,
     error: Option<ReadError>,
@@ -602,8 +607,8 @@ impl Agent {
         }
         let Some(reading) = self.reads.get_mut(&token) else { return Ok(()) };
         reading.parts -= 1;
-        let source = reading.source;
-        reading.error = reading.error.or(error.map(|fault| faults::read_error(fault, source)));
+        let holder = reading.holder;
+        reading.error = reading.error.or(error.map(|fault| faults::read_error(fault, holder)));
         if reading.parts > 0 {
             return Ok(());
         }
@@ -657,25 +662,27 @@ impl Agent {
                 self.say(peer, context, Body::Process { from, to, message })
             }
             Action::Read { context, read } => {
-                let (source, target) = (read.source, read.target);
+                let Read { source, holder, target, .. } = read;
                 let way = self.groups.get(&context.group).and_then(|group| {
-                    let process = group.topology.process_of(source)?;
-                    let crosses = group.topology.host_of(source) != group.topology.host_of(target);
+                    // The keys of the holder's memory are of the function of its process.
+                    let process = group.topology.process_of(holder)?;
+                    let crosses = group.topology.host_of(holder) != group.topology.host_of(target);
                     Some((*group.lanes.get(process as usize)?, crosses))
                 });
                 let Some((lane, crosses)) = way else { return Ok(()) };
                 let token = self.token();
                 let parts = read.from.bytes.div_ceil(MOST_READ_BYTES).max(1) as u32;
-                self.reads.insert(token, Reading { context, source, target, parts, error: None });
+                self.reads.insert(token, Reading { context, source, holder, target, parts, error: None });
                 self.counts.reads += 1;
                 self.counts.crossings += u64::from(crosses);
+                self.counts.local_reads += u64::from(!crosses && holder != target);
                 self.counts.read_bytes += read.from.bytes;
                 for part in 0..u64::from(parts) {
                     let offset = part * MOST_READ_BYTES;
                     let bytes = (read.from.bytes - offset).min(MOST_READ_BYTES) as u32;
                     let (from, to) = (read.from.address + offset, read.to.address + offset);
                     let (rkey, lkey) = (read.from.key, read.to.key);
-                    let ends = Ends { near: Culprit::Rank(target), far: Culprit::Rank(source) };
+                    let ends = Ends { near: Culprit::Rank(target), far: Culprit::Rank(holder) };
                     self.links.transfer(lane, token, ends, Transfer::Read { to, lkey, from, rkey, bytes })?;
                 }
                 Ok(())

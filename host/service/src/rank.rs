@@ -9,7 +9,7 @@ mod take_back;
 use std::collections::{BTreeMap, VecDeque};
 
 use flexcast_proto::service::wire::{self, Body, Flags, Group, KeyName, OpStart, Packet, Refused};
-use flexcast_proto::service::{Blocks, ContextId, FLAG_BYTES, Failure, Region, has_passed};
+use flexcast_proto::service::{Blocks, ContextId, FLAG_BYTES, Failure, LocalCopies, Region, has_passed};
 use flexio::{Access, AccessKey, ExportedRegion, HostBuffer, MemoryRegion, ProtectionDomain};
 
 use crate::error::{Error, Result};
@@ -259,7 +259,8 @@ impl Client {
         self.post(&OpStart::alltoallv(context, (rank, ranks), send, receive)?)
     }
 
-    /// Calls a non-blocking Allgatherv; `send` is none in place.
+    /// Calls a non-blocking Allgatherv; `send` is none in place. `copies` says who copies blocks inside a host, alike on all ranks: with
+    /// [`LocalCopies::Host`] this program, as [`Client::next_copy`] tells; with [`LocalCopies::Card`] nobody has to call anything until the flag.
     ///
     /// # Errors
     /// As [`Client::alltoallv`].
@@ -269,9 +270,10 @@ impl Client {
         rank: u32,
         send: Option<Region>,
         receive: &Blocks<'_>,
+        copies: LocalCopies,
     ) -> Result<ContextId> {
         let (context, ranks) = self.begin(group, rank)?;
-        self.post(&OpStart::allgatherv(context, (rank, ranks), send, receive)?)
+        self.post(&OpStart::allgatherv(context, (rank, ranks), send, receive, copies)?)
     }
 
     /// Whether a collective has ended well, by its flag in this program's memory alone: no queue is looked at. So it has where a later one has taken the

@@ -152,7 +152,7 @@ impl Carrier {
     const fn of(by: By) -> Self {
         match by {
             By::Hosts { .. } => Self::Hosts,
-            By::Service => Self::Service,
+            By::Service(_) => Self::Service,
             By::Staged(_) => Self::Staged,
         }
     }
@@ -465,7 +465,7 @@ impl Flow {
         }
         collective.has_called[own as usize] = true;
         match operation.by {
-            By::Service => Ok(self.post_to_service(rank, context, members as u32)),
+            By::Service(_) => Ok(self.post_to_service(rank, context, members as u32)),
             By::Staged(_) => Ok(self.post_task(rank, context)),
             By::Hosts { .. } => Ok(self.post_to_hosts(rank, own, context)),
         }

@@ -1,6 +1,6 @@
 //! Scripts of ranks: computation, calls and waits.
 
-use flexcast_proto::service::Delivery;
+use flexcast_proto::service::{Delivery, LocalCopies};
 use serde::{Deserialize, Serialize};
 
 crate::options::named!(Kind);
@@ -27,8 +27,8 @@ pub enum Kind {
 /// Who carries a collective out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum By {
-    /// Service processes on the cards, from host memory to host memory by alias keys.
-    Service,
+    /// Service processes on the cards, from host memory to host memory by alias keys; of an Allgatherv who copies inside a host.
+    Service(LocalCopies),
     /// Service processes through memory of their cards.
     Staged(Delivery),
     /// The ranks, in calls of the library, with so many steps of the algorithm under way at once.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use flexcast_proto::service::LocalCopies;
 use serde::{Deserialize, Serialize};
 
 use super::engine::{Flow, FlowCounts, Group};
@@ -30,7 +31,7 @@ impl Variant {
         match self {
             Self::Blocking => By::Hosts { window: 1 },
             Self::NonBlocking => By::Hosts { window: ranks },
-            Self::Service => By::Service,
+            Self::Service => By::Service(LocalCopies::Host),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use flexcast_proto::service::Delivery;
+use flexcast_proto::service::{Delivery, LocalCopies};
 use serde::Serialize;
 
 use super::engine::{Flow, FlowCounts, Group};
@@ -149,7 +149,8 @@ pub fn bench(params: FlowParams, bench: &Bench) -> Result<FlowReport, FlowError>
     Ok(FlowReport {
         op: bench.kind,
         by: match bench.by {
-            By::Service => "service",
+            By::Service(LocalCopies::Card) if bench.kind == Kind::Allgatherv => "service, copies by the card",
+            By::Service(_) => "service",
             By::Staged(Delivery::Flat) => "service, staged, flat",
             By::Staged(Delivery::Direct) => "service, direct",
             By::Staged(Delivery::Hierarchical) => "service, staged, hierarchical",

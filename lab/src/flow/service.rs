@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use flexcast_proto::service::{
-    Action, Call, ContextId, Event, Limits, Message, Refusal, Region, ServiceProcess, StagedEvent, Topology, wire,
+    Action, Call, ContextId, Event, Limits, LocalCopies, Message, Refusal, Region, ServiceProcess, StagedEvent,
+    Topology, wire,
 };
 
 use super::engine::{Flow, Happening, Note, Transfer, TransferEnd};
 use super::error::FlowError;
 use super::network::Place;
-use super::program::{Kind, Operation};
+use super::program::{By, Kind, Operation};
 use super::staged::Staging;
 
 /// Blocks of a call that one message has room for.
@@ -73,7 +74,11 @@ fn call(operation: &Operation, ranks: usize) -> Call {
     match operation.kind {
         Kind::Alltoallv => Call::Alltoallv { send: blocks.clone(), receive: blocks },
         // Not in place: the own block is copied as well.
-        _ => Call::Allgatherv { send: Region { address: 1 << 40, ..region(operation.bytes) }, receive: blocks },
+        _ => {
+            let copies = if let By::Service(copies) = operation.by { copies } else { LocalCopies::Host };
+            let send = Region { address: 1 << 40, ..region(operation.bytes) };
+            Call::Allgatherv { send, receive: blocks, copies }
+        }
     }
 }
 
@@ -119,7 +124,7 @@ impl Flow {
         let topology = &group.topology;
         let (is_late, is_none_ready) = match *message {
             Message::Ready { target, .. } => (!has_called(target), !has_called(target)),
-            Message::Block { announcement, forwards: 0 } => {
+            Message::Block { announcement, forwards: 0, .. } => {
                 let own = group.processes.iter().position(|other| *other == process).unwrap_or(0) as u32;
                 let hosts = topology.host_of_process(own).zip(topology.host_of(announcement.source));
                 let Some((host, home)) = hosts else { return };
@@ -247,7 +252,7 @@ impl Flow {
                 *at_ps += post_ps;
                 let group = &self.groups[context.group as usize];
                 let of = |rank: u32| self.ranks[group.ranks[rank as usize] as usize].host;
-                let (source, target) = (of(read.source), of(read.target));
+                let (source, target) = (of(read.holder), of(read.target));
                 self.counts.reads += 1;
                 self.counts.crossings += u64::from(source != target);
                 // The request goes to the source first.

@@ -1,6 +1,6 @@
 //! Tests of the flow-level simulation: closed forms, both ways, scripts.
 
-use flexcast_proto::service::Delivery;
+use flexcast_proto::service::{Delivery, LocalCopies};
 
 use super::*;
 
@@ -12,6 +12,8 @@ fn of(kind: Kind, bytes: u64, by: By) -> Bench {
     Bench { kind, bytes, by, turns: (0, 1), skew: Skew::None, seed: 1, overlap: false }
 }
 
+const SERVICE: By = By::Service(LocalCopies::Host);
+const BY_CARD: By = By::Service(LocalCopies::Card);
 const BLOCKING: By = By::Hosts { window: 1 };
 
 #[test]
@@ -20,14 +22,20 @@ fn crossings_are_those_of_the_closed_forms_for_any_placement() {
         for (hosts, ranks_per_host, processes_per_host) in [(1, 4, 2), (2, 3, 2), (4, 4, 1), (3, 5, 4)] {
             let params = FlowParams { placement, ..params(hosts, ranks_per_host, processes_per_host) };
             let ranks = u64::from(params.ranks());
-            let gather = bench(params, &of(Kind::Allgatherv, 1000, By::Service)).unwrap();
             let crossings = ranks * u64::from(hosts - 1);
-            assert_eq!(
-                (gather.counts.crossings, gather.counts.port_bytes),
-                (crossings, 1000 * crossings),
-                "MI-30, {placement}, {params:?}"
-            );
-            let exchange = bench(params, &of(Kind::Alltoallv, 1000, By::Service)).unwrap();
+            // Of each block on each host: a copy for each of the other ranks.
+            let copies = ranks * u64::from(hosts * (ranks_per_host - 1));
+            for (by, local_reads) in [(SERVICE, 0), (BY_CARD, copies)] {
+                let gather = bench(params, &of(Kind::Allgatherv, 1000, by)).unwrap();
+                assert_eq!(
+                    (gather.counts.crossings, gather.counts.port_bytes, gather.counts.reads),
+                    (crossings, 1000 * crossings, crossings + ranks + local_reads),
+                    "MI-30, {placement}, {params:?}"
+                );
+                assert_eq!(gather.counts.rank_messages, copies - local_reads);
+                assert!(gather.counts.most_active_reads <= 4, "MI-36");
+            }
+            let exchange = bench(params, &of(Kind::Alltoallv, 1000, SERVICE)).unwrap();
             assert_eq!(exchange.counts.crossings, ranks * (ranks - u64::from(ranks_per_host)));
             assert_eq!(exchange.counts.reads, ranks * ranks);
             assert!(exchange.counts.most_active_reads <= 4, "MI-23");
@@ -55,8 +63,11 @@ fn hosts_move_as_many_bytes_as_their_algorithms() {
 fn service_processes_go_on_while_hosts_compute_and_hosts_do_not() {
     let machine = params(4, 4, 2);
     let overlap = |by| bench(machine, &Bench { overlap: true, ..of(Kind::Alltoallv, 64 << 10, by) }).unwrap();
-    assert!(overlap(By::Service).overlap_percent.unwrap() > 99.0, "MI-27");
+    assert!(overlap(SERVICE).overlap_percent.unwrap() > 99.0, "MI-27");
     assert!(overlap(By::Hosts { window: 15 }).overlap_percent.unwrap() < 50.0);
+    let gather = |by| bench(machine, &Bench { overlap: true, ..of(Kind::Allgatherv, 64 << 10, by) }).unwrap();
+    assert!(gather(BY_CARD).overlap_percent.unwrap() > 99.0);
+    assert!(gather(SERVICE).overlap_percent.unwrap() < 50.0);
 }
 
 #[test]
@@ -67,12 +78,12 @@ fn late_ranks_are_counted_and_others_of_their_host_serve_for_them() {
         &Bench {
             skew: Skew::Stragglers { one_of: 8, us: 500.0 },
             turns: (0, 4),
-            ..of(Kind::Allgatherv, 4096, By::Service)
+            ..of(Kind::Allgatherv, 4096, SERVICE)
         },
     )
     .unwrap();
     assert!(report.late_percent > 1.0 && report.rescued_percent > 90.0, "{report}");
-    let none = bench(machine, &of(Kind::Allgatherv, 4096, By::Service)).unwrap();
+    let none = bench(machine, &of(Kind::Allgatherv, 4096, SERVICE)).unwrap();
     assert!(none.counts.crossings > 0 && none.late_percent < report.late_percent);
 }
 
@@ -80,7 +91,7 @@ fn late_ranks_are_counted_and_others_of_their_host_serve_for_them() {
 fn the_same_run_gives_the_same_times() {
     let run = || {
         let skew = Skew::Exponential(20.0);
-        let report = bench(params(3, 3, 2), &Bench { skew, turns: (1, 2), ..of(Kind::Alltoallv, 777, By::Service) });
+        let report = bench(params(3, 3, 2), &Bench { skew, turns: (1, 2), ..of(Kind::Alltoallv, 777, SERVICE) });
         FlowReport { wall_s: 0.0, ..report.unwrap() }
     };
     assert_eq!(run(), run());
@@ -90,7 +101,7 @@ fn the_same_run_gives_the_same_times() {
 fn scripts_wait_for_any_and_calls_of_groups_go_side_by_side() {
     let machine = params(2, 2, 1);
     let groups = [Group { ranks: vec![0, 1, 2, 3] }, Group { ranks: vec![0, 2] }, Group { ranks: vec![3, 1] }];
-    let exchange = |group, bytes| Step::Post(Operation { group, kind: Kind::Alltoallv, bytes, by: By::Service });
+    let exchange = |group, bytes| Step::Post(Operation { group, kind: Kind::Alltoallv, bytes, by: SERVICE });
     let script = |rank: u32| {
         vec![
             exchange(0, 1 << 20),
@@ -116,9 +127,9 @@ fn scripts_wait_for_any_and_calls_of_groups_go_side_by_side() {
 fn what_cannot_be_is_refused() {
     let machine = params(2, 2, 1);
     let zero = FlowParams { active_reads: 0, ..machine };
-    assert!(matches!(bench(zero, &of(Kind::Alltoallv, 1, By::Service)), Err(FlowError::Parameter { .. })));
+    assert!(matches!(bench(zero, &of(Kind::Alltoallv, 1, SERVICE)), Err(FlowError::Parameter { .. })));
     let many = FlowParams { hosts: 1000, ..machine };
-    assert!(matches!(bench(many, &of(Kind::Alltoallv, 1, By::Service)), Err(FlowError::Parameter { value: 2000, .. })));
+    assert!(matches!(bench(many, &of(Kind::Alltoallv, 1, SERVICE)), Err(FlowError::Parameter { value: 2000, .. })));
     let groups = [Group { ranks: vec![0, 1, 2, 3] }];
     let post = |bytes| Step::Post(Operation { group: 0, kind: Kind::Allgatherv, bytes, by: BLOCKING });
     let scripts = (0..4).map(|rank| vec![post(rank), Step::WaitAll]).collect();

@@ -11,7 +11,7 @@ use std::time::Instant;
 use emu_machine::{Config, MachineError};
 use emu_provider::Emulated;
 use flexcast_proto::service::wire::FormatError;
-use flexcast_proto::service::{Delivery, Limits, TopologyError};
+use flexcast_proto::service::{Delivery, Limits, LocalCopies, TopologyError};
 use serde::Serialize;
 use thiserror::Error;
 
@@ -76,6 +76,28 @@ pub enum ServiceError {
     },
 }
 
+crate::options::named!(CopiesName);
+
+/// Who copies blocks of an allgatherv from one rank of a host to the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum CopiesName {
+    /// The ranks themselves, in calls of the library.
+    #[default]
+    Host,
+    /// The card, while the ranks compute.
+    Card,
+}
+
+impl From<CopiesName> for LocalCopies {
+    fn from(name: CopiesName) -> Self {
+        match name {
+            CopiesName::Host => Self::Host,
+            CopiesName::Card => Self::Card,
+        }
+    }
+}
+
 /// What is to be simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceParams {
@@ -87,6 +109,8 @@ pub struct ServiceParams {
     pub load: Load,
     /// How staged collectives are carried out.
     pub staged: StagedPlan,
+    /// Who copies blocks of an Allgatherv inside a host.
+    pub local_copies: CopiesName,
     /// Operations before those that are counted, and those that are.
     pub turns: (u32, u32),
 }
@@ -106,6 +130,8 @@ pub struct ServiceReport {
     pub service_processes: u32,
     /// Bytes of a block.
     pub bytes: u64,
+    /// Who copies blocks inside a host; none where that is not asked.
+    pub local_copies: Option<CopiesName>,
     /// Operations that are counted.
     pub iterations: u32,
     /// Whether every rank had every byte each time.
@@ -124,6 +150,11 @@ pub struct ServiceReport {
     pub crossings: f64,
     /// What closed forms give for these: Allgatherv ranks x (hosts - 1) (MI-30), Alltoallv pairs of ranks on two hosts, staged collectives none.
     pub crossings_expected: u64,
+    /// Of all Reads, those from another rank of the same host.
+    pub local_reads: f64,
+    /// What closed forms give for these: Allgatherv with copies by the card, of each block on each host as many as there are other ranks; Alltoallv pairs of
+    /// ranks of a host.
+    pub local_reads_expected: u64,
     /// Bytes that were read, of one operation.
     pub read_bytes: f64,
     /// Messages between service processes, of one operation.
@@ -158,6 +189,20 @@ impl ServiceParams {
             ServiceOp::Allgather => ranks * (ranks - u64::from(ranks_per_host)),
         }
     }
+
+    /// Reads from one rank of a host to another of one operation.
+    #[must_use]
+    pub fn local_reads(&self) -> u64 {
+        let Shape { hosts, ranks_per_host, .. } = self.shape;
+        let (ranks, others) = (u64::from(self.shape.ranks()), u64::from(ranks_per_host - 1));
+        match self.op {
+            ServiceOp::Allgatherv if self.local_copies == CopiesName::Card => ranks * u64::from(hosts) * others,
+            ServiceOp::Alltoallv => ranks * others,
+            ServiceOp::Broadcast if self.staged.delivery == Some(Delivery::Direct) => others,
+            ServiceOp::Allgather if self.staged.delivery == Some(Delivery::Direct) => ranks * others,
+            ServiceOp::Allgatherv | ServiceOp::Broadcast | ServiceOp::Allgather => 0,
+        }
+    }
 }
 
 /// Runs a simulation on a machine of this configuration, which has a card for each host; `show` is told how many operations are over.
@@ -171,6 +216,7 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
     let limits = Limits::default();
     let plan = params.op.is_staged().then_some(params.staged);
     let mut world = World::with(Emulated::new(config)?, params.shape, params.load, limits, plan)?;
+    world.local_copies = params.local_copies.into();
     let (warm_up, iterations) = params.turns;
     let all_right = |world: &World, turn: u32| -> Result<bool, ServiceError> {
         let of = |rank| world.is_right(params.op, rank, turn);
@@ -235,6 +281,7 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
         ranks_per_card: ranks_per_host,
         service_processes: processes_per_host,
         bytes: params.load.bytes,
+        local_copies: (params.op == ServiceOp::Allgatherv).then_some(params.local_copies),
         iterations,
         digest_ok,
         pure_us,
@@ -244,6 +291,8 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
         reads: each(after.reads - before.reads),
         crossings: each(after.crossings - before.crossings),
         crossings_expected: params.crossings(),
+        local_reads: each(after.local_reads - before.local_reads),
+        local_reads_expected: params.local_reads(),
         read_bytes: each(after.read_bytes - before.read_bytes),
         process_messages: each(after.process_messages - before.process_messages),
         rank_messages: each(after.rank_messages - before.rank_messages),
@@ -277,7 +326,8 @@ impl fmt::Display for ServiceReport {
         let Self { ranks, hosts, service_processes, bytes, pure_us, overall_us, overlap_percent, .. } = self;
         writeln!(
             f,
-            "{op} of {bytes} bytes a block among {ranks} ranks on {hosts} hosts, {service_processes} service processes a card: {}",
+            "{op} of {bytes} bytes a block among {ranks} ranks on {hosts} hosts, {service_processes} service processes a card{}: {}",
+            self.local_copies.map_or_else(String::new, |by| format!(", copies inside a host by the {by}")),
             if self.digest_ok { "every byte on every rank" } else { "WRONG BYTES" }
         )?;
         writeln!(
@@ -295,12 +345,14 @@ impl fmt::Display for ServiceReport {
         }
         writeln!(
             f,
-            "calls of the hosts between post and flag: {}; Reads: {:.0}, of which {:.0} cross to another host ({} by the closed form), at most {} of {} \
-             at a time",
+            "calls of the hosts between post and flag: {}; Reads: {:.0}, of which {:.0} cross to another host ({} by the closed form), {:.0} copy from \
+             another rank of the host ({}), at most {} of {} at a time",
             self.host_calls_between_post_and_flag,
             self.reads,
             self.crossings,
             self.crossings_expected,
+            self.local_reads,
+            self.local_reads_expected,
             self.most_active_reads,
             self.active_reads_limit
         )?;

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use emu_machine::{FunctionId, MachineError};
 use emu_provider::Emulated;
 use flexcast_proto::service::wire::{Endpoint, Group, NO_CORE, Place};
-use flexcast_proto::service::{Blocks, ContextId, Datatype, Limits, Locality, Region, SharedList, Topology};
+use flexcast_proto::service::{
+    Blocks, ContextId, Datatype, Limits, LocalCopies, Locality, Region, SharedList, Topology,
+};
 use flexcast_service::{Agent, AgentCounts, AgentLimits, Client, LocalCopy, MemoryId, PeerId};
 use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
 
@@ -115,6 +117,8 @@ pub struct World {
     pub(super) shape: Shape,
     pub(super) load: Load,
     pub(super) plan: Option<StagedPlan>,
+    /// Who copies blocks of an Allgatherv inside a host; first the hosts.
+    pub local_copies: LocalCopies,
     pub(super) machine: Emulated,
     /// The service processes, host by host; none that are gone.
     pub agents: Vec<Option<Agent>>,
@@ -249,6 +253,7 @@ impl World {
             shape,
             load,
             plan,
+            local_copies: LocalCopies::Host,
             machine,
             agents,
             known,
@@ -401,7 +406,7 @@ impl World {
             ServiceOp::Alltoallv => client.alltoallv(GROUP, rank, &blocks(send, &to, &to_displs), &receive)?,
             ServiceOp::Allgatherv => {
                 let send = Region { bytes: to[0], ..send };
-                client.allgatherv(GROUP, rank, Some(send), &receive)?
+                client.allgatherv(GROUP, rank, Some(send), &receive, self.local_copies)?
             }
             ServiceOp::Broadcast | ServiceOp::Allgather => {
                 let reason = "goes through memory of the cards: `post` it".to_owned();

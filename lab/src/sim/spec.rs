@@ -20,7 +20,7 @@ use super::side::Side;
 use super::skew::PostSkew;
 use crate::machine_args::NetworkArgs;
 use crate::options::{self, by_name, one_of, whole};
-use crate::service::{Load, ServiceError, ServiceOp, ServiceParams, Shape};
+use crate::service::{CopiesName, Load, ServiceError, ServiceOp, ServiceParams, Shape};
 
 pub use staged::{DeliveryName, ReaderName, StagedArgs};
 
@@ -193,6 +193,9 @@ pub struct CommunicatorArgs {
     /// Service processes of each card (--control service) [default: 1].
     #[arg(long, value_parser = whole::<u32>(1, MAX_PROCESSES_PER_HOST), value_name = "N")]
     pub service_processes: Option<u32>,
+    /// Who copies blocks from one rank of a host to the others (--control service --op allgatherv) [default: host].
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub local_copies: Option<CopiesName>,
     /// Take one thread of each core in turn, not all threads of a core.
     #[arg(long)]
     pub spread: bool,
@@ -266,6 +269,7 @@ impl Default for CommunicatorArgs {
             send_threads: None,
             control: SimControlName::Host,
             service_processes: None,
+            local_copies: None,
             spread: false,
             chains,
             lookahead: None,
@@ -305,7 +309,8 @@ impl SimSpec {
             let reason = format!("{} takes none: give --bytes, or --op broadcast or allgather", operation.name());
             return Err(SimError::Parameter { what: "--file", reason });
         }
-        let is_of_service = self.is_of_service() || self.communicator.service_processes.is_some();
+        let CommunicatorArgs { service_processes, local_copies, .. } = self.communicator;
+        let is_of_service = self.is_of_service() || service_processes.is_some() || local_copies.is_some();
         if is_of_service || self.staged != StagedArgs::default() {
             let reason = "service: of service processes `flexcast sim` alone makes a run, without a file".to_owned();
             return Err(SimError::Parameter { what: "--control", reason });
@@ -368,6 +373,7 @@ impl SimSpec {
             communicator: CommunicatorArgs {
                 control: SimControlName::Service,
                 service_processes: self.communicator.service_processes,
+                local_copies: self.communicator.local_copies.filter(|_| op == ServiceOp::Allgatherv),
                 ..CommunicatorArgs::default()
             },
             skew: SimSpec::default().skew,
@@ -397,7 +403,9 @@ impl SimSpec {
         }
         let load = Load { bytes, varies: false };
         let staged = self.staged.plan(self.root);
-        Ok((ServiceParams { op, shape, load, staged, turns: (warm_up, iterations) }, self.machine()?))
+        let local_copies = self.communicator.local_copies.unwrap_or_default();
+        let turns = (warm_up, iterations);
+        Ok((ServiceParams { op, shape, load, staged, local_copies, turns }, self.machine()?))
     }
 
     /// Options and values that say the same: those that are not as by default.

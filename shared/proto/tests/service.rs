@@ -8,13 +8,17 @@ mod world;
 use std::collections::VecDeque;
 
 use flexcast_proto::service::{
-    Action, Announcement, Call, Cause, ContextId, Culprit, Event, Failure, Ignored, Limits, Message, Operation, Read,
-    ReadError, Reader, Refusal, Region, ServiceProcess,
+    Action, Announcement, Call, Cause, ContextId, Culprit, Event, Failure, Ignored, Limits, LocalCopies, Message,
+    Operation, Read, ReadError, Reader, Refusal, Region, ServiceProcess,
 };
 use proptest::prelude::*;
-use world::{Dying, Group, Outcome, Plan, Step};
+use world::{BY_CARD, BY_HOST, Dying, Group, Outcome, Plan, Step};
 
 const FIRST: ContextId = ContextId { group: 0, collective: 0 };
+
+fn block_of(source: u32, region: Region) -> Message {
+    Message::Block { announcement: Announcement { source, region }, forwards: 0, copies: LocalCopies::Host }
+}
 
 /// MI-20: rank r announces to r + 1, r + 2 and so on, to each of the others once.
 #[test]
@@ -31,13 +35,14 @@ fn an_alltoallv_announces_round_the_ring() {
     assert_eq!(world.counts.crossings[&FIRST], 96);
 }
 
-/// MI-30, MI-35 with values: 32 ranks on 4 hosts.
+/// MI-30, MI-35 with values: 32 ranks on 4 hosts, by whomever the copies are made.
 #[test]
 fn blocks_of_an_allgatherv_cross_once_per_host_wherever_ranks_are() {
     let contiguous: Vec<u32> = (0..32).map(|rank| rank / 8).collect();
     let strided: Vec<u32> = (0..32).map(|rank| rank % 4).collect();
-    for hosts in [contiguous, strided] {
-        let plan = Plan::one(&hosts, 2, &[Operation::Allgatherv]);
+    let ways = [BY_HOST, BY_CARD].map(|operation| [(&contiguous, operation), (&strided, operation)]);
+    for (hosts, operation) in ways.into_iter().flatten() {
+        let plan = Plan::one(hosts, 2, &[operation]);
         let mut world = plan.start();
         plan.run(&mut world);
         assert_eq!(world.counts.crossings[&FIRST], 32 * 3);
@@ -72,7 +77,7 @@ proptest! {
     fn allgatherv_in_any_order(
         raw in proptest::collection::vec(0u32..4, 1..10), per_host in 1u32..4, reads in 1u32..5, seed: u64,
     ) {
-        let mut plan = Plan::one(&dense(&raw), per_host, &[Operation::Allgatherv; 3]);
+        let mut plan = Plan::one(&dense(&raw), per_host, &[BY_HOST, BY_CARD, BY_CARD]);
         (plan.seed, plan.most_bytes, plan.limits.active_reads, plan.limits.collectives) = (seed, 1, reads, 2);
         let mut world = plan.start();
         plan.run(&mut world);
@@ -97,7 +102,7 @@ proptest! {
 fn ready_ranks_of_a_host_read_as_many_blocks() {
     for (local, processes, remote) in [(3, 2, 10), (4, 3, 7), (8, 4, 24), (5, 5, 3), (7, 2, 33)] {
         let hosts: Vec<u32> = (0..local + remote).map(|rank| if rank < local { 0 } else { 1 + rank % 3 }).collect();
-        let plan = Plan::one(&dense(&hosts), processes, &[Operation::Allgatherv]);
+        let plan = Plan::one(&dense(&hosts), processes, &[BY_HOST]);
         let mut world = plan.start();
         for rank in 0..local + remote {
             assert!(plan.step(&mut world, Step::Enter { group: 0, rank }));
@@ -121,13 +126,9 @@ fn a_late_rank_is_the_least_loaded() {
     let enter = |rank| Event::Entered {
         context: FIRST,
         rank,
-        call: Call::Allgatherv { send: region, receive: vec![region; 8] },
+        call: Call::Allgatherv { send: region, receive: vec![region; 8], copies: LocalCopies::Host },
     };
-    let block = |source| Event::Arrived {
-        from: 1,
-        context: FIRST,
-        message: Message::Block { announcement: Announcement { source, region }, forwards: 0 },
-    };
+    let block = |source| Event::Arrived { from: 1, context: FIRST, message: block_of(source, region) };
     machine.handle(enter(0), &mut actions).unwrap();
     for source in 2..5 {
         machine.handle(block(source), &mut actions).unwrap();
@@ -160,7 +161,7 @@ fn duplicates_foreign_and_stale_messages_change_nothing() {
     let mut actions = Vec::new();
     machine.handle(arrived(0, FIRST, ready(0, 1)), &mut actions).unwrap();
     let before = machine.clone();
-    let block = Message::Block { announcement: Announcement { source: 1, region }, forwards: 0 };
+    let block = block_of(1, region);
     let read_by_host = Message::HasRead { source: 1, reader: Reader::Host(1) };
     for (kind, event) in [
         (Noise::Again, arrived(0, FIRST, ready(0, 1))),
@@ -199,9 +200,9 @@ fn what_is_said_again_of_an_allgatherv_changes_nothing() {
     let mut machine = ServiceProcess::new(Limits::default()).unwrap();
     machine.add_group(0, topology, 0).unwrap();
     let region = Region { address: 0, key: 0, bytes: 1 };
-    let call = || Call::Allgatherv { send: region, receive: vec![region; 3] };
+    let call = || Call::Allgatherv { send: region, receive: vec![region; 3], copies: LocalCopies::Host };
     let arrived = |message| Event::Arrived { from: 1, context: FIRST, message };
-    let block = arrived(Message::Block { announcement: Announcement { source: 2, region }, forwards: 0 });
+    let block = arrived(block_of(2, region));
     let read = Event::ReadDone { context: FIRST, source: 2, target: 0, error: None };
     let mut actions = Vec::new();
     for rank in [0, 1] {
@@ -297,7 +298,7 @@ fn limits_are_named_with_their_values() {
     assert_eq!(machine.add_group(1, three, 0), Err(Refusal::Groups { groups: 2, limit: 1 }));
     let region = Region { address: 0, key: 0, bytes: 1 };
     let mut enter = |group, collective, rank, blocks| {
-        let call = Call::Allgatherv { send: region, receive: vec![region; blocks] };
+        let call = Call::Allgatherv { send: region, receive: vec![region; blocks], copies: LocalCopies::Host };
         machine.handle(Event::Entered { context: ContextId { group, collective }, rank, call }, &mut Vec::new())
     };
     assert_eq!(enter(7, 0, 0, 3), Err(Refusal::NoGroup { group: 7 }));
@@ -315,9 +316,9 @@ fn ranks_that_differ_fail_by_name() {
     let topology = world::topology(&[0, 0], 1);
     let region = |bytes| Region { address: 0, key: 0, bytes };
     let alltoallv = |bytes| Call::Alltoallv { send: vec![region(bytes); 2], receive: vec![region(bytes); 2] };
-    let allgatherv = Call::Allgatherv { send: region(8), receive: vec![region(8); 2] };
+    let allgatherv = Call::Allgatherv { send: region(8), receive: vec![region(8); 2], copies: LocalCopies::Host };
     let cause = Cause::Bytes { witness: 1, found: 8, expected: 4 };
-    let mixed = Cause::Operation { found: Operation::Allgatherv, expected: Operation::Alltoallv };
+    let mixed = Cause::Operation { found: BY_HOST, expected: Operation::Alltoallv };
     for (second, culprit, cause) in [(alltoallv(4), 0, cause), (allgatherv, 1, mixed)] {
         let mut machine = ServiceProcess::new(Limits::default()).unwrap();
         machine.add_group(0, topology.clone(), 0).unwrap();
@@ -349,9 +350,108 @@ fn ranks_that_differ_fail_by_name() {
     }
 }
 
+/// Who copies inside a host is said alike by all ranks: by those of one process, of two of a host, and of two hosts.
+#[test]
+fn ranks_that_disagree_about_copies_inside_a_host_are_told() {
+    let region = Region { address: 0, key: 0, bytes: 1 };
+    let call = |copies| Call::Allgatherv { send: region, receive: vec![region; 4], copies };
+    let enter = |rank, copies| Event::Entered { context: FIRST, rank, call: call(copies) };
+    let arrived = |from, message| Event::Arrived { from, context: FIRST, message };
+    let copies = LocalCopies::Card;
+    let held = Message::Held { source: 2, holder: 2, region, copies };
+    let block = Message::Block { announcement: Announcement { source: 3, region }, forwards: 0, copies };
+    // Ranks 0 and 1 have process 0, rank 2 of the same host process 1, rank 3 of another host process 2.
+    for (event, culprit) in [(enter(1, copies), 1), (arrived(1, held), 2), (arrived(2, block), 3)] {
+        let mut machine = ServiceProcess::new(Limits::default()).unwrap();
+        machine.add_group(0, world::topology(&[0, 0, 0, 1], 2), 0).unwrap();
+        let mut actions = Vec::new();
+        machine.handle(enter(0, LocalCopies::Host), &mut actions).unwrap();
+        // The own block is in its place, so that no Read is under way.
+        actions.clear();
+        machine.handle(event, &mut actions).unwrap();
+        let cause = Cause::Operation { found: BY_CARD, expected: BY_HOST };
+        let failure = Failure { culprit: Culprit::Rank(culprit), cause };
+        for to in [1, 2] {
+            let told = Action::Send { to, context: FIRST, message: Message::Failed(failure) };
+            assert!(actions.contains(&told), "{actions:?}");
+        }
+        assert!(actions.contains(&Action::Fail { rank: 0, context: FIRST, failure }), "{actions:?}");
+        assert_eq!(
+            failure.to_string(),
+            format!(
+                "rank {culprit} has called Allgatherv with copies by the cards, but a rank of another service process Allgatherv with \
+                 copies by the hosts: call the same on all ranks"
+            )
+        );
+    }
+}
+
+/// A block that is read, or held elsewhere, is not read again into the same place, whatever another process of the host says.
+#[test]
+fn a_block_that_is_said_to_be_held_twice_is_read_once() {
+    let region = Region { address: 0, key: 0, bytes: 1 };
+    let call = || Call::Allgatherv { send: region, receive: vec![region; 5], copies: LocalCopies::Card };
+    let arrived = |from, message| Event::Arrived { from, context: FIRST, message };
+    let held = |source, holder| arrived(1, Message::Held { source, holder, region, copies: LocalCopies::Card });
+    let announcement = Announcement { source: 4, region };
+    let block = || arrived(2, Message::Block { announcement, forwards: 0, copies: LocalCopies::Card });
+    let duplicate = Ignored { duplicates: 1, ..Ignored::default() };
+    let foreign = Ignored { foreign: 1, ..Ignored::default() };
+    // Ranks 0 and 1 here, ranks 2 and 3 at the other process of the host, rank 4 on another host.
+    for (first, second, ignored) in [
+        (block(), held(4, 2), duplicate),
+        (held(4, 2), block(), duplicate),
+        (held(4, 2), held(4, 3), duplicate),
+        // Rank 2 has no block of another rank of the host.
+        (held(2, 2), held(3, 2), foreign),
+        (held(2, 2), held(0, 2), foreign),
+    ] {
+        let mut machine = ServiceProcess::new(Limits::default()).unwrap();
+        machine.add_group(0, world::topology(&[0, 0, 0, 0, 1], 2), 0).unwrap();
+        let mut actions = Vec::new();
+        machine.handle(Event::Entered { context: FIRST, rank: 0, call: call() }, &mut actions).unwrap();
+        machine.handle(first, &mut actions).unwrap();
+        actions.clear();
+        machine.handle(second, &mut actions).unwrap();
+        assert_eq!((machine.take_ignored(), &actions[..]), (ignored, &[][..]));
+    }
+}
+
+/// A copy by the card that fails names whose memory is at fault: the holder's, whose block it is not.
+#[test]
+fn a_copy_by_the_card_reads_from_the_holder_and_credits_it() {
+    let region = |key| Region { address: 0, key, bytes: 1 };
+    let start = || {
+        let mut machine = ServiceProcess::new(Limits::default()).unwrap();
+        machine.add_group(0, world::topology(&[0, 0, 1], 2), 0).unwrap();
+        let call = Call::Allgatherv { send: region(7), receive: vec![region(7); 3], copies: LocalCopies::Card };
+        let mut actions = Vec::new();
+        machine.handle(Event::Entered { context: FIRST, rank: 0, call }, &mut actions).unwrap();
+        actions.clear();
+        // Rank 1 of the other process of the host has read the block of rank 2.
+        let message = Message::Held { source: 2, holder: 1, region: region(9), copies: LocalCopies::Card };
+        machine.handle(Event::Arrived { from: 1, context: FIRST, message }, &mut actions).unwrap();
+        let read = Read { source: 2, holder: 1, target: 0, from: region(9), to: region(7) };
+        assert_eq!(actions, [Action::Read { context: FIRST, read }]);
+        actions.clear();
+        (machine, actions)
+    };
+    for (error, message) in [
+        (None, Message::Copied { source: 2, holder: 1, by: 0 }),
+        (Some(ReadError { code: 10, rank: 1 }), Message::Unreadable { source: 1, code: 10 }),
+    ] {
+        let (mut machine, mut actions) = start();
+        // A rank that says that it has copied was not told to.
+        machine.handle(Event::Copied { context: FIRST, rank: 0, source: 2 }, &mut actions).unwrap();
+        assert_eq!((machine.take_ignored().foreign, actions.len()), (1, 0));
+        machine.handle(Event::ReadDone { context: FIRST, source: 2, target: 0, error }, &mut actions).unwrap();
+        assert_eq!(actions, [Action::Send { to: 1, context: FIRST, message }]);
+    }
+}
+
 /// Two communicators on the same computers, their ranks elsewhere in each (MI-07). `dying`: a rank of the first, or a process, which both have.
 fn two_groups(seed: u64, dying: Option<Dying>) -> Plan {
-    let operations = [Operation::Alltoallv, Operation::Allgatherv, Operation::Alltoallv, Operation::Allgatherv];
+    let operations = [Operation::Alltoallv, BY_CARD, Operation::Alltoallv, BY_HOST];
     let mut plan = Plan::one(&[0, 0, 0, 1, 1, 2, 2], 2, &operations);
     plan.groups.push(Group {
         topology: world::topology(&[0, 1, 0, 1, 0], 2),

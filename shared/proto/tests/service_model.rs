@@ -15,12 +15,13 @@ mod check;
 use std::collections::{BTreeMap, VecDeque};
 
 use check::check;
-use flexcast_proto::service::Operation::{self, Allgatherv, Alltoallv};
+use flexcast_proto::service::Operation::{self, Alltoallv};
 use flexcast_proto::service::{
-    Action, Announcement, Call, ContextId, Event, Limits, Message, Read, Region, ServiceProcess, SharedList, Topology,
+    Action, Announcement, Call, ContextId, Event, Limits, LocalCopies, Message, Read, Region, ServiceProcess,
+    SharedList, Topology,
 };
 use stateright::{Checker as _, Model, Property};
-use world::{Dying, Outcome, Plan, Step, World};
+use world::{BY_CARD, BY_HOST, Dying, Outcome, Plan, Step, World};
 
 impl Model for Plan {
     type State = World;
@@ -207,7 +208,8 @@ impl Model for Claiming {
             Claim::Announce(index) => {
                 let source = LOCAL + index;
                 host.announced[index as usize] = true;
-                let message = Message::Block { announcement: Announcement { source, region }, forwards: 0 };
+                let announcement = Announcement { source, region };
+                let message = Message::Block { announcement, forwards: 0, copies: LocalCopies::Host };
                 let from = topology.process_of(source).unwrap();
                 let entry = topology.entry_of(source, 0).unwrap();
                 self.handle(&mut host, entry, Event::Arrived { from, context: CONTEXT, message });
@@ -215,7 +217,8 @@ impl Model for Claiming {
             Claim::Enter(rank) => {
                 host.entered[rank as usize] = true;
                 // In place, so that it reads nothing from itself.
-                let call = Call::Allgatherv { send: region, receive: vec![region; topology.ranks() as usize] };
+                let receive = vec![region; topology.ranks() as usize];
+                let call = Call::Allgatherv { send: region, receive, copies: LocalCopies::Host };
                 let process = topology.process_of(rank).unwrap();
                 self.handle(&mut host, process, Event::Entered { context: CONTEXT, rank, call });
             }
@@ -316,7 +319,8 @@ fn alltoallv_of_three_ranks() {
 #[test]
 fn allgatherv_of_three_ranks() {
     for (hosts, processes) in [([0, 0, 1], 2), ([0, 0, 1], 1), ([0, 0, 0], 2)] {
-        check("allgatherv", plan(&hosts, processes, Allgatherv));
+        check("allgatherv", plan(&hosts, processes, BY_HOST));
+        check("allgatherv with copies by the card", plan(&hosts, processes, BY_CARD));
     }
 }
 
@@ -324,21 +328,24 @@ fn allgatherv_of_three_ranks() {
 #[test]
 fn two_collectives_under_way_at_once() {
     check("two Alltoallv", Plan::one(&[0, 1], 1, &[Alltoallv; 2]));
-    check("Allgatherv and Alltoallv", Plan::one(&[0, 1], 1, &[Allgatherv, Alltoallv]));
+    check("Allgatherv and Alltoallv", Plan::one(&[0, 1], 1, &[BY_HOST, Alltoallv]));
+    check("Allgatherv both ways", Plan::one(&[0, 0], 1, &[BY_CARD, BY_HOST]));
 }
 
-/// MI-23: one Read at a time.
+/// MI-23, MI-36: one Read at a time, copies by the card included.
 #[test]
 fn one_read_at_a_time() {
-    let mut one = plan(&[0, 0, 1], 1, Alltoallv);
-    one.limits.active_reads = 1;
-    check("one Read at a time", one);
+    for operation in [Alltoallv, BY_CARD] {
+        let mut one = plan(&[0, 0, 1], 1, operation);
+        one.limits.active_reads = 1;
+        check("one Read at a time", one);
+    }
 }
 
 /// All that live and whose process lives end, complete or with the name of who has died.
 #[test]
 fn a_process_dies_in_any_state() {
-    for operation in [Alltoallv, Allgatherv] {
+    for operation in [Alltoallv, BY_HOST, BY_CARD] {
         for process in [0, 1] {
             check("a process dies", Plan { dying: Some(Dying::Process(process)), ..plan(&[0, 0, 1], 1, operation) });
         }
@@ -347,8 +354,10 @@ fn a_process_dies_in_any_state() {
 
 #[test]
 fn a_rank_dies_in_any_state_of_an_allgatherv() {
-    for rank in [0, 2] {
-        check("a rank dies", Plan { dying: Some(Dying::Rank(rank)), ..plan(&[0, 0, 1], 1, Allgatherv) });
+    for operation in [BY_HOST, BY_CARD] {
+        for rank in [0, 2] {
+            check("a rank dies", Plan { dying: Some(Dying::Rank(rank)), ..plan(&[0, 0, 1], 1, operation) });
+        }
     }
 }
 
@@ -362,5 +371,7 @@ fn a_rank_dies_in_any_state_of_an_alltoallv() {
 #[ignore = "larger, about 20 s: cargo test -p flexcast-proto --test service_model -- --ignored"]
 fn a_death_in_larger_groups() {
     check("a rank dies", Plan { dying: Some(Dying::Rank(2)), ..plan(&[0, 0, 1], 1, Alltoallv) });
-    check("one of three processes dies", Plan { dying: Some(Dying::Process(0)), ..plan(&[0, 0, 1], 2, Allgatherv) });
+    for operation in [BY_HOST, BY_CARD] {
+        check("one of three processes dies", Plan { dying: Some(Dying::Process(0)), ..plan(&[0, 0, 1], 2, operation) });
+    }
 }

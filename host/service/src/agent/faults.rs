@@ -24,12 +24,12 @@ pub(super) struct Doubt {
 /// The queue pair had failed before; there was no answer.
 const WITHOUT_A_CAUSE: [u16; 2] = [5, 12];
 
-/// What a Read of a source says that has failed.
-pub(super) fn read_error(fault: Fault, source: u32) -> ReadError {
+/// What a Read from the memory of `holder` says that has failed.
+pub(super) fn read_error(fault: Fault, holder: u32) -> ReadError {
     let rank = match fault.culprit {
         Some(Culprit::Rank(rank)) => rank,
-        // The far end knows, which serves the source.
-        Some(Culprit::Process(_)) | None => source,
+        // The far end knows, which serves the holder.
+        Some(Culprit::Process(_)) | None => holder,
     };
     ReadError { code: fault.code(), rank }
 }

@@ -441,7 +441,9 @@ impl Agent {
                 let Work::Copy { source, target } = work else { return Ok(()) };
                 let Some(lane) = lane_of(source) else { return Ok(()) };
                 self.counts.reads += 1;
-                self.counts.crossings += u64::from(state.topology.host_of(source) != state.topology.host_of(target));
+                let crosses = state.topology.host_of(source) != state.topology.host_of(target);
+                self.counts.crossings += u64::from(crosses);
+                self.counts.local_reads += u64::from(!crosses && source != target);
                 self.counts.read_bytes += from.bytes;
                 self.transfer_staged(number, collective, work, lane, read_into(to.address, to.key, from).collect())
             }

@@ -55,6 +55,9 @@ pub const METRICS: &[Metric] = &[
     so_far("flags_total", "Flags written to memory of ranks", |look| look.counts.flags),
     so_far("reads_total", "Reads from host memory to host memory", |look| look.counts.reads),
     so_far("crossings_total", "Reads from another host, of all Reads", |look| look.counts.crossings),
+    so_far("local_reads_total", "Reads from another rank of the same host, of all Reads", |look| {
+        look.counts.local_reads
+    }),
     so_far("read_bytes_total", "Bytes of all Reads", |look| look.counts.read_bytes),
     so_far("peers_cut_off_total", "Peers that were cut off, as they have broken the rules", |look| look.counts.wrong),
     so_far("connections_taken_total", "Connections that others have set up", |look| look.net.taken),

@@ -1,6 +1,6 @@
 //! Sweeps of runs at flow level ([`crate::flow`]).
 
-use flexcast_proto::service::Delivery;
+use flexcast_proto::service::{Delivery, LocalCopies};
 use serde::{Deserialize, Serialize};
 
 use crate::flow::{By, Kind, Placement, Preset, Variant};
@@ -11,7 +11,7 @@ crate::options::named!(Carrier, Application);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Carrier {
-    /// Service processes, from host memory to host memory.
+    /// Service processes, from host memory to host memory; ranks copy blocks of an Allgatherv inside their host, as published (MI-35).
     Service,
     /// Service processes through memory of their cards, to the buffer of each rank.
     Flat,
@@ -30,7 +30,7 @@ impl Carrier {
     #[must_use]
     pub const fn by(self, ranks: u32) -> By {
         match self {
-            Self::Service => By::Service,
+            Self::Service => By::Service(LocalCopies::Host),
             Self::Flat => By::Staged(Delivery::Flat),
             Self::Hierarchical => By::Staged(Delivery::Hierarchical),
             Self::Direct => By::Staged(Delivery::Direct),

@@ -1,6 +1,6 @@
 //! Cases of a campaign: everything about them is drawn from one number, so that one that fails can be run again.
 
-use flexcast_proto::service::{Delivery, Limits, StagedReader, Staging};
+use flexcast_proto::service::{Delivery, Limits, LocalCopies, StagedReader, Staging};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -14,7 +14,10 @@ pub enum CaseOp {
     /// A block from each to each, by alias keys.
     Alltoallv,
     /// A block of each to all, by alias keys.
-    Allgatherv,
+    Allgatherv {
+        /// Who copies inside a host.
+        copies: LocalCopies,
+    },
     /// The root's message to all.
     Broadcast {
         /// The root.
@@ -34,7 +37,7 @@ impl CaseOp {
     #[must_use]
     pub const fn delivery(self) -> Option<Delivery> {
         match self {
-            Self::Alltoallv | Self::Allgatherv => None,
+            Self::Alltoallv | Self::Allgatherv { .. } => None,
             Self::Broadcast { delivery, .. } | Self::Allgather { delivery } => Some(delivery),
         }
     }
@@ -57,7 +60,7 @@ impl CaseCall {
     pub fn between(&self, source: u32, target: u32) -> u64 {
         match self.op {
             CaseOp::Alltoallv if self.varies => self.bytes * u64::from((source * 5 + target * 3) % 7) / 3,
-            CaseOp::Allgatherv if self.varies => self.bytes * u64::from(source % 3),
+            CaseOp::Allgatherv { .. } if self.varies => self.bytes * u64::from(source % 3),
             CaseOp::Broadcast { root, .. } if root != source => 0,
             _ => self.bytes,
         }
@@ -80,7 +83,7 @@ pub struct CaseGroup {
 pub enum Otherwise {
     /// One byte more.
     Longer,
-    /// Another collective of the same kind.
+    /// Another collective of the same kind, or an Allgatherv with copies by the host instead of the card.
     Operation,
 }
 
@@ -216,13 +219,14 @@ fn pick<T: Copy>(random: &mut ChaCha8Rng, of: &[T]) -> T {
     of[random.random_range(0..of.len())]
 }
 
+const COPIES: [LocalCopies; 2] = [LocalCopies::Host, LocalCopies::Card];
 const DELIVERIES: [Delivery; 3] = [Delivery::Flat, Delivery::Hierarchical, Delivery::Direct];
 
 fn call(random: &mut ChaCha8Rng, ranks: u32) -> CaseCall {
-    let op = match random.random_range(0..5) {
+    let op = match random.random_range(0..6) {
         0 | 1 => CaseOp::Alltoallv,
-        2 => CaseOp::Allgatherv,
-        3 => CaseOp::Broadcast { root: random.random_range(0..ranks), delivery: pick(random, &DELIVERIES) },
+        2 | 3 => CaseOp::Allgatherv { copies: pick(random, &COPIES) },
+        4 => CaseOp::Broadcast { root: random.random_range(0..ranks), delivery: pick(random, &DELIVERIES) },
         _ => CaseOp::Allgather { delivery: pick(random, &DELIVERIES) },
     };
     CaseCall { op, bytes: pick(random, &[0, 1, 7, 61, 1009, 4099, 10_007]), varies: random.random_ratio(1, 2) }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use flexcast_proto::service::wire::{Group, NO_CORE, Place, Refused};
 use flexcast_proto::service::{
-    Blocks, Cause, ContextId, Culprit, Datatype, Delivery, Failure, Locality, Region, StagedCause, StagedFailure,
-    Topology,
+    Blocks, Cause, ContextId, Culprit, Datatype, Delivery, Failure, LocalCopies, Locality, Region, StagedCause,
+    StagedFailure, Topology,
 };
 use flexcast_service::{Client, Error, LocalCopy, MemoryId, PeerId, StagedCall};
 use flexio::{MemoryRegion, ProtectionDomain};
@@ -156,16 +156,19 @@ impl CaseCall {
     }
 
     const fn is_alias(&self) -> bool {
-        matches!(self.op, CaseOp::Alltoallv | CaseOp::Allgatherv)
+        matches!(self.op, CaseOp::Alltoallv | CaseOp::Allgatherv { .. })
     }
 
     /// What a rank calls that does something else.
     const fn otherwise(mut self, how: Otherwise) -> Self {
         match (how, self.op) {
-            (Otherwise::Longer, CaseOp::Alltoallv | CaseOp::Allgatherv) => {}
+            (Otherwise::Longer, CaseOp::Alltoallv | CaseOp::Allgatherv { .. }) => {}
             (Otherwise::Longer, _) => self.bytes += 1,
-            (_, CaseOp::Alltoallv) => self.op = CaseOp::Allgatherv,
-            (_, CaseOp::Allgatherv) => self.op = CaseOp::Alltoallv,
+            (_, CaseOp::Alltoallv) => self.op = CaseOp::Allgatherv { copies: LocalCopies::Card },
+            (_, CaseOp::Allgatherv { copies: LocalCopies::Host }) => self.op = CaseOp::Alltoallv,
+            (_, CaseOp::Allgatherv { copies: LocalCopies::Card }) => {
+                self.op = CaseOp::Allgatherv { copies: LocalCopies::Host };
+            }
             (_, CaseOp::Broadcast { delivery, .. }) => self.op = CaseOp::Allgather { delivery },
             (_, CaseOp::Allgather { delivery }) => self.op = CaseOp::Broadcast { root: 0, delivery },
         }
@@ -511,7 +514,7 @@ fn post(
     if how == Some(Otherwise::Longer) && call.is_alias() {
         let longer = if everybody { (rank + 1) % ranks } else { 0 };
         to[longer as usize] += 1;
-        if call.op == CaseOp::Allgatherv || longer == rank {
+        if !everybody || longer == rank {
             from[rank as usize] += 1;
         }
     }
@@ -528,9 +531,9 @@ fn post(
             let out = Blocks { address, key, datatype, counts: &to, displs: &to_displs };
             Posted::Alias(client.alltoallv(group, rank, &out, &into)?)
         }
-        CaseOp::Allgatherv => {
+        CaseOp::Allgatherv { copies } => {
             let own = Region { bytes: to[0], ..sends };
-            Posted::Alias(client.allgatherv(group, rank, Some(own), &into)?)
+            Posted::Alias(client.allgatherv(group, rank, Some(own), &into, copies)?)
         }
         CaseOp::Broadcast { root, delivery } => {
             let buffer = Region { bytes: call.bytes, ..if rank == root { sends } else { receives } };

@@ -10,6 +10,7 @@ mod verdict;
 
 use std::collections::BTreeMap;
 
+use flexcast_proto::service::LocalCopies;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
@@ -83,7 +84,9 @@ pub fn run(case: &Case) -> Result<Outcomes, Wrong> {
     let ranks = case.shape.ranks();
     let call = |op| CaseCall { op, bytes: 509, varies: false };
     let delivery = flexcast_proto::service::Delivery::Flat;
-    let calls = vec![call(CaseOp::Alltoallv), call(CaseOp::Allgather { delivery }), call(CaseOp::Allgatherv)];
+    let gathers = [LocalCopies::Host, LocalCopies::Card].map(|copies| call(CaseOp::Allgatherv { copies }));
+    let mut calls = vec![call(CaseOp::Alltoallv), call(CaseOp::Allgather { delivery })];
+    calls.extend(gathers);
     let all = CaseGroup { members: (0..ranks).collect(), calls, window: 2 };
     let next = Case { groups: vec![all], trouble: Trouble::None, skew_ps: 0, ..case.clone() };
     run_job(&mut field, &next, 7)?;

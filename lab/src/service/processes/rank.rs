@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IoSliceMut, Write};
 use std::time::{Duration, Instant};
 
 use flexcast_proto::service::wire::{Group, NO_CORE, Place};
-use flexcast_proto::service::{Cause, Culprit, Delivery, Locality, Region, StagedCause, Topology};
+use flexcast_proto::service::{Cause, Culprit, Delivery, LocalCopies, Locality, Region, StagedCause, Topology};
 use flexcast_service::daemon::read_secret;
 use flexcast_service::{Error, LocalCopy, MemoryId, Session, SessionError, SessionTiming, StagedCall, endpoint_of};
 use flexio::{ProtectionDomain, Provider};
@@ -283,7 +283,8 @@ impl Rank {
                 Call::Alias(client.alltoallv(group, rank, &send, &blocks(receive, &from, &from_places))?)
             }
             ServiceOp::Allgatherv => {
-                Call::Alias(client.allgatherv(group, rank, Some(send), &blocks(receive, &from, &from_places))?)
+                let receive = blocks(receive, &from, &from_places);
+                Call::Alias(client.allgatherv(group, rank, Some(send), &receive, LocalCopies::Host)?)
             }
             ServiceOp::Broadcast => {
                 let buffer = if rank == ROOT { send } else { whole };

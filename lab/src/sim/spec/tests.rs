@@ -53,6 +53,7 @@ fn communicator() -> impl Strategy<Value = CommunicatorArgs> {
             send_threads,
             control,
             service_processes: None,
+            local_copies: None,
             spread,
             chains,
             lookahead,
@@ -195,6 +196,12 @@ fn service_processes_take_what_they_have() {
         of("--control service --op alltoallv --ranks 12 --ranks-per-card 3 --service-processes 2 --bytes 64").unwrap();
     assert_eq!((params.op, params.shape.hosts, params.shape.processes_per_host), (ServiceOp::Alltoallv, 4, 2));
     assert_eq!(params.crossings(), 12 * 9);
+    assert_eq!(params.local_reads(), 12 * 2);
+    let gather = "--control service --op allgatherv --ranks 12 --ranks-per-card 3";
+    let by_card = of(&format!("{gather} --local-copies card")).unwrap();
+    assert_eq!((by_card.local_copies, by_card.local_reads()), (CopiesName::Card, 12 * 4 * 2));
+    let by_host = of(gather).unwrap();
+    assert_eq!((by_host.local_copies, by_host.local_reads()), (CopiesName::Host, 0));
     let params = of("--control service --op bcast --root 3 --delivery flat --reader first --staging 4096").unwrap();
     let StagedPlan { staging, staging_bytes, delivery, root, .. } = params.staged;
     assert_eq!((params.op, root, delivery), (ServiceOp::Broadcast, 3, Some(Delivery::Flat)));
@@ -207,13 +214,14 @@ fn service_processes_take_what_they_have() {
     assert!(refused("--control service --op bcast --root 1000").contains("--root is 1000"));
     assert!(refused("--control service --op allgather --root 1").contains("service has no --root with Iallgather"));
     assert!(refused("--control service --op alltoallv --delivery flat").contains("no --delivery with Ialltoallv"));
+    assert!(refused("--control service --op alltoallv --local-copies card").contains("no --local-copies with"));
     assert!(
         of("--control service --op allgatherv --ranks 5 --ranks-per-card 2")
             .unwrap_err()
             .contains("5 ranks, 2 on a card")
     );
     assert!(of("--control service --op allgatherv --subgroups 2").unwrap_err().contains("service has no --subgroups"));
-    for words in [["--control", "service"], ["--delivery", "flat"]] {
+    for words in [["--control", "service"], ["--delivery", "flat"], ["--local-copies", "card"]] {
         let words = words.map(str::to_owned).to_vec();
         assert!(parse(&words).unwrap().resolve(None).unwrap_err().to_string().contains("--control"));
     }

@@ -1,20 +1,24 @@
 //! Allgatherv on a service process: one Read per block and host, for whichever local rank is ready, and copies inside the host (MI-30 to
-//! MI-37).
+//! MI-37), by the ranks themselves or by the card.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::error::Failure;
-use super::message::{Action, Announcement, Message, Read, Reader, Region};
+use super::message::{Action, Announcement, LocalCopies, Message, Read, Reader, Region};
 use super::scope::{Scope, compare};
 
 /// One Allgatherv, as the process of some of its ranks sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Allgatherv {
+    /// Who copies inside the host; alike on all ranks.
+    by: LocalCopies,
     /// Served ranks that have called it.
     members: BTreeMap<u32, Member>,
     /// Sources whose announcement has come past.
     announced: BTreeSet<u32>,
+    /// Sources of other hosts whose block a served rank reads or has read.
+    taken: BTreeSet<u32>,
     /// By source: blocks that lie in the memory of a rank of this host.
     held: BTreeMap<u32, Holding>,
     /// By source and rank: copies from ranks that this process serves.
@@ -44,6 +48,21 @@ struct Holding {
 }
 
 impl Allgatherv {
+    pub(super) const fn new(by: LocalCopies) -> Self {
+        Self {
+            by,
+            members: BTreeMap::new(),
+            announced: BTreeSet::new(),
+            taken: BTreeSet::new(),
+            held: BTreeMap::new(),
+            copies: BTreeSet::new(),
+        }
+    }
+
+    pub(super) const fn copies(&self) -> LocalCopies {
+        self.by
+    }
+
     /// A served rank calls it: its block is announced once per remote host, and to the other local ranks.
     pub(super) fn enter(
         &mut self,
@@ -57,7 +76,7 @@ impl Allgatherv {
         let entries: Vec<u32> =
             scope.topology.segments(rank).filter_map(|host| scope.topology.entry_of(rank, host)).collect();
         for to in entries {
-            scope.send(to, Message::Block { announcement, forwards: 0 });
+            scope.send(to, Message::Block { announcement, forwards: 0, copies: self.by });
         }
         let to = receive[rank as usize];
         let member = Member { receive, load: 0, has: BTreeSet::new(), holds: 0, copied: 0, read_by: BTreeSet::new() };
@@ -69,7 +88,7 @@ impl Allgatherv {
         if send.bytes == 0 || send == to {
             self.placed(rank, rank, scope);
         } else {
-            scope.read(Read { source: rank, target: rank, from: send, to });
+            scope.read(Read { source: rank, holder: rank, target: rank, from: send, to });
         }
         scope.actions.push(Action::Claim { context: scope.id });
         Ok(())
@@ -92,7 +111,7 @@ impl Allgatherv {
         let local = scope.topology.processes_of(scope.own_host());
         if forwards + 1 < local.len() as u32 {
             let next = scope.topology.next_local(scope.own);
-            scope.send(next, Message::Block { announcement, forwards: forwards + 1 });
+            scope.send(next, Message::Block { announcement, forwards: forwards + 1, copies: self.by });
             return Ok(());
         }
         scope.actions.push(Action::Put { context: scope.id, announcement });
@@ -120,24 +139,39 @@ impl Allgatherv {
     /// Has the least loaded of the ready ranks read a block (MI-34).
     fn serve(&mut self, announcement: Announcement, scope: &mut Scope<'_>) -> Result<(), Failure> {
         let Announcement { source, region: from } = announcement;
+        if self.held.contains_key(&source) || !self.taken.insert(source) {
+            scope.ignored.duplicates += 1;
+            return Ok(());
+        }
         let least = self.members.iter_mut().min_by_key(|(rank, member)| (member.load, **rank));
         let Some((&target, member)) = least else { return Ok(()) };
         let to = member.receive[source as usize];
         compare(source, target, from, to)?;
         member.load += 1;
         if from.bytes == 0 {
-            return self.read(source, target, to, scope);
+            return self.has_come(source, target, to, scope);
         }
-        scope.read(Read { source, target, from, to });
+        scope.read(Read { source, holder: source, target, from, to });
         Ok(())
     }
 
-    /// A Read is over.
-    pub(super) fn read(&mut self, source: u32, target: u32, to: Region, scope: &mut Scope<'_>) -> Result<(), Failure> {
-        if source != target {
-            scope.send_to_server(source, Message::HasRead { source, reader: Reader::Host(scope.own_host()) });
-            self.hold(source, target, to, scope)?;
+    /// A Read is over: of a block from another host, of a rank's own block, or from another rank of the host.
+    pub(super) fn read(&mut self, read: Read, scope: &mut Scope<'_>) -> Result<(), Failure> {
+        let Read { source, holder, target, to, .. } = read;
+        if source == target {
+            self.placed(source, target, scope);
+        } else if scope.topology.host_of(holder) == Some(scope.own_host()) {
+            self.copied(target, source, scope);
+        } else {
+            return self.has_come(source, target, to, scope);
         }
+        Ok(())
+    }
+
+    /// The block of a rank of another host is in the memory of a served rank.
+    fn has_come(&mut self, source: u32, target: u32, to: Region, scope: &mut Scope<'_>) -> Result<(), Failure> {
+        scope.send_to_server(source, Message::HasRead { source, reader: Reader::Host(scope.own_host()) });
+        self.hold(source, target, to, scope)?;
         self.placed(source, target, scope);
         Ok(())
     }
@@ -150,19 +184,29 @@ impl Allgatherv {
         let own = scope.own;
         let local = scope.topology.processes_of(scope.own_host());
         for to in local.filter(|to| *to != own) {
-            scope.send(to, Message::Held { source, holder, region });
+            scope.send(to, Message::Held { source, holder, region, copies: self.by });
         }
         self.held_by(source, holder, region, scope)
     }
 
-    /// A block lies in the memory of a local rank.
-    pub(super) fn held_by(
+    /// Another process of the host says that one of its ranks has a block.
+    pub(super) fn held_elsewhere(
         &mut self,
         source: u32,
         holder: u32,
         region: Region,
         scope: &mut Scope<'_>,
     ) -> Result<(), Failure> {
+        // One that a rank here reads is not read into the same place again.
+        if self.taken.contains(&source) {
+            scope.ignored.duplicates += 1;
+            return Ok(());
+        }
+        self.held_by(source, holder, region, scope)
+    }
+
+    /// A block lies in the memory of a local rank.
+    fn held_by(&mut self, source: u32, holder: u32, region: Region, scope: &mut Scope<'_>) -> Result<(), Failure> {
         if self.held.contains_key(&source) {
             scope.ignored.duplicates += 1;
             return Ok(());
@@ -176,16 +220,23 @@ impl Allgatherv {
         Ok(())
     }
 
-    /// Tells a rank that has called where it finds a block.
-    fn offer(&self, rank: u32, source: u32, holding: Holding, scope: &mut Scope<'_>) -> Result<(), Failure> {
+    /// Tells a rank that has called where it finds a block, or has the card copy it.
+    fn offer(&mut self, rank: u32, source: u32, holding: Holding, scope: &mut Scope<'_>) -> Result<(), Failure> {
         let Some(member) = self.members.get(&rank) else { return Ok(()) };
-        compare(source, rank, holding.region, member.receive[source as usize])?;
+        let to = member.receive[source as usize];
         let Holding { holder, region } = holding;
-        scope.actions.push(Action::Notify { rank, context: scope.id, source, holder, region });
+        compare(source, rank, region, to)?;
+        match self.by {
+            LocalCopies::Host => {
+                scope.actions.push(Action::Notify { rank, context: scope.id, source, holder, region });
+            }
+            LocalCopies::Card if region.bytes == 0 => self.copied(rank, source, scope),
+            LocalCopies::Card => scope.read(Read { source, holder, target: rank, from: region, to }),
+        }
         Ok(())
     }
 
-    /// A served rank has copied a block from its holder.
+    /// A served rank has copied a block from its holder, or the card has for it.
     pub(super) fn copied(&mut self, rank: u32, source: u32, scope: &mut Scope<'_>) {
         let holder = self.held.get(&source).map(|holding| holding.holder);
         let (Some(holder), Some(member)) = (holder.filter(|holder| *holder != rank), self.members.get(&rank)) else {

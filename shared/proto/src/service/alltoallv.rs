@@ -79,7 +79,7 @@ impl Alltoallv {
         if from.bytes == 0 {
             self.received(source, target, scope);
         } else {
-            scope.read(Read { source, target, from, to });
+            scope.read(Read { source, holder: source, target, from, to });
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use thiserror::Error;
 
-use super::message::{Call, Region};
+use super::message::{Call, LocalCopies, Region};
 
 /// Elements of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,14 +103,20 @@ pub fn alltoallv_call(ranks: u32, send: Option<&Blocks<'_>>, receive: &Blocks<'_
     Ok(Call::Alltoallv { send: send.regions(ranks)?, receive: receive.regions(ranks)? })
 }
 
-/// An Allgatherv of `ranks` ranks, called by `rank`. `send`: none in place, where the own block lies in the receive buffer already.
+/// An Allgatherv of `ranks` ranks, called by `rank`. `send`: none in place, where the own block lies in the receive buffer already. `copies`: who copies
+/// blocks inside a host, the same on all ranks.
 ///
 /// # Errors
 /// Arrays of another length than `ranks`, elements with gaps, a block beyond the address space, or no such rank.
-pub fn allgatherv_call(rank: u32, ranks: u32, send: Option<Region>, receive: &Blocks<'_>) -> Result<Call, CallError> {
+pub fn allgatherv_call(
+    (rank, ranks): (u32, u32),
+    send: Option<Region>,
+    receive: &Blocks<'_>,
+    copies: LocalCopies,
+) -> Result<Call, CallError> {
     let receive = receive.regions(ranks)?;
     let own = *receive.get(rank as usize).ok_or(CallError::Rank { rank, ranks })?;
-    Ok(Call::Allgatherv { send: send.unwrap_or(own), receive })
+    Ok(Call::Allgatherv { send: send.unwrap_or(own), receive, copies })
 }
 
 #[cfg(test)]
@@ -140,10 +146,12 @@ mod tests {
 
     #[test]
     fn an_allgatherv_in_place_sends_its_part_of_the_receive_buffer() {
-        let call = allgatherv_call(1, 2, None, &blocks(&[1, 2], &[0, 1])).unwrap();
-        let Call::Allgatherv { send, receive } = call else { panic!("an Allgatherv") };
-        assert_eq!((send, send.bytes), (receive[1], 16));
-        assert_eq!(allgatherv_call(2, 2, None, &blocks(&[1, 2], &[0, 1])), Err(CallError::Rank { rank: 2, ranks: 2 }));
+        let receive = blocks(&[1, 2], &[0, 1]);
+        let call = allgatherv_call((1, 2), None, &receive, LocalCopies::Host).unwrap();
+        let Call::Allgatherv { send, receive: places, .. } = call else { panic!("an Allgatherv") };
+        assert_eq!((send, send.bytes), (places[1], 16));
+        let no_such_rank = allgatherv_call((2, 2), None, &receive, LocalCopies::Host);
+        assert_eq!(no_such_rank, Err(CallError::Rank { rank: 2, ranks: 2 }));
     }
 
     #[test]

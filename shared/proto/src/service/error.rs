@@ -52,7 +52,7 @@ pub enum Cause {
         expected: u64,
     },
     /// The culprit has called another collective.
-    #[error("has called {found:?}, but a rank of another service process {expected:?}: call the same on all ranks")]
+    #[error("has called {found}, but a rank of another service process {expected}: call the same on all ranks")]
     Operation {
         /// What the culprit has called.
         found: Operation,

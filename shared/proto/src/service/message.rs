@@ -40,7 +40,19 @@ pub enum Call {
         send: Region,
         /// By source: where its block goes.
         receive: Vec<Region>,
+        /// Who copies blocks inside a host. All ranks say the same.
+        copies: LocalCopies,
     },
+}
+
+/// Who copies a block of an Allgatherv from the rank of a host that has it to the host's other ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LocalCopies {
+    /// Each rank for itself, once it is told where the block lies (MI-35). A rank that computes does not copy, so that it has to call its library now and then.
+    Host,
+    /// The card, by a Read that the service process of the receiving rank posts. No rank does anything between call and flag. Each copy goes over the PCIe
+    /// link of the host twice, out and in.
+    Card,
 }
 
 /// The two collectives that read from host to host.
@@ -49,7 +61,17 @@ pub enum Operation {
     /// Every rank has data for every other.
     Alltoallv,
     /// Every rank has one block for all others.
-    Allgatherv,
+    Allgatherv(LocalCopies),
+}
+
+impl core::fmt::Display for Operation {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Alltoallv => "Alltoallv",
+            Self::Allgatherv(LocalCopies::Host) => "Allgatherv with copies by the hosts",
+            Self::Allgatherv(LocalCopies::Card) => "Allgatherv with copies by the cards",
+        })
+    }
 }
 
 impl Call {
@@ -58,7 +80,7 @@ impl Call {
     pub const fn operation(&self) -> Operation {
         match self {
             Self::Alltoallv { .. } => Operation::Alltoallv,
-            Self::Allgatherv { .. } => Operation::Allgatherv,
+            Self::Allgatherv { copies, .. } => Operation::Allgatherv(*copies),
         }
     }
 }
@@ -101,6 +123,8 @@ pub enum Message {
         announcement: Announcement,
         /// How often it was passed on, below the number of processes of the host.
         forwards: u32,
+        /// Who copies blocks inside a host, as the source's call says.
+        copies: LocalCopies,
     },
     /// Allgatherv: a block has been put on the shared list of the host. Without this a process whose rank has entered since it passed the block
     /// on would not look again, and the block would wait for another rank although one is ready (MI-33).
@@ -120,6 +144,8 @@ pub enum Message {
         holder: u32,
         /// Where it lies.
         region: Region,
+        /// Who copies it to the other ranks, as the holder's call says.
+        copies: LocalCopies,
     },
     /// Allgatherv: a rank of the same host has copied a block from its holder, who waits for that before it gives its buffers back.
     Copied {
@@ -147,6 +173,8 @@ pub enum Message {
 pub struct Read {
     /// Whose data it is; the target itself for its own block, which crosses no network.
     pub source: u32,
+    /// In whose memory it lies: the source's, or that of the rank of the target's host that has read it before ([`LocalCopies::Card`]).
+    pub holder: u32,
     /// Into whose buffer it goes.
     pub target: u32,
     /// Where it lies.
@@ -160,7 +188,7 @@ pub struct Read {
 pub struct ReadError {
     /// The code of the completion.
     pub code: u16,
-    /// Whose memory is at fault: the source's, the target's, or that of a rank whose Read has broken the connection of this one before.
+    /// Whose memory is at fault: the holder's, the target's, or that of a rank whose Read has broken the connection of this one before.
     pub rank: u32,
 }
 

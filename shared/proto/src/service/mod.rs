@@ -30,7 +30,9 @@ pub use call::{Blocks, CallError, Datatype, allgatherv_call, alltoallv_call};
 pub use connections::{Access, ConnectionAction, ConnectionError, Connections, Counts};
 pub use error::{Cause, Culprit, Failure, Ignored, Refusal};
 pub use list::{ListError, SharedList};
-pub use message::{Action, Announcement, Call, ContextId, Event, Message, Operation, Read, ReadError, Reader, Region};
+pub use message::{
+    Action, Announcement, Call, ContextId, Event, LocalCopies, Message, Operation, Read, ReadError, Reader, Region,
+};
 pub use process::{Limits, ServiceProcess};
 pub use staged::StagedProcess;
 pub use staged::message::{

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::allgatherv::Allgatherv;
 use super::alltoallv::Alltoallv;
 use super::error::{Cause, Culprit, Failure, Ignored, Refusal};
-use super::message::{Action, Call, ContextId, Event, Message, Operation, Read, ReadError, Reader};
+use super::message::{Action, Call, ContextId, Event, LocalCopies, Message, Operation, Read, ReadError, Reader};
 use super::reads::Reads;
 use super::scope::Scope;
 use super::topology::Topology;
@@ -79,14 +79,14 @@ impl State {
     fn new(operation: Operation) -> Self {
         match operation {
             Operation::Alltoallv => Self::Alltoallv(Alltoallv::default()),
-            Operation::Allgatherv => Self::Allgatherv(Allgatherv::default()),
+            Operation::Allgatherv(copies) => Self::Allgatherv(Allgatherv::new(copies)),
         }
     }
 
     const fn operation(&self) -> Operation {
         match self {
             Self::Alltoallv(_) => Operation::Alltoallv,
-            Self::Allgatherv(_) => Operation::Allgatherv,
+            Self::Allgatherv(state) => Operation::Allgatherv(state.copies()),
         }
     }
 }
@@ -124,7 +124,7 @@ impl Group {
             Message::Ready { source, target, .. } => {
                 source != target && serves(from, source) && serves(self.own, target)
             }
-            Message::Block { announcement, forwards } => {
+            Message::Block { announcement, forwards, .. } => {
                 let local = home.map_or(0..0, |host| topology.processes_of(host));
                 let remote = topology.host_of(announcement.source).is_some_and(|host| Some(host) != home);
                 remote
@@ -145,7 +145,9 @@ impl Group {
                 serves(self.own, source) && has_come_from
             }
             Message::Held { source, holder, .. } => {
-                is_neighbour && serves(from, holder) && topology.locality(source).is_some()
+                // A block of the host itself is in the memory of its own rank.
+                let is_it = source == holder || topology.host_of(source).is_some_and(|host| Some(host) != home);
+                is_neighbour && serves(from, holder) && is_it
             }
             Message::Copied { source, holder, by } => {
                 is_neighbour && serves(from, by) && serves(self.own, holder) && topology.locality(source).is_some()
@@ -244,8 +246,11 @@ impl ServiceProcess {
                 }
                 self.within(context, actions, |state, scope| {
                     match state {
-                        State::Allgatherv(state) => state.copied(rank, source, scope),
-                        State::Alltoallv(_) => scope.ignored.foreign += 1,
+                        State::Allgatherv(state) if state.copies() == LocalCopies::Host => {
+                            state.copied(rank, source, scope);
+                        }
+                        // Nobody has told the rank to copy.
+                        _ => scope.ignored.foreign += 1,
                     }
                     Ok(())
                 });
@@ -292,7 +297,9 @@ impl ServiceProcess {
         }
         self.within(id, actions, |state, scope| match (state, call) {
             (State::Alltoallv(state), Call::Alltoallv { send, receive }) => state.enter(rank, &send, receive, scope),
-            (State::Allgatherv(state), Call::Allgatherv { send, receive }) => state.enter(rank, send, receive, scope),
+            (State::Allgatherv(state), Call::Allgatherv { send, receive, .. }) => {
+                state.enter(rank, send, receive, scope)
+            }
             _ => Ok(()),
         });
         self.settle(id, actions);
@@ -324,8 +331,8 @@ impl ServiceProcess {
         // Announcements come before any served rank has called; what follows does not.
         let begins = match message {
             Message::Ready { source, .. } => Some((source, Operation::Alltoallv)),
-            Message::Block { announcement, .. } => Some((announcement.source, Operation::Allgatherv)),
-            Message::Held { holder, .. } => Some((holder, Operation::Allgatherv)),
+            Message::Block { announcement, copies, .. } => Some((announcement.source, Operation::Allgatherv(copies))),
+            Message::Held { holder, copies, .. } => Some((holder, Operation::Allgatherv(copies))),
             Message::Listed
             | Message::HasRead { .. }
             | Message::Copied { .. }
@@ -355,11 +362,11 @@ impl ServiceProcess {
                 (State::Alltoallv(state), Message::HasRead { source, reader: Reader::Rank(rank) }) => {
                     state.has_read(source, rank, scope);
                 }
-                (State::Allgatherv(state), Message::Block { announcement, forwards }) => {
+                (State::Allgatherv(state), Message::Block { announcement, forwards, .. }) => {
                     return state.block(announcement, forwards, scope);
                 }
-                (State::Allgatherv(state), Message::Held { source, holder, region }) => {
-                    return state.held_by(source, holder, region, scope);
+                (State::Allgatherv(state), Message::Held { source, holder, region, .. }) => {
+                    return state.held_elsewhere(source, holder, region, scope);
                 }
                 (State::Allgatherv(state), Message::HasRead { source, reader: Reader::Host(host) }) => {
                     state.has_read(source, host, scope);
@@ -376,7 +383,7 @@ impl ServiceProcess {
     }
 
     fn finish_read(&mut self, id: ContextId, read: Read, error: Option<ReadError>, actions: &mut Vec<Action>) {
-        let Read { source, target, to, .. } = read;
+        let Read { source, target, .. } = read;
         if let Some(ReadError { code, rank }) = error {
             self.within(id, actions, |_, scope| {
                 scope.send_to_server(rank, Message::Unreadable { source: rank, code });
@@ -388,7 +395,7 @@ impl ServiceProcess {
                     state.received(source, target, scope);
                     Ok(())
                 }
-                State::Allgatherv(state) => state.read(source, target, to, scope),
+                State::Allgatherv(state) => state.read(read, scope),
             });
         }
         self.settle(id, actions);

@@ -75,7 +75,7 @@ mod tests {
 
     fn read(source: u32) -> Read {
         let region = Region { address: 0, key: 0, bytes: 1 };
-        Read { source, target: 9, from: region, to: region }
+        Read { source, holder: source, target: 9, from: region, to: region }
     }
 
     #[test]

@@ -125,7 +125,7 @@ fn what_is_malformed_is_reported() {
     type Change = fn(&mut Vec<u8>);
     let region_end =
         "18446744073709551615 bytes at 0x1122334455667788 end beyond 2^64: look at the address and the length";
-    let cases: [(&str, Change, &str); 25] = [
+    let cases: [(&str, Change, &str); 27] = [
         ("link", |b| b[40..44].fill(0xFF), "queue pair 4294967295 in a service message: it is 2 to 16777215"),
         ("goodbye", |b| b.truncate(15), "service message of 15 bytes instead of 16"),
         ("goodbye", |b| b.push(0), "service message of 17 bytes instead of 16"),
@@ -153,6 +153,8 @@ fn what_is_malformed_is_reported() {
         ("done", |b| b[17] = 4, "rank 1028 in a service message: it is 0 to 1023"),
         ("ready", |b| b[40..48].fill(0xff), region_end),
         ("block", |b| b[28] = 64, "forwards 64 in a service message: it is 0 to 63"),
+        ("block", |b| b[52] = 3, "copies inside a host 3 in a service message: codes run from 1 to 2"),
+        ("held", |b| b[55] = 1, "byte 55 of a service message is 0x01 instead of 0x00"),
         ("unreadable", |b| b[30] = 1, "byte 30 of a service message is 0x01 instead of 0x00"),
         ("read by a rank", |b| b[32] = 3, "reader 3 in a service message: codes run from 1 to 2"),
         ("hello of a rank", |b| b[16] = 3, "role 3 in a service message: codes run from 1 to 2"),

@@ -53,7 +53,7 @@ fn the_call_of_a_message_is_the_call_of_the_rank() {
     };
     assert_eq!(start.call(), alltoallv_call(3, Some(&send), &receive));
     let in_place = allgatherv(CONTEXT, 1, 3, None).call().unwrap();
-    let Call::Allgatherv { send, receive } = in_place else { panic!("an Allgatherv") };
+    let Call::Allgatherv { send, receive, .. } = in_place else { panic!("an Allgatherv") };
     assert_eq!((send, receive.len()), (receive[1], 3));
 }
 

@@ -8,8 +8,8 @@ use flexcast_proto::service::wire::{
 };
 use flexcast_proto::service::{
     Announcement, Blocks, CallError, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor, Failure,
-    Locality, Message, Operation, Part, Reader, Refusal, Region, StagedCause, StagedFailure, StagedMessage,
-    StagedReader, StagedRefusal, TopologyError,
+    LocalCopies, Locality, Message, Operation, Part, Reader, Refusal, Region, StagedCause, StagedFailure,
+    StagedMessage, StagedReader, StagedRefusal, TopologyError,
 };
 use proptest::prelude::*;
 
@@ -89,10 +89,15 @@ pub(crate) fn alltoallv(context: ContextId, rank: u32, ranks: u32) -> OpStart {
 }
 
 pub(crate) fn allgatherv(context: ContextId, rank: u32, ranks: u32, send: Option<Region>) -> OpStart {
+    allgatherv_by(LocalCopies::Host, context, (rank, ranks), send)
+}
+
+fn allgatherv_by(copies: LocalCopies, context: ContextId, place: (u32, u32), send: Option<Region>) -> OpStart {
+    let ranks = place.1;
     let counts: Vec<u64> = (0..u64::from(ranks)).collect();
     let datatype = Datatype { size_bytes: 4, extent_bytes: 4 };
     let receive = Blocks { address: 0x3000, key: 0x53, datatype, counts: &counts, displs: &counts };
-    OpStart::allgatherv(context, (rank, ranks), send, &receive).unwrap()
+    OpStart::allgatherv(context, place, send, &receive, copies).unwrap()
 }
 
 pub(crate) fn task(first: u32, ranks: u32) -> TaskParts {
@@ -158,12 +163,14 @@ pub(crate) fn refusals() -> Vec<Refused> {
     all.chain(group.map(Refused::Group)).chain(later.map(Refused::Staged)).collect()
 }
 
-pub(crate) fn failures() -> [Failure; 4] {
+pub(crate) fn failures() -> [Failure; 5] {
+    let [by_host, by_card] = [LocalCopies::Host, LocalCopies::Card].map(Operation::Allgatherv);
     [
         (Culprit::Process(3), Cause::Died),
         (Culprit::Rank(5), Cause::Read(0x0102)),
         (Culprit::Rank(6), Cause::Bytes { witness: 7, found: 8, expected: 9 }),
-        (Culprit::Rank(1), Cause::Operation { found: Operation::Allgatherv, expected: Operation::Alltoallv }),
+        (Culprit::Rank(1), Cause::Operation { found: by_host, expected: Operation::Alltoallv }),
+        (Culprit::Rank(1), Cause::Operation { found: by_card, expected: by_host }),
     ]
     .map(|(culprit, cause)| Failure { culprit, cause })
 }
@@ -199,6 +206,8 @@ pub(crate) fn all() -> Vec<(String, Vec<u8>)> {
         alltoallv(CONTEXT, 1, 3),
         allgatherv(CONTEXT, 2, 3, Some(Region { bytes: 8, ..REGION })),
         allgatherv(CONTEXT, 0, 2, None),
+        allgatherv_by(LocalCopies::Card, CONTEXT, (2, 3), Some(Region { bytes: 8, ..REGION })),
+        allgatherv_by(LocalCopies::Card, CONTEXT, (0, 2), None),
     ];
     let task = task(7, 2);
     let announcement = Announcement { source: 3, region: REGION };
@@ -246,11 +255,13 @@ pub(crate) fn all() -> Vec<(String, Vec<u8>)> {
         ("done", Body::Done { rank }),
         ("failed", Body::Failed { rank, failure }),
         ("ready", process(Message::Ready { source: 3, target: 4, region: REGION })),
-        ("block", process(Message::Block { announcement, forwards: 2 })),
+        ("block", process(Message::Block { announcement, forwards: 2, copies: LocalCopies::Host })),
+        ("block", process(Message::Block { announcement, forwards: 0, copies: LocalCopies::Card })),
         ("listed", process(Message::Listed)),
         ("read by a rank", process(Message::HasRead { source: 3, reader: Reader::Rank(4) })),
         ("read by a host", process(Message::HasRead { source: 3, reader: Reader::Host(4) })),
-        ("held", process(Message::Held { source: 3, holder: 4, region: REGION })),
+        ("held", process(Message::Held { source: 3, holder: 4, region: REGION, copies: LocalCopies::Host })),
+        ("held", process(Message::Held { source: 3, holder: 4, region: REGION, copies: LocalCopies::Card })),
         ("copied", process(Message::Copied { source: 3, holder: 4, by: 5 })),
         ("unreadable", process(Message::Unreadable { source: 3, code: 0x0102 })),
         ("offer", staged(StagedMessage::Offer { segment: 0x0102_0304, tag: 5 })),
@@ -294,8 +305,12 @@ fn culprit() -> impl Strategy<Value = Culprit> {
     prop_oneof![rank().prop_map(Culprit::Rank), rank().prop_map(Culprit::Process)]
 }
 
+fn copies() -> impl Strategy<Value = LocalCopies> + Clone {
+    prop_oneof![Just(LocalCopies::Host), Just(LocalCopies::Card)]
+}
+
 fn operation() -> impl Strategy<Value = Operation> {
-    prop_oneof![Just(Operation::Alltoallv), Just(Operation::Allgatherv)]
+    prop_oneof![Just(Operation::Alltoallv), copies().prop_map(Operation::Allgatherv)]
 }
 
 fn failure() -> impl Strategy<Value = Failure> {
@@ -344,12 +359,17 @@ fn message() -> impl Strategy<Value = Message> {
     let three = || (rank(), rank(), region());
     prop_oneof![
         three().prop_map(|(source, target, region)| Message::Ready { source, target, region }),
-        (rank(), 0u32..64, region()).prop_map(|(source, forwards, region)| {
-            Message::Block { announcement: Announcement { source, region }, forwards }
+        (rank(), 0u32..64, region(), copies()).prop_map(|(source, forwards, region, copies)| {
+            Message::Block { announcement: Announcement { source, region }, forwards, copies }
         }),
         Just(Message::Listed),
         (rank(), reader).prop_map(|(source, reader)| Message::HasRead { source, reader }),
-        three().prop_map(|(source, holder, region)| Message::Held { source, holder, region }),
+        (three(), copies()).prop_map(|((source, holder, region), copies)| Message::Held {
+            source,
+            holder,
+            region,
+            copies
+        }),
         (rank(), rank(), rank()).prop_map(|(source, holder, by)| Message::Copied { source, holder, by }),
         (rank(), any::<u16>()).prop_map(|(source, code)| Message::Unreadable { source, code }),
         failure().prop_map(Message::Failed),
@@ -495,8 +515,8 @@ pub(crate) fn any_start() -> impl Strategy<Value = OpStart> {
     let blocks = proptest::collection::vec([block.clone(), block], 1..300);
     let buffers = [(0u64..1 << 60, any::<u32>(), 0u64..1 << 16), (0u64..1 << 60, any::<u32>(), 0u64..1 << 16)];
     let send = proptest::option::of(region());
-    (any_context(), any::<prop::sample::Index>(), blocks, buffers, send, any::<bool>()).prop_map(
-        |(context, rank, blocks, buffers, region, is_alltoallv)| {
+    (any_context(), any::<prop::sample::Index>(), blocks, buffers, send, operation()).prop_map(
+        |(context, rank, blocks, buffers, region, operation)| {
             let ranks = blocks.len() as u32;
             let rank = rank.index(blocks.len()) as u32;
             let lists: [[Vec<u64>; 2]; 2] = [0, 1].map(|side| {
@@ -507,10 +527,11 @@ pub(crate) fn any_start() -> impl Strategy<Value = OpStart> {
                 let datatype = Datatype { size_bytes: size, extent_bytes: size };
                 Blocks { address, key, datatype, counts, displs }
             });
-            if is_alltoallv {
-                OpStart::alltoallv(context, (rank, ranks), &send, &receive).unwrap()
-            } else {
-                OpStart::allgatherv(context, (rank, ranks), region, &receive).unwrap()
+            match operation {
+                Operation::Alltoallv => OpStart::alltoallv(context, (rank, ranks), &send, &receive).unwrap(),
+                Operation::Allgatherv(copies) => {
+                    OpStart::allgatherv(context, (rank, ranks), region, &receive, copies).unwrap()
+                }
             }
         },
     )

@@ -8,9 +8,14 @@ use std::sync::Arc;
 
 use flexcast_proto::service::wire::Body;
 use flexcast_proto::service::{
-    Action, Call, Cause, ContextId, Culprit, Event, Failure, Ignored, Limits, Locality, Message, Operation, Read,
-    ReadError, Refusal, Region, ServiceProcess, SharedList, Topology,
+    Action, Call, Cause, ContextId, Culprit, Event, Failure, Ignored, Limits, LocalCopies, Locality, Message,
+    Operation, Read, ReadError, Refusal, Region, ServiceProcess, SharedList, Topology,
 };
+
+/// An Allgatherv whose blocks ranks copy themselves.
+pub(crate) const BY_HOST: Operation = Operation::Allgatherv(LocalCopies::Host);
+/// An Allgatherv whose blocks cards copy.
+pub(crate) const BY_CARD: Operation = Operation::Allgatherv(LocalCopies::Card);
 
 /// A communicator and what it does.
 #[derive(Clone, Debug)]
@@ -186,7 +191,7 @@ impl Plan {
 
     fn bytes(&self, context: ContextId, source: u32, target: u32) -> u64 {
         let operation = self.groups[context.group as usize].collectives[context.collective as usize];
-        let target = if operation == Operation::Allgatherv { 0 } else { target };
+        let target = if operation == Operation::Alltoallv { target } else { 0 };
         if self.most_bytes == 1 {
             return 1;
         }
@@ -195,7 +200,7 @@ impl Plan {
 
     fn byte(&self, context: ContextId, source: u32, target: u32, offset: u64) -> u8 {
         let operation = self.groups[context.group as usize].collectives[context.collective as usize];
-        let target = if operation == Operation::Allgatherv { 0 } else { target };
+        let target = if operation == Operation::Alltoallv { target } else { 0 };
         (mix(!self.seed, [context.group, context.collective, source, target]).wrapping_add(offset) % 251 + 1) as u8
     }
 
@@ -279,8 +284,8 @@ impl Plan {
             }
             Step::EndRead(index) => {
                 let (process, context, read) = world.reads.remove(index);
-                let Read { source, target, from, to } = read;
-                let error = (!self.is_readable(world, context, source)).then_some(ReadError { code: 10, rank: source });
+                let Read { source, holder, target, from, to } = read;
+                let error = (!self.is_readable(world, context, holder)).then_some(ReadError { code: 10, rank: holder });
                 if error.is_none() {
                     self.copy(world, from, to);
                 }
@@ -385,7 +390,7 @@ impl Plan {
         world.memory.insert(key, bytes);
         match group.collectives[context.collective as usize] {
             Operation::Alltoallv => Call::Alltoallv { send, receive },
-            Operation::Allgatherv => Call::Allgatherv { send: send[0], receive },
+            Operation::Allgatherv(copies) => Call::Allgatherv { send: send[0], receive, copies },
         }
     }
 
@@ -443,7 +448,7 @@ impl Plan {
                     Message::Ready { source, target, .. } => {
                         world.counts.announcements.entry((context, source)).or_default().push(target);
                     }
-                    Message::Block { announcement, forwards: 0 } => {
+                    Message::Block { announcement, forwards: 0, .. } => {
                         let host = self.groups[group].topology.host_of_process(to).unwrap();
                         world.counts.announcements.entry((context, announcement.source)).or_default().push(host);
                     }
@@ -460,11 +465,12 @@ impl Plan {
             }
             Action::Read { context, read } => {
                 let topology = &self.groups[context.group as usize].topology;
-                if read.source != read.target {
-                    *world.counts.loads.entry((context, read.target)).or_default() += 1;
-                }
-                if topology.host_of(read.source) != topology.host_of(read.target) {
+                let operation = self.groups[context.group as usize].collectives[context.collective as usize];
+                if topology.host_of(read.holder) != topology.host_of(read.target) {
                     *world.counts.crossings.entry(context).or_default() += 1;
+                    *world.counts.loads.entry((context, read.target)).or_default() += 1;
+                } else if operation == BY_CARD && read.source != read.target {
+                    *world.counts.copies.entry((context, read.source, read.target)).or_default() += 1;
                 }
                 let same = |(_, of, other): &(usize, ContextId, Read)| {
                     *of == context && (other.source, other.target) == (read.source, read.target)
@@ -486,6 +492,10 @@ impl Plan {
             }
             Action::Abandon { context } => world.lists[computer].remove(context),
             Action::Notify { rank, context, source, holder, region } => {
+                let operation = self.groups[context.group as usize].collectives[context.collective as usize];
+                if operation != BY_HOST {
+                    world.wrong = Some("a rank is told to copy what its card copies");
+                }
                 let key = (context, source, rank);
                 *world.counts.copies.entry(key).or_default() += 1;
                 packets::check(context, Body::LocalData { rank, source, holder, region });

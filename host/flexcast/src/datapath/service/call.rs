@@ -1,6 +1,6 @@
 //! Operations as calls of a service process.
 
-use flexcast_proto::service::{Blocks, ContextId, Datatype, Delivery, Region};
+use flexcast_proto::service::{Blocks, ContextId, Datatype, Delivery, LocalCopies, Region};
 use flexcast_service::{Client, Error, StagedCall};
 
 use super::ServiceDelivery;
@@ -61,15 +61,10 @@ impl Lists {
         Self { counts, displs }
     }
 
-    /// Of an Allgatherv: where the blocks of others come to, or the own block for each of them.
-    fn of_plan(plan: &Plan, is_send: bool) -> Self {
-        let own = plan.own();
-        let block = |rank: u32| {
-            let range = plan.block(if is_send { own } else { rank });
-            // The own block is in its place.
-            (range.offset, if rank == own { 0 } else { range.bytes })
-        };
-        let (displs, counts) = (0..plan.ranks()).map(block).unzip();
+    /// Of an Allgatherv: where the block of each rank lies at the end.
+    fn of_plan(plan: &Plan) -> Self {
+        let place = |rank| (plan.block(rank).offset, plan.block(rank).bytes);
+        let (displs, counts) = (0..plan.ranks()).map(place).unzip();
         Self { counts, displs }
     }
 
@@ -81,7 +76,7 @@ impl Lists {
 
 /// Posts an operation of which the memory can be used: `send` of those that need it.
 ///
-/// Allgathers by keys go as Alltoallv, since ranks of one host may be programs of their own: then the card copies between these, too.
+/// Allgathers by keys are in place, since the own block is there. The card copies inside a host: ranks may be programs of their own, and do not have to call anything.
 pub(super) fn post(
     client: &mut Client,
     (group, rank, ranks): (u32, u32, u32),
@@ -112,7 +107,11 @@ pub(super) fn post(
                 let into = Region { bytes: plan.receive_bytes(), ..receive };
                 client.allgather((group, rank), Delivery::Flat, from, into, None).map(Call::Staged)
             }
-            _ => alltoallv(&Lists::of_plan(plan, true), receive, &Lists::of_plan(plan, false)),
+            _ => {
+                let lists = Lists::of_plan(plan);
+                let places = lists.blocks(receive);
+                client.allgatherv(group, rank, None, &places, LocalCopies::Card).map(Call::Keys)
+            }
         },
     }
 }

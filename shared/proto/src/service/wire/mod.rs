@@ -36,7 +36,7 @@
 //! | 18 | JOINED | process → process | ends 8, communicator 8, scatter bytes 8, region 20, segments 4, reader 1 (0 no staging, 1 of root, 2 first), 0 7, queue pair 4 |
 //! | 19 | JOIN-REFUSED | process → process | ends 8, communicator 8, refusal 32 |
 //! | 20 | GROUP-FAILED | process → rank | rank 4, staged failure 8 |
-//! | 21 | OP-START | rank → process | operation 1 (1 Alltoallv, 2 Allgatherv, 3 the same in place), 0 1, part 2, rank 4, ranks 4, receive buffer 28, send buffer 28; per block: count 8, displacement 8 |
+//! | 21 | OP-START | rank → process | operation 1 (1 Alltoallv, 2 Allgatherv, 3 the same in place, 4 and 5 the same with copies by the card), 0 1, part 2, rank 4, ranks 4, receive buffer 28, send buffer 28; per block: count 8, displacement 8 |
 //! | 22 | TASK | rank → process, process → process | collective 1 (1 Broadcast, 2 Allgather), delivery 1 (1 flat, 2 hierarchical, 3 direct), ranks 2, root 2, first rank 2, bytes 8; per rank: regions send, receive, flags, shared 80 |
 //! | 23 | OP-REFUSED | process → rank | rank 4, refusal 32 |
 //! | 24 | LOCAL-DATA | process → rank | rank 4, source 4, holder 4, region 20 |
@@ -44,10 +44,10 @@
 //! | 26 | OP-DONE | process → rank | rank 4 |
 //! | 27 | OP-FAILED | process → rank | rank 4, failure 32 |
 //! | 28 | READY-TO-READ of Alltoallv | process → process | ends 8, source 4, target 4, region 20 |
-//! | 29 | READY-TO-READ of Allgatherv | process → process | ends 8, source 4, forwards 4, region 20 |
+//! | 29 | READY-TO-READ of Allgatherv | process → process | ends 8, source 4, forwards 4, region 20, copies inside the host 1 (1 by it, 2 by its card), 0 3 |
 //! | 30 | LISTED | process → process | ends 8 |
 //! | 31 | HAS-READ | process → process | ends 8, source 4, reader 4, its kind 1 (1 rank, 2 host), 0 3 |
-//! | 32 | HELD | process → process | ends 8, source 4, holder 4, region 20 |
+//! | 32 | HELD | process → process | ends 8, source 4, holder 4, region 20, copies inside the host 1, 0 3 |
 //! | 33 | COPIED | process → process | ends 8, source 4, holder 4, copied by 4 |
 //! | 34 | UNREADABLE | process → process | ends 8, source 4, completion code 2, 0 2 |
 //! | 35 | FAILED | process → process | ends 8, failure 32 |

@@ -10,7 +10,7 @@ use super::kind::{
     BLOCK, COPIED, FAILED, HAS_READ, HELD, JOIN_REFUSED, JOINED, LISTED, OFFER, READY, STAGED_FAILED, TAKEN, UNREADABLE,
 };
 use super::refusal::{RawFailure, RawRefused, RawStagedFailure, Refused};
-use crate::service::message::{Announcement, Message, Reader};
+use crate::service::message::{Announcement, LocalCopies, Message, Reader};
 use crate::service::staged::message::StagedMessage;
 use crate::service::topology::MAX_PROCESSES_PER_HOST;
 
@@ -29,6 +29,15 @@ struct RawBlock {
     source: U32,
     other: U32,
     region: RawRegion,
+}
+
+/// A block of an Allgatherv.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawShared {
+    block: RawBlock,
+    copies: u8,
+    reserved: [u8; 3],
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -116,6 +125,26 @@ pub struct JoinRefused {
 const MAX_QUEUE_PAIR: u32 = (1 << 24) - 1;
 const RANK: u8 = 1;
 const HOST: u8 = 2;
+const BY_HOST: u8 = 1;
+const BY_CARD: u8 = 2;
+
+impl RawShared {
+    const fn new(block: RawBlock, copies: LocalCopies) -> Self {
+        let copies = match copies {
+            LocalCopies::Host => BY_HOST,
+            LocalCopies::Card => BY_CARD,
+        };
+        Self { block, copies, reserved: [0; 3] }
+    }
+
+    const fn copies(self) -> Result<LocalCopies, FormatError> {
+        match self.copies {
+            BY_HOST => Ok(LocalCopies::Host),
+            BY_CARD => Ok(LocalCopies::Card),
+            found => Err(FormatError::Code { field: "copies inside a host", found, last: BY_CARD }),
+        }
+    }
+}
 
 impl RawWay {
     fn new(from: u32, to: u32) -> Result<Self, FormatError> {
@@ -158,9 +187,10 @@ pub(super) fn put((from, to): (u32, u32), message: &Message, into: &mut Fixed) -
             into.put(&RawBlock { way, source, other, region });
             READY
         }
-        Message::Block { announcement: Announcement { source, region }, forwards } => {
+        Message::Block { announcement: Announcement { source, region }, forwards, copies } => {
             within("forwards", forwards.into(), 0, u64::from(MAX_PROCESSES_PER_HOST) - 1)?;
-            into.put(&RawBlock { way, source: rank(source)?, other: forwards.into(), region: RawRegion::new(region)? });
+            let (source, other, region) = (rank(source)?, forwards.into(), RawRegion::new(region)?);
+            into.put(&RawShared::new(RawBlock { way, source, other, region }, copies));
             BLOCK
         }
         Message::Listed => {
@@ -175,9 +205,9 @@ pub(super) fn put((from, to): (u32, u32), message: &Message, into: &mut Fixed) -
             into.put(&RawHasRead { way, source: rank(source)?, reader, kind, reserved: [0; 3] });
             HAS_READ
         }
-        Message::Held { source, holder, region } => {
+        Message::Held { source, holder, region, copies } => {
             let (source, other, region) = (rank(source)?, rank(holder)?, RawRegion::new(region)?);
-            into.put(&RawBlock { way, source, other, region });
+            into.put(&RawShared::new(RawBlock { way, source, other, region }, copies));
             HELD
         }
         Message::Copied { source, holder, by } => {
@@ -229,16 +259,16 @@ pub(super) fn read_join_refused(rest: &[u8]) -> Result<((u32, u32), JoinRefused)
 
 /// Reads a message of Alltoallv and Allgatherv of this kind, [`READY`] to [`FAILED`].
 pub(super) fn read(kind: u8, rest: &[u8]) -> Result<((u32, u32), Message), FormatError> {
-    let block = || get::<RawBlock>(rest);
     let (way, message) = match kind {
         READY => {
-            let RawBlock { way, source, other, region } = block()?;
+            let RawBlock { way, source, other, region } = get(rest)?;
             (way, Message::Ready { source: source.get(), target: other.get(), region: region.region() })
         }
         BLOCK => {
-            let RawBlock { way, source, other, region } = block()?;
+            let shared: RawShared = get(rest)?;
+            let RawBlock { way, source, other, region } = shared.block;
             let announcement = Announcement { source: source.get(), region: region.region() };
-            (way, Message::Block { announcement, forwards: other.get() })
+            (way, Message::Block { announcement, forwards: other.get(), copies: shared.copies()? })
         }
         LISTED => (get(rest)?, Message::Listed),
         HAS_READ => {
@@ -251,8 +281,10 @@ pub(super) fn read(kind: u8, rest: &[u8]) -> Result<((u32, u32), Message), Forma
             (way, Message::HasRead { source: source.get(), reader })
         }
         HELD => {
-            let RawBlock { way, source, other, region } = block()?;
-            (way, Message::Held { source: source.get(), holder: other.get(), region: region.region() })
+            let shared: RawShared = get(rest)?;
+            let RawBlock { way, source, other, region } = shared.block;
+            let (source, holder, copies) = (source.get(), other.get(), shared.copies()?);
+            (way, Message::Held { source, holder, region: region.region(), copies })
         }
         COPIED => {
             let RawCopied { way, source, holder, by } = get(rest)?;

@@ -9,7 +9,7 @@ use super::fields::{number, within};
 use super::group::GroupError;
 use crate::service::call::CallError;
 use crate::service::error::{Cause, Culprit, Failure, Refusal};
-use crate::service::message::Operation;
+use crate::service::message::{LocalCopies, Operation};
 use crate::service::staged::message::{StagedCause, StagedFailure, StagedRefusal};
 use crate::service::topology::TopologyError;
 
@@ -235,17 +235,23 @@ const fn culprit(code: u8, number: U32) -> Result<Culprit, FormatError> {
 
 const ALLTOALLV: u64 = 1;
 const ALLGATHERV: u64 = 2;
+const ALLGATHERV_BY_CARD: u64 = 3;
 
 const fn operation_code(operation: Operation) -> u64 {
     match operation {
         Operation::Alltoallv => ALLTOALLV,
-        Operation::Allgatherv => ALLGATHERV,
+        Operation::Allgatherv(LocalCopies::Host) => ALLGATHERV,
+        Operation::Allgatherv(LocalCopies::Card) => ALLGATHERV_BY_CARD,
     }
 }
 
 fn operation(code: U64) -> Result<Operation, FormatError> {
-    within("operation", code.get(), ALLTOALLV, ALLGATHERV)?;
-    Ok(if code.get() == ALLTOALLV { Operation::Alltoallv } else { Operation::Allgatherv })
+    within("operation", code.get(), ALLTOALLV, ALLGATHERV_BY_CARD)?;
+    Ok(match code.get() {
+        ALLTOALLV => Operation::Alltoallv,
+        ALLGATHERV => Operation::Allgatherv(LocalCopies::Host),
+        _ => Operation::Allgatherv(LocalCopies::Card),
+    })
 }
 
 const DIED: u8 = 1;

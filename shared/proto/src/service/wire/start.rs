@@ -10,11 +10,13 @@ use super::fields::{Fixed, HEADER_BYTES, MAX_BYTES, RawRegion, get_list};
 use super::parts::{Entry, Head, Part, Whole, fits};
 use crate::ranks::MAX_RANKS;
 use crate::service::call::{Blocks, CallError, Datatype, allgatherv_call, alltoallv_call};
-use crate::service::message::{Call, ContextId, Region};
+use crate::service::message::{Call, ContextId, LocalCopies, Region};
 
 const ALLTOALLV: u8 = 1;
 const ALLGATHERV: u8 = 2;
 const ALLGATHERV_IN_PLACE: u8 = 3;
+const ALLGATHERV_BY_CARD: u8 = 4;
+const ALLGATHERV_BY_CARD_IN_PLACE: u8 = 5;
 
 /// A buffer of blocks without their counts and displacements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +45,8 @@ pub enum Buffers {
         send: Option<Region>,
         /// By source: where its block goes.
         receive: Buffer,
+        /// Who copies blocks inside a host.
+        copies: LocalCopies,
     },
 }
 
@@ -152,17 +156,21 @@ impl Part<'_, StartHead> {
         let StartHead { rank, ranks, buffers } = *self.head();
         let (operation, send, receive) = match buffers {
             Buffers::Alltoallv { send, receive } => (ALLTOALLV, send, receive),
-            Buffers::Allgatherv { send: Some(region), receive } => {
-                // For the check of its end.
-                RawRegion::new(region)?;
-                let Region { address, key, bytes } = region;
-                (
-                    ALLGATHERV,
-                    Buffer { address, key, datatype: Datatype { size_bytes: bytes, extent_bytes: 0 } },
-                    receive,
-                )
+            Buffers::Allgatherv { send, receive, copies } => {
+                let operation = match (copies, send.is_some()) {
+                    (LocalCopies::Host, true) => ALLGATHERV,
+                    (LocalCopies::Host, false) => ALLGATHERV_IN_PLACE,
+                    (LocalCopies::Card, true) => ALLGATHERV_BY_CARD,
+                    (LocalCopies::Card, false) => ALLGATHERV_BY_CARD_IN_PLACE,
+                };
+                let send = send.map_or(Ok(NO_BUFFER), |region| {
+                    // For the check of its end.
+                    RawRegion::new(region)?;
+                    let Region { address, key, bytes } = region;
+                    Ok(Buffer { address, key, datatype: Datatype { size_bytes: bytes, extent_bytes: 0 } })
+                })?;
+                (operation, send, receive)
             }
-            Buffers::Allgatherv { send: None, receive } => (ALLGATHERV_IN_PLACE, NO_BUFFER, receive),
         };
         to.put(&RawStart {
             operation,
@@ -184,12 +192,14 @@ pub(super) fn get(rest: &[u8]) -> Result<Part<'_, StartHead>, FormatError> {
     let (send, receive) = (send.buffer(), receive.buffer());
     let buffers = match operation {
         ALLTOALLV => Buffers::Alltoallv { send, receive },
-        ALLGATHERV => {
+        ALLGATHERV..=ALLGATHERV_BY_CARD_IN_PLACE => {
             let Buffer { address, key, datatype: Datatype { size_bytes, .. } } = send;
-            Buffers::Allgatherv { send: Some(Region { address, key, bytes: size_bytes }), receive }
+            let in_place = matches!(operation, ALLGATHERV_IN_PLACE | ALLGATHERV_BY_CARD_IN_PLACE);
+            let send = (!in_place).then_some(Region { address, key, bytes: size_bytes });
+            let copies = if operation < ALLGATHERV_BY_CARD { LocalCopies::Host } else { LocalCopies::Card };
+            Buffers::Allgatherv { send, receive, copies }
         }
-        ALLGATHERV_IN_PLACE => Buffers::Allgatherv { send: None, receive },
-        found => return Err(FormatError::Code { field: "operation", found, last: ALLGATHERV_IN_PLACE }),
+        found => return Err(FormatError::Code { field: "operation", found, last: ALLGATHERV_BY_CARD_IN_PLACE }),
     };
     Part::new(StartHead { rank: rank.get(), ranks: ranks.get(), buffers }, index.get(), entries)
 }
@@ -214,7 +224,7 @@ impl OpStart {
         Ok(Self { context, head: StartHead { rank, ranks, buffers }, entries })
     }
 
-    /// An Allgatherv of `rank`, one of `ranks`. `send`: none in place.
+    /// An Allgatherv of `rank`, one of `ranks`. `send`: none in place. `copies`: who copies blocks inside a host, the same on all ranks.
     ///
     /// # Errors
     /// Arrays of another length than `ranks`, elements with gaps, a block beyond the address space, or no such rank.
@@ -223,9 +233,10 @@ impl OpStart {
         (rank, ranks): (u32, u32),
         send: Option<Region>,
         receive: &Blocks<'_>,
+        copies: LocalCopies,
     ) -> Result<Self, CallError> {
-        allgatherv_call(rank, ranks, send, receive)?;
-        let buffers = Buffers::Allgatherv { send, receive: buffer(receive) };
+        allgatherv_call((rank, ranks), send, receive, copies)?;
+        let buffers = Buffers::Allgatherv { send, receive: buffer(receive), copies };
         Ok(Self { context, head: StartHead { rank, ranks, buffers }, entries: entries(receive).collect() })
     }
 
@@ -247,8 +258,8 @@ impl OpStart {
                 let ((first, second), (before, behind)) = (halves(&counts, half), halves(&displs, half));
                 alltoallv_call(ranks, Some(&blocks(send, first, before)), &blocks(receive, second, behind))
             }
-            Buffers::Allgatherv { send, receive } => {
-                allgatherv_call(rank, ranks, send, &blocks(receive, &counts, &displs))
+            Buffers::Allgatherv { send, receive, copies } => {
+                allgatherv_call((rank, ranks), send, &blocks(receive, &counts, &displs), copies)
             }
         }
     }
