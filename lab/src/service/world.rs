@@ -155,6 +155,21 @@ pub(super) fn memory(pd: &ProtectionDomain, bytes: u64) -> Result<MemoryRegion, 
     Ok(MemoryRegion::register(pd, HostBuffer::zeroed(bytes.max(1) as usize)?, access)?)
 }
 
+/// Lets time pass until a service process has answered for all keys that a program has offered.
+pub(super) fn await_keys(machine: &Emulated, agent: &mut Agent, client: &mut Client) -> Result<(), ServiceError> {
+    let mut looks = 0;
+    while client.awaits_keys() {
+        looks += 1;
+        if looks > MOST_LOOKS {
+            return Err(ServiceError::Hangs { what: "aliases of keys", looks });
+        }
+        if !agent.progress()? && !client.progress()? {
+            machine.provider.relax().relax();
+        }
+    }
+    Ok(())
+}
+
 /// Endpoint of a service process, by its number.
 fn endpoint(process: u32) -> Endpoint {
     Endpoint { address: Ipv6Addr::LOCALHOST, port: 4000 + process as u16 }
@@ -180,6 +195,21 @@ impl World {
         load: Load,
         limits: Limits,
         plan: Option<StagedPlan>,
+    ) -> Result<Self, ServiceError> {
+        Self::with_keys(machine, shape, load, limits, plan, 0)
+    }
+
+    /// The same, and each program has so many keys to bind to its memory.
+    ///
+    /// # Errors
+    /// As [`World::new`].
+    pub fn with_keys(
+        machine: Emulated,
+        shape: Shape,
+        load: Load,
+        limits: Limits,
+        plan: Option<StagedPlan>,
+        keys: u16,
     ) -> Result<Self, ServiceError> {
         // A process serves one rank at least.
         let processes_per_host = shape.processes_per_host.min(shape.ranks_per_host);
@@ -230,6 +260,8 @@ impl World {
             let (peer, far) = agents[process].open_program()?;
             agents[process].connect(peer, end)?;
             client.connect(far)?;
+            client.offer_keys(keys)?;
+            await_keys(&machine, &mut agents[process], &mut client)?;
             let all = 0..shape.ranks();
             let most = |other| load.between(rank, other).max(load.between(other, rank)).max(load.of(other));
             let most: u64 = if plan.is_some() { 0 } else { all.map(most).sum() };

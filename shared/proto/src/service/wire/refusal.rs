@@ -31,10 +31,8 @@ pub enum Refused {
     /// The ranks of the group do not agree.
     #[error(transparent)]
     Group(GroupError),
-    /// A call names a bound key that the program does not share now: another program's, or one that it has taken back.
-    #[error(
-        "the call names memory by alias {key:#x}, which this program does not share now: share it, and name it before it is taken back"
-    )]
+    /// A call names memory of another program by a bound key.
+    #[error("the call names memory of another program, by alias {key:#x}: name memory that this one has shared")]
     NotShared {
         /// The alias.
         key: u32,
