@@ -442,6 +442,40 @@ impl World {
         })
     }
 
+    /// A rank takes its send and receive buffers back, and shares others of the same lengths; returns once its service process can use them.
+    ///
+    /// # Errors
+    /// As [`World::drive`].
+    pub fn share_anew(&mut self, rank: u32) -> Result<(), ServiceError> {
+        let state = &mut self.ranks[rank as usize];
+        let old = [state.send, state.receive];
+        old.iter().try_for_each(|memory| state.client.take_back(*memory))?;
+        let mut back = Vec::new();
+        self.drive("memory comes back", |world| {
+            let client = &mut world.ranks[rank as usize].client;
+            back.extend(old.iter().filter_map(|memory| client.taken_back(*memory)));
+            Ok(back.len() == old.len())
+        })?;
+        let state = &mut self.ranks[rank as usize];
+        let pd = state.client.pd().clone();
+        let lengths: Vec<u64> = back.iter().map(|region| region.len() as u64).collect();
+        // One that is as long stays, so that the new one has other addresses.
+        let most = lengths.into_iter().max().unwrap_or(1);
+        state.send = state.client.share(memory(&pd, most)?)?;
+        state.receive = state.client.share(memory(&pd, most)?)?;
+        self.drive("memory is shared", |world| {
+            let state = &world.ranks[rank as usize];
+            Ok(state.client.key(state.send)?.is_some() && state.client.key(state.receive)?.is_some())
+        })
+    }
+
+    /// Send and receive buffer of a rank.
+    #[must_use]
+    pub fn memory(&self, rank: u32) -> [MemoryId; 2] {
+        let state = &self.ranks[rank as usize];
+        [state.send, state.receive]
+    }
+
     /// Whether a rank has got every byte of a turn.
     ///
     /// # Errors

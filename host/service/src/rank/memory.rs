@@ -160,6 +160,12 @@ impl Client {
         memory.is_some_and(|memory| matches!(memory.way, Way::Bound { .. }))
     }
 
+    /// The host's key by which messages name memory, and its generation: of a bound key the number of its binding.
+    #[must_use]
+    pub fn key_name(&self, memory: MemoryId) -> Option<KeyName> {
+        self.memory.get(memory.0 as usize)?.as_ref()?.name()
+    }
+
     /// Lets the service process use memory: [`Client::key`] tells when it can. By a free key of the pool that is at once: a work request of the host is all that
     /// it takes.
     ///
