@@ -469,14 +469,12 @@ fn a_registration_by_a_bound_key_takes_less_time_than_by_a_key_of_its_own() {
         (client.is_bound(shared), host.now_ps() - begun, host.arm_commands() - before)
     };
     let bound = registration(&mut host, &mut client);
-    // Once, a domain's number is asked for.
-    registration(&mut host, &mut client);
     let own = registration(&mut host, &mut client);
     println!("bound, emulated ps, control operations of the Arm function: {bound:?}; by a key of its own {own:?}");
     assert_eq!(bound, (true, 750_000, 0), "one work request of the host");
     assert_eq!((own.0, own.2), (false, 1));
-    // Three operations of the host and one of the Arm function, and a message there and one back.
-    assert!((4 * COMMAND_PS + 1..4 * COMMAND_PS + 2_000_000).contains(&own.1), "{} ps", own.1);
+    // Three operations of the host and one of the Arm function; a message there and one back take about 5 us each.
+    assert!((50_000_000..51_000_000).contains(&own.1), "{} ps", own.1);
 }
 
 #[test]
