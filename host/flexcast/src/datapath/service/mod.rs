@@ -12,6 +12,8 @@ mod set_up;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flexcast_service::DEFAULT_BOUND_KEYS;
+
 use crate::api::config::Control;
 use crate::datapath::udp::interface::variable;
 use crate::error::{Error, Result};
@@ -20,6 +22,9 @@ pub(crate) use set_up::{EXCHANGES, Parts, set_up};
 
 /// Most service processes on a host: as many as a group may have.
 const MOST_PROCESSES: u32 = flexcast_proto::service::MAX_PROCESSES_PER_HOST;
+
+/// Most keys that a rank binds: as many as a daemon takes of a program at most.
+const MOST_KEYS: u32 = 4096;
 
 /// How Broadcast and Allgather go with service processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -51,6 +56,9 @@ pub struct ServiceOptions {
     pub delivery: ServiceDelivery,
     /// Buffers that the process may use at a time between operations, 1 to 1000; others are lent for each operation anew. Default 256.
     pub buffers: u32,
+    /// Keys that a rank binds to its buffers, 0 to 4096: so many buffers at a time cost the process no control operation of its card. 0, or a card or a process
+    /// that has none: each buffer costs some. Default 16.
+    pub bound_keys: u32,
 }
 
 impl Default for ServiceOptions {
@@ -63,6 +71,7 @@ impl Default for ServiceOptions {
             operation: Duration::from_secs(60),
             delivery: ServiceDelivery::Auto,
             buffers: 256,
+            bound_keys: DEFAULT_BOUND_KEYS.into(),
         }
     }
 }
@@ -75,7 +84,7 @@ impl ServiceOptions {
     }
 
     /// What the variables `FLEXCAST_SERVICE` (`host:port`, or several with commas between them), `FLEXCAST_SERVICE_SECRET` (a file),
-    /// `FLEXCAST_SERVICE_PROCESSES` (1 to 64) and `FLEXCAST_SERVICE_DELIVERY` (auto or flat) say; else the defaults.
+    /// `FLEXCAST_SERVICE_PROCESSES` (1 to 64), `FLEXCAST_SERVICE_DELIVERY` (auto or flat) and `FLEXCAST_SERVICE_KEYS` (0 to 4096) say; else the defaults.
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have.
@@ -97,6 +106,7 @@ impl ServiceOptions {
             processes: variable("FLEXCAST_SERVICE_PROCESSES", "a number from 1 to 64")?.unwrap_or(default.processes),
             secret: variable("FLEXCAST_SERVICE_SECRET", "the name of a file")?.unwrap_or_default(),
             delivery,
+            bound_keys: variable("FLEXCAST_SERVICE_KEYS", "a number from 0 to 4096")?.unwrap_or(default.bound_keys),
             ..default
         })
     }
@@ -136,6 +146,13 @@ impl ServiceOptions {
         self
     }
 
+    /// The same with so many keys to bind.
+    #[must_use]
+    pub fn bound_keys(mut self, keys: u32) -> Self {
+        self.bound_keys = keys;
+        self
+    }
+
     /// Refuses numbers outside their range.
     pub(crate) fn check(&self) -> Result<()> {
         let range = |what, value: u32, most: u32| {
@@ -146,6 +163,10 @@ impl ServiceOptions {
         };
         range("service processes", self.processes, MOST_PROCESSES)?;
         range("service buffers", self.buffers, 1000)?;
+        if self.bound_keys > MOST_KEYS {
+            let limit = format!("0 to {MOST_KEYS}");
+            return Err(Error::Config { what: "service keys to bind", value: self.bound_keys.into(), limit });
+        }
         let given = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
         if given > 1 { range("service endpoints", given, MOST_PROCESSES) } else { Ok(()) }
     }
