@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use flexcast_proto::MAX_RANKS;
 use flexcast_proto::service::wire::{
-    self, Assembler, Body, Challenge, Endpoint, Group, GroupHead, HEADER_BYTES, Head, Hello, MAX_BYTES, NO_CORE,
-    OpStart, Packet, Place, Proof, Refused, Role, StartHead, TaskParts, VERSION, Welcome, Whole, decode, encode,
-    length_of,
+    self, Assembler, Body, Challenge, Endpoint, Group, GroupHead, HEADER_BYTES, Head, Hello, KeyForm, KeyName,
+    MAX_BYTES, NO_CORE, OpStart, Packet, Place, Proof, Refused, Role, StartHead, TaskParts, VERSION, Welcome, Whole,
+    decode, encode, length_of,
 };
 use flexcast_proto::service::{
-    Action, Announcement, Blocks, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor, Event,
-    FLAG_BYTES, Failure, Limits, LocalCopies, Locality, Message, Part, ReadError, Reader, Region, ServiceProcess,
-    SharedList, StagedAction, StagedEvent, StagedMessage, StagedProcess, Staging, Topology,
+    Action, Announcement, Blocks, BoundKey, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor,
+    Event, FLAG_BYTES, Failure, LettingGo, Limits, LocalCopies, Locality, Message, Part, ReadError, Reader, Region,
+    ServiceProcess, SharedList, StagedAction, StagedEvent, StagedMessage, StagedProcess, Staging, Topology,
 };
 
 use crate::input::{Input, Script};
@@ -40,6 +40,8 @@ struct Process {
     list: SharedList,
     calls: Assembler<StartHead>,
     groups: Assembler<GroupHead>,
+    /// A key that the program binds.
+    key: BoundKey,
     /// Transfers of staged collectives that have ended.
     transfers: u32,
 }
@@ -101,6 +103,7 @@ impl Process {
             list: SharedList::new(limits.announcements),
             calls: Assembler::new(MAX_RANKS),
             groups: Assembler::new(MAX_RANKS),
+            key: BoundKey::new(),
             transfers: 0,
         }
     }
@@ -128,6 +131,24 @@ impl Process {
                 for part in task.parts() {
                     let collective = context.collective;
                     self.happen_staged(StagedEvent::Called { collective, descriptor: task.descriptor(), part });
+                }
+            }
+            Body::KeyExport(export) if export.form == KeyForm::Bound => {
+                let before = self.key;
+                match self.key.bind(export.generation) {
+                    Ok(()) => assert_eq!((before.binding(), self.key.binding()), (None, Some(export.generation))),
+                    Err(refusal) => {
+                        assert!(!refusal.to_string().is_empty());
+                        assert_eq!(before, self.key, "a refused binding changes nothing");
+                    }
+                }
+            }
+            Body::KeyRevoke { name: KeyName { generation, .. }, is_idle } => {
+                let before = self.key;
+                let how = self.key.revoke(generation, is_idle, context.collective == 0 && generation % 2 == 1);
+                assert_eq!(how == LettingGo::Unknown, before == self.key, "only what is there is let go of");
+                if how == LettingGo::Waits {
+                    assert!(matches!(self.key.settle(false), LettingGo::Now));
                 }
             }
             Body::LocalCopied { rank, source } => self.happen(Event::Copied { context, rank, source }),

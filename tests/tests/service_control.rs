@@ -68,6 +68,11 @@ impl World {
         ServiceOptions::new(endpoints.collect(), self.folder.path().join("secret")).operation(Duration::from_secs(20))
     }
 
+    /// Each buffer has an alias of its own, so that aliases tell what is lent.
+    fn options_without_pool(&self, rank: u32) -> ServiceOptions {
+        self.options(rank as usize / 2).bound_keys(0)
+    }
+
     fn keys(&self) -> u64 {
         self.daemons.iter().flat_map(Processes::looks).map(|look| look.now.keys).sum()
     }
@@ -448,29 +453,32 @@ fn the_dpa_has_broadcasts_and_allgathers_where_it_moves_the_data() {
 #[test]
 fn a_rank_that_is_gone_is_named_and_nothing_hangs() {
     let world = World::new(None);
-    world.run_all(|place| {
-        let communicator = place.create(0);
-        if place.rank == 3 {
-            // As its program would end: in the middle of an operation that the others have not called.
-            let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
-            until("the post", || {
-                communicator.progress().expect("moves");
-                (world.keys() >= u64::from(RANKS) + 2).then_some(())
-            });
-            (0..100).for_each(|_| _ = communicator.progress().expect("moves"));
-            drop((request, communicator));
+    world.run(
+        |rank| world.options_without_pool(rank),
+        |place| {
+            let communicator = place.create(0);
+            if place.rank == 3 {
+                // As its program would end: in the middle of an operation that the others have not called.
+                let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
+                until("the post", || {
+                    communicator.progress().expect("moves");
+                    (world.keys() >= u64::from(RANKS) + 2).then_some(())
+                });
+                (0..100).for_each(|_| _ = communicator.progress().expect("moves"));
+                drop((request, communicator));
+                place.meet(100);
+                return;
+            }
             place.meet(100);
-            return;
-        }
-        place.meet(100);
-        let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
-        let failed = communicator.wait(request).expect_err("rank 3 is gone");
-        let Error::Failed { failure, .. } = &failed.error else { panic!("{}", failed.error) };
-        assert_eq!(failure.culprit, 3, "{failure}");
-        assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
-        let refused = communicator.barrier().expect_err("it is of no use");
-        assert!(matches!(&refused.error, Error::Broken { failure } if failure.culprit == 3), "{}", refused.error);
-    });
+            let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
+            let failed = communicator.wait(request).expect_err("rank 3 is gone");
+            let Error::Failed { failure, .. } = &failed.error else { panic!("{}", failed.error) };
+            assert_eq!(failure.culprit, 3, "{failure}");
+            assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
+            let refused = communicator.barrier().expect_err("it is of no use");
+            assert!(matches!(&refused.error, Error::Broken { failure } if failure.culprit == 3), "{}", refused.error);
+        },
+    );
 }
 
 #[test]
@@ -507,41 +515,45 @@ fn a_daemon_that_dies_fails_what_is_under_way() {
 #[test]
 fn buffers_that_are_made_anew_use_up_no_keys() {
     let world = World::new(None);
-    world.run_all(|place| {
-        let communicator = place.create(0);
-        place.meet(100);
-        let before = world.keys();
-        assert_eq!(before, u64::from(RANKS), "the flags of each rank");
-        place.meet(101);
-        for seed in 0..12 {
-            let request = communicator.all_to_all(place.buffer(&sent(seed, place.rank)), place.empty(BLOCK * 4));
+    world.run(
+        |rank| world.options_without_pool(rank),
+        |place| {
+            let communicator = place.create(0);
+            place.meet(100);
+            let before = world.keys();
+            assert_eq!(before, u64::from(RANKS), "the flags of each rank");
+            place.meet(101);
+            for seed in 0..12 {
+                let request = communicator.all_to_all(place.buffer(&sent(seed, place.rank)), place.empty(BLOCK * 4));
+                let done = communicator.wait(request.expect("posted")).expect("it ends well");
+                assert!(bytes(&done) == received(seed, place.rank));
+            }
+            // In place the own blocks go through a copy, whose key goes as well.
+            let request = communicator.all_to_all_in_place(place.buffer(&sent(50, place.rank)));
             let done = communicator.wait(request.expect("posted")).expect("it ends well");
-            assert!(bytes(&done) == received(seed, place.rank));
-        }
-        // In place the own blocks go through a copy, whose key goes as well.
-        let request = communicator.all_to_all_in_place(place.buffer(&sent(50, place.rank)));
-        let done = communicator.wait(request.expect("posted")).expect("it ends well");
-        assert!(bytes(&done) == received(50, place.rank));
-        drop(done);
-        // Memory by its address is never kept.
-        let users = UserMemory::new(&place.card, Limits::default());
-        let (mut from, mut to) = (sent(51, place.rank), vec![0; BLOCK * 4]);
-        // SAFETY: both live until their buffers are dropped and are not accessed before.
-        let (send, receive) = unsafe {
-            let send = users.source(from.as_mut_ptr(), from.len()).expect("registered");
-            (send, users.buffer(to.as_mut_ptr(), to.len()).expect("registered"))
-        };
-        let done = communicator.wait(communicator.all_to_all(send, receive).expect("posted")).expect("it ends well");
-        drop(done);
-        users.invalidate(from.as_ptr(), from.len());
-        users.invalidate(to.as_ptr(), to.len());
-        assert!(to == received(51, place.rank));
-        until("all keys given back", || {
-            communicator.progress().expect("moves");
-            (world.keys() == before).then_some(())
-        });
-        place.meet(102);
-    });
+            assert!(bytes(&done) == received(50, place.rank));
+            drop(done);
+            // Memory by its address is never kept.
+            let users = UserMemory::new(&place.card, Limits::default());
+            let (mut from, mut to) = (sent(51, place.rank), vec![0; BLOCK * 4]);
+            // SAFETY: both live until their buffers are dropped and are not accessed before.
+            let (send, receive) = unsafe {
+                let send = users.source(from.as_mut_ptr(), from.len()).expect("registered");
+                (send, users.buffer(to.as_mut_ptr(), to.len()).expect("registered"))
+            };
+            let done =
+                communicator.wait(communicator.all_to_all(send, receive).expect("posted")).expect("it ends well");
+            drop(done);
+            users.invalidate(from.as_ptr(), from.len());
+            users.invalidate(to.as_ptr(), to.len());
+            assert!(to == received(51, place.rank));
+            until("all keys given back", || {
+                communicator.progress().expect("moves");
+                (world.keys() == before).then_some(())
+            });
+            place.meet(102);
+        },
+    );
     until("no key", || (world.keys() == 0).then_some(()));
 }
 

@@ -14,13 +14,14 @@ pub(crate) struct Header {
 pub(crate) const PATH: &str = "host/capi/include/flexcast.h";
 
 /// In the order in which a reader needs them. Not `lib`: cbindgen would follow its modules, and declare everything a second time.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "version",
     "status",
     "fault",
     "card",
     "bootstrap",
     "config",
+    "settings",
     "communicator",
     "operation",
     "collectives",

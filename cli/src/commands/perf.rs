@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
 use flexcast::bootstrap::{Exchange as _, TcpStore};
-use flexcast::{Communicator, Config, ThreadOptions};
+use flexcast::{Communicator, Config, Control, ThreadOptions};
 use flexcast_cli::{note, out};
 use flexcast_lab::perf::{self, Row};
 
@@ -14,7 +14,7 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     let spec = args.spec();
     let card = args.card.open()?;
     let mut store = TcpStore::from_env()?;
-    let mut config = Config::for_card(&card).chains(args.chains);
+    let mut config = Config::for_card(&card).with_environment()?.chains(args.chains);
     if args.progress_thread {
         config = config.progress_thread(Some(ThreadOptions::default()));
     }
@@ -33,6 +33,12 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
             (None, None) => "nothing".to_owned(),
         };
         note!("{} ranks over {over}, datapath {}; times are measured", communicator.size(), card.datapath());
+        let control = communicator.control();
+        if let Some(reason) = &control.reason {
+            note!("the hosts carry the operations out, no service processes: {reason}");
+        } else if control.control != Control::Host {
+            note!("control: {}", control.control.name());
+        }
     }
     let rows = perf::run(&communicator, &mut store, &spec, |row| {
         if is_first {

@@ -1,14 +1,14 @@
 //! Groups of ranks.
 
 use std::cell::{Cell, RefCell};
-use std::ffi::c_int;
+use std::ffi::{CString, c_char, c_int};
 use std::rc::Rc;
 
 use flexcast_rust::{Communicator, Config};
 
 use crate::bootstrap::{Bootstrap, count, flexcast_bootstrap};
 use crate::card::{OpenCard, flexcast_card};
-use crate::config::{self, flexcast_config};
+use crate::config::{self, flexcast_config, number_of};
 use crate::fault::{Fault, call};
 use crate::handle;
 use crate::memory::{give, out};
@@ -41,12 +41,17 @@ pub(crate) struct Group {
     held: Held,
     /// Operations that are not over.
     under_way: Cell<u32>,
+    /// Its control, and why it is not the one of its parameters, if so.
+    control: (u32, Option<CString>),
 }
 
 impl Group {
     fn new(communicator: Communicator, card: Rc<OpenCard>) -> Rc<Self> {
         let held = Held { card, claims: RefCell::default() };
-        Rc::new(Self { communicator: RefCell::new(communicator), held, under_way: Cell::new(0) })
+        let report = communicator.control();
+        let reason = report.reason.as_ref().map(|reason| CString::new(reason.replace('\0', " ")).unwrap_or_default());
+        let control = (number_of(report.control), reason);
+        Rc::new(Self { communicator: RefCell::new(communicator), held, under_way: Cell::new(0), control })
     }
 
     pub(crate) fn card(&self) -> &OpenCard {
@@ -160,6 +165,28 @@ pub unsafe extern "C" fn flexcast_comm_rank(
         for (place, value) in [(rank, own), (size, all)].into_iter().filter(|(place, _)| !place.is_null()) {
             // SAFETY: not null, so a place for an int.
             unsafe { out(place, "rank") }?.put(value as c_int);
+        }
+        Ok(())
+    })
+}
+
+/// Which control carries the operations of a communicator, one of FLEXCAST_CONTROL_*, alike on all ranks. `reason` (may be NULL) becomes NULL where it is the one of
+/// the configuration; else a text that says which rank has no service process, and why not. The text stays until the communicator is freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_comm_control(
+    comm: *mut flexcast_comm,
+    control: *mut u32,
+    reason: *mut *const c_char,
+) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for a number.
+        let place = unsafe { out(control, "control") }?;
+        let group = handle::get::<Group>(comm)?;
+        let (number, why) = &group.control;
+        place.put(*number);
+        if !reason.is_null() {
+            // SAFETY: not null, so a place for a pointer.
+            unsafe { out(reason, "reason") }?.put(why.as_ref().map_or(std::ptr::null(), |text| text.as_ptr()));
         }
         Ok(())
     })

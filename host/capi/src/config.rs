@@ -1,11 +1,12 @@
 //! Parameters of communicators.
 
+use std::ffi::c_char;
 use std::time::Duration;
 
-use flexcast_rust::{Config, Control, Selection, ServiceOptions, ThreadPlacement, Transport};
+use flexcast_rust::{Config, Control, Selection, ServiceDelivery, ServiceOptions, ThreadPlacement, Transport};
 
 use crate::fault::{Fault, call};
-use crate::memory::{give, sized};
+use crate::memory::{give, sized, text};
 use crate::status::flexcast_status::{self, *};
 
 /// All threads of a core of the DPA before the next one.
@@ -28,10 +29,19 @@ pub const FLEXCAST_CONTROL_HOST: u32 = 0;
 /// The protocol runs on the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something is
 /// lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
 pub const FLEXCAST_CONTROL_DEVICE: u32 = 1;
-/// Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. The variables
-/// FLEXCAST_SERVICE (host:port), FLEXCAST_SERVICE_SECRET (a file), FLEXCAST_SERVICE_PROCESSES and FLEXCAST_SERVICE_DELIVERY (auto or flat) say where they are
-/// and how; FLEXCAST_ERROR_VARIABLE if one cannot be. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST. With the datapath "verbs" alone.
+/// Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. `service_endpoints`
+/// and what follows it say where they are and how they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. With the
+/// datapath "verbs" alone.
 pub const FLEXCAST_CONTROL_SERVICE: u32 = 2;
+
+/// For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto or flat) says, or else as FLEXCAST_DELIVERY_AUTO.
+pub const FLEXCAST_DELIVERY_DEFAULT: u32 = 0;
+/// Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory by alias keys.
+pub const FLEXCAST_DELIVERY_AUTO: u32 = 1;
+/// Both through staging memory.
+pub const FLEXCAST_DELIVERY_FLAT: u32 = 2;
+/// For `service_bound_keys`: none.
+pub const FLEXCAST_BOUND_KEYS_NONE: u32 = u32::MAX;
 
 /// For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
 pub const FLEXCAST_ALGORITHM_AUTOMATIC: u32 = 0;
@@ -105,7 +115,8 @@ pub struct flexcast_config {
     pub cache_bytes: u64,
     /// What carries the data: FLEXCAST_TRANSPORT_UD, FLEXCAST_TRANSPORT_UC_MULTICAST or FLEXCAST_TRANSPORT_UC_UNICAST.
     pub transport: u32,
-    /// Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE; or FLEXCAST_CONTROL_SERVICE.
+    /// Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE; or FLEXCAST_CONTROL_SERVICE. The default is
+    /// what the variable FLEXCAST_CONTROL (host, device or service) says, or else FLEXCAST_CONTROL_HOST.
     pub control: u32,
     /// What carries the data of an Allgather, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is multicast.
     pub algorithm: u32,
@@ -114,6 +125,24 @@ pub struct flexcast_config {
     /// Whether (1 or 0) reductions combine contributions in the order of ranks whatever their length, so that floating-point results are those of one
     /// core that goes through all contributions in turn.
     pub reproducible: u32,
+    /// For FLEXCAST_CONTROL_SERVICE: `host:port` of the first service process of the rank's host, whose others have the next ports; or each one's, with commas
+    /// between them. NULL: what the variable FLEXCAST_SERVICE says. Texts must stay until flexcast_comm_create() has returned.
+    pub service_endpoints: *const c_char,
+    /// The file with the secret of the service processes. NULL: what FLEXCAST_SERVICE_SECRET says.
+    pub service_secret: *const c_char,
+    /// Longest that connecting to them takes, and so long again until all take part, in nanoseconds; 0: 5 s.
+    pub service_connect_ns: u64,
+    /// Longest that an operation takes once it is posted to them, others' arrival included, in nanoseconds; 0: 60 s.
+    pub service_operation_ns: u64,
+    /// Service processes of a host, 1 to 64, if one endpoint is given; 0: what FLEXCAST_SERVICE_PROCESSES says, or else 4.
+    pub service_processes: u32,
+    /// How Broadcast and Allgather go, one of FLEXCAST_DELIVERY_*.
+    pub service_delivery: u32,
+    /// Buffers that they may use at a time between operations, 1 to 1000; 0: 256.
+    pub service_buffers: u32,
+    /// Keys that a rank binds to its buffers, 1 to 4096, so that these cost the Arm cores no control operation; 0: what FLEXCAST_SERVICE_KEYS says, or else 16;
+    /// FLEXCAST_BOUND_KEYS_NONE: none.
+    pub service_bound_keys: u32,
 }
 
 /// Nanoseconds of a time; one beyond 584 years is as good as for ever.
@@ -121,8 +150,17 @@ fn ns(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The number that a control has in C.
+pub(crate) const fn number_of(control: Control) -> u32 {
+    match control {
+        Control::Host => FLEXCAST_CONTROL_HOST,
+        Control::Device => FLEXCAST_CONTROL_DEVICE,
+        Control::Service => FLEXCAST_CONTROL_SERVICE,
+    }
+}
+
 impl flexcast_config {
-    fn default() -> Self {
+    pub(crate) fn default() -> Self {
         let config = Config::default();
         Self {
             size: size_of::<Self>(),
@@ -161,16 +199,64 @@ impl flexcast_config {
                 Transport::UcMulticast => FLEXCAST_TRANSPORT_UC_MULTICAST,
                 Transport::UcUnicast => FLEXCAST_TRANSPORT_UC_UNICAST,
             },
-            control: match config.control {
-                Control::Host => FLEXCAST_CONTROL_HOST,
-                Control::Device => FLEXCAST_CONTROL_DEVICE,
-                Control::Service => FLEXCAST_CONTROL_SERVICE,
-            },
+            control: number_of(config.control),
             algorithm: config.algorithm as u32,
+            service_endpoints: std::ptr::null(),
+            service_secret: std::ptr::null(),
+            service_connect_ns: 0,
+            service_operation_ns: 0,
+            service_processes: 0,
+            service_delivery: FLEXCAST_DELIVERY_DEFAULT,
+            service_buffers: 0,
+            service_bound_keys: 0,
         }
     }
 
-    /// What it says, and the rest as `default` has it.
+    /// The defaults, with the control that the environment asks for.
+    fn from_env() -> Result<Self, Fault> {
+        let control = Config::default().with_environment()?.control;
+        Ok(Self { control: number_of(control), ..Self::default() })
+    }
+
+    /// What it says of service processes, over what the environment says.
+    ///
+    /// # Safety
+    /// Both texts are null or C strings.
+    unsafe fn service(&self) -> Result<ServiceOptions, Fault> {
+        let mut options = ServiceOptions::from_env()?;
+        // SAFETY: by this function's contract, both.
+        let (endpoints, secret) = unsafe {
+            (text(self.service_endpoints, "service_endpoints")?, text(self.service_secret, "service_secret")?)
+        };
+        if let Some(list) = endpoints {
+            options.endpoints = list.split(',').map(|one| one.trim().to_owned()).collect();
+        }
+        if let Some(file) = secret {
+            options.secret = file.into();
+        }
+        let or = |ns: u64, default: Duration| if ns == 0 { default } else { Duration::from_nanos(ns) };
+        options.connect = or(self.service_connect_ns, options.connect);
+        options.operation = or(self.service_operation_ns, options.operation);
+        let or = |value: u32, default: u32| if value == 0 { default } else { value };
+        options.processes = or(self.service_processes, options.processes);
+        options.buffers = or(self.service_buffers, options.buffers);
+        options.bound_keys = match self.service_bound_keys {
+            FLEXCAST_BOUND_KEYS_NONE => 0,
+            keys => or(keys, options.bound_keys),
+        };
+        options.delivery = match self.service_delivery {
+            FLEXCAST_DELIVERY_DEFAULT => options.delivery,
+            FLEXCAST_DELIVERY_AUTO => ServiceDelivery::Auto,
+            FLEXCAST_DELIVERY_FLAT => ServiceDelivery::Flat,
+            other => {
+                let text = format!("service_delivery is {other}: must be 0 (default), 1 (auto) or 2 (flat)");
+                return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
+            }
+        };
+        Ok(options)
+    }
+
+    /// What it says, and the rest as `default` has it; nothing of service processes.
     fn convert(&self, default: &Config) -> Result<Config, Fault> {
         let byte = |what: &str, value: u32, most: u8| {
             u8::try_from(value)
@@ -206,10 +292,6 @@ impl flexcast_config {
                     let text = format!("control is {other}: must be 0 (host), 1 (device) or 2 (service)");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
-            })
-            .service(match self.control {
-                FLEXCAST_CONTROL_SERVICE => ServiceOptions::from_env()?,
-                _ => default.service.clone(),
             })
             .algorithm(match self.algorithm {
                 FLEXCAST_ALGORITHM_AUTOMATIC => Selection::Automatic,
@@ -262,17 +344,23 @@ impl flexcast_config {
 /// The configuration of a caller, or `default` for null and for what it leaves open.
 ///
 /// # Safety
-/// Null, or a structure that is as long as it says.
+/// Null, or a structure that is as long as it says, whose texts are null or C strings.
 pub(crate) unsafe fn read(config: *const flexcast_config, default: &Config) -> Result<Config, Fault> {
-    // SAFETY: by this function's contract; all fields are numbers.
-    unsafe { sized(config, flexcast_config::default(), "config") }?.convert(default)
+    // SAFETY: by this function's contract; all fields are numbers and pointers.
+    let given = unsafe { sized(config, flexcast_config::from_env()?, "config") }?;
+    let converted = given.convert(default)?;
+    match given.control {
+        // SAFETY: by this function's contract.
+        FLEXCAST_CONTROL_SERVICE => Ok(converted.service(unsafe { given.service() }?)),
+        _ => Ok(converted),
+    }
 }
 
-/// The defaults. `size` is sizeof(flexcast_config).
+/// The defaults. `size` is sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_config_default(config: *mut flexcast_config, size: usize) -> flexcast_status {
     call(|| {
-        let value = flexcast_config { size, ..flexcast_config::default() };
+        let value = flexcast_config { size, ..flexcast_config::from_env()? };
         // SAFETY: the caller gives as many bytes as it says.
         unsafe { give(config, size, value, "config") }
     })
@@ -325,6 +413,41 @@ mod tests {
             let config = flexcast_config { control: number, ..flexcast_config::default() };
             assert_eq!(config.convert(&Config::default()).unwrap().control, control);
         }
+    }
+
+    #[test]
+    fn service_processes_are_those_of_the_fields() {
+        let config = flexcast_config {
+            control: FLEXCAST_CONTROL_SERVICE,
+            service_endpoints: c"10.0.0.1:4870, 10.0.0.1:4999".as_ptr(),
+            service_secret: c"secret".as_ptr(),
+            service_connect_ns: 7,
+            service_operation_ns: 8,
+            service_processes: 9,
+            service_delivery: FLEXCAST_DELIVERY_FLAT,
+            service_buffers: 10,
+            service_bound_keys: 11,
+            ..flexcast_config::default()
+        };
+        // SAFETY: a whole structure with C strings.
+        let options = unsafe { read(&raw const config, &Config::default()) }.unwrap().service;
+        assert_eq!(options.endpoints, ["10.0.0.1:4870", "10.0.0.1:4999"]);
+        assert_eq!((options.secret.to_str(), options.processes, options.buffers), (Some("secret"), 9, 10));
+        assert_eq!((options.connect, options.operation), (Duration::from_nanos(7), Duration::from_nanos(8)));
+        assert_eq!((options.delivery, options.bound_keys), (ServiceDelivery::Flat, 11));
+        let none = flexcast_config { service_bound_keys: FLEXCAST_BOUND_KEYS_NONE, ..config };
+        // SAFETY: as above.
+        assert_eq!(unsafe { none.service() }.unwrap().bound_keys, 0);
+        let open = flexcast_config { control: FLEXCAST_CONTROL_SERVICE, ..flexcast_config::default() };
+        // SAFETY: as above, without strings.
+        assert_eq!(unsafe { open.service() }.unwrap(), ServiceOptions::default());
+        let other = flexcast_config { service_delivery: 3, ..open };
+        // SAFETY: as above.
+        assert!(unsafe { other.service() }.unwrap_err().text.contains("service_delivery is 3"));
+        let wrong = [0xFFu8 as c_char, 0];
+        let wrong = flexcast_config { service_secret: wrong.as_ptr(), ..open };
+        // SAFETY: a C string, which is no UTF-8.
+        assert!(unsafe { wrong.service() }.unwrap_err().text.contains("service_secret"));
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod handle;
 mod memory;
 mod operation;
 mod request;
+mod settings;
 mod status;
 mod version;
 
@@ -31,5 +32,6 @@ pub use config::*;
 pub use fault::flexcast_last_error;
 pub use operation::*;
 pub use request::*;
+pub use settings::*;
 pub use status::*;
 pub use version::*;

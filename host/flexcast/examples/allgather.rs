@@ -61,8 +61,8 @@ fn run() -> Result<String, Box<dyn Error>> {
     // 3. The other ranks. MPI_Allgather does as well: see `bootstrap::CallbackExchange`.
     let mut store = TcpStore::from_env()?;
 
-    // 4. A communicator, with times that suit the card: beside emulated ones they are longer.
-    let communicator = Communicator::create(&card, &mut store, Config::for_card(&card))?;
+    // 4. A communicator, with times that suit the card: beside emulated ones they are longer. FLEXCAST_CONTROL may ask for another control than the host's.
+    let communicator = Communicator::create(&card, &mut store, Config::for_card(&card).with_environment()?)?;
     let (rank, size) = (communicator.rank() as usize, communicator.size() as usize);
 
     // 5. An Allgather. The buffers are moved into the operation: nobody can touch or free them while the card uses them.

@@ -3,10 +3,10 @@
 //! [`binding`](crate::binding) says how both sides work together.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::addr::HostAddr;
-use crate::binding::{Grant, Released};
+use crate::binding::{Grant, MAX_POOL_KEYS, Released};
 use crate::device::ProtectionDomain;
 use crate::dpa_qp::RemoteQp;
 use crate::error::{Error, Result};
@@ -18,7 +18,8 @@ use crate::verbs::{Completion, CompletionQueue};
 
 #[derive(Debug)]
 struct Slot {
-    alias: AliasKey,
+    /// None once the card has refused another one in its place.
+    alias: Option<AliasKey>,
     /// Number of the binding accepted last.
     number: u64,
 }
@@ -26,6 +27,7 @@ struct Slot {
 /// Aliases of all keys of a [`BindingPool`](crate::BindingPool) of another function of the card, made once.
 #[derive(Debug)]
 pub struct AliasPool {
+    pd: ProtectionDomain,
     slots: Mutex<Vec<Slot>>,
 }
 
@@ -35,8 +37,41 @@ impl AliasPool {
     /// # Errors
     /// As [`AliasKey::new`].
     pub fn new(pd: &ProtectionDomain, exports: &[KeyExport]) -> Result<Self> {
-        let slot = |export: &KeyExport| Ok(Slot { alias: AliasKey::new(pd, export)?, number: 0 });
-        Ok(Self { slots: Mutex::new(exports.iter().map(slot).collect::<Result<_>>()?) })
+        let pool = Self { pd: pd.clone(), slots: Mutex::default() };
+        exports.iter().try_for_each(|export| pool.add(export).map(drop))?;
+        Ok(pool)
+    }
+
+    /// Makes an alias of one more key: one control operation. Its place in the pool.
+    ///
+    /// # Errors
+    /// As [`AliasKey::new`]; [`Error::OutOfRange`] for more than [`MAX_POOL_KEYS`] keys.
+    pub fn add(&self, export: &KeyExport) -> Result<u16> {
+        let mut slots = self.slots();
+        let slot = slots.len() as u16;
+        if slot >= MAX_POOL_KEYS {
+            let limit = format!("at most {MAX_POOL_KEYS}");
+            return Err(Error::OutOfRange { what: "keys of a pool", value: u64::from(slot) + 1, limit });
+        }
+        slots.push(Slot { alias: Some(AliasKey::new(&self.pd, export)?), number: 0 });
+        Ok(slot)
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Vec<Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keys of the pool.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.slots().len()
+    }
+
+    /// The alias at a place, as the owner of the key and its peers name it. What uses it is not known here: whoever lets others use it holds an [`AliasUse`] until
+    /// they have said that they do not any more.
+    #[must_use]
+    pub fn key(&self, slot: u16) -> Option<u32> {
+        self.slots().get(usize::from(slot))?.alias.as_ref().map(AliasKey::key)
     }
 
     /// Takes a bound key into use. No control operation.
@@ -45,10 +80,11 @@ impl AliasPool {
     /// [`Error::OutOfRange`] for a key that the pool does not have; [`Error::BindingMismatch`] for a binding that was accepted before, or is older than one
     /// that was.
     pub fn accept(&self, grant: Grant) -> Result<BoundAlias> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots();
         let keys = slots.len();
-        let Some(known) = slots.get_mut(usize::from(grant.slot)) else {
-            let limit = format!("below {keys}, the keys of the pool");
+        let known = slots.get_mut(usize::from(grant.slot)).map(|slot| (slot.alias.as_ref().map(AliasKey::key), slot));
+        let Some((Some(key), known)) = known else {
+            let limit = format!("below {keys}, the keys of the pool, and have an alias");
             return Err(Error::OutOfRange { what: "place of a key in its pool", value: grant.slot.into(), limit });
         };
         if grant.number <= known.number {
@@ -60,8 +96,39 @@ impl AliasPool {
             });
         }
         known.number = grant.number;
-        let key = known.alias.key();
         Ok(BoundAlias(Arc::new(InUse { grant, key })))
+    }
+
+    /// Gives a binding back that work requests may still use, of this function or of peers: its alias is destroyed, so that these fail, and another one is made
+    /// in its place, with another number. Two control operations.
+    ///
+    /// Beside the binding comes the number of the new alias, or why there is none: then the key cannot be used any more.
+    pub fn replace(&self, bound: BoundAlias) -> (Released, Result<u32>) {
+        let Grant { slot, number, .. } = bound.0.grant;
+        let mut slots = self.slots();
+        let replaced = match slots.get_mut(usize::from(slot)) {
+            Some(Slot { alias, .. }) => {
+                // Before the old one goes, so that the new one has another number.
+                let old = alias.take();
+                let made = old.as_ref().map(|old| AliasKey::new(&self.pd, old.export()));
+                drop(old);
+                match made {
+                    Some(Ok(new)) => Ok(alias.insert(new).key()),
+                    Some(Err(error)) => Err(error),
+                    None => Err(no_alias(slot)),
+                }
+            }
+            None => Err(no_alias(slot)),
+        };
+        (Released { slot, number }, replaced)
+    }
+}
+
+fn no_alias(slot: u16) -> Error {
+    Error::OutOfRange {
+        what: "place of a key in its pool",
+        value: slot.into(),
+        limit: "one that has an alias".to_owned(),
     }
 }
 
@@ -71,8 +138,8 @@ struct InUse {
     key: u32,
 }
 
-/// An alias that stands for a region of the other function, for work requests of an [`AliasQueue`]. It cannot be copied, and its key cannot be read: what uses
-/// it is known.
+/// An alias that stands for a region of the other function, for work requests of an [`AliasQueue`], or of others that hold an [`AliasUse`]. It cannot be copied:
+/// what uses it is known.
 #[derive(Debug)]
 pub struct BoundAlias(Arc<InUse>);
 
@@ -95,7 +162,14 @@ impl BoundAlias {
         self.0.grant.slot
     }
 
-    /// Work requests that use it and have not completed.
+    /// Marks the alias as used by one more work request, or by something that stands for several, such as peers that were told of it: the binding is not released
+    /// before what this gives is dropped.
+    #[must_use]
+    pub fn hold(&self) -> AliasUse {
+        AliasUse(Arc::clone(&self.0))
+    }
+
+    /// Uses of it that are not over: work requests that have not completed, and [`AliasUse`]s.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         Arc::strong_count(&self.0) - 1
@@ -113,6 +187,32 @@ impl BoundAlias {
     }
 }
 
+/// One use of a bound alias, for work requests of any queue pair of its domain. Keep it until the work request has completed, or its queue pair is destroyed: the
+/// binding is not released before.
+#[derive(Debug)]
+pub struct AliasUse(Arc<InUse>);
+
+impl AliasUse {
+    /// Number of the alias.
+    #[must_use]
+    pub fn key(&self) -> u32 {
+        self.0.key
+    }
+
+    /// `len` bytes at `offset` of the region as local memory of a work request.
+    ///
+    /// # Errors
+    /// [`Error::RegionRange`].
+    pub fn slice(&self, offset: u64, len: u32) -> Result<LocalSlice> {
+        let region_len = self.0.grant.len;
+        if offset.checked_add(u64::from(len)).is_none_or(|end| end > region_len) {
+            return Err(Error::RegionRange { offset, len: len.into(), region: HostAddr(0), region_len });
+        }
+        // A bound key is addressed from 0.
+        Ok(LocalSlice { addr: HostAddr(offset), len, lkey: self.0.key })
+    }
+}
+
 /// A reliable queue pair that posts one-sided requests and sends with bound aliases, and knows which aliases are in use. It takes no receives: their completions
 /// could be mistaken for those of requests.
 #[derive(Debug)]
@@ -121,7 +221,7 @@ pub struct AliasQueue {
     queue_pair: QueuePair,
     cq: CompletionQueue,
     /// What requests use, by their ids, until they complete.
-    used: Mutex<BTreeMap<u64, Arc<InUse>>>,
+    used: Mutex<BTreeMap<u64, AliasUse>>,
 }
 
 impl AliasQueue {
@@ -156,19 +256,15 @@ impl AliasQueue {
     /// # Errors
     /// [`Error::RegionRange`]; [`Error::OutOfRange`] for an id that a request in flight has; [`Error::Verbs`].
     pub fn post(&self, id: u64, kind: SendKind<'_>, alias: &BoundAlias, offset: u64, len: u32) -> Result<()> {
-        let region_len = alias.len();
-        if offset.checked_add(u64::from(len)).is_none_or(|end| end > region_len) {
-            return Err(Error::RegionRange { offset, len: len.into(), region: HostAddr(0), region_len });
-        }
+        let held = alias.hold();
+        let local = Some(held.slice(offset, len)?);
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         if used.contains_key(&id) {
             let limit = "one that no request in flight has".to_owned();
             return Err(Error::OutOfRange { what: "id of a work request", value: id, limit });
         }
-        // A bound key is addressed from 0.
-        let local = Some(LocalSlice { addr: HostAddr(offset), len, lkey: alias.0.key });
         self.queue_pair.post_send(&SendRequest { id, kind, local, immediate: None, signaled: true })?;
-        used.insert(id, Arc::clone(&alias.0));
+        used.insert(id, held);
         Ok(())
     }
 

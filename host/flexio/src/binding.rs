@@ -19,6 +19,9 @@
 //! [`Grant`] and [`Released`] cannot be copied, and whoever takes one uses it up. Between processes they travel as bytes, which can be sent twice: they
 //! have the number of the binding, and an old or repeated one is refused. Whoever decodes bytes that the other side did not send breaks the rule.
 //!
+//! Two ends that have messages of their own tell slot and number by those ([`Grant::told`], [`Released::told`]). Where work requests of other queue pairs
+//! than an [`AliasQueue`](crate::AliasQueue) use the alias, each holds an [`AliasUse`](crate::AliasUse) until it has completed.
+//!
 //! Source: rdma-core's manual pages mlx5dv_create_mkey(3) and mlx5dv_wr_mr_list(3), and its mlx5 provider: a bound key is addressed from 0.
 
 use std::ptr::NonNull;
@@ -86,10 +89,22 @@ fn decode(magic: u32, bytes: &[u8]) -> Result<(u16, u64, u64)> {
 }
 
 impl Grant {
+    /// What the owner of the key has told by a message of another format. Whoever makes a grant that the owner has not told breaks the rule.
+    #[must_use]
+    pub fn told(slot: u16, number: u64, len: u64) -> Self {
+        Self { slot, number, len }
+    }
+
     /// Place of the key in its pool.
     #[must_use]
     pub fn slot(&self) -> u16 {
         self.slot
+    }
+
+    /// Number of the binding; the first of a key is 1.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// Bytes of the region. Under the alias they have addresses from 0 on.
@@ -121,6 +136,13 @@ impl Grant {
 }
 
 impl Released {
+    /// What the function that has the alias has told by a message of another format: no work request uses the binding any more. Whoever makes one that has not
+    /// been told breaks the rule.
+    #[must_use]
+    pub fn told(slot: u16, number: u64) -> Self {
+        Self { slot, number }
+    }
+
     /// The same in bytes, as [`Grant::encode`], with a length of 0.
     #[must_use]
     pub fn encode(self) -> [u8; GRANT_BYTES] {
@@ -265,6 +287,17 @@ impl BindingPool {
         self.state().free.len()
     }
 
+    /// Takes a key that is not bound out of the pool: one that the other function has no alias of. It is not bound again. False if it is bound, or was taken out
+    /// before.
+    pub fn retire(&self, slot: u16) -> bool {
+        let mut state = self.state();
+        let before = state.free.len();
+        state.free.retain(|free| *free != slot);
+        let taken = before - state.free.len();
+        state.retired += taken;
+        taken > 0
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -391,6 +424,25 @@ impl Binding {
         self.held.slot
     }
 
+    /// Number of the binding.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.held.number
+    }
+
+    /// Ends the binding without the other function's word, such as when that is gone: the key is freed by one work request, and every later access through its
+    /// alias fails. The key is not bound again, since work requests may still name it.
+    ///
+    /// # Errors
+    /// The binding comes back with [`Error::Verbs`], [`Error::Completion`] or [`Error::Timeout`] if the card does not free the key.
+    pub fn end(self, bound: Bound) -> std::result::Result<MemoryRegion, Refused<Self>> {
+        let Self { mut held, region } = self;
+        match held.free(bound) {
+            Ok(()) => Ok(region),
+            Err(error) => Err(Refused::new(Self { held, region }, error)),
+        }
+    }
+
     /// Takes the binding back that the other function has released: the key is freed by one work request, and may be bound again; the region is the
     /// caller's. No control operation.
     ///
@@ -420,6 +472,16 @@ impl HeldKey {
         let mut state = self.pool.state();
         self.pool.unbind(&mut state, self.slot, bound)?;
         state.free.push(self.slot);
+        self.freed = true;
+        Ok(())
+    }
+}
+
+impl HeldKey {
+    fn free(&mut self, bound: Bound) -> Result<()> {
+        let mut state = self.pool.state();
+        self.pool.unbind(&mut state, self.slot, bound)?;
+        state.retired += 1;
         self.freed = true;
         Ok(())
     }

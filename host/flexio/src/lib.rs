@@ -73,7 +73,7 @@ mod wait;
 mod window;
 
 pub use addr::{DevAddr, HostAddr};
-pub use alias_pool::{AliasPool, AliasQueue, BoundAlias};
+pub use alias_pool::{AliasPool, AliasQueue, AliasUse, BoundAlias};
 pub use application::{AbiExpectation, Application};
 pub use async_event::{AsyncEvent, QueuePairFailure};
 pub use binding::{Binding, BindingPool, GRANT_BYTES, Grant, MAX_POOL_KEYS, Released};

@@ -4,6 +4,7 @@
 //! own memory (MI-04). It has no thread and no clock: whoever has it calls [`Agent::progress`]. How connections are made is its owner's business;
 //! a connection whose other end is gone is seen when something is sent to it, or told by [`Agent::lose`].
 
+mod bound;
 mod calls;
 mod declined;
 mod faults;
@@ -17,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flexcast_proto::service::wire::{
-    self, Body, Endpoint, Flags, Group, JoinRefused, Joined, KeyName, OpStart, Packet, Refused,
+    self, Body, Endpoint, Flags, Group, JoinRefused, Joined, KeyForm, KeyName, OpStart, Packet, Refused,
 };
 use flexcast_proto::service::{
     Action, ContextId, Culprit, Event, Limits, Message, Read, ReadError, Refusal, Region, ServiceProcess, SharedList,
@@ -25,6 +26,7 @@ use flexcast_proto::service::{
 };
 use flexio::ProtectionDomain;
 
+use bound::BoundKeys;
 use calls::Calls;
 use declined::Declined;
 use faults::Doubt;
@@ -51,6 +53,8 @@ pub struct AgentLimits {
     pub peers: u32,
     /// Memory keys of each rank's program at a time.
     pub keys: u32,
+    /// Keys that each program binds to its memory, beside those; 0: none are taken, and all memory has keys of its own.
+    pub bound_keys: u32,
     /// Queue pairs for transfers: one for each service process of each group.
     pub lanes: u32,
     /// What the staged collectives of each group may use; none: there are none. All processes of a group must have the same.
@@ -70,11 +74,12 @@ impl AgentLimits {
 }
 
 impl Default for AgentLimits {
-    /// 1,152 connections: 1,024 ranks and 128 processes. 1,024 keys of each program. 8,192 queue pairs: as many groups as there may be by default, with 128
+    /// 1,152 connections: 1,024 ranks and 128 processes. 1,024 keys of each program, and 64 that it binds. 8,192 queue pairs: as many groups as there may be by default, with 128
     /// processes each. No staged collectives; 1 GiB of staging memory once `staging` is given.
     fn default() -> Self {
         let (staging, staging_bytes) = (None, 1 << 30);
-        Self { machine: Limits::default(), peers: 1152, keys: 1024, lanes: 1 << 13, staging, staging_bytes }
+        let (peers, keys, bound_keys, lanes) = (1152, 1024, 64, 1 << 13);
+        Self { machine: Limits::default(), peers, keys, bound_keys, lanes, staging, staging_bytes }
     }
 }
 
@@ -109,6 +114,10 @@ pub struct AgentCounts {
     pub written_bytes: u64,
     /// Bytes of TASK messages that have come from ranks and other processes (SO-01).
     pub task_bytes: u64,
+    /// Regions that programs have bound keys to, each without a control operation here (MI-12).
+    pub bindings: u64,
+    /// Aliases of bound keys that gave way to others, as something might still have used them.
+    pub aliases_replaced: u64,
     /// Messages that could not be, of peers that are trusted no more.
     pub wrong: u64,
 }
@@ -132,6 +141,8 @@ impl std::ops::Add for AgentCounts {
             writes: self.writes + other.writes,
             written_bytes: self.written_bytes + other.written_bytes,
             task_bytes: self.task_bytes + other.task_bytes,
+            bindings: self.bindings + other.bindings,
+            aliases_replaced: self.aliases_replaced + other.aliases_replaced,
             wrong: self.wrong + other.wrong,
         }
     }
@@ -218,6 +229,8 @@ pub struct Agent {
     staged: StagedGroups,
     /// Calls of ranks that the machine takes after a completion.
     calls: Calls,
+    /// Keys that programs bind to their memory.
+    bound: BoundKeys,
     /// Reads of others that have failed on a lane whose fault is not known yet.
     unexplained: Vec<Doubt>,
     /// Messages that the machine takes after a completion.
@@ -258,6 +271,7 @@ impl Agent {
             declined: Declined::default(),
             staged: StagedGroups::default(),
             calls: Calls::default(),
+            bound: BoundKeys::default(),
             unexplained: Vec::new(),
             held: BTreeMap::new(),
             reads: BTreeMap::new(),
@@ -365,6 +379,7 @@ impl Agent {
                 Incoming::Broken(peer) => self.part_with(peer),
             }
             self.carry_out()?;
+            self.settle_bound_keys()?;
         }
         Ok(any)
     }
@@ -433,13 +448,17 @@ impl Agent {
     fn hear_program(&mut self, from: PeerId, context: ContextId, body: Body<'_>) -> Result<()> {
         let Some(Role::Program(program)) = self.peers.get_mut(&from) else { return Ok(()) };
         match body {
+            Body::KeyExport(export) if export.form != KeyForm::Memory => self.take_bound_key(from, context, &export),
             Body::KeyExport(export) => {
                 let name = KeyName { key: export.region.key, generation: export.generation };
                 let answer = program.take_key(&self.pd, &export, self.limits.keys)?;
                 self.say(from, context, Body::KeyAnswer { name, answer })
             }
-            Body::KeyRevoke(name) => {
+            Body::KeyRevoke { name, is_idle } => {
                 program.drop_key(name);
+                if self.revoke_bound_key(from, context, name, is_idle)? {
+                    return Ok(());
+                }
                 self.say(from, context, Body::KeyRevoked(name))
             }
             Body::GroupCreate(part) => match program.groups.add(context, part) {
@@ -462,7 +481,12 @@ impl Agent {
                     Ok(())
                 }
             },
-            Body::Task(task) => self.take_task(from, context, &task),
+            Body::Task(task) => match self.not_shared(from, &task) {
+                Some((rank, refusal)) => {
+                    self.say(from, context, Body::CallRefused { rank, refused: Refused::Staged(refusal) })
+                }
+                None => self.take_task(from, context, &task),
+            },
             Body::Flags { rank, flags } => {
                 if let Some(member) = self.member(from, context.group, rank) {
                     member.flags = Some(flags);
@@ -506,7 +530,10 @@ impl Agent {
             return self.say(from, context, Body::CallRefused { rank, refused });
         }
         match start.call() {
-            Ok(call) => self.enter(from, context, rank, call),
+            Ok(mut call) => match self.hold_call(from, context, rank, &mut call) {
+                Ok(()) => self.enter(from, context, rank, call),
+                Err(refused) => self.say(from, context, Body::CallRefused { rank, refused }),
+            },
             Err(error) => self.say(from, context, Body::CallRefused { rank, refused: Refused::Call(error) }),
         }
     }
@@ -659,6 +686,7 @@ impl Agent {
                     return Ok(());
                 }
                 let Some(peer) = self.process_peer(context.group, to) else { return Ok(()) };
+                let message = self.message_at_host(context, message);
                 self.say(peer, context, Body::Process { from, to, message })
             }
             Action::Read { context, read } => {
@@ -683,7 +711,7 @@ impl Agent {
                     let (from, to) = (read.from.address + offset, read.to.address + offset);
                     let (rkey, lkey) = (read.from.key, read.to.key);
                     let ends = Ends { near: Culprit::Rank(target), far: Culprit::Rank(holder) };
-                    self.links.transfer(lane, token, ends, Transfer::Read { to, lkey, from, rkey, bytes })?;
+                    self.transfer(lane, token, ends, Transfer::Read { to, lkey, from, rkey, bytes })?;
                 }
                 Ok(())
             }
@@ -698,10 +726,17 @@ impl Agent {
                 Ok(())
             }
             Action::Notify { rank, context, source, holder, region } => {
+                let region = self.at_host(context, holder, region);
                 self.tell(rank, context, Body::LocalData { rank, source, holder, region })
             }
-            Action::Complete { rank, context } => self.complete(rank, context),
-            Action::Fail { rank, context, failure } => self.tell(rank, context, Body::Failed { rank, failure }),
+            Action::Complete { rank, context } => {
+                self.end_call(context, rank, true);
+                self.complete(rank, context)
+            }
+            Action::Fail { rank, context, failure } => {
+                self.end_call(context, rank, false);
+                self.tell(rank, context, Body::Failed { rank, failure })
+            }
         }
     }
 
@@ -722,7 +757,13 @@ impl Agent {
         self.counts.flags += 1;
         let value = flag(context.collective);
         let ends = Ends { near: Culprit::Process(own), far: Culprit::Rank(rank) };
-        self.links.transfer(lane, token, ends, Transfer::Flag { value, to: address, rkey: key })
+        self.transfer(lane, token, ends, Transfer::Flag { value, to: address, rkey: key })
+    }
+
+    /// Begins a transfer, which holds the bindings that it uses.
+    fn transfer(&mut self, lane: Lane, token: u64, ends: Ends, transfer: Transfer) -> Result<()> {
+        let held = self.held(&transfer);
+        self.links.transfer(lane, token, ends, transfer, held)
     }
 
     /// A connection is over: the ranks of its program, or its process, have died for all groups that they are in.
@@ -734,6 +775,7 @@ impl Agent {
         self.calls.part_with(peer);
         self.unexplained.retain(|doubt| doubt.from != peer);
         self.staged.part_with(peer);
+        self.bound.part_with(peer);
         self.forget(peer, &role);
         match role {
             Role::Program(_) => {

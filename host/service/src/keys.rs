@@ -1,8 +1,8 @@
 //! Memory keys in messages, and as the card's library has them.
 
 use flexcast_proto::service::Region;
-use flexcast_proto::service::wire::{self, Rights};
-use flexio::{Access, AccessKey, KeyExport, ProtectionDomain};
+use flexcast_proto::service::wire::{self, KeyForm, Rights};
+use flexio::{Access, AccessKey, KeyExport, MemoryRegion, ProtectionDomain};
 
 use crate::error::Result;
 
@@ -26,20 +26,46 @@ pub(crate) fn export(pd: &ProtectionDomain, told: &wire::KeyExport) -> Result<Ke
     })
 }
 
+const fn rights(access: Access) -> Rights {
+    Rights {
+        local_write: access.contains(Access::LOCAL_WRITE),
+        remote_write: access.contains(Access::REMOTE_WRITE),
+        remote_read: access.contains(Access::REMOTE_READ),
+        remote_atomic: false,
+    }
+}
+
 /// A key as a rank tells its service process of it.
 pub(crate) fn told(export: &KeyExport, generation: u32) -> wire::KeyExport {
     let KeyExport { vhca, key, addr, len, access, access_key, .. } = *export;
-    let has = |right| access.contains(right);
     wire::KeyExport {
+        form: KeyForm::Memory,
         region: Region { address: addr, key, bytes: len },
-        rights: Rights {
-            local_write: has(Access::LOCAL_WRITE),
-            remote_write: has(Access::REMOTE_WRITE),
-            remote_read: has(Access::REMOTE_READ),
-            remote_atomic: false,
-        },
+        rights: rights(access),
         virtual_hca: vhca,
         generation,
         access_key: wire::AccessKey(*access_key.bytes()),
+    }
+}
+
+/// A key of a pool, which reaches nothing yet.
+pub(crate) fn pooled(export: &KeyExport) -> wire::KeyExport {
+    wire::KeyExport { form: KeyForm::Pool, ..told(export, 0) }
+}
+
+/// A key of a pool that is bound to memory at an address of the host.
+pub(crate) fn bound(
+    region: &MemoryRegion,
+    (key, generation): (u32, u32),
+    virtual_hca: u16,
+    address: u64,
+) -> wire::KeyExport {
+    wire::KeyExport {
+        form: KeyForm::Bound,
+        region: Region { address, key, bytes: region.len() as u64 },
+        rights: rights(region.access()),
+        virtual_hca,
+        generation,
+        access_key: wire::AccessKey([0; 32]),
     }
 }

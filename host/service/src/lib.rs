@@ -29,6 +29,6 @@ pub use net::life::MISSED;
 pub use net::processes::{ConnectionLook, Pace, ProcessLook, Processes};
 pub use net::server::{Server, ServerSettings};
 pub use net::{address_of, endpoint_of, keyed_hash};
-pub use rank::{Client, LocalCopy, MemoryId, StagedCall};
+pub use rank::{Client, DEFAULT_BOUND_KEYS, LocalCopy, MemoryId, StagedCall};
 pub use secret::{SecretError, read as read_secret};
 pub use session::{End, Session, SessionError, SessionTiming};

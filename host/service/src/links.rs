@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use flexcast_proto::service::{Culprit, wire};
 use flexio::{
-    Access, Completion, CompletionQueue, Gid, HostAddr, HostBuffer, InlineRequest, LocalSlice, Mac, MemoryRegion, Path,
-    ProtectionDomain, QueueDepths, QueuePair, RemoteQp, Retry, SendKind, SendRequest, Transport,
+    Access, AliasUse, Completion, CompletionQueue, Gid, HostAddr, HostBuffer, InlineRequest, LocalSlice, Mac,
+    MemoryRegion, Path, ProtectionDomain, QueueDepths, QueuePair, RemoteQp, Retry, SendKind, SendRequest, Transport,
 };
 
 use crate::error::Result;
@@ -55,6 +55,9 @@ impl LinkEnd {
 /// Queue pairs for transfers, by their number here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Lane(u32);
+
+/// Bindings of keys that a transfer uses: they are held until it has completed, or its lane is gone.
+pub(crate) type Held = [Option<AliasUse>; 2];
 
 /// What goes from memory to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,8 +148,8 @@ struct LanePair {
     is_connected: bool,
     /// It has failed: transfers fail at once.
     failed: Option<Fault>,
-    waiting: VecDeque<(u64, Ends, Transfer)>,
-    under_way: VecDeque<(u64, Ends)>,
+    waiting: VecDeque<(u64, Ends, Transfer, Held)>,
+    under_way: VecDeque<(u64, Ends, Held)>,
 }
 
 /// All connections of a process.
@@ -312,13 +315,20 @@ impl Links {
     }
 
     /// Begins a transfer; its end is told as [`LinkEvent::Transferred`] with `token`.
-    pub(crate) fn transfer(&mut self, lane: Lane, token: u64, ends: Ends, transfer: Transfer) -> Result<()> {
+    pub(crate) fn transfer(
+        &mut self,
+        lane: Lane,
+        token: u64,
+        ends: Ends,
+        transfer: Transfer,
+        held: Held,
+    ) -> Result<()> {
         match self.lane_mut(lane) {
             Some(LanePair { failed: Some(fault), .. }) => {
                 let fault = *fault;
                 self.refused.push_back((token, fault));
             }
-            Some(lane) => lane.waiting.push_back((token, ends, transfer)),
+            Some(lane) => lane.waiting.push_back((token, ends, transfer, held)),
             None => debug_assert!(false, "{lane:?} is closed: nobody learns of the end of {transfer:?}"),
         }
         self.post_transfers(lane)
@@ -330,7 +340,7 @@ impl Links {
             return Ok(());
         };
         while lane.under_way.len() < TRANSFERS as usize
-            && let Some((token, ends, transfer)) = lane.waiting.pop_front()
+            && let Some((token, ends, transfer, held)) = lane.waiting.pop_front()
         {
             let id = id(KIND_TRANSFER, index, 0);
             match transfer {
@@ -349,7 +359,7 @@ impl Links {
                     lane.pair.post_inline([InlineRequest { id, kind, bytes, immediate: None, signaled: true }])?;
                 }
             }
-            lane.under_way.push_back((token, ends));
+            lane.under_way.push_back((token, ends, held));
         }
         Ok(())
     }
@@ -430,7 +440,7 @@ impl Links {
         take: &mut impl FnMut(&mut Self, LinkEvent<'_>) -> Result<()>,
     ) -> Result<()> {
         let Some(state) = self.lane_mut(lane).filter(|state| state.pair.qpn() == completion.qpn) else { return Ok(()) };
-        let Some((token, ends)) = state.under_way.pop_front() else { return Ok(()) };
+        let Some((token, ends, _held)) = state.under_way.pop_front() else { return Ok(()) };
         if completion.status == 0 {
             self.post_transfers(lane)?;
             return take(self, LinkEvent::Transferred { token, error: None });

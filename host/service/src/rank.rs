@@ -2,21 +2,23 @@
 //!
 //! The program posts a call and computes. A flag in its own memory tells that the data is there: between the two it need not call anything.
 
+mod memory;
 mod raw;
 mod staged;
 mod take_back;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use flexcast_proto::service::wire::{self, Body, Flags, Group, KeyName, OpStart, Packet, Refused};
+use flexcast_proto::service::wire::{self, Body, Flags, Group, OpStart, Packet, Refused};
 use flexcast_proto::service::{Blocks, ContextId, FLAG_BYTES, Failure, LocalCopies, Region, has_passed};
-use flexio::{Access, AccessKey, ExportedRegion, HostBuffer, MemoryRegion, ProtectionDomain};
+use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
 
 use crate::error::{Error, Result};
-use crate::keys;
 use crate::links::{LinkEnd, LinkEvent, Links, PeerId};
+use memory::{Memory, Named, Pool};
 use staged::{StagedCalls, StagedMember};
 
+pub use memory::DEFAULT_BOUND_KEYS;
 pub use staged::StagedCall;
 
 /// Flags of each rank of a group: more than collectives that may be under way.
@@ -46,13 +48,6 @@ pub struct LocalCopy {
 }
 
 #[derive(Debug)]
-struct Exported {
-    region: ExportedRegion,
-    alias: Option<std::result::Result<u32, wire::KeyRefusal>>,
-    back: take_back::Back,
-}
-
-#[derive(Debug)]
 struct Membership {
     ranks: u32,
     flags: MemoryId,
@@ -71,7 +66,8 @@ pub struct Client {
     process: PeerId,
     is_gone: bool,
     /// None of memory that has been taken back.
-    memory: Vec<Option<Exported>>,
+    memory: Vec<Option<Memory>>,
+    pool: Option<Pool>,
     /// By group and rank.
     members: BTreeMap<(u32, u32), Membership>,
     ended: BTreeMap<(ContextId, u32), Result<(), Failure>>,
@@ -96,6 +92,7 @@ impl Client {
             process,
             is_gone: false,
             memory: Vec::new(),
+            pool: None,
             members: BTreeMap::new(),
             ended: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -144,48 +141,6 @@ impl Client {
         self.links.send(self.process, bytes)
     }
 
-    /// Lets the service process use memory: [`Client::key`] tells when it can.
-    ///
-    /// # Errors
-    /// The card refuses, or there are no random numbers; [`Error::Gone`].
-    pub fn share(&mut self, region: MemoryRegion) -> Result<MemoryId> {
-        let region = ExportedRegion::new(region, AccessKey::random()?)?;
-        let told = keys::told(&region.export(), 1);
-        self.memory.push(Some(Exported { region, alias: None, back: take_back::Back::No }));
-        if let Err(error) = self.say(ContextId { group: 0, collective: 0 }, Body::KeyExport(told)) {
-            // The caller has no number to take it back by, and may free what it is of.
-            self.memory.pop();
-            return Err(error);
-        }
-        Ok(MemoryId(self.memory.len() as u32 - 1))
-    }
-
-    fn exported(&self, memory: MemoryId) -> &Exported {
-        let Some(exported) = &self.memory[memory.0 as usize] else { panic!("{memory:?} has been taken back") };
-        exported
-    }
-
-    /// The memory, to be read and written while no collective uses it.
-    ///
-    /// # Panics
-    /// It is another connection's, or has been taken back.
-    #[must_use]
-    pub fn region(&self, memory: MemoryId) -> &MemoryRegion {
-        self.exported(memory).region.region()
-    }
-
-    /// What calls name: address, length and key of all of it, once the service process can use it.
-    ///
-    /// # Errors
-    /// [`Error::Key`].
-    pub fn key(&self, memory: MemoryId) -> Result<Option<Region>> {
-        let Exported { region, alias, .. } = self.exported(memory);
-        let Some(answer) = alias else { return Ok(None) };
-        let key = (*answer).map_err(Error::Key)?;
-        let export = region.export();
-        Ok(Some(Region { address: export.addr, key, bytes: export.len }))
-    }
-
     /// Tells of a group, as one of its ranks; [`Client::has_joined`] tells when it can be used.
     ///
     /// # Errors
@@ -195,7 +150,8 @@ impl Client {
         // Behind the flags of the rank's own process those of all processes, for staged collectives.
         let flags = HostBuffer::zeroed((FLAGS * FLAG_BYTES + staged.flag_bytes()) as usize)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let flags = self.share(MemoryRegion::register(&self.pd, flags, access)?)?;
+        // It stays as long as the group: a key of the pool has better uses.
+        let flags = self.share_by_own_key(MemoryRegion::register(&self.pd, flags, access)?)?;
         let head = *group.head();
         let (accepted, flags_told, next, has_left) = (None, false, 0, false);
         let membership = Membership { ranks: head.ranks, flags, accepted, flags_told, next, has_left, staged };
@@ -256,7 +212,9 @@ impl Client {
     /// [`Error::Call`], [`Error::Format`], [`Error::Order`], [`Error::Gone`].
     pub fn alltoallv(&mut self, group: u32, rank: u32, send: &Blocks<'_>, receive: &Blocks<'_>) -> Result<ContextId> {
         let (context, ranks) = self.begin(group, rank)?;
-        self.post(&OpStart::alltoallv(context, (rank, ranks), send, receive)?)
+        let start = OpStart::alltoallv(context, (rank, ranks), send, receive)?;
+        self.is_named(&[send.key, receive.key], Named::Alias(context, rank));
+        self.post(&start)
     }
 
     /// Calls a non-blocking Allgatherv; `send` is none in place. `copies` says who copies blocks inside a host, alike on all ranks: with
@@ -273,7 +231,10 @@ impl Client {
         copies: LocalCopies,
     ) -> Result<ContextId> {
         let (context, ranks) = self.begin(group, rank)?;
-        self.post(&OpStart::allgatherv(context, (rank, ranks), send, receive, copies)?)
+        let start = OpStart::allgatherv(context, (rank, ranks), send, receive, copies)?;
+        let keys = [receive.key, send.map_or(receive.key, |send| send.key)];
+        self.is_named(&keys, Named::Alias(context, rank));
+        self.post(&start)
     }
 
     /// Whether a collective has ended well, by its flag in this program's memory alone: no queue is looked at. So it has where a later one has taken the
@@ -317,6 +278,12 @@ impl Client {
     #[must_use]
     pub fn has_left(&self, group: u32, rank: u32) -> bool {
         self.members.get(&(group, rank)).is_none_or(|membership| membership.has_left)
+    }
+
+    /// The function of the card that memory must be of.
+    #[must_use]
+    pub const fn pd(&self) -> &ProtectionDomain {
+        &self.pd
     }
 
     /// Ends the connection once everything that was said has been taken.
@@ -372,12 +339,7 @@ impl Client {
             members.get_mut(&(context.group, rank)).map(then);
         };
         match body {
-            Body::KeyAnswer { name: KeyName { key, .. }, answer } => {
-                let is_it = |exported: &&mut Exported| exported.region.export().key == key && exported.alias.is_none();
-                if let Some(exported) = self.memory.iter_mut().flatten().find(is_it) {
-                    exported.alias = Some(answer);
-                }
-            }
+            Body::KeyAnswer { name, answer } => self.is_answered(name, answer),
             Body::KeyRevoked(name) => self.is_revoked(name),
             Body::GroupAccepted { rank, .. } => {
                 member(&mut self.members, rank, &|membership| membership.accepted = Some(Ok(())));

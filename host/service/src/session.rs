@@ -16,7 +16,7 @@ use crate::net::frames::{Filled, Frames};
 use crate::net::greeting::{GreetingError, Outgoing, Step};
 use crate::net::life::Life;
 use crate::net::{address_of, encoded, nonce};
-use crate::rank::Client;
+use crate::rank::{Client, DEFAULT_BOUND_KEYS};
 
 /// How long a program waits for a service process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects to the service process at `endpoint`, on the host's function of its card. Blocks no longer than `timing` says.
+    /// Connects to the service process at `endpoint`, on the host's function of its card, and offers it [`DEFAULT_BOUND_KEYS`] keys to bind
+    /// ([`Client::offer_keys`]). Blocks no longer than `timing` says, and as long as the card takes to make the keys.
     ///
     /// # Errors
     /// [`SessionError`]: with [`SessionError::Absent`] at once where nobody listens.
@@ -153,6 +154,20 @@ impl Session {
         endpoint: Endpoint,
         secret: &Secret,
         timing: SessionTiming,
+    ) -> Result<Self, SessionError> {
+        Self::connect_with_keys(pd, endpoint, secret, timing, DEFAULT_BOUND_KEYS)
+    }
+
+    /// The same with another number of keys to bind; 0: none.
+    ///
+    /// # Errors
+    /// As [`Session::connect`].
+    pub fn connect_with_keys(
+        pd: &ProtectionDomain,
+        endpoint: Endpoint,
+        secret: &Secret,
+        timing: SessionTiming,
+        keys: u16,
     ) -> Result<Self, SessionError> {
         let address = address_of(endpoint);
         let absent = |source| SessionError::Absent { address, source };
@@ -209,6 +224,7 @@ impl Session {
         let (Some(mut life), Some(welcome)) = (life, outgoing.welcome()) else {
             return Err(SessionError::Closed { address });
         };
+        client.offer_keys(keys)?;
         life.heard(None, Instant::now());
         let shared = Arc::new(Shared::default());
         let (own, watched) = (stream.try_clone().map_err(fresh("dup"))?, Arc::clone(&shared));

@@ -159,6 +159,21 @@ pub(super) fn memory(pd: &ProtectionDomain, bytes: u64) -> Result<MemoryRegion, 
     Ok(MemoryRegion::register(pd, HostBuffer::zeroed(bytes.max(1) as usize)?, access)?)
 }
 
+/// Lets time pass until a service process has answered for all keys that a program has offered.
+pub(super) fn await_keys(machine: &Emulated, agent: &mut Agent, client: &mut Client) -> Result<(), ServiceError> {
+    let mut looks = 0;
+    while client.awaits_keys() {
+        looks += 1;
+        if looks > MOST_LOOKS {
+            return Err(ServiceError::Hangs { what: "aliases of keys", looks });
+        }
+        if !agent.progress()? && !client.progress()? {
+            machine.provider.relax().relax();
+        }
+    }
+    Ok(())
+}
+
 /// Endpoint of a service process, by its number.
 fn endpoint(process: u32) -> Endpoint {
     Endpoint { address: Ipv6Addr::LOCALHOST, port: 4000 + process as u16 }
@@ -184,6 +199,21 @@ impl World {
         load: Load,
         limits: Limits,
         plan: Option<StagedPlan>,
+    ) -> Result<Self, ServiceError> {
+        Self::with_keys(machine, shape, load, limits, plan, 0)
+    }
+
+    /// The same, and each program has so many keys to bind to its memory.
+    ///
+    /// # Errors
+    /// As [`World::new`].
+    pub fn with_keys(
+        machine: Emulated,
+        shape: Shape,
+        load: Load,
+        limits: Limits,
+        plan: Option<StagedPlan>,
+        keys: u16,
     ) -> Result<Self, ServiceError> {
         // A process serves one rank at least.
         let processes_per_host = shape.processes_per_host.min(shape.ranks_per_host);
@@ -234,6 +264,8 @@ impl World {
             let (peer, far) = agents[process].open_program()?;
             agents[process].connect(peer, end)?;
             client.connect(far)?;
+            client.offer_keys(keys)?;
+            await_keys(&machine, &mut agents[process], &mut client)?;
             let all = 0..shape.ranks();
             let most = |other| load.between(rank, other).max(load.between(other, rank)).max(load.of(other));
             let most: u64 = if plan.is_some() { 0 } else { all.map(most).sum() };
@@ -413,6 +445,40 @@ impl World {
                 return Err(ServiceError::Option { what: "a staged collective", reason });
             }
         })
+    }
+
+    /// A rank takes its send and receive buffers back, and shares others of the same lengths; returns once its service process can use them.
+    ///
+    /// # Errors
+    /// As [`World::drive`].
+    pub fn share_anew(&mut self, rank: u32) -> Result<(), ServiceError> {
+        let state = &mut self.ranks[rank as usize];
+        let old = [state.send, state.receive];
+        old.iter().try_for_each(|memory| state.client.take_back(*memory))?;
+        let mut back = Vec::new();
+        self.drive("memory comes back", |world| {
+            let client = &mut world.ranks[rank as usize].client;
+            back.extend(old.iter().filter_map(|memory| client.taken_back(*memory)));
+            Ok(back.len() == old.len())
+        })?;
+        let state = &mut self.ranks[rank as usize];
+        let pd = state.client.pd().clone();
+        let lengths: Vec<u64> = back.iter().map(|region| region.len() as u64).collect();
+        // One that is as long stays, so that the new one has other addresses.
+        let most = lengths.into_iter().max().unwrap_or(1);
+        state.send = state.client.share(memory(&pd, most)?)?;
+        state.receive = state.client.share(memory(&pd, most)?)?;
+        self.drive("memory is shared", |world| {
+            let state = &world.ranks[rank as usize];
+            Ok(state.client.key(state.send)?.is_some() && state.client.key(state.receive)?.is_some())
+        })
+    }
+
+    /// Send and receive buffer of a rank.
+    #[must_use]
+    pub fn memory(&self, rank: u32) -> [MemoryId; 2] {
+        let state = &self.ranks[rank as usize];
+        [state.send, state.receive]
     }
 
     /// Whether a rank has got every byte of a turn.

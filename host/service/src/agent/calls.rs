@@ -46,6 +46,7 @@ impl Agent {
             let oldest = queue.front().map_or(0, |(oldest, _)| oldest.collective);
             let ContextId { group, collective } = context;
             let refusal = Refusal::Collectives { group, collective, oldest, limit: MOST_CALLS_AHEAD as u32 };
+            self.end_call(context, rank, true);
             return self.say(from, context, Body::CallRefused { rank, refused: Refused::Process(refusal) });
         }
         self.offer_call(from, context, rank, call).map(|_| ())
@@ -63,6 +64,7 @@ impl Agent {
                 Ok(false)
             }
             Err(refusal) => {
+                self.end_call(context, rank, true);
                 self.say(from, context, Body::CallRefused { rank, refused: Refused::Process(refusal) })?;
                 Ok(true)
             }

@@ -259,6 +259,7 @@ impl Agent {
         self.held.retain(|(_, group), _| *group != number);
         self.flags.retain(|_, (context, _)| context.group != number);
         self.calls.remove(number);
+        self.end_calls_of(number);
         self.unexplained.retain(|doubt| doubt.context.group != number);
         // Their lanes are gone, and with them their ends.
         let ended: Vec<u64> =

@@ -23,6 +23,8 @@ pub struct AgentLook {
     pub waiting_reads: u64,
     /// Aliases of memory keys of ranks.
     pub keys: u64,
+    /// Aliases of keys that programs bind to their memory.
+    pub bound_keys: u64,
     /// Queue pairs of connections and of groups.
     pub queue_pairs: u64,
 }
@@ -45,6 +47,7 @@ impl Agent {
                 Role::Program(program) => {
                     look.programs += 1;
                     look.keys += program.keys() as u64;
+                    look.bound_keys += program.bound_keys() as u64;
                 }
                 Role::Process(_) => look.processes += 1,
             }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use flexcast_proto::service::wire::{self, Assembler, GroupHead, KeyName, KeyRefusal, StartHead};
 use flexio::{AliasKey, ProtectionDomain};
 
+use super::bound::ProgramKeys;
 use crate::error::Result;
 use crate::keys;
 
@@ -15,13 +16,20 @@ pub(super) struct Program {
     pub(super) groups: Assembler<GroupHead>,
     /// By the host's key: generation and alias.
     aliases: BTreeMap<u32, (u32, AliasKey)>,
+    /// Keys that it binds to its memory, once it has exported one.
+    pub(super) bound: Option<ProgramKeys>,
 }
 
 impl Program {
     /// One that has said nothing yet.
     pub(super) fn new() -> Self {
         let most_ranks = flexcast_proto::MAX_RANKS;
-        Self { calls: Assembler::new(most_ranks), groups: Assembler::new(most_ranks), aliases: BTreeMap::new() }
+        Self {
+            calls: Assembler::new(most_ranks),
+            groups: Assembler::new(most_ranks),
+            aliases: BTreeMap::new(),
+            bound: None,
+        }
     }
 
     /// Forgets which group it has told of last.
@@ -40,7 +48,7 @@ impl Program {
         if let Some((known, _)) = self.aliases.get(&key).filter(|(known, _)| *known >= generation) {
             return Ok(Err(KeyRefusal::Generation { known: *known }));
         }
-        if !self.aliases.contains_key(&key) && self.aliases.len() >= limit as usize {
+        if !self.aliases.contains_key(&key) && self.keys() >= limit as usize {
             return Ok(Err(KeyRefusal::Keys { limit }));
         }
         let alias = match AliasKey::new(pd, &keys::export(pd, export)?) {
@@ -56,6 +64,11 @@ impl Program {
     /// Keys that it shares.
     pub(super) fn keys(&self) -> usize {
         self.aliases.len()
+    }
+
+    /// Keys that it binds to its memory.
+    pub(super) fn bound_keys(&self) -> usize {
+        self.bound.as_ref().map_or(0, ProgramKeys::len)
     }
 
     /// Lets go of an alias: what still goes by it fails.

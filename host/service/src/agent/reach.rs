@@ -236,8 +236,8 @@ impl Agent {
     }
 
     /// Another limit of keys of each program, for keys from now on.
-    pub const fn set_keys(&mut self, keys: u32) {
-        self.limits.keys = keys;
+    pub const fn set_keys(&mut self, keys: u32, bound_keys: u32) {
+        (self.limits.keys, self.limits.bound_keys) = (keys, bound_keys);
     }
 
     pub(super) fn waiting_groups(&self) -> usize {

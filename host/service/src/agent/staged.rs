@@ -194,6 +194,7 @@ impl Agent {
                 self.say(from, context, Body::CallRefused { rank, refused })?;
                 continue;
             }
+            let part = self.alive(from, part);
             let early = Early::Task { collective, descriptor, parts: VecDeque::from([part]) };
             self.offer((from, group, Some(rank)), early)?;
         }
@@ -494,7 +495,7 @@ impl Agent {
         let ends = Ends { near, far };
         let transfer = StagedTransfer { group, collective, work, parts: requests.len() as u32, error: None };
         self.staged.transfers.insert(token, transfer);
-        requests.into_iter().try_for_each(|request| self.links.transfer(lane, token, ends, request))
+        requests.into_iter().try_for_each(|request| self.transfer(lane, token, ends, request))
     }
 
     /// A request is over; whether it was one of a staged collective.

@@ -139,6 +139,8 @@ numbers! {
     peers = 1_152, 1..=65_536, false;
     /// Memory keys of each program.
     keys = 1_024, 1..=1_048_576, true;
+    /// Keys that each program may bind to its memory, beside those; 0: none are taken.
+    bound_keys = 64, 0..=4_096, true;
     /// Queue pairs for transfers.
     queue_pairs = 8_192, 1..=1_048_576, false;
     /// Connections to other processes that this one has set up, and as many that others have.
@@ -319,6 +321,7 @@ impl Config {
             announcements,
             peers,
             keys,
+            bound_keys,
             queue_pairs,
             connections,
             greetings,
@@ -338,6 +341,7 @@ impl Config {
                 machine,
                 peers: small(peers),
                 keys: small(keys),
+                bound_keys: small(bound_keys),
                 lanes: small(queue_pairs),
                 staging: (staging_bytes > 0).then(Staging::default),
                 staging_bytes,

@@ -49,6 +49,7 @@ pub const METRICS: &[Metric] = &[
     now("active_reads", "Reads under way", |look| look.now.active_reads),
     now("waiting_reads", "Announcements and Reads that wait", |look| look.now.waiting_reads),
     now("keys", "Aliases of memory keys of ranks", |look| look.now.keys),
+    now("bound_keys", "Aliases of keys that programs bind to their memory", |look| look.now.bound_keys),
     now("queue_pairs", "Queue pairs of connections and groups", |look| look.now.queue_pairs),
     so_far("process_messages_total", "Messages sent to other service processes", |look| look.counts.process_messages),
     so_far("rank_messages_total", "Messages sent to ranks", |look| look.counts.rank_messages),
@@ -59,6 +60,14 @@ pub const METRICS: &[Metric] = &[
         look.counts.local_reads
     }),
     so_far("read_bytes_total", "Bytes of all Reads", |look| look.counts.read_bytes),
+    so_far("bindings_total", "Regions that programs have bound keys to, without a control operation here", |look| {
+        look.counts.bindings
+    }),
+    so_far(
+        "aliases_replaced_total",
+        "Aliases of bound keys that gave way, as something might have used them",
+        |look| look.counts.aliases_replaced,
+    ),
     so_far("peers_cut_off_total", "Peers that were cut off, as they have broken the rules", |look| look.counts.wrong),
     so_far("connections_taken_total", "Connections that others have set up", |look| look.net.taken),
     so_far("connections_set_up_total", "Connections to other service processes that were set up", |look| {

@@ -28,7 +28,8 @@ pub(super) fn merged(running: &Config, read: Config) -> (Config, Vec<String>) {
         stays(number.key, is.to_string(), wanted.to_string());
     }
     let times = Times { busy_poll_ms: running.times.busy_poll_ms, ..read.times };
-    let limits = Bounds { keys: read.limits.keys, greetings: read.limits.greetings, ..running.limits };
+    let Bounds { keys, bound_keys, greetings, .. } = read.limits;
+    let limits = Bounds { keys, bound_keys, greetings, ..running.limits };
     let merged = Config { secret: read.secret, log: read.log, times, limits, ..running.clone() };
     (merged, restart)
 }

@@ -161,10 +161,11 @@ impl Server {
         self.conns.values().filter(|conn| conn.is_half_open()).count()
     }
 
-    /// Other settings for connections from now on; limits of the process and of its connections stay as they are, but for that of keys.
+    /// Other settings for connections from now on; limits of the process and of its connections stay as they are, but for those of keys.
     pub fn reload(&mut self, settings: ServerSettings) {
-        let limits = AgentLimits { keys: settings.limits.keys, ..self.settings.limits };
-        self.agent.set_keys(limits.keys);
+        let AgentLimits { keys, bound_keys, .. } = settings.limits;
+        let limits = AgentLimits { keys, bound_keys, ..self.settings.limits };
+        self.agent.set_keys(keys, bound_keys);
         let (connections, epoch) = (self.settings.connections, self.settings.epoch);
         self.settings = ServerSettings { limits, connections, epoch, ..settings };
     }

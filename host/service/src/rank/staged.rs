@@ -13,7 +13,7 @@ use flexcast_proto::service::{
 };
 use flexio::MemoryRegion;
 
-use super::{Client, FLAGS, Membership, MemoryId};
+use super::{Client, FLAGS, Membership, MemoryId, Named};
 use crate::error::{Error, Result};
 
 /// Data of a segment begins at a multiple of so many bytes: a cache line, apart from flags.
@@ -74,6 +74,11 @@ impl StagedMember {
 }
 
 impl StagedCalls {
+    /// Whether a call has neither ended nor been refused.
+    pub(super) fn is_posted(&self, call: &StagedCall) -> bool {
+        self.posted.contains_key(call)
+    }
+
     pub(super) fn refuse(&mut self, context: ContextId, rank: u32, refusal: StagedRefusal) {
         self.posted.retain(|call, _| (call.context, call.rank) != (context, rank));
         self.refused.insert((context, rank), refusal);
@@ -219,7 +224,12 @@ impl Client {
         if let Some(membership) = self.members.get_mut(&(group, rank)) {
             membership.staged.next = collective.wrapping_add(1);
         }
+        let segment = posted.segment;
         self.staged.posted.insert(call, posted);
+        self.is_named(&[send.key, receive.key], Named::Staged(call));
+        if let Some(segment) = segment {
+            self.is_named_by(segment, Named::Staged(call));
+        }
         Ok(call)
     }
 
@@ -252,11 +262,11 @@ impl Client {
             let refusal = StagedRefusal::Buffer { name: "receive", rank, found: 0, expected: bytes };
             Error::Refused(Refused::Staged(refusal))
         };
-        let offset = |exported: &Option<super::Exported>| {
+        let offset = |exported: &Option<super::Memory>| {
             let exported = exported.as_ref()?;
-            let export = exported.region.export();
-            let offset = region.address.checked_sub(export.addr)?;
-            let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= export.len);
+            let (start, len) = exported.range();
+            let offset = region.address.checked_sub(start)?;
+            let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= len);
             (exported.alias == Some(Ok(region.key)) && is_inside).then_some(offset)
         };
         let found = (0..).zip(&self.memory).find_map(|(number, memory)| Some((MemoryId(number), offset(memory)?)));

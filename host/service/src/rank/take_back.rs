@@ -4,9 +4,8 @@ use flexcast_proto::service::ContextId;
 use flexcast_proto::service::wire::{Body, KeyName};
 use flexio::MemoryRegion;
 
-use super::{Client, MemoryId};
+use super::{Client, Memory, MemoryId};
 use crate::error::{Error, Result};
-use crate::keys;
 
 /// How far memory has been taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +21,8 @@ pub(super) enum Back {
 }
 
 impl Client {
-    /// Takes memory back: the service process lets go of its alias, and what it still reads or writes by that fails. [`Client::taken_back`] gives the memory.
+    /// Takes memory back: the service process lets go of its alias, and what it still reads or writes by that fails. [`Client::taken_back`] gives the memory. A
+    /// bound key whose calls have all ended well is let go of without a control operation.
     ///
     /// # Errors
     /// [`Error::Order`]: it has been taken back already. A service process that is gone is none: its alias is dead once the memory is given back.
@@ -37,9 +37,9 @@ impl Client {
             return Ok(());
         }
         exported.back = Back::Told;
-        let told = keys::told(&exported.region.export(), 1);
-        let name = KeyName { key: told.region.key, generation: told.generation };
-        match self.say(ContextId { group: 0, collective: 0 }, Body::KeyRevoke(name)) {
+        let Some(name) = exported.name() else { return Ok(()) };
+        let is_idle = self.is_bound(memory) && self.is_idle(memory);
+        match self.say(ContextId { group: 0, collective: 0 }, Body::KeyRevoke { name, is_idle }) {
             Err(Error::Gone) => Ok(()),
             said => said,
         }
@@ -50,7 +50,7 @@ impl Client {
     pub fn taken_back(&mut self, memory: MemoryId) -> Option<MemoryRegion> {
         let is_gone = self.is_gone;
         let slot = self.memory.get_mut(memory.0 as usize)?;
-        slot.take_if(|exported| exported.back == Back::Done || is_gone)?.region.into_region()
+        slot.take_if(|exported| exported.back == Back::Done || is_gone)?.into_region()
     }
 
     /// Forgets a group that a rank has left: how its collectives have ended, and the memory of its flags, which the service process lets go of. A
@@ -67,6 +67,7 @@ impl Client {
             });
         }
         let flags = membership.flags;
+        self.forget_calls_of(group, rank);
         self.members.remove(&(group, rank));
         let is_of = |context: &ContextId, whose: u32| context.group == group && whose == rank;
         self.ended.retain(|(context, whose), _| !is_of(context, *whose));
@@ -81,14 +82,16 @@ impl Client {
     }
 
     pub(super) fn is_revoked(&mut self, name: KeyName) {
-        let is_it = |slot: &&mut Option<super::Exported>| {
-            slot.as_ref().is_some_and(|exported| exported.back != Back::No && exported.region.export().key == name.key)
+        let is_it = |slot: &Option<Memory>| {
+            let is_due = |memory: &Memory| matches!(memory.back, Back::Told | Back::Dropped);
+            slot.as_ref().is_some_and(|memory| is_due(memory) && memory.name() == Some(name))
         };
-        let Some(slot) = self.memory.iter_mut().find(is_it) else { return };
-        match slot {
-            Some(exported) if exported.back == Back::Told => exported.back = Back::Done,
-            Some(exported) if exported.back == Back::Dropped => *slot = None,
-            _ => {}
+        let Some(place) = self.memory.iter().position(is_it) else { return };
+        let Some(memory) = self.memory[place].take() else { return };
+        let (is_wanted, alias) = (memory.back == Back::Told, memory.alias);
+        let way = self.freed(memory);
+        if is_wanted {
+            self.memory[place] = Some(Memory { way, alias, back: Back::Done, calls: Vec::new() });
         }
     }
 }

@@ -104,6 +104,8 @@ pub enum Garbage {
     ForeignKey,
     /// A key taken back that was never given.
     UnknownKey,
+    /// A key bound that there is no alias of, and taken back.
+    UnknownBinding,
     /// Another rank leaves.
     OthersLeave,
 }
@@ -205,6 +207,12 @@ pub struct Case {
     pub limits: Limits,
     /// What each communicator's staged collectives may use.
     pub staging: Staging,
+    /// Keys that each program offers each of its service processes to bind.
+    pub bound_keys: u16,
+    /// How many of them a service process takes of each program.
+    pub most_bound_keys: u32,
+    /// Programs share no memory before those are there.
+    pub awaits_keys: bool,
     /// The communicators.
     pub groups: Vec<CaseGroup>,
     /// Longest pause of a rank before a call, in picoseconds.
@@ -279,7 +287,22 @@ impl Case {
         let skew_ps = pick(random, &[0, 1, 10, 100]) * PS_PER_US;
         let trouble = Self::trouble(random, shape, &groups);
         let when_ps = random.random_range(0..=1 + skew_ps / PS_PER_US * count as u64 + 60) * PS_PER_US;
-        Self { seed, shape, loss_ppm, limits, staging, groups, skew_ps, trouble, when_ps }
+        let (bound_keys, most_bound_keys) = (pick(random, &[0, 1, 4, 16]), pick(random, &[0, 3, 64, 64]));
+        let awaits_keys = random.random_ratio(3, 4);
+        Self {
+            seed,
+            shape,
+            loss_ppm,
+            limits,
+            staging,
+            bound_keys,
+            most_bound_keys,
+            awaits_keys,
+            groups,
+            skew_ps,
+            trouble,
+            when_ps,
+        }
     }
 
     fn trouble(random: &mut ChaCha8Rng, shape: Shape, groups: &[CaseGroup]) -> Trouble {
@@ -309,6 +332,7 @@ impl Case {
                     Garbage::Overflow,
                     Garbage::ForeignKey,
                     Garbage::UnknownKey,
+                    Garbage::UnknownBinding,
                     Garbage::OthersLeave,
                 ];
                 Trouble::Garbage { program, what: pick(random, &all) }

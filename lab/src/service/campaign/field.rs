@@ -51,8 +51,13 @@ impl Field {
         config.host_idle_ps = 20_000_000;
         let machine = Emulated::new(config)?;
         let per_host = case.shape.processes_per_host as usize;
-        let limits =
-            AgentLimits { machine: case.limits, staging: Some(case.staging), staging_bytes, ..AgentLimits::default() };
+        let limits = AgentLimits {
+            machine: case.limits,
+            bound_keys: case.most_bound_keys,
+            staging: Some(case.staging),
+            staging_bytes,
+            ..AgentLimits::default()
+        };
         let list = || Arc::new(Mutex::new(SharedList::new(LIST)));
         let lists = (0..case.shape.hosts).map(|_| list()).collect();
         let agents = (0..case.shape.hosts as usize * per_host).map(|_| None).collect();

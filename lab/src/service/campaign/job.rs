@@ -11,7 +11,7 @@ use flexcast_service::{Client, Error, LocalCopy, MemoryId, PeerId, StagedCall};
 use flexio::{MemoryRegion, ProtectionDomain};
 
 use super::super::ServiceError;
-use super::super::world::memory;
+use super::super::world::{await_keys, memory};
 use super::case::{Case, CaseCall, CaseGroup, CaseOp, Otherwise, Trouble};
 use super::field::{Field, endpoint};
 
@@ -214,7 +214,7 @@ impl Job {
             let mut members = Vec::new();
             for (rank, program) in (0..).zip(&plan.members) {
                 let (program, process) = (*program, process_of(rank));
-                let pd = job.connect(field, program, process, host_of(program))?;
+                let pd = job.connect(field, case, program, process)?;
                 let communicator = case.seed << 8 | u64::from(number);
                 let group = Group::new(number, communicator, rank, shape.processes_per_host, &map)?;
                 let Some(client) = job.programs[program as usize].clients.get_mut(&process) else { continue };
@@ -246,19 +246,25 @@ impl Job {
     fn connect(
         &mut self,
         field: &mut Field,
+        case: &Case,
         program: u32,
         process: usize,
-        host: u32,
     ) -> Result<ProtectionDomain, ServiceError> {
-        let pd = ProtectionDomain::new(&field.machine.provider.open(&format!("mlx5_{host}"))?)?;
         let state = &mut self.programs[program as usize];
-        if !state.clients.contains_key(&process)
-            && let Some(agent) = &mut field.agents[process]
-        {
+        if let Some(client) = state.clients.get(&process) {
+            return Ok(client.pd().clone());
+        }
+        let host = program / case.shape.ranks_per_host;
+        let pd = ProtectionDomain::new(&field.machine.provider.open(&format!("mlx5_{host}"))?)?;
+        if let Some(agent) = &mut field.agents[process] {
             let (mut client, end) = Client::open(&pd)?;
             let (peer, far) = agent.open_program()?;
             agent.connect(peer, end)?;
             client.connect(far)?;
+            client.offer_keys(case.bound_keys)?;
+            if case.awaits_keys {
+                await_keys(&field.machine, agent, &mut client)?;
+            }
             state.clients.insert(process, client);
             state.peers.insert(process, peer);
         }

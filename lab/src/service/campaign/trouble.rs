@@ -1,6 +1,6 @@
 //! Trouble of a case, done when it is due.
 
-use flexcast_proto::service::wire::{self, AccessKey, Body, KeyExport, KeyName, Packet, Rights};
+use flexcast_proto::service::wire::{self, AccessKey, Body, KeyExport, KeyForm, KeyName, Packet, Rights};
 use flexcast_proto::service::{ContextId, Message, Region};
 use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
@@ -180,14 +180,25 @@ fn garbage(what: Garbage, context: ContextId) -> Result<Vec<Vec<u8>>, ServiceErr
             vec![bytes]
         }
         Garbage::ForeignKey => vec![encode(nothing, Body::KeyExport(KeyExport { virtual_hca: 0x3FF, ..key(region) }))?],
-        Garbage::UnknownKey => vec![encode(nothing, Body::KeyRevoke(KeyName { key: 0x7777, generation: 3 }))?],
+        Garbage::UnknownKey => vec![encode(nothing, revoke(0x7777, 3))?],
+        Garbage::UnknownBinding => {
+            let bound = KeyExport { form: KeyForm::Bound, ..key(region) };
+            [Body::KeyExport(bound), revoke(region.key, 1), Body::KeyExport(bound)]
+                .into_iter()
+                .map(|body| encode(nothing, body))
+                .collect::<Result<_, _>>()?
+        }
         Garbage::OthersLeave => {
             (0..16).map(|rank| encode(group, Body::GroupLeave { rank: 100 + rank })).collect::<Result<_, _>>()?
         }
     })
 }
 
+const fn revoke(key: u32, generation: u32) -> Body<'static> {
+    Body::KeyRevoke { name: KeyName { key, generation }, is_idle: true }
+}
+
 const fn key(region: Region) -> KeyExport {
     let rights = Rights { local_write: true, remote_write: true, remote_read: true, remote_atomic: false };
-    KeyExport { region, rights, virtual_hca: 0, generation: 1, access_key: AccessKey([7; 32]) }
+    KeyExport { form: KeyForm::Memory, region, rights, virtual_hca: 0, generation: 1, access_key: AccessKey([7; 32]) }
 }

@@ -504,7 +504,13 @@ impl Running<'_, '_> {
                 let status = hosts.status(host)?;
                 let left = |now: &flexcast_service::ProcessLook| {
                     let now = now.now;
-                    now.programs + now.groups + now.waiting_groups + now.collectives + now.active_reads + now.keys
+                    now.programs
+                        + now.groups
+                        + now.waiting_groups
+                        + now.collectives
+                        + now.active_reads
+                        + now.keys
+                        + now.bound_keys
                 };
                 Ok((status.processes.iter().map(left).sum::<u64>() == 0).then_some(()))
             })?;

@@ -118,11 +118,11 @@ fn staged() -> impl Strategy<Value = StagedArgs> {
 
 fn spec() -> impl Strategy<Value = SimSpec> {
     let shape = (1..=MAX_RANKS, 1..=MAX_RANKS, select(Operation::value_variants()), any::<u64>(), 0..MAX_RANKS);
-    let times = (any::<u32>(), 1..=u32::MAX, of(any::<u64>()), 0..=MAX_SKEW_US, side());
+    let times = (any::<u32>(), 1..=u32::MAX, any::<bool>(), of(any::<u64>()), 0..=MAX_SKEW_US, side());
     (shape, times, algorithm(), communicator(), staged(), machine()).prop_map(
         |(shape, times, algorithm, communicator, staged, machine)| {
             let (ranks, ranks_per_card, op, bytes, root) = shape;
-            let (warm_up, iterations, seed, skew_us, side) = times;
+            let (warm_up, iterations, overlap, seed, skew_us, side) = times;
             SimSpec {
                 ranks,
                 ranks_per_card,
@@ -131,6 +131,7 @@ fn spec() -> impl Strategy<Value = SimSpec> {
                 root,
                 warm_up,
                 iterations,
+                overlap,
                 seed,
                 skew: PostSkew::of_us(skew_us),
                 side,

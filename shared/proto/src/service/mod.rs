@@ -6,13 +6,14 @@
 //!
 //! [`StagedProcess`] has Ibcast and Iallgather of one group that go through memory of the card, for cards without alias keys; [`Task`] is what a
 //! host hands to it. [`wire`] is what all that goes between processes, and between a rank and its process, is as bytes.
-//! [`Connections`] is the cache of a process's connections to other ones.
+//! [`Connections`] is the cache of a process's connections to other ones, [`BoundKey`] a key that hosts bind to one region after another.
 //!
 //! Without staging everything is in host memory: a process posts Reads from host memory to host memory and sees no payload. Unlike the rest of this crate
 //! the module allocates, since it runs in daemons; firmware does not have it.
 
 mod allgatherv;
 mod alltoallv;
+mod bound;
 mod call;
 mod connections;
 mod error;
@@ -26,6 +27,7 @@ mod task;
 mod topology;
 pub mod wire;
 
+pub use bound::{BoundKey, LettingGo};
 pub use call::{Blocks, CallError, Datatype, allgatherv_call, alltoallv_call};
 pub use connections::{Access, ConnectionAction, ConnectionError, Connections, Counts};
 pub use error::{Cause, Culprit, Failure, Ignored, Refusal};

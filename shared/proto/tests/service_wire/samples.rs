@@ -3,7 +3,7 @@
 use flexcast_proto::MAX_RANKS;
 use flexcast_proto::service::wire::{
     AccessKey, Body, Challenge, Endpoint, Flags, FormatError, Group, GroupError, Heartbeat, Hello, JoinRefused, Joined,
-    KeyExport, KeyName, KeyRefusal, Link, OpStart, Packet, Place, Proof, Refused, Rejection, Rights, Role,
+    KeyExport, KeyForm, KeyName, KeyRefusal, Link, OpStart, Packet, Place, Proof, Refused, Rejection, Rights, Role,
     StagingMemory, TaskParts, Welcome, decode, encode,
 };
 use flexcast_proto::service::{
@@ -43,7 +43,7 @@ pub(crate) fn about(body: &Body<'_>, context: ContextId) -> ContextId {
         | Body::Link(_)
         | Body::KeyExport(_)
         | Body::KeyAnswer { .. }
-        | Body::KeyRevoke(_)
+        | Body::KeyRevoke { .. }
         | Body::KeyRevoked(_) => ContextId { group: 0, collective: 0 },
         Body::GroupCreate(_)
         | Body::GroupAccepted { .. }
@@ -160,7 +160,8 @@ pub(crate) fn refusals() -> Vec<Refused> {
     let all = all.chain(call.map(Refused::Call)).chain(topology.map(Refused::Topology));
     let later =
         [StagedRefusal::Exhausted { asked: 0x1_0000_0002, held: 3, limit: 4 }, StagedRefusal::NoStaging { group: 7 }];
-    all.chain(group.map(Refused::Group)).chain(later.map(Refused::Staged)).collect()
+    let not_shared = [Refused::NotShared { key: 0x0102_0304 }];
+    all.chain(group.map(Refused::Group)).chain(later.map(Refused::Staged)).chain(not_shared).collect()
 }
 
 pub(crate) fn failures() -> [Failure; 5] {
@@ -188,14 +189,25 @@ pub(crate) fn staged_failures() -> [StagedFailure; 3] {
 pub(crate) fn all() -> Vec<(String, Vec<u8>)> {
     let name = KeyName { key: 0x0a0b_0c0d, generation: 3 };
     let rights = Rights { local_write: true, remote_read: true, ..Rights::default() };
-    let export =
-        KeyExport { region: REGION, rights, virtual_hca: 0x0203, generation: 3, access_key: AccessKey(nonce(0x40)) };
+    let export = KeyExport {
+        form: KeyForm::Memory,
+        region: REGION,
+        rights,
+        virtual_hca: 0x0203,
+        generation: 3,
+        access_key: AccessKey(nonce(0x40)),
+    };
+    let pooled =
+        KeyExport { form: KeyForm::Pool, region: Region { address: 0, bytes: 0, ..REGION }, generation: 0, ..export };
+    let bound = KeyExport { form: KeyForm::Bound, access_key: AccessKey([0; 32]), ..export };
     let answers = [
         Ok(0x77),
         Err(KeyRefusal::OtherCard { virtual_hca: 5 }),
         Err(KeyRefusal::Keys { limit: 16 }),
         Err(KeyRefusal::Generation { known: 4 }),
         Err(KeyRefusal::Card { syndrome: 0xdead }),
+        Err(KeyRefusal::NotInPool { key: 0x0102_0304 }),
+        Err(KeyRefusal::Bound { generation: 5 }),
     ];
     let (rank, failure, refused) = (4, failures()[0], Refused::Process(Refusal::NoGroup { group: 6 }));
     let flags = Flags::new(Region { bytes: 64, ..REGION }).unwrap();
@@ -231,7 +243,10 @@ pub(crate) fn all() -> Vec<(String, Vec<u8>)> {
         ("goodbye", Body::Goodbye),
         ("link", Body::Link(LINK)),
         ("key export", Body::KeyExport(export)),
-        ("key revoke", Body::KeyRevoke(name)),
+        ("key of a pool", Body::KeyExport(pooled)),
+        ("key bound", Body::KeyExport(bound)),
+        ("key revoke", Body::KeyRevoke { name, is_idle: false }),
+        ("key revoke, idle", Body::KeyRevoke { name, is_idle: true }),
         ("key revoked", Body::KeyRevoked(name)),
         ("group accepted", Body::GroupAccepted { rank, process: 1 }),
         ("group refused", Body::GroupRefused { rank, refused }),
@@ -424,20 +439,23 @@ fn of_keys() -> impl Strategy<Value = Body<'static>> {
         remote_read,
         remote_atomic,
     });
-    let export = (region(), rights, any::<u16>(), any::<u32>(), any::<[u8; 32]>());
+    let form = prop_oneof![Just(KeyForm::Memory), Just(KeyForm::Pool), Just(KeyForm::Bound)];
+    let export = (form, region(), rights, any::<u16>(), any::<u32>(), any::<[u8; 32]>());
     let answer = prop_oneof![
         any::<u32>().prop_map(Ok),
         any::<u16>().prop_map(|virtual_hca| Err(KeyRefusal::OtherCard { virtual_hca })),
         any::<u32>().prop_map(|limit| Err(KeyRefusal::Keys { limit })),
         any::<u32>().prop_map(|known| Err(KeyRefusal::Generation { known })),
         any::<u32>().prop_map(|syndrome| Err(KeyRefusal::Card { syndrome })),
+        any::<u32>().prop_map(|key| Err(KeyRefusal::NotInPool { key })),
+        any::<u32>().prop_map(|generation| Err(KeyRefusal::Bound { generation })),
     ];
     prop_oneof![
-        export.prop_map(|(region, rights, virtual_hca, generation, key)| {
-            Body::KeyExport(KeyExport { region, rights, virtual_hca, generation, access_key: AccessKey(key) })
+        export.prop_map(|(form, region, rights, virtual_hca, generation, key)| {
+            Body::KeyExport(KeyExport { form, region, rights, virtual_hca, generation, access_key: AccessKey(key) })
         }),
         (name(), answer).prop_map(|(name, answer)| Body::KeyAnswer { name, answer }),
-        name().prop_map(Body::KeyRevoke),
+        (name(), any::<bool>()).prop_map(|(name, is_idle)| Body::KeyRevoke { name, is_idle }),
         name().prop_map(Body::KeyRevoked),
     ]
 }

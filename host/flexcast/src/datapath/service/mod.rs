@@ -12,6 +12,8 @@ mod set_up;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flexcast_service::DEFAULT_BOUND_KEYS;
+
 use crate::api::config::Control;
 use crate::datapath::udp::interface::variable;
 use crate::error::{Error, Result};
@@ -20,6 +22,9 @@ pub(crate) use set_up::{EXCHANGES, Parts, set_up};
 
 /// Most service processes on a host: as many as a group may have.
 const MOST_PROCESSES: u32 = flexcast_proto::service::MAX_PROCESSES_PER_HOST;
+
+/// Most keys that a rank binds: as many as a daemon takes of a program at most.
+const MOST_KEYS: u32 = 4096;
 
 /// How Broadcast and Allgather go with service processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -54,6 +59,9 @@ pub struct ServiceOptions {
     pub datapath_control: Control,
     /// Buffers that the process may use at a time between operations, 1 to 1000; others are lent for each operation anew. Default 256.
     pub buffers: u32,
+    /// Keys that a rank binds to its buffers, 0 to 4096: so many buffers at a time cost the process no control operation of its card. 0, or a card or a process
+    /// that has none: each buffer costs some. Default 16.
+    pub bound_keys: u32,
 }
 
 impl Default for ServiceOptions {
@@ -67,6 +75,7 @@ impl Default for ServiceOptions {
             delivery: ServiceDelivery::Auto,
             datapath_control: Control::Host,
             buffers: 256,
+            bound_keys: DEFAULT_BOUND_KEYS.into(),
         }
     }
 }
@@ -79,7 +88,8 @@ impl ServiceOptions {
     }
 
     /// What the variables `FLEXCAST_SERVICE` (`host:port`, or several with commas between them), `FLEXCAST_SERVICE_SECRET` (a file),
-    /// `FLEXCAST_SERVICE_PROCESSES` (1 to 64), `FLEXCAST_SERVICE_DELIVERY` (auto or flat) and `FLEXCAST_SERVICE_DATAPATH` (host or device) say; else the defaults.
+    /// `FLEXCAST_SERVICE_PROCESSES` (1 to 64), `FLEXCAST_SERVICE_DELIVERY` (auto or flat), `FLEXCAST_SERVICE_DATAPATH` (host or device) and
+    /// `FLEXCAST_SERVICE_KEYS` (0 to 4096) say; else the defaults.
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have.
@@ -110,6 +120,7 @@ impl ServiceOptions {
             secret: variable("FLEXCAST_SERVICE_SECRET", "the name of a file")?.unwrap_or_default(),
             delivery,
             datapath_control,
+            bound_keys: variable("FLEXCAST_SERVICE_KEYS", "a number from 0 to 4096")?.unwrap_or(default.bound_keys),
             ..default
         })
     }
@@ -156,6 +167,13 @@ impl ServiceOptions {
         self
     }
 
+    /// The same with so many keys to bind.
+    #[must_use]
+    pub fn bound_keys(mut self, keys: u32) -> Self {
+        self.bound_keys = keys;
+        self
+    }
+
     /// Refuses numbers outside their range.
     pub(crate) fn check(&self) -> Result<()> {
         let range = |what, value: u32, most: u32| {
@@ -169,6 +187,10 @@ impl ServiceOptions {
         if self.datapath_control == Control::Service {
             let (value, limit) = (self.datapath_control as u64, "host (0) or device (1)".to_owned());
             return Err(Error::Config { what: "control of the datapath beside service processes", value, limit });
+        }
+        if self.bound_keys > MOST_KEYS {
+            let limit = format!("0 to {MOST_KEYS}");
+            return Err(Error::Config { what: "service keys to bind", value: self.bound_keys.into(), limit });
         }
         let given = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
         if given > 1 { range("service endpoints", given, MOST_PROCESSES) } else { Ok(()) }

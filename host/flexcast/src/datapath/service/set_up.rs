@@ -160,7 +160,9 @@ pub(crate) fn set_up((inner, waiter, footprint): Parts, exchange: &mut dyn Excha
         let card = inner.card();
         let pd = card.pd().ok_or("the card reaches no memory")?;
         let timing = SessionTiming { connect: options.connect, greeting: options.connect };
-        Session::connect(pd, map.places[rank as usize].process, secret, timing).map_err(|error| error.to_string())
+        let keys = u16::try_from(options.bound_keys).unwrap_or(u16::MAX);
+        Session::connect_with_keys(pd, map.places[rank as usize].process, secret, timing, keys)
+            .map_err(|error| error.to_string())
     });
     let all = exchange.exchange("flexcast service sessions", &told(&connected, |_| Vec::new()))?;
     // What a rank tells that has no map is what all know by then.

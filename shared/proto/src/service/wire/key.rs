@@ -62,11 +62,25 @@ impl core::fmt::Debug for AccessKey {
     }
 }
 
-/// A key of a host, of which the service process is to make an alias on its own virtual card. The key may be one that UMR binds to other memory later
-/// (MI-12): what is exported then is the range that it can reach.
+/// What is exported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KeyForm {
+    /// A key of memory: make an alias of it.
+    #[default]
+    Memory,
+    /// A key that UMR will bind to memory (MI-12), and that reaches nothing yet: make an alias of it. Its generation is 0, its region empty.
+    Pool,
+    /// A key of which there is an alias, now bound to memory: the alias stands for the region, with addresses from 0 on. The generation counts the bindings of
+    /// the key, from 1. There is an answer only where the binding is refused.
+    Bound,
+}
+
+/// A key of a host: of which the service process is to make an alias on its own virtual card, or whose alias now stands for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyExport {
-    /// The key and the memory that it reaches.
+    /// What is exported.
+    pub form: KeyForm,
+    /// The key and the memory that it reaches, by its address at the host.
     pub region: Region,
     /// What may be done with it.
     pub rights: Rights,
@@ -74,7 +88,7 @@ pub struct KeyExport {
     pub virtual_hca: u16,
     /// Counted up each time that a key of this number is exported, so that what is said of an older one has no effect.
     pub generation: u32,
-    /// What the card asks for.
+    /// What the card asks for; zeros of a key that is bound.
     pub access_key: AccessKey,
 }
 
@@ -110,6 +124,18 @@ pub enum KeyRefusal {
         /// The last one.
         known: u32,
     },
+    /// A key is bound that is not of the program's pool, or has no alias.
+    #[error("key {key:#x} has no alias here: export it as a key of a pool before it is bound")]
+    NotInPool {
+        /// The key.
+        key: u32,
+    },
+    /// A key is bound that the service process has not let go of.
+    #[error("the key has binding {generation}, which has not been let go of: take that back first")]
+    Bound {
+        /// Number of that binding.
+        generation: u32,
+    },
     /// The card has refused. The number is the syndrome of its command interface.
     #[error("the card has refused an alias (syndrome {syndrome:#x}): allow access to the key before it is exported")]
     Card {
@@ -125,8 +151,19 @@ pub(super) struct RawKeyExport {
     generation: U32,
     rights: U32,
     virtual_hca: U16,
-    reserved: U16,
+    form: u8,
+    reserved: u8,
     access_key: [u8; 32],
+}
+
+/// A key that is taken back.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct RawKeyRevoke {
+    key: U32,
+    generation: U32,
+    is_idle: u8,
+    reserved: [u8; 3],
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -143,26 +180,36 @@ pub(super) struct RawKeyAnswer {
 
 const _: () = assert!(size_of::<RawKeyExport>() == 64 && size_of::<U64>() * 2 == size_of::<RawKeyAnswer>());
 
-const LAST_REFUSAL: u8 = 4;
+const LAST_REFUSAL: u8 = 6;
+/// Bound to memory.
+const LAST_FORM: u8 = 2;
 
 impl KeyExport {
     pub(super) fn put(&self, to: &mut Fixed) -> Result<(), FormatError> {
-        let Self { region, rights, virtual_hca, generation, access_key } = *self;
+        let Self { form, region, rights, virtual_hca, generation, access_key } = *self;
         to.put(&RawKeyExport {
             region: RawRegion::new(region)?,
             generation: generation.into(),
             rights: rights.bits().into(),
             virtual_hca: virtual_hca.into(),
-            reserved: U16::ZERO,
+            form: form as u8,
+            reserved: 0,
             access_key: access_key.0,
         });
         Ok(())
     }
 
     pub(super) fn get(raw: RawKeyExport) -> Result<Self, FormatError> {
-        let RawKeyExport { region, generation, rights, virtual_hca, access_key, .. } = raw;
+        let RawKeyExport { region, generation, rights, virtual_hca, form, access_key, .. } = raw;
         within("rights", rights.get().into(), 0, ALL_RIGHTS.into())?;
+        let form = match form {
+            0 => KeyForm::Memory,
+            1 => KeyForm::Pool,
+            LAST_FORM => KeyForm::Bound,
+            found => return Err(FormatError::Code { field: "form of a key", found, last: LAST_FORM }),
+        };
         Ok(Self {
+            form,
             region: region.region(),
             rights: Rights::of_bits(rights.get()),
             virtual_hca: virtual_hca.get(),
@@ -173,13 +220,26 @@ impl KeyExport {
 }
 
 impl KeyName {
+    pub(super) fn put_revoke(self, is_idle: bool, to: &mut Fixed) {
+        let [key, generation] = [self.key, self.generation].map(U32::new);
+        to.put(&RawKeyRevoke { key, generation, is_idle: is_idle.into(), reserved: [0; 3] });
+    }
+
+    pub(super) fn get_revoke(raw: RawKeyRevoke) -> Result<(Self, bool), FormatError> {
+        let RawKeyRevoke { key, generation, is_idle, .. } = raw;
+        within("whether a key is idle", is_idle.into(), 0, 1)?;
+        Ok((Self { key: key.get(), generation: generation.get() }, is_idle == 1))
+    }
+
     pub(super) fn put(self, answer: Result<u32, KeyRefusal>, to: &mut Fixed) {
         let (code, value) = match answer {
             Ok(alias) => (0, alias),
             Err(KeyRefusal::OtherCard { virtual_hca }) => (1, virtual_hca.into()),
             Err(KeyRefusal::Keys { limit }) => (2, limit),
             Err(KeyRefusal::Generation { known }) => (3, known),
-            Err(KeyRefusal::Card { syndrome }) => (LAST_REFUSAL, syndrome),
+            Err(KeyRefusal::Card { syndrome }) => (4, syndrome),
+            Err(KeyRefusal::NotInPool { key }) => (5, key),
+            Err(KeyRefusal::Bound { generation }) => (LAST_REFUSAL, generation),
         };
         let Self { key, generation } = self;
         let [key, generation, value] = [key, generation, value].map(U32::new);
@@ -197,7 +257,9 @@ impl KeyName {
             }
             2 => Err(KeyRefusal::Keys { limit: value }),
             3 => Err(KeyRefusal::Generation { known: value }),
-            LAST_REFUSAL => Err(KeyRefusal::Card { syndrome: value }),
+            4 => Err(KeyRefusal::Card { syndrome: value }),
+            5 => Err(KeyRefusal::NotInPool { key: value }),
+            LAST_REFUSAL => Err(KeyRefusal::Bound { generation: value }),
             found => return Err(FormatError::Code { field: "key refusal", found, last: LAST_REFUSAL }),
         };
         Ok((Self { key: key.get(), generation: generation.get() }, answer))

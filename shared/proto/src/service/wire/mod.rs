@@ -23,9 +23,9 @@
 //! | 5 | REJECTED | process → connecting, secret also back | reason 1 (1 secret, 2 connections, 3 stopping, 4 format, 5 crossing), 0 3, limit 4 |
 //! | 6 | HEARTBEAT | both | number 8, number seen 8 |
 //! | 7 | GOODBYE | both | |
-//! | 8 | KEY-EXPORT | rank → process | region 20, generation 4, rights 4 (bits of verbs), virtual HCA 2, 0 2, access key 32 |
-//! | 9 | KEY-ANSWER | process → rank | key 4, generation 4, alias or value of the refusal 4, refusal 1 (0 none, 1 other card, 2 keys, 3 generation, 4 card), 0 3 |
-//! | 10 | KEY-REVOKE | rank → process | key 4, generation 4 |
+//! | 8 | KEY-EXPORT | rank → process | region 20, generation 4, rights 4 (bits of verbs), virtual HCA 2, form 1 (0 memory, 1 key of a pool, 2 such a key bound), 0 1, access key 32 |
+//! | 9 | KEY-ANSWER | process → rank | key 4, generation 4, alias or value of the refusal 4, refusal 1 (0 none, 1 other card, 2 keys, 3 generation, 4 card, 5 not in the pool, 6 bound), 0 3 |
+//! | 10 | KEY-REVOKE | rank → process | key 4, generation 4, is idle 1, 0 3 |
 //! | 11 | KEY-REVOKED | process → rank | key 4, generation 4 |
 //! | 12 | GROUP-CREATE | rank → process | communicator 8, rank 4, ranks 4, processes per host 4, part 2, 0 2; per rank: host 4, socket 4, core 4, endpoint of its process 18, 0 2 |
 //! | 13 | GROUP-ACCEPTED | process → rank | rank 4, number of the process 4 |
@@ -62,7 +62,7 @@
 //!   8, expected 8; a *staged failure* the first 8 of these, with causes 1 died, 2 transfer, 3 disagrees.
 //! - A *refusal* is code 1, name 1, 0 2, three numbers of 4, two of 8. Codes follow the variants in their order: [`Refusal`](super::Refusal) 1 to 10,
 //!   [`StagedRefusal`](super::StagedRefusal) 11 to 15, [`CallError`](super::CallError) 16 to 20, [`TopologyError`](super::TopologyError) 21 to 24, [`GroupError`]
-//!   25 to 30; 31 is staging exhausted (its first number is in two, low before high), 32 a group without staging. Names are numbered in `refusal.rs`.
+//!   25 to 30; 31 is staging exhausted (its first number is in two, low before high), 32 a group without staging, 33 a key that is not shared. Names are numbered in `refusal.rs`.
 //! - The list of a group or of a call is cut into parts: all but the last have 126 ranks or 250 blocks, and each has the same beginning. An [`Assembler`] puts them
 //!   together, one list at a time and in bounded memory. Messages of a task, of up to 50 ranks, stand for themselves.
 //! - What goes on the list that the processes of a card share (`Put`, `Claim`, `Abandon`) is no message: it is in memory that they share.
@@ -102,7 +102,7 @@ pub use error::FormatError;
 pub use fields::{HEADER_BYTES, MAX_BYTES, VERSION, length_of};
 pub use group::{Flags, Group, GroupError, GroupHead, NO_CORE, Place, PlaceEntry, StagingMemory};
 pub use hello::{Accepting, Connecting, HelloError, KeyedHash, Secret};
-pub use key::{AccessKey, KeyExport, KeyName, KeyRefusal, Rights};
+pub use key::{AccessKey, KeyExport, KeyForm, KeyName, KeyRefusal, Rights};
 pub use parts::{Assembler, AssemblyError, Entry, Head, Part, Whole};
 pub use peer::{JoinRefused, Joined};
 pub use refusal::Refused;
@@ -139,7 +139,8 @@ pub enum Body<'a> {
     Link(Link),
     /// KEY-EXPORT: make an alias of a key.
     KeyExport(KeyExport),
-    /// KEY-ANSWER: the alias, or why there is none.
+    /// KEY-ANSWER: the alias, or why there is none. Before KEY-REVOKED of a bound key it says that another alias has taken the place of the first one, or that
+    /// none has.
     KeyAnswer {
         /// Of which key.
         name: KeyName,
@@ -147,8 +148,13 @@ pub enum Body<'a> {
         answer: Result<u32, KeyRefusal>,
     },
     /// KEY-REVOKE: use a key no more.
-    KeyRevoke(KeyName),
-    /// KEY-REVOKED: it is not used any more, and its alias is gone. The host may bind or free it.
+    KeyRevoke {
+        /// Which key.
+        name: KeyName,
+        /// All calls that name it have ended well, as flags and messages tell: nobody reads or writes by it any more. Else whatever still does is to fail.
+        is_idle: bool,
+    },
+    /// KEY-REVOKED: it is not used any more. The alias of a key of memory is gone; that of a bound key stands for nothing, and the host may bind it anew.
     KeyRevoked(KeyName),
     /// GROUP-CREATE, one part.
     GroupCreate(Part<'a, GroupHead>),
@@ -333,8 +339,8 @@ fn fixed<'a>(packet: &Packet<'a>) -> Result<(Fixed, &'a [u8]), FormatError> {
             name.put(*answer, &mut to);
             kind::KEY_ANSWER
         }
-        Body::KeyRevoke(KeyName { key, generation }) => {
-            to.put(&[key, generation].map(|number| U32::new(*number)));
+        Body::KeyRevoke { name, is_idle } => {
+            name.put_revoke(*is_idle, &mut to);
             kind::KEY_REVOKE
         }
         Body::KeyRevoked(KeyName { key, generation }) => {
@@ -456,7 +462,10 @@ fn body(kind: u8, rest: &[u8]) -> Result<Body<'_>, FormatError> {
             let (name, answer) = KeyName::get(get(rest)?)?;
             Body::KeyAnswer { name, answer }
         }
-        kind::KEY_REVOKE => Body::KeyRevoke(key()?),
+        kind::KEY_REVOKE => {
+            let (name, is_idle) = KeyName::get_revoke(get(rest)?)?;
+            Body::KeyRevoke { name, is_idle }
+        }
         kind::KEY_REVOKED => Body::KeyRevoked(key()?),
         kind::GROUP_CREATE => Body::GroupCreate(group::get(rest)?),
         kind::GROUP_ACCEPTED => {

@@ -31,6 +31,12 @@ pub enum Refused {
     /// The ranks of the group do not agree.
     #[error(transparent)]
     Group(GroupError),
+    /// A call names memory of another program by a bound key.
+    #[error("the call names memory of another program, by alias {key:#x}: name memory that this one has shared")]
+    NotShared {
+        /// The alias.
+        key: u32,
+    },
 }
 
 impl Refused {
@@ -92,7 +98,7 @@ pub(super) struct RawStagedFailure {
 
 const _: () = assert!(size_of::<RawRefused>() == 32 && size_of::<RawFailure>() == 32);
 
-const LAST_REFUSED: u8 = 32;
+const LAST_REFUSED: u8 = 33;
 
 impl RawRefused {
     pub(super) fn new(refused: Refused) -> Result<Self, FormatError> {
@@ -130,7 +136,7 @@ impl RawRefused {
                     let [high, low] = [(asked >> 32) as u32, asked as u32];
                     (31, 0, [low, high, 0], [held, limit])
                 }
-                StagedRefusal::NoStaging { group } => (LAST_REFUSED, 0, [group, 0, 0], [0; 2]),
+                StagedRefusal::NoStaging { group } => (32, 0, [group, 0, 0], [0; 2]),
             },
             Refused::Call(error) => match error {
                 CallError::Length { name: list, found, ranks } => (16, name(list)?, [ranks, 0, 0], [found as u64, 0]),
@@ -153,6 +159,7 @@ impl RawRefused {
                 GroupError::Staging { process } => (29, 0, [process, 0, 0], [0; 2]),
                 GroupError::Unreachable { process } => (30, 0, [process, 0, 0], [0; 2]),
             },
+            Refused::NotShared { key } => (LAST_REFUSED, 0, [key, 0, 0], [0; 2]),
         };
         Ok(Self { code, name, reserved: U16::ZERO, small: small.map(U32::new), large: large.map(U64::new) })
     }
@@ -209,7 +216,8 @@ impl RawRefused {
                 let asked = u64::from(b) << 32 | u64::from(a);
                 Refused::Staged(StagedRefusal::Exhausted { asked, held: found, limit: expected })
             }
-            LAST_REFUSED => Refused::Staged(StagedRefusal::NoStaging { group: a }),
+            32 => Refused::Staged(StagedRefusal::NoStaging { group: a }),
+            LAST_REFUSED => Refused::NotShared { key: a },
             found => return Err(FormatError::Code { field: "refusal", found, last: LAST_REFUSED }),
         })
     }
