@@ -59,6 +59,14 @@ pub enum CallError {
         /// Whose block it is.
         rank: u32,
     },
+    /// Two blocks of a receive buffer that share bytes.
+    #[error("the blocks of ranks {first} and {second} overlap in the receive buffer: give each its own place")]
+    Overlap {
+        /// Whose block begins before.
+        first: u32,
+        /// Whose begins in it.
+        second: u32,
+    },
     /// Alltoallv in place.
     #[error("Alltoallv in place is not carried out by service processes: give a send buffer of its own")]
     InPlace,
@@ -94,20 +102,37 @@ impl Blocks<'_> {
     }
 }
 
+/// Refuses blocks that would be written over one another.
+fn disjoint(regions: &[Region]) -> Result<(), CallError> {
+    let begin = |rank: &u32| regions[*rank as usize].address;
+    let mut order: Vec<u32> = (0..).zip(regions).filter(|(_, region)| region.bytes > 0).map(|(rank, _)| rank).collect();
+    order.sort_by_key(begin);
+    let overlap = |pair: &&[u32]| {
+        let [first, second] = [pair[0], pair[1]].map(|rank| regions[rank as usize]);
+        second.address - first.address < first.bytes
+    };
+    match order.windows(2).find(overlap) {
+        Some(pair) => Err(CallError::Overlap { first: pair[0], second: pair[1] }),
+        None => Ok(()),
+    }
+}
+
 /// An Alltoallv of `ranks` ranks. Counts may be zero, datatypes of both sides may differ. `send`: none in place.
 ///
 /// # Errors
-/// In place, arrays of another length than `ranks`, elements with gaps, or a block beyond the address space.
+/// In place, arrays of another length than `ranks`, elements with gaps, a block beyond the address space, or blocks of the receive buffer that overlap.
 pub fn alltoallv_call(ranks: u32, send: Option<&Blocks<'_>>, receive: &Blocks<'_>) -> Result<Call, CallError> {
     let send = send.ok_or(CallError::InPlace)?;
-    Ok(Call::Alltoallv { send: send.regions(ranks)?, receive: receive.regions(ranks)? })
+    let (send, receive) = (send.regions(ranks)?, receive.regions(ranks)?);
+    disjoint(&receive)?;
+    Ok(Call::Alltoallv { send, receive })
 }
 
 /// An Allgatherv of `ranks` ranks, called by `rank`. `send`: none in place, where the own block lies in the receive buffer already. `copies`: who copies
 /// blocks inside a host, the same on all ranks.
 ///
 /// # Errors
-/// Arrays of another length than `ranks`, elements with gaps, a block beyond the address space, or no such rank.
+/// Arrays of another length than `ranks`, elements with gaps, a block beyond the address space, blocks of the receive buffer that overlap, or no such rank.
 pub fn allgatherv_call(
     (rank, ranks): (u32, u32),
     send: Option<Region>,
@@ -115,6 +140,7 @@ pub fn allgatherv_call(
     copies: LocalCopies,
 ) -> Result<Call, CallError> {
     let receive = receive.regions(ranks)?;
+    disjoint(&receive)?;
     let own = *receive.get(rank as usize).ok_or(CallError::Rank { rank, ranks })?;
     Ok(Call::Allgatherv { send: send.unwrap_or(own), receive, copies })
 }
@@ -162,6 +188,14 @@ mod tests {
         assert_eq!(error.to_string(), "2 counts in a group of 3 ranks: give one per rank");
         let gaps = Blocks { datatype: Datatype { size_bytes: 8, extent_bytes: 16 }, ..good };
         assert_eq!(alltoallv_call(2, Some(&gaps), &good), Err(CallError::Extent { size_bytes: 8, extent_bytes: 16 }));
+        // Rank 1's block ends in rank 0's; blocks of no length are nowhere.
+        let overlap = Err(CallError::Overlap { first: 1, second: 0 });
+        let crossed = blocks(&[2, 3], &[4, 2]);
+        assert_eq!(alltoallv_call(2, Some(&good), &crossed), overlap);
+        assert_eq!(allgatherv_call((0, 2), None, &crossed, LocalCopies::Host), overlap);
+        assert!(alltoallv_call(2, Some(&crossed), &good).is_ok(), "what is only read may overlap");
+        assert!(alltoallv_call(2, Some(&good), &blocks(&[0, 3], &[1, 0])).is_ok());
+        assert!(alltoallv_call(2, Some(&good), &blocks(&[2, 2], &[2, 0])).is_ok(), "side by side");
         for (counts, displs) in [([u64::MAX, 1], [0, 0]), ([1, 1], [0, u64::MAX / 8])] {
             assert!(matches!(
                 alltoallv_call(2, Some(&blocks(&counts, &displs)), &good),

@@ -51,7 +51,7 @@ fn the_bytes_are_those_of_the_table() {
         &[0x52, 0, 0, 0],
         &[number(0x1000), number(8), number(8)].concat(),
         &[0x51, 0, 0, 0],
-        &[1, 100, 2, 101, 10_000, 20_000, 10_001, 20_001].map(number).concat(),
+        &[1, 100, 2, 101, 10_000, 10_000 << 14, 10_001, 10_001 << 14].map(number).concat(),
     ];
     let packets: Vec<Vec<u8>> = start.packets().map(|packet| bytes_of(&packet.unwrap())).collect();
     assert_eq!(packets, [expected.concat()]);

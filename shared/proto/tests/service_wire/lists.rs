@@ -49,7 +49,7 @@ fn the_call_of_a_message_is_the_call_of_the_rank() {
         key: 0x52,
         datatype,
         counts: &[10_000, 10_001, 10_002],
-        displs: &[20_000, 20_001, 20_002],
+        displs: &[10_000 << 14, 10_001 << 14, 10_002 << 14],
     };
     assert_eq!(start.call(), alltoallv_call(3, Some(&send), &receive));
     let in_place = allgatherv(CONTEXT, 1, 3, None).call().unwrap();

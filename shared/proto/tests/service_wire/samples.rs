@@ -83,7 +83,8 @@ pub(crate) fn alltoallv(context: ContextId, rank: u32, ranks: u32) -> OpStart {
     let datatype = Datatype { size_bytes: 8, extent_bytes: 8 };
     let (counts, displs) = (numbers(1), numbers(100));
     let send = Blocks { address: 0x1000, key: 0x51, datatype, counts: &counts, displs: &displs };
-    let (counts, displs) = (numbers(10_000), numbers(20_000));
+    let counts = numbers(10_000);
+    let displs: Vec<u64> = counts.iter().map(|count| count << 14).collect();
     let receive = Blocks { address: 0x2000, key: 0x52, datatype, counts: &counts, displs: &displs };
     OpStart::alltoallv(context, (rank, ranks), &send, &receive).unwrap()
 }
@@ -95,8 +96,9 @@ pub(crate) fn allgatherv(context: ContextId, rank: u32, ranks: u32, send: Option
 fn allgatherv_by(copies: LocalCopies, context: ContextId, place: (u32, u32), send: Option<Region>) -> OpStart {
     let ranks = place.1;
     let counts: Vec<u64> = (0..u64::from(ranks)).collect();
+    let displs: Vec<u64> = counts.iter().map(|count| count << 10).collect();
     let datatype = Datatype { size_bytes: 4, extent_bytes: 4 };
-    let receive = Blocks { address: 0x3000, key: 0x53, datatype, counts: &counts, displs: &counts };
+    let receive = Blocks { address: 0x3000, key: 0x53, datatype, counts: &counts, displs: &displs };
     OpStart::allgatherv(context, place, send, &receive, copies).unwrap()
 }
 
@@ -141,6 +143,7 @@ pub(crate) fn refusals() -> Vec<Refused> {
         CallError::TooLarge { rank: 3 },
         CallError::InPlace,
         CallError::Rank { rank: 4, ranks: 4 },
+        CallError::Overlap { first: 2, second: 1 },
     ];
     let topology = [
         TopologyError::Ranks { ranks: 1025 },
@@ -529,7 +532,8 @@ pub(crate) fn any_group() -> impl Strategy<Value = Group> {
 
 /// Any call, in any number of parts.
 pub(crate) fn any_start() -> impl Strategy<Value = OpStart> {
-    let block = (0u64..1 << 40, 0u64..1 << 40);
+    // A count, and elements between this block and the next one.
+    let block = (0u64..1 << 30, 0u64..1 << 30);
     let blocks = proptest::collection::vec([block.clone(), block], 1..300);
     let buffers = [(0u64..1 << 60, any::<u32>(), 0u64..1 << 16), (0u64..1 << 60, any::<u32>(), 0u64..1 << 16)];
     let send = proptest::option::of(region());
@@ -538,7 +542,15 @@ pub(crate) fn any_start() -> impl Strategy<Value = OpStart> {
             let ranks = blocks.len() as u32;
             let rank = rank.index(blocks.len()) as u32;
             let lists: [[Vec<u64>; 2]; 2] = [0, 1].map(|side| {
-                [blocks.iter().map(|pair| pair[side].0).collect(), blocks.iter().map(|pair| pair[side].1).collect()]
+                let mut end = 0;
+                let mut place = |(count, gap): (u64, u64)| {
+                    end += count + gap;
+                    end - count
+                };
+                [
+                    blocks.iter().map(|pair| pair[side].0).collect(),
+                    blocks.iter().map(|pair| place(pair[side])).collect(),
+                ]
             });
             let [send, receive] = [0, 1].map(|side: usize| {
                 let ((address, key, size), [counts, displs]) = (buffers[side], &lists[side]);

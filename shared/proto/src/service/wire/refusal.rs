@@ -98,7 +98,7 @@ pub(super) struct RawStagedFailure {
 
 const _: () = assert!(size_of::<RawRefused>() == 32 && size_of::<RawFailure>() == 32);
 
-const LAST_REFUSED: u8 = 33;
+const LAST_REFUSED: u8 = 34;
 
 impl RawRefused {
     pub(super) fn new(refused: Refused) -> Result<Self, FormatError> {
@@ -144,6 +144,7 @@ impl RawRefused {
                 CallError::TooLarge { rank } => (18, 0, [rank, 0, 0], [0; 2]),
                 CallError::InPlace => (19, 0, [0; 3], [0; 2]),
                 CallError::Rank { rank, ranks } => (20, 0, [rank, ranks, 0], [0; 2]),
+                CallError::Overlap { first, second } => (LAST_REFUSED, 0, [first, second, 0], [0; 2]),
             },
             Refused::Topology(error) => match error {
                 TopologyError::Ranks { ranks } => (21, 0, [0; 3], [ranks as u64, 0]),
@@ -159,7 +160,7 @@ impl RawRefused {
                 GroupError::Staging { process } => (29, 0, [process, 0, 0], [0; 2]),
                 GroupError::Unreachable { process } => (30, 0, [process, 0, 0], [0; 2]),
             },
-            Refused::NotShared { key } => (LAST_REFUSED, 0, [key, 0, 0], [0; 2]),
+            Refused::NotShared { key } => (33, 0, [key, 0, 0], [0; 2]),
         };
         Ok(Self { code, name, reserved: U16::ZERO, small: small.map(U32::new), large: large.map(U64::new) })
     }
@@ -217,7 +218,8 @@ impl RawRefused {
                 Refused::Staged(StagedRefusal::Exhausted { asked, held: found, limit: expected })
             }
             32 => Refused::Staged(StagedRefusal::NoStaging { group: a }),
-            LAST_REFUSED => Refused::NotShared { key: a },
+            33 => Refused::NotShared { key: a },
+            LAST_REFUSED => Refused::Call(CallError::Overlap { first: a, second: b }),
             found => return Err(FormatError::Code { field: "refusal", found, last: LAST_REFUSED }),
         })
     }
