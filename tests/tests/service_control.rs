@@ -506,6 +506,34 @@ fn a_rank_that_is_gone_is_named_and_nothing_hangs() {
     });
 }
 
+/// The rank whose memory the others of its host copy from is gone in the middle of an operation.
+#[test]
+fn a_rank_that_is_gone_leaves_no_hierarchical_operation_open() {
+    let world = World::new(Some(STAGING));
+    let options = |rank: u32| world.options(rank as usize / 2).delivery(ServiceDelivery::Hierarchical);
+    world.run(options, |place| {
+        let communicator = place.create(0);
+        if place.rank == 2 {
+            let request = communicator.allgather(place.empty(BLOCK), place.empty(BLOCK * 4)).expect("posted");
+            // Flags of each rank, a segment of each host, and the receive buffer.
+            until("the post", || {
+                communicator.progress().expect("moves");
+                (world.keys() > u64::from(RANKS) + 2).then_some(())
+            });
+            (0..100).for_each(|_| _ = communicator.progress().expect("moves"));
+            drop((request, communicator));
+            place.meet(100);
+            return;
+        }
+        place.meet(100);
+        let request = communicator.allgather(place.empty(BLOCK), place.empty(BLOCK * 4)).expect("posted");
+        let failed = communicator.wait(request).expect_err("rank 2 is gone");
+        let Error::Failed { failure, .. } = &failed.error else { panic!("{}", failed.error) };
+        assert_eq!(failure.culprit, 2, "{failure}");
+        assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
+    });
+}
+
 #[test]
 fn a_daemon_that_dies_fails_what_is_under_way() {
     let world = World::new(None);
