@@ -366,6 +366,103 @@ fn between_post_and_flag_no_rank_calls_anything() {
     assert!(world.counted(|look| look.counts.writes) > 0, "staging memory was used");
 }
 
+/// Runs turns of a Broadcast of rank 1 and an Allgather of these bytes, posted one behind the other; all bytes are compared.
+fn broadcasts_and_allgathers(world: &World, options: impl Fn(u32) -> ServiceOptions + Sync, lengths: &[usize]) {
+    world.run(options, |place| {
+        let communicator = place.create(0);
+        assert_eq!(communicator.control().control, Control::Service, "{:?}", communicator.control());
+        let own = place.rank;
+        for seed in 0..3 {
+            let posted: Vec<(usize, [Request; 2])> = lengths
+                .iter()
+                .map(|&len| {
+                    let root = if own == 1 { place.buffer(&content(seed, 1, 9, len)) } else { place.empty(len) };
+                    let broadcast = communicator.broadcast(root, 1).expect("posted");
+                    let block = place.buffer(&content(seed, own, 0, len));
+                    let all = place.empty(len * RANKS as usize);
+                    (len, [broadcast, communicator.allgather(block, all).expect("posted")])
+                })
+                .collect();
+            for (len, [broadcast, gather]) in posted {
+                let done = communicator.wait(broadcast).expect("it ends well");
+                assert!(bytes(&done) == content(seed, 1, 9, len), "Broadcast of {len} bytes, turn {seed}");
+                let done = communicator.wait(gather).expect("it ends well");
+                let expected: Vec<u8> = (0..RANKS).flat_map(|from| content(seed, from, 0, len)).collect();
+                assert!(bytes(&done) == expected, "Allgather of {len} bytes, turn {seed}");
+            }
+        }
+        place.meet(100);
+    });
+}
+
+/// Compares what has been counted with what is expected: Writes from staging memory, Reads between hosts, and Reads between ranks of a host.
+fn are_transfers(world: &World, expected: [u64; 3], what: &str) {
+    let found = || {
+        [
+            world.counted(|look| look.counts.writes),
+            world.counted(|look| look.counts.crossings),
+            world.counted(|look| look.counts.local_reads),
+        ]
+    };
+    // Service processes show what they have done a little later.
+    until("the last transfer", || found().iter().zip(expected).all(|(found, least)| *found >= least).then_some(()));
+    assert_eq!(found(), expected, "{what}");
+}
+
+/// Data of hierarchical collectives is written once per host, and ranks copy it from memory that they share (SO-04, SO-09). What has no room there goes as with few
+/// ranks on a host.
+#[test]
+fn hierarchical_delivery_writes_once_per_host() {
+    let world = World::new(Some(STAGING));
+    // The segment has room for an Allgather of blocks of up to 4,080 bytes; the process tells flags before the data.
+    let options =
+        |rank: u32| world.options(rank as usize / 2).delivery(ServiceDelivery::Hierarchical).segment_bytes(16 << 10);
+    broadcasts_and_allgathers(&world, options, &[BLOCK, 10_000]);
+    // Of both Broadcasts a Write on each of 2 hosts; of the short Allgather one of each of 4 processes to each host. Of the long one each block crosses once, and
+    // is copied once on each host.
+    are_transfers(&world, [3 * (2 + 2 + 8), 3 * 4, 3 * 8], "hierarchical");
+}
+
+/// SO-11: by ranks on a host and bytes, both to be set.
+#[test]
+fn thresholds_choose_the_delivery() {
+    for (ranks, bytes, expected) in [
+        // Both lengths; the longer one; none, since 3 ranks are on no host.
+        (2, 0, [3 * (2 + 8) * 2, 0, 0]),
+        (2, 2000, [3 * (2 + 8 + 3), 3 * 4, 3 * 8]),
+        (3, 0, [3 * 2 * 3, 3 * 2 * 4, 3 * 2 * 8]),
+    ] {
+        let world = World::new(Some(STAGING));
+        let options = |rank: u32| world.options(rank as usize / 2).thresholds(ranks, bytes);
+        broadcasts_and_allgathers(&world, options, &[BLOCK, 1000]);
+        are_transfers(&world, expected, &format!("from {ranks} ranks and {bytes} bytes on"));
+    }
+}
+
+/// Direct delivery takes no staging memory: the message of rank 1 is read by two ranks of the other host and one of its own.
+#[test]
+fn direct_delivery_writes_nothing() {
+    let world = World::new(Some(STAGING));
+    let options = |rank: u32| world.options(rank as usize / 2).delivery(ServiceDelivery::Direct);
+    broadcasts_and_allgathers(&world, options, &[BLOCK]);
+    are_transfers(&world, [0, 3 * (2 + 4), 3 * (1 + 8)], "direct");
+}
+
+#[test]
+fn ranks_that_give_other_thresholds_use_the_host_and_say_so() {
+    let world = World::new(Some(STAGING));
+    let options = |rank: u32| world.options(rank as usize / 2).thresholds(if rank == 3 { 9 } else { 2 }, 0);
+    world.run(options, |place| {
+        let communicator = place.create(0);
+        let report = communicator.control();
+        let reason = report.reason.as_deref().expect("a reason");
+        let told = "rank 3 has delivery auto, thresholds 9,0, segments of 8388608 bytes, but rank 0 delivery auto, thresholds 2,0, ";
+        assert!(report.control == Control::Host && reason.starts_with(told), "{reason}");
+        let done = communicator.allgather(place.buffer(&content(0, place.rank, 0, BLOCK)), place.empty(BLOCK * 4));
+        assert!(bytes(&communicator.wait(done.expect("posted")).expect("by the host")) == gathered(0));
+    });
+}
+
 /// Waits for an operation: from the second turn on by its flag alone, which comes although no rank calls anything.
 fn flagged(place: &Place, communicator: &Communicator, seed: u32, number: u32, request: Request) -> Done {
     let round = 1000 + 10 * (3 * seed + number);
@@ -479,6 +576,34 @@ fn a_rank_that_is_gone_is_named_and_nothing_hangs() {
             assert!(matches!(&refused.error, Error::Broken { failure } if failure.culprit == 3), "{}", refused.error);
         },
     );
+}
+
+/// The rank whose memory the others of its host copy from is gone in the middle of an operation.
+#[test]
+fn a_rank_that_is_gone_leaves_no_hierarchical_operation_open() {
+    let world = World::new(Some(STAGING));
+    let options = |rank: u32| world.options(rank as usize / 2).delivery(ServiceDelivery::Hierarchical);
+    world.run(options, |place| {
+        let communicator = place.create(0);
+        if place.rank == 2 {
+            let request = communicator.allgather(place.empty(BLOCK), place.empty(BLOCK * 4)).expect("posted");
+            // Flags of each rank, a segment of each host, and the receive buffer.
+            until("the post", || {
+                communicator.progress().expect("moves");
+                (world.keys() > u64::from(RANKS) + 2).then_some(())
+            });
+            (0..100).for_each(|_| _ = communicator.progress().expect("moves"));
+            drop((request, communicator));
+            place.meet(100);
+            return;
+        }
+        place.meet(100);
+        let request = communicator.allgather(place.empty(BLOCK), place.empty(BLOCK * 4)).expect("posted");
+        let failed = communicator.wait(request).expect_err("rank 2 is gone");
+        let Error::Failed { failure, .. } = &failed.error else { panic!("{}", failed.error) };
+        assert_eq!(failure.culprit, 2, "{failure}");
+        assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
+    });
 }
 
 #[test]

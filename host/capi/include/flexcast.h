@@ -77,7 +77,7 @@
 
 /**
  * Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. The variables
- * FLEXCAST_SERVICE (host:port), FLEXCAST_SERVICE_SECRET (a file), FLEXCAST_SERVICE_PROCESSES and FLEXCAST_SERVICE_DELIVERY (auto or flat) say where they are
+ * FLEXCAST_SERVICE (host:port), FLEXCAST_SERVICE_SECRET (a file), FLEXCAST_SERVICE_PROCESSES and FLEXCAST_SERVICE_DELIVERY (auto, flat, hierarchical or direct) say where they are
  * and how; FLEXCAST_ERROR_VARIABLE if one cannot be. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST. With the datapath "verbs" alone.
  */
 #define FLEXCAST_CONTROL_SERVICE 2

@@ -34,12 +34,17 @@ pub const FLEXCAST_CONTROL_DEVICE: u32 = 1;
 /// datapath "verbs" alone.
 pub const FLEXCAST_CONTROL_SERVICE: u32 = 2;
 
-/// For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto or flat) says, or else as FLEXCAST_DELIVERY_AUTO.
+/// For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto, flat, hierarchical or direct) says, or else as FLEXCAST_DELIVERY_AUTO.
 pub const FLEXCAST_DELIVERY_DEFAULT: u32 = 0;
-/// Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory by alias keys.
+/// Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory by alias keys; from the thresholds of
+/// FLEXCAST_SERVICE_THRESHOLDS on as FLEXCAST_DELIVERY_HIERARCHICAL.
 pub const FLEXCAST_DELIVERY_AUTO: u32 = 1;
 /// Both through staging memory.
 pub const FLEXCAST_DELIVERY_FLAT: u32 = 2;
+/// Both through staging memory to a segment that the ranks of a host share, from which each copies.
+pub const FLEXCAST_DELIVERY_HIERARCHICAL: u32 = 3;
+/// Both from host memory to host memory by alias keys.
+pub const FLEXCAST_DELIVERY_DIRECT: u32 = 4;
 /// For `service_bound_keys`: none.
 pub const FLEXCAST_BOUND_KEYS_NONE: u32 = u32::MAX;
 
@@ -248,6 +253,8 @@ impl flexcast_config {
             FLEXCAST_DELIVERY_DEFAULT => options.delivery,
             FLEXCAST_DELIVERY_AUTO => ServiceDelivery::Auto,
             FLEXCAST_DELIVERY_FLAT => ServiceDelivery::Flat,
+            FLEXCAST_DELIVERY_HIERARCHICAL => ServiceDelivery::Hierarchical,
+            FLEXCAST_DELIVERY_DIRECT => ServiceDelivery::Direct,
             other => {
                 let text = format!("service_delivery is {other}: must be 0 (default), 1 (auto) or 2 (flat)");
                 return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));

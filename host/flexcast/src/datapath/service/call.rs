@@ -1,9 +1,9 @@
 //! Operations as calls of a service process.
 
-use flexcast_proto::service::{Blocks, ContextId, Datatype, Delivery, LocalCopies, Region};
-use flexcast_service::{Client, Error, StagedCall};
+use flexcast_proto::service::{Blocks, ContextId, Datatype, LocalCopies, Region};
+use flexcast_service::{Client, Error, MemoryId, StagedCall};
 
-use super::ServiceDelivery;
+use super::settings::Way;
 use crate::datapath::Task;
 use crate::plan::direct::{Collective, Places};
 use crate::plan::{Kind, Plan};
@@ -82,7 +82,7 @@ pub(super) fn post(
     (group, rank, ranks): (u32, u32, u32),
     task: &Task,
     (send, receive): (Region, Region),
-    delivery: Option<ServiceDelivery>,
+    (way, segment): (Way, Option<MemoryId>),
 ) -> Result<Call, Error> {
     let mut alltoallv = |send: &Lists, from: Region, into: &Lists| {
         client.alltoallv(group, rank, &send.blocks(from), &into.blocks(receive)).map(Call::Keys)
@@ -96,16 +96,16 @@ pub(super) fn post(
             alltoallv(&Lists::of(from, ranks), send, &Lists::of(into, ranks))
         }
         Task::Collective(_) => unreachable!("`takes` has said no"),
-        Task::Blocks(plan) => match (&plan.kind, delivery) {
-            (Kind::Broadcast { root, bytes }, _) => {
+        Task::Blocks(plan) => match (&plan.kind, way) {
+            (Kind::Broadcast { root, bytes }, Way::Staged(delivery)) => {
                 let buffer = Region { bytes: *bytes, ..receive };
-                client.broadcast((group, rank), *root, Delivery::Flat, buffer, None).map(Call::Staged)
+                client.broadcast((group, rank), *root, delivery, buffer, segment).map(Call::Staged)
             }
-            (Kind::Allgather { bytes }, Some(ServiceDelivery::Flat)) if *bytes > 0 => {
+            (Kind::Allgather { bytes }, Way::Staged(delivery)) => {
                 let own = plan.block(rank);
                 let from = Region { address: receive.address + own.offset, bytes: *bytes, ..receive };
                 let into = Region { bytes: plan.receive_bytes(), ..receive };
-                client.allgather((group, rank), Delivery::Flat, from, into, None).map(Call::Staged)
+                client.allgather((group, rank), delivery, from, into, segment).map(Call::Staged)
             }
             _ => {
                 let lists = Lists::of_plan(plan);

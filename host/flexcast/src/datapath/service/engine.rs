@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::service::wire::Refused;
-use flexcast_proto::service::{self, Culprit, Region, StagedCause, StagedRefusal, Topology};
+use flexcast_proto::service::{self, Culprit, Delivery, Region, StagedCause, StagedRefusal, Topology};
 use flexcast_proto::{Cause, Disagreement, Failure, RankInfo, WaitedFor};
 use flexcast_service::{Error as ServiceError, MemoryId, Session};
 
 use super::call::{self, Call};
 use super::lease::{Graveyard, Kept};
 use super::returning::Returning;
+use super::segment::Segment;
+use super::settings::{Settings, Way};
 use crate::api::buffer::Buffer;
 use crate::api::card::{Card, DatapathKind};
 use crate::api::config::{Config, Control};
@@ -45,6 +47,9 @@ pub(super) struct Engine {
     // Keys end before the memory that they are of.
     session: Session,
     graveyard: Arc<Graveyard>,
+    /// What the ranks of this host share; after the session, whose keys are of it.
+    segment: Option<Segment>,
+    settings: Settings,
     /// Memory of buffers that are gone, which is being taken back.
     graves: Vec<(MemoryId, Kept)>,
     waiting: VecDeque<Posted<Task>>,
@@ -79,7 +84,13 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(inner: Box<dyn Datapath>, session: Session, topology: Topology, group: u32) -> Self {
+    pub(super) fn new(
+        inner: Box<dyn Datapath>,
+        session: Session,
+        (topology, group): (Topology, u32),
+        segment: Option<Segment>,
+    ) -> Self {
+        let settings = Settings::of(&inner.config().service);
         let (place, requests) = (inner.place(), inner.requests().clone());
         let config = inner.config().clone().control(Control::Service);
         let hands_over = inner.card().datapath() == DatapathKind::Dpa;
@@ -87,6 +98,8 @@ impl Engine {
         Self {
             session,
             graveyard: Arc::default(),
+            segment,
+            settings,
             graves: Vec::new(),
             waiting: VecDeque::new(),
             running: VecDeque::new(),
@@ -113,6 +126,23 @@ impl Engine {
     fn takes(&self, task: &Task) -> bool {
         let is_handed_over = self.hands_over && matches!(task, Task::Blocks(_));
         !is_handed_over && call::takes(task, self.staging)
+    }
+
+    /// How an operation goes.
+    fn way(&self, task: &Task) -> Way {
+        let Task::Blocks(plan) = task else { return Way::Keys };
+        let own = self.place.rank();
+        let room = self.segment.as_ref().and_then(|segment| {
+            let flags = self.session.look().segment_bytes(self.group, own, 0).ok()?;
+            segment.bytes().checked_sub(flags)
+        });
+        self.settings.way(plan, &self.topology, room, self.staging)
+    }
+
+    /// Whether an operation has to wait for the one that has the segment.
+    fn is_segment_busy(&self, way: Way) -> bool {
+        let has_it = |running: &Running| matches!(running.call, Call::Staged(call) if call.is_shared);
+        way == Way::Staged(Delivery::Hierarchical) && self.running.iter().any(has_it)
     }
 
     /// Lets the service process use the memory of an operation; where it can by now, what calls name of it.
@@ -170,7 +200,8 @@ impl Engine {
                 moved = true;
                 continue;
             }
-            if !self.inner.is_idle() || self.running.len() >= self.most {
+            let way = self.way(&posted.plan);
+            if !self.inner.is_idle() || self.running.len() >= self.most || self.is_segment_busy(way) {
                 self.waiting.push_front(posted);
                 return moved;
             }
@@ -186,9 +217,8 @@ impl Engine {
                 }
                 Ok(Some(memory)) => {
                     let own = (self.group, self.place.rank(), self.place.ranks());
-                    let delivery = self.config.service.delivery;
-                    let delivery = Some(delivery).filter(|_| self.staging);
-                    call::post(self.session.client(), own, &posted.plan, memory, delivery)
+                    let segment = self.segment.as_ref().and_then(|segment| segment.id);
+                    call::post(self.session.client(), own, &posted.plan, memory, (way, segment))
                         .map_err(ServiceFault::Service)
                 }
                 Err(fault) => Err(fault),
@@ -338,7 +368,7 @@ impl Engine {
             let client = self.session.client();
             let ended = match call {
                 Call::Keys(context) => client.end(context, own),
-                Call::Staged(call) => client.end_staged(call, None),
+                Call::Staged(call) => client.end_staged(call, self.segment.as_ref().and_then(Segment::region)),
             };
             let fault = match ended {
                 Ok(true) => {
@@ -525,7 +555,7 @@ impl Datapath for Engine {
         let client = self.session.look();
         let flagged = match call {
             Call::Keys(context) => client.is_flagged(context, self.place.rank()),
-            Call::Staged(call) => client.is_staged_flagged(call, None),
+            Call::Staged(call) => client.is_staged_flagged(call, self.segment.as_ref().and_then(Segment::region)),
         };
         // What else can be wrong with it, its end tells.
         Ok(flagged.unwrap_or(false))

@@ -1,17 +1,21 @@
 //! Operations by the service processes of a card's Arm cores, around another datapath that carries out everything else.
 //!
 //! Ranks agree when the communicator is made ([`set_up`]): all have their service process, or none uses any. A posted operation becomes a few messages to the
-//! process ([`call`]), over memory that is lent to it ([`lease`]); its end is a flag in the rank's memory ([`engine`]).
+//! process ([`call`]), over memory that is lent to it ([`lease`]); its end is a flag in the rank's memory ([`engine`]), or in memory that the ranks of a
+//! host share ([`segment`]). Which way an operation goes all ranks decide alike ([`settings`]).
 
 mod call;
 mod engine;
 pub(crate) mod lease;
 mod returning;
+mod segment;
 mod set_up;
+mod settings;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use flexcast_proto::service::Thresholds;
 use flexcast_service::DEFAULT_BOUND_KEYS;
 
 use crate::api::config::Control;
@@ -26,15 +30,24 @@ const MOST_PROCESSES: u32 = flexcast_proto::service::MAX_PROCESSES_PER_HOST;
 /// Most keys that a rank binds: as many as a daemon takes of a program at most.
 const MOST_KEYS: u32 = 4096;
 
-/// How Broadcast and Allgather go with service processes.
+/// Bytes of a segment that ranks of a host share.
+const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 40;
+
+/// How Broadcast and Allgather go with service processes (SO-11). Where these have no staging memory Broadcasts go by the host, Allgathers by alias keys. Allgatherv always
+/// goes by alias keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ServiceDelivery {
-    /// Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory by alias keys.
+    /// Hierarchical from [`ServiceOptions::hierarchical_ranks`] ranks on a host and [`ServiceOptions::hierarchical_bytes`] bytes on; else Broadcasts flat, Allgathers direct.
     #[default]
     Auto,
-    /// Both through staging memory, to each rank's own buffer. Where there is none Broadcasts go by the host, Allgathers by alias keys.
+    /// Both through staging memory, to each rank's own buffer.
     Flat,
+    /// Both through staging memory, to a segment that the ranks of a host share. Each rank copies from there in wait or progress, so these need calls. What the segment has no
+    /// room for ([`ServiceOptions::segment_bytes`]) goes as with [`ServiceDelivery::Auto`] among few ranks; so does everything where ranks of a host cannot share memory.
+    Hierarchical,
+    /// Both from host memory to host memory by alias keys.
+    Direct,
 }
 
 /// Where the service processes of a rank's host are, and how they are used ([`Control::Service`]).
@@ -52,11 +65,17 @@ pub struct ServiceOptions {
     pub connect: Duration,
     /// Longest that an operation takes, others' arrival included, once it is posted to the process. Default 60 s.
     pub operation: Duration,
-    /// How Broadcast and Allgather go; alike on all ranks.
+    /// How Broadcast and Allgather go. This and the four that follow are the same on all ranks: if they differ all ranks use the host's control, and say so.
     pub delivery: ServiceDelivery,
     /// Control of the datapath that carries out what the service processes do not: host, or device on a card whose DPA moves the data. With device Broadcast and
     /// Allgather(v) go without the host, too, and reductions and barriers are refused. Default host.
     pub datapath_control: Control,
+    /// With [`ServiceDelivery::Auto`] hierarchical from so many ranks on any host on, at least 1. Default 8.
+    pub hierarchical_ranks: u32,
+    /// With [`ServiceDelivery::Auto`] hierarchical from so many bytes of a message or a block on. Default 0.
+    pub hierarchical_bytes: u64,
+    /// Bytes of the segment that the ranks of a host share, 4096 to 2^40, where deliveries may be hierarchical. Default 8 MiB.
+    pub segment_bytes: u64,
     /// Buffers that the process may use at a time between operations, 1 to 1000; others are lent for each operation anew. Default 256.
     pub buffers: u32,
     /// Keys that a rank binds to its buffers, 0 to 4096: so many buffers at a time cost the process no control operation of its card. 0, or a card or a process
@@ -66,6 +85,7 @@ pub struct ServiceOptions {
 
 impl Default for ServiceOptions {
     fn default() -> Self {
+        let thresholds = Thresholds::default();
         Self {
             endpoints: Vec::new(),
             processes: 4,
@@ -74,6 +94,9 @@ impl Default for ServiceOptions {
             operation: Duration::from_secs(60),
             delivery: ServiceDelivery::Auto,
             datapath_control: Control::Host,
+            hierarchical_ranks: thresholds.ranks_per_host,
+            hierarchical_bytes: thresholds.bytes,
+            segment_bytes: 8 << 20,
             buffers: 256,
             bound_keys: DEFAULT_BOUND_KEYS.into(),
         }
@@ -88,22 +111,23 @@ impl ServiceOptions {
     }
 
     /// What the variables `FLEXCAST_SERVICE` (`host:port`, or several with commas between them), `FLEXCAST_SERVICE_SECRET` (a file),
-    /// `FLEXCAST_SERVICE_PROCESSES` (1 to 64), `FLEXCAST_SERVICE_DELIVERY` (auto or flat), `FLEXCAST_SERVICE_DATAPATH` (host or device) and
-    /// `FLEXCAST_SERVICE_KEYS` (0 to 4096) say; else the defaults.
+    /// `FLEXCAST_SERVICE_PROCESSES` (1 to 64), `FLEXCAST_SERVICE_DELIVERY` (auto, flat, hierarchical or direct), `FLEXCAST_SERVICE_THRESHOLDS` (ranks on a host, or ranks,bytes),
+    /// `FLEXCAST_SERVICE_DATAPATH` (host or device) and `FLEXCAST_SERVICE_KEYS` (0 to 4096) say; else the defaults.
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have.
     pub fn from_env() -> Result<Self> {
         let default = Self::default();
         let endpoints: Option<String> = variable("FLEXCAST_SERVICE", "host:port")?;
-        let delivery: Option<String> = variable("FLEXCAST_SERVICE_DELIVERY", "auto or flat")?;
-        let delivery = match delivery.as_deref() {
-            None | Some("auto") => ServiceDelivery::Auto,
-            Some("flat") => ServiceDelivery::Flat,
-            Some(value) => {
-                let (name, value) = ("FLEXCAST_SERVICE_DELIVERY", value.to_owned());
-                return Err(Error::Variable { name, value, limit: "auto or flat" });
-            }
+        let delivery = variable("FLEXCAST_SERVICE_DELIVERY", settings::DELIVERIES)?.unwrap_or_default();
+        let thresholds: Option<String> = variable("FLEXCAST_SERVICE_THRESHOLDS", settings::THRESHOLDS)?;
+        let (hierarchical_ranks, hierarchical_bytes) = match thresholds {
+            None => (default.hierarchical_ranks, default.hierarchical_bytes),
+            Some(value) => settings::thresholds(&value).ok_or(Error::Variable {
+                name: "FLEXCAST_SERVICE_THRESHOLDS",
+                value,
+                limit: settings::THRESHOLDS,
+            })?,
         };
         let datapath_control = match variable::<String>("FLEXCAST_SERVICE_DATAPATH", "host or device")?.as_deref() {
             None | Some("host") => Control::Host,
@@ -121,6 +145,8 @@ impl ServiceOptions {
             delivery,
             datapath_control,
             bound_keys: variable("FLEXCAST_SERVICE_KEYS", "a number from 0 to 4096")?.unwrap_or(default.bound_keys),
+            hierarchical_ranks,
+            hierarchical_bytes,
             ..default
         })
     }
@@ -143,6 +169,20 @@ impl ServiceOptions {
     #[must_use]
     pub fn datapath_control(mut self, control: Control) -> Self {
         self.datapath_control = control;
+        self
+    }
+
+    /// The same with these thresholds of hierarchical delivery: ranks on a host, and bytes.
+    #[must_use]
+    pub fn thresholds(mut self, ranks: u32, bytes: u64) -> Self {
+        (self.hierarchical_ranks, self.hierarchical_bytes) = (ranks, bytes);
+        self
+    }
+
+    /// The same with so many bytes of the segment that the ranks of a host share.
+    #[must_use]
+    pub fn segment_bytes(mut self, bytes: u64) -> Self {
+        self.segment_bytes = bytes;
         self
     }
 
@@ -191,6 +231,11 @@ impl ServiceOptions {
         if self.bound_keys > MOST_KEYS {
             let limit = format!("0 to {MOST_KEYS}");
             return Err(Error::Config { what: "service keys to bind", value: self.bound_keys.into(), limit });
+        }
+        range("ranks on a host for hierarchical delivery", self.hierarchical_ranks, u32::MAX)?;
+        if !SEGMENT_BYTES.contains(&self.segment_bytes) {
+            let limit = format!("{} to {}", SEGMENT_BYTES.start(), SEGMENT_BYTES.end());
+            return Err(Error::Config { what: "bytes of a service segment", value: self.segment_bytes, limit });
         }
         let given = u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
         if given > 1 { range("service endpoints", given, MOST_PROCESSES) } else { Ok(()) }

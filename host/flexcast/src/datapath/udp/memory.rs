@@ -28,11 +28,11 @@ const MOST_DESCRIPTORS: usize = 253;
 
 /// What lies where in memory that processes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
-    pub(super) words: usize,
-    pub(super) rings: usize,
+pub(crate) struct Layout {
+    pub(crate) words: usize,
+    pub(crate) rings: usize,
     /// Bytes of each ring: a power of two, and whole pages.
-    pub(super) ring_bytes: usize,
+    pub(crate) ring_bytes: usize,
 }
 
 impl Layout {
@@ -47,7 +47,7 @@ impl Layout {
 
 /// Words and rings. Unmapped when dropped.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     base: NonNull<u8>,
     layout: Layout,
 }
@@ -59,7 +59,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Makes memory of a layout, all zeros, and a descriptor for the other processes.
-    pub(super) fn create(layout: Layout) -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn create(layout: Layout) -> io::Result<(Self, OwnedFd)> {
         let file = memfd_create("flexcast", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         ftruncate(&file, layout.bytes() as i64)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL))?;
@@ -68,7 +68,7 @@ impl Memory {
 
     /// Maps memory that another process has made. Refused if it could become shorter, which would kill whoever accesses it, or is not as long as the
     /// layout.
-    pub(super) fn open(file: &OwnedFd, layout: Layout) -> io::Result<Self> {
+    pub(crate) fn open(file: &OwnedFd, layout: Layout) -> io::Result<Self> {
         debug_assert!(
             layout.ring_bytes.is_power_of_two() && layout.ring_bytes.is_multiple_of(PAGE_BYTES),
             "{layout:?}"
@@ -83,6 +83,14 @@ impl Memory {
         Ok(Self { base: base.cast(), layout })
     }
 
+    /// Where the first ring is in this process, as long as the mapping lives, and its bytes.
+    ///
+    /// # Panics
+    /// There is none.
+    pub(crate) fn ring(&self) -> (NonNull<u8>, usize) {
+        self.run(0, 0, self.layout.ring_bytes)
+    }
+
     /// Bytes of a ring.
     pub(super) const fn ring_bytes(&self) -> usize {
         self.layout.ring_bytes
@@ -92,7 +100,7 @@ impl Memory {
     ///
     /// # Panics
     /// There are fewer.
-    pub(super) fn word(&self, number: usize) -> &AtomicU64 {
+    pub(crate) fn word(&self, number: usize) -> &AtomicU64 {
         assert!(number < self.layout.words, "word {number} of {}", self.layout.words);
         // SAFETY: before the rings, and aligned to 128 bytes; this process accesses it as an atomic only, as long as the mapping lives.
         unsafe { AtomicU64::from_ptr(self.base.add(number * WORD_STRIDE).cast().as_ptr()) }

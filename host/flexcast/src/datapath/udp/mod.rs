@@ -12,7 +12,7 @@ mod fanout;
 pub mod hostile;
 pub(crate) mod interface;
 mod meminfo;
-mod memory;
+pub(crate) mod memory;
 mod mesh;
 mod pace;
 mod part;
