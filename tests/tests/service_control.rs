@@ -358,7 +358,8 @@ fn a_rank_that_is_gone_is_named_and_nothing_hangs() {
             let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
             until("the post", || {
                 communicator.progress().expect("moves");
-                (world.keys() >= u64::from(RANKS) + 2).then_some(())
+                // Both buffers are bound to keys of the rank's pool.
+                (world.counted(|look| look.counts.bindings) >= 2).then_some(())
             });
             (0..100).for_each(|_| _ = communicator.progress().expect("moves"));
             drop((request, communicator));
@@ -446,6 +447,9 @@ fn buffers_that_are_made_anew_use_up_no_keys() {
         place.meet(102);
     });
     until("no key", || (world.keys() == 0).then_some(()));
+    // Each buffer was bound to a key, which was let go of in order.
+    assert!(world.counted(|look| look.counts.bindings) >= u64::from(RANKS) * 2 * 14);
+    assert_eq!(world.counted(|look| look.counts.aliases_replaced + look.now.bound_keys), 0);
 }
 
 #[test]
