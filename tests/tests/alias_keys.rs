@@ -403,7 +403,10 @@ fn a_key_is_not_bound_again_while_requests_use_it() {
     let mut elsewhere = twice;
     elsewhere[4] = 1;
     let unknown = pools.aliases.accept(Grant::decode(&elsewhere).unwrap()).expect_err("no such key");
-    assert_eq!(unknown.to_string(), "place of a key in its pool is 1: must be below 1, the keys of the pool");
+    assert_eq!(
+        unknown.to_string(),
+        "place of a key in its pool is 1: must be below 1, the keys of the pool, and have an alias"
+    );
     pools.post(1, &alias, 0, 64);
     pools.completion().expect("a read");
     assert_eq!(bytes(binding.region())[..64], pattern(64, 1));

@@ -550,39 +550,37 @@ fn the_dpa_has_broadcasts_and_allgathers_where_it_moves_the_data() {
 #[test]
 fn a_rank_that_is_gone_is_named_and_nothing_hangs() {
     let world = World::new(None);
-    world.run(
-        |rank| world.options_without_pool(rank),
-        |place| {
-            let communicator = place.create(0);
-            if place.rank == 3 {
-                // As its program would end: in the middle of an operation that the others have not called.
-                let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
-                until("the post", || {
-                    communicator.progress().expect("moves");
-                    (world.keys() >= u64::from(RANKS) + 2).then_some(())
-                });
-                (0..100).for_each(|_| _ = communicator.progress().expect("moves"));
-                drop((request, communicator));
-                place.meet(100);
-                return;
-            }
-            place.meet(100);
+    world.run_all(|place| {
+        let communicator = place.create(0);
+        if place.rank == 3 {
+            // As its program would end: in the middle of an operation that the others have not called.
             let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
-            let failed = communicator.wait(request).expect_err("rank 3 is gone");
-            let Error::Failed { failure, .. } = &failed.error else { panic!("{}", failed.error) };
-            assert_eq!(failure.culprit, 3, "{failure}");
-            assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
-            let refused = communicator.barrier().expect_err("it is of no use");
-            assert!(matches!(&refused.error, Error::Broken { failure } if failure.culprit == 3), "{}", refused.error);
-        },
-    );
+            until("the post", || {
+                communicator.progress().expect("moves");
+                // Both buffers are bound to keys of the rank's pool.
+                (world.counted(|look| look.counts.bindings) >= 2).then_some(())
+            });
+            (0..100).for_each(|_| _ = communicator.progress().expect("moves"));
+            drop((request, communicator));
+            place.meet(100);
+            return;
+        }
+        place.meet(100);
+        let request = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4)).expect("posted");
+        let failed = communicator.wait(request).expect_err("rank 3 is gone");
+        let Error::Failed { failure, .. } = &failed.error else { panic!("{}", failed.error) };
+        assert_eq!(failure.culprit, 3, "{failure}");
+        assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
+        let refused = communicator.barrier().expect_err("it is of no use");
+        assert!(matches!(&refused.error, Error::Broken { failure } if failure.culprit == 3), "{}", refused.error);
+    });
 }
 
 /// The rank whose memory the others of its host copy from is gone in the middle of an operation.
 #[test]
 fn a_rank_that_is_gone_leaves_no_hierarchical_operation_open() {
     let world = World::new(Some(STAGING));
-    let options = |rank: u32| world.options(rank as usize / 2).delivery(ServiceDelivery::Hierarchical);
+    let options = |rank: u32| world.options_without_pool(rank).delivery(ServiceDelivery::Hierarchical);
     world.run(options, |place| {
         let communicator = place.create(0);
         if place.rank == 2 {
@@ -640,46 +638,45 @@ fn a_daemon_that_dies_fails_what_is_under_way() {
 #[test]
 fn buffers_that_are_made_anew_use_up_no_keys() {
     let world = World::new(None);
-    world.run(
-        |rank| world.options_without_pool(rank),
-        |place| {
-            let communicator = place.create(0);
-            place.meet(100);
-            let before = world.keys();
-            assert_eq!(before, u64::from(RANKS), "the flags of each rank");
-            place.meet(101);
-            for seed in 0..12 {
-                let request = communicator.all_to_all(place.buffer(&sent(seed, place.rank)), place.empty(BLOCK * 4));
-                let done = communicator.wait(request.expect("posted")).expect("it ends well");
-                assert!(bytes(&done) == received(seed, place.rank));
-            }
-            // In place the own blocks go through a copy, whose key goes as well.
-            let request = communicator.all_to_all_in_place(place.buffer(&sent(50, place.rank)));
+    world.run_all(|place| {
+        let communicator = place.create(0);
+        place.meet(100);
+        let before = world.keys();
+        assert_eq!(before, u64::from(RANKS), "the flags of each rank");
+        place.meet(101);
+        for seed in 0..12 {
+            let request = communicator.all_to_all(place.buffer(&sent(seed, place.rank)), place.empty(BLOCK * 4));
             let done = communicator.wait(request.expect("posted")).expect("it ends well");
-            assert!(bytes(&done) == received(50, place.rank));
-            drop(done);
-            // Memory by its address is never kept.
-            let users = UserMemory::new(&place.card, Limits::default());
-            let (mut from, mut to) = (sent(51, place.rank), vec![0; BLOCK * 4]);
-            // SAFETY: both live until their buffers are dropped and are not accessed before.
-            let (send, receive) = unsafe {
-                let send = users.source(from.as_mut_ptr(), from.len()).expect("registered");
-                (send, users.buffer(to.as_mut_ptr(), to.len()).expect("registered"))
-            };
-            let done =
-                communicator.wait(communicator.all_to_all(send, receive).expect("posted")).expect("it ends well");
-            drop(done);
-            users.invalidate(from.as_ptr(), from.len());
-            users.invalidate(to.as_ptr(), to.len());
-            assert!(to == received(51, place.rank));
-            until("all keys given back", || {
-                communicator.progress().expect("moves");
-                (world.keys() == before).then_some(())
-            });
-            place.meet(102);
-        },
-    );
+            assert!(bytes(&done) == received(seed, place.rank));
+        }
+        // In place the own blocks go through a copy, whose key goes as well.
+        let request = communicator.all_to_all_in_place(place.buffer(&sent(50, place.rank)));
+        let done = communicator.wait(request.expect("posted")).expect("it ends well");
+        assert!(bytes(&done) == received(50, place.rank));
+        drop(done);
+        // Memory by its address is never kept.
+        let users = UserMemory::new(&place.card, Limits::default());
+        let (mut from, mut to) = (sent(51, place.rank), vec![0; BLOCK * 4]);
+        // SAFETY: both live until their buffers are dropped and are not accessed before.
+        let (send, receive) = unsafe {
+            let send = users.source(from.as_mut_ptr(), from.len()).expect("registered");
+            (send, users.buffer(to.as_mut_ptr(), to.len()).expect("registered"))
+        };
+        let done = communicator.wait(communicator.all_to_all(send, receive).expect("posted")).expect("it ends well");
+        drop(done);
+        users.invalidate(from.as_ptr(), from.len());
+        users.invalidate(to.as_ptr(), to.len());
+        assert!(to == received(51, place.rank));
+        until("all keys given back", || {
+            communicator.progress().expect("moves");
+            (world.keys() == before).then_some(())
+        });
+        place.meet(102);
+    });
     until("no key", || (world.keys() == 0).then_some(()));
+    // Each buffer was bound to a key, which was let go of in order.
+    assert!(world.counted(|look| look.counts.bindings) >= u64::from(RANKS) * 2 * 14);
+    assert_eq!(world.counted(|look| look.counts.aliases_replaced + look.now.bound_keys), 0);
 }
 
 #[test]

@@ -123,7 +123,8 @@ impl Job {
             let host = hosts[(rank / per_host) as usize].0;
             let pd = domain(provider, host);
             let mut session =
-                Session::connect(&pd, process_of(rank), &Secret::new(SECRET), timing()).expect("connected");
+                // These tests count the keys of buffers, each of which has its own.
+                Session::connect_with_keys(&pd, process_of(rank), &Secret::new(SECRET), timing(), 0).expect("connected");
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
             let mut share = || {
                 let buffer = HostBuffer::zeroed((2 * u64::from(per_host) * BLOCK) as usize)?;
@@ -258,7 +259,9 @@ fn is_idle(looks: &[ProcessLook]) -> bool {
     looks.iter().all(|look| {
         let now = look.now;
         let pairs = now.queue_pairs == now.processes;
-        now.programs + now.groups + now.waiting_groups + now.collectives + now.active_reads + now.keys == 0 && pairs
+        now.programs + now.groups + now.waiting_groups + now.collectives + now.active_reads + now.keys + now.bound_keys
+            == 0
+            && pairs
     })
 }
 

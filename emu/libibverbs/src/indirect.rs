@@ -9,11 +9,12 @@ use std::sync::Arc;
 use emu_machine::nic::Access;
 use verbs_sys::*;
 
+use crate::card::{self, request::Request};
 use crate::device::Context;
 use crate::errno::{Errno, Result, pointer, status};
 use crate::extended;
 use crate::handle::{self, CStruct, Object};
-use crate::machine::{begin_command, on_nic};
+use crate::machine::begin_command;
 use crate::pd::Pd;
 use crate::post::segments;
 use crate::qp::Qp;
@@ -55,7 +56,8 @@ pub(crate) unsafe extern "C" fn mlx5dv_create_mkey(attr: *mut mlx5dv_mkey_init_a
             Errno::invalid(format!("max_entries is {}: from 1 to {limit} are possible", attr.max_entries))
         })?;
         begin_command(pd.context.id())?;
-        let key = on_nic(pd.context.card, |nic| nic.create_umr_mkey(pd.number, max_entries.into()))?;
+        let request = Request::CreateUmrKey { pd: pd.number, max_entries: max_entries.into() };
+        let key = card::call(pd.context.id(), request)?.number()?;
         attr.max_entries = max_entries;
         let public = CStruct::new(mlx5dv_mkey { lkey: key, rkey: key });
         Ok(handle::publish(&Arc::new(Mkey { public, pd, key, max_entries })))
@@ -67,7 +69,7 @@ pub(crate) unsafe extern "C" fn mlx5dv_destroy_mkey(mkey: *mut mlx5dv_mkey) -> c
     status("mlx5dv_destroy_mkey", || {
         let object = handle::get::<Mkey>(mkey)?;
         begin_command(object.pd.context.id())?;
-        on_nic(object.pd.context.card, |nic| nic.destroy_mkey(object.key))?;
+        card::call(object.pd.context.id(), Request::DestroyUmrKey { key: object.key })?;
         handle::retire::<Mkey>(mkey)?;
         Ok(())
     })

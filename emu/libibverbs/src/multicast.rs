@@ -2,24 +2,27 @@
 
 use core::ffi::c_int;
 
+use emu_machine::FunctionId;
 use emu_machine::nic::Gid;
 use verbs_sys::*;
 
+use crate::card::{self, request::Request};
 use crate::errno::{Result, input, status};
 use crate::handle;
-use crate::machine::{begin_command, on_nic};
+use crate::machine::begin_command;
 use crate::qp::Qp;
 
-/// The queue pair's card and number, and the group, for a control operation that begins.
+/// The queue pair's function and number, and the group, for a control operation that begins.
 ///
 /// # Safety
 /// `gid` must be null or readable.
-unsafe fn member(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(usize, u32, Gid)> {
+unsafe fn member(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(FunctionId, u32, Gid)> {
     let qp = handle::get::<Qp>(qp)?;
     // SAFETY: as this function's; any 16 bytes are a GID.
     let gid = unsafe { Gid(input(gid, "gid")?.raw) };
-    begin_command(qp.context().id())?;
-    Ok((qp.card, qp.number, gid))
+    let id = qp.context().id();
+    begin_command(id)?;
+    Ok((id, qp.number, gid))
 }
 
 /// The LID is of no meaning on RoCE and ignored.
@@ -27,8 +30,8 @@ unsafe fn member(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(usize, u32, Gi
 pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     status("ibv_attach_mcast", || {
         // SAFETY: the manual page asks for a readable GID.
-        let (card, qpn, gid) = unsafe { member(qp, gid) }?;
-        on_nic(card, |nic| nic.attach_multicast(qpn, gid))
+        let (id, qpn, gid) = unsafe { member(qp, gid) }?;
+        card::done(id, Request::AttachMulticast { qpn, gid })
     })
 }
 
@@ -36,7 +39,7 @@ pub(crate) unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ib
 pub(crate) unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     status("ibv_detach_mcast", || {
         // SAFETY: the manual page asks for a readable GID.
-        let (card, qpn, gid) = unsafe { member(qp, gid) }?;
-        on_nic(card, |nic| nic.detach_multicast(qpn, gid))
+        let (id, qpn, gid) = unsafe { member(qp, gid) }?;
+        card::done(id, Request::DetachMulticast { qpn, gid })
     })
 }

@@ -42,7 +42,6 @@ pub(crate) struct Qp {
     /// The card forgets it at each reset and is told again.
     block_multicast_loopback: bool,
     pub(crate) batches: Batches,
-    pub(crate) card: usize,
     pub(crate) number: u32,
     pub(crate) transport: Transport,
     pub(crate) shape: Shape,
@@ -257,7 +256,6 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
             "protection domain and completion queues are on different cards, or functions of one",
         ));
     }
-    let card = id.card;
     let shape = Shape::new(&attr.cap, transport, mr_lists)?;
     let buffer = QueueBuffer::new(id, shape.record_offset + BLOCK_BYTES)?;
     let nic_attr = QpAttr {
@@ -311,7 +309,6 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         send_ops,
         block_multicast_loopback,
         batches: Batches::default(),
-        card,
         number,
         transport,
         shape,

@@ -76,11 +76,31 @@
 #define FLEXCAST_CONTROL_DEVICE 1
 
 /**
- * Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. The variables
- * FLEXCAST_SERVICE (host:port), FLEXCAST_SERVICE_SECRET (a file), FLEXCAST_SERVICE_PROCESSES and FLEXCAST_SERVICE_DELIVERY (auto, flat, hierarchical or direct) say where they are
- * and how; FLEXCAST_ERROR_VARIABLE if one cannot be. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST. With the datapath "verbs" alone.
+ * Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. `service_endpoints`
+ * and what follows it say where they are and how they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. With the
+ * datapath "verbs" alone.
  */
 #define FLEXCAST_CONTROL_SERVICE 2
+
+/**
+ * For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto or flat) says, or else as FLEXCAST_DELIVERY_AUTO.
+ */
+#define FLEXCAST_DELIVERY_DEFAULT 0
+
+/**
+ * Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory by alias keys.
+ */
+#define FLEXCAST_DELIVERY_AUTO 1
+
+/**
+ * Both through staging memory.
+ */
+#define FLEXCAST_DELIVERY_FLAT 2
+
+/**
+ * For `service_bound_keys`: none.
+ */
+#define FLEXCAST_BOUND_KEYS_NONE UINT32_MAX
 
 /**
  * For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
@@ -656,7 +676,8 @@ typedef struct {
    */
   uint32_t transport;
   /**
-   * Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE; or FLEXCAST_CONTROL_SERVICE.
+   * Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE; or FLEXCAST_CONTROL_SERVICE. The default is
+   * what the variable FLEXCAST_CONTROL (host, device or service) says, or else FLEXCAST_CONTROL_HOST.
    */
   uint32_t control;
   /**
@@ -672,6 +693,40 @@ typedef struct {
    * core that goes through all contributions in turn.
    */
   uint32_t reproducible;
+  /**
+   * For FLEXCAST_CONTROL_SERVICE: `host:port` of the first service process of the rank's host, whose others have the next ports; or each one's, with commas
+   * between them. NULL: what the variable FLEXCAST_SERVICE says. Texts must stay until flexcast_comm_create() has returned.
+   */
+  const char *service_endpoints;
+  /**
+   * The file with the secret of the service processes. NULL: what FLEXCAST_SERVICE_SECRET says.
+   */
+  const char *service_secret;
+  /**
+   * Longest that connecting to them takes, and so long again until all take part, in nanoseconds; 0: 5 s.
+   */
+  uint64_t service_connect_ns;
+  /**
+   * Longest that an operation takes once it is posted to them, others' arrival included, in nanoseconds; 0: 60 s.
+   */
+  uint64_t service_operation_ns;
+  /**
+   * Service processes of a host, 1 to 64, if one endpoint is given; 0: what FLEXCAST_SERVICE_PROCESSES says, or else 4.
+   */
+  uint32_t service_processes;
+  /**
+   * How Broadcast and Allgather go, one of FLEXCAST_DELIVERY_*.
+   */
+  uint32_t service_delivery;
+  /**
+   * Buffers that they may use at a time between operations, 1 to 1000; 0: 256.
+   */
+  uint32_t service_buffers;
+  /**
+   * Keys that a rank binds to its buffers, 1 to 4096, so that these cost the Arm cores no control operation; 0: what FLEXCAST_SERVICE_KEYS says, or else 16;
+   * FLEXCAST_BOUND_KEYS_NONE: none.
+   */
+  uint32_t service_bound_keys;
 } flexcast_config;
 
 /**
@@ -999,9 +1054,20 @@ flexcast_status flexcast_bootstrap_rank(flexcast_bootstrap *bootstrap, int *rank
 flexcast_status flexcast_bootstrap_free(flexcast_bootstrap *bootstrap);
 
 /**
- * The defaults. `size` is sizeof(flexcast_config).
+ * The defaults. `size` is sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have.
  */
-flexcast_status flexcast_config_default(flexcast_config *config, size_t size);
+flexcast_status flexcast_config_default(flexcast_config *config,
+                                        size_t size);
+
+/**
+ * Sets a parameter by its name: that of the field, or service.endpoints, service.secret and so on for the fields that begin with service_. Numbers are decimal;
+ * `placement`, `transport`, `control`, `algorithm` and `service.delivery` take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of
+ * service.endpoints or service.secret is not copied: it must stay until flexcast_comm_create() has returned. FLEXCAST_ERROR_CONFIG for a name that there is not,
+ * or a value that it cannot have: the structure is as it was, and flexcast_last_error() tells name, value and what it may be.
+ */
+flexcast_status flexcast_config_set(flexcast_config *config,
+                                    const char *name,
+                                    const char *value);
 
 /**
  * Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the defaults). It blocks as
@@ -1033,6 +1099,14 @@ flexcast_status flexcast_comm_free(flexcast_comm *comm);
  * The own rank, and how many there are. Either pointer may be NULL.
  */
 flexcast_status flexcast_comm_rank(flexcast_comm *comm, int *rank, int *size);
+
+/**
+ * Which control carries the operations of a communicator, one of FLEXCAST_CONTROL_*, alike on all ranks. `reason` (may be NULL) becomes NULL where it is the one of
+ * the configuration; else a text that says which rank has no service process, and why not. The text stays until the communicator is freed.
+ */
+flexcast_status flexcast_comm_control(flexcast_comm *comm,
+                                      uint32_t *control,
+                                      const char **reason);
 
 /**
  * Moves the operations of a communicator on as far as they go now, without blocking. `moved` (may be NULL) becomes 1 if anything

@@ -30,8 +30,8 @@ pub const FLEXCAST_CONTROL_HOST: u32 = 0;
 /// lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
 pub const FLEXCAST_CONTROL_DEVICE: u32 = 1;
 /// Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. `service_endpoints`
-/// and what follows it say where they are and how they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. With the
-/// datapath "verbs" alone.
+/// and what follows it say where they are and how they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over
+/// RDMA cards alone; with the datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
 pub const FLEXCAST_CONTROL_SERVICE: u32 = 2;
 
 /// For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto, flat, hierarchical or direct) says, or else as FLEXCAST_DELIVERY_AUTO.
@@ -256,7 +256,7 @@ impl flexcast_config {
             FLEXCAST_DELIVERY_HIERARCHICAL => ServiceDelivery::Hierarchical,
             FLEXCAST_DELIVERY_DIRECT => ServiceDelivery::Direct,
             other => {
-                let text = format!("service_delivery is {other}: must be 0 (default), 1 (auto) or 2 (flat)");
+                let text = format!("service_delivery is {other}: must be 0 (default), 1 (auto), 2 (flat), 3 (hierarchical) or 4 (direct)");
                 return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
             }
         };

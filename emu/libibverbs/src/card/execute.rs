@@ -135,6 +135,28 @@ pub(crate) fn execute(world: &mut World, caller: &mut Caller<'_>, request: Reque
             caller.gone(Class::QueuePair, qpn);
             Answer::Done
         }
+        Request::AttachMulticast { qpn, gid } => {
+            caller.check(Class::QueuePair, qpn)?;
+            world.card(card)?.nic.attach_multicast(qpn, gid)?;
+            Answer::Done
+        }
+        Request::DetachMulticast { qpn, gid } => {
+            caller.check(Class::QueuePair, qpn)?;
+            world.card(card)?.nic.detach_multicast(qpn, gid)?;
+            Answer::Done
+        }
+        Request::CreateUmrKey { pd, max_entries } => {
+            caller.check(Class::Domain, pd)?;
+            caller.room(world)?;
+            let key = world.card(card)?.nic.create_umr_mkey(pd, max_entries)?;
+            Answer::Number(caller.made(Class::Key, key))
+        }
+        Request::DestroyUmrKey { key } => {
+            caller.check(Class::Key, key)?;
+            world.card(card)?.nic.destroy_mkey(key)?;
+            caller.gone(Class::Key, key);
+            Answer::Done
+        }
         Request::ResolveMac { gid } => Answer::Mac(info::mac_of(world, gid)?),
         Request::Devx { call, input, answer_bytes } => {
             let mut answer = vec![0; answer_bytes];

@@ -76,6 +76,23 @@ pub(crate) enum Request {
     DestroyQp {
         qpn: u32,
     },
+    /// A queue pair becomes a member of a multicast group.
+    AttachMulticast {
+        qpn: u32,
+        gid: Gid,
+    },
+    DetachMulticast {
+        qpn: u32,
+        gid: Gid,
+    },
+    /// A key over other keys, with room for so many entries.
+    CreateUmrKey {
+        pd: u32,
+        max_entries: u32,
+    },
+    DestroyUmrKey {
+        key: u32,
+    },
     /// The Ethernet address behind an identifier.
     ResolveMac {
         gid: Gid,

@@ -1,6 +1,7 @@
 //! The process that has the cards: another process's requests are carried out, and what it has made is taken back when it is gone.
 
 use emu_bridge::{Client, MAX_MESSAGE_BYTES, Reply, Session};
+use emu_machine::nic::Gid;
 use emu_machine::{Function, FunctionId, World, with_world};
 
 use super::caller::{Caller, Class, Owned};
@@ -98,7 +99,12 @@ impl Drop for Process {
             for &(class, card, number) in &owned.objects {
                 let Ok(card) = world.card(card) else { continue };
                 let result = match class {
-                    Class::QueuePair => card.nic.destroy_qp(number),
+                    Class::QueuePair => {
+                        let is_member = |gid: &Gid| card.nic.is_member(number, gid);
+                        let groups: Vec<Gid> = card.nic.joined_groups().filter(is_member).collect();
+                        let left = groups.into_iter().try_for_each(|gid| card.nic.detach_multicast(number, gid));
+                        left.and_then(|()| card.nic.destroy_qp(number))
+                    }
                     Class::Key => card.nic.destroy_mkey(number),
                     Class::CompletionQueue => card.nic.destroy_cq(number),
                     Class::Domain => card.nic.dealloc_pd(number),
