@@ -456,7 +456,7 @@ fn ranks_that_give_other_thresholds_use_the_host_and_say_so() {
         let communicator = place.create(0);
         let report = communicator.control();
         let reason = report.reason.as_deref().expect("a reason");
-        let told = "rank 3 has delivery auto, thresholds 9,0, segments of 8388608 bytes, but rank 0 delivery auto, thresholds 2,0, ";
+        let told = "rank 3 has delivery auto, thresholds 9,0, segments of 8388608 bytes, datapath with control host, but rank 0 delivery auto, thresholds 2,0, ";
         assert!(report.control == Control::Host && reason.starts_with(told), "{reason}");
         let done = communicator.allgather(place.buffer(&content(0, place.rank, 0, BLOCK)), place.empty(BLOCK * 4));
         assert!(bytes(&communicator.wait(done.expect("posted")).expect("by the host")) == gathered(0));

@@ -77,18 +77,19 @@
 
 /**
  * Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. `service_endpoints`
- * and what follows it say where they are and how they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. With the
- * datapath "verbs" alone.
+ * and what follows it say where they are and how they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over
+ * RDMA cards alone; with the datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
  */
 #define FLEXCAST_CONTROL_SERVICE 2
 
 /**
- * For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto or flat) says, or else as FLEXCAST_DELIVERY_AUTO.
+ * For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto, flat, hierarchical or direct) says, or else as FLEXCAST_DELIVERY_AUTO.
  */
 #define FLEXCAST_DELIVERY_DEFAULT 0
 
 /**
- * Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory by alias keys.
+ * Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory by alias keys; from the thresholds of
+ * FLEXCAST_SERVICE_THRESHOLDS on as FLEXCAST_DELIVERY_HIERARCHICAL.
  */
 #define FLEXCAST_DELIVERY_AUTO 1
 
@@ -96,6 +97,16 @@
  * Both through staging memory.
  */
 #define FLEXCAST_DELIVERY_FLAT 2
+
+/**
+ * Both through staging memory to a segment that the ranks of a host share, from which each copies.
+ */
+#define FLEXCAST_DELIVERY_HIERARCHICAL 3
+
+/**
+ * Both from host memory to host memory by alias keys.
+ */
+#define FLEXCAST_DELIVERY_DIRECT 4
 
 /**
  * For `service_bound_keys`: none.

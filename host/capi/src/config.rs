@@ -256,7 +256,9 @@ impl flexcast_config {
             FLEXCAST_DELIVERY_HIERARCHICAL => ServiceDelivery::Hierarchical,
             FLEXCAST_DELIVERY_DIRECT => ServiceDelivery::Direct,
             other => {
-                let text = format!("service_delivery is {other}: must be 0 (default), 1 (auto), 2 (flat), 3 (hierarchical) or 4 (direct)");
+                let text = format!(
+                    "service_delivery is {other}: must be 0 (default), 1 (auto), 2 (flat), 3 (hierarchical) or 4 (direct)"
+                );
                 return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
             }
         };
