@@ -50,6 +50,36 @@ pub enum ServiceDelivery {
     Direct,
 }
 
+/// What `FLEXCAST_SERVICE_DELIVERY` may be.
+const DELIVERIES: &str = "auto, flat, hierarchical or direct";
+/// What `FLEXCAST_SERVICE_THRESHOLDS` may be.
+const THRESHOLDS: &str = "ranks on a host from 1 on, or these and bytes with a comma between them";
+/// Deliveries by their names; what ranks tell one another is the place in this list.
+const NAMES: [(ServiceDelivery, &str); 4] = [
+    (ServiceDelivery::Auto, "auto"),
+    (ServiceDelivery::Flat, "flat"),
+    (ServiceDelivery::Hierarchical, "hierarchical"),
+    (ServiceDelivery::Direct, "direct"),
+];
+
+impl std::str::FromStr for ServiceDelivery {
+    type Err = Error;
+
+    /// The delivery of a name as in `FLEXCAST_SERVICE_DELIVERY`.
+    fn from_str(name: &str) -> Result<Self> {
+        let unknown =
+            || Error::Variable { name: "FLEXCAST_SERVICE_DELIVERY", value: name.to_owned(), limit: DELIVERIES };
+        NAMES.iter().find(|(_, known)| *known == name).map(|(delivery, _)| *delivery).ok_or_else(unknown)
+    }
+}
+
+/// Ranks on a host, and bytes, of their text.
+fn thresholds(text: &str) -> Option<(u32, u64)> {
+    let (ranks, bytes) = text.split_once(',').unwrap_or((text, "0"));
+    let ranks: u32 = ranks.trim().parse().ok()?;
+    Some((ranks, bytes.trim().parse().ok()?)).filter(|_| ranks > 0)
+}
+
 /// Where the service processes of a rank's host are, and how they are used ([`Control::Service`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -119,14 +149,14 @@ impl ServiceOptions {
     pub fn from_env() -> Result<Self> {
         let default = Self::default();
         let endpoints: Option<String> = variable("FLEXCAST_SERVICE", "host:port")?;
-        let delivery = variable("FLEXCAST_SERVICE_DELIVERY", settings::DELIVERIES)?.unwrap_or_default();
-        let thresholds: Option<String> = variable("FLEXCAST_SERVICE_THRESHOLDS", settings::THRESHOLDS)?;
-        let (hierarchical_ranks, hierarchical_bytes) = match thresholds {
+        let delivery = variable("FLEXCAST_SERVICE_DELIVERY", DELIVERIES)?.unwrap_or_default();
+        let given: Option<String> = variable("FLEXCAST_SERVICE_THRESHOLDS", THRESHOLDS)?;
+        let (hierarchical_ranks, hierarchical_bytes) = match given {
             None => (default.hierarchical_ranks, default.hierarchical_bytes),
-            Some(value) => settings::thresholds(&value).ok_or(Error::Variable {
+            Some(value) => thresholds(&value).ok_or(Error::Variable {
                 name: "FLEXCAST_SERVICE_THRESHOLDS",
                 value,
-                limit: settings::THRESHOLDS,
+                limit: THRESHOLDS,
             })?,
         };
         let datapath_control = match variable::<String>("FLEXCAST_SERVICE_DATAPATH", "host or device")?.as_deref() {
@@ -255,5 +285,18 @@ pub struct ControlReport {
 impl ControlReport {
     pub(crate) const fn of(control: Control) -> Self {
         Self { control, reason: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds_are_ranks_and_bytes() {
+        assert_eq!((thresholds("16"), thresholds("4, 65536")), (Some((16, 0)), Some((4, 65536))));
+        for wrong in ["", "0", "x", "4,", "4,-1", "1,2,3"] {
+            assert_eq!(thresholds(wrong), None, "{wrong}");
+        }
     }
 }

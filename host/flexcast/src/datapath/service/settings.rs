@@ -1,46 +1,15 @@
-//! How Broadcast and Allgather go: what all ranks must give alike, and what follows from it for an operation (SO-11).
+//! Choice of a delivery: what all ranks must give alike, and what follows from it for an operation (SO-11).
 
 use std::fmt;
-use std::str::FromStr;
 
 use flexcast_proto::service::{Delivery, Thresholds, Topology};
 
-use super::{ServiceDelivery, ServiceOptions};
+use super::{NAMES, ServiceDelivery, ServiceOptions};
 use crate::api::config::Control;
 use crate::plan::{Kind, Plan};
 
-/// What `FLEXCAST_SERVICE_DELIVERY` may be.
-pub(super) const DELIVERIES: &str = "auto, flat, hierarchical or direct";
-/// What `FLEXCAST_SERVICE_THRESHOLDS` may be.
-pub(super) const THRESHOLDS: &str = "ranks on a host from 1 on, or these and bytes with a comma between them";
 /// Bytes of [`Settings::encode`].
 pub(super) const SETTINGS_BYTES: usize = 22;
-
-const NAMES: [(ServiceDelivery, &str); 4] = [
-    (ServiceDelivery::Auto, "auto"),
-    (ServiceDelivery::Flat, "flat"),
-    (ServiceDelivery::Hierarchical, "hierarchical"),
-    (ServiceDelivery::Direct, "direct"),
-];
-
-/// No delivery has that name.
-#[derive(Debug)]
-pub struct NoDelivery;
-
-impl FromStr for ServiceDelivery {
-    type Err = NoDelivery;
-
-    fn from_str(name: &str) -> Result<Self, NoDelivery> {
-        NAMES.iter().find(|(_, known)| *known == name).map(|(delivery, _)| *delivery).ok_or(NoDelivery)
-    }
-}
-
-/// Ranks on a host, and bytes, of their text.
-pub(super) fn thresholds(text: &str) -> Option<(u32, u64)> {
-    let (ranks, bytes) = text.split_once(',').unwrap_or((text, "0"));
-    let ranks: u32 = ranks.trim().parse().ok()?;
-    Some((ranks, bytes.trim().parse().ok()?)).filter(|_| ranks > 0)
-}
 
 /// What all ranks give alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,13 +118,5 @@ mod tests {
         }
         assert_eq!(Settings::decode(&[4; SETTINGS_BYTES]), None);
         assert!("tree".parse::<ServiceDelivery>().is_err());
-    }
-
-    #[test]
-    fn thresholds_are_ranks_and_bytes() {
-        assert_eq!((thresholds("16"), thresholds("4, 65536")), (Some((16, 0)), Some((4, 65536))));
-        for wrong in ["", "0", "x", "4,", "4,-1", "1,2,3"] {
-            assert_eq!(thresholds(wrong), None, "{wrong}");
-        }
     }
 }
