@@ -148,7 +148,7 @@ impl Agent {
         }
     }
 
-    /// The binding that an alias stands for now, and whose it is.
+    /// The binding that an alias stands for, and which key it is of.
     fn binding(&self, alias: u32) -> Option<(KeyName, &BoundAlias)> {
         let (key, state) = self.key_of(alias)?;
         let bound = state.bound.as_ref().filter(|_| state.alias == alias)?;
