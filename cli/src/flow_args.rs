@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use flexcast_lab::flow::{Bench, By, FlowParams, Kind, Placement, Preset};
 use flexcast_lab::options::whole;
 use flexcast_proto::MAX_RANKS;
-use flexcast_proto::service::{Delivery, MAX_PROCESSES_PER_HOST};
+use flexcast_proto::service::{Delivery, MAX_PROCESSES_PER_HOST, Multicast};
 
 /// Who carries a collective out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -24,6 +24,15 @@ pub(crate) enum DeliveryName {
     Hierarchical,
     /// From the memory of who has it into the buffer of every rank, not staged.
     Direct,
+}
+
+/// How staged data goes between service processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BetweenName {
+    /// By messages and Reads of each other's memory; each writes to the ranks of all hosts.
+    Messages,
+    /// By multicast into the memory of all cards, each of which writes to its own ranks.
+    Multicast,
 }
 
 #[derive(Debug, Args)]
@@ -55,6 +64,12 @@ pub(crate) struct FlowArgs {
     /// Where broadcast and allgather by service processes write to.
     #[arg(long, value_enum, default_value = "flat")]
     pub(crate) delivery: DeliveryName,
+    /// How broadcast and allgather by service processes go between the cards.
+    #[arg(long, value_enum, default_value = "messages")]
+    pub(crate) between: BetweenName,
+    /// Service processes that multicast at a time in an allgather.
+    #[arg(long, value_parser = whole::<u32>(1, 1024), value_name = "N", default_value_t = Multicast::default().sources)]
+    pub(crate) sources: u32,
     /// Bytes of each block.
     #[arg(long, value_parser = whole::<u64>(0, u32::MAX as u64), value_name = "BYTES", default_value_t = 32 << 10)]
     pub(crate) bytes: u64,
@@ -114,6 +129,7 @@ impl FlowArgs {
             processes_per_host: self.service_processes.unwrap_or(preset.processes_per_host).min(ranks_per_host),
             active_reads: self.active_reads.unwrap_or(preset.active_reads),
             placement: self.placement,
+            multicast_sources: (self.between == BetweenName::Multicast).then_some(self.sources),
             ..preset
         };
         let asked = Bench {

@@ -33,6 +33,7 @@ const STAGING: Staging = Staging {
     collectives: 8,
     scatter_bytes: 1 << 20,
     reader: StagedReader::OfRoot,
+    multicast: None,
 };
 
 /// Two hosts with a card and two service processes each.

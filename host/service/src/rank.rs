@@ -377,8 +377,11 @@ impl Client {
                 }
             }
             Body::KeyRevoked(name) => self.is_revoked(name),
-            Body::GroupAccepted { rank, .. } => {
-                member(&mut self.members, rank, &|membership| membership.accepted = Some(Ok(())));
+            Body::GroupAccepted { rank, between, .. } => {
+                member(&mut self.members, rank, &|membership| {
+                    membership.accepted = Some(Ok(()));
+                    membership.staged.accept(between);
+                });
             }
             Body::GroupRefused { rank, refused } => {
                 member(&mut self.members, rank, &|membership| membership.accepted = Some(Err(refused)));

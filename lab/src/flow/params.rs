@@ -56,6 +56,8 @@ pub struct FlowParams {
     pub placement: Placement,
     /// Reads that a service process may have under way (MI-23).
     pub active_reads: u32,
+    /// Service processes that multicast staged segments at a time; none: they go by messages and Reads.
+    pub multicast_sources: Option<u32>,
 }
 
 /// Where ranks are.
@@ -153,6 +155,7 @@ impl Preset {
             processes_per_host,
             placement: Placement::Contiguous,
             active_reads,
+            multicast_sources: None,
         }
     }
 }
