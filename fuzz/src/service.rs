@@ -15,8 +15,8 @@ use flexcast_proto::service::wire::{
 };
 use flexcast_proto::service::{
     Action, Announcement, Blocks, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor, Event,
-    FLAG_BYTES, Failure, Limits, Locality, Multicast, Message, Part, ReadError, Reader, Region, ServiceProcess, SharedList,
-    StagedAction, StagedEvent, StagedMessage, StagedProcess, Staging, Topology,
+    FLAG_BYTES, Failure, Limits, Locality, Message, Multicast, Part, ReadError, Reader, Region, ServiceProcess,
+    SharedList, StagedAction, StagedEvent, StagedMessage, StagedProcess, Staging, Topology,
 };
 
 use crate::input::{Input, Script};

@@ -65,7 +65,8 @@ fn each_block_leaves_its_card_once() {
                 assert_eq!(world.between(), Between::Multicast);
                 run(&mut world, op, 0..1);
                 let (before, expected) = (world.counts(), world.expected(op).expect("staged"));
-                let each: Vec<u64> = world.agents.iter().flatten().map(|agent| agent.counts().multicast_bytes).collect();
+                let each: Vec<u64> =
+                    world.agents.iter().flatten().map(|agent| agent.counts().multicast_bytes).collect();
                 run(&mut world, op, 1..2);
                 let after = world.counts();
                 let what = format!("{op}, {delivery:?}, {shape:?}");
@@ -76,10 +77,21 @@ fn each_block_leaves_its_card_once() {
                 assert_eq!(done(|counts| counts.multicast_bytes), expected.multicast_bytes, "{what}");
                 assert_eq!(done(|counts| counts.fetches), 0, "{what}: nothing is lost");
                 assert_eq!(done(|counts| counts.chunks_dropped), 0, "{what}");
-                let each = world.agents.iter().flatten().zip(each).map(|(agent, before)| agent.counts().multicast_bytes - before);
+                let each = world
+                    .agents
+                    .iter()
+                    .flatten()
+                    .zip(each)
+                    .map(|(agent, before)| agent.counts().multicast_bytes - before);
                 let served = u64::from(shape.ranks_per_host / shape.processes_per_host);
                 for (process, sent) in each.enumerate() {
-                    let share = if op == ServiceOp::Allgather { served * bytes } else if process == 0 { bytes } else { 0 };
+                    let share = if op == ServiceOp::Allgather {
+                        served * bytes
+                    } else if process == 0 {
+                        bytes
+                    } else {
+                        0
+                    };
                     assert_eq!(sent, share, "{what}: process {process}");
                 }
             }
@@ -90,7 +102,7 @@ fn each_block_leaves_its_card_once() {
 /// Bytes that each card sends into the network: one copy of its block instead of one for each other host.
 #[test]
 fn a_card_sends_its_block_once_instead_of_to_each_host() {
-    let (shape, bytes) = (shape(4, 1, 1), 1 << 20);
+    let (shape, bytes) = (shape(4, 1, 1), 1 << 18);
     let sent = |plan: StagedPlan, op| {
         let mut world = world(shape, bytes, plan, None);
         run(&mut world, op, 0..1);
@@ -110,8 +122,8 @@ fn a_card_sends_its_block_once_instead_of_to_each_host() {
     }
     let (multicast, messages) = (sent(multicast, ServiceOp::Broadcast), sent(messages, ServiceOp::Broadcast));
     assert!((1.0..1.1).contains(&multicast[0]) && multicast[1..].iter().all(|card| *card < 0.01), "{multicast:?}");
-    // Scatter and Allgather: all cards together send the message to the three others.
-    assert!((3.0..3.3).contains(&messages.iter().sum::<f64>()), "{messages:?}");
+    // A scatter down a binomial tree, 1.0, and an Allgather of the quarters, 3.0.
+    assert!((4.0..4.4).contains(&messages.iter().sum::<f64>()), "{messages:?}");
 }
 
 /// Every byte, whatever is lost of datagrams and of reliable queue pairs; bytes that are read again are those that were lost.
@@ -140,7 +152,8 @@ fn long_messages_go_in_segments_within_the_staging_memory() {
     for op in OPS {
         let mut world = world(shape(3, 2, 1), 300_000, plan(Delivery::Flat, 64 << 10), None);
         let (staging, pairs, rings) = held(&world);
-        assert_eq!((staging, pairs), (3 * (64 << 10) + rings, 6));
+        assert_eq!((staging, pairs), (3 * (64 << 10), 6));
+        assert!(rings > 0);
         run(&mut world, op, 0..2);
         let (expected, counts) = (world.expected(op).expect("staged"), world.counts());
         assert_eq!((counts.multicast_bytes, counts.fetches), (2 * expected.multicast_bytes, 0));
@@ -198,6 +211,9 @@ fn a_process_that_dies_under_way_is_named_and_leaves_nothing() {
         world.leave_group(0).expect("all leave");
         assert_eq!(held(&world), (0, 0, 0), "seed {seed}");
         let pairs = |agent: &Agent| agent.look().queue_pairs;
-        assert!(world.agents.iter().flatten().all(|agent| pairs(agent) <= 4), "seed {seed}: queue pairs of connections");
+        assert!(
+            world.agents.iter().flatten().all(|agent| pairs(agent) <= 4),
+            "seed {seed}: queue pairs of connections"
+        );
     }
 }

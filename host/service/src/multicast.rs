@@ -94,7 +94,7 @@ impl Datagrams {
     }
 
     /// Memory of a ring.
-    pub(crate) fn ring_bytes(pd: &ProtectionDomain, slots: u32) -> u64 {
+    fn ring_bytes(pd: &ProtectionDomain, slots: u32) -> u64 {
         u64::from(slots) * u64::from(Self::slot_bytes(pd))
     }
 

@@ -51,13 +51,11 @@ pub(super) fn open(
     topology: &Topology,
     own: u32,
     staging: &Staging,
-    (receives, room_bytes): (u32, u64),
+    receives: u32,
 ) -> Member {
     let ends = vec![None; topology.processes() as usize];
     let none = Member { ends, ..Member::default() };
-    if !StagedProcess::can_multicast(topology, staging, Datagrams::chunk_bytes(pd))
-        || Datagrams::ring_bytes(pd, receives) > room_bytes
-    {
+    if !StagedProcess::can_multicast(topology, staging, Datagrams::chunk_bytes(pd)) {
         return none;
     }
     let host = topology.host_of_process(own).unwrap_or(0);
@@ -96,7 +94,6 @@ impl Agent {
         let chunk_bytes = own.filter(|_| others.into_iter().all(alike)).map(|own| own.chunk_bytes);
         group.machine.agree(chunk_bytes);
         if group.machine.between() == Between::Messages {
-            self.staged.bytes -= group.multicast.memory_bytes();
             group.multicast.datagrams = None;
         }
         self.staged.events.push_back((number, StagedEvent::Time(0)));

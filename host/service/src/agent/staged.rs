@@ -26,8 +26,8 @@ const MOST_CALLS_AHEAD: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct StagedGroups {
     pub(super) groups: BTreeMap<u32, StagedGroup>,
-    /// Staging memory of all groups, and rings of their multicasts.
-    pub(super) bytes: u64,
+    /// Staging memory of all groups.
+    bytes: u64,
     transfers: BTreeMap<u64, StagedTransfer>,
     pub(super) events: VecDeque<(u32, StagedEvent)>,
     /// What the machines take after something else is over.
@@ -114,7 +114,7 @@ impl StagedGroups {
     /// Forgets a group, whose lanes are closed.
     pub(super) fn remove(&mut self, group: u32) {
         if let Some(state) = self.groups.remove(&group) {
-            self.bytes -= state.memory.len() as u64 + state.multicast.memory_bytes();
+            self.bytes -= state.memory.len() as u64;
         }
         self.transfers.retain(|_, transfer| transfer.group != group);
         self.held.retain(|(_, of, _), _| *of != group);
@@ -165,12 +165,12 @@ impl Agent {
         let region = Region { address: memory.addr().get(), key: memory.rkey(), bytes: asked };
         let theirs = vec![None; topology.processes() as usize];
         let called = BTreeMap::new();
-        let room = (self.limits.multicast_receives, limit - held - asked);
-        let multicast = multicast::open(&self.pd, (communicator, number), topology, own, &staging, room);
+        let receives = self.limits.multicast_receives;
+        let multicast = multicast::open(&self.pd, (communicator, number), topology, own, &staging, receives);
         if topology.processes() == 1 {
             machine.agree(None);
         }
-        self.staged.bytes += asked + multicast.memory_bytes();
+        self.staged.bytes += asked;
         let end = multicast.end(&self.pd);
         let group = StagedGroup { machine, multicast, memory, theirs, called, first_target: None, writing: None };
         self.staged.groups.insert(number, group);
