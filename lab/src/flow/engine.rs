@@ -63,6 +63,8 @@ pub(super) struct Multicast {
     pub(super) work: Work,
     pub(super) bytes: u64,
     pub(super) immediate: u32,
+    /// What follows is of another multicast.
+    pub(super) is_last: bool,
 }
 
 /// Who learns of the end of a transfer.

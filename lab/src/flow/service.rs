@@ -15,8 +15,6 @@ use super::staged::Staging;
 
 /// Blocks of a call that one message has room for.
 const BLOCKS_PER_MESSAGE: u32 = 250;
-/// Bytes of a multicast whose completions a process takes together: 32 chunks of 4 KiB.
-const BATCH_BYTES: u64 = 32 * 4096;
 
 /// What a service process is to take.
 #[derive(Clone, Debug)]
@@ -156,8 +154,7 @@ impl Flow {
         state.is_busy = true;
         let (messages, copied_bytes) = match &job {
             Job::Start { context, .. } => (messages(self.groups[context.group as usize].ranks.len() as u32), 0),
-            // Completions are taken in batches.
-            Job::Chunks { bytes, .. } => (bytes.div_ceil(BATCH_BYTES).max(1), *bytes),
+            Job::Chunks { bytes, .. } => (1, *bytes),
             _ => (1, 0),
         };
         let copy_ps = time_ps(copied_bytes, self.params.network.copy_bytes_per_s);

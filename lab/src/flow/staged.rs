@@ -26,6 +26,9 @@ const STAGING: flexcast_proto::service::Staging = flexcast_proto::service::Stagi
     multicast: None,
 };
 
+/// Bytes of a multicast that go as one: 16 chunks of 4 KiB, which a process takes and copies together.
+const RUN_BYTES: u32 = 16 * 4096;
+
 /// The staged collectives of one group on one service process.
 #[derive(Debug)]
 pub(super) struct Staging {
@@ -51,8 +54,7 @@ impl Staging {
         let multicast = multicast_sources.map(|sources| Multicast { sources, repair_ps: u64::MAX });
         let staging = flexcast_proto::service::Staging { multicast, ..STAGING };
         let mut machine = StagedProcess::new(Arc::clone(&topology), own, staging)?;
-        // What a process sends of a segment goes as one.
-        machine.agree(multicast.map(|_| u32::MAX));
+        machine.agree(multicast.map(|_| RUN_BYTES));
         Ok(Self { machine, topology, own, called: BTreeMap::new(), writes: BTreeMap::new(), early: Vec::new() })
     }
 }
@@ -212,13 +214,16 @@ impl Flow {
     }
 
     pub(super) fn begin_multicast(&mut self, multicast: &Multicasting) {
-        let Multicasting { process, context, work, bytes, immediate } = *multicast;
+        let Multicasting { process, context, work, bytes, immediate, is_last } = *multicast;
         let per_host = self.params.processes_per_host;
         let group = &self.groups[context.group as usize];
         let to: Vec<u32> = group.processes.iter().copied().filter(|other| *other != process).collect();
         let hosts: Vec<u32> = to.iter().map(|process| process / per_host).collect();
         let (part, copies) = self.network.begin_multicast(process / per_host, &hosts, bytes, self.now_ps);
-        self.ends.insert(part.transfer.number(), TransferEnd::Staged { process, context, work });
+        // They leave one behind the other.
+        if is_last {
+            self.ends.insert(part.transfer.number(), TransferEnd::Staged { process, context, work });
+        }
         for (process, copy) in to.into_iter().zip(copies) {
             let end = TransferEnd::Chunks { process, group: context.group, immediate, bytes };
             self.ends.insert(copy.number(), end);
@@ -268,12 +273,17 @@ impl Flow {
                 self.counts.writes += 1;
                 self.begin_staged(process, ContextId { group, collective }, work, way, from.bytes, at_ps);
             }
-            StagedAction::Multicast { collective, work, from, immediate, .. } => {
-                *at_ps += self.params.processors.process_post_ps;
+            StagedAction::Multicast { collective, work, from, chunk_bytes, immediate } => {
                 self.counts.multicasts += 1;
-                let (context, bytes) = (ContextId { group, collective }, from.bytes);
-                let multicast = Multicasting { process, context, work, bytes, immediate };
-                self.queue.plan(*at_ps, Happening::Multicast(multicast));
+                let context = ContextId { group, collective };
+                let starts = (0..from.bytes).step_by(chunk_bytes as usize);
+                for (immediate, start) in (immediate..).zip(starts) {
+                    *at_ps += self.params.processors.process_post_ps;
+                    let bytes = (from.bytes - start).min(chunk_bytes.into());
+                    let is_last = start + bytes == from.bytes;
+                    let multicast = Multicasting { process, context, work, bytes, immediate, is_last };
+                    self.queue.plan(*at_ps, Happening::Multicast(multicast));
+                }
             }
             StagedAction::Copy { collective, work, from, .. } => {
                 let Work::Copy { source, target } = work else { return Ok(()) };
