@@ -67,9 +67,9 @@ pub(crate) struct FlowArgs {
     /// How broadcast and allgather by service processes go between the cards.
     #[arg(long, value_enum, default_value = "messages")]
     pub(crate) between: BetweenName,
-    /// Service processes that multicast at a time in an allgather.
-    #[arg(long, value_parser = whole::<u32>(1, 1024), value_name = "N", default_value_t = Multicast::default().sources)]
-    pub(crate) sources: u32,
+    /// The next service process of an allgather multicasts once so many bytes of those before it are still to come.
+    #[arg(long, value_parser = whole::<u64>(0, 1_u64 << 40), value_name = "BYTES", default_value_t = Multicast::default().ahead_bytes)]
+    pub(crate) ahead: u64,
     /// Bytes of each block.
     #[arg(long, value_parser = whole::<u64>(0, u32::MAX as u64), value_name = "BYTES", default_value_t = 32 << 10)]
     pub(crate) bytes: u64,
@@ -129,7 +129,7 @@ impl FlowArgs {
             processes_per_host: self.service_processes.unwrap_or(preset.processes_per_host).min(ranks_per_host),
             active_reads: self.active_reads.unwrap_or(preset.active_reads),
             placement: self.placement,
-            multicast_sources: (self.between == BetweenName::Multicast).then_some(self.sources),
+            multicast_ahead_bytes: (self.between == BetweenName::Multicast).then_some(self.ahead),
             ..preset
         };
         let asked = Bench {

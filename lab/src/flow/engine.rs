@@ -302,7 +302,7 @@ impl Flow {
             // Groups of a host begin with different processes of its card, so that small groups do not all have the same.
             let index = (process - first + number) % self.params.processes_per_host;
             let global = on * self.params.processes_per_host + index;
-            self.processes[global as usize].add_group(number, &topology, process, self.params.multicast_sources)?;
+            self.processes[global as usize].add_group(number, &topology, process, self.params.multicast_ahead_bytes)?;
             processes.push(global);
         }
         let ranks = group.ranks.clone();

@@ -56,8 +56,8 @@ pub struct FlowParams {
     pub placement: Placement,
     /// Reads that a service process may have under way (MI-23).
     pub active_reads: u32,
-    /// Service processes that multicast staged segments at a time; none: they go by messages and Reads.
-    pub multicast_sources: Option<u32>,
+    /// Staged segments go by multicast, the next process's once so many bytes of those before it are still to come; none: by messages and Reads.
+    pub multicast_ahead_bytes: Option<u64>,
 }
 
 /// Where ranks are.
@@ -155,7 +155,7 @@ impl Preset {
             processes_per_host,
             placement: Placement::Contiguous,
             active_reads,
-            multicast_sources: None,
+            multicast_ahead_bytes: None,
         }
     }
 }

@@ -63,10 +63,10 @@ impl Process {
         group: u32,
         topology: &Arc<Topology>,
         own: u32,
-        multicast_sources: Option<u32>,
+        multicast_ahead_bytes: Option<u64>,
     ) -> Result<(), FlowError> {
         self.machine.add_group(group, Arc::clone(topology), own)?;
-        self.staged.insert(group, Staging::new(Arc::clone(topology), own, multicast_sources)?);
+        self.staged.insert(group, Staging::new(Arc::clone(topology), own, multicast_ahead_bytes)?);
         Ok(())
     }
 }

@@ -44,14 +44,14 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// With so many processes that multicast at a time, or by messages.
+    /// By multicast, with so many bytes still to come of those before, or by messages.
     pub(super) fn new(
         topology: Arc<Topology>,
         own: u32,
-        multicast_sources: Option<u32>,
+        multicast_ahead_bytes: Option<u64>,
     ) -> Result<Self, StagedRefusal> {
         // Nothing is lost here.
-        let multicast = multicast_sources.map(|sources| Multicast { sources, repair_ps: u64::MAX });
+        let multicast = multicast_ahead_bytes.map(|ahead_bytes| Multicast { ahead_bytes, repair_ps: u64::MAX });
         let staging = flexcast_proto::service::Staging { multicast, ..STAGING };
         let mut machine = StagedProcess::new(Arc::clone(&topology), own, staging)?;
         machine.agree(multicast.map(|_| RUN_BYTES));

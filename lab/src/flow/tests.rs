@@ -158,7 +158,8 @@ fn staged_collectives_read_and_write_as_often_as_the_closed_forms_say() {
 fn a_multicast_leaves_each_card_once() {
     let bytes = 3000;
     for (hosts, ranks_per_host, processes_per_host) in [(3, 4, 1), (4, 3, 3), (8, 1, 1)] {
-        let machine = FlowParams { multicast_sources: Some(2), ..params(hosts, ranks_per_host, processes_per_host) };
+        let machine =
+            FlowParams { multicast_ahead_bytes: Some(1 << 18), ..params(hosts, ranks_per_host, processes_per_host) };
         let (ranks, processes) = (u64::from(machine.ranks()), u64::from(hosts * processes_per_host));
         let run = |kind, delivery| bench(machine, &of(kind, bytes, By::Staged(delivery))).unwrap().counts;
         let flat = run(Kind::Allgather, Delivery::Flat);

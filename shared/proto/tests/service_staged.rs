@@ -138,7 +138,7 @@ proptest! {
     fn any_collectives_in_any_order(
         raw in proptest::collection::vec(0u32..3, 1..8), per_host in 1u32..3, kinds in proptest::collection::vec((0u32..9, 0u64..40, 0usize..3), 1..4),
         staging_bytes in 16u64..80, segments in 1u32..4, transfers in 1u32..6, scatter_bytes in 0u64..20, first: bool, seed: u64,
-        multicast in proptest::option::of((1u32..5, 1u32..9, any::<bool>())),
+        multicast in proptest::option::of((0u64..40, 1u32..9, any::<bool>())),
     ) {
         let mut names = raw.clone();
         names.sort_unstable();
@@ -152,8 +152,8 @@ proptest! {
         let mut plan = Plan::new(&hosts, per_host, &collectives);
         let reader = if first { StagedReader::First } else { StagedReader::OfRoot };
         plan.staging = Staging { staging_bytes: staging_bytes.max(8 * u64::from(segments)), segments, transfers, scatter_bytes, reader, collectives: 2, multicast: None };
-        if let Some((sources, chunk_bytes, loses)) = multicast {
-            plan.staging.multicast = Some(Multicast { repair_ps: 5, sources });
+        if let Some((ahead_bytes, chunk_bytes, loses)) = multicast {
+            plan.staging.multicast = Some(Multicast { repair_ps: 5, ahead_bytes });
             (plan.chunk_bytes, plan.loses) = (chunk_bytes, loses);
         }
         plan.seed = seed;
@@ -311,14 +311,11 @@ fn processes_agree_on_multicast_before_anything_begins() {
     assert_eq!(machine.between(), Between::Messages);
     machine.handle(StagedEvent::Time(1), &mut actions).unwrap();
     assert!(matches!(actions[..], [StagedAction::Read { .. }]));
-    let sources = Some(Multicast { sources: 0, ..Multicast::default() });
-    let refused = StagedProcess::new(plan.topology.clone(), 0, Staging { multicast: sources, ..plan.staging });
-    assert_eq!(refused.unwrap_err().to_string(), "limit sources is 0: give at least 1");
 }
 
-fn by_multicast(hosts: &[u32], collectives: &[Descriptor], sources: u32) -> Plan {
+fn by_multicast(hosts: &[u32], collectives: &[Descriptor], ahead_bytes: u64) -> Plan {
     let mut plan = Plan::new(hosts, 1, collectives);
-    (plan.staging.multicast, plan.chunk_bytes) = (Some(Multicast { repair_ps: 1, sources }), 1);
+    (plan.staging.multicast, plan.chunk_bytes) = (Some(Multicast { repair_ps: 1, ahead_bytes }), 1);
     plan
 }
 
@@ -327,10 +324,10 @@ fn by_multicast(hosts: &[u32], collectives: &[Descriptor], sources: u32) -> Plan
 fn multicast_broadcasts_end_with_all_bytes_whatever_is_lost() {
     for delivery in [Delivery::Flat, Delivery::Hierarchical] {
         let one = [broadcast(0, delivery, 1)];
-        check("multicast Broadcast", Plan { loses: true, ..by_multicast(&[0, 1], &one, 1) });
+        check("multicast Broadcast", Plan { loses: true, ..by_multicast(&[0, 1], &one, 0) });
         let two = [broadcast(0, delivery, 1), broadcast(1, delivery, 1)];
-        check("two multicast Broadcasts", Plan { loses: true, ..by_multicast(&[0, 1], &two, 1) });
-        let mut segments = by_multicast(&[0, 1], &[broadcast(0, delivery, 3)], 1);
+        check("two multicast Broadcasts", Plan { loses: true, ..by_multicast(&[0, 1], &two, 0) });
+        let mut segments = by_multicast(&[0, 1], &[broadcast(0, delivery, 3)], 0);
         (segments.staging.staging_bytes, segments.loses) = (2, true);
         check("multicast Broadcast in segments", segments);
     }
@@ -339,8 +336,8 @@ fn multicast_broadcasts_end_with_all_bytes_whatever_is_lost() {
 #[test]
 fn multicast_allgathers_end_with_all_bytes_whatever_is_lost() {
     for delivery in [Delivery::Flat, Delivery::Hierarchical] {
-        check("multicast Allgather", Plan { loses: true, ..by_multicast(&[0, 1], &[allgather(delivery, 1)], 1) });
-        check("multicast Allgather of two at once", by_multicast(&[0, 1], &[allgather(delivery, 1)], 2));
+        check("multicast Allgather", Plan { loses: true, ..by_multicast(&[0, 1], &[allgather(delivery, 1)], 0) });
+        check("multicast Allgather of two at once", by_multicast(&[0, 1], &[allgather(delivery, 1)], 8));
     }
 }
 
@@ -348,7 +345,7 @@ fn multicast_allgathers_end_with_all_bytes_whatever_is_lost() {
 fn a_process_of_a_multicast_dies_in_any_state() {
     let root = broadcast(0, Delivery::Flat, 1);
     for (dying, descriptor) in [(0, root), (1, root), (0, allgather(Delivery::Flat, 1))] {
-        let plan = by_multicast(&[0, 1], &[descriptor], 1);
+        let plan = by_multicast(&[0, 1], &[descriptor], 0);
         check("a process of a multicast dies", Plan { dying: Some(dying), loses: true, ..plan });
     }
 }

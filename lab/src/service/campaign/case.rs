@@ -277,8 +277,10 @@ impl Case {
         let trouble = Self::trouble(random, shape, &groups);
         let when_ps = random.random_range(0..=1 + skew_ps / PS_PER_US * count as u64 + 60) * PS_PER_US;
         // Drawn last, so that everything else of a seed stays.
-        let multicast =
-            Multicast { repair_ps: pick(random, &[0, 5, 50]) * PS_PER_US, sources: random.random_range(1..=4) };
+        let multicast = Multicast {
+            repair_ps: pick(random, &[0, 5, 50]) * PS_PER_US,
+            ahead_bytes: pick(random, &[0, 4096, 1 << 20]),
+        };
         let staging = Staging { multicast: random.random_ratio(1, 2).then_some(multicast), ..staging };
         Self { seed, shape, loss_ppm, limits, staging, groups, skew_ps, trouble, when_ps }
     }

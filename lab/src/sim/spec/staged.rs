@@ -60,9 +60,9 @@ pub struct StagedArgs {
     /// How data goes between service processes [default: messages].
     #[arg(long, value_enum, value_name = "NAME")]
     pub between: Option<BetweenName>,
-    /// Service processes that multicast at a time in an allgather [default: 2].
-    #[arg(long, value_parser = whole::<u32>(1, 1024), value_name = "N")]
-    pub sources: Option<u32>,
+    /// The next service process of an allgather multicasts once so many bytes of those before it are still to come [default: 262144].
+    #[arg(long, value_parser = whole::<u64>(0, 1_u64 << 40), value_name = "BYTES")]
+    pub ahead: Option<u64>,
 }
 
 impl StagedArgs {
@@ -81,8 +81,8 @@ impl StagedArgs {
             Some(DeliveryName::Direct) => Some(Delivery::Direct),
             Some(DeliveryName::Auto) | None => None,
         };
-        let sources = self.sources.unwrap_or(Multicast::default().sources);
-        let multicast = Multicast { sources, ..Multicast::default() };
+        let ahead_bytes = self.ahead.unwrap_or(Multicast::default().ahead_bytes);
+        let multicast = Multicast { ahead_bytes, ..Multicast::default() };
         let multicast = (self.between == Some(BetweenName::Multicast)).then_some(multicast);
         let staging = Staging { staging_bytes, reader, scatter_bytes, multicast, ..default };
         StagedPlan { staging, staging_bytes: Some(staging_bytes), delivery, root, ..StagedPlan::default() }

@@ -91,10 +91,7 @@ impl StagedProcess {
     /// A limit that is too small, or no such process. Staging must have room for a byte of each served rank in each segment.
     pub fn new(topology: Arc<Topology>, own: u32, staging: Staging) -> Result<Self, StagedRefusal> {
         let Staging { segments, transfers, collectives, .. } = staging;
-        let sources = staging.multicast.map_or(1, |multicast| multicast.sources);
-        for (name, value) in
-            [("segments", segments), ("transfers", transfers), ("collectives", collectives), ("sources", sources)]
-        {
+        for (name, value) in [("segments", segments), ("transfers", transfers), ("collectives", collectives)] {
             if value == 0 {
                 return Err(StagedRefusal::Limit { name, value: 0, least: 1 });
             }

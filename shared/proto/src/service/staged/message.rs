@@ -32,15 +32,15 @@ pub struct Staging {
 pub struct Multicast {
     /// How long missing chunks may still come once their source has said that all are sent, in picoseconds. Then they are read.
     pub repair_ps: u64,
-    /// Processes that send at a time in an Allgather, at least 1.
-    pub sources: u32,
+    /// In an Allgather processes send in turn: each once no more than so many bytes of those before it are still to come.
+    pub ahead_bytes: u64,
 }
 
 impl Default for Multicast {
-    /// 50 us: what the queue of a switch with 1.25 MB holds up a chunk at 200 Gbit/s. 2 sources: while one hands over to the next in its chain, the other
-    /// one uses the link.
+    /// 50 us: what the queue of a switch with 1.25 MB holds up a chunk at 200 Gbit/s. 256 KiB: what a link of 200 Gbit/s carries in 10 us, while the next
+    /// process learns that it is its turn and its first chunk comes.
     fn default() -> Self {
-        Self { repair_ps: 50_000_000, sources: 2 }
+        Self { repair_ps: 50_000_000, ahead_bytes: 256 << 10 }
     }
 }
 

@@ -12,13 +12,15 @@ use super::message::{Between, Multicast, Staged, StagedAction, StagedMessage, St
 use super::{Slot, StagedProcess};
 use crate::bitmap::{Bitmap, Mark, Run as Missing, words_for};
 use crate::immediate::{Immediate, ImmediateLayout};
-use crate::sequencer::Schedule;
 use crate::service::message::Region;
 use crate::service::task::{Collective, Delivery, Descriptor, runs};
 use crate::service::topology::Topology;
 
 /// Least bits for numbers of segments in immediates: a chunk that comes after so many further segments may be taken for one of them.
 const LEAST_NUMBER_BITS: u32 = 12;
+
+/// After how many chunks a process that waits for its turn looks again.
+const TURN_CHUNKS: u64 = 8;
 
 /// What a group has agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,7 +70,8 @@ struct Arrival {
     /// A bit for each chunk that is here.
     words: Vec<u64>,
     chunks: u64,
-    is_whole: bool,
+    /// Chunks that are not.
+    missing: u64,
     /// The source has said that all are sent.
     offered: bool,
     /// When missing chunks are read.
@@ -95,8 +98,17 @@ pub enum Placed {
 impl Arrival {
     fn new(chunks: u64) -> Self {
         let words = (0..words_for(chunks)).map(|_| 0).collect();
-        let (is_whole, offered, due_ps) = (chunks == 0, false, None);
-        Self { words, chunks, is_whole, offered, due_ps, repairs: BTreeMap::new(), delivered: false, taken: false }
+        let (offered, due_ps) = (false, None);
+        Self {
+            words,
+            chunks,
+            missing: chunks,
+            offered,
+            due_ps,
+            repairs: BTreeMap::new(),
+            delivered: false,
+            taken: false,
+        }
     }
 
     fn bitmap(&mut self) -> Option<Bitmap<'_>> {
@@ -110,8 +122,12 @@ impl Arrival {
     fn mark(&mut self, first: u64, count: u64) -> bool {
         let Some(mut bitmap) = self.bitmap() else { return false };
         let any = (first..first + count).fold(false, |any, chunk| bitmap.mark(chunk) == Mark::First || any);
-        self.is_whole = bitmap.remaining() == 0;
+        self.missing = bitmap.remaining();
         any
+    }
+
+    const fn is_whole(&self) -> bool {
+        self.missing == 0
     }
 
     fn missing(&mut self) -> Vec<Missing> {
@@ -179,9 +195,15 @@ impl StagedProcess {
     pub fn take(&mut self, immediate: u32, actions: &mut Vec<StagedAction>) {
         let Some(Named { source, chunk, segment }) = self.named(immediate) else { return };
         let Some(arrival) = self.arrival_mut(segment, source) else { return };
-        // Only the last one changes what can be done.
-        if arrival.mark(chunk.into(), 1) && arrival.is_whole {
+        if !arrival.mark(chunk.into(), 1) {
+            return;
+        }
+        let missing = arrival.missing;
+        if missing == 0 {
             arrival.due_ps = None;
+        }
+        // Others than the last one change only whose turn it is.
+        if missing == 0 || missing.is_multiple_of(TURN_CHUNKS) && self.waits_for_its_turn() {
             self.go_on(actions);
         }
     }
@@ -243,20 +265,22 @@ impl StagedProcess {
         Some(Shares { own, own_delivered: false, arrivals, delivered: 0 })
     }
 
-    /// Whether it is this process's turn to multicast a segment: each of a chain of sources waits for the one before, the first of a chain for its last one of
-    /// the segment before.
-    fn is_turn(&self, segment: u32, settings: Multicast) -> bool {
-        let sources = self.sources();
-        let Ok(schedule) = Schedule::new(sources.len() as u32, settings.sources) else { return true };
-        let Some(turn) = schedule.turn(self.own.saturating_sub(sources.start)) else { return true };
-        let has_sent = |segment: u32, source: u32| {
-            self.arrival(segment, sources.start + source).is_none_or(|arrival| arrival.offered || arrival.is_whole)
-        };
-        if let Some(predecessor) = turn.predecessor {
-            return has_sent(segment, predecessor);
+    fn waits_for_its_turn(&self) -> bool {
+        let shares = self.run.iter().flat_map(|run| run.slots.values()).filter_map(|slot| slot.shares.as_ref());
+        shares.into_iter().any(|shares| shares.own == Own::Waits)
+    }
+
+    /// Whether it is this process's turn to multicast a segment: little is still to come of the segments before it, and of this one from the processes
+    /// before it. What is lost does not come; its source has said that it was sent.
+    fn is_turn(&self, segment: u32, agreed: &Agreed) -> bool {
+        let Some(run) = &self.run else { return false };
+        let mut chunks = 0;
+        for (number, slot) in run.slots.range(..=segment) {
+            let arrivals = slot.shares.iter().flat_map(|shares| &shares.arrivals);
+            let before = arrivals.filter(|(source, _)| *number < segment || **source < self.own);
+            chunks += before.filter(|(_, arrival)| !arrival.offered).map(|(_, arrival)| arrival.missing).sum::<u64>();
         }
-        let (first, length) = schedule.chain(turn.chain);
-        segment == 0 || length < 2 || has_sent(segment - 1, first + length - 1)
+        chunks.saturating_mul(agreed.chunk_bytes.into()) <= agreed.settings.ahead_bytes
     }
 
     /// A step of a segment between the processes; false if none can be made.
@@ -269,7 +293,7 @@ impl StagedProcess {
             match self.arrival_mut(segment, from).filter(|arrival| tag == from && !arrival.offered) {
                 Some(arrival) => {
                     arrival.offered = true;
-                    arrival.due_ps = (!arrival.is_whole).then(|| now_ps.saturating_add(agreed.settings.repair_ps));
+                    arrival.due_ps = (!arrival.is_whole()).then(|| now_ps.saturating_add(agreed.settings.repair_ps));
                     if let Some(slot) = self.run.as_mut().and_then(|run| run.slots.get_mut(&segment)) {
                         slot.fetched.insert(tag);
                     }
@@ -280,7 +304,7 @@ impl StagedProcess {
         }
         let Some(slot) = self.run.as_ref().and_then(|run| run.slots.get(&segment)) else { return false };
         let Some(shares) = &slot.shares else { return false };
-        if shares.own == Own::Waits && slot.gathering == 0 && self.is_turn(segment, agreed.settings) {
+        if shares.own == Own::Waits && slot.gathering == 0 && self.is_turn(segment, &agreed) {
             let collective_id = self.round.wrapping_add(segment) & (layout.id_count() - 1) as u32;
             let psn = self.own * agreed.source_chunks;
             let immediate = layout.encode(Immediate { psn, collective_id }).unwrap_or(0);
@@ -364,7 +388,7 @@ impl StagedProcess {
         let Some(shares) = &slot.shares else { return false };
         let sources = self.sources();
         let is_own_due = shares.own != Own::Nothing && slot.gathering == 0 && !shares.own_delivered;
-        let is_due = |arrival: &Arrival| arrival.is_whole && arrival.repairs.is_empty() && !arrival.delivered;
+        let is_due = |arrival: &Arrival| arrival.is_whole() && arrival.repairs.is_empty() && !arrival.delivered;
         let arrived = shares.arrivals.iter().find(|(_, arrival)| is_due(arrival));
         let source = if is_own_due { Some(self.own) } else { arrived.map(|(source, _)| *source) };
         let Some(source) = source else { return false };
