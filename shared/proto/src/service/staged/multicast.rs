@@ -121,9 +121,9 @@ impl Arrival {
 
     fn mark(&mut self, first: u64, count: u64) -> bool {
         let Some(mut bitmap) = self.bitmap() else { return false };
-        let any = (first..first + count).fold(false, |any, chunk| bitmap.mark(chunk) == Mark::First || any);
+        let new = (first..first + count).filter(|chunk| bitmap.mark(*chunk) == Mark::First).count();
         self.missing = bitmap.remaining();
-        any
+        new > 0
     }
 
     const fn is_whole(&self) -> bool {
