@@ -8,17 +8,12 @@ mod packets;
 #[path = "support/staged.rs"]
 mod world;
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-
-use flexcast_proto::service::wire::{Body, TaskParts};
 use flexcast_proto::service::{
-    Between, Collective, ContextId, Culprit, Delivery, Descriptor, FLAG_BYTES, Ignored, Locality, Multicast, Part,
-    Placed, Region, StagedAction, StagedCause, StagedEvent, StagedFailure, StagedMessage, StagedProcess, StagedReader,
-    StagedRefusal, Staging, Topology, Work, is_over, looks_at, writers,
+    Between, Culprit, Delivery, Descriptor, Multicast, Part, Region, StagedAction, StagedCause, StagedEvent,
+    StagedFailure, StagedMessage, StagedProcess, StagedReader, StagedRefusal, Staging, Topology, Work,
 };
 use proptest::prelude::*;
-use stateright::{Checker as _, Model, Property};
+use stateright::{Checker as _, Model};
 
 use world::*;
 
@@ -325,6 +320,7 @@ fn multicast_broadcasts_end_with_all_bytes_whatever_is_lost() {
     for delivery in [Delivery::Flat, Delivery::Hierarchical] {
         let one = [broadcast(0, delivery, 1)];
         check("multicast Broadcast", Plan { loses: true, ..by_multicast(&[0, 1], &one, 0) });
+        check("multicast Broadcast to three hosts", by_multicast(&[0, 1, 2], &one, 0));
         let two = [broadcast(0, delivery, 1), broadcast(1, delivery, 1)];
         check("two multicast Broadcasts", Plan { loses: true, ..by_multicast(&[0, 1], &two, 0) });
         let mut segments = by_multicast(&[0, 1], &[broadcast(0, delivery, 3)], 0);
@@ -337,6 +333,7 @@ fn multicast_broadcasts_end_with_all_bytes_whatever_is_lost() {
 fn multicast_allgathers_end_with_all_bytes_whatever_is_lost() {
     for delivery in [Delivery::Flat, Delivery::Hierarchical] {
         check("multicast Allgather", Plan { loses: true, ..by_multicast(&[0, 1], &[allgather(delivery, 1)], 0) });
+        check("multicast Allgather of three ranks", by_multicast(&[0, 0, 1], &[allgather(delivery, 1)], 0));
         check("multicast Allgather of two at once", by_multicast(&[0, 1], &[allgather(delivery, 1)], 8));
     }
 }

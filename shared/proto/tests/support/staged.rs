@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use flexcast_proto::service::wire::{Body, TaskParts};
 use flexcast_proto::service::{
-    Between, Collective, ContextId, Culprit, Delivery, Descriptor, FLAG_BYTES, Ignored, Locality, Multicast, Part,
-    Placed, Region, StagedAction, StagedCause, StagedEvent, StagedFailure, StagedMessage, StagedProcess, StagedReader,
-    StagedRefusal, Staging, Topology, Work, is_over, looks_at, writers,
+    Between, Collective, ContextId, Culprit, Delivery, Descriptor, FLAG_BYTES, Ignored, Locality, Part, Placed, Region,
+    StagedAction, StagedEvent, StagedFailure, StagedMessage, StagedProcess, StagedRefusal, Staging, Topology, Work,
+    is_over, looks_at, writers,
 };
-use stateright::{Checker as _, Model, Property};
+use stateright::{Model, Property};
 
 use super::{checked, packets};
 
