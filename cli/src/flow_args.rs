@@ -5,7 +5,7 @@ use flexcast_lab::flow::{Bench, By, FlowParams, Kind, Placement, Preset};
 use flexcast_lab::options::whole;
 use flexcast_lab::service::CopiesName;
 use flexcast_proto::MAX_RANKS;
-use flexcast_proto::service::{Delivery, MAX_PROCESSES_PER_HOST};
+use flexcast_proto::service::{Delivery, MAX_PROCESSES_PER_HOST, Multicast};
 
 /// Who carries a collective out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -25,6 +25,15 @@ pub(crate) enum DeliveryName {
     Hierarchical,
     /// From the memory of who has it into the buffer of every rank, not staged.
     Direct,
+}
+
+/// How staged data goes between service processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BetweenName {
+    /// By messages and Reads of each other's memory; each writes to the ranks of all hosts.
+    Messages,
+    /// By multicast into the memory of all cards, each of which writes to its own ranks.
+    Multicast,
 }
 
 #[derive(Debug, Args)]
@@ -59,6 +68,12 @@ pub(crate) struct FlowArgs {
     /// Who copies blocks of allgatherv by service processes from one rank of a host to the others.
     #[arg(long, value_enum, default_value = "host")]
     pub(crate) local_copies: CopiesName,
+    /// How broadcast and allgather by service processes go between the cards.
+    #[arg(long, value_enum, default_value = "messages")]
+    pub(crate) between: BetweenName,
+    /// The next service process of an allgather multicasts once so many bytes of those before it are still to come.
+    #[arg(long, value_parser = whole::<u64>(0, 1_u64 << 40), value_name = "BYTES", default_value_t = Multicast::default().ahead_bytes)]
+    pub(crate) ahead: u64,
     /// Bytes of each block.
     #[arg(long, value_parser = whole::<u64>(0, u32::MAX as u64), value_name = "BYTES", default_value_t = 32 << 10)]
     pub(crate) bytes: u64,
@@ -118,6 +133,7 @@ impl FlowArgs {
             processes_per_host: self.service_processes.unwrap_or(preset.processes_per_host).min(ranks_per_host),
             active_reads: self.active_reads.unwrap_or(preset.active_reads),
             placement: self.placement,
+            multicast_ahead_bytes: (self.between == BetweenName::Multicast).then_some(self.ahead),
             ..preset
         };
         let asked = Bench {

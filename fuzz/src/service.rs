@@ -15,8 +15,8 @@ use flexcast_proto::service::wire::{
 };
 use flexcast_proto::service::{
     Action, Announcement, Blocks, BoundKey, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor,
-    Event, FLAG_BYTES, Failure, LettingGo, Limits, LocalCopies, Locality, Message, Part, ReadError, Reader, Region,
-    ServiceProcess, SharedList, StagedAction, StagedEvent, StagedMessage, StagedProcess, Staging, Topology,
+    Event, FLAG_BYTES, Failure, LettingGo, Limits, LocalCopies, Locality, Message, Multicast, Part, ReadError, Reader,
+    Region, ServiceProcess, SharedList, StagedAction, StagedEvent, StagedMessage, StagedProcess, Staging, Topology,
 };
 
 use crate::input::{Input, Script};
@@ -48,7 +48,7 @@ struct Process {
 
 /// Handles one input.
 pub fn run(data: &[u8]) {
-    let mut process = Process::new();
+    let mut process = Process::new(data.len() % 2 == 1);
     let mut input = Input::new(data);
     while !input.is_empty() {
         let message = match input.u8() % KINDS {
@@ -88,16 +88,21 @@ fn bytes_of(packet: &Packet<'_>) -> Vec<u8> {
 }
 
 impl Process {
-    fn new() -> Self {
+    /// With segments that go by multicast, or by messages.
+    fn new(is_multicast: bool) -> Self {
         let localities: Vec<Locality> = (0..RANKS).map(|rank| Locality { host: rank % 2, socket: 0 }).collect();
         let topology = Arc::new(Topology::new(&localities, 2).expect("four ranks on two hosts"));
         let limits = Limits { active_reads: 2, groups: 2, collectives: 2, announcements: 64 };
         let mut machine = ServiceProcess::new(limits).expect("limits above zero");
         machine.add_group(GROUP, Arc::clone(&topology), 0).expect("room for a group");
-        let staging = Staging { staging_bytes: 64, segments: 2, transfers: 2, collectives: 2, ..Staging::default() };
+        let multicast = is_multicast.then(Multicast::default);
+        let staging =
+            Staging { staging_bytes: 64, segments: 2, transfers: 2, collectives: 2, multicast, ..Staging::default() };
+        let mut staged = StagedProcess::new(topology, 0, staging).expect("room for a byte of each rank");
+        staged.agree(Some(4));
         Self {
             machine,
-            staged: StagedProcess::new(topology, 0, staging).expect("room for a byte of each rank"),
+            staged,
             limits,
             staging,
             list: SharedList::new(limits.announcements),
@@ -231,6 +236,7 @@ impl Process {
                     StagedAction::Read { collective, work, .. }
                     | StagedAction::Fetch { collective, work, .. }
                     | StagedAction::Copy { collective, work, .. }
+                    | StagedAction::Multicast { collective, work, .. }
                     | StagedAction::Write { collective, work, .. }
                     | StagedAction::WriteFlag { collective, work, .. } => {
                         if self.transfers < TRANSFERS {
@@ -386,7 +392,7 @@ mod tests {
     #[test]
     fn seeds_are_messages_that_the_machines_take() {
         for (name, data) in seeds() {
-            let (mut process, mut input) = (Process::new(), Input::new(&data));
+            let (mut process, mut input) = (Process::new(false), Input::new(&data));
             while name != "broken" && !input.is_empty() {
                 assert_eq!(input.u8(), 0, "{name}");
                 let message = raw(&mut input);

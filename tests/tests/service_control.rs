@@ -16,7 +16,7 @@ use flexcast::{
     ServiceDelivery, ServiceOptions, UserMemory, VerbsOptions,
 };
 use flexcast_proto::service::wire::Secret;
-use flexcast_proto::service::{StagedReader, Staging};
+use flexcast_proto::service::{Multicast, StagedReader, Staging};
 use flexcast_service::{AgentLimits, Pace, ProcessLook, Processes, ServerSettings, address_of};
 use flexcast_tests::image_bytes;
 use tempfile::TempDir;
@@ -34,6 +34,7 @@ const STAGING: Staging = Staging {
     collectives: 8,
     scatter_bytes: 1 << 20,
     reader: StagedReader::OfRoot,
+    multicast: None,
 };
 
 /// Two hosts with a card and two service processes each.
@@ -336,7 +337,17 @@ fn allgathers_cross_once_per_host_and_need_no_call() {
 
 #[test]
 fn between_post_and_flag_no_rank_calls_anything() {
-    let world = World::new(Some(STAGING));
+    without_calls(None);
+}
+
+/// The same where the daemons multicast staged segments.
+#[test]
+fn between_post_and_flag_no_rank_calls_anything_by_multicast() {
+    without_calls(Some(Multicast::default()));
+}
+
+fn without_calls(multicast: Option<Multicast>) {
+    let world = World::new(Some(Staging { multicast, ..STAGING }));
     let options = |rank: u32| world.options(rank as usize / 2).delivery(ServiceDelivery::Flat);
     world.run(options, |place| {
         let communicator = place.create(0);
@@ -364,6 +375,12 @@ fn between_post_and_flag_no_rank_calls_anything() {
     });
     // Of each staged collective flags of all of its processes to each rank; of an Alltoall one to each.
     assert!(world.counted(|look| look.counts.writes) > 0, "staging memory was used");
+    // Three turns of an Allgather of all blocks and of a Broadcast; each process once.
+    let sent = if multicast.is_some() { 3 * (4 + 1) * BLOCK as u64 } else { 0 };
+    assert_eq!(world.counted(|look| look.counts.multicast_bytes), sent);
+    until("no queue pair of a multicast is left", || {
+        (world.counted(|look| look.now.multicast_groups) == 0).then_some(())
+    });
 }
 
 /// Runs turns of a Broadcast of rank 1 and an Allgather of these bytes, posted one behind the other; all bytes are compared.

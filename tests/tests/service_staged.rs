@@ -21,6 +21,7 @@ const STAGING: Staging = Staging {
     collectives: 8,
     scatter_bytes: 1 << 20,
     reader: StagedReader::OfRoot,
+    multicast: None,
 };
 
 fn machine(shape: Shape, loss_ppm: Option<u32>) -> Emulated {

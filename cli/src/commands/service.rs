@@ -60,7 +60,13 @@ fn processes(status: &Status) -> Table {
     for (number, look) in status.processes.iter().enumerate() {
         let now = look.now;
         let reads = format!("{} of {}", now.active_reads, status.limits.active_reads);
-        let cells = [now.programs, now.processes, now.groups, now.collectives].map(|value| value.to_string());
+        let groups = match now.multicast_groups {
+            0 => now.groups.to_string(),
+            some => format!("{} ({some} by multicast)", now.groups),
+        };
+        let [programs, processes, collectives] =
+            [now.programs, now.processes, now.collectives].map(|value| value.to_string());
+        let cells = [programs, processes, groups, collectives];
         let rest =
             [now.keys, now.queue_pairs, look.counts.reads, look.counts.read_bytes].map(|value| value.to_string());
         let row = [number.to_string(), look.address.clone()].into_iter().chain(cells).chain([reads]).chain(rest);

@@ -36,6 +36,8 @@ pub struct Completion {
     pub qpn: u32,
     /// Bytes received; with UD this counts the 40 bytes of the routing header.
     pub byte_len: u32,
+    /// Queue pair that has sent it, of a datagram that was received.
+    pub source_qpn: u32,
     /// The immediate, if one arrived.
     pub immediate: Option<u32>,
 }
@@ -164,6 +166,7 @@ fn completion(raw: &sys::ibv_wc) -> Completion {
         vendor: raw.vendor_err,
         qpn: raw.qp_num,
         byte_len: raw.byte_len,
+        source_qpn: raw.src_qp,
         immediate,
     }
 }

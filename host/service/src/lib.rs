@@ -15,6 +15,7 @@ pub mod daemon;
 mod error;
 mod keys;
 mod links;
+mod multicast;
 mod net;
 mod rank;
 mod secret;

@@ -341,8 +341,11 @@ impl Client {
         match body {
             Body::KeyAnswer { name, answer } => self.is_answered(name, answer),
             Body::KeyRevoked(name) => self.is_revoked(name),
-            Body::GroupAccepted { rank, .. } => {
-                member(&mut self.members, rank, &|membership| membership.accepted = Some(Ok(())));
+            Body::GroupAccepted { rank, between, .. } => {
+                member(&mut self.members, rank, &|membership| {
+                    membership.accepted = Some(Ok(()));
+                    membership.staged.accept(between);
+                });
             }
             Body::GroupRefused { rank, refused } => {
                 member(&mut self.members, rank, &|membership| membership.accepted = Some(Err(refused)));

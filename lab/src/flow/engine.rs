@@ -36,6 +36,8 @@ pub(super) enum Happening {
     ToProcess(u32, Job),
     /// A rank or a process begins a transfer.
     Begin(Transfer),
+    /// A service process begins a multicast.
+    Multicast(Multicast),
     /// A part of a transfer comes to its next stage.
     Part(Part),
     /// The next part of a transfer may begin.
@@ -53,6 +55,18 @@ pub(super) struct Transfer {
     pub(super) end: TransferEnd,
 }
 
+/// A multicast of memory of a card to that of others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Multicast {
+    pub(super) process: u32,
+    pub(super) context: ContextId,
+    pub(super) work: Work,
+    pub(super) bytes: u64,
+    pub(super) immediate: u32,
+    /// What follows is of another multicast.
+    pub(super) is_last: bool,
+}
+
 /// Who learns of the end of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum TransferEnd {
@@ -62,6 +76,8 @@ pub(super) enum TransferEnd {
     Rank(u32, Note),
     /// A service process, of a transfer of a staged collective.
     Staged { process: u32, context: ContextId, work: Work },
+    /// A service process that receives a multicast.
+    Chunks { process: u32, group: u32, immediate: u32, bytes: u64 },
 }
 
 /// What a rank's library learns, when it is called.
@@ -92,6 +108,8 @@ pub struct FlowCounts {
     pub crossings: u64,
     /// Writes from memory of the cards to host memory.
     pub writes: u64,
+    /// Multicasts of service processes.
+    pub multicasts: u64,
     /// Messages between service processes.
     pub process_messages: u64,
     /// Messages from service processes to ranks.
@@ -284,7 +302,7 @@ impl Flow {
             // Groups of a host begin with different processes of its card, so that small groups do not all have the same.
             let index = (process - first + number) % self.params.processes_per_host;
             let global = on * self.params.processes_per_host + index;
-            self.processes[global as usize].add_group(number, &topology, process)?;
+            self.processes[global as usize].add_group(number, &topology, process, self.params.multicast_ahead_bytes)?;
             processes.push(global);
         }
         let ranks = group.ranks.clone();
@@ -339,6 +357,7 @@ impl Flow {
                 self.ends.insert(part.transfer.number(), end);
                 self.serve(part);
             }
+            Happening::Multicast(multicast) => self.begin_multicast(&multicast),
             Happening::Part(part) => self.serve(part),
             Happening::Follow(transfer) => {
                 let part = self.network.follow(transfer, self.now_ps);
@@ -348,6 +367,9 @@ impl Flow {
             Happening::Over(TransferEnd::Staged { process, context, work }) => {
                 self.bring(process, Job::staged_done(context, work));
             }
+            Happening::Over(TransferEnd::Chunks { process, group, immediate, bytes }) => {
+                self.bring(process, Job::Chunks { group, immediate, bytes });
+            }
             Happening::Over(TransferEnd::Process { process, context, source, target }) => {
                 self.bring(process, Job::read_done(context, source, target));
             }
@@ -355,8 +377,11 @@ impl Flow {
         Ok(())
     }
 
-    fn serve(&mut self, mut part: Part) {
+    pub(super) fn serve(&mut self, mut part: Part) {
         let served = self.network.serve(&mut part, self.now_ps);
+        for (at_ps, part) in self.network.take_fanned() {
+            self.queue.plan(at_ps, Happening::Part(part));
+        }
         if let Some(at_ps) = served.following_ps {
             self.queue.plan(at_ps, Happening::Follow(part.transfer));
         }

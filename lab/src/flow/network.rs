@@ -81,6 +81,10 @@ pub(super) struct Part {
 struct Transfer {
     stages: [(u32, Stage); 6],
     count: u8,
+    /// Of a multicast: what goes on at each receiver with each part that has left the source.
+    copies: Vec<TransferId>,
+    /// Such a copy: its parts are those of another transfer.
+    is_copy: bool,
     part_bytes: u64,
     left_bytes: u64,
 }
@@ -101,6 +105,8 @@ pub(super) struct Network {
     transfers: Vec<Option<Transfer>>,
     free: Vec<u32>,
     traffic: Traffic,
+    /// Parts of copies that come to their first stage, and when.
+    fanned: Vec<(u64, Part)>,
 }
 
 impl Network {
@@ -113,6 +119,7 @@ impl Network {
             transfers: Vec::new(),
             free: Vec::new(),
             traffic: Traffic::default(),
+            fanned: Vec::new(),
         }
     }
 
@@ -150,13 +157,59 @@ impl Network {
         for place in [from, to] {
             self.traffic.arm_bytes += if matches!(place, Place::Arm(_)) { bytes } else { 0 };
         }
+        let id = self.add(stages, count as u8, bytes, Vec::new(), false);
+        self.cut(id, now_ps)
+    }
+
+    fn add(
+        &mut self,
+        stages: [(u32, Stage); 6],
+        count: u8,
+        bytes: u64,
+        copies: Vec<TransferId>,
+        is_copy: bool,
+    ) -> TransferId {
         let id = self.free.pop().unwrap_or_else(|| {
             self.transfers.push(None);
             self.transfers.len() as u32 - 1
         });
         let part_bytes = bytes.div_ceil(PARTS).max(PART_BYTES);
-        self.transfers[id as usize] = Some(Transfer { stages, count: count as u8, part_bytes, left_bytes: bytes });
-        self.cut(TransferId(id), now_ps)
+        self.transfers[id as usize] = Some(Transfer { stages, count, copies, is_copy, part_bytes, left_bytes: bytes });
+        TransferId(id)
+    }
+
+    /// A multicast from memory of the Arm cores of a host to that of others, one for each that receives, those of a host one behind the other: the first part,
+    /// and the transfers that are over where each has it. It leaves the source's port once, and comes through the port of each other host once.
+    pub(super) fn begin_multicast(
+        &mut self,
+        from: u32,
+        to: &[u32],
+        bytes: u64,
+        now_ps: u64,
+    ) -> (Part, Vec<TransferId>) {
+        let mut copies = Vec::with_capacity(to.len());
+        let mut last = None;
+        for &host in to {
+            let mut stages = [(host, Stage::Arm); 6];
+            let crosses = host != from && last != Some(host);
+            if crosses {
+                stages[0] = (host, Stage::Rx);
+            }
+            last = Some(host);
+            self.traffic.arm_bytes += bytes;
+            copies.push(self.add(stages, if crosses { 2 } else { 1 }, bytes, Vec::new(), true));
+        }
+        self.traffic.arm_bytes += bytes;
+        let mut stages = [(from, Stage::Tx); 6];
+        stages[0] = (from, Stage::Arm);
+        self.traffic.port_bytes += if to.iter().any(|host| *host != from) { bytes } else { 0 };
+        let id = self.add(stages, 2, bytes, copies.clone(), false);
+        (self.cut(id, now_ps), copies)
+    }
+
+    /// Parts of multicasts that come to their receivers, since the last call.
+    pub(super) fn take_fanned(&mut self) -> Vec<(u64, Part)> {
+        std::mem::take(&mut self.fanned)
     }
 
     /// The next part of a transfer.
@@ -193,8 +246,11 @@ impl Network {
         let start_ps = now_ps.max(*free);
         *free = start_ps + service_ps;
         part.tail_ps = (start_ps + service_ps).max(part.tail_ps) + way_ps;
-        let following_ps = (part.at == 0 && !part.is_last).then_some(start_ps + service_ps);
+        let following_ps = (part.at == 0 && !part.is_last && !transfer.is_copy).then_some(start_ps + service_ps);
         if is_end {
+            let copies =
+                transfer.copies.iter().map(|copy| (start_ps + way_ps, Part { transfer: *copy, at: 0, ..*part }));
+            self.fanned.extend(copies);
             let over_ps = part.is_last.then_some(part.tail_ps);
             if over_ps.is_some() {
                 self.transfers[part.transfer.0 as usize] = None;

@@ -56,6 +56,8 @@ pub struct FlowParams {
     pub placement: Placement,
     /// Reads that a service process may have under way (MI-23).
     pub active_reads: u32,
+    /// Staged segments go by multicast, the next process's once so many bytes of those before it are still to come; none: by messages and Reads.
+    pub multicast_ahead_bytes: Option<u64>,
 }
 
 /// Where ranks are.
@@ -153,6 +155,7 @@ impl Preset {
             processes_per_host,
             placement: Placement::Contiguous,
             active_reads,
+            multicast_ahead_bytes: None,
         }
     }
 }

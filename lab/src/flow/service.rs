@@ -10,7 +10,7 @@ use flexcast_proto::service::{
 
 use super::engine::{Flow, Happening, Note, Transfer, TransferEnd};
 use super::error::FlowError;
-use super::network::Place;
+use super::network::{Place, time_ps};
 use super::program::{By, Kind, Operation};
 use super::staged::Staging;
 
@@ -28,6 +28,8 @@ pub(super) enum Job {
     Task { context: ContextId, rank: u32 },
     /// The buffers of the ranks of another process, for a staged collective.
     Parts { context: ContextId, from: u32 },
+    /// Chunks of a multicast, to be copied from where the card has put them.
+    Chunks { group: u32, immediate: u32, bytes: u64 },
     /// Something for the machine of a group's staged collectives.
     Staged { group: u32, event: StagedEvent },
 }
@@ -57,9 +59,15 @@ impl Process {
         Ok(Self { machine, jobs: VecDeque::new(), is_busy: false, held, staged })
     }
 
-    pub(super) fn add_group(&mut self, group: u32, topology: &Arc<Topology>, own: u32) -> Result<(), FlowError> {
+    pub(super) fn add_group(
+        &mut self,
+        group: u32,
+        topology: &Arc<Topology>,
+        own: u32,
+        multicast_ahead_bytes: Option<u64>,
+    ) -> Result<(), FlowError> {
         self.machine.add_group(group, Arc::clone(topology), own)?;
-        self.staged.insert(group, Staging::new(Arc::clone(topology), own)?);
+        self.staged.insert(group, Staging::new(Arc::clone(topology), own, multicast_ahead_bytes)?);
         Ok(())
     }
 }
@@ -149,11 +157,13 @@ impl Flow {
         let state = &mut self.processes[process as usize];
         let Some(job) = state.jobs.pop_front() else { return };
         state.is_busy = true;
-        let messages = match &job {
-            Job::Start { context, .. } => messages(self.groups[context.group as usize].ranks.len() as u32),
-            _ => 1,
+        let (messages, copied_bytes) = match &job {
+            Job::Start { context, .. } => (messages(self.groups[context.group as usize].ranks.len() as u32), 0),
+            Job::Chunks { bytes, .. } => (1, *bytes),
+            _ => (1, 0),
         };
-        let at_ps = self.now_ps + messages * self.params.processors.process_message_ps;
+        let copy_ps = time_ps(copied_bytes, self.params.network.copy_bytes_per_s);
+        let at_ps = self.now_ps + messages * self.params.processors.process_message_ps + copy_ps;
         self.queue.plan(at_ps, Happening::ProcessDo(process, job));
     }
 
@@ -171,6 +181,7 @@ impl Flow {
             Job::Task { context, rank } => return self.take_task(process, context, rank),
             Job::Parts { context, from } => return self.take_parts(process, context, from),
             Job::Staged { group, event } => return self.do_staged(process, group, event),
+            Job::Chunks { group, immediate, bytes } => return self.take_chunks(process, group, immediate, bytes),
         };
         let mut at_ps = self.now_ps;
         let mut events = VecDeque::from([event]);

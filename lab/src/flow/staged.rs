@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use flexcast_proto::service::{
-    Collective, ContextId, Delivery, Descriptor, FLAG_BYTES, Part, Region, StagedAction, StagedEvent, StagedProcess,
-    StagedRefusal, TASK_HEADER_BYTES, TASK_RANK_BYTES, Topology, Work, looks_at, wire, writers,
+    Between, Collective, ContextId, Delivery, Descriptor, FLAG_BYTES, Multicast, Part, Placed, Region, StagedAction,
+    StagedEvent, StagedProcess, StagedRefusal, TASK_HEADER_BYTES, TASK_RANK_BYTES, Topology, Work, looks_at, wire,
+    writers,
 };
 
-use super::engine::{Flow, Happening, Note, Transfer, TransferEnd};
+use super::engine::{Flow, Happening, Multicast as Multicasting, Note, Transfer, TransferEnd};
 use super::error::FlowError;
 use super::network::Place;
 use super::program::{By, Kind, Operation};
@@ -22,7 +23,11 @@ const STAGING: flexcast_proto::service::Staging = flexcast_proto::service::Stagi
     collectives: 8,
     scatter_bytes: 64 << 10,
     reader: flexcast_proto::service::StagedReader::OfRoot,
+    multicast: None,
 };
+
+/// Bytes of a multicast that go as one: 16 chunks of 4 KiB, which a process takes and copies together.
+const RUN_BYTES: u32 = 16 * 4096;
 
 /// The staged collectives of one group on one service process.
 #[derive(Debug)]
@@ -34,12 +39,23 @@ pub(super) struct Staging {
     called: BTreeMap<u32, u32>,
     /// By collective and target: Writes that are not over, and the flag that comes after them.
     writes: BTreeMap<(u32, u32), (u32, Option<u64>)>,
+    /// Multicasts of segments that are not begun here: immediate and bytes.
+    early: Vec<(u32, u64)>,
 }
 
 impl Staging {
-    pub(super) fn new(topology: Arc<Topology>, own: u32) -> Result<Self, StagedRefusal> {
-        let machine = StagedProcess::new(Arc::clone(&topology), own, STAGING)?;
-        Ok(Self { machine, topology, own, called: BTreeMap::new(), writes: BTreeMap::new() })
+    /// By multicast, with so many bytes still to come of those before, or by messages.
+    pub(super) fn new(
+        topology: Arc<Topology>,
+        own: u32,
+        multicast_ahead_bytes: Option<u64>,
+    ) -> Result<Self, StagedRefusal> {
+        // Nothing is lost here.
+        let multicast = multicast_ahead_bytes.map(|ahead_bytes| Multicast { ahead_bytes, repair_ps: u64::MAX });
+        let staging = flexcast_proto::service::Staging { multicast, ..STAGING };
+        let mut machine = StagedProcess::new(Arc::clone(&topology), own, staging)?;
+        machine.agree(multicast.map(|_| RUN_BYTES));
+        Ok(Self { machine, topology, own, called: BTreeMap::new(), writes: BTreeMap::new(), early: Vec::new() })
     }
 }
 
@@ -146,7 +162,7 @@ impl Flow {
                     self.delivered(process, context, target, &mut at_ps)
                 }
                 Work::Flag { target } => self.flagged(context, target),
-                Work::Gather { .. } | Work::Fetch { .. } => {}
+                Work::Gather { .. } | Work::Fetch { .. } | Work::Multicast { .. } | Work::Repair { .. } => {}
             }
         }
         self.staged_event(process, group, event, &mut at_ps)?;
@@ -159,7 +175,60 @@ impl Flow {
         if let Some(staging) = self.processes[process as usize].staged.get_mut(&group) {
             staging.machine.handle(event, &mut actions)?;
         }
+        actions.into_iter().try_for_each(|action| self.act_staged(process, group, action, at_ps))?;
+        let staging = self.processes[process as usize].staged.get_mut(&group);
+        let early = staging.map(|staging| std::mem::take(&mut staging.early)).unwrap_or_default();
+        early.into_iter().try_for_each(|(immediate, bytes)| self.place_chunks(process, group, immediate, bytes, at_ps))
+    }
+
+    /// A process has copied what has come by a multicast.
+    pub(super) fn take_chunks(
+        &mut self,
+        process: u32,
+        group: u32,
+        immediate: u32,
+        bytes: u64,
+    ) -> Result<(), FlowError> {
+        let mut at_ps = self.now_ps;
+        self.place_chunks(process, group, immediate, bytes, &mut at_ps)?;
+        self.queue.plan(at_ps, Happening::ProcessFree(process));
+        Ok(())
+    }
+
+    fn place_chunks(
+        &mut self,
+        process: u32,
+        group: u32,
+        immediate: u32,
+        bytes: u64,
+        at_ps: &mut u64,
+    ) -> Result<(), FlowError> {
+        let Some(staging) = self.processes[process as usize].staged.get_mut(&group) else { return Ok(()) };
+        let mut actions = Vec::new();
+        match staging.machine.place(immediate, bytes) {
+            Placed::At(_) => staging.machine.take(immediate, &mut actions),
+            Placed::Early => staging.early.push((immediate, bytes)),
+            Placed::Stale => {}
+        }
         actions.into_iter().try_for_each(|action| self.act_staged(process, group, action, at_ps))
+    }
+
+    pub(super) fn begin_multicast(&mut self, multicast: &Multicasting) {
+        let Multicasting { process, context, work, bytes, immediate, is_last } = *multicast;
+        let per_host = self.params.processes_per_host;
+        let group = &self.groups[context.group as usize];
+        let to: Vec<u32> = group.processes.iter().copied().filter(|other| *other != process).collect();
+        let hosts: Vec<u32> = to.iter().map(|process| process / per_host).collect();
+        let (part, copies) = self.network.begin_multicast(process / per_host, &hosts, bytes, self.now_ps);
+        // They leave one behind the other.
+        if is_last {
+            self.ends.insert(part.transfer.number(), TransferEnd::Staged { process, context, work });
+        }
+        for (process, copy) in to.into_iter().zip(copies) {
+            let end = TransferEnd::Chunks { process, group: context.group, immediate, bytes };
+            self.ends.insert(copy.number(), end);
+        }
+        self.serve(part);
     }
 
     fn act_staged(&mut self, process: u32, group: u32, action: StagedAction, at_ps: &mut u64) -> Result<(), FlowError> {
@@ -203,6 +272,18 @@ impl Flow {
                 }
                 self.counts.writes += 1;
                 self.begin_staged(process, ContextId { group, collective }, work, way, from.bytes, at_ps);
+            }
+            StagedAction::Multicast { collective, work, from, chunk_bytes, immediate } => {
+                self.counts.multicasts += 1;
+                let context = ContextId { group, collective };
+                let starts = (0..from.bytes).step_by(chunk_bytes as usize);
+                for (immediate, start) in (immediate..).zip(starts) {
+                    *at_ps += self.params.processors.process_post_ps;
+                    let bytes = (from.bytes - start).min(chunk_bytes.into());
+                    let is_last = start + bytes == from.bytes;
+                    let multicast = Multicasting { process, context, work, bytes, immediate, is_last };
+                    self.queue.plan(*at_ps, Happening::Multicast(multicast));
+                }
             }
             StagedAction::Copy { collective, work, from, .. } => {
                 let Work::Copy { source, target } = work else { return Ok(()) };
@@ -273,8 +354,11 @@ impl Flow {
         let operation = collective.operation;
         let group = &self.groups[context.group as usize];
         let (topology, told) = (&group.topology, descriptor(&operation));
+        let staged =
+            group.processes.first().and_then(|first| self.processes[*first as usize].staged.get(&context.group));
+        let between = staged.map_or(Between::Messages, |staging| staging.machine.between());
         collective.flags[target as usize] += 1;
-        if collective.flags[target as usize] < writers(topology, &told, target).len() as u32 {
+        if collective.flags[target as usize] < writers(topology, between, &told, target).len() as u32 {
             return;
         }
         let Some(host) = topology.host_of(target) else { return };

@@ -166,6 +166,25 @@ fn staged_collectives_read_and_write_as_often_as_the_closed_forms_say() {
 }
 
 #[test]
+fn a_multicast_leaves_each_card_once() {
+    let bytes = 3000;
+    for (hosts, ranks_per_host, processes_per_host) in [(3, 4, 1), (4, 3, 3), (8, 1, 1)] {
+        let machine =
+            FlowParams { multicast_ahead_bytes: Some(1 << 18), ..params(hosts, ranks_per_host, processes_per_host) };
+        let (ranks, processes) = (u64::from(machine.ranks()), u64::from(hosts * processes_per_host));
+        let run = |kind, delivery| bench(machine, &of(kind, bytes, By::Staged(delivery))).unwrap().counts;
+        let flat = run(Kind::Allgather, Delivery::Flat);
+        assert_eq!((flat.reads, flat.writes, flat.multicasts), (ranks, processes * ranks, processes));
+        assert_eq!(flat.port_bytes, ranks * bytes, "each block once");
+        let hierarchical = run(Kind::Allgather, Delivery::Hierarchical);
+        assert_eq!(hierarchical.writes, processes * u64::from(hosts));
+        assert_eq!((hierarchical.port_bytes, hierarchical.copies), (ranks * bytes, ranks));
+        let flat = run(Kind::Broadcast, Delivery::Flat);
+        assert_eq!((flat.reads, flat.writes, flat.multicasts, flat.port_bytes), (1, ranks - 1, 1, bytes));
+    }
+}
+
+#[test]
 fn staged_and_flat_goes_on_while_hosts_compute() {
     let machine = FlowParams { hosts: 8, ranks_per_host: 1, processes_per_host: 1, ..Preset::Staged.params() };
     let overlap = |kind, by| bench(machine, &Bench { overlap: true, ..of(kind, 64 << 10, by) }).unwrap();

@@ -231,7 +231,8 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
         turn += 1;
         show(turn);
     }
-    let (before, arm_before, copies_before) = (world.counts(), world.arm_bytes()?, world.host_copies());
+    let (before, arm_before) = (world.counts(), world.arm_bytes()?);
+    let (copies_before, sent_before) = (world.host_copies(), world.sent_bytes()?);
     let mut pure_ps = 0;
     for _ in 0..iterations {
         let since_ps = world.now_ps();
@@ -242,9 +243,11 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
         turn += 1;
         show(turn);
     }
-    let (after, arm_after, copies) = (world.counts(), world.arm_bytes()?, world.host_copies());
+    let (after, arm_after) = (world.counts(), world.arm_bytes()?);
+    let (copies, sent) = (world.host_copies(), world.sent_bytes()?);
     let staged = if params.op.is_staged() {
-        Some(StagedReport::new(&world, params.op, (before, copies_before), (after, copies), iterations)?)
+        let (first, last) = ((before, copies_before, sent_before), (after, copies, sent));
+        Some(StagedReport::new(&world, params.op, first, last, iterations)?)
     } else {
         None
     };

@@ -4,8 +4,8 @@ use std::fmt;
 
 use flexcast_proto::service::wire::{Group, TASK_PARTS};
 use flexcast_proto::service::{
-    Collective, ContextId, Delivery, Descriptor, Region, Staging, TASK_HEADER_BYTES, TASK_RANK_BYTES, Thresholds,
-    Topology, runs, targets,
+    Between, Collective, ContextId, Delivery, Descriptor, Region, Staging, TASK_HEADER_BYTES, TASK_RANK_BYTES,
+    Thresholds, Topology, runs, targets,
 };
 use flexcast_service::{AgentCounts, AgentLimits, Client, MemoryId, StagedCall};
 use flexio::{MemoryRegion, ProtectionDomain};
@@ -31,6 +31,8 @@ pub struct StagedPlan {
     pub is_strided: bool,
     /// A service process that has half as much memory for each group: no group comes about.
     pub odd: Option<u32>,
+    /// A service process that is not to multicast.
+    pub without_multicast: Option<u32>,
 }
 
 impl StagedPlan {
@@ -38,7 +40,9 @@ impl StagedPlan {
     pub(super) fn limits(&self, process: u32, limits: AgentLimits) -> AgentLimits {
         let staging_bytes = self.staging_bytes.unwrap_or(limits.staging_bytes);
         let divisor = if self.odd == Some(process) { 2 } else { 1 };
-        let staging = Staging { staging_bytes: self.staging.staging_bytes / divisor, ..self.staging };
+        let multicast = self.staging.multicast.filter(|_| self.without_multicast != Some(process));
+        let staging_bytes_each = self.staging.staging_bytes / divisor;
+        let staging = Staging { staging_bytes: staging_bytes_each, multicast, ..self.staging };
         AgentLimits { staging: Some(staging), staging_bytes, ..limits }
     }
 }
@@ -380,7 +384,15 @@ impl World {
             _ => Collective::Allgather,
         };
         let descriptor = Descriptor { collective, delivery, bytes: self.load.bytes };
-        Ok(Expected::new(&self.topology, descriptor, plan.staging))
+        Ok(Expected::new(&self.topology, descriptor, plan.staging, self.between()))
+    }
+
+    /// How data goes between the service processes of the first group, as all of them have agreed.
+    #[must_use]
+    pub fn between(&self) -> Between {
+        let agents = self.agents.iter().flatten();
+        let all = agents.map(|agent| agent.between(GROUP)).all(|between| between == Between::Multicast);
+        if all { Between::Multicast } else { Between::Messages }
     }
 }
 
@@ -391,8 +403,11 @@ pub struct Expected {
     pub gathers: u64,
     /// Reads from host memory to host memory: where nothing goes through staging memory, one of each rank for each source (SO-18).
     pub copies: u64,
-    /// Reads between processes, where they go down a binomial tree: one for each process but the first, for each segment.
+    /// Reads between processes, where they go down a binomial tree: one for each process but the first, for each segment. By multicast none, if nothing
+    /// is lost.
     pub fetches: Option<u64>,
+    /// Bytes that processes multicast: what each has gathered, once.
+    pub multicast_bytes: u64,
     /// Writes: of each process one for each rank or host (SO-07, SO-09), times runs of ranks (SO-16), for each segment.
     pub writes: u64,
     /// Flags: as many as a process has targets.
@@ -402,7 +417,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    fn new(topology: &Topology, descriptor: Descriptor, staging: Staging) -> Self {
+    fn new(topology: &Topology, descriptor: Descriptor, staging: Staging, between: Between) -> Self {
         let Descriptor { collective, delivery, bytes } = descriptor;
         let slot_bytes = staging.staging_bytes / u64::from(staging.segments);
         let segments = |share: u64| bytes.div_ceil((slot_bytes / share).clamp(1, bytes.max(1)));
@@ -423,14 +438,43 @@ impl Expected {
                 Collective::Allgather => (ranks * ranks, ranks * u64::from(processes)),
             };
             let copies = if bytes == 0 { 0 } else { copies };
-            return Self { gathers: 0, copies, fetches: Some(0), writes: 0, flags, task_bytes };
+            return Self { gathers: 0, copies, fetches: Some(0), multicast_bytes: 0, writes: 0, flags, task_bytes };
         }
+        let is_multicast = between == Between::Multicast;
         if let Collective::Broadcast { .. } = collective {
             let count = segments(1);
             let is_binomial = slot_bytes.min(bytes) < staging.scatter_bytes;
             let (writes, flags) = if delivery == Delivery::Flat { (ranks - 1, ranks) } else { (hosts, hosts) };
-            let fetches = is_binomial.then_some(count * u64::from(processes - 1));
-            return Self { gathers: count, copies: 0, fetches, writes: count * writes, flags, task_bytes };
+            let fetches = if is_multicast { Some(0) } else { is_binomial.then_some(count * u64::from(processes - 1)) };
+            let multicast_bytes = if is_multicast { bytes } else { 0 };
+            return Self {
+                gathers: count,
+                copies: 0,
+                fetches,
+                multicast_bytes,
+                writes: count * writes,
+                flags,
+                task_bytes,
+            };
+        }
+        if is_multicast {
+            // Each target is written to by one process, from each source.
+            let (count, flags) = (segments(ranks), if delivery == Delivery::Flat { ranks } else { hosts });
+            let pieces = |process: u32| match count {
+                1 => runs(topology, process).len() as u64,
+                _ => topology.served_by(process).count() as u64,
+            };
+            let writes = flags * count * (0..processes).map(pieces).sum::<u64>();
+            let multicast_bytes = ranks * bytes;
+            return Self {
+                gathers: count * ranks,
+                copies: 0,
+                fetches: Some(0),
+                multicast_bytes,
+                writes,
+                flags,
+                task_bytes,
+            };
         }
         let (mut gathers, mut writes, mut flags) = (0, 0, 0);
         for process in 0..processes {
@@ -441,7 +485,7 @@ impl Expected {
             writes += count * pieces * aims;
             flags += aims;
         }
-        Self { gathers, copies: 0, fetches: Some(0), writes, flags, task_bytes }
+        Self { gathers, copies: 0, fetches: Some(0), multicast_bytes: 0, writes, flags, task_bytes }
     }
 }
 
@@ -450,6 +494,12 @@ impl Expected {
 pub struct StagedReport {
     /// Where data goes: flat, hierarchical or direct.
     pub delivery: &'static str,
+    /// How data goes between service processes: messages or multicast.
+    pub between: &'static str,
+    /// Bytes that processes multicast.
+    pub multicast_bytes: f64,
+    /// Payload that cards have sent into the network, in bytes, of all frames: control messages, too.
+    pub wire_bytes: f64,
     /// Reads of host memory into staging memory.
     pub gathers: f64,
     /// Their bytes.
@@ -484,10 +534,20 @@ impl StagedReport {
     /// Its lines of a table.
     pub(super) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { gathers, gathered_bytes, fetches, fetched_bytes, writes, written_bytes, flags, expected, .. } = self;
-        let Self { delivery, task_bytes, task_object_bytes, incast_at_start, staging_bytes, .. } = self;
+        let Self {
+            delivery,
+            between,
+            multicast_bytes,
+            wire_bytes,
+            task_bytes,
+            task_object_bytes,
+            incast_at_start,
+            staging_bytes,
+            ..
+        } = self;
         writeln!(
             f,
-            "{delivery}; Reads of host memory: {gathers:.0} ({} by the closed form), Writes: {writes:.0} ({}), flags: {flags:.0} ({})",
+            "{delivery}, between processes by {between}; Reads of host memory: {gathers:.0} ({} by the closed form), Writes: {writes:.0} ({}), flags: {flags:.0} ({})",
             expected.gathers, expected.writes, expected.flags
         )?;
         writeln!(
@@ -500,6 +560,11 @@ impl StagedReport {
             "task object: {task_object_bytes} bytes, as processes hear it {task_bytes:.0} ({}); at most {incast_at_start} processes begin with the same rank",
             expected.task_bytes
         )?;
+        writeln!(
+            f,
+            "multicast: {multicast_bytes:.0} bytes ({}); frames into the network, of all cards: {wire_bytes:.0} bytes",
+            expected.multicast_bytes
+        )?;
         writeln!(f, "copies by ranks: {:.0} of {:.0} bytes", self.host_copies, self.host_copied_bytes)
     }
 
@@ -510,8 +575,8 @@ impl StagedReport {
     pub(super) fn new(
         world: &World,
         op: ServiceOp,
-        (before, copies_before): (AgentCounts, (u64, u64)),
-        (after, copies): (AgentCounts, (u64, u64)),
+        (before, copies_before, sent_before): (AgentCounts, (u64, u64), u64),
+        (after, copies, sent): (AgentCounts, (u64, u64), u64),
         iterations: u32,
     ) -> Result<Self, ServiceError> {
         let each = |total: u64| total as f64 / f64::from(iterations.max(1));
@@ -521,6 +586,12 @@ impl StagedReport {
                 Delivery::Hierarchical => "hierarchical",
                 Delivery::Direct => "direct",
             },
+            between: match world.between() {
+                Between::Messages => "messages",
+                Between::Multicast => "multicast",
+            },
+            multicast_bytes: each(after.multicast_bytes - before.multicast_bytes),
+            wire_bytes: each(sent - sent_before),
             gathers: each(after.gathers - before.gathers),
             gathered_bytes: each(after.gathered_bytes - before.gathered_bytes),
             fetches: each(after.fetches - before.fetches),

@@ -623,6 +623,22 @@ impl World {
         Ok(traffic.read_bytes + traffic.written_bytes)
     }
 
+    /// Bytes of frames that all cards have sent into the network.
+    ///
+    /// # Errors
+    /// The machine has fewer cards.
+    pub fn sent_bytes(&self) -> Result<u64, MachineError> {
+        (0..self.shape.hosts as usize).map(|card| self.sent_bytes_of(card)).sum()
+    }
+
+    /// The same of one card.
+    ///
+    /// # Errors
+    /// The machine has no such card.
+    pub fn sent_bytes_of(&self, card: usize) -> Result<u64, MachineError> {
+        self.machine.machine.with(|world| Ok(world.card(card)?.nic.counters().tx_bytes))
+    }
+
     /// Control operations of a card's Arm function so far.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ use crate::machine_args::NetworkArgs;
 use crate::options::{self, by_name, one_of, whole};
 use crate::service::{CopiesName, Load, ServiceError, ServiceOp, ServiceParams, Shape};
 
-pub use staged::{DeliveryName, ReaderName, StagedArgs};
+pub use staged::{BetweenName, DeliveryName, ReaderName, StagedArgs};
 
 /// What is to be simulated.
 #[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]

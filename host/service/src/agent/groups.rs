@@ -47,7 +47,8 @@ impl Agent {
         group.members.insert(rank, Member { peer: from, flags: None, leaves: false });
         let process = group.own;
         if group.is_whole() {
-            self.say(from, context, Body::GroupAccepted { rank, process })?;
+            let between = self.between(number);
+            self.say(from, context, Body::GroupAccepted { rank, process, between })?;
         }
         Ok(())
     }
@@ -88,7 +89,8 @@ impl Agent {
             None => {
                 let added = self.machine.add_group(context.group, Arc::clone(&topology), own).map_err(Refused::Process);
                 added.and_then(|()| {
-                    staging = self.open_staging(context.group, &topology, own).inspect_err(|_| {
+                    let name = (head.communicator, context.group);
+                    staging = self.open_staging(name, &topology, own).inspect_err(|_| {
                         self.machine.remove_group(context.group);
                     })?;
                     Ok(())
@@ -208,7 +210,10 @@ impl Agent {
         }
         let process = group.own;
         let members: Vec<(u32, PeerId)> = group.members.iter().map(|(rank, member)| (*rank, member.peer)).collect();
-        members.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupAccepted { rank, process }))
+        self.agree_on_multicast(context.group);
+        let between = self.between(context.group);
+        let accepted = |rank| Body::GroupAccepted { rank, process, between };
+        members.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, accepted(rank)))
     }
 
     pub(super) fn refuse_group(&mut self, number: u32, refused: Refused) -> Result<()> {

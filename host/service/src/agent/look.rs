@@ -13,6 +13,8 @@ pub struct AgentLook {
     pub processes: u64,
     /// Groups that it serves.
     pub groups: u64,
+    /// Groups whose staged segments go between service processes by multicast.
+    pub multicast_groups: u64,
     /// Groups that wait for connections to other service processes.
     pub waiting_groups: u64,
     /// Collectives that are not over.
@@ -39,7 +41,8 @@ impl Agent {
             collectives: self.groups.keys().filter_map(|group| self.machine.under_way(*group)).sum::<usize>() as u64,
             active_reads: self.machine.active_reads().into(),
             waiting_reads: self.machine.waiting() as u64,
-            queue_pairs: self.links.pairs() as u64,
+            queue_pairs: self.links.pairs() as u64 + self.multicast_held().0,
+            multicast_groups: self.staged.multicast_groups(),
             ..AgentLook::default()
         };
         for role in self.peers.values() {

@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use flexcast_proto::service::wire::{Body, GroupError, Refused, StagingMemory, TaskPart, TaskParts};
 use flexcast_proto::service::{
-    ContextId, Culprit, Descriptor, Part, Region, Staged, StagedAction, StagedEvent, StagedMessage, StagedProcess,
-    StagedRefusal, Topology, Work,
+    Between, ContextId, Culprit, Descriptor, Part, Region, Staged, StagedAction, StagedEvent, StagedMessage,
+    StagedProcess, StagedRefusal, Topology, Work,
 };
 use flexio::{Access, HostBuffer, MemoryRegion};
 
+use super::multicast::{self, Member};
 use super::{Agent, MOST_READ_BYTES};
 use crate::error::Result;
 use crate::links::{Ends, Fault, Lane, PeerId, Transfer};
@@ -24,19 +25,21 @@ const MOST_CALLS_AHEAD: usize = 64;
 /// All staged collectives of a process.
 #[derive(Debug, Default)]
 pub(super) struct StagedGroups {
-    groups: BTreeMap<u32, StagedGroup>,
+    pub(super) groups: BTreeMap<u32, StagedGroup>,
     /// Staging memory of all groups.
     bytes: u64,
     transfers: BTreeMap<u64, StagedTransfer>,
-    events: VecDeque<(u32, StagedEvent)>,
+    pub(super) events: VecDeque<(u32, StagedEvent)>,
     /// What the machines take after something else is over.
     held: BTreeMap<Origin, VecDeque<Early>>,
 }
 
 #[derive(Debug)]
-struct StagedGroup {
-    machine: StagedProcess,
-    memory: MemoryRegion,
+pub(super) struct StagedGroup {
+    pub(super) machine: StagedProcess,
+    /// Ends before the memory that it sends.
+    pub(super) multicast: Member,
+    pub(super) memory: MemoryRegion,
     /// By service process: its staging memory, once it takes part.
     theirs: Vec<Option<Region>>,
     /// By collective: what ranks of this process have called, until all of them have and the others are told.
@@ -81,6 +84,10 @@ impl StagedGroups {
         }
     }
 
+    pub(super) fn multicast_groups(&self) -> u64 {
+        self.groups.values().filter(|group| group.machine.between() == Between::Multicast).count() as u64
+    }
+
     pub(super) fn part_with(&mut self, peer: PeerId) {
         self.held.retain(|(of, ..), _| *of != peer);
     }
@@ -96,7 +103,7 @@ impl StagedGroups {
             Work::Gather { rank: of, .. } => of == rank,
             Work::Deliver { target, .. } | Work::Flag { target } => target == rank,
             Work::Copy { source, target } => source == rank || target == rank,
-            Work::Fetch { .. } => false,
+            Work::Fetch { .. } | Work::Repair { .. } | Work::Multicast { .. } => false,
         };
         let is_held = |origin: &Origin| (origin.1, origin.2) == (group, Some(rank));
         !state.machine.is_idle()
@@ -137,7 +144,7 @@ impl Agent {
     /// Memory for staged collectives of a group; none where this process has none for any.
     pub(super) fn open_staging(
         &mut self,
-        number: u32,
+        (communicator, number): (u64, u32),
         topology: &Arc<Topology>,
         own: u32,
     ) -> Result<Option<StagingMemory>, Refused> {
@@ -147,7 +154,7 @@ impl Agent {
         if held.checked_add(asked).is_none_or(|sum| sum > limit) {
             return Err(exhausted);
         }
-        let machine = StagedProcess::new(Arc::clone(topology), own, staging).map_err(Refused::Staged)?;
+        let mut machine = StagedProcess::new(Arc::clone(topology), own, staging).map_err(Refused::Staged)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
         let memory = HostBuffer::zeroed(asked as usize)
             .and_then(|buffer| MemoryRegion::register(&self.pd, buffer, access))
@@ -158,11 +165,17 @@ impl Agent {
         let region = Region { address: memory.addr().get(), key: memory.rkey(), bytes: asked };
         let theirs = vec![None; topology.processes() as usize];
         let called = BTreeMap::new();
-        let group = StagedGroup { machine, memory, theirs, called, first_target: None, writing: None };
-        self.staged.groups.insert(number, group);
+        let receives = self.limits.multicast_receives;
+        let multicast = multicast::open(&self.pd, (communicator, number), topology, own, &staging, receives);
+        if topology.processes() == 1 {
+            machine.agree(None);
+        }
         self.staged.bytes += asked;
+        let end = multicast.end(&self.pd);
+        let group = StagedGroup { machine, multicast, memory, theirs, called, first_target: None, writing: None };
+        self.staged.groups.insert(number, group);
         let (segments, scatter_bytes, reader) = (staging.segments, staging.scatter_bytes, staging.reader);
-        Ok(Some(StagingMemory { region, segments, scatter_bytes, reader }))
+        Ok(Some(StagingMemory { region, segments, scatter_bytes, reader, multicast: end }))
     }
 
     /// Another process has told of its memory: whether the two have the same settings.
@@ -177,6 +190,7 @@ impl Agent {
             (None, None) => Ok(()),
             (Some((staging, group)), Some(memory)) if memory.agrees(&staging) => {
                 group.theirs[process as usize] = Some(memory.region);
+                group.multicast.hear(process, memory.multicast);
                 Ok(())
             }
             _ => Err(differs),
@@ -278,6 +292,10 @@ impl Agent {
         let (peer, group, rank) = origin;
         match early {
             Early::Message { from, collective, message } => {
+                if matches!(message, StagedMessage::Offer { .. }) && self.between(group) == Between::Multicast {
+                    let now_ps = self.now_ps();
+                    _ = self.handle_staged(group, StagedEvent::Time(now_ps))?;
+                }
                 match self.handle_staged(group, StagedEvent::Arrived { from, collective, message })? {
                     Ok(()) => {}
                     Err(StagedRefusal::Collectives { .. }) => {
@@ -355,6 +373,7 @@ impl Agent {
         let Some(group) = self.staged.groups.get_mut(&number) else { return Ok(Ok(())) };
         let mut actions = Vec::new();
         let taken = group.machine.handle(event, &mut actions);
+        group.multicast.has_moved = true;
         actions.into_iter().try_for_each(|action| self.act_staged(number, action))?;
         Ok(taken)
     }
@@ -394,7 +413,7 @@ impl Agent {
         }
     }
 
-    fn act_staged(&mut self, number: u32, action: StagedAction) -> Result<()> {
+    pub(super) fn act_staged(&mut self, number: u32, action: StagedAction) -> Result<()> {
         let Some((state, staged)) = self.groups.get(&number).zip(self.staged.groups.get_mut(&number)) else {
             return Ok(());
         };
@@ -437,6 +456,9 @@ impl Agent {
                     Transfer::Write { from, lkey, to, rkey, bytes }
                 };
                 self.transfer_staged(number, collective, work, lane, parts(from.bytes).map(part).collect())
+            }
+            StagedAction::Multicast { collective, work, from, immediate, .. } => {
+                self.multicast(number, (collective, work), from, immediate)
             }
             StagedAction::Copy { collective, work, from, to } => {
                 let Work::Copy { source, target } = work else { return Ok(()) };
@@ -486,7 +508,7 @@ impl Agent {
             Work::Deliver { target, .. } | Work::Flag { target } => (Culprit::Process(own), Culprit::Rank(target)),
             Work::Copy { source, target } => (Culprit::Rank(target), Culprit::Rank(source)),
             // From the memory of the process at the other end.
-            Work::Fetch { .. } => {
+            Work::Fetch { .. } | Work::Repair { .. } | Work::Multicast { .. } => {
                 let lanes =
                     self.groups.get(&group).and_then(|group| group.lanes.iter().position(|other| *other == lane));
                 (Culprit::Process(own), Culprit::Process(lanes.map_or(own, |process| process as u32)))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use flexcast_proto::service::wire::Secret;
-use flexcast_proto::service::{Limits, MAX_PROCESSES_PER_HOST, Staging};
+use flexcast_proto::service::{Limits, MAX_PROCESSES_PER_HOST, Multicast, Staging};
 use serde::Deserialize;
 use thiserror::Error;
 use toml::Spanned;
@@ -166,6 +166,7 @@ struct Raw {
     lock_directory: Option<PathBuf>,
     metrics: Option<Spanned<String>>,
     log: Option<Spanned<String>>,
+    multicast: Option<Spanned<String>>,
     #[serde(default)]
     times: RawTimes,
     #[serde(default)]
@@ -183,6 +184,8 @@ pub const STATUS_SOCKET: &str = "/run/flexcast/service.sock";
 pub const LOCK_DIRECTORY: &str = "/run/flexcast";
 /// Levels of the log, from the quietest.
 pub const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+/// Values of `multicast`.
+pub const MULTICAST: [&str; 2] = ["off", "auto"];
 
 /// The configuration of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,6 +210,8 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// Level of the log.
     pub log: String,
+    /// Whether groups multicast staged segments if all of their processes can.
+    pub multicast: bool,
     /// Bounds of time.
     pub times: Times,
     /// Bounds of each process.
@@ -295,6 +300,13 @@ impl Config {
             Some(found) => found.get_ref().clone(),
             None => "info".to_owned(),
         };
+        let multicast = match &raw.multicast {
+            Some(found) if !MULTICAST.contains(&&**found.get_ref()) => {
+                let limit = format!("one of {}", MULTICAST.join(", "));
+                return Err(at.wrong("multicast", found, found.get_ref(), limit));
+            }
+            found => found.as_ref().is_some_and(|found| found.get_ref() == MULTICAST[1]),
+        };
         Ok(Self {
             device: raw.device.get_ref().clone(),
             libraries: raw.libraries,
@@ -306,6 +318,7 @@ impl Config {
             lock_directory: raw.lock_directory.unwrap_or_else(|| LOCK_DIRECTORY.into()),
             metrics,
             log,
+            multicast,
             times: raw.times.checked(&at)?,
             limits: raw.limits.checked(&at)?,
         })
@@ -343,8 +356,10 @@ impl Config {
                 keys: small(keys),
                 bound_keys: small(bound_keys),
                 lanes: small(queue_pairs),
-                staging: (staging_bytes > 0).then(Staging::default),
+                staging: (staging_bytes > 0)
+                    .then(|| Staging { multicast: self.multicast.then(Multicast::default), ..Staging::default() }),
                 staging_bytes,
+                ..AgentLimits::default()
             },
             connections: small(connections),
             secret,
@@ -396,6 +411,7 @@ mod tests {
             ("port = 65534", "`port` is 65534, but must be at most 65532"),
             ("processes = 65", "`processes` is 65, but must be 1 to 64"),
             ("log = \"loud\"", "`log` is loud, but must be one of error, warn, info, debug, trace"),
+            ("multicast = \"on\"", "`multicast` is on, but must be one of off, auto"),
             ("metrics = \"here\"", "`metrics` is here, but must be an address and a port"),
             (
                 "\n[times]\nheartbeat_ms = -5",
@@ -424,7 +440,17 @@ mod tests {
             let row = format!("| `{key}` | {default} | {least} to {most} | {reloads} |");
             assert!(document.contains(&row), "docs/service.md has no row {row}");
         }
-        for key in ["device", "libraries", "listen", "secret", "status_socket", "lock_directory", "metrics", "log"] {
+        for key in [
+            "device",
+            "libraries",
+            "listen",
+            "secret",
+            "status_socket",
+            "lock_directory",
+            "metrics",
+            "log",
+            "multicast",
+        ] {
             assert!(document.contains(&format!("| `{key}` | ")), "docs/service.md has no row of `{key}`");
         }
         for text in [STATUS_SOCKET, LOCK_DIRECTORY] {

@@ -45,6 +45,9 @@ pub const METRICS: &[Metric] = &[
     now("waiting_groups", "Groups that wait for connections to other service processes", |look| {
         look.now.waiting_groups
     }),
+    now("multicast_groups", "Groups whose staged segments go between service processes by multicast", |look| {
+        look.now.multicast_groups
+    }),
     now("collectives", "Collectives that are not over", |look| look.now.collectives),
     now("active_reads", "Reads under way", |look| look.now.active_reads),
     now("waiting_reads", "Announcements and Reads that wait", |look| look.now.waiting_reads),
@@ -68,6 +71,11 @@ pub const METRICS: &[Metric] = &[
         "Aliases of bound keys that gave way, as something might have used them",
         |look| look.counts.aliases_replaced,
     ),
+    so_far("multicast_bytes_total", "Bytes of staged segments that were multicast", |look| look.counts.multicast_bytes),
+    so_far("multicast_chunks_total", "Chunks of multicasts that have come to their place", |look| look.counts.chunks),
+    so_far("fetched_bytes_total", "Bytes of staged segments read from other service processes", |look| {
+        look.counts.fetched_bytes
+    }),
     so_far("peers_cut_off_total", "Peers that were cut off, as they have broken the rules", |look| look.counts.wrong),
     so_far("connections_taken_total", "Connections that others have set up", |look| look.net.taken),
     so_far("connections_set_up_total", "Connections to other service processes that were set up", |look| {

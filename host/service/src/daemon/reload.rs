@@ -1,6 +1,6 @@
 //! Reload: what SIGHUP changes, and what needs a restart.
 
-use super::config::{Bounds, Config, Times};
+use super::config::{Bounds, Config, MULTICAST, Times};
 
 /// A configuration that takes from another one what can change while the daemon runs; and what of that needs a restart, in words.
 pub(super) fn merged(running: &Config, read: Config) -> (Config, Vec<String>) {
@@ -22,6 +22,8 @@ pub(super) fn merged(running: &Config, read: Config) -> (Config, Vec<String>) {
     stays("lock_directory", running.lock_directory.display().to_string(), read.lock_directory.display().to_string());
     let metrics = |config: &Config| config.metrics.map_or_else(|| "none".to_owned(), |address| address.to_string());
     stays("metrics", metrics(running), metrics(&read));
+    let multicast = |config: &Config| MULTICAST[usize::from(config.multicast)].to_owned();
+    stays("multicast", multicast(running), multicast(&read));
     let numbers = Times::NUMBERS.iter().zip(running.times.values().into_iter().zip(read.times.values()));
     let limits = Bounds::NUMBERS.iter().zip(running.limits.values().into_iter().zip(read.limits.values()));
     for (number, (is, wanted)) in numbers.chain(limits).filter(|(number, _)| !number.reloads) {
@@ -47,7 +49,7 @@ mod tests {
         };
         let running = parse("");
         let read = parse(
-            "port = 99\nlog = \"debug\"\n[times]\nheartbeat_ms = 20\nbusy_poll_ms = 5\n[limits]\nkeys = 9\ngroups = 7\ngreetings = 3",
+            "port = 99\nmulticast = \"auto\"\nlog = \"debug\"\n[times]\nheartbeat_ms = 20\nbusy_poll_ms = 5\n[limits]\nkeys = 9\ngroups = 7\ngreetings = 3",
         );
         let (merged, restart) = merged(&running, read);
         assert_eq!((merged.port, merged.limits.groups, merged.times.busy_poll_ms), (4870, 64, 1_000));
@@ -55,7 +57,9 @@ mod tests {
             (merged.log.as_str(), merged.limits.keys, merged.limits.greetings, merged.times.heartbeat_ms),
             ("debug", 9, 3, 20)
         );
-        assert_eq!(restart.len(), 3, "{restart:?}");
+        assert_eq!((restart.len(), merged.multicast), (4, false), "{restart:?}");
+        let told = "`multicast` stays off until the daemon is restarted, and is not auto";
+        assert!(restart.iter().any(|line| line == told), "{restart:?}");
         assert!(restart[0].contains("`port` stays 4870 until the daemon is restarted, and is not 99"), "{restart:?}");
         assert_eq!(super::merged(&running, running.clone()), (running.clone(), vec![]));
     }

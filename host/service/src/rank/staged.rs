@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use flexcast_proto::service::wire::{Body, Group, Refused, TaskParts};
 use flexcast_proto::service::{
-    Collective, ContextId, Delivery, Descriptor, FLAG_BYTES, Part, Region, StagedFailure, StagedRefusal, Thresholds,
-    Topology, is_over, looks_at, writers,
+    Between, Collective, ContextId, Delivery, Descriptor, FLAG_BYTES, Part, Region, StagedFailure, StagedRefusal,
+    Thresholds, Topology, is_over, looks_at, writers,
 };
 use flexio::MemoryRegion;
 
@@ -37,6 +37,8 @@ pub struct StagedCall {
 pub(super) struct StagedMember {
     /// None of a group that its process refuses.
     topology: Option<Arc<Topology>>,
+    /// How data goes between the processes, as the own one says.
+    between: Between,
     next: u32,
     failure: Option<StagedFailure>,
 }
@@ -61,7 +63,12 @@ struct Posted {
 
 impl StagedMember {
     pub(super) fn new(group: &Group) -> Self {
-        Self { topology: group.topology().ok().map(|(topology, _)| Arc::new(topology)), next: 0, failure: None }
+        let topology = group.topology().ok().map(|(topology, _)| Arc::new(topology));
+        Self { topology, between: Between::Messages, next: 0, failure: None }
+    }
+
+    pub(super) const fn accept(&mut self, between: Between) {
+        self.between = between;
     }
 
     pub(super) fn flag_bytes(&self) -> u64 {
@@ -288,7 +295,8 @@ impl Client {
         };
         let flag = |process: u32| memory.read_u64((start + u64::from(process) * FLAG_BYTES) as usize);
         let flags = (0..topology.processes()).map(flag).collect::<Result<Vec<u64>, _>>()?;
-        Ok(is_over(writers(topology, &posted.descriptor, call.rank), &flags, call.context.collective))
+        let writers = writers(topology, membership.staged.between, &posted.descriptor, call.rank);
+        Ok(is_over(writers, &flags, call.context.collective))
     }
 
     fn segment_of<'m>(&'m self, posted: &Posted, given: Option<&'m MemoryRegion>) -> Result<&'m MemoryRegion> {

@@ -1,6 +1,6 @@
 //! Cases of a campaign: everything about them is drawn from one number, so that one that fails can be run again.
 
-use flexcast_proto::service::{Delivery, Limits, LocalCopies, StagedReader, Staging};
+use flexcast_proto::service::{Delivery, Limits, LocalCopies, Multicast, StagedReader, Staging};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -283,12 +283,19 @@ impl Case {
             collectives: pick(random, &[1, 2, 8]),
             scatter_bytes: pick(random, &[64, 1 << 20]),
             reader: pick(random, &[StagedReader::OfRoot, StagedReader::First]),
+            multicast: None,
         };
         let skew_ps = pick(random, &[0, 1, 10, 100]) * PS_PER_US;
         let trouble = Self::trouble(random, shape, &groups);
         let when_ps = random.random_range(0..=1 + skew_ps / PS_PER_US * count as u64 + 60) * PS_PER_US;
         let (bound_keys, most_bound_keys) = (pick(random, &[0, 1, 4, 16]), pick(random, &[0, 3, 64, 64]));
         let awaits_keys = random.random_ratio(3, 4);
+        // Drawn last, so that everything else of a seed stays.
+        let multicast = Multicast {
+            repair_ps: pick(random, &[0, 5, 50]) * PS_PER_US,
+            ahead_bytes: pick(random, &[0, 4096, 1 << 20]),
+        };
+        let staging = Staging { multicast: random.random_ratio(1, 2).then_some(multicast), ..staging };
         Self {
             seed,
             shape,

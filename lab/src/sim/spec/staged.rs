@@ -1,6 +1,6 @@
 //! Options of staged collectives of service processes.
 
-use flexcast_proto::service::{Delivery, StagedReader, Staging};
+use flexcast_proto::service::{Delivery, Multicast, StagedReader, Staging};
 use serde::Serialize;
 
 use crate::options::whole;
@@ -30,6 +30,16 @@ pub enum ReaderName {
     First,
 }
 
+/// How data goes between service processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum BetweenName {
+    /// By messages and Reads of each other's staging memory; each writes to the ranks of all hosts.
+    Messages,
+    /// By multicast into the staging memory of all, each of which writes to its own ranks.
+    Multicast,
+}
+
 /// Staged collectives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, clap::Args)]
 #[command(next_help_heading = "Collectives through memory of the cards (--control service --op broadcast, allgather)")]
@@ -47,6 +57,12 @@ pub struct StagedArgs {
     /// [default: 65536].
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "BYTES")]
     pub scatter: Option<u64>,
+    /// How data goes between service processes [default: messages].
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub between: Option<BetweenName>,
+    /// The next service process of an allgather multicasts once so many bytes of those before it are still to come [default: 262144].
+    #[arg(long, value_parser = whole::<u64>(0, 1_u64 << 40), value_name = "BYTES")]
+    pub ahead: Option<u64>,
 }
 
 impl StagedArgs {
@@ -65,7 +81,10 @@ impl StagedArgs {
             Some(DeliveryName::Direct) => Some(Delivery::Direct),
             Some(DeliveryName::Auto) | None => None,
         };
-        let staging = Staging { staging_bytes, reader, scatter_bytes, ..default };
+        let ahead_bytes = self.ahead.unwrap_or(Multicast::default().ahead_bytes);
+        let multicast = Multicast { ahead_bytes, ..Multicast::default() };
+        let multicast = (self.between == Some(BetweenName::Multicast)).then_some(multicast);
+        let staging = Staging { staging_bytes, reader, scatter_bytes, multicast, ..default };
         StagedPlan { staging, staging_bytes: Some(staging_bytes), delivery, root, ..StagedPlan::default() }
     }
 }

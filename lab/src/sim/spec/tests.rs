@@ -1,6 +1,6 @@
 use clap::{Args as _, FromArgMatches as _, ValueEnum as _};
 use emu_config::{DrivenFrom, Memory, Priorities};
-use flexcast_proto::service::{Delivery, StagedReader};
+use flexcast_proto::service::{Delivery, Multicast, StagedReader};
 use proptest::option::of;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -107,12 +107,19 @@ fn side() -> impl Strategy<Value = Side> {
 }
 
 fn staged() -> impl Strategy<Value = StagedArgs> {
-    let names = (of(select(DeliveryName::value_variants())), of(select(ReaderName::value_variants())));
-    (names, of(1..=1_u64 << 40), of(any::<u64>())).prop_map(|((delivery, reader), staging, scatter)| StagedArgs {
+    let names = (
+        of(select(DeliveryName::value_variants())),
+        of(select(ReaderName::value_variants())),
+        of(select(BetweenName::value_variants())),
+    );
+    let bytes = (of(1..=1_u64 << 40), of(any::<u64>()), of(0..=1_u64 << 40));
+    (names, bytes).prop_map(|((delivery, reader, between), (staging, scatter, ahead))| StagedArgs {
         delivery,
         reader,
         staging,
         scatter,
+        between,
+        ahead,
     })
 }
 
@@ -207,6 +214,11 @@ fn service_processes_take_what_they_have() {
     let StagedPlan { staging, staging_bytes, delivery, root, .. } = params.staged;
     assert_eq!((params.op, root, delivery), (ServiceOp::Broadcast, 3, Some(Delivery::Flat)));
     assert_eq!((staging.staging_bytes, staging_bytes, staging.reader), (4096, Some(4096), StagedReader::First));
+    assert_eq!(staging.multicast, None);
+    let multicast =
+        of("--control service --op bcast --between multicast --ahead 4096").unwrap().staged.staging.multicast;
+    assert_eq!(multicast, Some(Multicast { ahead_bytes: 4096, ..Multicast::default() }));
+    assert_eq!(of("--control service --op bcast --between messages").unwrap().staged.staging.multicast, None);
     assert_eq!(of("--control service --op allgather --delivery auto").unwrap().staged.delivery, None);
     let direct = of("--control service --op bcast --ranks 12 --ranks-per-card 3 --delivery direct").unwrap();
     assert_eq!((direct.staged.delivery, direct.crossings()), (Some(Delivery::Direct), 9));

@@ -36,11 +36,11 @@ pub use message::{
     Action, Announcement, Call, ContextId, Event, LocalCopies, Message, Operation, Read, ReadError, Reader, Region,
 };
 pub use process::{Limits, ServiceProcess};
-pub use staged::StagedProcess;
 pub use staged::message::{
-    Reader as StagedReader, Staged, StagedAction, StagedCause, StagedEvent, StagedFailure, StagedMessage,
-    StagedRefusal, Staging, Work,
+    Between, Multicast, Reader as StagedReader, Staged, StagedAction, StagedCause, StagedEvent, StagedFailure,
+    StagedMessage, StagedRefusal, Staging, Work,
 };
+pub use staged::{Placed, StagedProcess};
 pub use task::{
     Collective, Delivery, Descriptor, FLAG_BYTES, Part, TASK_HEADER_BYTES, TASK_RANK_BYTES, Task, Thresholds, flag,
     has_passed, is_over, looks_at, runs, targets, writers,

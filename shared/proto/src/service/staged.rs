@@ -2,6 +2,7 @@
 //! SO-10, SO-13).
 
 pub(super) mod message;
+mod multicast;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -13,8 +14,12 @@ use super::task::{Collective, Delivery, Descriptor, FLAG_BYTES, Part, Task, flag
 use super::topology::Topology;
 use crate::p2p;
 use crate::ranks::RankInfo;
+pub use multicast::Placed;
+use multicast::{Agreed, Shares};
+
 use message::{
-    Reader, Staged, StagedAction, StagedCause, StagedEvent, StagedFailure, StagedMessage, StagedRefusal, Staging, Work,
+    Between, Reader, Staged, StagedAction, StagedCause, StagedEvent, StagedFailure, StagedMessage, StagedRefusal,
+    Staging, Work,
 };
 
 /// Completion code of a request whose memory on the side that posts it cannot be used (`IBV_WC_LOC_PROT_ERR`): of a Read from host memory to host memory the
@@ -38,6 +43,14 @@ pub struct StagedProcess {
     active: BTreeSet<(u32, Work)>,
     failed: Option<StagedFailure>,
     ignored: Ignored,
+    /// What the processes have agreed on, if they go by multicast; no collective begins before they have.
+    agreed: Option<Agreed>,
+    is_agreed: bool,
+    /// Number of the first segment of the current collective among those that go by multicast.
+    round: u32,
+    now_ps: u64,
+    /// By process: ranks that the processes before it serve; behind the last one all.
+    served_before: Arc<[u32]>,
 }
 
 /// The current collective.
@@ -59,8 +72,10 @@ struct Run {
 struct Slot {
     /// Reads from local ranks that are not over.
     gathering: u32,
-    /// Between processes, in a Broadcast.
+    /// Between processes, in a Broadcast by messages.
     schedule: Option<p2p::Schedule>,
+    /// Between processes, by multicast.
+    shares: Option<Shares>,
     /// Messages between processes that have been offered and not been taken, by receiver and tag.
     offered: BTreeSet<(u32, u32)>,
     /// Messages from other processes that have been fetched, or are, by tag.
@@ -89,6 +104,13 @@ impl StagedProcess {
         if staging.staging_bytes < least {
             return Err(StagedRefusal::Limit { name: "staging_bytes", value: staging.staging_bytes, least });
         }
+        let mut served_before = Vec::from([0]);
+        let mut before = 0;
+        for process in 0..processes {
+            before += topology.served_by(process).count() as u32;
+            served_before.push(before);
+        }
+        let is_agreed = staging.multicast.is_none();
         Ok(Self {
             topology,
             own,
@@ -101,6 +123,11 @@ impl StagedProcess {
             active: BTreeSet::new(),
             failed: None,
             ignored: Ignored::default(),
+            agreed: None,
+            is_agreed,
+            round: 0,
+            now_ps: 0,
+            served_before: served_before.into(),
         })
     }
 
@@ -113,6 +140,7 @@ impl StagedProcess {
             StagedEvent::Called { collective, descriptor, part } => self.call(collective, descriptor, part, actions)?,
             StagedEvent::Arrived { from, collective, message } => self.arrive(from, collective, message, actions)?,
             StagedEvent::Done { collective, work, error } => self.done(collective, work, error, actions),
+            StagedEvent::Time(now_ps) => self.now_ps = self.now_ps.max(now_ps),
             StagedEvent::Died(culprit) => {
                 let is_own = culprit == Culprit::Process(self.own);
                 self.fail_by(culprit, StagedCause::Died, !is_own, actions);
@@ -243,14 +271,12 @@ impl StagedProcess {
             StagedMessage::Taken { segment, tag } => {
                 let run = self.run.as_mut().filter(|_| collective == self.oldest);
                 let slot = run.and_then(|run| run.slots.get_mut(&segment));
+                let is_due = |slot: &mut Slot| {
+                    slot.shares.is_some() || slot.schedule.as_mut().is_some_and(|schedule| schedule.sent().is_ok())
+                };
                 let taken = slot.filter(|slot| slot.offered.contains(&(from, tag)));
-                if let Some(Slot { offered, schedule: Some(schedule), .. }) = taken
-                    && schedule.sent().is_ok()
-                {
-                    offered.remove(&(from, tag));
-                } else {
-                    self.ignored.duplicates += 1;
-                }
+                let was_due = taken.is_some_and(|slot| is_due(slot) && slot.offered.remove(&(from, tag)));
+                self.ignored.duplicates += u64::from(!was_due);
             }
             StagedMessage::Failed(_) => {}
         }
@@ -266,11 +292,14 @@ impl StagedProcess {
             return;
         }
         let Some(run) = &mut self.run else { return };
-        if let Some(code) = error {
+        // What cannot be multicast is read by the others.
+        if let Some(code) = error.filter(|_| !matches!(work, Work::Multicast { .. })) {
             let culprit = match work {
                 Work::Copy { target, .. } if code == LOCAL_PROTECTION_ERROR => Culprit::Rank(target),
                 Work::Gather { rank, .. } | Work::Copy { source: rank, .. } => Culprit::Rank(rank),
                 Work::Deliver { target, .. } | Work::Flag { target } => Culprit::Rank(target),
+                Work::Multicast { .. } => Culprit::Process(self.own),
+                Work::Repair { source, .. } => Culprit::Process(source),
                 Work::Fetch { segment, tag } => {
                     let schedule = run.slots.get(&segment).and_then(|slot| slot.schedule.as_ref());
                     let from = schedule.and_then(|schedule| schedule.receive(tag)).map(|arrival| arrival.from);
@@ -296,6 +325,8 @@ impl StagedProcess {
                     actions.push(StagedAction::Send { to: arrival.from, collective, message });
                 }
             }
+            Work::Multicast { segment } => self.has_multicast(segment, actions),
+            Work::Repair { segment, source, chunk } => self.has_repaired(segment, source, chunk),
             Work::Deliver { segment, .. } => {
                 run.open -= 1;
                 if let Some(slot) = run.slots.get_mut(&segment) {
@@ -360,6 +391,7 @@ impl StagedProcess {
             if let StagedAction::Read { collective, work, .. }
             | StagedAction::Fetch { collective, work, .. }
             | StagedAction::Copy { collective, work, .. }
+            | StagedAction::Multicast { collective, work, .. }
             | StagedAction::Write { collective, work, .. }
             | StagedAction::WriteFlag { collective, work, .. } = action
             {
@@ -371,14 +403,18 @@ impl StagedProcess {
 
     /// Begins the next collective, once all ranks have called it: then all buffers may be written to.
     fn begin(&mut self) -> bool {
-        if self.run.is_some() {
+        if self.run.is_some() || !self.is_agreed {
             return false;
         }
         let Some(task) = self.tasks.get(&self.oldest).filter(|task| task.is_whole()) else { return false };
         let Descriptor { collective, delivery, bytes } = task.descriptor;
         let slot_bytes = self.staging.staging_bytes / u64::from(self.staging.segments);
-        let shares =
-            if collective == Collective::Allgather { self.topology.served_by(self.own).count() as u64 } else { 1 };
+        let shares = match (collective, self.between()) {
+            (Collective::Broadcast { .. }, _) => 1,
+            (Collective::Allgather, Between::Messages) => self.topology.served_by(self.own).count() as u64,
+            // Staging memory has what all processes send.
+            (Collective::Allgather, Between::Multicast) => u64::from(self.topology.ranks()),
+        };
         let segment_bytes = (slot_bytes / shares).clamp(1, bytes.max(1));
         let is_direct = delivery == Delivery::Direct;
         let segments = if is_direct { 0 } else { bytes.div_ceil(segment_bytes) };
@@ -426,14 +462,15 @@ impl StagedProcess {
         let Some(run) = &mut self.run else { return false };
         let collective = self.oldest;
         if run.delivered == run.segments && (run.open, run.copying) == (0, 0) && run.slots.is_empty() {
+            self.round = self.round.wrapping_add(run.segments);
             self.run = None;
             self.tasks.remove(&collective);
             self.offers.retain(|(of, ..), _| *of != collective);
             self.oldest = collective.wrapping_add(1);
             return true;
         }
-        let done =
-            |slot: &Slot| slot.writing == Some(0) && slot.schedule.as_ref().is_none_or(p2p::Schedule::is_complete);
+        let is_passed_on = |slot: &Slot| slot.schedule.as_ref().is_none_or(p2p::Schedule::is_complete);
+        let done = |slot: &Slot| slot.writing == Some(0) && is_passed_on(slot) && slot.is_shared_out();
         if let Some(segment) = run.slots.iter().find(|(_, slot)| done(slot)).map(|(segment, _)| *segment) {
             run.slots.remove(&segment);
             return true;
@@ -445,7 +482,14 @@ impl StagedProcess {
             return true;
         }
         let segments: Vec<u32> = run.slots.keys().copied().collect();
-        segments.into_iter().any(|segment| self.exchange(segment, actions) || self.deliver(segment))
+        let is_multicast = self.between() == Between::Multicast;
+        segments.into_iter().any(|segment| {
+            if is_multicast {
+                self.exchange_by_multicast(segment, actions) || self.deliver_by_multicast(segment)
+            } else {
+                self.exchange(segment, actions) || self.deliver(segment)
+            }
+        })
     }
 
     fn reader(&self, root: u32) -> u32 {
@@ -478,10 +522,12 @@ impl StagedProcess {
             Collective::Broadcast { root } if self.reader(root) == self.own => [root].into(),
             Collective::Broadcast { .. } => Vec::new(),
         };
+        let shares = self.shares(segment);
         let schedule = match descriptor.collective {
-            Collective::Allgather => None,
-            Collective::Broadcast { root } => self.schedule(self.reader(root), bytes),
+            Collective::Broadcast { root } if shares.is_none() => self.schedule(self.reader(root), bytes),
+            _ => None,
         };
+        let start = if shares.is_some() { self.area(segment, self.own).offset } else { self.slot_offset(segment) };
         let mut reads = Vec::new();
         for (position, rank) in (0u64..).zip(&sources) {
             let Some(part) = task.part(*rank) else { return };
@@ -489,15 +535,15 @@ impl StagedProcess {
                 collective: self.oldest,
                 work: Work::Gather { segment, rank: *rank },
                 from: Region { address: part.send.address + offset, bytes, ..part.send },
-                to: Staged { offset: self.slot_offset(segment) + position * bytes, bytes },
+                to: Staged { offset: start + position * bytes, bytes },
             });
         }
         self.waiting.extend(reads);
         if let Some(run) = &mut self.run {
             run.next += 1;
             let (offered, fetched) = (BTreeSet::new(), BTreeSet::new());
-            run.slots
-                .insert(segment, Slot { gathering: sources.len() as u32, schedule, offered, fetched, writing: None });
+            let gathering = sources.len() as u32;
+            run.slots.insert(segment, Slot { gathering, schedule, shares, offered, fetched, writing: None });
         }
     }
 
@@ -616,7 +662,9 @@ impl StagedProcess {
     fn queue_flags(&mut self) {
         let Some(task) = self.tasks.get(&self.oldest) else { return };
         let delivery = task.descriptor.delivery;
+        let is_multicast = self.between() == Between::Multicast && delivery != Delivery::Direct;
         let all: Vec<u32> = match task.descriptor.collective {
+            Collective::Allgather if is_multicast => self.receivers(delivery).collect(),
             Collective::Allgather => targets(&self.topology, self.own, delivery),
             Collective::Broadcast { root } => {
                 let reads_from = Some(root)

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::message::Region;
+use super::staged::message::Between;
 use super::topology::Topology;
 
 /// Bytes of a task object without its ranks: operation, root, algorithm, lengths, generation.
@@ -165,17 +166,19 @@ pub fn runs(topology: &Topology, process: u32) -> Vec<Range<u32>> {
 }
 
 /// The service processes that write to a rank's buffer (or to the segment that it copies from, or that read from its buffer until the end), each of which writes
-/// a flag of its own: the operation is over for the rank when all of them have (SO-14).
+/// a flag of its own: the operation is over for the rank when all of them have (SO-14). Where data goes between processes by multicast, only those of the
+/// rank's host write to it.
 #[must_use]
-pub fn writers(topology: &Topology, descriptor: &Descriptor, rank: u32) -> Range<u32> {
+pub fn writers(topology: &Topology, between: Between, descriptor: &Descriptor, rank: u32) -> Range<u32> {
     match (descriptor.collective, descriptor.delivery) {
-        (Collective::Allgather, _) => 0..topology.processes(),
+        (Collective::Allgather, Delivery::Direct) => 0..topology.processes(),
+        (Collective::Allgather, _) if between == Between::Messages => 0..topology.processes(),
         // Its buffer is read from until all have what it sends.
         (Collective::Broadcast { root }, Delivery::Direct) if rank == root => 0..topology.processes(),
-        (Collective::Broadcast { .. }, Delivery::Flat | Delivery::Direct) => {
+        (_, Delivery::Flat | Delivery::Direct) => {
             topology.process_of(rank).map_or(0..0, |process| process..process + 1)
         }
-        (Collective::Broadcast { .. }, Delivery::Hierarchical) => {
+        (_, Delivery::Hierarchical) => {
             let host = topology.host_of(rank).map_or(0..0, |host| topology.processes_of(host));
             host.start..host.end.min(host.start + 1)
         }
@@ -282,7 +285,15 @@ mod tests {
         let flat = Descriptor { collective: Collective::Broadcast { root: 0 }, delivery: Delivery::Flat, bytes: 1 };
         let hierarchical = Descriptor { delivery: Delivery::Hierarchical, ..flat };
         let topology = topology(&[0, 0, 1, 1], 2);
-        assert_eq!((writers(&topology, &flat, 3), writers(&topology, &hierarchical, 3)), (3..4, 2..3));
+        let by = Between::Messages;
+        assert_eq!((writers(&topology, by, &flat, 3), writers(&topology, by, &hierarchical, 3)), (3..4, 2..3));
+        let gather = |delivery| Descriptor { collective: Collective::Allgather, delivery, bytes: 1 };
+        for (delivery, messages, multicast) in
+            [(Delivery::Flat, 0..4, 3..4), (Delivery::Hierarchical, 0..4, 2..3), (Delivery::Direct, 0..4, 0..4)]
+        {
+            assert_eq!(writers(&topology, Between::Messages, &gather(delivery), 3), messages);
+            assert_eq!(writers(&topology, Between::Multicast, &gather(delivery), 3), multicast);
+        }
         assert_eq!((looks_at(&topology, Delivery::Flat, 3), looks_at(&topology, Delivery::Hierarchical, 3)), (3, 2));
     }
 }

@@ -3,7 +3,9 @@
 use flexcast_proto::service::wire::{
     Endpoint, Flags, FormatError, Group, GroupError, Place, Refused, StagingMemory, TAG_BYTES,
 };
-use flexcast_proto::service::{Locality, Refusal, Region, StagedReader, StagedRefusal, Staging, TopologyError, flag};
+use flexcast_proto::service::{
+    Locality, Multicast, Refusal, Region, StagedReader, StagedRefusal, Staging, TopologyError, flag,
+};
 
 use crate::samples::{REGION, endpoint, place, refusals};
 
@@ -74,7 +76,9 @@ fn settings_of_staging_are_compared() {
     let staging = Staging::default();
     let region = Region { bytes: staging.staging_bytes, ..REGION };
     let Staging { segments, scatter_bytes, reader, .. } = staging;
-    let memory = StagingMemory { region, segments, scatter_bytes, reader };
+    let memory = StagingMemory { region, segments, scatter_bytes, reader, multicast: None };
+    // A process that cannot multicast is no reason to refuse a group.
+    assert!(memory.agrees(&Staging { multicast: Some(Multicast::default()), ..staging }));
     assert!(memory.agrees(&staging) && memory.agrees(&Staging { transfers: 1, collectives: 1, ..staging }));
     for other in [
         Staging { staging_bytes: 1, ..staging },

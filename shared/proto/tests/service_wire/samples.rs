@@ -3,12 +3,12 @@
 use flexcast_proto::MAX_RANKS;
 use flexcast_proto::service::wire::{
     AccessKey, Body, Challenge, Endpoint, Flags, FormatError, Group, GroupError, Heartbeat, Hello, JoinRefused, Joined,
-    KeyExport, KeyForm, KeyName, KeyRefusal, Link, OpStart, Packet, Place, Proof, Refused, Rejection, Rights, Role,
-    StagingMemory, TaskParts, Welcome, decode, encode,
+    KeyExport, KeyForm, KeyName, KeyRefusal, Link, MulticastEnd, OpStart, Packet, Place, Proof, Refused, Rejection,
+    Rights, Role, StagingMemory, TaskParts, Welcome, decode, encode,
 };
 use flexcast_proto::service::{
-    Announcement, Blocks, CallError, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor, Failure,
-    LocalCopies, Locality, Message, Operation, Part, Reader, Refusal, Region, StagedCause, StagedFailure,
+    Announcement, Between, Blocks, CallError, Cause, Collective, ContextId, Culprit, Datatype, Delivery, Descriptor,
+    Failure, LocalCopies, Locality, Message, Operation, Part, Reader, Refusal, Region, StagedCause, StagedFailure,
     StagedMessage, StagedReader, StagedRefusal, TopologyError,
 };
 use proptest::prelude::*;
@@ -214,7 +214,9 @@ pub(crate) fn all() -> Vec<(String, Vec<u8>)> {
     ];
     let (rank, failure, refused) = (4, failures()[0], Refused::Process(Refusal::NoGroup { group: 6 }));
     let flags = Flags::new(Region { bytes: 64, ..REGION }).unwrap();
-    let staging = StagingMemory { region: REGION, segments: 2, scatter_bytes: 0x10000, reader: StagedReader::First };
+    let multicast = Some(MulticastEnd { queue_pair: 0x0A_0B0C, chunk_bytes: 0x1000 });
+    let reader = StagedReader::First;
+    let staging = StagingMemory { region: REGION, segments: 2, scatter_bytes: 0x10000, reader, multicast };
     let joined = |joined| Body::Joined { from: 1, to: 2, joined };
     let group = Group::new(CONTEXT.group, 0x1020_3040_5060_7080, 1, 2, &[place(0, 9000), place(1, 9001)]).unwrap();
     let starts = [
@@ -251,7 +253,8 @@ pub(crate) fn all() -> Vec<(String, Vec<u8>)> {
         ("key revoke", Body::KeyRevoke { name, is_idle: false }),
         ("key revoke, idle", Body::KeyRevoke { name, is_idle: true }),
         ("key revoked", Body::KeyRevoked(name)),
-        ("group accepted", Body::GroupAccepted { rank, process: 1 }),
+        ("group accepted", Body::GroupAccepted { rank, process: 1, between: Between::Messages }),
+        ("group accepted by multicast", Body::GroupAccepted { rank, process: 1, between: Between::Multicast }),
         ("group refused", Body::GroupRefused { rank, refused }),
         ("group leave", Body::GroupLeave { rank }),
         ("group left", Body::GroupLeft { rank }),
@@ -469,17 +472,25 @@ fn of_groups() -> impl Strategy<Value = Body<'static>> {
         Flags::new(Region { address: address.min(u64::MAX - bytes), key, bytes }).unwrap()
     });
     let reader = prop_oneof![Just(StagedReader::OfRoot), Just(StagedReader::First)];
-    let staging =
-        (region(), 1..=u32::MAX, any::<u64>(), reader).prop_map(|(region, segments, scatter_bytes, reader)| {
-            StagingMemory { region, segments, scatter_bytes, reader }
-        });
+    let multicast = proptest::option::of((0u32..1 << 24, 1..=u32::MAX))
+        .prop_map(|end| end.map(|(queue_pair, chunk_bytes)| MulticastEnd { queue_pair, chunk_bytes }));
+    let staging = (region(), 1..=u32::MAX, any::<u64>(), reader, multicast).prop_map(
+        |(region, segments, scatter_bytes, reader, multicast)| StagingMemory {
+            region,
+            segments,
+            scatter_bytes,
+            reader,
+            multicast,
+        },
+    );
     let joined = (any::<u64>(), proptest::option::of(staging), 0u32..1 << 24)
         .prop_map(|(communicator, staging, queue_pair)| Ok(Joined { communicator, staging, queue_pair }));
     let refusal =
         (any::<u64>(), refused()).prop_map(|(communicator, refused)| Err(JoinRefused { communicator, refused }));
     let joined = prop_oneof![joined, refusal];
+    let between = prop_oneof![Just(Between::Messages), Just(Between::Multicast)];
     prop_oneof![
-        (rank(), rank()).prop_map(|(rank, process)| Body::GroupAccepted { rank, process }),
+        (rank(), rank(), between).prop_map(|(rank, process, between)| Body::GroupAccepted { rank, process, between }),
         (rank(), refused()).prop_map(|(rank, refused)| Body::GroupRefused { rank, refused }),
         rank().prop_map(|rank| Body::GroupLeave { rank }),
         rank().prop_map(|rank| Body::GroupLeft { rank }),

@@ -7,7 +7,7 @@ use crate::service::message::Region;
 use crate::service::task::{Descriptor, Part};
 
 /// What a group's staged collectives may use on a service process. `staging_bytes`, `segments`, `scatter_bytes` and `reader` must be the same
-/// on all processes of the group.
+/// on all processes of the group. `multicast` may differ: where one process has none the group goes without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Staging {
     /// Memory of the card for this group, in bytes (SO-13).
@@ -23,10 +23,39 @@ pub struct Staging {
     pub scatter_bytes: u64,
     /// Who reads a Broadcast's message (SO-05).
     pub reader: Reader,
+    /// Segments go between the processes by multicast, if all of the group can; none: by messages and Reads.
+    pub multicast: Option<Multicast>,
+}
+
+/// How segments go between processes by multicast. What is lost is read from the process that has sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Multicast {
+    /// How long missing chunks may still come once their source has said that all are sent, in picoseconds. Then they are read.
+    pub repair_ps: u64,
+    /// In an Allgather processes send in turn: each once no more than so many bytes of those before it are still to come.
+    pub ahead_bytes: u64,
+}
+
+impl Default for Multicast {
+    /// 50 us: what the queue of a switch with 1.25 MB holds up a chunk at 200 Gbit/s. 256 KiB: what a link of 200 Gbit/s carries in 10 us, while the next
+    /// process learns that it is its turn and its first chunk comes.
+    fn default() -> Self {
+        Self { repair_ps: 50_000_000, ahead_bytes: 256 << 10 }
+    }
+}
+
+/// How staged data goes between the processes of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Between {
+    /// A Broadcast by OFFER messages and Reads of each other's staging memory; in an Allgather each process writes to the ranks of all hosts.
+    #[default]
+    Messages,
+    /// By multicast into the staging memory of all, each of which writes to its own ranks.
+    Multicast,
 }
 
 impl Default for Staging {
-    /// 8 MiB of staging, 2 segments, 16 transfers, 8 collectives, scatter from 64 KiB on, the root's process reads.
+    /// 8 MiB of staging, 2 segments, 16 transfers, 8 collectives, scatter from 64 KiB on, the root's process reads, no multicast.
     fn default() -> Self {
         Self {
             staging_bytes: 8 << 20,
@@ -35,6 +64,7 @@ impl Default for Staging {
             collectives: 8,
             scatter_bytes: 64 << 10,
             reader: Reader::OfRoot,
+            multicast: None,
         }
     }
 }
@@ -73,6 +103,20 @@ pub enum Work {
         segment: u32,
         /// Number of the message in the processes' schedule.
         tag: u32,
+    },
+    /// Multicast what this process has of a segment.
+    Multicast {
+        /// Which segment.
+        segment: u32,
+    },
+    /// Read chunks of a segment that a multicast has not brought from the staging memory of their source.
+    Repair {
+        /// Which segment.
+        segment: u32,
+        /// The process that has multicast it.
+        source: u32,
+        /// The first of the chunks.
+        chunk: u32,
     },
     /// Write into a receive buffer or shared segment.
     Deliver {
@@ -121,6 +165,20 @@ pub enum StagedAction {
         from: u32,
         /// What; the second range is mostly empty.
         ranges: [Staged; 2],
+    },
+    /// Multicast staging memory to the group in chunks, the last of which may be shorter, then bring [`StagedEvent::Done`] once none is read any more.
+    /// Where they cannot be sent the others read them: that is no error.
+    Multicast {
+        /// Of which collective.
+        collective: u32,
+        /// Which transfer.
+        work: Work,
+        /// What.
+        from: Staged,
+        /// Bytes of a chunk.
+        chunk_bytes: u32,
+        /// Immediate of the first chunk; that of each other is one more.
+        immediate: u32,
     },
     /// Read host memory of a rank into that of a rank of this process, then bring [`StagedEvent::Done`].
     Copy {
@@ -178,18 +236,18 @@ pub enum StagedAction {
 /// What a process says to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StagedMessage {
-    /// Data for the receiver lies in the sender's staging memory.
+    /// Data for the receiver lies in the sender's staging memory. It has been multicast where the group does that.
     Offer {
         /// Which segment.
         segment: u32,
-        /// Number of the message among those that the receiver gets.
+        /// Number of the message among those that the receiver gets; of a multicast the source.
         tag: u32,
     },
-    /// What was offered has been read.
+    /// What was offered has been read; of a multicast the receiver has written all of the segment to its ranks, too, and so has room for a further one.
     Taken {
         /// Which segment.
         segment: u32,
-        /// Number of the message.
+        /// Number of the message; of a multicast the source.
         tag: u32,
     },
     /// The group's collectives have failed.
@@ -226,6 +284,8 @@ pub enum StagedEvent {
         /// The code of the completion where it failed.
         error: Option<u16>,
     },
+    /// The time, in picoseconds, by a clock that never goes back.
+    Time(u64),
     /// A rank or another process of the group has died.
     Died(Culprit),
     /// A connection between processes is broken, which all transfers over it fail with: by a transfer of memory of the culprit, of this or of another kind

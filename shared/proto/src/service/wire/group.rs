@@ -292,6 +292,17 @@ pub struct StagingMemory {
     pub scatter_bytes: u64,
     /// [`Staging::reader`].
     pub reader: Reader,
+    /// How its owner multicasts; none: it cannot, or is not to.
+    pub multicast: Option<MulticastEnd>,
+}
+
+/// The end of a service process in the multicast group of its group. All must have chunks of one length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MulticastEnd {
+    /// Number of the queue pair that it sends from, below 2^24.
+    pub queue_pair: u32,
+    /// Bytes of a chunk, at least 1.
+    pub chunk_bytes: u32,
 }
 
 impl StagingMemory {
@@ -318,7 +329,9 @@ pub(super) struct RawStaging {
     region: RawRegion,
     segments: U32,
     reader: u8,
-    reserved: [u8; 7],
+    reserved: [u8; 3],
+    sender: U32,
+    chunk_bytes: U32,
 }
 
 impl RawFlags {
@@ -331,6 +344,8 @@ impl RawFlags {
     }
 }
 
+/// Queue pairs have numbers of 24 bits.
+pub(super) const MAX_QUEUE_PAIR: u32 = (1 << 24) - 1;
 const NO_MEMORY: u8 = 0;
 const OF_ROOT: u8 = 1;
 const FIRST: u8 = 2;
@@ -341,22 +356,31 @@ impl RawStaging {
         region: RawRegion::NONE,
         segments: U32::ZERO,
         reader: NO_MEMORY,
-        reserved: [0; 7],
+        reserved: [0; 3],
+        sender: U32::ZERO,
+        chunk_bytes: U32::ZERO,
     };
 
     pub(super) fn new(memory: &StagingMemory) -> Result<Self, FormatError> {
-        let StagingMemory { region, segments, scatter_bytes, reader } = *memory;
+        let StagingMemory { region, segments, scatter_bytes, reader, multicast } = *memory;
+        let MulticastEnd { queue_pair, chunk_bytes } =
+            multicast.unwrap_or(MulticastEnd { queue_pair: 0, chunk_bytes: 0 });
+        if multicast.is_some() {
+            within("chunk_bytes", chunk_bytes.into(), 1, u32::MAX.into())?;
+            within("queue pair", queue_pair.into(), 0, MAX_QUEUE_PAIR.into())?;
+        }
         within("segments", segments.into(), 1, u32::MAX.into())?;
         let reader = match reader {
             Reader::OfRoot => OF_ROOT,
             Reader::First => FIRST,
         };
         let (region, scatter_bytes, segments) = (RawRegion::new(region)?, scatter_bytes.into(), segments.into());
-        Ok(Self { scatter_bytes, region, segments, reader, reserved: [0; 7] })
+        let (sender, chunk_bytes) = (queue_pair.into(), chunk_bytes.into());
+        Ok(Self { scatter_bytes, region, segments, reader, reserved: [0; 3], sender, chunk_bytes })
     }
 
     pub(super) const fn memory(self) -> Result<Option<StagingMemory>, FormatError> {
-        let Self { scatter_bytes, region, segments, reader, .. } = self;
+        let Self { scatter_bytes, region, segments, reader, sender, chunk_bytes, .. } = self;
         let reader = match reader {
             NO_MEMORY => return Ok(None),
             OF_ROOT => Reader::OfRoot,
@@ -364,6 +388,10 @@ impl RawStaging {
             found => return Err(FormatError::Code { field: "reader", found, last: FIRST }),
         };
         let (region, scatter_bytes, segments) = (region.region(), scatter_bytes.get(), segments.get());
-        Ok(Some(StagingMemory { region, segments, scatter_bytes, reader }))
+        let multicast = match chunk_bytes.get() {
+            0 => None,
+            chunk_bytes => Some(MulticastEnd { queue_pair: sender.get(), chunk_bytes }),
+        };
+        Ok(Some(StagingMemory { region, segments, scatter_bytes, reader, multicast }))
     }
 }

@@ -28,12 +28,12 @@
 //! | 10 | KEY-REVOKE | rank → process | key 4, generation 4, is idle 1, 0 3 |
 //! | 11 | KEY-REVOKED | process → rank | key 4, generation 4 |
 //! | 12 | GROUP-CREATE | rank → process | communicator 8, rank 4, ranks 4, processes per host 4, part 2, 0 2; per rank: host 4, socket 4, core 4, endpoint of its process 18, 0 2 |
-//! | 13 | GROUP-ACCEPTED | process → rank | rank 4, number of the process 4 |
+//! | 13 | GROUP-ACCEPTED | process → rank | rank 4, number of the process 4, staged data between processes 4 (0 messages, 1 multicast) |
 //! | 14 | GROUP-REFUSED | process → rank | rank 4, refusal 32 |
 //! | 15 | GROUP-LEAVE | rank → process | rank 4 |
 //! | 16 | GROUP-LEFT | process → rank | rank 4 |
 //! | 17 | FLAGS | rank → process | rank 4, region 20 |
-//! | 18 | JOINED | process → process | ends 8, communicator 8, scatter bytes 8, region 20, segments 4, reader 1 (0 no staging, 1 of root, 2 first), 0 7, queue pair 4 |
+//! | 18 | JOINED | process → process | ends 8, communicator 8, scatter bytes 8, region 20, segments 4, reader 1 (0 no staging, 1 of root, 2 first), 0 3, queue pair that multicasts 4, bytes of a chunk 4 (0 no multicast), queue pair 4 |
 //! | 19 | JOIN-REFUSED | process → process | ends 8, communicator 8, refusal 32 |
 //! | 20 | GROUP-FAILED | process → rank | rank 4, staged failure 8 |
 //! | 21 | OP-START | rank → process | operation 1 (1 Alltoallv, 2 Allgatherv, 3 the same in place, 4 and 5 the same with copies by the card), 0 1, part 2, rank 4, ranks 4, receive buffer 28, send buffer 28; per block: count 8, displacement 8 |
@@ -92,15 +92,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::error::Failure;
 use super::message::{ContextId, Message, Region};
-use super::staged::message::{StagedFailure, StagedMessage};
-use fields::{Fixed, RawRegion, get, number, split};
+use super::staged::message::{Between, StagedFailure, StagedMessage};
+use fields::{Fixed, RawRegion, get, number, split, within};
 use group::RawFlags;
 use refusal::{RawFailure, RawRefused, RawStagedFailure};
 
 pub use connection::{Challenge, Endpoint, Heartbeat, Hello, Link, Proof, Rejection, Role, TAG_BYTES, Welcome};
 pub use error::FormatError;
 pub use fields::{HEADER_BYTES, MAX_BYTES, VERSION, length_of};
-pub use group::{Flags, Group, GroupError, GroupHead, NO_CORE, Place, PlaceEntry, StagingMemory};
+pub use group::{Flags, Group, GroupError, GroupHead, MulticastEnd, NO_CORE, Place, PlaceEntry, StagingMemory};
 pub use hello::{Accepting, Connecting, HelloError, KeyedHash, Secret};
 pub use key::{AccessKey, KeyExport, KeyForm, KeyName, KeyRefusal, Rights};
 pub use parts::{Assembler, AssemblyError, Entry, Head, Part, Whole};
@@ -164,6 +164,8 @@ pub enum Body<'a> {
         rank: u32,
         /// Number of its service process in the group.
         process: u32,
+        /// How staged data goes between the processes, which decides whose flags a rank waits for.
+        between: Between,
     },
     /// GROUP-REFUSED: why there is no such group.
     GroupRefused {
@@ -352,8 +354,9 @@ fn fixed<'a>(packet: &Packet<'a>) -> Result<(Fixed, &'a [u8]), FormatError> {
             entries = part.entries().as_bytes();
             kind::GROUP_CREATE
         }
-        Body::GroupAccepted { rank: accepted, process } => {
-            to.put(&[rank(*accepted)?, number("service process", *process)?]);
+        Body::GroupAccepted { rank: accepted, process, between } => {
+            let between = u32::from(*between == Between::Multicast);
+            to.put(&[rank(*accepted)?, number("service process", *process)?, between.into()]);
             kind::GROUP_ACCEPTED
         }
         Body::GroupRefused { rank: whom, refused } => {
@@ -469,8 +472,10 @@ fn body(kind: u8, rest: &[u8]) -> Result<Body<'_>, FormatError> {
         kind::KEY_REVOKED => Body::KeyRevoked(key()?),
         kind::GROUP_CREATE => Body::GroupCreate(group::get(rest)?),
         kind::GROUP_ACCEPTED => {
-            let [rank, process]: [U32; 2] = get(rest)?;
-            Body::GroupAccepted { rank: rank.get(), process: process.get() }
+            let [rank, process, between]: [U32; 3] = get(rest)?;
+            within("between", between.get().into(), 0, 1)?;
+            let between = if between.get() == 1 { Between::Multicast } else { Between::Messages };
+            Body::GroupAccepted { rank: rank.get(), process: process.get(), between }
         }
         kind::GROUP_REFUSED => {
             let OfRank { rank, what } = get::<OfRank<RawRefused>>(rest)?;

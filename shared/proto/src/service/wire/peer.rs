@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::error::FormatError;
 use super::fields::{Fixed, RawRegion, get, number, within};
-use super::group::{RawStaging, StagingMemory};
+use super::group::{MAX_QUEUE_PAIR, RawStaging, StagingMemory};
 use super::kind::{
     BLOCK, COPIED, FAILED, HAS_READ, HELD, JOIN_REFUSED, JOINED, LISTED, OFFER, READY, STAGED_FAILED, TAKEN, UNREADABLE,
 };
@@ -121,8 +121,6 @@ pub struct JoinRefused {
     pub refused: Refused,
 }
 
-/// Queue pairs have numbers of 24 bits.
-const MAX_QUEUE_PAIR: u32 = (1 << 24) - 1;
 const RANK: u8 = 1;
 const HOST: u8 = 2;
 const BY_HOST: u8 = 1;
