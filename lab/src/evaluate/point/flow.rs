@@ -1,5 +1,6 @@
 //! Runs at flow level: collectives and applications with service processes and without.
 
+use flexcast_proto::service::Multicast;
 use serde::Serialize;
 
 use super::text;
@@ -106,14 +107,15 @@ impl FlowPoint {
     /// From host memory to host memory an Allgather is an Allgatherv of equal blocks.
     const fn kind(&self) -> Operation {
         match (self.operation, self.by) {
-            (Operation::Allgather, Carrier::Service) => Operation::Allgatherv,
+            (Operation::Allgather, Carrier::Service | Carrier::ServiceCard) => Operation::Allgatherv,
             (operation, _) => operation,
         }
     }
 
     fn params(&self) -> FlowParams {
         let Self { preset, hosts, ranks_per_host, service_processes, placement, .. } = *self;
-        FlowParams { placement, ..machine(preset, hosts, ranks_per_host, service_processes) }
+        let multicast_ahead_bytes = self.by.is_multicast().then_some(Multicast::default().ahead_bytes);
+        FlowParams { placement, multicast_ahead_bytes, ..machine(preset, hosts, ranks_per_host, service_processes) }
     }
 
     /// Reads or messages of all calls.
@@ -137,7 +139,10 @@ impl FlowPoint {
         let params = self.params();
         let by = match self.by {
             Carrier::Service | Carrier::Flat => "service".to_owned(),
+            Carrier::ServiceCard => "service --local-copies card".to_owned(),
+            Carrier::FlatMulticast => "service --between multicast".to_owned(),
             Carrier::Hierarchical => "service --delivery hierarchical".to_owned(),
+            Carrier::HierarchicalMulticast => "service --delivery hierarchical --between multicast".to_owned(),
             Carrier::Direct => "service --delivery direct".to_owned(),
             Carrier::Hosts => "hosts".to_owned(),
             Carrier::HostsAtOnce => format!("hosts --window {}", params.ranks()),

@@ -13,10 +13,16 @@ crate::options::named!(Carrier, Application);
 pub enum Carrier {
     /// Service processes, from host memory to host memory; ranks copy blocks of an Allgatherv inside their host, as published (MI-35).
     Service,
+    /// The same, with copies inside a host by its card.
+    ServiceCard,
     /// Service processes through memory of their cards, to the buffer of each rank.
     Flat,
-    /// The same, to a segment of each host.
+    /// The same, by multicast between the cards.
+    FlatMulticast,
+    /// Through memory of their cards to a segment of each host.
     Hierarchical,
+    /// The same, by multicast between the cards.
+    HierarchicalMulticast,
     /// Service processes, from the memory of who has it into the buffer of each rank (SO-18).
     Direct,
     /// Hosts, one step at a time.
@@ -31,12 +37,19 @@ impl Carrier {
     pub const fn by(self, ranks: u32) -> By {
         match self {
             Self::Service => By::Service(LocalCopies::Host),
-            Self::Flat => By::Staged(Delivery::Flat),
-            Self::Hierarchical => By::Staged(Delivery::Hierarchical),
+            Self::ServiceCard => By::Service(LocalCopies::Card),
+            Self::Flat | Self::FlatMulticast => By::Staged(Delivery::Flat),
+            Self::Hierarchical | Self::HierarchicalMulticast => By::Staged(Delivery::Hierarchical),
             Self::Direct => By::Staged(Delivery::Direct),
             Self::Hosts => By::Hosts { window: 1 },
             Self::HostsAtOnce => By::Hosts { window: ranks },
         }
+    }
+
+    /// Whether segments go between the cards by multicast.
+    #[must_use]
+    pub const fn is_multicast(self) -> bool {
+        matches!(self, Self::FlatMulticast | Self::HierarchicalMulticast)
     }
 }
 

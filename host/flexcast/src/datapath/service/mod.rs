@@ -100,7 +100,7 @@ pub struct ServiceOptions {
     /// Control of the datapath that carries out what the service processes do not: host, or device on a card whose DPA moves the data. With device Broadcast and
     /// Allgather(v) go without the host, too, and reductions and barriers are refused. Default host.
     pub datapath_control: Control,
-    /// With [`ServiceDelivery::Auto`] hierarchical from so many ranks on any host on, at least 1. Default 8.
+    /// With [`ServiceDelivery::Auto`] hierarchical from so many ranks on any host on, at least 1. Default 4.
     pub hierarchical_ranks: u32,
     /// With [`ServiceDelivery::Auto`] hierarchical from so many bytes of a message or a block on. Default 0.
     pub hierarchical_bytes: u64,
