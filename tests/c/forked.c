@@ -140,6 +140,8 @@ static void *refused(void *given)
     flexcast_comm *comm = NULL;
     flexcast_request *request = NULL;
     char bytes[16];
+    const char *reason = NULL;
+    uint32_t control = 0;
     int number = -1, other = -1;
     size_t count = sizeof bytes, displacement = 0;
 
@@ -158,9 +160,11 @@ static void *refused(void *given)
     FORKED(flexcast_bootstrap_environment(&bootstrap));
     FORKED(flexcast_bootstrap_rank(rank->bootstrap, &number, &other));
     FORKED(flexcast_config_default(&config, sizeof config));
+    FORKED(flexcast_config_set(&config, "control", "host"));
     FORKED(flexcast_comm_create(rank->card, rank->bootstrap, NULL, &comm));
     FORKED(flexcast_comm_split(rank->comm, rank->bootstrap, 0, 0, &comm));
     FORKED(flexcast_comm_rank(rank->comm, &number, &other));
+    FORKED(flexcast_comm_control(rank->comm, &control, &reason));
     FORKED(flexcast_comm_stats(rank->comm, &stats, sizeof stats));
     FORKED(flexcast_progress(rank->comm, &number));
     FORKED(flexcast_broadcast(rank->comm, bytes, sizeof bytes, 0, &request));
