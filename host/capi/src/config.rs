@@ -450,9 +450,9 @@ mod tests {
         let open = flexcast_config { control: FLEXCAST_CONTROL_SERVICE, ..flexcast_config::default() };
         // SAFETY: as above, without strings.
         assert_eq!(unsafe { open.service() }.unwrap(), ServiceOptions::default());
-        let other = flexcast_config { service_delivery: 3, ..open };
+        let other = flexcast_config { service_delivery: 5, ..open };
         // SAFETY: as above.
-        assert!(unsafe { other.service() }.unwrap_err().text.contains("service_delivery is 3"));
+        assert!(unsafe { other.service() }.unwrap_err().text.contains("service_delivery is 5"));
         let wrong = [0xFFu8 as c_char, 0];
         let wrong = flexcast_config { service_secret: wrong.as_ptr(), ..open };
         // SAFETY: a C string, which is no UTF-8.
