@@ -248,7 +248,11 @@ impl Datagrams {
         for chunk in chunks {
             let at = chunk.slot as usize * self.slot_bytes as usize + GRH_BYTES as usize;
             match take(&chunk, (&self.ring, at))? {
-                Fate::Over => free.push(chunk.slot),
+                // One that was early may be the last that something waits for.
+                Fate::Over => {
+                    any = true;
+                    free.push(chunk.slot);
+                }
                 Fate::Early => self.early.push_back(chunk),
             }
         }
