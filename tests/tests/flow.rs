@@ -7,6 +7,8 @@ use flexcast_lab::reference::Transport;
 use flexcast_lab::service::{self, CopiesName, Load, ServiceOp, ServiceParams, Shape, StagedPlan};
 use flexcast_proto::service::LocalCopies;
 
+/// Bytes of a block.
+const BYTES: u64 = 1 << 20;
 const SHAPE: Shape = Shape { hosts: 4, ranks_per_host: 2, processes_per_host: 2 };
 
 /// Virtual time of a collective among emulated cards, in microseconds. Their processors take none.
@@ -72,7 +74,7 @@ fn long_blocks_take_as_long_by_rates_as_frame_by_frame() {
     for (op, kind, tolerance) in
         [(ServiceOp::Alltoallv, Kind::Alltoallv, 0.15), (ServiceOp::Allgatherv, Kind::Allgatherv, 0.4)]
     {
-        let (frames, rates) = (of_frames(op, 1 << 20), of_rates(kind, 1 << 20));
+        let (frames, rates) = (of_frames(op, BYTES), of_rates(kind, BYTES));
         eprintln!("{kind}: {frames:.1} us frame by frame, {rates:.1} us by rates (emulated)");
         assert!((rates / frames - 1.0).abs() < tolerance, "{kind}: {frames:.1} us, {rates:.1} us");
     }

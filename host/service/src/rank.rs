@@ -141,7 +141,8 @@ impl Client {
         self.links.send(self.process, bytes)
     }
 
-    /// Tells of a group, as one of its ranks; [`Client::has_joined`] tells when it can be used.
+    /// Tells of a group, as one of its ranks; [`Client::has_joined`] tells when it can be used. A group that comes after another one with its number has another
+    /// communicator, such as a random one: by that a process tells what is late of the former group from what is of this one.
     ///
     /// # Errors
     /// The card refuses memory for flags; [`Error::Format`], [`Error::Gone`].

@@ -181,13 +181,14 @@ impl Agent {
         (from, to): (u32, u32),
         joined: Joined,
     ) -> Result<()> {
-        let Some(group) = self.groups.get(&context.group) else {
-            // Its ranks are ahead of those here.
+        let is_of = |group: &&GroupState| group.told.head().communicator == joined.communicator;
+        let Some(group) = self.groups.get(&context.group).filter(is_of) else {
+            // Its ranks are ahead of those here, or it is late: of a communicator that had the number before and that this process has declined.
             self.announce(peer, context.group, (from, to, Ok(joined)));
             return Ok(());
         };
         let is_it = self.process_peer(context.group, from) == Some(peer) && to == group.own;
-        if !is_it || joined.communicator != group.told.head().communicator {
+        if !is_it {
             self.cut_off(peer, &"it takes part in a group of that number that is another one");
             return Ok(());
         }
@@ -205,6 +206,9 @@ impl Agent {
         }
         let Some(group) = self.groups.get_mut(&context.group) else { return Ok(()) };
         group.joined.insert(from);
+        // What it has said before was of another communicator.
+        self.announced.remove(&(peer, context.group));
+        let Some(group) = self.groups.get(&context.group) else { return Ok(()) };
         if !group.is_whole() {
             return Ok(());
         }

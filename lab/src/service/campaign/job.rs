@@ -178,7 +178,12 @@ impl CaseCall {
 
 impl Job {
     /// Starts programs, and tells of their communicators, numbered from `first`.
-    pub(super) fn new(field: &mut Field, case: &Case, plans: &[CaseGroup], first: u32) -> Result<Self, ServiceError> {
+    pub(super) fn new(
+        field: &mut Field,
+        case: &Case,
+        plans: &[CaseGroup],
+        (job, first): (u64, u32),
+    ) -> Result<Self, ServiceError> {
         let shape = case.shape;
         let program = |_| Program { is_dead: false, stalled_ps: 0, clients: BTreeMap::new(), peers: BTreeMap::new() };
         let programs = (0..shape.ranks()).map(program).collect();
@@ -188,6 +193,8 @@ impl Job {
             }
             _ => None,
         };
+        // Groups of the next job have the same numbers, and are other communicators.
+        let communicators = case.seed << 16 | job << 8;
         let mut job = Self { programs, groups: Vec::new(), otherwise, seed: case.seed };
         for (number, plan) in (first..).zip(plans) {
             let host_of = |program: u32| program / shape.ranks_per_host;
@@ -215,7 +222,7 @@ impl Job {
             for (rank, program) in (0..).zip(&plan.members) {
                 let (program, process) = (*program, process_of(rank));
                 let pd = job.connect(field, case, program, process)?;
-                let communicator = case.seed << 8 | u64::from(number);
+                let communicator = communicators | u64::from(number);
                 let group = Group::new(number, communicator, rank, shape.processes_per_host, &map)?;
                 let Some(client) = job.programs[program as usize].clients.get_mut(&process) else { continue };
                 client.join(&group)?;

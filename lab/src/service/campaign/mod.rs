@@ -79,7 +79,7 @@ pub fn run(case: &Case) -> Result<Outcomes, Wrong> {
     let groups = case.groups.len() as u64;
     let most = if case.trouble == Trouble::Exhausted { groups - 1 } else { groups };
     let mut field = Field::new(case, most * case.staging.staging_bytes)?;
-    let outcomes = run_job(&mut field, case, 7)?;
+    let outcomes = run_job(&mut field, case, (0, 7))?;
     field.replace()?;
     let ranks = case.shape.ranks();
     let call = |op| CaseCall { op, bytes: 509, varies: false };
@@ -89,11 +89,11 @@ pub fn run(case: &Case) -> Result<Outcomes, Wrong> {
     calls.extend(gathers);
     let all = CaseGroup { members: (0..ranks).collect(), calls, window: 2 };
     let next = Case { groups: vec![all], trouble: Trouble::None, skew_ps: 0, ..case.clone() };
-    run_job(&mut field, &next, 7)?;
+    run_job(&mut field, &next, (1, 7))?;
     Ok(outcomes)
 }
 
-fn run_job(field: &mut Field, case: &Case, first: u32) -> Result<Outcomes, Wrong> {
+fn run_job(field: &mut Field, case: &Case, first: (u64, u32)) -> Result<Outcomes, Wrong> {
     let mut job = Job::new(field, case, &case.groups, first)?;
     drive(field, &mut job, "the ranks join", |_, job, _| job.has_joined())?;
     let random = &mut ChaCha8Rng::seed_from_u64(case.seed ^ 0x5EED);
