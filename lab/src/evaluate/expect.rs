@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_derived_value_is_found_beside_the_runs() {
         let row = || Row::new(Kind::Emulated, "m").with("by", "service");
-        let rows = [row().with("threads", 1), row().with("threads", 2), row().with("r_squared", 0.99)];
+        let rows = [row().with("threads", 1u32), row().with("threads", 2u32), row().with("r_squared", 0.99)];
         let text =
             "what = \"w\"\nclass = \"paper\"\ncolumn = \"r_squared\"\nwhere = { by = \"service\" }\nat_least = 0.98";
         let verdict = judge(&toml::from_str(text).unwrap(), &rows, &rows[..2]);

@@ -14,7 +14,7 @@ macro_rules! held {
 }
 
 /// Paths and texts of the experiments.
-const EXPERIMENTS: [(&str, &str); 17] = held![
+const EXPERIMENTS: [(&str, &str); 18] = held![
     "applications.toml",
     "buffer-size.toml",
     "chunk-rate.toml",
@@ -27,6 +27,7 @@ const EXPERIMENTS: [(&str, &str); 17] = held![
     "phases.toml",
     "service-allgatherv.toml",
     "service-alltoallv.toml",
+    "service-choice.toml",
     "service-staged.toml",
     "staging.toml",
     "switch-counters.toml",
