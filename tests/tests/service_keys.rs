@@ -48,6 +48,12 @@ fn exchange(world: &mut World, op: ServiceOp, ranks: u32, turn: u32) {
 
 const OPS: [ServiceOp; 2] = [ServiceOp::Alltoallv, ServiceOp::Allgatherv];
 
+/// Has a program share 64 bytes.
+fn share(client: &mut Client) -> MemoryId {
+    let pd = client.pd().clone();
+    client.share(memory(&pd, 64)).expect("told")
+}
+
 #[test]
 fn registrations_cost_the_arm_cores_no_control_operation() {
     let shape = Shape { hosts: 2, ranks_per_host: 2, processes_per_host: 1 };
@@ -317,8 +323,6 @@ fn key(client: &Client, memory: MemoryId) -> Region {
 fn bindings_that_are_old_or_unknown_are_refused_and_change_nothing() {
     let mut host = Host::new(64, 0);
     let (mut client, _) = host.with_keys(1);
-    let pd = client.pd().clone();
-    let share = |client: &mut Client| client.share(memory(&pd, 64)).expect("told");
     let first = share(&mut client);
     host.settle(&mut client);
     assert_eq!(host.agent.counts().bindings, 1);
@@ -341,8 +345,6 @@ fn bindings_that_are_old_or_unknown_are_refused_and_change_nothing() {
     // What is taken back by an older name stays: bindings are taken back by their own.
     let mut host = Host::new(64, 0);
     let (mut client, _) = host.with_keys(1);
-    let pd = client.pd().clone();
-    let share = |client: &mut Client| client.share(memory(&pd, 64)).expect("told");
     let first = share(&mut client);
     client.take_back(first).expect("told");
     host.until(&mut [&mut client], |clients| clients[0].taken_back(first).is_some());
@@ -355,7 +357,7 @@ fn bindings_that_are_old_or_unknown_are_refused_and_change_nothing() {
     say(&mut client, bound(name.key, 1));
     host.settle(&mut client);
     host.join(&mut [&mut client], 5);
-    let own = client.share(memory(&pd, 64)).expect("told");
+    let own = share(&mut client);
     host.until(&mut [&mut client], |clients| clients[0].key(own).expect("an alias").is_some());
     client.region(second).write(0, &[7; 16]).expect("memory");
     let one = |region: Region| Blocks { counts: &[16], displs: &[0], ..blocks(region) };
@@ -372,10 +374,6 @@ fn memory_of_another_program_is_not_named() {
     let mut host = Host::new(64, 0);
     let (mut owner, _) = host.with_keys(2);
     let (mut other, _) = host.with_keys(2);
-    let share = |client: &mut Client| {
-        let pd = client.pd().clone();
-        client.share(memory(&pd, 64)).expect("told")
-    };
     let (secret, own) = (share(&mut owner), share(&mut other));
     let stolen = owner.key_name(secret).expect("it is shared");
     host.join(&mut [&mut owner, &mut other], 3);
@@ -430,10 +428,6 @@ fn memory_in_use_is_taken_back_when_the_call_is_over_although_the_program_says_t
     let mut host = Host::new(64, 0);
     let (mut one, _) = host.with_keys(4);
     let (mut other, _) = host.with_keys(4);
-    let share = |client: &mut Client| {
-        let pd = client.pd().clone();
-        client.share(memory(&pd, 64)).expect("told")
-    };
     let own = [share(&mut one), share(&mut one)];
     let theirs = [share(&mut other), share(&mut other)];
     host.join(&mut [&mut one, &mut other], 3);

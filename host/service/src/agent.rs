@@ -1,15 +1,17 @@
 //! Service process: carries out what its state machine decides, over a card's function (MI-01 to MI-09).
 //!
-//! It says and hears messages ([`wire`]), and has the card read from host memory into host memory, by alias keys: no byte of the ranks' data is in its
-//! own memory (MI-04). It has no thread, and no clock but that of its card's provider, for chunks of multicasts that do not come: whoever has it calls
+//! It says and hears messages ([`wire`]), and has the card read from host memory into host memory, by alias keys: but for
+//! staged collectives no byte of the ranks' data is in its own memory (MI-04). It has no thread, and no clock but that of its card's provider, for chunks of multicasts that do not come: whoever has it calls
 //! [`Agent::progress`]. How connections are made is its owner's business;
 //! a connection whose other end is gone is seen when something is sent to it, or told by [`Agent::lose`].
 
 mod bound;
 mod calls;
+mod counts;
 mod declined;
 mod faults;
 mod groups;
+mod limits;
 mod look;
 mod multicast;
 mod program;
@@ -23,15 +25,17 @@ use flexcast_proto::service::wire::{
     self, Body, Endpoint, Flags, Group, JoinRefused, Joined, KeyForm, KeyName, OpStart, Packet, Refused,
 };
 use flexcast_proto::service::{
-    Action, ContextId, Culprit, Event, Limits, Message, Read, ReadError, Refusal, Region, ServiceProcess, SharedList,
-    Staging, Topology, flag,
+    Action, ContextId, Culprit, Event, Message, Read, ReadError, Refusal, Region, ServiceProcess, SharedList, Topology,
+    flag,
 };
 use flexio::ProtectionDomain;
 
 use bound::BoundKeys;
 use calls::Calls;
+pub use counts::AgentCounts;
 use declined::Declined;
 use faults::Doubt;
+pub use limits::AgentLimits;
 pub use look::AgentLook;
 use program::Program;
 use reach::Reach;
@@ -45,134 +49,6 @@ const MOST_READ_BYTES: u64 = 1 << 30;
 
 /// Messages on their way to each peer.
 const SENDS: u32 = 8;
-
-/// Bounds of a service process beside those of its state machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AgentLimits {
-    /// Groups, collectives and Reads.
-    pub machine: Limits,
-    /// Connections of ranks and of other service processes, together.
-    pub peers: u32,
-    /// Memory keys of each rank's program at a time.
-    pub keys: u32,
-    /// Keys that each program binds to its memory, beside those; 0: none are taken, and all memory has keys of its own.
-    pub bound_keys: u32,
-    /// Queue pairs for transfers: one for each service process of each group.
-    pub lanes: u32,
-    /// What the staged collectives of each group may use; none: there are none. All processes of a group must have the same.
-    pub staging: Option<Staging>,
-    /// Staging memory of all groups together, in bytes: a group for which there is no room is refused (SO-13).
-    pub staging_bytes: u64,
-    /// Receives for the multicast of each group that has one, at least 2. Their memory, of a packet each, comes in addition to `staging_bytes`.
-    pub multicast_receives: u32,
-}
-
-impl AgentLimits {
-    /// Messages of a group's staged collectives that another process can have said before they can be taken: for each collective that this process keeps, and as
-    /// many that the other one is ahead, the calls of all ranks and what is offered and taken of the segments under way.
-    fn most_staged(&self, topology: &Topology) -> usize {
-        let Some(Staging { segments, collectives, .. }) = self.staging else { return 0 };
-        let each = u64::from(topology.ranks()) + 2 * u64::from(segments) * u64::from(topology.processes());
-        usize::try_from(2 * u64::from(collectives) * each).unwrap_or(usize::MAX)
-    }
-}
-
-impl Default for AgentLimits {
-    /// 1,152 connections: 1,024 ranks and 128 processes. 1,024 keys of each program, and 64 that it binds. 8,192 queue pairs: as many groups as there may be by default, with 128
-    /// processes each. No staged collectives; 1 GiB of staging memory once `staging` is given. 512 receives for a multicast: 2 MiB of chunks of 4 KiB, which
-    /// come in 84 us at 200 Gbit/s.
-    fn default() -> Self {
-        let (staging, staging_bytes) = (None, 1 << 30);
-        let (peers, keys, bound_keys, lanes) = (1152, 1024, 64, 1 << 13);
-        Self {
-            machine: Limits::default(),
-            peers,
-            keys,
-            bound_keys,
-            lanes,
-            staging,
-            staging_bytes,
-            multicast_receives: 512,
-        }
-    }
-}
-
-/// What a service process has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct AgentCounts {
-    /// Messages sent to other service processes.
-    pub process_messages: u64,
-    /// Messages sent to ranks.
-    pub rank_messages: u64,
-    /// Flags written to ranks' memory.
-    pub flags: u64,
-    /// Reads from host memory to host memory.
-    pub reads: u64,
-    /// Of them, those from another host.
-    pub crossings: u64,
-    /// Of them, those from another rank of the same host.
-    pub local_reads: u64,
-    /// Bytes of all Reads.
-    pub read_bytes: u64,
-    /// Staged collectives: Reads from host memory to staging memory.
-    pub gathers: u64,
-    /// Their bytes.
-    pub gathered_bytes: u64,
-    /// Segments that were multicast.
-    pub multicasts: u64,
-    /// Their bytes.
-    pub multicast_bytes: u64,
-    /// Chunks of multicasts that have come to their place.
-    pub chunks: u64,
-    /// Chunks that have come for nothing: late, twice, or of others.
-    pub chunks_dropped: u64,
-    /// Reads between staging memories; where segments are multicast, of what was lost.
-    pub fetches: u64,
-    /// Their bytes.
-    pub fetched_bytes: u64,
-    /// Writes from staging memory to host memory, without flags.
-    pub writes: u64,
-    /// Their bytes.
-    pub written_bytes: u64,
-    /// Bytes of TASK messages that have come from ranks and other processes (SO-01).
-    pub task_bytes: u64,
-    /// Regions that programs have bound keys to, each without a control operation here (MI-12).
-    pub bindings: u64,
-    /// Aliases of bound keys that gave way to others, as something might still have used them.
-    pub aliases_replaced: u64,
-    /// Messages that could not be, of peers that are trusted no more.
-    pub wrong: u64,
-}
-
-impl std::ops::Add for AgentCounts {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            process_messages: self.process_messages + other.process_messages,
-            rank_messages: self.rank_messages + other.rank_messages,
-            flags: self.flags + other.flags,
-            reads: self.reads + other.reads,
-            crossings: self.crossings + other.crossings,
-            local_reads: self.local_reads + other.local_reads,
-            read_bytes: self.read_bytes + other.read_bytes,
-            gathers: self.gathers + other.gathers,
-            gathered_bytes: self.gathered_bytes + other.gathered_bytes,
-            multicasts: self.multicasts + other.multicasts,
-            multicast_bytes: self.multicast_bytes + other.multicast_bytes,
-            chunks: self.chunks + other.chunks,
-            chunks_dropped: self.chunks_dropped + other.chunks_dropped,
-            fetches: self.fetches + other.fetches,
-            fetched_bytes: self.fetched_bytes + other.fetched_bytes,
-            writes: self.writes + other.writes,
-            written_bytes: self.written_bytes + other.written_bytes,
-            task_bytes: self.task_bytes + other.task_bytes,
-            bindings: self.bindings + other.bindings,
-            aliases_replaced: self.aliases_replaced + other.aliases_replaced,
-            wrong: self.wrong + other.wrong,
-        }
-    }
-}
 
 /// Who is at the other end of a connection.
 #[derive(Debug)]

@@ -103,7 +103,6 @@ fn communicator(
     let is_metered = parties.len() == 1 && params.ranks_per_card == 1 && params.needs_image();
     let metered = if is_metered { params.ranks as usize } else { 0 };
     let mut counted = 0;
-    let computes = params.overlap;
     for iteration in 0..params.warm_up + params.iterations {
         let (sample, done) =
             turn(provider, &mut parties, &params, Turn { iteration, compute_ps: 0, metered, until }, tick)?;
@@ -119,7 +118,7 @@ fn communicator(
         if last {
             report.sha256 = sha256(&done[0])?;
         }
-        if last && (is_broken || !computes) {
+        if last && (is_broken || !params.overlap) {
             break;
         }
         give_back(&mut parties, done);
@@ -127,7 +126,7 @@ fn communicator(
     }
     report.workers = Some(Workers::of(parties.iter().flat_map(|party| &party.ranks))?);
     report.finish(counted, set_up_s)?;
-    if computes && report.failures == 0 {
+    if params.overlap && report.failures == 0 {
         let compute_ps = (report.virtual_time_us * 1e6) as u64;
         let mut samples = Vec::new();
         for iteration in params.warm_up + params.iterations..params.warm_up + 2 * params.iterations {
