@@ -14,17 +14,20 @@ pub(crate) struct Header {
 pub(crate) const PATH: &str = "host/capi/include/flexcast.h";
 
 /// In the order in which a reader needs them. Not `lib`: cbindgen would follow its modules, and declare everything a second time.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 14] = [
     "version",
     "status",
     "fault",
+    "log",
     "card",
     "bootstrap",
     "config",
     "settings",
     "communicator",
+    "stats",
     "operation",
     "collectives",
+    "init",
     "request",
 ];
 
@@ -38,11 +41,11 @@ const INTRODUCTION: &str = "\
  *
  * - Every function that can fail returns a flexcast_status; flexcast_last_error() tells the value, the limit and the next step.
  * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is refused.
- * - A handle, and all that is made of it, belongs to the thread that made it: calls from another one are refused
- *   (FLEXCAST_ERROR_THREAD). Threads with cards of their own do not disturb one another.
+ * - Every function may be called from every thread. Operations of a communicator are posted in the same order on all ranks: threads that post
+ *   to one communicator agree on theirs.
  * - Every other pointer is NULL, which is refused where nothing else is said, or points at what its type says.
- * - Nothing waits for ever, and nothing happens by itself: flexcast_test(), flexcast_wait() and flexcast_progress() move operations on;
- *   what the card does (receiving, copying, sending) needs no call.
+ * - Nothing waits for ever. Without a progress thread (`progress_thread` in flexcast_config) nothing happens by itself: flexcast_test(),
+ *   flexcast_wait() and flexcast_progress() move operations on; what the card does (receiving, copying, sending) needs no call.
  * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more fields.
  * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns a status, at once, and
  *   can neither use nor disturb what the parent has. A process that forks before its first card or bootstrap may use it in the child.
@@ -53,6 +56,9 @@ const INTRODUCTION: &str = "\
 const MACROS: &str = "\n\
 /** As the send buffer: the own bytes are in their place in the receive buffer already. */
 #define FLEXCAST_IN_PLACE ((const void *)-1)
+
+/** Programs of version 1, which compared for equality, get 1 by the plain name. */
+#define flexcast_abi_version flexcast_abi_version_2
 ";
 
 impl Header {
@@ -76,15 +82,6 @@ pub(crate) fn check() -> Result<()> {
         bail!("{PATH} is not what host/capi/src makes: run `cargo xtask header`");
     }
     Ok(())
-}
-
-/// Version of the interface, as the header has it.
-pub(crate) fn abi_version() -> Result<u32> {
-    const NAME: &str = "#define FLEXCAST_ABI_VERSION ";
-    let text = std::fs::read_to_string(workspace::root().join(PATH)).with_context(|| format!("reading {PATH}"))?;
-    let value =
-        text.lines().find_map(|line| line.strip_prefix(NAME)).with_context(|| format!("{PATH} lacks `{NAME}`"))?;
-    value.parse().with_context(|| format!("{PATH}: `{NAME}{value}`"))
 }
 
 fn generate() -> Result<String> {

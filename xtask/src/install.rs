@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result};
 use crate::toolchain::Toolchain;
 use crate::{build, emu_libs, header, process, status, workspace};
 
-/// Install the collective library for programs in C: header, shared and static library, pkg-config file, and the firmware.
+/// Install the collective library for programs in C: header, shared and static library, files for pkg-config and CMake, and the firmware.
 #[derive(clap::Args)]
 pub(crate) struct Install {
     /// Folder below which include, lib and share are.
@@ -21,6 +21,8 @@ pub(crate) struct Install {
 
 /// Name that programs link with.
 const LIBRARY: &str = "libflexcast.so";
+/// First version of the interface whose programs the library serves.
+const SERVES_FROM: u32 = 1;
 /// Images that the library needs.
 const IMAGES: [&str; 1] = ["allgather"];
 
@@ -52,11 +54,18 @@ pub(crate) fn install(prefix: &Path, profile: &str, toolchain: &Toolchain) -> Re
     for (name, image) in IMAGES.iter().zip(images) {
         build::copy(&image, &share.join(format!("{name}.elf")))?;
     }
-    let soname = format!("{LIBRARY}.{}", header::abi_version()?);
+    let soname = format!("{LIBRARY}.{SERVES_FROM}");
     emu_libs::link(&compiler, &built, &lib.join(&soname), &soname, &root.join("host/capi/link.map"))?;
     emu_libs::name_too(&lib.join(LIBRARY), &soname)?;
     let description = package.join("flexcast.pc");
     std::fs::write(&description, pkg_config()).with_context(|| format!("writing {}", description.display()))?;
+    let cmake = lib.join("cmake/Flexcast");
+    std::fs::create_dir_all(&cmake).with_context(|| format!("creating {}", cmake.display()))?;
+    for (name, text) in
+        [("FlexcastConfig.cmake", cmake_config(&soname)), ("FlexcastConfigVersion.cmake", cmake_version())]
+    {
+        std::fs::write(cmake.join(name), text).with_context(|| format!("writing {}", cmake.join(name).display()))?;
+    }
     status::say("Installed", prefix.display());
     Ok(())
 }
@@ -78,5 +87,44 @@ fn pkg_config() -> String {
         image = IMAGES[0],
         version = env!("CARGO_PKG_VERSION"),
         system = emu_libs::SYSTEM_LIBRARIES.join(" "),
+    )
+}
+
+/// What `find_package(Flexcast)` of CMake reads: the targets Flexcast::flexcast and Flexcast::flexcast-static.
+fn cmake_config(soname: &str) -> String {
+    format!(
+        "get_filename_component(_flexcast_prefix \"${{CMAKE_CURRENT_LIST_DIR}}/../../..\" ABSOLUTE)\n\
+         set(Flexcast_FIRMWARE \"${{_flexcast_prefix}}/share/flexcast/{image}.elf\")\n\
+         if(NOT TARGET Flexcast::flexcast)\n  \
+           add_library(Flexcast::flexcast SHARED IMPORTED)\n  \
+           set_target_properties(Flexcast::flexcast PROPERTIES\n    \
+             IMPORTED_LOCATION \"${{_flexcast_prefix}}/lib/{soname}\"\n    \
+             IMPORTED_SONAME \"{soname}\"\n    \
+             INTERFACE_INCLUDE_DIRECTORIES \"${{_flexcast_prefix}}/include\")\n  \
+           add_library(Flexcast::flexcast-static STATIC IMPORTED)\n  \
+           set_target_properties(Flexcast::flexcast-static PROPERTIES\n    \
+             IMPORTED_LOCATION \"${{_flexcast_prefix}}/lib/libflexcast.a\"\n    \
+             INTERFACE_LINK_LIBRARIES \"{system}\"\n    \
+             INTERFACE_INCLUDE_DIRECTORIES \"${{_flexcast_prefix}}/include\")\n\
+         endif()\n\
+         unset(_flexcast_prefix)\n",
+        image = IMAGES[0],
+        system = emu_libs::SYSTEM_LIBRARIES.join(";"),
+    )
+}
+
+/// Which versions a program may ask CMake for: this release, and none before it that is not compatible.
+fn cmake_version() -> String {
+    format!(
+        "set(PACKAGE_VERSION \"{version}\")\n\
+         if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION)\n  \
+           set(PACKAGE_VERSION_COMPATIBLE FALSE)\n\
+         else()\n  \
+           set(PACKAGE_VERSION_COMPATIBLE TRUE)\n  \
+           if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)\n    \
+             set(PACKAGE_VERSION_EXACT TRUE)\n  \
+           endif()\n\
+         endif()\n",
+        version = env!("CARGO_PKG_VERSION"),
     )
 }

@@ -7,11 +7,11 @@
  *
  * - Every function that can fail returns a flexcast_status; flexcast_last_error() tells the value, the limit and the next step.
  * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is refused.
- * - A handle, and all that is made of it, belongs to the thread that made it: calls from another one are refused
- *   (FLEXCAST_ERROR_THREAD). Threads with cards of their own do not disturb one another.
+ * - Every function may be called from every thread. Operations of a communicator are posted in the same order on all ranks: threads that post
+ *   to one communicator agree on theirs.
  * - Every other pointer is NULL, which is refused where nothing else is said, or points at what its type says.
- * - Nothing waits for ever, and nothing happens by itself: flexcast_test(), flexcast_wait() and flexcast_progress() move operations on;
- *   what the card does (receiving, copying, sending) needs no call.
+ * - Nothing waits for ever. Without a progress thread (`progress_thread` in flexcast_config) nothing happens by itself: flexcast_test(),
+ *   flexcast_wait() and flexcast_progress() move operations on; what the card does (receiving, copying, sending) needs no call.
  * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more fields.
  * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns a status, at once, and
  *   can neither use nor disturb what the parent has. A process that forks before its first card or bootstrap may use it in the child.
@@ -27,12 +27,45 @@
 /** As the send buffer: the own bytes are in their place in the receive buffer already. */
 #define FLEXCAST_IN_PLACE ((const void *)-1)
 
+/** Programs of version 1, which compared for equality, get 1 by the plain name. */
+#define flexcast_abi_version flexcast_abi_version_2
+
 
 /**
- * Version of this interface. It changes when a program that was compiled against another header could go wrong; the shared library's
- * name, libflexcast.so.1, ends in it.
+ * Version of this interface. A library of a version serves programs of all versions from 1 to its own: functions, codes and fields are added, and structures are
+ * told apart by their size. A change that programs do not survive would end in another name of the shared library than libflexcast.so.1.
  */
-#define FLEXCAST_ABI_VERSION 1
+#define FLEXCAST_ABI_VERSION 2
+
+/**
+ * Nothing.
+ */
+#define FLEXCAST_LOG_OFF 0
+
+/**
+ * What cannot go on.
+ */
+#define FLEXCAST_LOG_ERROR 1
+
+/**
+ * What goes on otherwise than was asked for; the default.
+ */
+#define FLEXCAST_LOG_WARN 2
+
+/**
+ * What was chosen, once for each object.
+ */
+#define FLEXCAST_LOG_INFO 3
+
+/**
+ * Each operation.
+ */
+#define FLEXCAST_LOG_DEBUG 4
+
+/**
+ * Each message.
+ */
+#define FLEXCAST_LOG_TRACE 5
 
 /**
  * All threads of a core of the DPA before the next one.
@@ -142,6 +175,11 @@
  * Allgathers by the algorithm of Bruck et al. over reliable connections.
  */
 #define FLEXCAST_ALGORITHM_BRUCK 5
+
+/**
+ * For `progress_cpu`: any.
+ */
+#define FLEXCAST_CPU_ANY UINT32_MAX
 
 /**
  * Colour of a rank that is in none of the communicators that flexcast_comm_split() makes.
@@ -314,6 +352,101 @@
 #define FLEXCAST_MAXLOC 12
 
 /**
+ * Operation as flexcast_barrier(); this and the others are what a function of their name posts.
+ */
+#define FLEXCAST_OPERATION_BARRIER 1
+
+/**
+ * flexcast_broadcast(): the buffer is `receive`.
+ */
+#define FLEXCAST_OPERATION_BROADCAST 2
+
+/**
+ * flexcast_allgather().
+ */
+#define FLEXCAST_OPERATION_ALLGATHER 3
+
+/**
+ * flexcast_allgatherv(), with `receive_counts`; flexcast_allgatherv_displaced() with `receive_displacements` and `receive_bytes`, too.
+ */
+#define FLEXCAST_OPERATION_ALLGATHERV 4
+
+/**
+ * flexcast_allreduce().
+ */
+#define FLEXCAST_OPERATION_ALLREDUCE 5
+
+/**
+ * flexcast_reduce().
+ */
+#define FLEXCAST_OPERATION_REDUCE 6
+
+/**
+ * flexcast_reduce_scatter_block().
+ */
+#define FLEXCAST_OPERATION_REDUCE_SCATTER_BLOCK 7
+
+/**
+ * flexcast_reduce_scatter(), with `receive_counts`, in elements.
+ */
+#define FLEXCAST_OPERATION_REDUCE_SCATTER 8
+
+/**
+ * flexcast_alltoall().
+ */
+#define FLEXCAST_OPERATION_ALLTOALL 9
+
+/**
+ * flexcast_alltoallv().
+ */
+#define FLEXCAST_OPERATION_ALLTOALLV 10
+
+/**
+ * flexcast_gather().
+ */
+#define FLEXCAST_OPERATION_GATHER 11
+
+/**
+ * flexcast_gatherv(), with `count` bytes of this rank and `receive_counts` of the root.
+ */
+#define FLEXCAST_OPERATION_GATHERV 12
+
+/**
+ * flexcast_scatter().
+ */
+#define FLEXCAST_OPERATION_SCATTER 13
+
+/**
+ * flexcast_scatterv(), with `count` bytes for this rank and `send_counts` of the root.
+ */
+#define FLEXCAST_OPERATION_SCATTERV 14
+
+/**
+ * Flag: the request may be posted again and again.
+ */
+#define FLEXCAST_PERSISTENT 1
+
+/**
+ * Memory of the host.
+ */
+#define FLEXCAST_MEMORY_HOST 0
+
+/**
+ * Memory of a CUDA device: FLEXCAST_NOT_SUPPORTED.
+ */
+#define FLEXCAST_MEMORY_CUDA 1
+
+/**
+ * Managed memory of CUDA: FLEXCAST_NOT_SUPPORTED.
+ */
+#define FLEXCAST_MEMORY_CUDA_MANAGED 2
+
+/**
+ * Memory of a dma-buf: FLEXCAST_NOT_SUPPORTED.
+ */
+#define FLEXCAST_MEMORY_DMABUF 3
+
+/**
  * A time of something that has not happened.
  */
 #define FLEXCAST_NEVER UINT64_MAX
@@ -365,7 +498,7 @@ typedef enum {
    */
   FLEXCAST_ERROR_HANDLE = 2,
   /**
-   * A handle that another thread has made: only that thread may use it.
+   * Of version 1: a handle that another thread has made. Handles are the process's now, and no function returns it.
    */
   FLEXCAST_ERROR_THREAD = 3,
   /**
@@ -393,6 +526,11 @@ typedef enum {
    * returns a status returns this one, and changes nothing, until it calls exec().
    */
   FLEXCAST_ERROR_FORKED = 9,
+  /**
+   * No error: the library does not carry this operation, and the program uses its own. flexcast_init() says so before anything is posted, and alike on all
+   * ranks.
+   */
+  FLEXCAST_NOT_SUPPORTED = 10,
   /**
    * The card or its library refused something, in a way that has no code of its own (117 to 122).
    */
@@ -487,7 +625,7 @@ typedef enum {
    */
   FLEXCAST_ERROR_TIMEOUT = 122,
   /**
-   * The progress thread of a communicator cannot be started. No function of this interface starts one.
+   * The progress thread of a communicator cannot be started.
    */
   FLEXCAST_ERROR_PROGRESS_THREAD = 123,
   /**
@@ -520,9 +658,15 @@ typedef struct flexcast_card flexcast_card;
 typedef struct flexcast_comm flexcast_comm;
 
 /**
- * An operation, under way or over. Made by the operations; to be freed when it is over.
+ * An operation: to be posted, under way or over. Made by the operations and flexcast_init(); to be freed when it is over.
  */
 typedef struct flexcast_request flexcast_request;
+
+/**
+ * Gets a line of the log: its level (FLEXCAST_LOG_ERROR to FLEXCAST_LOG_TRACE), the part of the library that it comes from, and its text, both for the duration of
+ * the call. From any thread, also one of the library's. It must not use the library, and must return.
+ */
+typedef void (*flexcast_log_callback)(void *user, int level, const char *target, const char *text);
 
 /**
  * What flexcast_card_open() needs. To be initialised by flexcast_card_options_default().
@@ -572,6 +716,70 @@ typedef struct {
  * then all ranks' should fail, rather than wait for ever. It must return: neither longjmp nor an exception may leave it.
  */
 typedef int (*flexcast_exchange)(void *user, const void *mine, size_t bytes, void *all);
+
+/**
+ * Functions that gather without blocking, as UCC's out-of-band Allgather does. To be zeroed, and given its size. All of them are called on threads that are in
+ * flexcast_comm_create(), flexcast_comm_split(), flexcast_comm_test() or flexcast_comm_free() of this bootstrap's communicators, by one thread at a time. They
+ * must return: neither longjmp nor an exception may leave them.
+ */
+typedef struct {
+  /**
+   * Bytes of this structure, by the header that the program was compiled with.
+   */
+  size_t size;
+  /**
+   * Begins to gather `bytes` bytes at `mine`, as many on all ranks, into `all`, which is as many times as long as there are ranks, in their order. Both stay until
+   * `free`. 0, and a handle of the program's in `handle`; or anything else for a failure.
+   */
+  int (*start)(void *user, const void *mine, void *all, size_t bytes, void **handle);
+  /**
+   * 0: over; 1: not yet; anything else: failed.
+   */
+  int (*test)(void *user, void *handle);
+  /**
+   * A handle is not used any more, over or not; may be NULL.
+   */
+  int (*free)(void *user, void *handle);
+  /**
+   * Given to all of them.
+   */
+  void *user;
+  /**
+   * Longest that one takes, in milliseconds; 0: a minute.
+   */
+  uint64_t timeout_ms;
+} flexcast_allgather_functions;
+
+/**
+ * Functions of a key-value store that all ranks share, such as the store of a PyTorch process group. To be zeroed, and given its size. Called as those of
+ * flexcast_allgather_functions.
+ */
+typedef struct {
+  /**
+   * Bytes of this structure, by the header that the program was compiled with.
+   */
+  size_t size;
+  /**
+   * Sets a key, which nobody has set, to `bytes` bytes. 0, or anything else for a failure.
+   */
+  int (*set)(void *user, const char *key, const void *value, size_t bytes);
+  /**
+   * Gets what a key was set to, `bytes` bytes. 0: it is there; 1: not yet, to be asked for again; anything else: a failure, such as another length.
+   */
+  int (*get)(void *user, const char *key, void *value, size_t bytes);
+  /**
+   * Given to both.
+   */
+  void *user;
+  /**
+   * Begins all keys; NULL: "flexcast". Alike on all ranks, and another one for every bootstrap of the same store. Copied.
+   */
+  const char *prefix;
+  /**
+   * Longest that one exchange takes, in milliseconds; 0: a minute.
+   */
+  uint64_t timeout_ms;
+} flexcast_store_functions;
 
 /**
  * Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default().
@@ -630,7 +838,7 @@ typedef struct {
    */
   uint32_t chains;
   /**
-   * Chunks before the end of its block at which a root activates the next one; FLEXCAST_LEAD_AUTOMATIC: as many as hide most of it.
+   * Chunks before the end of its block at which a root activates the next one; FLEXCAST_LOOKAHEAD_AUTOMATIC: as many as hide most of it.
    */
   uint32_t lookahead_chunks;
   /**
@@ -738,6 +946,15 @@ typedef struct {
    * FLEXCAST_BOUND_KEYS_NONE: none.
    */
   uint32_t service_bound_keys;
+  /**
+   * Whether (1 or 0) a thread of the library moves operations on; it sleeps while none is under way. 0: the program does, by tests, waits and
+   * flexcast_progress().
+   */
+  uint32_t progress_thread;
+  /**
+   * Processor that the thread stays on, by its number in the system; FLEXCAST_CPU_ANY: the system chooses.
+   */
+  uint32_t progress_cpu;
 } flexcast_config;
 
 /**
@@ -867,6 +1084,96 @@ typedef struct {
 } flexcast_stats;
 
 /**
+ * Is called once for every post, when the operation is over, by whichever thread finds that out: a progress thread of the library, or one of the program's in
+ * flexcast_post(), flexcast_test(), flexcast_wait() or flexcast_progress(). `user` is the operation's, `request` its handle, `status` how it ended;
+ * flexcast_last_error() has the text. It may use the library, post and free `request` among others, but not wait; neither longjmp nor an exception may leave it.
+ */
+typedef void (*flexcast_callback)(void *user, flexcast_request *request, flexcast_status status);
+
+/**
+ * An operation, for flexcast_init(). To be zeroed, given its size, and then what the operation needs: arguments have the meaning that they have for the function
+ * of the operation's name.
+ */
+typedef struct {
+  /**
+   * Bytes of this structure, by the header that the program was compiled with.
+   */
+  size_t size;
+  /**
+   * One of FLEXCAST_OPERATION_*.
+   */
+  uint32_t operation;
+  /**
+   * 0 or FLEXCAST_PERSISTENT.
+   */
+  uint32_t flags;
+  /**
+   * What is sent, or FLEXCAST_IN_PLACE.
+   */
+  const void *send;
+  /**
+   * Where it is received; of a Scatter, FLEXCAST_IN_PLACE on the root.
+   */
+  void *receive;
+  /**
+   * Bytes; of reductions, elements.
+   */
+  size_t count;
+  /**
+   * Lists have an entry for each rank, in bytes, and are copied.
+   */
+  const size_t *send_counts;
+  /**
+   * See `send_counts`.
+   */
+  const size_t *send_displacements;
+  /**
+   * See `send_counts`.
+   */
+  const size_t *receive_counts;
+  /**
+   * See `send_counts`.
+   */
+  const size_t *receive_displacements;
+  /**
+   * Length of `receive` of an Allgatherv with displacements.
+   */
+  size_t receive_bytes;
+  /**
+   * Element of reductions: FLEXCAST_FLOAT and the like.
+   */
+  uint32_t data_type;
+  /**
+   * Operator of reductions: FLEXCAST_SUM and the like.
+   */
+  uint32_t reduction;
+  /**
+   * Root of those that have one.
+   */
+  int root;
+  /**
+   * Where `send` is, one of FLEXCAST_MEMORY_*.
+   */
+  uint32_t send_memory;
+  /**
+   * Where `receive` is.
+   */
+  uint32_t receive_memory;
+  /**
+   * 0.
+   */
+  uint32_t reserved;
+  /**
+   * Called at the end; may be NULL.
+   */
+  flexcast_callback callback;
+  /**
+   * Given to it.
+   */
+  void *user;
+} flexcast_collective;
+
+/**
  * What an operation did. Times are nanoseconds of the library's clock, FLEXCAST_NEVER for what has not happened.
  */
 typedef struct {
@@ -969,7 +1276,7 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * The library's version of the interface: a program compares it with FLEXCAST_ABI_VERSION of its header before anything else.
+ * The library's version of the interface. A program checks that it is no less than FLEXCAST_ABI_VERSION of its header before anything else.
  */
 uint32_t flexcast_abi_version(void);
 
@@ -990,15 +1297,37 @@ const char *flexcast_strerror(int32_t status);
 const char *flexcast_last_error(void);
 
 /**
+ * Sets how much is logged, FLEXCAST_LOG_OFF to FLEXCAST_LOG_TRACE, and where to: to a function of the program, which gets `user`, or to stderr (NULL). Before it is
+ * called the level is what the variable FLEXCAST_LOG says (off, error, warn, info, debug or trace), or else FLEXCAST_LOG_WARN, and lines go to stderr. A function that
+ * was set before may still be called by other threads for a moment.
+ */
+flexcast_status flexcast_log(int level,
+                             flexcast_log_callback callback,
+                             void *user);
+
+/**
  * The defaults: installed DOCA, first device, no firmware. `size` is sizeof(flexcast_card_options).
  */
 flexcast_status flexcast_card_options_default(flexcast_card_options *options, size_t size);
 
 /**
- * Opens a card and starts the firmware on its DPA, or opens a card without, or a network interface (`datapath`). The card belongs to the calling thread, and so does everything made of it.
+ * Opens a card and starts the firmware on its DPA, or opens a card without, or a network interface (`datapath`).
  */
 flexcast_status flexcast_card_open(const flexcast_card_options *options,
                                    flexcast_card **card);
+
+/**
+ * The same without blocking: `card` becomes a handle at once, which flexcast_card_test() and flexcast_card_close() take until the card is open. A thread of the
+ * library opens it.
+ */
+flexcast_status flexcast_card_open_begin(const flexcast_card_options *options,
+                                         flexcast_card **card);
+
+/**
+ * Whether a card is open (`ready` becomes 1) or not yet (0). If it could not be opened the status says why, now and later; then it is only to be closed.
+ */
+flexcast_status flexcast_card_test(flexcast_card *card,
+                                   int *ready);
 
 /**
  * What moves the data of a card's communicators: "dpa", "verbs" or "udp". The text belongs to the library and lasts.
@@ -1007,7 +1336,7 @@ flexcast_status flexcast_card_datapath(flexcast_card *card,
                                        const char **name);
 
 /**
- * Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators.
+ * Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators. One that is being opened is closed as soon as it is open.
  */
 flexcast_status flexcast_card_close(flexcast_card *card);
 
@@ -1029,14 +1358,30 @@ flexcast_status flexcast_buffer_invalidate(flexcast_card *card,
                                            size_t bytes);
 
 /**
- * Ranks that exchange by a function of the program; `user` is given to it. It is called from flexcast_comm_create() and
- * flexcast_comm_split() only, on their thread.
+ * Ranks that exchange by a function of the program; `user` is given to it. It is called on threads that are in flexcast_comm_create(),
+ * flexcast_comm_split() or flexcast_comm_test() of this bootstrap's communicators, by one thread at a time.
  */
 flexcast_status flexcast_bootstrap_callback(flexcast_exchange exchange,
                                             void *user,
                                             int rank,
                                             int size,
                                             flexcast_bootstrap **bootstrap);
+
+/**
+ * Ranks that exchange by an Allgather of the program that does not block.
+ */
+flexcast_status flexcast_bootstrap_allgather(const flexcast_allgather_functions *functions,
+                                             int rank,
+                                             int size,
+                                             flexcast_bootstrap **bootstrap);
+
+/**
+ * Ranks that exchange by a key-value store of the program.
+ */
+flexcast_status flexcast_bootstrap_store(const flexcast_store_functions *functions,
+                                         int rank,
+                                         int size,
+                                         flexcast_bootstrap **bootstrap);
 
 /**
  * Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that meet at one port by
@@ -1060,12 +1405,13 @@ flexcast_status flexcast_bootstrap_environment(flexcast_bootstrap **bootstrap);
 flexcast_status flexcast_bootstrap_rank(flexcast_bootstrap *bootstrap, int *rank, int *size);
 
 /**
- * Ends it; communicators that it has made stay. Refused (FLEXCAST_ERROR_BUSY) from inside its own callback.
+ * Ends it; communicators that it has made stay. Refused (FLEXCAST_ERROR_BUSY) while one is being made.
  */
 flexcast_status flexcast_bootstrap_free(flexcast_bootstrap *bootstrap);
 
 /**
- * The defaults. `size` is sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have.
+ * The defaults, with what variables of the environment say: FLEXCAST_CHUNK_BYTES for `chunk_bytes`, FLEXCAST_PROGRESS_THREAD for `progress_thread` and so on, with
+ * values as flexcast_config_set() takes them. `size` is sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have.
  */
 flexcast_status flexcast_config_default(flexcast_config *config,
                                         size_t size);
@@ -1090,6 +1436,15 @@ flexcast_status flexcast_comm_create(flexcast_card *card,
                                      flexcast_comm **comm);
 
 /**
+ * The same without blocking: `comm` becomes a handle at once, which flexcast_comm_test() and flexcast_comm_free() take until the communicator is ready. The
+ * configuration need not stay, its texts must until then.
+ */
+flexcast_status flexcast_comm_create_begin(flexcast_card *card,
+                                           flexcast_bootstrap *bootstrap,
+                                           const flexcast_config *config,
+                                           flexcast_comm **comm);
+
+/**
  * Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in the order of
  * their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All ranks call it, with the bootstrap
  * that the communicator was made with.
@@ -1101,8 +1456,24 @@ flexcast_status flexcast_comm_split(flexcast_comm *comm,
                                     flexcast_comm **part);
 
 /**
+ * The same without blocking, as flexcast_comm_create_begin(). A rank of colour FLEXCAST_UNDEFINED gets a handle, too, which it tests until it is ready, and frees.
+ */
+flexcast_status flexcast_comm_split_begin(flexcast_comm *comm,
+                                          flexcast_bootstrap *bootstrap,
+                                          int color,
+                                          int64_t key,
+                                          flexcast_comm **part);
+
+/**
+ * Whether a communicator is ready (`ready` becomes 1) or still being made (0); goes on with making it. If it could not be made the status says why, now and
+ * later; then it is only to be freed. To be called by all ranks until it is ready.
+ */
+flexcast_status flexcast_comm_test(flexcast_comm *comm,
+                                   int *ready);
+
+/**
  * Frees a communicator; the others need not be asked. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
- * cancel it and wait.
+ * cancel it and wait. One that is being made is given up: then the bootstrap can only be freed, too, and the others are told by their own bounds.
  */
 flexcast_status flexcast_comm_free(flexcast_comm *comm);
 
@@ -1131,6 +1502,14 @@ flexcast_status flexcast_progress(flexcast_comm *comm,
  * memory is in use until they say that the operations are over.
  */
 flexcast_status flexcast_cancel(flexcast_comm *comm);
+
+/**
+ * A descriptor to sleep on (poll, epoll): an eventfd that counts the operations of the communicator that have ended since it was last read. The library's: it is
+ * not to be closed, and is gone with the communicator. FLEXCAST_NOT_SUPPORTED without a progress thread (`progress_thread` in flexcast_config), since nothing would
+ * end while the program sleeps.
+ */
+flexcast_status flexcast_comm_event_fd(flexcast_comm *comm,
+                                       int *descriptor);
 
 /**
  * Fills `stats`, of `size` = sizeof(flexcast_stats) bytes.
@@ -1311,14 +1690,33 @@ flexcast_status flexcast_scatterv(flexcast_comm *comm,
                                   flexcast_request **request);
 
 /**
+ * Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike on all ranks that give the same operation,
+ * lengths and kinds of memory, so that all of them can use their own. flexcast_post() posts it; it is freed by flexcast_request_free().
+ *
+ * From flexcast_post() until the request is over the memory is the library's, as for the functions that post at once.
+ */
+flexcast_status flexcast_init(flexcast_comm *comm,
+                              const flexcast_collective *collective,
+                              flexcast_request **request);
+
+/**
+ * Posts an operation that flexcast_init() has made. FLEXCAST_ERROR_BUSY while it is under way; a second time only one that is persistent.
+ *
+ * All ranks post the same operations of a communicator in the same order. From any thread; two threads that post to one communicator at a time need an order of
+ * their own.
+ */
+flexcast_status flexcast_post(flexcast_request *request);
+
+/**
  * Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the operation's own, and
- * stays so until the request is freed.
+ * stays so until the request is posted again or freed.
  */
 flexcast_status flexcast_test(flexcast_request *request,
                               int *done);
 
 /**
- * Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound.
+ * Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound. Sleeps where it can; not to be called from a
+ * callback.
  */
 flexcast_status flexcast_wait(flexcast_request *request);
 
@@ -1328,7 +1726,7 @@ flexcast_status flexcast_wait(flexcast_request *request);
 flexcast_status flexcast_request_report(flexcast_request *request, flexcast_report *report, size_t size);
 
 /**
- * Frees the request of an operation that is over. Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
+ * Frees the request of an operation that is over or was not posted. Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
  */
 flexcast_status flexcast_request_free(flexcast_request *request);
 

@@ -1,16 +1,18 @@
-//! Bootstrap: exchanges by TCP, environment or callback.
+//! Bootstrap: exchanges by TCP, environment, or functions of the program.
 
-use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flexcast_rust::Error;
 use flexcast_rust::bootstrap::{CallbackExchange, Exchange, StoreConfig, StoreError, TcpStore};
 
-use crate::fault::{Fault, call, own};
+use crate::creation::Errands;
+use crate::fault::{Fault, call, lock, own};
+use crate::gather::{Blocking, Gather, NonBlocking, Store};
 use crate::handle;
-use crate::memory::{out, text};
+use crate::memory::{User, out, sized, text};
 use crate::status::flexcast_status::{self, *};
 
 /// The ranks of a job before they are connected. Made by one of the flexcast_bootstrap_...() functions.
@@ -24,21 +26,123 @@ pub struct flexcast_bootstrap {
 pub type flexcast_exchange =
     Option<unsafe extern "C" fn(user: *mut c_void, mine: *const c_void, bytes: usize, all: *mut c_void) -> c_int>;
 
+/// Functions that gather without blocking, as UCC's out-of-band Allgather does. To be zeroed, and given its size. All of them are called on threads that are in
+/// flexcast_comm_create(), flexcast_comm_split(), flexcast_comm_test() or flexcast_comm_free() of this bootstrap's communicators, by one thread at a time. They
+/// must return: neither longjmp nor an exception may leave them.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct flexcast_allgather_functions {
+    /// Bytes of this structure, by the header that the program was compiled with.
+    pub size: usize,
+    /// Begins to gather `bytes` bytes at `mine`, as many on all ranks, into `all`, which is as many times as long as there are ranks, in their order. Both stay until
+    /// `free`. 0, and a handle of the program's in `handle`; or anything else for a failure.
+    pub start: Option<
+        unsafe extern "C" fn(
+            user: *mut c_void,
+            mine: *const c_void,
+            all: *mut c_void,
+            bytes: usize,
+            handle: *mut *mut c_void,
+        ) -> c_int,
+    >,
+    /// 0: over; 1: not yet; anything else: failed.
+    pub test: Option<unsafe extern "C" fn(user: *mut c_void, handle: *mut c_void) -> c_int>,
+    /// A handle is not used any more, over or not; may be NULL.
+    pub free: Option<unsafe extern "C" fn(user: *mut c_void, handle: *mut c_void) -> c_int>,
+    /// Given to all of them.
+    pub user: *mut c_void,
+    /// Longest that one takes, in milliseconds; 0: a minute.
+    pub timeout_ms: u64,
+}
+
+/// Functions of a key-value store that all ranks share, such as the store of a PyTorch process group. To be zeroed, and given its size. Called as those of
+/// flexcast_allgather_functions.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct flexcast_store_functions {
+    /// Bytes of this structure, by the header that the program was compiled with.
+    pub size: usize,
+    /// Sets a key, which nobody has set, to `bytes` bytes. 0, or anything else for a failure.
+    pub set: Option<
+        unsafe extern "C" fn(user: *mut c_void, key: *const c_char, value: *const c_void, bytes: usize) -> c_int,
+    >,
+    /// Gets what a key was set to, `bytes` bytes. 0: it is there; 1: not yet, to be asked for again; anything else: a failure, such as another length.
+    pub get:
+        Option<unsafe extern "C" fn(user: *mut c_void, key: *const c_char, value: *mut c_void, bytes: usize) -> c_int>,
+    /// Given to both.
+    pub user: *mut c_void,
+    /// Begins all keys; NULL: "flexcast". Alike on all ranks, and another one for every bootstrap of the same store. Copied.
+    pub prefix: *const c_char,
+    /// Longest that one exchange takes, in milliseconds; 0: a minute.
+    pub timeout_ms: u64,
+}
+
+/// What ranks meet by.
 pub(crate) struct Bootstrap {
-    exchange: RefCell<Box<dyn Exchange>>,
+    rank: u32,
+    ranks: u32,
+    /// None while something is made by it.
+    exchange: Mutex<Option<Box<dyn Exchange + Send>>>,
+    /// Functions of the program that it goes by.
+    errands: Option<Errands>,
+}
+
+/// The use of a bootstrap's exchange, which is given back.
+pub(crate) struct InUse {
+    bootstrap: Arc<Bootstrap>,
+    exchange: Option<Box<dyn Exchange + Send>>,
+}
+
+impl InUse {
+    pub(crate) fn exchange(&mut self) -> Result<&mut dyn Exchange, Fault> {
+        match &mut self.exchange {
+            Some(exchange) => Ok(&mut **exchange),
+            None => Err(Fault::new(FLEXCAST_ERROR_INTERNAL, "a mistake of this library: the exchange is lost")),
+        }
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        if let Ok(mut exchange) = lock(&self.bootstrap.exchange) {
+            *exchange = self.exchange.take();
+        }
+    }
 }
 
 impl Bootstrap {
-    pub(crate) fn new(exchange: Box<dyn Exchange>) -> Self {
-        Self { exchange: RefCell::new(exchange) }
+    pub(crate) fn new(exchange: Box<dyn Exchange + Send>) -> Self {
+        let (rank, ranks) = (exchange.rank(), exchange.size());
+        Self { rank, ranks, exchange: Mutex::new(Some(exchange)), errands: None }
     }
 
-    /// Uses the exchange, unless this call comes from inside of it.
-    pub(crate) fn with<R>(&self, body: impl FnOnce(&mut dyn Exchange) -> Result<R, Fault>) -> Result<R, Fault> {
-        let text = "the bootstrap is in use by the call from which its callback was made: return from it first";
-        let mut exchange = self.exchange.try_borrow_mut().map_err(|_| Fault::new(FLEXCAST_ERROR_BUSY, text))?;
-        body(&mut **exchange)
+    /// One whose exchanges go by functions of the program.
+    fn by(gather: impl Gather + 'static, rank: u32, ranks: u32, timeout: Duration) -> Result<Self, Fault> {
+        let errands = Errands::new(Box::new(gather), timeout);
+        let desk = Arc::clone(&errands.desk);
+        let gather = move |mine: &[u8], all: &mut [u8]| {
+            all.copy_from_slice(&desk.gather(mine)?);
+            Ok(())
+        };
+        let exchange = CallbackExchange::new(rank, ranks, gather).map_err(Error::from)?;
+        Ok(Self { errands: Some(errands), ..Self::new(Box::new(exchange)) })
     }
+
+    pub(crate) fn errands(&self) -> Option<&Errands> {
+        self.errands.as_ref()
+    }
+
+    /// Takes the exchange, unless something is being made by it.
+    pub(crate) fn take(self: &Arc<Self>) -> Result<InUse, Fault> {
+        let text = "the bootstrap is in use: a communicator is being made by it; wait for that, or return from the callback first";
+        let exchange = lock(&self.exchange)?.take().ok_or_else(|| Fault::new(FLEXCAST_ERROR_BUSY, text))?;
+        Ok(InUse { bootstrap: Arc::clone(self), exchange: Some(exchange) })
+    }
+}
+
+/// The time that a program gives in milliseconds.
+fn timeout(ms: u64) -> Duration {
+    if ms == 0 { StoreConfig::TIMEOUT } else { Duration::from_millis(ms) }
 }
 
 /// A rank or a number of ranks as C has it.
@@ -47,8 +151,8 @@ pub(crate) fn count(value: c_int, what: &str) -> Result<u32, Fault> {
         .map_err(|_| Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("{what} is {value}: must not be negative")))
 }
 
-/// Ranks that exchange by a function of the program; `user` is given to it. It is called from flexcast_comm_create() and
-/// flexcast_comm_split() only, on their thread.
+/// Ranks that exchange by a function of the program; `user` is given to it. It is called on threads that are in flexcast_comm_create(),
+/// flexcast_comm_split() or flexcast_comm_test() of this bootstrap's communicators, by one thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_bootstrap_callback(
     exchange: flexcast_exchange,
@@ -61,15 +165,87 @@ pub unsafe extern "C" fn flexcast_bootstrap_callback(
         own()?;
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(bootstrap, "bootstrap") }?;
-        let exchange = exchange.ok_or_else(|| Fault::null("exchange"))?;
-        let gather = move |mine: &[u8], all: &mut [u8]| {
-            // SAFETY: the function is the program's, `user` its own; the lengths are those that the type promises.
-            let code = unsafe { exchange(user, mine.as_ptr().cast(), mine.len(), all.as_mut_ptr().cast()) };
-            if code == 0 { Ok(()) } else { Err(format!("it returned {code}").into()) }
+        let (rank, ranks) = (count(rank, "rank")?, count(size, "size")?);
+        let gather = Blocking::new(exchange, user, ranks).ok_or_else(|| Fault::null("exchange"))?;
+        // The function has its own bounds, and returns only when it is over.
+        place.put(handle::insert(Arc::new(Bootstrap::by(gather, rank, ranks, Duration::MAX)?))?);
+        Ok(())
+    })
+}
+
+/// Ranks that exchange by an Allgather of the program that does not block.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_bootstrap_allgather(
+    functions: *const flexcast_allgather_functions,
+    rank: c_int,
+    size: c_int,
+    bootstrap: *mut *mut flexcast_bootstrap,
+) -> flexcast_status {
+    call(|| {
+        own()?;
+        // SAFETY: null or a place for a handle.
+        let place = unsafe { out(bootstrap, "bootstrap") }?;
+        let (rank, ranks) = (count(rank, "rank")?, count(size, "size")?);
+        let bytes = size_of::<flexcast_allgather_functions>();
+        let user = std::ptr::null_mut();
+        let none =
+            flexcast_allgather_functions { size: bytes, start: None, test: None, free: None, user, timeout_ms: 0 };
+        if functions.is_null() {
+            return Err(Fault::null("functions"));
+        }
+        // SAFETY: not null; the structure begins with its size.
+        let functions = unsafe { sized(functions, none, "functions") }?;
+        let gather = NonBlocking {
+            start: functions.start.ok_or_else(|| Fault::null("start"))?,
+            test: functions.test.ok_or_else(|| Fault::null("test"))?,
+            free: functions.free,
+            user: User(functions.user),
+            ranks: ranks as usize,
+            under_way: None,
         };
-        let exchange =
-            CallbackExchange::new(count(rank, "rank")?, count(size, "size")?, gather).map_err(Error::from)?;
-        place.put(handle::insert(Rc::new(Bootstrap::new(Box::new(exchange))))?);
+        let made = Bootstrap::by(gather, rank, ranks, timeout(functions.timeout_ms))?;
+        place.put(handle::insert(Arc::new(made))?);
+        Ok(())
+    })
+}
+
+/// Ranks that exchange by a key-value store of the program.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_bootstrap_store(
+    functions: *const flexcast_store_functions,
+    rank: c_int,
+    size: c_int,
+    bootstrap: *mut *mut flexcast_bootstrap,
+) -> flexcast_status {
+    call(|| {
+        own()?;
+        // SAFETY: null or a place for a handle.
+        let place = unsafe { out(bootstrap, "bootstrap") }?;
+        let (rank, ranks) = (count(rank, "rank")?, count(size, "size")?);
+        let bytes = size_of::<flexcast_store_functions>();
+        let (user, prefix) = (std::ptr::null_mut(), std::ptr::null());
+        let none = flexcast_store_functions { size: bytes, set: None, get: None, user, prefix, timeout_ms: 0 };
+        if functions.is_null() {
+            return Err(Fault::null("functions"));
+        }
+        // SAFETY: not null; the structure begins with its size.
+        let functions = unsafe { sized(functions, none, "functions") }?;
+        // SAFETY: null or a C string, for the duration of the call.
+        let prefix = unsafe { text(functions.prefix, "prefix") }?.unwrap_or("flexcast").to_owned();
+        let gather = Store {
+            set: functions.set.ok_or_else(|| Fault::null("set"))?,
+            get: functions.get.ok_or_else(|| Fault::null("get"))?,
+            user: User(functions.user),
+            prefix,
+            rank: rank as usize,
+            ranks: ranks as usize,
+            number: 0,
+            bytes: 0,
+            all: Vec::new(),
+            missing: VecDeque::new(),
+        };
+        let made = Bootstrap::by(gather, rank, ranks, timeout(functions.timeout_ms))?;
+        place.put(handle::insert(Arc::new(made))?);
         Ok(())
     })
 }
@@ -94,8 +270,8 @@ pub unsafe extern "C" fn flexcast_bootstrap_tcp(
         let address = unsafe { text(address, "address") }?.ok_or_else(|| Fault::null("address"))?;
         // SAFETY: as above.
         let job = unsafe { text(job, "job") }?.unwrap_or_default();
-        let timeout = if timeout_ms == 0 { StoreConfig::TIMEOUT } else { Duration::from_millis(timeout_ms) };
-        let config = StoreConfig { job: job.to_owned(), timeout, ..StoreConfig::new(rank, size, address) };
+        let config =
+            StoreConfig { job: job.to_owned(), timeout: timeout(timeout_ms), ..StoreConfig::new(rank, size, address) };
         place.put(join(TcpStore::join(config))?);
         Ok(())
     })
@@ -115,7 +291,7 @@ pub unsafe extern "C" fn flexcast_bootstrap_environment(bootstrap: *mut *mut fle
 
 fn join(store: Result<TcpStore, StoreError>) -> Result<*mut flexcast_bootstrap, Fault> {
     let store = store.map_err(|error| Fault::new(FLEXCAST_ERROR_EXCHANGE, error.to_string()))?;
-    handle::insert(Rc::new(Bootstrap::new(Box::new(store))))
+    handle::insert(Arc::new(Bootstrap::new(Box::new(store))))
 }
 
 /// Who the calling process is, and of how many. Either pointer may be NULL.
@@ -127,8 +303,9 @@ pub unsafe extern "C" fn flexcast_bootstrap_rank(
 ) -> flexcast_status {
     call(|| {
         let bootstrap = handle::get::<Bootstrap>(bootstrap)?;
-        let (own, all) = bootstrap.with(|exchange| Ok((exchange.rank(), exchange.size())))?;
-        for (place, value) in [(rank, own), (size, all)].into_iter().filter(|(place, _)| !place.is_null()) {
+        for (place, value) in
+            [(rank, bootstrap.rank), (size, bootstrap.ranks)].into_iter().filter(|(place, _)| !place.is_null())
+        {
             // SAFETY: not null, so a place for an int.
             unsafe { out(place, "rank") }?.put(value as c_int);
         }
@@ -136,11 +313,11 @@ pub unsafe extern "C" fn flexcast_bootstrap_rank(
     })
 }
 
-/// Ends it; communicators that it has made stay. Refused (FLEXCAST_ERROR_BUSY) from inside its own callback.
+/// Ends it; communicators that it has made stay. Refused (FLEXCAST_ERROR_BUSY) while one is being made.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_bootstrap_free(bootstrap: *mut flexcast_bootstrap) -> flexcast_status {
     call(|| {
-        handle::get::<Bootstrap>(bootstrap)?.with(|_| Ok(()))?;
+        drop(handle::get::<Bootstrap>(bootstrap)?.take()?);
         handle::remove::<Bootstrap>(bootstrap).map(drop)
     })
 }
@@ -193,10 +370,14 @@ pub(crate) mod tests {
             let (mut rank, mut size) = (0, 0);
             assert_eq!(flexcast_bootstrap_rank(handle, &raw mut rank, &raw mut size), FLEXCAST_OK);
             assert_eq!((rank, size), (3, 4));
-            let failed = handle::get::<Bootstrap>(handle)
-                .unwrap()
-                .with(|exchange| Ok(exchange.exchange("x", b"mine").unwrap_err().to_string()));
-            assert!(failed.unwrap().contains("it returned 42"));
+            let taken = handle::get::<Bootstrap>(handle).unwrap();
+            let mut exchange = taken.take().unwrap();
+            assert_eq!(flexcast_bootstrap_free(handle), FLEXCAST_ERROR_BUSY, "something is made by it");
+            let creation = crate::creation::Creation::start(Some(taken), move || {
+                Ok(exchange.exchange()?.exchange("x", b"mine").unwrap_err().to_string())
+            });
+            let failed = creation.unwrap().wait().unwrap();
+            assert!(failed.contains("it returned 42"), "{failed}");
             assert_eq!(flexcast_bootstrap_free(handle), FLEXCAST_OK);
             assert_eq!(flexcast_bootstrap_free(handle), FLEXCAST_ERROR_HANDLE);
         }

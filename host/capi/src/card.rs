@@ -1,16 +1,18 @@
 //! Cards, and memory registered with them.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use flexcast_rust::registration::{Limits, Range};
 use flexcast_rust::{Card, DatapathKind, Firmware, UdpOptions, UserMemory, VerbsOptions};
 use flexio::Provider;
 
-use crate::fault::{Fault, call, own};
+use crate::claims::Claims;
+use crate::creation::Creation;
+use crate::fault::{Fault, call, lock, own};
 use crate::handle;
 use crate::memory::{out, sized, text};
 use crate::status::flexcast_status::{self, *};
@@ -57,18 +59,69 @@ const DEFAULT: flexcast_card_options = flexcast_card_options {
     interface_name: std::ptr::null(),
 };
 
-/// Memory of an operation that is not over.
-struct InUse {
-    range: Range,
-    written: bool,
-}
-
 /// A card, its registrations, and the memory that operations use. Communicators hold it, too.
 pub(crate) struct OpenCard {
     memory: UserMemory,
     card: Card,
-    in_use: RefCell<BTreeMap<u64, InUse>>,
-    next: Cell<u64>,
+    pub(crate) claims: Claims,
+    /// Communicators that are there or are being made.
+    users: AtomicU32,
+}
+
+/// A card as a handle has it: it may still be opened.
+pub(crate) struct CardSlot(Mutex<Stage>);
+
+enum Stage {
+    Opening(Creation<OpenCard>),
+    Open(Arc<OpenCard>),
+    Failed(Fault),
+}
+
+impl CardSlot {
+    /// The card, once it is open.
+    pub(crate) fn open(&self) -> Result<Arc<OpenCard>, Fault> {
+        match &*lock(&self.0)? {
+            Stage::Open(open) => Ok(Arc::clone(open)),
+            Stage::Opening(_) => {
+                let text = "the card is being opened: call flexcast_card_test() until it is ready";
+                Err(Fault::new(FLEXCAST_ERROR_BUSY, text))
+            }
+            Stage::Failed(fault) => Err(fault.clone()),
+        }
+    }
+
+    /// Goes on with opening it; whether it is open.
+    fn test(&self) -> Result<bool, Fault> {
+        let mut stage = lock(&self.0)?;
+        if let Stage::Opening(creation) = &*stage {
+            match creation.poll(Duration::ZERO) {
+                None => return Ok(false),
+                Some(Ok(open)) => *stage = Stage::Open(Arc::new(open)),
+                Some(Err(fault)) => *stage = Stage::Failed(fault),
+            }
+        }
+        if let Stage::Failed(fault) = &*stage { Err(fault.clone()) } else { Ok(true) }
+    }
+}
+
+/// A communicator's use of its card.
+pub(crate) struct CardUse(Arc<OpenCard>);
+
+impl CardUse {
+    pub(crate) fn new(card: &Arc<OpenCard>) -> Self {
+        card.users.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(card))
+    }
+
+    pub(crate) fn card(&self) -> &Arc<OpenCard> {
+        &self.0
+    }
+}
+
+impl Drop for CardUse {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What moves the data.
@@ -114,7 +167,7 @@ impl OpenCard {
 
     fn of(card: Card) -> Self {
         let memory = UserMemory::new(&card, Limits::default());
-        Self { memory, card, in_use: RefCell::default(), next: Cell::new(0) }
+        Self { memory, card, claims: Claims::default(), users: AtomicU32::new(0) }
     }
 
     /// An RDMA card, without firmware on its DPA.
@@ -134,44 +187,6 @@ impl OpenCard {
 
     pub(crate) fn cache_statistics(&self) -> flexcast_rust::registration::CacheStatistics {
         self.memory.statistics()
-    }
-
-    /// Notes that an operation uses memory, unless another one does so that they would be in each other's way. Gives its number; 0 for
-    /// no bytes.
-    pub(crate) fn claim(&self, start: *const c_void, len: usize, written: bool, what: &str) -> Result<u64, Fault> {
-        let wrong = |text: String| Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
-        if len == 0 {
-            return Ok(0);
-        }
-        if start.is_null() {
-            return Err(Fault::null(&format!("the {what} buffer, of {len} bytes,")));
-        }
-        let range = match Range::new(start.addr() as u64, len as u64) {
-            Ok(range) => range,
-            Err(error) => return wrong(format!("the {what} buffer: {error}")),
-        };
-        let mut in_use = self.in_use.borrow_mut();
-        if let Some(other) = in_use.values().find(|other| (other.written || written) && other.range.overlaps(range)) {
-            return wrong(format!(
-                "the {what} buffer, {len} bytes at {:#x}, overlaps {} bytes at {:#x} that an operation {}: wait for it, or use other memory \
-                 (FLEXCAST_IN_PLACE if it is this very operation)",
-                range.address(),
-                other.range.length(),
-                other.range.address(),
-                if other.written { "writes" } else { "reads" }
-            ));
-        }
-        self.next.set(self.next.get() + 1);
-        in_use.insert(self.next.get(), InUse { range, written });
-        Ok(self.next.get())
-    }
-
-    /// The memory is the program's again.
-    pub(crate) fn release(&self, claims: &[u64]) {
-        let mut in_use = self.in_use.borrow_mut();
-        for claim in claims {
-            in_use.remove(claim);
-        }
     }
 }
 
@@ -236,7 +251,60 @@ pub unsafe extern "C" fn flexcast_card_options_default(
     })
 }
 
-/// Opens a card and starts the firmware on its DPA, or opens a card without, or a network interface (`datapath`). The card belongs to the calling thread, and so does everything made of it.
+/// What is to be opened, with texts and firmware of its own: the program's need not stay.
+struct Asked {
+    libraries: Option<String>,
+    device: Option<String>,
+    path: Option<String>,
+    firmware: Option<Vec<u8>>,
+    interface: Option<String>,
+    datapath: Datapath,
+}
+
+impl Asked {
+    /// # Safety
+    /// Null or options as long as they say, whose pointers are null or what their fields' comments say.
+    unsafe fn read(options: *const flexcast_card_options) -> Result<Self, Fault> {
+        if options.is_null() {
+            return Err(Fault::null("options"));
+        }
+        // SAFETY: the structure begins with its size; null and any other pointer is one of it.
+        let options = unsafe { sized(options, DEFAULT, "options") }?;
+        let owned = |pointer, what| {
+            // SAFETY: null or a C string, for the duration of the call.
+            unsafe { text(pointer, what) }.map(|text| text.map(str::to_owned))
+        };
+        let (libraries, device) = (owned(options.libraries, "libraries")?, owned(options.device, "device")?);
+        let path = owned(options.firmware_path, "firmware_path")?;
+        let firmware = (!options.firmware.is_null()).then(|| {
+            // SAFETY: the caller gives as many bytes as it says, and leaves them alone during the call.
+            unsafe { std::slice::from_raw_parts(options.firmware.cast::<u8>(), options.firmware_bytes) }.to_vec()
+        });
+        let named = owned(options.datapath, "datapath")?;
+        let variable = std::env::var("FLEXCAST_DATAPATH").ok();
+        let names_a_card = firmware.is_some() || [&path, &libraries, &device].iter().any(|text| text.is_some());
+        let datapath = Datapath::choose(named.as_deref(), variable.as_deref(), names_a_card)?;
+        let interface = owned(options.interface_name, "interface_name")?;
+        Ok(Self { libraries, device, path, firmware, interface, datapath })
+    }
+
+    fn open(&self) -> Result<OpenCard, Fault> {
+        let (libraries, device) = (self.libraries.as_deref(), self.device.as_deref());
+        let dpa = || open_dpa(libraries, device, (self.path.as_deref(), self.firmware.as_deref()));
+        match self.datapath {
+            Datapath::Dpa => dpa(),
+            Datapath::Verbs => OpenCard::verbs(libraries, device),
+            Datapath::Udp => OpenCard::udp(self.interface.as_deref()),
+            Datapath::Auto => dpa()
+                .inspect_err(|fault| tracing::info!(reason = fault.text, "no DPA with the firmware"))
+                .or_else(|_| OpenCard::verbs(libraries, device))
+                .inspect_err(|fault| tracing::info!(reason = fault.text, "no RDMA card"))
+                .or_else(|_| OpenCard::udp(self.interface.as_deref())),
+        }
+    }
+}
+
+/// Opens a card and starts the firmware on its DPA, or opens a card without, or a network interface (`datapath`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_card_open(
     options: *const flexcast_card_options,
@@ -245,43 +313,42 @@ pub unsafe extern "C" fn flexcast_card_open(
     call(|| {
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(card, "card") }?;
-        if options.is_null() {
-            return Err(Fault::null("options"));
-        }
-        // SAFETY: the structure begins with its size; null and any other pointer is one of it.
-        let options = unsafe { sized(options, DEFAULT, "options") }?;
-        // SAFETY: null or a C string, for the duration of the call; the same for the other two.
-        let libraries = unsafe { text(options.libraries, "libraries") }?;
-        // SAFETY: as above.
-        let device = unsafe { text(options.device, "device") }?;
-        // SAFETY: as above.
-        let path = unsafe { text(options.firmware_path, "firmware_path") }?;
-        // SAFETY: as above.
-        let datapath = unsafe { text(options.datapath, "datapath") }?;
-        // SAFETY: as above.
-        let interface = unsafe { text(options.interface_name, "interface_name") }?;
-        let firmware = if options.firmware.is_null() {
-            None
-        } else {
-            // SAFETY: the caller gives as many bytes as it says, and leaves them alone during the call.
-            Some(unsafe { std::slice::from_raw_parts(options.firmware.cast::<u8>(), options.firmware_bytes) })
-        };
-        let variable = std::env::var("FLEXCAST_DATAPATH").ok();
-        let names_a_card = firmware.is_some() || [path, libraries, device].iter().any(Option::is_some);
-        let datapath = Datapath::choose(datapath, variable.as_deref(), names_a_card)?;
+        // SAFETY: as the header asks of the caller.
+        let asked = unsafe { Asked::read(options) }?;
         own()?;
-        let dpa = || open_dpa(libraries, device, (path, firmware));
-        let opened = match datapath {
-            Datapath::Dpa => dpa()?,
-            Datapath::Verbs => OpenCard::verbs(libraries, device)?,
-            Datapath::Udp => OpenCard::udp(interface)?,
-            Datapath::Auto => dpa()
-                .inspect_err(|fault| tracing::info!(reason = fault.text, "no DPA with the firmware"))
-                .or_else(|_| OpenCard::verbs(libraries, device))
-                .inspect_err(|fault| tracing::info!(reason = fault.text, "no RDMA card"))
-                .or_else(|_| OpenCard::udp(interface))?,
-        };
-        place.put(handle::insert(Rc::new(opened))?);
+        let slot = CardSlot(Mutex::new(Stage::Open(Arc::new(asked.open()?))));
+        place.put(handle::insert(Arc::new(slot))?);
+        Ok(())
+    })
+}
+
+/// The same without blocking: `card` becomes a handle at once, which flexcast_card_test() and flexcast_card_close() take until the card is open. A thread of the
+/// library opens it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_card_open_begin(
+    options: *const flexcast_card_options,
+    card: *mut *mut flexcast_card,
+) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for a handle.
+        let place = unsafe { out(card, "card") }?;
+        // SAFETY: as the header asks of the caller.
+        let asked = unsafe { Asked::read(options) }?;
+        own()?;
+        let creation = Creation::start(None, move || asked.open())?;
+        place.put(handle::insert(Arc::new(CardSlot(Mutex::new(Stage::Opening(creation)))))?);
+        Ok(())
+    })
+}
+
+/// Whether a card is open (`ready` becomes 1) or not yet (0). If it could not be opened the status says why, now and later; then it is only to be closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_card_test(card: *mut flexcast_card, ready: *mut c_int) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for an int.
+        let place = unsafe { out(ready, "ready") }?;
+        place.put(0);
+        place.put(handle::get::<CardSlot>(card)?.test()?.into());
         Ok(())
     })
 }
@@ -292,7 +359,7 @@ pub unsafe extern "C" fn flexcast_card_datapath(card: *mut flexcast_card, name: 
     call(|| {
         // SAFETY: null or a place for a pointer.
         let place = unsafe { out(name, "name") }?;
-        let open = handle::get::<OpenCard>(card)?;
+        let open = handle::get::<CardSlot>(card)?.open()?;
         place.put(match open.card.datapath() {
             DatapathKind::Dpa => c"dpa".as_ptr(),
             DatapathKind::Verbs => c"verbs".as_ptr(),
@@ -303,19 +370,20 @@ pub unsafe extern "C" fn flexcast_card_datapath(card: *mut flexcast_card, name: 
     })
 }
 
-/// Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators.
+/// Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators. One that is being opened is closed as soon as it is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_card_close(card: *mut flexcast_card) -> flexcast_status {
     call(|| {
-        let open = handle::get::<OpenCard>(card)?;
-        // One is the table's, one is this function's.
-        let users = Rc::strong_count(&open) - 2;
-        if users > 0 {
-            let text = format!("the card has {users} communicators: free them first");
-            return Err(Fault::new(FLEXCAST_ERROR_BUSY, text));
+        let slot = handle::get::<CardSlot>(card)?;
+        if let Stage::Open(open) = &*lock(&slot.0)? {
+            let users = open.users.load(Ordering::Relaxed);
+            if users > 0 {
+                let text = format!("the card has {users} communicators: free them first");
+                return Err(Fault::new(FLEXCAST_ERROR_BUSY, text));
+            }
         }
-        drop(open);
-        handle::remove::<OpenCard>(card).map(drop)
+        drop(slot);
+        handle::remove::<CardSlot>(card).map(drop)
     })
 }
 
@@ -328,7 +396,7 @@ pub unsafe extern "C" fn flexcast_register(
     bytes: usize,
 ) -> flexcast_status {
     call(|| {
-        let open = handle::get::<OpenCard>(card)?;
+        let open = handle::get::<CardSlot>(card)?.open()?;
         // SAFETY: no buffer leaves; the caller's contract is that of the function below.
         Ok(unsafe { open.memory().register(buffer.cast(), bytes) }?)
     })
@@ -344,9 +412,9 @@ pub unsafe extern "C" fn flexcast_buffer_invalidate(
     bytes: usize,
 ) -> flexcast_status {
     call(|| {
-        let open = handle::get::<OpenCard>(card)?;
+        let open = handle::get::<CardSlot>(card)?.open()?;
         let Ok(range) = Range::new(buffer.addr() as u64, bytes as u64) else { return Ok(()) };
-        if open.in_use.borrow().values().any(|used| used.range.overlaps(range)) {
+        if open.claims.overlap(range) {
             let text = format!("{bytes} bytes at {:#x} are in use by an operation: wait for it first", buffer.addr());
             return Err(Fault::new(FLEXCAST_ERROR_BUSY, text));
         }

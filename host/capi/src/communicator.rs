@@ -1,17 +1,21 @@
 //! Groups of ranks.
 
-use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char, c_int};
-use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::time::Duration;
 
 use flexcast_rust::{Communicator, Config};
+use nix::sys::eventfd::EventFd;
 
 use crate::bootstrap::{Bootstrap, count, flexcast_bootstrap};
-use crate::card::{OpenCard, flexcast_card};
+use crate::card::{CardSlot, CardUse, OpenCard, flexcast_card};
 use crate::config::{self, flexcast_config, number_of};
+use crate::creation::Creation;
+use crate::event;
 use crate::fault::{Fault, call};
 use crate::handle;
-use crate::memory::{give, out};
+use crate::memory::out;
 use crate::status::flexcast_status::{self, *};
 
 /// Ranks that broadcast and gather among one another. Made by flexcast_comm_create() or flexcast_comm_split().
@@ -24,62 +28,217 @@ pub const FLEXCAST_UNDEFINED: i32 = -1;
 
 /// Memory of failed operations that the card could not be made to let go.
 struct Held {
-    card: Rc<OpenCard>,
-    claims: RefCell<Vec<u64>>,
+    card: CardUse,
+    claims: Mutex<Vec<u64>>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.card.release(&self.claims.borrow());
+        let claims = self.claims.get_mut().map(std::mem::take).unwrap_or_default();
+        self.card.card().claims.release(&claims);
+    }
+}
+
+/// How far a communicator is.
+enum Stage {
+    /// Of a split the part, if this rank is in one.
+    Making(Arc<Creation<Option<Communicator>>>),
+    Failed(Fault),
+    /// The rank is in no part.
+    Outside,
+    Ready(Ready),
+    Freed,
+}
+
+struct Ready {
+    // Dropped before what it reaches.
+    communicator: Communicator,
+    /// Its control, and why it is not the one of its parameters, if so.
+    control: (u32, Option<CString>),
+}
+
+impl Ready {
+    fn new(communicator: Communicator) -> Self {
+        let report = communicator.control();
+        let reason = report.reason.as_ref().map(|reason| CString::new(reason.replace('\0', " ")).unwrap_or_default());
+        let control = (number_of(report.control), reason);
+        Self { communicator, control }
     }
 }
 
 /// A communicator, and what it stands on.
 pub(crate) struct Group {
-    // Dropped first: it reaches the memory.
-    communicator: RefCell<Communicator>,
+    stage: RwLock<Stage>,
     held: Held,
     /// Operations that are not over.
-    under_way: Cell<u32>,
-    /// Its control, and why it is not the one of its parameters, if so.
-    control: (u32, Option<CString>),
+    under_way: AtomicU32,
+    /// Counts operations that have ended, if somebody asked for it.
+    ended: OnceLock<EventFd>,
 }
 
 impl Group {
-    fn new(communicator: Communicator, card: Rc<OpenCard>) -> Rc<Self> {
-        let held = Held { card, claims: RefCell::default() };
-        let report = communicator.control();
-        let reason = report.reason.as_ref().map(|reason| CString::new(reason.replace('\0', " ")).unwrap_or_default());
-        let control = (number_of(report.control), reason);
-        Rc::new(Self { communicator: RefCell::new(communicator), held, under_way: Cell::new(0), control })
+    fn new(stage: Stage, card: CardUse) -> Arc<Self> {
+        let held = Held { card, claims: Mutex::default() };
+        Arc::new(Self { stage: RwLock::new(stage), held, under_way: AtomicU32::new(0), ended: OnceLock::new() })
     }
 
     pub(crate) fn card(&self) -> &OpenCard {
-        &self.held.card
+        self.held.card.card()
     }
 
-    pub(crate) fn begun(&self) {
-        self.under_way.set(self.under_way.get() + 1);
+    /// An operation begins: until it has ended the communicator stays.
+    pub(crate) fn begin(&self) -> Result<Communicator, Fault> {
+        let stage = self.read()?;
+        let communicator = Self::ready(&stage)?.communicator.clone();
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        Ok(communicator)
+    }
+
+    /// One could not be begun.
+    pub(crate) fn begun_in_vain(&self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// An operation is over. Its memory is the program's again, unless the card may still reach it.
-    pub(crate) fn ended(&self, claims: &[u64], held: bool) {
-        self.under_way.set(self.under_way.get() - 1);
+    pub(crate) fn end(&self, claims: &[u64], held: bool) {
         if held {
-            self.held.claims.borrow_mut().extend(claims);
+            self.held.claims.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(claims);
         } else {
-            self.card().release(claims);
+            self.card().claims.release(claims);
+        }
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+        if let Some(ended) = self.ended.get() {
+            event::count(ended);
         }
     }
 
-    /// Uses the communicator, unless this call comes from a callback of a call that uses it.
-    pub(crate) fn with<R>(&self, body: impl FnOnce(&mut Communicator) -> Result<R, Fault>) -> Result<R, Fault> {
-        let mut communicator = self.communicator.try_borrow_mut().map_err(|_| {
-            let text = "the communicator is in use by the call from which this callback was made: return from it first";
-            Fault::new(FLEXCAST_ERROR_BUSY, text)
-        })?;
-        body(&mut communicator)
+    /// Whether the ends of operations are counted.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.ended.get().is_some()
     }
+
+    fn read(&self) -> Result<std::sync::RwLockReadGuard<'_, Stage>, Fault> {
+        self.stage.read().map_err(|_| poisoned())
+    }
+
+    fn ready(stage: &Stage) -> Result<&Ready, Fault> {
+        match stage {
+            Stage::Ready(ready) => Ok(ready),
+            Stage::Making(_) => {
+                let text = "the communicator is being made: call flexcast_comm_test() until it is ready";
+                Err(Fault::new(FLEXCAST_ERROR_BUSY, text))
+            }
+            Stage::Failed(fault) => Err(fault.clone()),
+            Stage::Outside => Err(Fault::new(
+                FLEXCAST_ERROR_ARGUMENT,
+                "this rank is in none of the parts: it can only free the handle",
+            )),
+            Stage::Freed => Err(Fault::new(FLEXCAST_ERROR_HANDLE, "the communicator was freed")),
+        }
+    }
+
+    /// Uses the communicator.
+    pub(crate) fn with<R>(&self, body: impl FnOnce(&Communicator) -> Result<R, Fault>) -> Result<R, Fault> {
+        // A clone: what is called may call back.
+        let communicator = Self::ready(&*self.read()?)?.communicator.clone();
+        body(&communicator)
+    }
+
+    /// The own rank, and how many there are.
+    pub(crate) fn place(&self) -> Result<(u32, u32), Fault> {
+        self.with(|communicator| Ok((communicator.rank(), communicator.size())))
+    }
+
+    /// Goes on with making it; whether it is ready.
+    fn test(&self) -> Result<bool, Fault> {
+        let creation = match &*self.read()? {
+            Stage::Making(creation) => Arc::clone(creation),
+            Stage::Failed(fault) => return Err(fault.clone()),
+            Stage::Ready(_) | Stage::Outside | Stage::Freed => return Ok(true),
+        };
+        // Outside of the lock: functions of the program may call back.
+        let Some(made) = creation.poll(Duration::ZERO) else { return Ok(false) };
+        let (stage, failed) = match made {
+            Ok(Some(communicator)) => (Stage::Ready(Ready::new(communicator)), Ok(true)),
+            Ok(None) => (Stage::Outside, Ok(true)),
+            Err(fault) => (Stage::Failed(fault.clone()), Err(fault)),
+        };
+        let mut now = self.stage.write().map_err(|_| poisoned())?;
+        if matches!(*now, Stage::Making(_)) {
+            *now = stage;
+        }
+        failed
+    }
+
+    /// Gives the communicator up, unless operations use it.
+    fn free(&self) -> Result<(), Fault> {
+        let taken = {
+            let mut stage = self.stage.write().map_err(|_| poisoned())?;
+            let under_way = self.under_way.load(Ordering::Relaxed);
+            if under_way > 0 {
+                let text = format!(
+                    "{under_way} operations of the communicator are not over: wait for their requests, or cancel and wait"
+                );
+                return Err(Fault::new(FLEXCAST_ERROR_BUSY, text));
+            }
+            if let Stage::Making(creation) = &*stage {
+                creation.abandon();
+            }
+            std::mem::replace(&mut *stage, Stage::Freed)
+        };
+        // Outside of the lock: a progress thread ends, which may be in a callback.
+        drop(taken);
+        Ok(())
+    }
+}
+
+fn poisoned() -> Fault {
+    Fault::new(FLEXCAST_ERROR_INTERNAL, "the communicator cannot be used any more: a call of it panicked")
+}
+
+/// Begins to make a communicator.
+///
+/// # Safety
+/// `config` is null or a configuration of the caller, as long as it says.
+unsafe fn create(
+    card: *mut flexcast_card,
+    bootstrap: *mut flexcast_bootstrap,
+    config: *const flexcast_config,
+) -> Result<(Creation<Option<Communicator>>, CardUse), Fault> {
+    let card = handle::get::<CardSlot>(card)?.open()?;
+    let bootstrap = handle::get::<Bootstrap>(bootstrap)?;
+    // SAFETY: by this function's contract.
+    let config = unsafe { config::read(config, &Config::for_card(card.card())) }?;
+    let mut in_use = bootstrap.take()?;
+    // Both the thread and the handle use the card.
+    let (used, by_thread) = (CardUse::new(&card), CardUse::new(&card));
+    let creation = Creation::start(Some(bootstrap), move || {
+        let made = Communicator::create(by_thread.card().card(), in_use.exchange()?, config)?;
+        drop((in_use, by_thread));
+        Ok(Some(made))
+    })?;
+    Ok((creation, used))
+}
+
+/// Begins to part the ranks of a communicator.
+fn split(
+    comm: *mut flexcast_comm,
+    bootstrap: *mut flexcast_bootstrap,
+    color: c_int,
+    key: i64,
+) -> Result<(Creation<Option<Communicator>>, CardUse), Fault> {
+    let group = handle::get::<Group>(comm)?;
+    let bootstrap = handle::get::<Bootstrap>(bootstrap)?;
+    let colour = if color == FLEXCAST_UNDEFINED { None } else { Some(count(color, "color")?) };
+    let whole = group.with(|communicator| Ok(communicator.clone()))?;
+    let mut in_use = bootstrap.take()?;
+    let (used, by_thread) = (CardUse::new(group.held.card.card()), CardUse::new(group.held.card.card()));
+    let creation = Creation::start(Some(bootstrap), move || {
+        let made = whole.split(in_use.exchange()?, colour, key)?;
+        drop((in_use, whole, by_thread));
+        Ok(made)
+    })?;
+    Ok((creation, used))
 }
 
 /// Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the defaults). It blocks as
@@ -94,12 +253,29 @@ pub unsafe extern "C" fn flexcast_comm_create(
     call(|| {
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(comm, "comm") }?;
-        let card = handle::get::<OpenCard>(card)?;
-        let bootstrap = handle::get::<Bootstrap>(bootstrap)?;
-        // SAFETY: null or a configuration of the caller, as long as it says.
-        let config = unsafe { config::read(config, &Config::for_card(card.card())) }?;
-        let communicator = bootstrap.with(|exchange| Ok(Communicator::create(card.card(), exchange, config)?))?;
-        place.put(handle::insert(Group::new(communicator, card))?);
+        // SAFETY: as the header asks of the caller.
+        let (creation, card) = unsafe { create(card, bootstrap, config) }?;
+        let stage = creation.wait()?.map_or(Stage::Outside, |communicator| Stage::Ready(Ready::new(communicator)));
+        place.put(handle::insert(Group::new(stage, card))?);
+        Ok(())
+    })
+}
+
+/// The same without blocking: `comm` becomes a handle at once, which flexcast_comm_test() and flexcast_comm_free() take until the communicator is ready. The
+/// configuration need not stay, its texts must until then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_comm_create_begin(
+    card: *mut flexcast_card,
+    bootstrap: *mut flexcast_bootstrap,
+    config: *const flexcast_config,
+    comm: *mut *mut flexcast_comm,
+) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for a handle.
+        let place = unsafe { out(comm, "comm") }?;
+        // SAFETY: as the header asks of the caller.
+        let (creation, card) = unsafe { create(card, bootstrap, config) }?;
+        place.put(handle::insert(Group::new(Stage::Making(Arc::new(creation)), card))?);
         Ok(())
     })
 }
@@ -118,14 +294,9 @@ pub unsafe extern "C" fn flexcast_comm_split(
     call(|| {
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(part, "part") }?;
-        let group = handle::get::<Group>(comm)?;
-        let bootstrap = handle::get::<Bootstrap>(bootstrap)?;
-        let colour = if color == FLEXCAST_UNDEFINED { None } else { Some(count(color, "color")?) };
-        let made =
-            group.with(|communicator| bootstrap.with(|exchange| Ok(communicator.split(exchange, colour, key)?)))?;
-        let handle = match made {
-            // The new group holds the card, too.
-            Some(communicator) => handle::insert(Group::new(communicator, Rc::clone(&group.held.card)))?,
+        let (creation, card) = split(comm, bootstrap, color, key)?;
+        let handle = match creation.wait()? {
+            Some(communicator) => handle::insert(Group::new(Stage::Ready(Ready::new(communicator)), card))?,
             None => std::ptr::null_mut(),
         };
         place.put(handle);
@@ -133,21 +304,43 @@ pub unsafe extern "C" fn flexcast_comm_split(
     })
 }
 
+/// The same without blocking, as flexcast_comm_create_begin(). A rank of colour FLEXCAST_UNDEFINED gets a handle, too, which it tests until it is ready, and frees.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_comm_split_begin(
+    comm: *mut flexcast_comm,
+    bootstrap: *mut flexcast_bootstrap,
+    color: c_int,
+    key: i64,
+    part: *mut *mut flexcast_comm,
+) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for a handle.
+        let place = unsafe { out(part, "part") }?;
+        let (creation, card) = split(comm, bootstrap, color, key)?;
+        place.put(handle::insert(Group::new(Stage::Making(Arc::new(creation)), card))?);
+        Ok(())
+    })
+}
+
+/// Whether a communicator is ready (`ready` becomes 1) or still being made (0); goes on with making it. If it could not be made the status says why, now and
+/// later; then it is only to be freed. To be called by all ranks until it is ready.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_comm_test(comm: *mut flexcast_comm, ready: *mut c_int) -> flexcast_status {
+    call(|| {
+        // SAFETY: null or a place for an int.
+        let place = unsafe { out(ready, "ready") }?;
+        place.put(0);
+        place.put(handle::get::<Group>(comm)?.test()?.into());
+        Ok(())
+    })
+}
+
 /// Frees a communicator; the others need not be asked. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
-/// cancel it and wait.
+/// cancel it and wait. One that is being made is given up: then the bootstrap can only be freed, too, and the others are told by their own bounds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_free(comm: *mut flexcast_comm) -> flexcast_status {
     call(|| {
-        let group = handle::get::<Group>(comm)?;
-        if group.under_way.get() > 0 {
-            let text = format!(
-                "{} operations of the communicator are not over: wait for their requests, or cancel and wait",
-                group.under_way.get()
-            );
-            return Err(Fault::new(FLEXCAST_ERROR_BUSY, text));
-        }
-        group.with(|_| Ok(()))?;
-        drop(group);
+        handle::get::<Group>(comm)?.free()?;
         handle::remove::<Group>(comm).map(drop)
     })
 }
@@ -161,7 +354,7 @@ pub unsafe extern "C" fn flexcast_comm_rank(
 ) -> flexcast_status {
     call(|| {
         let group = handle::get::<Group>(comm)?;
-        let (own, all) = group.with(|communicator| Ok((communicator.rank(), communicator.size())))?;
+        let (own, all) = group.place()?;
         for (place, value) in [(rank, own), (size, all)].into_iter().filter(|(place, _)| !place.is_null()) {
             // SAFETY: not null, so a place for an int.
             unsafe { out(place, "rank") }?.put(value as c_int);
@@ -182,7 +375,8 @@ pub unsafe extern "C" fn flexcast_comm_control(
         // SAFETY: null or a place for a number.
         let place = unsafe { out(control, "control") }?;
         let group = handle::get::<Group>(comm)?;
-        let (number, why) = &group.control;
+        let stage = group.read()?;
+        let (number, why) = &Group::ready(&stage)?.control;
         place.put(*number);
         if !reason.is_null() {
             // SAFETY: not null, so a place for a pointer.
@@ -218,119 +412,21 @@ pub unsafe extern "C" fn flexcast_cancel(comm: *mut flexcast_comm) -> flexcast_s
     })
 }
 
-/// What a communicator takes of its card, and what it has done.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct flexcast_stats {
-    /// The own rank.
-    pub rank: u32,
-    /// Number of ranks.
-    pub ranks: u32,
-    /// DPA threads.
-    pub threads: u32,
-    /// Queue pairs: to receive, to send, over the own card, to other ranks.
-    pub receive_queue_pairs: u32,
-    /// See `receive_queue_pairs`.
-    pub send_queue_pairs: u32,
-    /// See `receive_queue_pairs`.
-    pub loopback_queue_pairs: u32,
-    /// See `receive_queue_pairs`.
-    pub control_queue_pairs: u32,
-    /// 0.
-    pub reserved: u32,
-    /// Staging slots in DPA memory, in bytes.
-    pub staging_bytes: u64,
-    /// Bitmaps, contexts and rings, which the DPA's last-level cache should hold, in bytes.
-    pub hot_bytes: u64,
-    /// Control messages sent: barrier signals, activations, requests for missing blocks, blocks offered, final messages, failures told.
-    pub barrier_messages: u64,
-    /// See `barrier_messages`.
-    pub activate_messages: u64,
-    /// See `barrier_messages`.
-    pub fetch_messages: u64,
-    /// See `barrier_messages`.
-    pub acknowledge_messages: u64,
-    /// See `barrier_messages`.
-    pub final_messages: u64,
-    /// See `barrier_messages`.
-    pub failed_messages: u64,
-    /// Receive completions consumed on the DPA, as of the last report, like all that follow up to `receive_instructions`.
-    pub receive_cqes: u64,
-    /// Chunks accepted.
-    pub accepted_chunks: u64,
-    /// Chunks discarded: there already; of no place in the operation; of another or closed operation; of a wrong length.
-    pub duplicate_chunks: u64,
-    /// See `duplicate_chunks`.
-    pub out_of_range_chunks: u64,
-    /// See `duplicate_chunks`.
-    pub wrong_id_chunks: u64,
-    /// See `duplicate_chunks`.
-    pub wrong_length_chunks: u64,
-    /// Error completions.
-    pub error_cqes: u64,
-    /// Instructions that the receive workers have retired.
-    pub receive_instructions: u64,
-    /// Chunks sent.
-    pub sent_chunks: u64,
-    /// Doorbells that they took.
-    pub send_doorbells: u64,
-    /// Registrations of the card's cache that were there when asked for, and that had to be made.
-    pub registration_hits: u64,
-    /// See `registration_hits`.
-    pub registration_misses: u64,
-    /// Registrations that are there, and their bytes.
-    pub registrations: u64,
-    /// See `registrations`.
-    pub registered_bytes: u64,
-}
-
-/// Fills `stats`, of `size` = sizeof(flexcast_stats) bytes.
+/// A descriptor to sleep on (poll, epoll): an eventfd that counts the operations of the communicator that have ended since it was last read. The library's: it is
+/// not to be closed, and is gone with the communicator. FLEXCAST_NOT_SUPPORTED without a progress thread (`progress_thread` in flexcast_config), since nothing would
+/// end while the program sleeps.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn flexcast_comm_stats(
-    comm: *mut flexcast_comm,
-    stats: *mut flexcast_stats,
-    size: usize,
-) -> flexcast_status {
+pub unsafe extern "C" fn flexcast_comm_event_fd(comm: *mut flexcast_comm, descriptor: *mut c_int) -> flexcast_status {
     call(|| {
+        // SAFETY: null or a place for an int.
+        let place = unsafe { out(descriptor, "descriptor") }?;
         let group = handle::get::<Group>(comm)?;
-        let value = group.with(|communicator| {
-            let (footprint, messages) = (communicator.footprint(), communicator.messages());
-            let (receive, send) = (communicator.receive_statistics()?, communicator.send_statistics()?);
-            let cache = group.card().cache_statistics();
-            Ok(flexcast_stats {
-                rank: communicator.rank(),
-                ranks: communicator.size(),
-                threads: footprint.threads,
-                receive_queue_pairs: footprint.receive_queue_pairs,
-                send_queue_pairs: footprint.send_queue_pairs,
-                loopback_queue_pairs: footprint.loopback_queue_pairs,
-                control_queue_pairs: footprint.control_queue_pairs,
-                reserved: 0,
-                staging_bytes: footprint.staging_bytes,
-                hot_bytes: footprint.hot_bytes(),
-                barrier_messages: messages.barrier,
-                activate_messages: messages.activate,
-                fetch_messages: messages.fetch,
-                acknowledge_messages: messages.acknowledge,
-                final_messages: messages.last,
-                failed_messages: messages.failed,
-                receive_cqes: receive.cqes,
-                accepted_chunks: receive.accepted,
-                duplicate_chunks: receive.duplicates,
-                out_of_range_chunks: receive.out_of_range,
-                wrong_id_chunks: receive.wrong_id,
-                wrong_length_chunks: receive.wrong_length,
-                error_cqes: receive.error_cqes,
-                receive_instructions: receive.instructions,
-                sent_chunks: send.posted,
-                send_doorbells: send.doorbells,
-                registration_hits: cache.hits,
-                registration_misses: cache.misses,
-                registrations: cache.entries as u64,
-                registered_bytes: cache.bytes,
-            })
-        })?;
-        // SAFETY: the caller gives as many bytes as it says.
-        unsafe { give(stats, size, value, "stats") }
+        if group.with(|communicator| Ok(communicator.config().progress_thread.is_none()))? {
+            let text =
+                "nothing moves the communicator on while the program sleeps: set progress_thread in its configuration";
+            return Err(Fault::new(FLEXCAST_NOT_SUPPORTED, text));
+        }
+        place.put(event::descriptor(&group.ended)?);
+        Ok(())
     })
 }

@@ -3,10 +3,13 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use flexcast_rust::{Config, Control, Selection, ServiceDelivery, ServiceOptions, ThreadPlacement, Transport};
+use flexcast_rust::{
+    Config, Control, Selection, ServiceDelivery, ServiceOptions, ThreadOptions, ThreadPlacement, Transport,
+};
 
 use crate::fault::{Fault, call};
 use crate::memory::{give, sized, text};
+use crate::settings;
 use crate::status::flexcast_status::{self, *};
 
 /// All threads of a core of the DPA before the next one.
@@ -61,6 +64,9 @@ pub const FLEXCAST_ALGORITHM_RECURSIVE_DOUBLING: u32 = 4;
 /// Allgathers by the algorithm of Bruck et al. over reliable connections.
 pub const FLEXCAST_ALGORITHM_BRUCK: u32 = 5;
 
+/// For `progress_cpu`: any.
+pub const FLEXCAST_CPU_ANY: u32 = u32::MAX;
+
 /// Parameters of a communicator; alike on all ranks. To be initialised by flexcast_config_default().
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +97,7 @@ pub struct flexcast_config {
     pub psn_bits: u32,
     /// Ranks that multicast at the same time; 0: as few as keep the links busy.
     pub chains: u32,
-    /// Chunks before the end of its block at which a root activates the next one; FLEXCAST_LEAD_AUTOMATIC: as many as hide most of it.
+    /// Chunks before the end of its block at which a root activates the next one; FLEXCAST_LOOKAHEAD_AUTOMATIC: as many as hide most of it.
     pub lookahead_chunks: u32,
     /// Control messages that are lost are sent again after 4.096 us times 2 to this power.
     pub retry_exponent: u32,
@@ -148,6 +154,11 @@ pub struct flexcast_config {
     /// Keys that a rank binds to its buffers, 1 to 4096, so that these cost the Arm cores no control operation; 0: what FLEXCAST_SERVICE_KEYS says, or else 16;
     /// FLEXCAST_BOUND_KEYS_NONE: none.
     pub service_bound_keys: u32,
+    /// Whether (1 or 0) a thread of the library moves operations on; it sleeps while none is under way. 0: the program does, by tests, waits and
+    /// flexcast_progress().
+    pub progress_thread: u32,
+    /// Processor that the thread stays on, by its number in the system; FLEXCAST_CPU_ANY: the system chooses.
+    pub progress_cpu: u32,
 }
 
 /// Nanoseconds of a time; one beyond 584 years is as good as for ever.
@@ -214,13 +225,17 @@ impl flexcast_config {
             service_delivery: FLEXCAST_DELIVERY_DEFAULT,
             service_buffers: 0,
             service_bound_keys: 0,
+            progress_thread: config.progress_thread.is_some().into(),
+            progress_cpu: config.progress_thread.and_then(|thread| thread.cpu).unwrap_or(FLEXCAST_CPU_ANY),
         }
     }
 
-    /// The defaults, with the control that the environment asks for.
+    /// The defaults, with what the environment asks for.
     fn from_env() -> Result<Self, Fault> {
         let control = Config::default().with_environment()?.control;
-        Ok(Self { control: number_of(control), ..Self::default() })
+        let mut config = Self { control: number_of(control), ..Self::default() };
+        settings::take_variables(&mut config, |name| std::env::var_os(name))?;
+        Ok(config)
     }
 
     /// What it says of service processes, over what the environment says.
@@ -338,6 +353,10 @@ impl flexcast_config {
             .retry_exponent(byte("retry_exponent", self.retry_exponent, 31)?)
             .restarts(self.restarts != 0)
             .reproducible(self.reproducible != 0)
+            .progress_thread((self.progress_thread != 0).then(|| match self.progress_cpu {
+                FLEXCAST_CPU_ANY => ThreadOptions::default(),
+                cpu => ThreadOptions::on_cpu(cpu),
+            }))
             .data_class(byte("data_class", self.data_class, u8::MAX)?)
             .control_class(byte("control_class", self.control_class, u8::MAX)?)
             .max_receive_bytes(self.max_receive_bytes)
@@ -365,7 +384,8 @@ pub(crate) unsafe fn read(config: *const flexcast_config, default: &Config) -> R
     }
 }
 
-/// The defaults. `size` is sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have.
+/// The defaults, with what variables of the environment say: FLEXCAST_CHUNK_BYTES for `chunk_bytes`, FLEXCAST_PROGRESS_THREAD for `progress_thread` and so on, with
+/// values as flexcast_config_set() takes them. `size` is sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_config_default(config: *mut flexcast_config, size: usize) -> flexcast_status {
     call(|| {

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use flexcast_rust::Error;
 
@@ -69,7 +70,9 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 pub(crate) fn own() -> Result<(), Fault> {
     // Another thread may have been first.
     let _ = OWNER.compare_exchange(0, std::process::id(), Ordering::Relaxed, Ordering::Relaxed);
-    same_process()
+    same_process()?;
+    crate::log::start();
+    Ok(())
 }
 
 fn same_process() -> Result<(), Fault> {
@@ -86,6 +89,24 @@ fn same_process() -> Result<(), Fault> {
     ))
 }
 
+/// An object of several threads, unless a panic has left it in an unknown state.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, Fault> {
+    mutex
+        .lock()
+        .map_err(|_| Fault::new(FLEXCAST_ERROR_INTERNAL, "the object cannot be used any more: a call of it panicked"))
+}
+
+/// Runs what is not a function of the header, such as the body of a thread: a panic becomes a fault.
+pub(crate) fn guard<T>(body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    // Locks that the panic held are poisoned: `lock` refuses what they guard.
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        let text = format!("a mistake of this library: {}; please report it", message(&*panic));
+        // Dropping what was thrown could panic again.
+        std::mem::forget(panic);
+        Err(Fault::new(FLEXCAST_ERROR_INTERNAL, text))
+    })
+}
+
 /// Runs the body of a function.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> flexcast_status {
     let result = if let Err(fault) = same_process() {
@@ -94,13 +115,14 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> flexcast_status 
         Err(Fault::new(FLEXCAST_ERROR_INTERNAL, "this thread cannot use the library any more: a call of it panicked"))
     } else {
         // What a panic leaves behind is not used again: every later call on this thread is refused.
-        catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
-            PANICKED.set(true);
-            let text = format!("a mistake of this library: {}; please report it", message(&*panic));
-            // Dropping what was thrown could panic again.
-            std::mem::forget(panic);
-            Err(Fault::new(FLEXCAST_ERROR_INTERNAL, text))
-        })
+        let mut returned = false;
+        let result = guard(|| {
+            let result = body();
+            returned = true;
+            result
+        });
+        PANICKED.set(!returned);
+        result
     };
     match result {
         Ok(()) => FLEXCAST_OK,

@@ -1,8 +1,8 @@
 //! The C ABI of the collective library: `libflexcast.a`, of which `cargo xtask install` links `libflexcast.so`, and `include/flexcast.h`,
 //! which cbindgen makes of these files (`cargo xtask header`).
 //!
-//! Whatever a program does wrong with a handle is an error code: handles are numbers with a generation, looked up in a table of their
-//! thread ([`handle`]), and never addresses. No panic leaves a function, and none does anything in a forked child ([`fault`]). Memory of the program is reached only where a
+//! Whatever a program does wrong with a handle is an error code: handles are numbers with a generation, looked up in a table of the
+//! process ([`handle`]), and never addresses. No panic leaves a function, and none does anything in a forked child ([`fault`]). Memory of the program is reached only where a
 //! function's documentation says so.
 //!
 //! Functions are `unsafe` in Rust's sense: each pointer argument is null, which is refused, or points at what the header says.
@@ -11,16 +11,24 @@
 #![allow(clippy::missing_safety_doc)] // Said once, above and at the top of the header.
 
 mod bootstrap;
+mod call;
 mod card;
+mod claims;
 mod collectives;
 mod communicator;
 mod config;
+mod creation;
+mod event;
 mod fault;
+mod gather;
 mod handle;
+mod init;
+mod log;
 mod memory;
 mod operation;
 mod request;
 mod settings;
+mod stats;
 mod status;
 mod version;
 
@@ -30,8 +38,11 @@ pub use collectives::*;
 pub use communicator::*;
 pub use config::*;
 pub use fault::flexcast_last_error;
+pub use init::*;
+pub use log::*;
 pub use operation::*;
 pub use request::*;
 pub use settings::*;
+pub use stats::*;
 pub use status::*;
 pub use version::*;

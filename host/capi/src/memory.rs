@@ -1,9 +1,42 @@
 //! Pointers of the caller.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_void};
 
 use crate::fault::Fault;
 use crate::status::flexcast_status::*;
+
+/// Where FLEXCAST_IN_PLACE points; see the header.
+pub(crate) const IN_PLACE: usize = usize::MAX;
+
+/// Memory of the program that an operation reads or writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory {
+    pub(crate) start: *mut c_void,
+    pub(crate) bytes: usize,
+}
+
+// SAFETY: an address and a length. Whoever reads or writes there does so by the promise of the program that gave them, which is of no thread.
+unsafe impl Send for Memory {}
+// SAFETY: the same.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub(crate) const NOTHING: Self = Self { start: std::ptr::null_mut(), bytes: 0 };
+
+    /// So many bytes at an address; none for FLEXCAST_IN_PLACE.
+    pub(crate) fn unless_in_place(start: *const c_void, bytes: usize) -> Option<Self> {
+        (start.addr() != IN_PLACE).then_some(Self { start: start.cast_mut(), bytes })
+    }
+}
+
+/// What a program gives its own functions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct User(pub(crate) *mut c_void);
+
+// SAFETY: nobody but the program's functions follows it; the header says by which threads they are called.
+unsafe impl Send for User {}
+// SAFETY: the same.
+unsafe impl Sync for User {}
 
 /// Where a result goes.
 ///

@@ -1,19 +1,22 @@
 //! Operations under way, and what became of them.
 
-use std::cell::RefCell;
-use std::ffi::c_int;
-use std::rc::Rc;
+use std::ffi::{c_int, c_void};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use flexcast_rust::{Cause, Report, Request, Test};
+use flexcast_rust::{Cause, Communicator, Outcome, Report, Request};
 
-use crate::communicator::Group;
-use crate::fault::{Fault, call};
+use crate::call::{Call, Place};
+use crate::communicator::{Group, flexcast_comm};
+use crate::fault::{Fault, call, guard, lock, remember};
 use crate::handle;
-use crate::memory::{give, out};
+use crate::memory::{User, give, out};
 use crate::status::flexcast_status::{self, *};
 
-/// An operation, under way or over. Made by the operations; to be freed when it is over.
+/// An operation: to be posted, under way or over. Made by the operations and flexcast_init(); to be freed when it is over.
 pub struct flexcast_request {
     _opaque: [u8; 0],
 }
@@ -128,61 +131,247 @@ impl flexcast_report {
 }
 
 enum State {
-    UnderWay { group: Rc<Group>, request: Option<Request>, claims: Vec<u64> },
-    Over { fault: Option<Fault>, report: Box<flexcast_report> },
+    /// Not posted yet.
+    Ready,
+    UnderWay {
+        communicator: Communicator,
+        /// None while a thread posts or tests it.
+        request: Option<Request>,
+        claims: Vec<u64>,
+        /// It has ended while a thread tested it: that one looks again.
+        again: bool,
+    },
+    Over {
+        fault: Option<Fault>,
+        report: Box<flexcast_report>,
+    },
+}
+
+/// A function of the program, for the end of an operation.
+pub(crate) struct Callback {
+    pub(crate) function: unsafe extern "C" fn(*mut c_void, *mut flexcast_request, flexcast_status),
+    pub(crate) user: User,
 }
 
 /// An operation and its outcome.
-pub(crate) struct Operation(RefCell<State>);
+pub(crate) struct Operation {
+    group: Arc<Group>,
+    call: Call,
+    persistent: bool,
+    callback: Option<Callback>,
+    /// Its own handle, for the callback.
+    handle: AtomicPtr<flexcast_request>,
+    state: Mutex<State>,
+}
 
 impl Operation {
-    pub(crate) fn new(group: Rc<Group>, request: Request, claims: Vec<u64>) -> Rc<Self> {
-        group.begun();
-        Rc::new(Self(RefCell::new(State::UnderWay { group, request: Some(request), claims })))
+    /// An operation that is not posted, and its handle.
+    pub(crate) fn new(
+        group: Arc<Group>,
+        call: Call,
+        persistent: bool,
+        callback: Option<Callback>,
+    ) -> Result<(Arc<Self>, *mut flexcast_request), Fault> {
+        let (handle, state) = (AtomicPtr::default(), Mutex::new(State::Ready));
+        let operation = Arc::new(Self { group, call, persistent, callback, handle, state });
+        let handle = handle::insert(Arc::clone(&operation))?;
+        operation.handle.store(handle, Ordering::Relaxed);
+        Ok((operation, handle))
+    }
+
+    /// Posts it.
+    ///
+    /// # Safety
+    /// Its memory is readable and writable as the header says.
+    unsafe fn post(self: &Arc<Self>) -> Result<(), Fault> {
+        let communicator = {
+            let mut state = lock(&self.state)?;
+            match &*state {
+                State::UnderWay { .. } => return Err(under_way("cannot be posted again")),
+                State::Over { .. } if !self.persistent => {
+                    let text = "the operation was posted before and is not persistent: set FLEXCAST_PERSISTENT, or make another one";
+                    return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
+                }
+                State::Ready | State::Over { .. } => {}
+            }
+            let communicator = self.group.begin()?;
+            *state =
+                State::UnderWay { communicator: communicator.clone(), request: None, claims: Vec::new(), again: false };
+            communicator
+        };
+        // Outside of the lock: to post moves others on, whose callbacks may use this one.
+        // SAFETY: by this function's contract.
+        match unsafe { self.claim_and_post(&communicator) } {
+            Ok((request, claimed)) => {
+                if let State::UnderWay { request: place, claims, .. } = &mut *lock(&self.state)? {
+                    (*place, *claims) = (Some(request), claimed);
+                }
+                if self.is_told() {
+                    // From now on whoever ends it tells.
+                    self.test()?;
+                }
+                Ok(())
+            }
+            Err(fault) => {
+                self.group.begun_in_vain();
+                *lock(&self.state)? = State::Ready;
+                Err(fault)
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`Operation::post`].
+    unsafe fn claim_and_post(&self, communicator: &Communicator) -> Result<(Request, Vec<u64>), Fault> {
+        let (card, Call { send, receive, .. }) = (self.group.card(), &self.call);
+        let mut claims = vec![card.claims.claim(receive.start, receive.bytes, true, "receive")?];
+        let posted = (|| {
+            if let Some(send) = send {
+                claims.push(card.claims.claim(send.start, send.bytes, false, "send")?);
+            }
+            let memory = card.memory();
+            // SAFETY: the caller vouches for the memory; no other operation writes it, as `claim` has seen.
+            let receive = unsafe { memory.buffer(receive.start.cast(), receive.bytes) }?;
+            // SAFETY: the same, and it is given as a send buffer.
+            let send = send.map(|send| unsafe { memory.source(send.start.cast(), send.bytes) }).transpose()?;
+            self.call.post(communicator, send, receive).map_err(|refused| Fault::from(&refused.error))
+        })();
+        match posted {
+            Ok(request) => Ok((request, claims)),
+            Err(fault) => {
+                card.claims.release(&claims);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Whether somebody is to be told of its end.
+    fn is_told(&self) -> bool {
+        self.callback.is_some() || self.group.is_watched()
     }
 
     /// Moves it on; `Some` when it is over: how.
-    fn test(&self) -> Result<Option<Option<Fault>>, Fault> {
-        let mut state = self.0.borrow_mut();
-        let (fault, report, group, claims) = match &mut *state {
-            State::Over { fault, .. } => return Ok(Some(fault.clone())),
-            State::UnderWay { group, request, claims } => {
-                let tested = group.with(|communicator| {
-                    Ok(request.take().map(|request| (communicator.test(request), communicator.disagreement())))
-                })?;
-                match tested {
-                    Some((Ok(Test::Pending(pending)), _)) => {
-                        *request = Some(pending);
+    fn test(self: &Arc<Self>) -> Result<Option<Option<Fault>>, Fault> {
+        self.test_and(|_, _| {})
+    }
+
+    /// The same; what is done with one that is not over, such as to let time pass.
+    fn test_and(self: &Arc<Self>, pending: impl Fn(&Communicator, &Request)) -> Result<Option<Option<Fault>>, Fault> {
+        loop {
+            let (communicator, mut request) = match &mut *lock(&self.state)? {
+                State::Over { fault, .. } => return Ok(Some(fault.clone())),
+                State::Ready => {
+                    let text = "the operation was not posted: call flexcast_post() first";
+                    return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
+                }
+                State::UnderWay { communicator, request, again, .. } => match request.take() {
+                    Some(request) => (communicator.clone(), request),
+                    None => {
+                        // Another thread is at it, or this one, further up.
+                        *again = true;
                         return Ok(None);
                     }
-                    // The last use of the buffers.
-                    Some((Ok(Test::Done(done)), _)) => {
-                        let report = flexcast_report::new(FLEXCAST_OK, &done.report, false);
-                        (None, report, Rc::clone(group), std::mem::take(claims))
-                    }
-                    // A buffer that does not come back is held: the card may still reach the memory.
-                    Some((Err(failed), differ)) => {
-                        let mut fault = Fault::from(&failed.error);
-                        if let Some(differ) = differ {
-                            fault.text = format!("{} ({differ})", fault.text);
-                        }
-                        let report = flexcast_report::new(fault.status, &failed.report, failed.receive.is_none());
-                        (Some(fault), report, Rc::clone(group), std::mem::take(claims))
-                    }
-                    None => {
-                        return Err(Fault::new(FLEXCAST_ERROR_INTERNAL, "the operation was lost in an earlier call"));
-                    }
+                },
+            };
+            // Outside of the lock, as in `post`.
+            let waker =
+                if self.is_told() { Waker::from(Arc::new(Ended(Arc::downgrade(self)))) } else { Waker::noop().clone() };
+            match Pin::new(&mut request).poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(outcome) => return self.end(&communicator, outcome).map(Some),
+                Poll::Pending => pending(&communicator, &request),
+            }
+            if let State::UnderWay { request: place, again, .. } = &mut *lock(&self.state)? {
+                *place = Some(request);
+                if !std::mem::take(again) {
+                    return Ok(None);
                 }
             }
+        }
+    }
+
+    /// It is over: the memory is the program's again, and who is to be told is told.
+    fn end(&self, communicator: &Communicator, outcome: Outcome) -> Result<Option<Fault>, Fault> {
+        let (fault, report) = match outcome {
+            // The last use of the buffers.
+            Ok(done) => (None, flexcast_report::new(FLEXCAST_OK, &done.report, false)),
+            // A buffer that does not come back is held: the card may still reach the memory.
+            Err(failed) => {
+                let mut fault = Fault::from(&failed.error);
+                if let Some(differ) = communicator.disagreement() {
+                    fault.text = format!("{} ({differ})", fault.text);
+                }
+                let report = flexcast_report::new(fault.status, &failed.report, failed.receive.is_none());
+                (Some(fault), report)
+            }
         };
-        group.ended(&claims, report.memory_held != 0);
-        *state = State::Over { fault: fault.clone(), report: Box::new(report) };
-        Ok(Some(fault))
+        let held = report.memory_held != 0;
+        let over = State::Over { fault: fault.clone(), report: Box::new(report) };
+        let before = std::mem::replace(&mut *lock(&self.state)?, over);
+        if let State::UnderWay { claims, .. } = &before {
+            self.group.end(claims, held);
+        }
+        drop(before);
+        if let Some(Callback { function, user }) = &self.callback {
+            let status = fault.as_ref().map_or(FLEXCAST_OK, |fault| fault.status);
+            fault.iter().for_each(|fault| remember(&fault.text));
+            // SAFETY: the program's function, with its own pointer; no lock is held.
+            unsafe { function(user.0, self.handle.load(Ordering::Relaxed), status) };
+        }
+        Ok(fault)
     }
 }
 
+/// Is woken when an operation has ended.
+struct Ended(Weak<Operation>);
+
+impl Wake for Ended {
+    fn wake(self: Arc<Self>) {
+        // Without the operation its handle was freed, which only happens when it is over.
+        if let Some(operation) = self.0.upgrade() {
+            // A failure of the operation is told to whoever tests or is called back.
+            let _ = guard(|| operation.test());
+        }
+    }
+}
+
+/// Makes an operation, posts it, and gives out its handle. `make` tells what it is, by the rank and the number of ranks.
+///
+/// # Safety
+/// `request` is null or a place for a handle; the memory is the program's, for as long as the header says.
+pub(crate) unsafe fn begin(
+    comm: *mut flexcast_comm,
+    request: *mut *mut flexcast_request,
+    make: impl FnOnce(Place) -> Result<Call, Fault>,
+) -> Result<(), Fault> {
+    // SAFETY: by this function's contract.
+    let place = unsafe { out(request, "request") }?;
+    let group = handle::get::<Group>(comm)?;
+    let call = make(group.place()?)?;
+    let (operation, handle) = Operation::new(group, call, false, None)?;
+    // SAFETY: by this function's contract.
+    if let Err(fault) = unsafe { operation.post() } {
+        handle::remove::<Operation>(handle)?;
+        return Err(fault);
+    }
+    place.put(handle);
+    Ok(())
+}
+
+/// Posts an operation that flexcast_init() has made. FLEXCAST_ERROR_BUSY while it is under way; a second time only one that is persistent.
+///
+/// All ranks post the same operations of a communicator in the same order. From any thread; two threads that post to one communicator at a time need an order of
+/// their own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_post(request: *mut flexcast_request) -> flexcast_status {
+    call(|| {
+        let operation = handle::get::<Operation>(request)?;
+        // SAFETY: as the header asks of whoever made it.
+        unsafe { operation.post() }
+    })
+}
+
 /// Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the operation's own, and
-/// stays so until the request is freed.
+/// stays so until the request is posted again or freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_test(request: *mut flexcast_request, done: *mut c_int) -> flexcast_status {
     call(|| {
@@ -194,13 +383,14 @@ pub unsafe extern "C" fn flexcast_test(request: *mut flexcast_request, done: *mu
     })
 }
 
-/// Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound.
+/// Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound. Sleeps where it can; not to be called from a
+/// callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_wait(request: *mut flexcast_request) -> flexcast_status {
     call(|| {
         let operation = handle::get::<Operation>(request)?;
         loop {
-            if let Some(fault) = operation.test()? {
+            if let Some(fault) = operation.test_and(Communicator::pause)? {
                 return fault.map_or(Ok(()), Err);
             }
             // There may be more ranks than processors.
@@ -218,10 +408,11 @@ pub unsafe extern "C" fn flexcast_request_report(
 ) -> flexcast_status {
     call(|| {
         let operation = handle::get::<Operation>(request)?;
-        match &*operation.0.borrow() {
+        match &*lock(&operation.state)? {
             // SAFETY: the caller gives as many bytes as it says.
             State::Over { report: value, .. } => unsafe { give(report, size, **value, "report") },
             State::UnderWay { .. } => Err(under_way("has no report yet")),
+            State::Ready => Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, "the operation was not posted and has no report")),
         }
     })
 }
@@ -230,11 +421,11 @@ fn under_way(what: &str) -> Fault {
     Fault::new(FLEXCAST_ERROR_BUSY, format!("the operation is under way and {what}: test or wait until it is over"))
 }
 
-/// Frees the request of an operation that is over. Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
+/// Frees the request of an operation that is over or was not posted. Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_request_free(request: *mut flexcast_request) -> flexcast_status {
     call(|| {
-        if matches!(&*handle::get::<Operation>(request)?.0.borrow(), State::UnderWay { .. }) {
+        if matches!(&*lock(&handle::get::<Operation>(request)?.state)?, State::UnderWay { .. }) {
             return Err(under_way("cannot be freed"));
         }
         handle::remove::<Operation>(request).map(drop)

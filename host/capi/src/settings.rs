@@ -1,6 +1,6 @@
 //! Parameters of communicators by name and text, as configuration files and command lines have them.
 
-use std::ffi::c_char;
+use std::ffi::{OsString, c_char};
 use std::ops::RangeInclusive;
 
 use crate::config::{
@@ -107,6 +107,8 @@ fields! { config;
     "service.delivery" => Word(&mut config.service_delivery, DELIVERIES),
     "service.buffers" => Small(&mut config.service_buffers, 1..=1000),
     "service.bound_keys" => Keys(&mut config.service_bound_keys),
+    "progress_thread" => Word(&mut config.progress_thread, SWITCHES),
+    "progress_cpu" => Small(&mut config.progress_cpu, ANY),
 }
 
 impl Field<'_> {
@@ -146,6 +148,31 @@ impl Field<'_> {
         }
         Ok(())
     }
+}
+
+/// The variable of a parameter. Those of service processes have names of their own, which the library reads.
+fn variable(name: &str) -> Option<String> {
+    (!name.contains('.') && name != "control").then(|| format!("FLEXCAST_{}", name.to_ascii_uppercase()))
+}
+
+/// Takes parameters from the environment.
+pub(crate) fn take_variables(
+    config: &mut flexcast_config,
+    read: impl Fn(&str) -> Option<OsString>,
+) -> Result<(), Fault> {
+    for name in NAMES {
+        let Some((variable, value)) =
+            variable(name).and_then(|variable| read(&variable).map(|value| (variable, value)))
+        else {
+            continue;
+        };
+        let value = value.to_string_lossy();
+        let Some(field) = field(config, name) else { continue };
+        field.set(&value, std::ptr::null()).map_err(|limit| {
+            Fault::new(FLEXCAST_ERROR_VARIABLE, format!("{variable} is {value:?}: must be {limit}"))
+        })?;
+    }
+    Ok(())
 }
 
 /// Sets a parameter by its name: that of the field, or service.endpoints, service.secret and so on for the fields that begin with service_. Numbers are decimal;
@@ -225,6 +252,29 @@ mod tests {
         // All fields but the size have a name: none was left as it was.
         let debug = format!("{config:?}");
         assert_eq!(debug.matches(": ").count(), NAMES.len() + 1, "{debug}");
+    }
+
+    #[test]
+    fn variables_are_taken_as_the_names_are() {
+        let mut config = flexcast_config::default();
+        let read = |name: &str| match name {
+            "FLEXCAST_CHUNK_BYTES" => Some("1024".into()),
+            "FLEXCAST_ALGORITHM" => Some("ring".into()),
+            "FLEXCAST_PROGRESS_THREAD" => Some("1".into()),
+            // Read elsewhere.
+            "FLEXCAST_CONTROL" | "FLEXCAST_SERVICE_SECRET" => Some("x".into()),
+            _ => None,
+        };
+        take_variables(&mut config, read).unwrap();
+        assert_eq!((config.chunk_bytes, config.algorithm, config.progress_thread), (1024, FLEXCAST_ALGORITHM_RING, 1));
+        assert!(config.service_secret.is_null());
+        let fault = take_variables(&mut config, |name| (name == "FLEXCAST_SLOTS").then(|| "many".into())).unwrap_err();
+        assert!(
+            fault.status == FLEXCAST_ERROR_VARIABLE
+                && fault.text.contains("FLEXCAST_SLOTS is \"many\": must be a whole number"),
+            "{}",
+            fault.text
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_NULL = 1,
     /// A handle that was freed, never made, or is one of something else.
     FLEXCAST_ERROR_HANDLE = 2,
-    /// A handle that another thread has made: only that thread may use it.
+    /// Of version 1: a handle that another thread has made. Handles are the process's now, and no function returns it.
     FLEXCAST_ERROR_THREAD = 3,
     /// The object is in use: by an operation under way, by communicators, or by the call that this one was made from.
     FLEXCAST_ERROR_BUSY = 4,
@@ -29,6 +29,9 @@ pub enum flexcast_status {
     /// The process was forked from one that uses the library. Cards and connections are that one's: in this process every function that
     /// returns a status returns this one, and changes nothing, until it calls exec().
     FLEXCAST_ERROR_FORKED = 9,
+    /// No error: the library does not carry this operation, and the program uses its own. flexcast_init() says so before anything is posted, and alike on all
+    /// ranks.
+    FLEXCAST_NOT_SUPPORTED = 10,
     /// The card or its library refused something, in a way that has no code of its own (117 to 122).
     FLEXCAST_ERROR_FLEXIO = 100,
     /// Ranks did not come together.
@@ -76,7 +79,7 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_DEVICE_FAULT = 121,
     /// The card did not answer within the bound of a wait.
     FLEXCAST_ERROR_TIMEOUT = 122,
-    /// The progress thread of a communicator cannot be started. No function of this interface starts one.
+    /// The progress thread of a communicator cannot be started.
     FLEXCAST_ERROR_PROGRESS_THREAD = 123,
     /// No network interface of that name or address, or none that is up.
     FLEXCAST_ERROR_INTERFACE = 124,
@@ -89,7 +92,7 @@ pub enum flexcast_status {
 use flexcast_status::*;
 
 /// Every code and what it stands for.
-const TEXTS: [(flexcast_status, &CStr); 37] = [
+const TEXTS: [(flexcast_status, &CStr); 38] = [
     (FLEXCAST_OK, c"all went well"),
     (FLEXCAST_ERROR_NULL, c"a pointer is NULL that must not be"),
     (FLEXCAST_ERROR_HANDLE, c"a handle that was freed, never made, or is one of something else"),
@@ -100,6 +103,7 @@ const TEXTS: [(flexcast_status, &CStr); 37] = [
     (FLEXCAST_ERROR_LIMIT, c"too many objects or threads"),
     (FLEXCAST_ERROR_INTERNAL, c"a mistake of this library"),
     (FLEXCAST_ERROR_FORKED, c"the process was forked from one that uses the library"),
+    (FLEXCAST_NOT_SUPPORTED, c"the library does not carry this operation: use your own"),
     (FLEXCAST_ERROR_FLEXIO, c"the card or its library refused something"),
     (FLEXCAST_ERROR_EXCHANGE, c"ranks did not come together"),
     (FLEXCAST_ERROR_CONFIG, c"a parameter outside its range"),
@@ -211,7 +215,7 @@ mod tests {
     #[test]
     fn codes_keep_their_numbers() {
         let numbers: Vec<i32> = TEXTS.iter().map(|(status, _)| *status as i32).collect();
-        assert_eq!(numbers, (0..=9).chain(100..=126).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..=10).chain(100..=126).collect::<Vec<_>>());
         let source = include_str!("status.rs");
         let body =
             source.split("pub enum flexcast_status {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("it");

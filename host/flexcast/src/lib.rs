@@ -56,6 +56,7 @@ pub use api::config::{
     Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, ThreadOptions,
 };
 pub use api::outcome::{Done, Failed, Outcome};
+pub use api::post::Shape;
 pub use api::report::{MessageCounts, Phases, PhasesPs, Report};
 pub use api::request::{Request, Test};
 pub use api::user_memory::UserMemory;

@@ -371,11 +371,20 @@ impl Communicator {
                 Test::Done(done) => return Ok(done),
                 Test::Pending(pending) => request = pending,
             }
-            if self.0.thread.is_some() {
-                self.0.requests.sleep(request.number(), LOOK);
-            } else {
-                self.0.wait();
-            }
+            self.pause(&request);
+        }
+    }
+
+    /// Lets time pass after a test in vain: until the operation may be over or something may have come, milliseconds at most. For loops around
+    /// [`Communicator::test`] that look at something else, too; does nothing for a request of another communicator.
+    pub fn pause(&self, request: &Request) {
+        if !self.is_own(request) {
+            return;
+        }
+        if self.0.thread.is_some() {
+            self.0.requests.sleep(request.number(), LOOK);
+        } else {
+            self.0.wait();
         }
     }
 

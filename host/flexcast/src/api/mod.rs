@@ -6,7 +6,7 @@ pub(crate) mod collectives;
 pub(crate) mod communicator;
 pub(crate) mod config;
 pub(crate) mod outcome;
-mod post;
+pub(crate) mod post;
 pub(crate) mod report;
 pub(crate) mod request;
 mod split;

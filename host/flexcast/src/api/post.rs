@@ -85,6 +85,22 @@ impl Communicator {
         self.post_blocks(call, None, receive)
     }
 
+    /// Whether the datapath carries an operation of this shape; nothing is posted. The answer is the same on all ranks that ask with the same shape.
+    ///
+    /// # Errors
+    /// [`Error::TooManyChunks`] for more bytes than chunks have numbers for, [`Error::Argument`] for what the datapath does not carry.
+    pub fn admits(&self, shape: Shape<'_>) -> Result<()> {
+        let kind = match shape {
+            Shape::Broadcast { bytes } => Kind::Broadcast { root: 0, bytes },
+            Shape::Allgather { bytes } => Kind::Allgather { bytes },
+            Shape::Allgatherv { counts } => self.lengths(counts),
+            Shape::Other { operation } => return self.admission().check_collective(operation),
+        };
+        let config = self.config();
+        // Rank 0 of all, so that no rank answers for itself.
+        self.admission().check(&Plan::new(kind, 0, self.size(), config.chunk_bytes, config.subgroups))
+    }
+
     /// An Allgatherv of blocks of these lengths.
     fn lengths(&self, counts: &[u64]) -> Kind {
         Kind::Allgatherv { bytes: self.lists().list(counts.iter().copied()) }
@@ -149,6 +165,31 @@ impl Communicator {
         self.admission().check(&plan)?;
         Ok(plan)
     }
+}
+
+/// What an operation is to carry, as all ranks know it.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape<'s> {
+    /// A Broadcast of so many bytes.
+    Broadcast {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// An Allgather.
+    Allgather {
+        /// Bytes of each rank.
+        bytes: u64,
+    },
+    /// An Allgatherv.
+    Allgatherv {
+        /// Bytes of each rank, one for each.
+        counts: &'s [u64],
+    },
+    /// Any other collective.
+    Other {
+        /// Its name, for the error.
+        operation: &'static str,
+    },
 }
 
 /// What is to be done, unchecked.

@@ -1,0 +1,422 @@
+//! Descriptions of operations: what is to be done with which memory, checked as far as that is possible without posting it.
+
+use std::ffi::{c_int, c_void};
+
+use flexcast_rust::reduce::{DataType, Operator, Reduction};
+use flexcast_rust::{Blocks, Buffer, Communicator, Error, Failed, Request, Shape};
+
+use crate::bootstrap::count;
+use crate::collectives::{FLEXCAST_MAXLOC, FLEXCAST_SHORT_INT};
+use crate::fault::Fault;
+use crate::memory::{IN_PLACE, Memory};
+use crate::status::flexcast_status::*;
+
+pub(crate) type Posted = Result<Request, Box<Failed>>;
+
+/// The own rank, and how many there are.
+pub(crate) type Place = (u32, u32);
+
+/// What an operation does. Lengths are in bytes.
+pub(crate) enum Action {
+    Barrier,
+    Broadcast { root: u32 },
+    Allgather,
+    Allgatherv { counts: Vec<u64>, displacements: Option<Vec<u64>> },
+    Allreduce { reduction: Reduction },
+    Reduce { root: u32, reduction: Reduction },
+    ReduceScatter { shares: Vec<u64>, reduction: Reduction },
+    Alltoall,
+    Alltoallv { from: Listed, to: Listed },
+    Gather { root: u32 },
+    Gatherv { root: u32, blocks: Listed },
+    Scatter { root: u32, in_place: bool },
+    Scatterv { root: u32, blocks: Listed, in_place: bool },
+}
+
+/// An operation of one rank.
+pub(crate) struct Call {
+    pub(crate) action: Action,
+    /// None in place.
+    pub(crate) send: Option<Memory>,
+    pub(crate) receive: Memory,
+}
+
+/// Lengths and places of each rank's block, and how far they reach.
+pub(crate) struct Listed {
+    counts: Vec<u64>,
+    displacements: Vec<u64>,
+    bytes: usize,
+}
+
+impl Listed {
+    /// # Safety
+    /// Both are null, or readable for as many entries as there are ranks.
+    unsafe fn read(ranks: u32, counts: *const usize, displacements: *const usize, what: &str) -> Result<Self, Fault> {
+        // SAFETY: by this function's contract.
+        let counts = unsafe { entries(ranks, counts, &format!("{what}_counts")) }?;
+        // SAFETY: the same.
+        let displacements = unsafe { entries(ranks, displacements, &format!("{what}_displacements")) }?;
+        let ends = counts.iter().zip(&displacements).map(|(bytes, at)| at.checked_add(*bytes));
+        let end = ends.collect::<Option<Vec<u64>>>().map(|ends| ends.into_iter().max().unwrap_or(0));
+        let Some(bytes) = end.and_then(|end| usize::try_from(end).ok()) else {
+            return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("{what}: a block ends beyond the address space")));
+        };
+        Ok(Self { counts, displacements, bytes })
+    }
+
+    const fn none() -> Self {
+        Self { counts: Vec::new(), displacements: Vec::new(), bytes: 0 }
+    }
+
+    fn blocks(&self) -> Blocks<'_> {
+        Blocks { counts: &self.counts, displacements: &self.displacements }
+    }
+}
+
+/// A list with an entry for each rank.
+///
+/// # Safety
+/// Null, or readable for as many entries as there are ranks.
+unsafe fn entries(ranks: u32, list: *const usize, what: &str) -> Result<Vec<u64>, Fault> {
+    if list.is_null() {
+        return Err(Fault::null(what));
+    }
+    // SAFETY: not null, and an entry for each rank by this function's contract.
+    Ok((0..ranks as usize).map(|rank| unsafe { list.add(rank).read_unaligned() } as u64).collect())
+}
+
+fn product(what: &str, one: usize, other: usize) -> Result<usize, Fault> {
+    one.checked_mul(other).ok_or_else(|| {
+        let text = format!("{what}: {one} times {other} bytes are more than the address space");
+        Fault::new(FLEXCAST_ERROR_ARGUMENT, text)
+    })
+}
+
+fn sum(what: &str, counts: &[u64]) -> Result<usize, Fault> {
+    let all = counts.iter().try_fold(0u64, |sum, count| sum.checked_add(*count));
+    all.and_then(|all| usize::try_from(all).ok()).ok_or_else(|| {
+        Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("{what}: the counts are more than the address space"))
+    })
+}
+
+pub(crate) fn reduction(data_type: u32, op: u32) -> Result<Reduction, Fault> {
+    let wrong = |what: &str, code: u32, last: u32| {
+        let text = format!("{what} is {code}: must be one of the codes 1 to {last} of flexcast.h");
+        Fault::new(FLEXCAST_ERROR_ARGUMENT, text)
+    };
+    let data_type = DataType::from_raw(data_type).map_err(|code| wrong("data_type", code, FLEXCAST_SHORT_INT))?;
+    let operator = Operator::from_raw(op).map_err(|code| wrong("op", code, FLEXCAST_MAXLOC))?;
+    Ok(Reduction::new(operator, data_type)?)
+}
+
+/// One per operation, of what a program gives: lists are null, or have an entry for each rank, which the callers vouch for.
+impl Call {
+    pub(crate) const fn barrier() -> Self {
+        Self { action: Action::Barrier, send: None, receive: Memory::NOTHING }
+    }
+
+    pub(crate) fn broadcast(buffer: *mut c_void, bytes: usize, root: c_int) -> Result<Self, Fault> {
+        let action = Action::Broadcast { root: count(root, "root")? };
+        Ok(Self { action, send: None, receive: Memory { start: buffer, bytes } })
+    }
+
+    pub(crate) fn allgather(
+        (_, ranks): Place,
+        send: *const c_void,
+        receive: *mut c_void,
+        bytes: usize,
+    ) -> Result<Self, Fault> {
+        let all = bytes.checked_mul(ranks as usize).ok_or_else(|| {
+            let text = format!("allgather: {bytes} bytes from {ranks} ranks are more than the address space");
+            Fault::new(FLEXCAST_ERROR_ARGUMENT, text)
+        })?;
+        let (send, receive) = (Memory::unless_in_place(send, bytes), Memory { start: receive, bytes: all });
+        Ok(Self { action: Action::Allgather, send, receive })
+    }
+
+    /// With places in a receive buffer of so many bytes, or one after another.
+    ///
+    /// # Safety
+    /// Lists are null or have an entry for each rank.
+    pub(crate) unsafe fn allgatherv(
+        (own, ranks): Place,
+        send: *const c_void,
+        receive: *mut c_void,
+        counts: *const usize,
+        displaced: Option<(usize, *const usize)>,
+    ) -> Result<Self, Fault> {
+        // SAFETY: by this function's contract.
+        let counts = unsafe { entries(ranks, counts, "counts") }?;
+        let (bytes, displacements) = match displaced {
+            // SAFETY: the same.
+            Some((bytes, list)) => (bytes, Some(unsafe { entries(ranks, list, "displacements") }?)),
+            None => (sum("allgatherv", &counts)?, None),
+        };
+        let send = Memory::unless_in_place(send, counts[own as usize] as usize);
+        Ok(Self {
+            action: Action::Allgatherv { counts, displacements },
+            send,
+            receive: Memory { start: receive, bytes },
+        })
+    }
+
+    pub(crate) fn allreduce(
+        send: *const c_void,
+        receive: *mut c_void,
+        count: usize,
+        reduction: Reduction,
+    ) -> Result<Self, Fault> {
+        let bytes = product("allreduce", count, reduction.element_bytes() as usize)?;
+        let (send, receive) = (Memory::unless_in_place(send, bytes), Memory { start: receive, bytes });
+        Ok(Self { action: Action::Allreduce { reduction }, send, receive })
+    }
+
+    pub(crate) fn reduce(
+        (own, _): Place,
+        send: *const c_void,
+        receive: *mut c_void,
+        count: usize,
+        reduction: Reduction,
+        root: c_int,
+    ) -> Result<Self, Fault> {
+        let bytes = product("reduce", count, reduction.element_bytes() as usize)?;
+        let root = self::count(root, "root")?;
+        let receive = if own == root { Memory { start: receive, bytes } } else { Memory::NOTHING };
+        Ok(Self { action: Action::Reduce { root, reduction }, send: Memory::unless_in_place(send, bytes), receive })
+    }
+
+    pub(crate) fn reduce_scatter_block(
+        place: Place,
+        send: *const c_void,
+        receive: *mut c_void,
+        count: usize,
+        reduction: Reduction,
+    ) -> Result<Self, Fault> {
+        let share = product("reduce_scatter_block", count, reduction.element_bytes() as usize)?;
+        Self::reduced(place, (send, receive), vec![share as u64; place.1 as usize], reduction)
+    }
+
+    /// # Safety
+    /// The list is null or has an entry for each rank.
+    pub(crate) unsafe fn reduce_scatter(
+        place: Place,
+        send: *const c_void,
+        receive: *mut c_void,
+        counts: *const usize,
+        reduction: Reduction,
+    ) -> Result<Self, Fault> {
+        // SAFETY: by this function's contract.
+        let counts = unsafe { entries(place.1, counts, "counts") }?;
+        let element = reduction.element_bytes() as usize;
+        let shares = counts.iter().map(|count| Ok(product("reduce_scatter", *count as usize, element)? as u64));
+        Self::reduced(place, (send, receive), shares.collect::<Result<_, Fault>>()?, reduction)
+    }
+
+    fn reduced(
+        (own, _): Place,
+        (send, receive): (*const c_void, *mut c_void),
+        shares: Vec<u64>,
+        reduction: Reduction,
+    ) -> Result<Self, Fault> {
+        let total = sum("reduce_scatter", &shares)?;
+        let send = Memory::unless_in_place(send, total);
+        let bytes = if send.is_some() { shares[own as usize] as usize } else { total };
+        Ok(Self {
+            action: Action::ReduceScatter { shares, reduction },
+            send,
+            receive: Memory { start: receive, bytes },
+        })
+    }
+
+    pub(crate) fn alltoall(
+        (_, ranks): Place,
+        send: *const c_void,
+        receive: *mut c_void,
+        bytes: usize,
+    ) -> Result<Self, Fault> {
+        let bytes = product("alltoall", bytes, ranks as usize)?;
+        let (send, receive) = (Memory::unless_in_place(send, bytes), Memory { start: receive, bytes });
+        Ok(Self { action: Action::Alltoall, send, receive })
+    }
+
+    /// # Safety
+    /// Lists are null or have an entry for each rank.
+    pub(crate) unsafe fn alltoallv(
+        (_, ranks): Place,
+        (send, send_counts, send_displacements): (*const c_void, *const usize, *const usize),
+        (receive, receive_counts, receive_displacements): (*mut c_void, *const usize, *const usize),
+    ) -> Result<Self, Fault> {
+        // SAFETY: by this function's contract.
+        let to = unsafe { Listed::read(ranks, receive_counts, receive_displacements, "receive") }?;
+        let from = match send.addr() {
+            IN_PLACE => Listed::none(),
+            // SAFETY: the same.
+            _ => unsafe { Listed::read(ranks, send_counts, send_displacements, "send") }?,
+        };
+        let (send, receive) = (Memory::unless_in_place(send, from.bytes), Memory { start: receive, bytes: to.bytes });
+        Ok(Self { action: Action::Alltoallv { from, to }, send, receive })
+    }
+
+    pub(crate) fn gather(
+        (own, ranks): Place,
+        send: *const c_void,
+        receive: *mut c_void,
+        bytes: usize,
+        root: c_int,
+    ) -> Result<Self, Fault> {
+        let root = count(root, "root")?;
+        let all = product("gather", bytes, ranks as usize)?;
+        let receive = if own == root { Memory { start: receive, bytes: all } } else { Memory::NOTHING };
+        Ok(Self { action: Action::Gather { root }, send: Memory::unless_in_place(send, bytes), receive })
+    }
+
+    /// # Safety
+    /// Lists are null or have an entry for each rank.
+    pub(crate) unsafe fn gatherv(
+        (own, ranks): Place,
+        (send, bytes): (*const c_void, usize),
+        (receive, counts, displacements): (*mut c_void, *const usize, *const usize),
+        root: c_int,
+    ) -> Result<Self, Fault> {
+        let root = count(root, "root")?;
+        let blocks = match own == root {
+            // SAFETY: by this function's contract.
+            true => unsafe { Listed::read(ranks, counts, displacements, "receive") }?,
+            false => Listed::none(),
+        };
+        let receive = Memory { start: receive, bytes: blocks.bytes };
+        Ok(Self { action: Action::Gatherv { root, blocks }, send: Memory::unless_in_place(send, bytes), receive })
+    }
+
+    pub(crate) fn scatter(
+        (own, ranks): Place,
+        send: *const c_void,
+        receive: *mut c_void,
+        bytes: usize,
+        root: c_int,
+    ) -> Result<Self, Fault> {
+        let root = count(root, "root")?;
+        let all = if own == root { product("scatter", bytes, ranks as usize)? } else { 0 };
+        let in_place = receive.addr() == IN_PLACE;
+        let send = Some(Memory { start: send.cast_mut(), bytes: all });
+        let receive = Memory::unless_in_place(receive, bytes).unwrap_or(Memory::NOTHING);
+        Ok(Self { action: Action::Scatter { root, in_place }, send, receive })
+    }
+
+    /// # Safety
+    /// Lists are null or have an entry for each rank.
+    pub(crate) unsafe fn scatterv(
+        (own, ranks): Place,
+        (send, counts, displacements): (*const c_void, *const usize, *const usize),
+        (receive, bytes): (*mut c_void, usize),
+        root: c_int,
+    ) -> Result<Self, Fault> {
+        let root = count(root, "root")?;
+        let blocks = match own == root {
+            // SAFETY: by this function's contract.
+            true => unsafe { Listed::read(ranks, counts, displacements, "send") }?,
+            false => Listed::none(),
+        };
+        let in_place = receive.addr() == IN_PLACE;
+        let send = Some(Memory { start: send.cast_mut(), bytes: blocks.bytes });
+        let receive = Memory::unless_in_place(receive, bytes).unwrap_or(Memory::NOTHING);
+        Ok(Self { action: Action::Scatterv { root, blocks, in_place }, send, receive })
+    }
+
+    /// Whether the communicator carries it, as all ranks can tell alike: FLEXCAST_NOT_SUPPORTED if not.
+    pub(crate) fn check_supported(&self, communicator: &Communicator) -> Result<(), Fault> {
+        let shape = match &self.action {
+            Action::Broadcast { .. } => Shape::Broadcast { bytes: self.receive.bytes as u64 },
+            Action::Allgather => Shape::Allgather { bytes: (self.receive.bytes / communicator.size() as usize) as u64 },
+            Action::Allgatherv { counts, .. } => Shape::Allgatherv { counts },
+            other => Shape::Other { operation: other.name() },
+        };
+        communicator.admits(shape).map_err(|error| match &error {
+            Error::TooManyChunks { .. } | Error::Argument { .. } | Error::Space(_) => {
+                Fault::new(FLEXCAST_NOT_SUPPORTED, error.to_string())
+            }
+            _ => Fault::from(&error),
+        })
+    }
+
+    /// Posts it with its memory.
+    pub(crate) fn post(&self, communicator: &Communicator, send: Option<Buffer>, receive: Buffer) -> Posted {
+        match (&self.action, send) {
+            (Action::Barrier, _) => communicator.barrier(),
+            (Action::Broadcast { root }, _) => communicator.broadcast(receive, *root),
+            (Action::Allgather, Some(send)) => communicator.allgather(send, receive),
+            (Action::Allgather, None) => communicator.allgather_in_place(receive),
+            (Action::Allgatherv { counts, displacements }, send) => match (send, displacements) {
+                (Some(send), None) => communicator.allgatherv(send, receive, counts),
+                (None, None) => communicator.allgatherv_in_place(receive, counts),
+                (Some(send), Some(at)) => communicator.allgatherv_displs(send, receive, counts, at),
+                (None, Some(at)) => communicator.allgatherv_displs_in_place(receive, counts, at),
+            },
+            (Action::Allreduce { reduction }, Some(send)) => communicator.all_reduce(send, receive, *reduction),
+            (Action::Allreduce { reduction }, None) => communicator.all_reduce_in_place(receive, *reduction),
+            (Action::Reduce { root, reduction }, Some(send)) => communicator.reduce(send, receive, *root, *reduction),
+            (Action::Reduce { root, reduction }, None) => communicator.reduce_in_place(receive, *root, *reduction),
+            (Action::ReduceScatter { shares, reduction }, Some(send)) => {
+                communicator.reduce_scatterv(send, receive, shares, *reduction)
+            }
+            (Action::ReduceScatter { shares, reduction }, None) => {
+                communicator.reduce_scatterv_in_place(receive, shares, *reduction)
+            }
+            (Action::Alltoall, Some(send)) => communicator.all_to_all(send, receive),
+            (Action::Alltoall, None) => communicator.all_to_all_in_place(receive),
+            (Action::Alltoallv { from, to }, Some(send)) => {
+                communicator.all_to_allv(send, receive, from.blocks(), to.blocks())
+            }
+            (Action::Alltoallv { to, .. }, None) => communicator.all_to_allv_in_place(receive, to.blocks()),
+            (Action::Gather { root }, Some(send)) => communicator.gather(send, receive, *root),
+            (Action::Gather { root }, None) => communicator.gather_in_place(receive, *root),
+            (Action::Gatherv { root, blocks }, Some(send)) => {
+                communicator.gatherv(send, receive, blocks.blocks(), *root)
+            }
+            (Action::Gatherv { root, blocks }, None) => communicator.gatherv_in_place(receive, blocks.blocks(), *root),
+            (Action::Scatter { root, in_place: false }, Some(send)) => communicator.scatter(send, receive, *root),
+            (Action::Scatter { root, .. }, send) => communicator.scatter_in_place(send.unwrap_or(receive), *root),
+            (Action::Scatterv { root, blocks, in_place: false }, Some(send)) => {
+                communicator.scatterv(send, receive, blocks.blocks(), *root)
+            }
+            (Action::Scatterv { root, blocks, .. }, send) => {
+                communicator.scatterv_in_place(send.unwrap_or(receive), blocks.blocks(), *root)
+            }
+        }
+    }
+}
+
+impl Action {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Barrier => "barrier",
+            Self::Broadcast { .. } => "broadcast",
+            Self::Allgather => "allgather",
+            Self::Allgatherv { .. } => "allgatherv",
+            Self::Allreduce { .. } => "allreduce",
+            Self::Reduce { .. } => "reduce",
+            Self::ReduceScatter { .. } => "reduce_scatter",
+            Self::Alltoall => "alltoall",
+            Self::Alltoallv { .. } => "alltoallv",
+            Self::Gather { .. } => "gather",
+            Self::Gatherv { .. } => "gatherv",
+            Self::Scatter { .. } => "scatter",
+            Self::Scatterv { .. } => "scatterv",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collectives::*;
+
+    #[test]
+    fn codes_that_are_none_are_named() {
+        let told = |fault: Fault, words: &str| assert!(fault.text.contains(words), "{}", fault.text);
+        told(reduction(0, FLEXCAST_SUM).unwrap_err(), "data_type is 0");
+        told(reduction(FLEXCAST_INT8, 13).unwrap_err(), "op is 13: must be one of the codes 1 to 12");
+        told(reduction(FLEXCAST_FLOAT, FLEXCAST_BIT_OR).unwrap_err(), "not defined for f32");
+        told(product("here", usize::MAX, 2).unwrap_err(), "more than the address space");
+    }
+}

@@ -1,0 +1,203 @@
+//! Creation of cards and communicators beside the program.
+//!
+//! A thread of the library does it, which ends with it. What ranks tell one another by functions of the program goes through the program's own thread, whenever that
+//! asks how far the creation is ([`Creation::poll`]): a function is never called by a thread that the program does not know.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::bootstrap::Bootstrap;
+use crate::fault::{Fault, guard};
+use crate::gather::Gather;
+use crate::status::flexcast_status::*;
+
+/// Longest that one look waits.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Something that is being made.
+pub(crate) struct Creation<T> {
+    made: Mutex<Receiver<Result<T, Fault>>>,
+    /// Whose functions its exchanges go by.
+    bootstrap: Option<Arc<Bootstrap>>,
+}
+
+impl<T: Send + 'static> Creation<T> {
+    /// Begins. `body` runs on a thread of its own.
+    pub(crate) fn start(
+        bootstrap: Option<Arc<Bootstrap>>,
+        body: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+    ) -> Result<Self, Fault> {
+        let (send, made) = sync_channel(1);
+        let desk =
+            bootstrap.as_ref().and_then(|bootstrap| bootstrap.errands()).map(|errands| Arc::clone(&errands.desk));
+        let run = move || {
+            // Nobody may be there any more to take it.
+            let _ = send.send(guard(body));
+            desk.iter().for_each(|desk| desk.changed.notify_all());
+        };
+        thread::Builder::new().name("flexcast-create".to_owned()).spawn(run).map_err(|error| {
+            Fault::new(
+                FLEXCAST_ERROR_LIMIT,
+                format!("no thread can be started: {error}; see the limit of processes (`ulimit -u`)"),
+            )
+        })?;
+        Ok(Self { made: Mutex::new(made), bootstrap })
+    }
+
+    /// Goes on; what was made, once it is. Waits so long at most.
+    pub(crate) fn poll(&self, most: Duration) -> Option<Result<T, Fault>> {
+        let errands = self.bootstrap.as_ref().and_then(|bootstrap| bootstrap.errands());
+        let most = match errands {
+            Some(errands) => {
+                errands.serve(most);
+                Duration::ZERO
+            }
+            None => most,
+        };
+        // Another thread that has it will get what was made.
+        let Ok(made) = self.made.try_lock() else { return None };
+        match made.recv_timeout(most) {
+            Ok(made) => Some(made),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                Some(Err(Fault::new(FLEXCAST_ERROR_INTERNAL, "a mistake of this library: what was made is lost")))
+            }
+        }
+    }
+
+    /// Goes on until it is over.
+    pub(crate) fn wait(&self) -> Result<T, Fault> {
+        loop {
+            if let Some(made) = self.poll(LOOK) {
+                return made;
+            }
+        }
+    }
+
+    /// Nobody asks any more: its exchanges fail.
+    pub(crate) fn abandon(&self) {
+        self.bootstrap.as_ref().and_then(|bootstrap| bootstrap.errands()).iter().for_each(|errands| errands.abandon());
+    }
+}
+
+/// What the thread of a creation wants of the program's functions.
+enum Errand {
+    None,
+    /// This piece is to be gathered.
+    Asked(Vec<u8>),
+    UnderWay,
+    Answered(Result<Vec<u8>, String>),
+    /// There is nobody to run it.
+    Abandoned,
+}
+
+/// Where the thread leaves its errands.
+pub(crate) struct Desk {
+    errand: Mutex<Errand>,
+    changed: Condvar,
+}
+
+impl Desk {
+    fn errand(&self) -> MutexGuard<'_, Errand> {
+        self.errand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a piece gathered, and waits for those of all ranks.
+    pub(crate) fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, String> {
+        let mut errand = self.errand();
+        if !matches!(*errand, Errand::Abandoned) {
+            *errand = Errand::Asked(mine.to_vec());
+            self.changed.notify_all();
+        }
+        loop {
+            errand = match std::mem::replace(&mut *errand, Errand::None) {
+                Errand::Answered(answer) => return answer,
+                Errand::Abandoned => {
+                    *errand = Errand::Abandoned;
+                    return Err("a creation by this bootstrap was abandoned: make another bootstrap".to_owned());
+                }
+                other => {
+                    *errand = other;
+                    self.changed.wait(errand).unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+        }
+    }
+}
+
+/// Functions of the program, and what they are to do.
+pub(crate) struct Errands {
+    pub(crate) desk: Arc<Desk>,
+    runner: Mutex<Runner>,
+    /// Of one gather.
+    timeout: Duration,
+}
+
+struct Runner {
+    gather: Box<dyn Gather>,
+    since: Instant,
+}
+
+impl Errands {
+    pub(crate) fn new(gather: Box<dyn Gather>, timeout: Duration) -> Self {
+        let desk = Desk { errand: Mutex::new(Errand::None), changed: Condvar::new() };
+        let runner = Mutex::new(Runner { gather, since: Instant::now() });
+        Self { desk: Arc::new(desk), runner, timeout }
+    }
+
+    /// Does what is to be done now, or waits for it so long at most. Only one thread does so, and none from inside of the program's functions.
+    fn serve(&self, most: Duration) {
+        let Ok(mut runner) = self.runner.try_lock() else { return };
+        let asked = {
+            let errand = self.desk.errand();
+            let idle = |errand: &mut Errand| matches!(errand, Errand::None | Errand::Answered(_));
+            let (mut errand, _) =
+                self.desk.changed.wait_timeout_while(errand, most, idle).unwrap_or_else(PoisonError::into_inner);
+            match std::mem::replace(&mut *errand, Errand::UnderWay) {
+                Errand::Asked(mine) => Some(mine),
+                Errand::UnderWay => None,
+                other => {
+                    *errand = other;
+                    return;
+                }
+            }
+        };
+        // Outside of the lock: what is called is the program's.
+        let begun = asked.map_or(Ok(()), |mine| {
+            runner.since = Instant::now();
+            runner.gather.start(mine)
+        });
+        let answer = match begun.and_then(|()| runner.gather.test()) {
+            Ok(Some(all)) => Ok(all),
+            Ok(None) if runner.since.elapsed() < self.timeout => {
+                // Others need the processor.
+                thread::sleep(most.min(Duration::from_micros(50)));
+                return;
+            }
+            Ok(None) => {
+                runner.gather.abandon();
+                Err(format!(
+                    "not all ranks came within {:.1} s: see whether all of them run",
+                    self.timeout.as_secs_f64()
+                ))
+            }
+            Err(error) => Err(error),
+        };
+        let mut errand = self.desk.errand();
+        if matches!(*errand, Errand::UnderWay) {
+            *errand = Errand::Answered(answer);
+        }
+        self.desk.changed.notify_all();
+    }
+
+    /// Whoever waits for an answer gets none, and nobody does later.
+    fn abandon(&self) {
+        if let Ok(mut runner) = self.runner.try_lock() {
+            runner.gather.abandon();
+        }
+        *self.desk.errand() = Errand::Abandoned;
+        self.desk.changed.notify_all();
+    }
+}
