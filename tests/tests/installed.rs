@@ -17,6 +17,54 @@ use object::{LittleEndian, elf};
 const BOUND: Duration = Duration::from_secs(120);
 const STRICT: [&str; 6] = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Wredundant-decls", "-Werror"];
 
+/// What programs of version 1 of the interface were linked with.
+const VERSION_1: [&str; 44] = [
+    "flexcast_abi_version",
+    "flexcast_allgather",
+    "flexcast_allgatherv",
+    "flexcast_allgatherv_displaced",
+    "flexcast_allreduce",
+    "flexcast_alltoall",
+    "flexcast_alltoallv",
+    "flexcast_barrier",
+    "flexcast_bootstrap_callback",
+    "flexcast_bootstrap_environment",
+    "flexcast_bootstrap_free",
+    "flexcast_bootstrap_rank",
+    "flexcast_bootstrap_tcp",
+    "flexcast_broadcast",
+    "flexcast_buffer_invalidate",
+    "flexcast_cancel",
+    "flexcast_card_close",
+    "flexcast_card_datapath",
+    "flexcast_card_open",
+    "flexcast_card_options_default",
+    "flexcast_comm_control",
+    "flexcast_comm_create",
+    "flexcast_comm_free",
+    "flexcast_comm_rank",
+    "flexcast_comm_split",
+    "flexcast_comm_stats",
+    "flexcast_config_default",
+    "flexcast_config_set",
+    "flexcast_gather",
+    "flexcast_gatherv",
+    "flexcast_last_error",
+    "flexcast_progress",
+    "flexcast_reduce",
+    "flexcast_reduce_scatter",
+    "flexcast_reduce_scatter_block",
+    "flexcast_register",
+    "flexcast_request_free",
+    "flexcast_request_report",
+    "flexcast_scatter",
+    "flexcast_scatterv",
+    "flexcast_strerror",
+    "flexcast_test",
+    "flexcast_version",
+    "flexcast_wait",
+];
+
 /// What pkg-config says of the library installed below `prefix`; `None` where there is no pkg-config.
 fn pkg_config(prefix: &Path, ask: &[&str]) -> Option<Vec<String>> {
     let mut command = Command::new("pkg-config");
@@ -75,6 +123,41 @@ fn exports(library: &Path) -> (String, BTreeSet<(String, String)>) {
     (soname, named.collect())
 }
 
+/// Builds the example as a project that finds the library by CMake; nothing where there is no CMake.
+fn with_cmake(prefix: &Path, scratch: &Path) {
+    let project = scratch.join("project");
+    std::fs::create_dir(&project).expect("a folder");
+    let example = workspace_root().join("examples/c/allgather.c");
+    let text = format!(
+        "cmake_minimum_required(VERSION 3.16)\nproject(program C)\nfind_package(Flexcast {} REQUIRED)\n\
+         foreach(kind flexcast flexcast-static)\n  add_executable(with-${{kind}} {})\n  \
+         target_link_libraries(with-${{kind}} Flexcast::${{kind}})\nendforeach()\nmessage(\"firmware ${{Flexcast_FIRMWARE}}\")\n",
+        env!("CARGO_PKG_VERSION"),
+        example.display()
+    );
+    std::fs::write(project.join("CMakeLists.txt"), text).expect("a file");
+    let build = project.join("build");
+    let cmake = |arguments: &[&std::ffi::OsStr]| {
+        let mut command = Command::new("cmake");
+        command.args(arguments).env("CMAKE_PREFIX_PATH", prefix);
+        command.output()
+    };
+    let Ok(output) = cmake(&["-S".as_ref(), project.as_ref(), "-B".as_ref(), build.as_ref()]) else {
+        eprintln!("SKIPPED: cmake is not installed");
+        return;
+    };
+    let told = String::from_utf8_lossy(&output.stderr);
+    let firmware = prefix.join("share/flexcast/allgather.elf");
+    assert!(output.status.success() && told.contains(&format!("firmware {}", firmware.display())), "{told}");
+    let output = cmake(&["--build".as_ref(), build.as_ref()]).expect("as above");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for name in ["with-flexcast", "with-flexcast-static"] {
+        // Without an image it tells how it is used.
+        let output = Command::new(build.join(name)).output().expect("it starts");
+        assert!(String::from_utf8_lossy(&output.stderr).starts_with("usage: "), "{output:?}");
+    }
+}
+
 #[test]
 fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
     let Some(compiler) = compiler() else { return };
@@ -92,19 +175,22 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
     };
     let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<BTreeSet<_>>();
     assert_eq!(names(&prefix), set(&["include", "lib", "share"]));
-    assert_eq!(names(&lib), set(&["libflexcast.a", "libflexcast.so", "libflexcast.so.1", "pkgconfig"]));
+    assert_eq!(names(&lib), set(&["cmake", "libflexcast.a", "libflexcast.so", "libflexcast.so.1", "pkgconfig"]));
     assert_eq!(std::fs::read_link(lib.join("libflexcast.so")).expect("a link"), Path::new("libflexcast.so.1"));
     let header = workspace_root().join("host/capi/include/flexcast.h");
     assert!(std::fs::read(prefix.join("include/flexcast.h")).ok() == std::fs::read(&header).ok());
     assert!(std::fs::read(prefix.join("share/flexcast/allgather.elf")).ok() == Some(image_bytes("allgather")));
 
-    // The name of the interface's version, and every function of the header with it.
+    // The name, and every function of the header with a version: those of the first one are what they were, and all others came with the second.
     let (soname, exported) = exports(&lib.join("libflexcast.so.1"));
     assert_eq!(soname, "libflexcast.so.1");
-    let mut wanted: BTreeSet<_> = declared(&header).into_iter().map(|name| (name, "FLEXCAST_1".to_owned())).collect();
-    assert!(wanted.len() > 20, "{wanted:?}");
-    // The node itself.
-    wanted.extend(exported.iter().filter(|(name, _)| name == "FLEXCAST_1").cloned());
+    let version = |name: &str| if VERSION_1.contains(&name) { "FLEXCAST_1" } else { "FLEXCAST_2" };
+    let mut names: BTreeSet<_> = declared(&header);
+    assert!(VERSION_1.iter().all(|name| names.contains(*name)), "a function of version 1 is gone: {names:?}");
+    names.insert("flexcast_abi_version_2".to_owned());
+    let mut wanted: BTreeSet<_> = names.into_iter().map(|name| (name.clone(), version(&name).to_owned())).collect();
+    // The nodes themselves.
+    wanted.extend(exported.iter().filter(|(name, _)| name.starts_with("FLEXCAST_")).cloned());
     assert_eq!(exported, wanted);
 
     // Two programs in another place than where it was installed.
@@ -123,6 +209,12 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
         assert!(success && text.contains("all as promised"), "{text}");
     };
     run(&program, "shared", &moved.join("lib"));
+    for name in ["stages", "version1"] {
+        let program =
+            build(&moved, compiler, &format!("tests/c/{name}.c"), &["-lpthread".to_owned()]).expect("as above");
+        run(&program, name, &moved.join("lib"));
+    }
+    with_cmake(&moved, scratch.path());
 
     // The same with the archive: nothing of the library is looked for when it runs.
     std::fs::remove_file(moved.join("lib/libflexcast.so")).expect("removed");

@@ -1086,7 +1086,7 @@ typedef struct {
 /**
  * Is called once for every post, when the operation is over, by whichever thread finds that out: a progress thread of the library, or one of the program's in
  * flexcast_post(), flexcast_test(), flexcast_wait() or flexcast_progress(). `user` is the operation's, `request` its handle, `status` how it ended;
- * flexcast_last_error() has the text. It may use the library, post and free `request` among others, but not wait; neither longjmp nor an exception may leave it.
+ * flexcast_last_error() has the text. A test of another thread may tell of the end before it is called. It may use the library, post and free `request` among others, but not wait; neither longjmp nor an exception may leave it.
  */
 typedef void (*flexcast_callback)(void *user, flexcast_request *request, flexcast_status status);
 
@@ -1504,8 +1504,8 @@ flexcast_status flexcast_progress(flexcast_comm *comm,
 flexcast_status flexcast_cancel(flexcast_comm *comm);
 
 /**
- * A descriptor to sleep on (poll, epoll): an eventfd that counts the operations of the communicator that have ended since it was last read. The library's: it is
- * not to be closed, and is gone with the communicator. FLEXCAST_NOT_SUPPORTED without a progress thread (`progress_thread` in flexcast_config), since nothing would
+ * A descriptor to sleep on (poll, epoll): an eventfd that counts operations of the communicator that have ended since it was last read, of those posted after this
+ * call; their callbacks have returned. The library's: it is not to be closed, and is gone with the communicator. FLEXCAST_NOT_SUPPORTED without a progress thread (`progress_thread` in flexcast_config), since nothing would
  * end while the program sleeps.
  */
 flexcast_status flexcast_comm_event_fd(flexcast_comm *comm,

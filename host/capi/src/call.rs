@@ -323,6 +323,10 @@ impl Call {
         Ok(Self { action: Action::Scatterv { root, blocks, in_place }, send, receive })
     }
 
+    pub(crate) const fn name(&self) -> &'static str {
+        self.action.name()
+    }
+
     /// Whether the communicator carries it, as all ranks can tell alike: FLEXCAST_NOT_SUPPORTED if not.
     pub(crate) fn check_supported(&self, communicator: &Communicator) -> Result<(), Fault> {
         let shape = match &self.action {

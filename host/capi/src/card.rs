@@ -167,6 +167,7 @@ impl OpenCard {
 
     fn of(card: Card) -> Self {
         let memory = UserMemory::new(&card, Limits::default());
+        tracing::info!(datapath = card.datapath().name(), "card is open");
         Self { memory, card, claims: Claims::default(), users: AtomicU32::new(0) }
     }
 

@@ -62,6 +62,14 @@ impl Ready {
         let report = communicator.control();
         let reason = report.reason.as_ref().map(|reason| CString::new(reason.replace('\0', " ")).unwrap_or_default());
         let control = (number_of(report.control), reason);
+        let (rank, ranks) = (communicator.rank(), communicator.size());
+        tracing::info!(
+            rank,
+            ranks,
+            control = report.control.name(),
+            reason = report.reason.as_deref(),
+            "communicator is ready"
+        );
         Self { communicator, control }
     }
 }
@@ -107,6 +115,10 @@ impl Group {
             self.card().claims.release(claims);
         }
         self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whoever was to be told of the end of an operation was told.
+    pub(crate) fn count(&self) {
         if let Some(ended) = self.ended.get() {
             event::count(ended);
         }
@@ -412,8 +424,8 @@ pub unsafe extern "C" fn flexcast_cancel(comm: *mut flexcast_comm) -> flexcast_s
     })
 }
 
-/// A descriptor to sleep on (poll, epoll): an eventfd that counts the operations of the communicator that have ended since it was last read. The library's: it is
-/// not to be closed, and is gone with the communicator. FLEXCAST_NOT_SUPPORTED without a progress thread (`progress_thread` in flexcast_config), since nothing would
+/// A descriptor to sleep on (poll, epoll): an eventfd that counts operations of the communicator that have ended since it was last read, of those posted after this
+/// call; their callbacks have returned. The library's: it is not to be closed, and is gone with the communicator. FLEXCAST_NOT_SUPPORTED without a progress thread (`progress_thread` in flexcast_config), since nothing would
 /// end while the program sleeps.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_event_fd(comm: *mut flexcast_comm, descriptor: *mut c_int) -> flexcast_status {

@@ -200,6 +200,8 @@ impl Operation {
             communicator
         };
         // Outside of the lock: to post moves others on, whose callbacks may use this one.
+        let bytes = (self.call.send.map_or(0, |send| send.bytes), self.call.receive.bytes);
+        tracing::debug!(sent = bytes.0, received = bytes.1, "{} is posted", self.call.name());
         // SAFETY: by this function's contract.
         match unsafe { self.claim_and_post(&communicator) } {
             Ok((request, claimed)) => {
@@ -317,6 +319,7 @@ impl Operation {
             // SAFETY: the program's function, with its own pointer; no lock is held.
             unsafe { function(user.0, self.handle.load(Ordering::Relaxed), status) };
         }
+        self.group.count();
         Ok(fault)
     }
 }
