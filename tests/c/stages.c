@@ -409,6 +409,15 @@ static void failures(flexcast_card *card)
     IS(freed == FLEXCAST_OK && seats[0].handles == 0);
 }
 
+static void free_slowly(void *user, flexcast_request *request, flexcast_status status)
+{
+    struct told *told = user;
+    IS(status == FLEXCAST_OK);
+    OK(flexcast_request_free(request));
+    nanosleep(&(struct timespec){0, 50000000}, NULL);
+    told->calls++;
+}
+
 /* A rank with a thread of its own, a progress thread and a descriptor to sleep on, by a store. */
 struct sleeper {
     flexcast_card *card;
@@ -455,10 +464,22 @@ static void *sleep_until_done(void *given)
     for (int round = 0; round < ROUNDS; round++) {
         OK(flexcast_wait(requests[round]));
         OK(flexcast_request_free(requests[round]));
+        REFUSED(flexcast_request_free(requests[round]), FLEXCAST_ERROR_HANDLE, "freed");
         IS(buffers[sleeper->rank][round][0] == round + 1 && buffers[sleeper->rank][round][BYTES - 1] == round + 1);
     }
     IS(told.calls == ROUNDS && told.failed == 0);
-    OK(flexcast_comm_free(comm));
+    /* The last one is freed by its own callback, which the progress thread is still in. */
+    struct told last = {NULL, 0, 0};
+    flexcast_collective barrier = collective(FLEXCAST_OPERATION_BARRIER);
+    barrier.callback = free_slowly;
+    barrier.user = &last;
+    OK(flexcast_init(comm, &barrier, &last.request));
+    OK(flexcast_post(last.request));
+    double since = now_s();
+    flexcast_status freed;
+    while ((freed = flexcast_comm_free(comm)) == FLEXCAST_ERROR_BUSY && now_s() - since < PATIENCE_S)
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+    IS(freed == FLEXCAST_OK && last.calls == 1);
     OK(flexcast_bootstrap_free(bootstrap));
     return NULL;
 }
@@ -499,6 +520,7 @@ int main(void)
     options.interface_name = name;
     OK(flexcast_card_open_begin(&options, &card));
     memset(name, 'x', 2); /* texts need not stay */
+    options.interface_name = "lo";
     while (flexcast_card_test(card, &ready) == FLEXCAST_OK && ready == 0 && now_s() - since < PATIENCE_S)
         ;
     IS(ready == 1);
@@ -527,7 +549,7 @@ int main(void)
     for (int at = 0; at < RANKS; at++)
         OK(flexcast_comm_free(parts[at]));
 
-    /* A request that was made stays refused once its communicator is gone. */
+    /* A request that was made stays refused once its communicator is gone, and keeps no card. */
     flexcast_request *late = NULL;
     flexcast_collective barrier = collective(FLEXCAST_OPERATION_BARRIER);
     OK(flexcast_init(comms[0], &barrier, &late));
@@ -536,7 +558,9 @@ int main(void)
         OK(flexcast_bootstrap_free(bootstraps[at]));
     }
     REFUSED(flexcast_post(late), FLEXCAST_ERROR_HANDLE, "freed");
+    OK(flexcast_card_close(card));
     OK(flexcast_request_free(late));
+    OK(flexcast_card_open(&options, &card));
     failures(card);
 
     pthread_t threads[RANKS];

@@ -57,7 +57,7 @@ const MACROS: &str = "\n\
 /** As the send buffer: the own bytes are in their place in the receive buffer already. */
 #define FLEXCAST_IN_PLACE ((const void *)-1)
 
-/** Programs of version 1, which compared for equality, get 1 by the plain name. */
+/** Programs of version 1, which compared for equality, get 1 by the plain name. Whoever looks names up (dlsym) takes flexcast_abi_version_2. */
 #define flexcast_abi_version flexcast_abi_version_2
 ";
 

@@ -27,7 +27,7 @@
 /** As the send buffer: the own bytes are in their place in the receive buffer already. */
 #define FLEXCAST_IN_PLACE ((const void *)-1)
 
-/** Programs of version 1, which compared for equality, get 1 by the plain name. */
+/** Programs of version 1, which compared for equality, get 1 by the plain name. Whoever looks names up (dlsym) takes flexcast_abi_version_2. */
 #define flexcast_abi_version flexcast_abi_version_2
 
 
@@ -1472,7 +1472,8 @@ flexcast_status flexcast_comm_test(flexcast_comm *comm,
                                    int *ready);
 
 /**
- * Frees a communicator; the others need not be asked. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
+ * Frees a communicator; the others need not be asked. Its progress thread, if it has one, has ended when this returns, unless it is the one that calls. Refused
+ * (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
  * cancel it and wait. One that is being made is given up: then the bootstrap can only be freed, too, and the others are told by their own bounds.
  */
 flexcast_status flexcast_comm_free(flexcast_comm *comm);

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_char, c_int};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use flexcast_rust::{Communicator, Config};
@@ -29,13 +29,12 @@ pub const FLEXCAST_UNDEFINED: i32 = -1;
 /// Memory of failed operations that the card could not be made to let go.
 struct Held {
     card: CardUse,
-    claims: Mutex<Vec<u64>>,
+    claims: Vec<u64>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        let claims = self.claims.get_mut().map(std::mem::take).unwrap_or_default();
-        self.card.card().claims.release(&claims);
+        self.card.card().claims.release(&self.claims);
     }
 }
 
@@ -77,7 +76,9 @@ impl Ready {
 /// A communicator, and what it stands on.
 pub(crate) struct Group {
     stage: RwLock<Stage>,
-    held: Held,
+    card: Arc<OpenCard>,
+    /// None once it is freed: requests may outlive it.
+    held: Mutex<Option<Held>>,
     /// Operations that are not over.
     under_way: AtomicU32,
     /// Counts operations that have ended, if somebody asked for it.
@@ -86,12 +87,19 @@ pub(crate) struct Group {
 
 impl Group {
     fn new(stage: Stage, card: CardUse) -> Arc<Self> {
-        let held = Held { card, claims: Mutex::default() };
-        Arc::new(Self { stage: RwLock::new(stage), held, under_way: AtomicU32::new(0), ended: OnceLock::new() })
+        let open = Arc::clone(card.card());
+        let held = Mutex::new(Some(Held { card, claims: Vec::new() }));
+        Arc::new(Self {
+            stage: RwLock::new(stage),
+            card: open,
+            held,
+            under_way: AtomicU32::new(0),
+            ended: OnceLock::new(),
+        })
     }
 
-    pub(crate) fn card(&self) -> &OpenCard {
-        self.held.card.card()
+    pub(crate) fn card(&self) -> &Arc<OpenCard> {
+        &self.card
     }
 
     /// An operation begins: until it has ended the communicator stays.
@@ -110,11 +118,16 @@ impl Group {
     /// An operation is over. Its memory is the program's again, unless the card may still reach it.
     pub(crate) fn end(&self, claims: &[u64], held: bool) {
         if held {
-            self.held.claims.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(claims);
+            self.held().iter_mut().for_each(|kept| kept.claims.extend(claims));
         } else {
             self.card().claims.release(claims);
         }
         self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+        // Nothing of it is ever half done.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whoever was to be told of the end of an operation was told.
@@ -200,6 +213,7 @@ impl Group {
         };
         // Outside of the lock: a progress thread ends, which may be in a callback.
         drop(taken);
+        drop(self.held().take());
         Ok(())
     }
 }
@@ -244,7 +258,7 @@ fn split(
     let colour = if color == FLEXCAST_UNDEFINED { None } else { Some(count(color, "color")?) };
     let whole = group.with(|communicator| Ok(communicator.clone()))?;
     let mut in_use = bootstrap.take()?;
-    let (used, by_thread) = (CardUse::new(group.held.card.card()), CardUse::new(group.held.card.card()));
+    let (used, by_thread) = (CardUse::new(&group.card), CardUse::new(&group.card));
     let creation = Creation::start(Some(bootstrap), move || {
         let made = whole.split(in_use.exchange()?, colour, key)?;
         drop((in_use, whole, by_thread));
@@ -347,7 +361,8 @@ pub unsafe extern "C" fn flexcast_comm_test(comm: *mut flexcast_comm, ready: *mu
     })
 }
 
-/// Frees a communicator; the others need not be asked. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
+/// Frees a communicator; the others need not be asked. Its progress thread, if it has one, has ended when this returns, unless it is the one that calls. Refused
+/// (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
 /// cancel it and wait. One that is being made is given up: then the bootstrap can only be freed, too, and the others are told by their own bounds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_free(comm: *mut flexcast_comm) -> flexcast_status {

@@ -279,7 +279,7 @@ impl Operation {
             let waker =
                 if self.is_told() { Waker::from(Arc::new(Ended(Arc::downgrade(self)))) } else { Waker::noop().clone() };
             match Pin::new(&mut request).poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(outcome) => return self.end(&communicator, outcome).map(Some),
+                Poll::Ready(outcome) => return self.end(communicator, outcome).map(Some),
                 Poll::Pending => pending(&communicator, &request),
             }
             if let State::UnderWay { request: place, again, .. } = &mut *lock(&self.state)? {
@@ -292,7 +292,7 @@ impl Operation {
     }
 
     /// It is over: the memory is the program's again, and who is to be told is told.
-    fn end(&self, communicator: &Communicator, outcome: Outcome) -> Result<Option<Fault>, Fault> {
+    fn end(&self, communicator: Communicator, outcome: Outcome) -> Result<Option<Fault>, Fault> {
         let (fault, report) = match outcome {
             // The last use of the buffers.
             Ok(done) => (None, flexcast_report::new(FLEXCAST_OK, &done.report, false)),
@@ -308,11 +308,12 @@ impl Operation {
         };
         let held = report.memory_held != 0;
         let over = State::Over { fault: fault.clone(), report: Box::new(report) };
-        let before = std::mem::replace(&mut *lock(&self.state)?, over);
-        if let State::UnderWay { claims, .. } = &before {
-            self.group.end(claims, held);
+        // Before the communicator may be freed: whoever frees it waits for the progress thread, which this may be.
+        drop(communicator);
+        if let State::UnderWay { claims, communicator, .. } = std::mem::replace(&mut *lock(&self.state)?, over) {
+            drop(communicator);
+            self.group.end(&claims, held);
         }
-        drop(before);
         if let Some(Callback { function, user }) = &self.callback {
             let status = fault.as_ref().map_or(FLEXCAST_OK, |fault| fault.status);
             fault.iter().for_each(|fault| remember(&fault.text));
