@@ -14,7 +14,7 @@ pub(crate) struct Header {
 pub(crate) const PATH: &str = "host/capi/include/flexcast.h";
 
 /// In the order in which a reader needs them. Not `lib`: cbindgen would follow its modules, and declare everything a second time.
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     "version",
     "status",
     "fault",
@@ -26,6 +26,7 @@ const SOURCES: [&str; 14] = [
     "communicator",
     "stats",
     "operation",
+    "reduction",
     "collectives",
     "init",
     "request",

@@ -12,7 +12,7 @@ use crate::creation::Errands;
 use crate::fault::{Fault, call, lock, own};
 use crate::gather::{Blocking, Gather, NonBlocking, Store};
 use crate::handle;
-use crate::memory::{User, out, sized, text};
+use crate::memory::{User, count, out, sized, text};
 use crate::status::flexcast_status::{self, *};
 
 /// The ranks of a job before they are connected. Made by one of the flexcast_bootstrap_...() functions.
@@ -84,7 +84,7 @@ pub(crate) struct Bootstrap {
     /// None while something is made by it.
     exchange: Mutex<Option<Box<dyn Exchange + Send>>>,
     /// Functions of the program that it goes by.
-    errands: Option<Errands>,
+    errands: Option<Arc<Errands>>,
 }
 
 /// The use of a bootstrap's exchange, which is given back.
@@ -118,7 +118,7 @@ impl Bootstrap {
 
     /// One whose exchanges go by functions of the program.
     fn by(gather: impl Gather + 'static, rank: u32, ranks: u32, timeout: Duration) -> Result<Self, Fault> {
-        let errands = Errands::new(Box::new(gather), timeout);
+        let errands = Arc::new(Errands::new(Box::new(gather), timeout));
         let desk = Arc::clone(&errands.desk);
         let gather = move |mine: &[u8], all: &mut [u8]| {
             all.copy_from_slice(&desk.gather(mine)?);
@@ -128,8 +128,9 @@ impl Bootstrap {
         Ok(Self { errands: Some(errands), ..Self::new(Box::new(exchange)) })
     }
 
-    pub(crate) fn errands(&self) -> Option<&Errands> {
-        self.errands.as_ref()
+    /// Functions of the program that it goes by.
+    pub(crate) fn errands(&self) -> Option<Arc<Errands>> {
+        self.errands.clone()
     }
 
     /// Takes the exchange, unless something is being made by it.
@@ -143,12 +144,6 @@ impl Bootstrap {
 /// The time that a program gives in milliseconds.
 fn timeout(ms: u64) -> Duration {
     if ms == 0 { StoreConfig::TIMEOUT } else { Duration::from_millis(ms) }
-}
-
-/// A rank or a number of ranks as C has it.
-pub(crate) fn count(value: c_int, what: &str) -> Result<u32, Fault> {
-    u32::try_from(value)
-        .map_err(|_| Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("{what} is {value}: must not be negative")))
 }
 
 /// Ranks that exchange by a function of the program; `user` is given to it. It is called on threads that are in flexcast_comm_create(),
@@ -166,7 +161,8 @@ pub unsafe extern "C" fn flexcast_bootstrap_callback(
         // SAFETY: null or a place for a handle.
         let place = unsafe { out(bootstrap, "bootstrap") }?;
         let (rank, ranks) = (count(rank, "rank")?, count(size, "size")?);
-        let gather = Blocking::new(exchange, user, ranks).ok_or_else(|| Fault::null("exchange"))?;
+        let gather = exchange.ok_or_else(|| Fault::null("exchange"))?;
+        let gather = Blocking { function: gather, user: User(user), ranks: ranks as usize, gathered: None };
         // The function has its own bounds, and returns only when it is over.
         place.put(handle::insert(Arc::new(Bootstrap::by(gather, rank, ranks, Duration::MAX)?))?);
         Ok(())
@@ -373,7 +369,7 @@ pub(crate) mod tests {
             let taken = handle::get::<Bootstrap>(handle).unwrap();
             let mut exchange = taken.take().unwrap();
             assert_eq!(flexcast_bootstrap_free(handle), FLEXCAST_ERROR_BUSY, "something is made by it");
-            let creation = crate::creation::Creation::start(Some(taken), move || {
+            let creation = crate::creation::Creation::start(taken.errands(), move || {
                 Ok(exchange.exchange()?.exchange("x", b"mine").unwrap_err().to_string())
             });
             let failed = creation.unwrap().wait().unwrap();

@@ -2,13 +2,11 @@
 
 use std::ffi::{c_int, c_void};
 
-use flexcast_rust::reduce::{DataType, Operator, Reduction};
+use flexcast_rust::reduce::Reduction;
 use flexcast_rust::{Blocks, Buffer, Communicator, Error, Failed, Request, Shape};
 
-use crate::bootstrap::count;
-use crate::collectives::{FLEXCAST_MAXLOC, FLEXCAST_SHORT_INT};
 use crate::fault::Fault;
-use crate::memory::{IN_PLACE, Memory};
+use crate::memory::{IN_PLACE, Memory, count};
 use crate::status::flexcast_status::*;
 
 pub(crate) type Posted = Result<Request, Box<Failed>>;
@@ -97,16 +95,6 @@ fn sum(what: &str, counts: &[u64]) -> Result<usize, Fault> {
     all.and_then(|all| usize::try_from(all).ok()).ok_or_else(|| {
         Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("{what}: the counts are more than the address space"))
     })
-}
-
-pub(crate) fn reduction(data_type: u32, op: u32) -> Result<Reduction, Fault> {
-    let wrong = |what: &str, code: u32, last: u32| {
-        let text = format!("{what} is {code}: must be one of the codes 1 to {last} of flexcast.h");
-        Fault::new(FLEXCAST_ERROR_ARGUMENT, text)
-    };
-    let data_type = DataType::from_raw(data_type).map_err(|code| wrong("data_type", code, FLEXCAST_SHORT_INT))?;
-    let operator = Operator::from_raw(op).map_err(|code| wrong("op", code, FLEXCAST_MAXLOC))?;
-    Ok(Reduction::new(operator, data_type)?)
 }
 
 /// One per operation, of what a program gives: lists are null, or have an entry for each rank, which the callers vouch for.
@@ -407,20 +395,5 @@ impl Action {
             Self::Scatter { .. } => "scatter",
             Self::Scatterv { .. } => "scatterv",
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::collectives::*;
-
-    #[test]
-    fn codes_that_are_none_are_named() {
-        let told = |fault: Fault, words: &str| assert!(fault.text.contains(words), "{}", fault.text);
-        told(reduction(0, FLEXCAST_SUM).unwrap_err(), "data_type is 0");
-        told(reduction(FLEXCAST_INT8, 13).unwrap_err(), "op is 13: must be one of the codes 1 to 12");
-        told(reduction(FLEXCAST_FLOAT, FLEXCAST_BIT_OR).unwrap_err(), "not defined for f32");
-        told(product("here", usize::MAX, 2).unwrap_err(), "more than the address space");
     }
 }

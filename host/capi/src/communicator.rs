@@ -8,14 +8,14 @@ use std::time::Duration;
 use flexcast_rust::{Communicator, Config};
 use nix::sys::eventfd::EventFd;
 
-use crate::bootstrap::{Bootstrap, count, flexcast_bootstrap};
+use crate::bootstrap::{Bootstrap, flexcast_bootstrap};
 use crate::card::{CardSlot, CardUse, OpenCard, flexcast_card};
 use crate::config::{self, flexcast_config, number_of};
 use crate::creation::Creation;
 use crate::event;
 use crate::fault::{Fault, call};
 use crate::handle;
-use crate::memory::out;
+use crate::memory::{count, out};
 use crate::status::flexcast_status::{self, *};
 
 /// Ranks that broadcast and gather among one another. Made by flexcast_comm_create() or flexcast_comm_split().
@@ -238,7 +238,7 @@ unsafe fn create(
     let mut in_use = bootstrap.take()?;
     // Both the thread and the handle use the card.
     let (used, by_thread) = (CardUse::new(&card), CardUse::new(&card));
-    let creation = Creation::start(Some(bootstrap), move || {
+    let creation = Creation::start(bootstrap.errands(), move || {
         let made = Communicator::create(by_thread.card().card(), in_use.exchange()?, config)?;
         drop((in_use, by_thread));
         Ok(Some(made))
@@ -259,7 +259,7 @@ fn split(
     let whole = group.with(|communicator| Ok(communicator.clone()))?;
     let mut in_use = bootstrap.take()?;
     let (used, by_thread) = (CardUse::new(&group.card), CardUse::new(&group.card));
-    let creation = Creation::start(Some(bootstrap), move || {
+    let creation = Creation::start(bootstrap.errands(), move || {
         let made = whole.split(in_use.exchange()?, colour, key)?;
         drop((in_use, whole, by_thread));
         Ok(made)

@@ -8,7 +8,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::bootstrap::Bootstrap;
 use crate::fault::{Fault, guard};
 use crate::gather::Gather;
 use crate::status::flexcast_status::*;
@@ -19,19 +18,18 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Something that is being made.
 pub(crate) struct Creation<T> {
     made: Mutex<Receiver<Result<T, Fault>>>,
-    /// Whose functions its exchanges go by.
-    bootstrap: Option<Arc<Bootstrap>>,
+    /// The functions that its exchanges go by.
+    errands: Option<Arc<Errands>>,
 }
 
 impl<T: Send + 'static> Creation<T> {
     /// Begins. `body` runs on a thread of its own.
     pub(crate) fn start(
-        bootstrap: Option<Arc<Bootstrap>>,
+        errands: Option<Arc<Errands>>,
         body: impl FnOnce() -> Result<T, Fault> + Send + 'static,
     ) -> Result<Self, Fault> {
         let (send, made) = sync_channel(1);
-        let desk =
-            bootstrap.as_ref().and_then(|bootstrap| bootstrap.errands()).map(|errands| Arc::clone(&errands.desk));
+        let desk = errands.as_ref().map(|errands| Arc::clone(&errands.desk));
         let run = move || {
             // Nobody may be there any more to take it.
             let _ = send.send(guard(body));
@@ -43,13 +41,12 @@ impl<T: Send + 'static> Creation<T> {
                 format!("no thread can be started: {error}; see the limit of processes (`ulimit -u`)"),
             )
         })?;
-        Ok(Self { made: Mutex::new(made), bootstrap })
+        Ok(Self { made: Mutex::new(made), errands })
     }
 
     /// Goes on; what was made, once it is. Waits so long at most.
     pub(crate) fn poll(&self, most: Duration) -> Option<Result<T, Fault>> {
-        let errands = self.bootstrap.as_ref().and_then(|bootstrap| bootstrap.errands());
-        let most = match errands {
+        let most = match &self.errands {
             Some(errands) => {
                 errands.serve(most);
                 Duration::ZERO
@@ -78,7 +75,7 @@ impl<T: Send + 'static> Creation<T> {
 
     /// Nobody asks any more: its exchanges fail.
     pub(crate) fn abandon(&self) {
-        self.bootstrap.as_ref().and_then(|bootstrap| bootstrap.errands()).iter().for_each(|errands| errands.abandon());
+        self.errands.iter().for_each(|errands| errands.abandon());
     }
 }
 

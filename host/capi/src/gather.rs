@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
-use crate::bootstrap::flexcast_exchange;
 use crate::memory::User;
 
 /// Gathers equally long pieces, step by step.
@@ -24,12 +23,6 @@ pub(crate) struct Blocking {
     pub(crate) user: User,
     pub(crate) ranks: usize,
     pub(crate) gathered: Option<Vec<u8>>,
-}
-
-impl Blocking {
-    pub(crate) fn new(function: flexcast_exchange, user: *mut c_void, ranks: u32) -> Option<Self> {
-        Some(Self { function: function?, user: User(user), ranks: ranks as usize, gathered: None })
-    }
 }
 
 fn returned(what: &str, code: c_int) -> String {

@@ -2,11 +2,12 @@
 
 use std::ffi::{c_int, c_void};
 
-use crate::call::{Call, Place, reduction};
+use crate::call::{Call, Place};
 use crate::communicator::{Group, flexcast_comm};
 use crate::fault::{Fault, call};
 use crate::handle;
 use crate::memory::{User, out, sized};
+use crate::reduction::reduction;
 use crate::request::{Callback, Operation, flexcast_request};
 use crate::status::flexcast_status::{self, *};
 

@@ -1,6 +1,6 @@
 //! Pointers of the caller.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::fault::Fault;
 use crate::status::flexcast_status::*;
@@ -70,6 +70,12 @@ pub(crate) unsafe fn text<'t>(pointer: *const c_char, what: &str) -> Result<Opti
         Ok(text) => Ok(Some(text)),
         Err(_) => Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("{what} is not UTF-8: {}", text.to_string_lossy()))),
     }
+}
+
+/// A rank or a number of ranks as C has it.
+pub(crate) fn count(value: c_int, what: &str) -> Result<u32, Fault> {
+    u32::try_from(value)
+        .map_err(|_| Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("{what} is {value}: must not be negative")))
 }
 
 /// A structure of the caller that begins with its own size: fields that the caller's header does not have keep their defaults.
