@@ -1,12 +1,16 @@
 /* The C interface of the collective library, used wrongly in every way that it says it refuses, and rightly, by a single rank.
  *
  * Usage: capi ALLGATHER.elf FOLDER, the folder that of the emulator's libraries; says "all as promised" at the end. */
+#define _DEFAULT_SOURCE
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "flexcast.h"
+
+enum { PAGE_BYTES = 4096 };
 
 static int wrong;
 
@@ -280,6 +284,53 @@ static void operations(flexcast_card *card, flexcast_bootstrap *bootstrap, flexc
     free(receive);
 }
 
+/* Memory that is unmapped, and other memory in its place, without a word to the library. */
+static void watched(const char *image, const char *libraries)
+{
+    flexcast_card_options given;
+    flexcast_card *card = NULL;
+    flexcast_bootstrap *bootstrap = NULL;
+    flexcast_comm *comm = NULL;
+    struct callback callback = {0, 0, NULL, NULL};
+    flexcast_stats stats;
+    unsigned char *start = NULL;
+
+    OK(flexcast_card_options_default(&given, sizeof given));
+    given.libraries = libraries;
+    given.firmware_path = image;
+    given.device = "mlx5_1";
+    given.memory_watch = "always";
+    REFUSED(flexcast_card_open(&given, &card), FLEXCAST_ERROR_ARGUMENT, "memory_watch is \"always\"");
+    given.memory_watch = "userfaultfd";
+    if (flexcast_card_open(&given, &card) == FLEXCAST_ERROR_WATCH) {
+        fprintf(stderr, "SKIPPED: %s\n", flexcast_last_error());
+        return;
+    }
+    OK(flexcast_bootstrap_callback(gather, &callback, 0, 1, &bootstrap));
+    OK(flexcast_comm_create(card, bootstrap, NULL, &comm));
+    for (int round = 0; round < 5; round++) {
+        flexcast_request *request = NULL;
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS | (start == NULL ? 0 : MAP_FIXED);
+        start = mmap(start, 3 * PAGE_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
+        IS(start != MAP_FAILED);
+        memset(start, round + 1, PAGE_BYTES);
+        OK(flexcast_allgather(comm, start, start + PAGE_BYTES, PAGE_BYTES, &request));
+        OK(flexcast_wait(request));
+        OK(flexcast_request_free(request));
+        IS(start[PAGE_BYTES] == round + 1);
+        OK(flexcast_comm_stats(comm, &stats, sizeof stats));
+        IS(stats.registrations == 2 && stats.registration_misses == 2 * (uint64_t)(round + 1));
+        if (round % 2 == 0)
+            IS(munmap(start, 3 * PAGE_BYTES) == 0);
+    }
+    IS(munmap(start, 3 * PAGE_BYTES) == 0);
+    OK(flexcast_comm_stats(comm, &stats, sizeof stats));
+    IS(stats.registrations == 0);
+    OK(flexcast_comm_free(comm));
+    OK(flexcast_bootstrap_free(bootstrap));
+    OK(flexcast_card_close(card));
+}
+
 int main(int argc, char **argv)
 {
     flexcast_card_options given;
@@ -296,6 +347,7 @@ int main(int argc, char **argv)
     IS(flexcast_abi_version() == FLEXCAST_ABI_VERSION && strlen(flexcast_version()) > 0);
     IS(strcmp(flexcast_strerror(FLEXCAST_ERROR_BUSY), "the object is in use") == 0 && flexcast_strerror(12345) != NULL);
     options(argv[1], argv[2]);
+    watched(argv[1], argv[2]);
 
     OK(flexcast_card_options_default(&given, sizeof given));
     given.libraries = argv[2];

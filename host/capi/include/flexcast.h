@@ -640,6 +640,10 @@ typedef enum {
    * An environment variable has a value that it cannot have.
    */
   FLEXCAST_ERROR_VARIABLE = 126,
+  /**
+   * The system has no userfaultfd, or does not let this process have it: leave `memory_watch` out.
+   */
+  FLEXCAST_ERROR_WATCH = 127,
 } flexcast_status;
 
 /**
@@ -708,6 +712,11 @@ typedef struct {
    * Network interface of the datapath "udp", by name or address; NULL: what FLEXCAST_INTERFACE says, or else the first that can multicast.
    */
   const char *interface_name;
+  /**
+   * How freed memory is noticed, so that its registration is not used again: "off", by flexcast_buffer_invalidate() alone; "userfaultfd", by the system, which tells
+   * when pages are unmapped, moved or emptied. NULL: what FLEXCAST_MEMORY_WATCH says, or else "off". The datapath "udp" registers nothing.
+   */
+  const char *memory_watch;
 } flexcast_card_options;
 
 /**
@@ -1349,8 +1358,8 @@ flexcast_status flexcast_register(flexcast_card *card,
                                   size_t bytes);
 
 /**
- * Forgets registrations. To be called before memory is freed or unmapped that an operation has used or flexcast_register() has
- * registered; otherwise what is allocated there later would be sent from, or received into, pages that are not its own. Refused
+ * Forgets registrations. Unless the memory is watched (`memory_watch` in flexcast_card_options), to be called before memory is freed or unmapped that an operation has
+ * used or flexcast_register() has registered; otherwise what is allocated there later would be sent from, or received into, pages that are not its own. Refused
  * (FLEXCAST_ERROR_BUSY) while an operation uses the memory: it must not be freed then.
  */
 flexcast_status flexcast_buffer_invalidate(flexcast_card *card,

@@ -46,6 +46,9 @@ pub struct flexcast_card_options {
     pub datapath: *const c_char,
     /// Network interface of the datapath "udp", by name or address; NULL: what FLEXCAST_INTERFACE says, or else the first that can multicast.
     pub interface_name: *const c_char,
+    /// How freed memory is noticed, so that its registration is not used again: "off", by flexcast_buffer_invalidate() alone; "userfaultfd", by the system, which tells
+    /// when pages are unmapped, moved or emptied. NULL: what FLEXCAST_MEMORY_WATCH says, or else "off". The datapath "udp" registers nothing.
+    pub memory_watch: *const c_char,
 }
 
 const DEFAULT: flexcast_card_options = flexcast_card_options {
@@ -57,6 +60,7 @@ const DEFAULT: flexcast_card_options = flexcast_card_options {
     firmware_bytes: 0,
     datapath: std::ptr::null(),
     interface_name: std::ptr::null(),
+    memory_watch: std::ptr::null(),
 };
 
 /// A card, its registrations, and the memory that operations use. Communicators hold it, too.
@@ -162,20 +166,23 @@ impl OpenCard {
         if let Some(interface) = interface {
             options = options.interface(interface);
         }
-        Ok(Self::of(Card::udp(&options)?))
+        Self::of(Card::udp(&options)?, false)
     }
 
-    fn of(card: Card) -> Self {
-        let memory = UserMemory::new(&card, Limits::default());
+    fn of(card: Card, watched: bool) -> Result<Self, Fault> {
+        let memory = match watched {
+            true => UserMemory::watched(&card, Limits::default())?,
+            false => UserMemory::new(&card, Limits::default()),
+        };
         tracing::info!(datapath = card.datapath().name(), "card is open");
-        Self { memory, card, claims: Claims::default(), users: AtomicU32::new(0) }
+        Ok(Self { memory, card, claims: Claims::default(), users: AtomicU32::new(0) })
     }
 
     /// An RDMA card, without firmware on its DPA.
-    fn verbs(libraries: Option<&str>, device: Option<&str>) -> Result<Self, Fault> {
+    fn verbs(libraries: Option<&str>, device: Option<&str>, watched: bool) -> Result<Self, Fault> {
         let provider = provider(libraries, Provider::rdma)?;
         let device = name_of(&provider, device)?;
-        Ok(Self::of(Card::verbs(&provider, &device, &VerbsOptions::default())?))
+        Self::of(Card::verbs(&provider, &device, &VerbsOptions::default())?, watched)
     }
 
     pub(crate) fn card(&self) -> &Card {
@@ -220,6 +227,7 @@ fn open_dpa(
     libraries: Option<&str>,
     device: Option<&str>,
     (path, firmware): (Option<&str>, Option<&[u8]>),
+    watched: bool,
 ) -> Result<OpenCard, Fault> {
     let read;
     let (name, elf) = match firmware {
@@ -236,7 +244,7 @@ fn open_dpa(
     };
     let provider = provider(libraries, Provider::system)?;
     let device = name_of(&provider, device)?;
-    Ok(OpenCard::of(Card::open(&provider, &device, Firmware { name, elf })?))
+    OpenCard::of(Card::open(&provider, &device, Firmware { name, elf })?, watched)
 }
 
 /// The defaults: installed DOCA, first device, no firmware. `size` is sizeof(flexcast_card_options).
@@ -260,6 +268,22 @@ struct Asked {
     firmware: Option<Vec<u8>>,
     interface: Option<String>,
     datapath: Datapath,
+    watched: bool,
+}
+
+/// Whether memory is watched, by the options or else the environment.
+fn is_watched(named: Option<&str>, variable: Option<&str>) -> Result<bool, Fault> {
+    match (named.or(variable), named.is_some()) {
+        (None | Some("" | "off"), _) => Ok(false),
+        (Some("userfaultfd"), _) => Ok(true),
+        (Some(other), named) => {
+            let (what, code) = match named {
+                true => ("memory_watch", FLEXCAST_ERROR_ARGUMENT),
+                false => ("FLEXCAST_MEMORY_WATCH", FLEXCAST_ERROR_VARIABLE),
+            };
+            Err(Fault::new(code, format!("{what} is {other:?}: must be off or userfaultfd")))
+        }
+    }
 }
 
 impl Asked {
@@ -286,19 +310,21 @@ impl Asked {
         let names_a_card = firmware.is_some() || [&path, &libraries, &device].iter().any(|text| text.is_some());
         let datapath = Datapath::choose(named.as_deref(), variable.as_deref(), names_a_card)?;
         let interface = owned(options.interface_name, "interface_name")?;
-        Ok(Self { libraries, device, path, firmware, interface, datapath })
+        let watch = owned(options.memory_watch, "memory_watch")?;
+        let watched = is_watched(watch.as_deref(), std::env::var("FLEXCAST_MEMORY_WATCH").ok().as_deref())?;
+        Ok(Self { libraries, device, path, firmware, interface, datapath, watched })
     }
 
     fn open(&self) -> Result<OpenCard, Fault> {
         let (libraries, device) = (self.libraries.as_deref(), self.device.as_deref());
-        let dpa = || open_dpa(libraries, device, (self.path.as_deref(), self.firmware.as_deref()));
+        let dpa = || open_dpa(libraries, device, (self.path.as_deref(), self.firmware.as_deref()), self.watched);
         match self.datapath {
             Datapath::Dpa => dpa(),
-            Datapath::Verbs => OpenCard::verbs(libraries, device),
+            Datapath::Verbs => OpenCard::verbs(libraries, device, self.watched),
             Datapath::Udp => OpenCard::udp(self.interface.as_deref()),
             Datapath::Auto => dpa()
                 .inspect_err(|fault| tracing::info!(reason = fault.text, "no DPA with the firmware"))
-                .or_else(|_| OpenCard::verbs(libraries, device))
+                .or_else(|_| OpenCard::verbs(libraries, device, self.watched))
                 .inspect_err(|fault| tracing::info!(reason = fault.text, "no RDMA card"))
                 .or_else(|_| OpenCard::udp(self.interface.as_deref())),
         }
@@ -403,8 +429,8 @@ pub unsafe extern "C" fn flexcast_register(
     })
 }
 
-/// Forgets registrations. To be called before memory is freed or unmapped that an operation has used or flexcast_register() has
-/// registered; otherwise what is allocated there later would be sent from, or received into, pages that are not its own. Refused
+/// Forgets registrations. Unless the memory is watched (`memory_watch` in flexcast_card_options), to be called before memory is freed or unmapped that an operation has
+/// used or flexcast_register() has registered; otherwise what is allocated there later would be sent from, or received into, pages that are not its own. Refused
 /// (FLEXCAST_ERROR_BUSY) while an operation uses the memory: it must not be freed then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_buffer_invalidate(
@@ -438,6 +464,12 @@ mod tests {
         assert_eq!(choose(Some("dpa"), Some("udp"), false), Ok(Datapath::Dpa));
         assert_eq!(choose(None, Some("verbs"), true), Ok(Datapath::Verbs));
         assert_eq!(choose(Some("auto"), None, false), Ok(Datapath::Auto));
+        assert_eq!(
+            (is_watched(None, None).ok(), is_watched(None, Some("userfaultfd")).ok()),
+            (Some(false), Some(true))
+        );
+        assert_eq!(is_watched(Some("off"), Some("userfaultfd")).ok(), Some(false));
+        assert!(is_watched(None, Some("on")).unwrap_err().text.contains("FLEXCAST_MEMORY_WATCH is \"on\""));
         assert!(choose(Some("tcp"), None, false).unwrap_err().contains("datapath is \"tcp\""));
         assert!(choose(None, Some("x"), false).unwrap_err().contains("FLEXCAST_DATAPATH is \"x\""));
     }

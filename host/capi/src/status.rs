@@ -87,12 +87,14 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_SOCKET = 125,
     /// An environment variable has a value that it cannot have.
     FLEXCAST_ERROR_VARIABLE = 126,
+    /// The system has no userfaultfd, or does not let this process have it: leave `memory_watch` out.
+    FLEXCAST_ERROR_WATCH = 127,
 }
 
 use flexcast_status::*;
 
 /// Every code and what it stands for.
-const TEXTS: [(flexcast_status, &CStr); 38] = [
+const TEXTS: [(flexcast_status, &CStr); 39] = [
     (FLEXCAST_OK, c"all went well"),
     (FLEXCAST_ERROR_NULL, c"a pointer is NULL that must not be"),
     (FLEXCAST_ERROR_HANDLE, c"a handle that was freed, never made, or is one of something else"),
@@ -131,6 +133,7 @@ const TEXTS: [(flexcast_status, &CStr); 38] = [
     (FLEXCAST_ERROR_INTERFACE, c"there is no such network interface"),
     (FLEXCAST_ERROR_SOCKET, c"the system refused a socket"),
     (FLEXCAST_ERROR_VARIABLE, c"an environment variable has a value that it cannot have"),
+    (FLEXCAST_ERROR_WATCH, c"memory cannot be watched"),
 ];
 
 impl flexcast_status {
@@ -157,6 +160,7 @@ impl flexcast_status {
             Error::Interface { .. } => FLEXCAST_ERROR_INTERFACE,
             Error::Socket { .. } => FLEXCAST_ERROR_SOCKET,
             Error::Variable { .. } => FLEXCAST_ERROR_VARIABLE,
+            Error::Watch { .. } => FLEXCAST_ERROR_WATCH,
             // The enumeration is open; a test says when a variant has no code.
             _ => FLEXCAST_ERROR_OTHER,
         }
@@ -215,7 +219,7 @@ mod tests {
     #[test]
     fn codes_keep_their_numbers() {
         let numbers: Vec<i32> = TEXTS.iter().map(|(status, _)| *status as i32).collect();
-        assert_eq!(numbers, (0..=10).chain(100..=126).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..=10).chain(100..=127).collect::<Vec<_>>());
         let source = include_str!("status.rs");
         let body =
             source.split("pub enum flexcast_status {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("it");

@@ -176,6 +176,15 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// Memory cannot be watched.
+    #[error(
+        "memory cannot be watched by userfaultfd: {source}; leave the watch out, and forget registrations before memory is freed"
+    )]
+    Watch {
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// A request of another communicator, or one whose end has been told.
     #[error("request {request} is none of this communicator's, or over: test it once, on the one that made it")]
     ForeignRequest {

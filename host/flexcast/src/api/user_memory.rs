@@ -11,8 +11,9 @@ use crate::api::buffer::{Buffer, REACHABLE};
 use crate::api::card::Card;
 use crate::error::{Error, Result};
 use crate::memory::registration::{CacheStatistics, Limits, Range, Registration, RegistrationCache};
+use crate::memory::watch::Watch;
 
-/// A registration, and whether peers of a failed operation may still hold its key.
+/// A registration, and whether it is for one operation alone: peers of a failed one may still hold its key, or nobody tells when its pages are unmapped.
 #[derive(Debug)]
 pub(crate) struct Region {
     region: SharedRegion,
@@ -40,17 +41,34 @@ fn null(len: usize) -> Error {
 pub struct UserMemory {
     card: Card,
     cache: Mutex<RegistrationCache<Region>>,
+    watch: Option<Watch>,
 }
 
 impl UserMemory {
     /// An empty cache of registrations with a card.
     #[must_use]
     pub fn new(card: &Card, limits: Limits) -> Self {
-        Self { card: card.clone(), cache: Mutex::new(RegistrationCache::new(limits)) }
+        Self { card: card.clone(), cache: Mutex::new(RegistrationCache::new(limits)), watch: None }
+    }
+
+    /// The same for a program whose memory is freed without a call of [`UserMemory::invalidate`]: memory that is registered is watched (userfaultfd), and a registration of
+    /// pages that were unmapped, moved or emptied is not used again. Pages that cannot be watched, such as those of files, are registered anew for each operation. Pages
+    /// stay pinned until the next operation or look at the statistics.
+    ///
+    /// # Errors
+    /// [`Error::Watch`] where the system has no userfaultfd, or does not let the process have it.
+    pub fn watched(card: &Card, limits: Limits) -> Result<Self> {
+        // Without registrations there is nothing to watch.
+        let watch = card.pd().map(|_| Watch::new()).transpose()?;
+        Ok(Self { watch, ..Self::new(card, limits) })
     }
 
     fn cache(&self) -> MutexGuard<'_, RegistrationCache<Region>> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watch) = &self.watch {
+            watch.take(|range| _ = cache.invalidate(range));
+        }
+        cache
     }
 
     /// A buffer of `len` bytes from `start` on, for operations of communicators of the same card. With 0 bytes `start` is not used.
@@ -120,10 +138,14 @@ impl UserMemory {
             // SAFETY: the caller of `buffer` or `register` vouches for the memory until it is invalidated or the cache is gone, and for
             // nobody else accessing it while a buffer exists; while none exists no card is told its key.
             let region = unsafe { MemoryRegion::register_raw(pd, pointer, len, access) }?;
-            Ok::<_, flexio::Error>(Region { region: region.share(), exposed: AtomicBool::new(false) })
+            // What nobody tells of is not used a second time.
+            let unwatched = self.watch.as_ref().is_some_and(|watch| !watch.add(range));
+            Ok::<_, flexio::Error>(Region { region: region.share(), exposed: AtomicBool::new(unwatched) })
         };
+        let before = cache.statistics().misses;
         let found = cache.get(range, access, register)?;
-        if !found.exposed.load(Ordering::Relaxed) {
+        let is_new = cache.statistics().misses > before;
+        if is_new || !found.exposed.load(Ordering::Relaxed) {
             return Ok(found);
         }
         let exposed = found.range();

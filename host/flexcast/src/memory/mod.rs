@@ -2,3 +2,4 @@
 
 pub(crate) mod copier;
 pub mod registration;
+pub(crate) mod watch;
