@@ -1,4 +1,4 @@
-"""One rank of `flexcast compare`: collectives of gloo, by torch.distributed.
+"""One rank of `flexcast compare`: collectives of torch.distributed, by gloo or the backend that BACKEND names.
 
     gloo_bench.py OP REPETITIONS WARM_UP INTERFACE SIZE...
 
@@ -8,6 +8,7 @@ alone. Rank 0 prints one JSON object a size. The variables are those of torchrun
 """
 
 import json
+import os
 import sys
 import time
 
@@ -129,7 +130,11 @@ def main():
     op, repetitions, warm_up, interface = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     # More processes than cores.
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    backend = os.environ.get("BACKEND", "gloo")
+    if backend == "flexcast":
+        # Registers it.
+        import flexcast.torch  # noqa: F401
+    dist.init_process_group(backend)
     for size in sys.argv[5:]:
         measure(op, int(size), repetitions, warm_up, interface)
     dist.barrier()

@@ -1,7 +1,7 @@
 //! Comparison with other collective libraries: the same operations among the same hosts, in one run.
 //!
 //! Hosts are network namespaces at one bridge ([`network`]). Each system runs as one process per host ([`child`] bounds them):
-//! Open MPI and MPICH by one program in C ([`mpi`]), gloo by one in Python ([`gloo`]), Flexcast by `flexcast perf` ([`flexcast`]),
+//! Open MPI and MPICH by one program in C ([`mpi`]), gloo by one in Python ([`gloo`]), both also with Flexcast beneath them, Flexcast by `flexcast perf` ([`flexcast`]),
 //! and IP multicast without any reliability beside them ([`bound`]). [`run`] starts them in turn and makes [`Row`]s of
 //! what they print ([`sample`]); [`output`] and [`page`] show them. All figures are *measured*: wall time of real programs.
 
@@ -36,6 +36,14 @@ pub enum System {
     Mpich,
     /// PyTorch's gloo, over TCP.
     Gloo,
+    /// An MPI program on Open MPI whose collectives this library carries, by the preloaded object of `adapters/mpi`.
+    #[serde(rename = "openmpi-flexcast")]
+    #[value(name = "openmpi-flexcast")]
+    MpiFlexcast,
+    /// PyTorch with this library's backend, of `adapters/torch`.
+    #[serde(rename = "torch-flexcast")]
+    #[value(name = "torch-flexcast")]
+    TorchFlexcast,
     /// IP multicast without reliability: what delivering every byte by multicast comes near to at best.
     Bound,
 }
@@ -49,6 +57,8 @@ impl System {
             Self::OpenMpi => "openmpi",
             Self::Mpich => "mpich",
             Self::Gloo => "gloo",
+            Self::MpiFlexcast => "openmpi-flexcast",
+            Self::TorchFlexcast => "torch-flexcast",
             Self::Bound => "bound",
         }
     }

@@ -21,6 +21,8 @@ pub struct Mpi {
     system: System,
     starter: PathBuf,
     program: PathBuf,
+    /// What every rank loads before the MPI library.
+    preload: Option<PathBuf>,
     /// What it calls itself.
     pub version: String,
 }
@@ -37,12 +39,24 @@ pub fn hint(system: System, folder: &Path) -> String {
     }
 }
 
+/// The object that has Flexcast carry the collectives of programs on Open MPI, installed in `flexcast/` of the folder.
+fn preload(folder: &Path) -> Result<PathBuf, String> {
+    let prefix = folder.join("flexcast");
+    let object = prefix.join("lib/libflexcast-mpi-openmpi.so");
+    let installed = std::path::absolute(&object).ok().filter(|object| object.is_file());
+    installed.ok_or_else(|| {
+        format!("{} is not there; cargo xtask install --prefix {} --mpi", object.display(), prefix.display())
+    })
+}
+
 /// Finds a library and compiles the benchmark into `work`; `folder` may hold MPICH in `mpich/bin`.
 ///
 /// # Errors
 /// In words, that it was not found or cannot compile.
 pub fn find(system: System, folder: &Path, work: &Path) -> Result<Mpi, String> {
     let mut tried = None;
+    let preload = (system == System::MpiFlexcast).then(|| preload(folder)).transpose()?;
+    let system = if preload.is_some() { System::OpenMpi } else { system };
     for (compiler, starter) in candidates(system, folder) {
         let mut ask = Command::new(&starter);
         ask.arg("--version");
@@ -50,7 +64,7 @@ pub fn find(system: System, folder: &Path, work: &Path) -> Result<Mpi, String> {
             Ok(said) if family(&said) == Some(system) => {
                 let program = work.join(format!("{}-bench", system.name()));
                 compile(&compiler, work, &program)?;
-                return Ok(Mpi { system, starter, program, version: version(system, &said) });
+                return Ok(Mpi { system, starter, program, preload, version: version(system, &said) });
             }
             Ok(_) => {}
             Err(error) => tried = Some(error.to_string()),
@@ -143,6 +157,15 @@ pub fn command(mpi: &Mpi, network: &Network, task: &Task, work: &Path) -> Result
         command.args(["--mca", "plm_rsh_agent"]).arg(agent);
         command.args(parameters.iter().flat_map(|(name, value)| ["--mca", name, value]));
         command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
+    }
+    if let Some(preload) = &mpi.preload {
+        let variables = [("FLEXCAST_DATAPATH", "udp".as_ref()), ("FLEXCAST_INTERFACE", INTERFACE.as_ref())];
+        for (name, value) in [("LD_PRELOAD", preload.as_os_str())].into_iter().chain(variables) {
+            let mut setting = std::ffi::OsString::from(format!("{name}="));
+            setting.push(value);
+            // To the ranks alone: the starter is no MPI program.
+            command.arg("-x").arg(setting);
+        }
     }
     command.arg(&mpi.program).args(task.words(INTERFACE));
     Ok(command)

@@ -11,8 +11,15 @@ use crate::evaluate::row::Kind;
 use crate::evaluate::spec::{Plot, Scale};
 
 /// Systems, each with the number of its colour.
-const SYSTEMS: [(System, usize); 5] =
-    [(System::Flexcast, 0), (System::OpenMpi, 1), (System::Mpich, 2), (System::Gloo, 3), (System::Bound, 7)];
+const SYSTEMS: [(System, usize); 7] = [
+    (System::Flexcast, 0),
+    (System::OpenMpi, 1),
+    (System::Mpich, 2),
+    (System::Gloo, 3),
+    (System::MpiFlexcast, 4),
+    (System::TorchFlexcast, 5),
+    (System::Bound, 7),
+];
 
 /// The page.
 #[must_use]

@@ -84,7 +84,7 @@ pub struct Programs {
     pub flexcast: PathBuf,
     /// Its version.
     pub version: String,
-    /// Folder of results, which may hold `mpich/` and `gloo/`.
+    /// Folder of results, which may hold `mpich/`, `gloo/` and `flexcast/`.
     pub folder: PathBuf,
 }
 
@@ -148,7 +148,7 @@ impl Ready {
         match self {
             Self::Flexcast => System::Flexcast,
             Self::Mpi(system, _) => *system,
-            Self::Gloo(_) => System::Gloo,
+            Self::Gloo(gloo) => gloo.system,
             Self::Bound => System::Bound,
         }
     }
@@ -156,6 +156,9 @@ impl Ready {
     fn version(&self, programs: &Programs) -> String {
         match self {
             Self::Flexcast => format!("Flexcast {}, UDP datapath", programs.version),
+            Self::Mpi(System::MpiFlexcast, mpi) => {
+                format!("{}, preloaded Flexcast {}, UDP datapath", mpi.version, programs.version)
+            }
             Self::Mpi(_, mpi) => format!("{}, TCP", mpi.version),
             Self::Gloo(gloo) => gloo.version.clone(),
             Self::Bound => "IP multicast, nothing acknowledged or repaired".to_owned(),
@@ -188,10 +191,12 @@ impl Runner<'_> {
             }
             let ready = match system {
                 System::Flexcast => Ok(Ready::Flexcast),
-                System::OpenMpi | System::Mpich => {
+                System::OpenMpi | System::Mpich | System::MpiFlexcast => {
                     mpi::find(system, &self.programs.folder, self.work).map(|mpi| Ready::Mpi(system, mpi))
                 }
-                System::Gloo => gloo::find(&self.programs.folder, self.work).map(Ready::Gloo),
+                System::Gloo | System::TorchFlexcast => {
+                    gloo::find(system, &self.programs.folder, self.work).map(Ready::Gloo)
+                }
                 System::Bound if self.spec.loss > 0.0 => Err("repairs no loss; leave out --loss to have it".to_owned()),
                 System::Bound if self.spec.ranks_per_host > 1 => {
                     Err("has one rank on each host; leave out --ranks-per-host to have it".to_owned())

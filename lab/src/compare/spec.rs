@@ -53,7 +53,7 @@ pub struct CompareSpec {
     pub ranks_per_host: u32,
     /// Systems.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,...",
-        default_values_t = [System::Flexcast, System::OpenMpi, System::Mpich, System::Gloo, System::Bound])]
+        default_values_t = [System::Flexcast, System::OpenMpi, System::Mpich, System::Gloo, System::MpiFlexcast, System::TorchFlexcast, System::Bound])]
     pub systems: Vec<System>,
     /// UDP packets that each host loses on their way in, up to 50; TCP, which the others use, loses none. Not for bound.
     #[arg(long, value_parser = percent, value_name = "PERCENT", default_value_t = 0.0)]
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn the_defaults_can_be_run() {
         let spec = read(&[]).unwrap();
-        assert_eq!((spec.ops.len(), spec.systems.len(), spec.ranks), (4, 5, vec![2, 4, 8]));
+        assert_eq!((spec.ops.len(), spec.systems.len(), spec.ranks), (4, 7, vec![2, 4, 8]));
         assert_eq!((spec.sizes.first(), spec.sizes.last()), (Some(&64), Some(&(8 << 20))));
     }
 
