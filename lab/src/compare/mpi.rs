@@ -42,11 +42,16 @@ pub fn hint(system: System, folder: &Path) -> String {
 /// The object that has Flexcast carry the collectives of programs on Open MPI, installed in `flexcast/` of the folder.
 fn preload(folder: &Path) -> Result<PathBuf, String> {
     let prefix = folder.join("flexcast");
+    let prefix = std::path::absolute(&prefix).unwrap_or(prefix);
     let object = prefix.join("lib/libflexcast-mpi-openmpi.so");
-    let installed = std::path::absolute(&object).ok().filter(|object| object.is_file());
-    installed.ok_or_else(|| {
-        format!("{} is not there; cargo xtask install --prefix {} --mpi", object.display(), prefix.display())
-    })
+    if object.is_file() {
+        return Ok(object);
+    }
+    let prefix = prefix.display();
+    Err(format!(
+        "{} is not there; cargo xtask install --prefix {prefix} && make -C adapters/mpi MPICC=mpicc.openmpi FLEXCAST={prefix} OUT={prefix}/lib",
+        object.display()
+    ))
 }
 
 /// Finds a library and compiles the benchmark into `work`; `folder` may hold MPICH in `mpich/bin`.
