@@ -142,6 +142,7 @@ class Collective(ctypes.Structure):
         ("root", c_int),
         ("send_memory", c_uint32),
         ("receive_memory", c_uint32),
+        ("reserved", c_uint32),
         ("callback", Finished),
         ("user", c_void_p),
     ]
@@ -179,7 +180,7 @@ STATUS_FUNCTIONS: dict[str, list[Any]] = {
 
 # The others: what they return, and the types of their arguments.
 OTHER_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
-    "flexcast_abi_version": (c_uint32, []),
+    "flexcast_abi_version_2": (c_uint32, []),
     "flexcast_version": (c_char_p, []),
     "flexcast_strerror": (c_char_p, [c_int32]),
     "flexcast_last_error": (c_char_p, []),

@@ -13,8 +13,9 @@ from typing import Any
 
 from . import _abi, errors
 
-ABI_VERSIONS = (1, 2)
-NAMES = ("libflexcast.so", "libflexcast.so.2", "libflexcast.so.1")
+# The library's version of the interface must be no less.
+ABI_VERSION = 2
+NAMES = ("libflexcast.so", "libflexcast.so.1")
 
 _lock = threading.Lock()
 _loaded: Any = None
@@ -65,10 +66,10 @@ def library() -> Any:
         if _loaded is None:
             found = _open()
             _declare(found)
-            version = found.flexcast_abi_version()
-            if version not in ABI_VERSIONS:
+            version = found.flexcast_abi_version_2()
+            if version < ABI_VERSION:
                 raise errors.LibraryNotFound(
-                    f"the library has version {version} of the C interface; this package knows {' and '.join(map(str, ABI_VERSIONS))}"
+                    f"the library has version {version} of the C interface; this package needs {ABI_VERSION}: set FLEXCAST_LIBRARY to a newer one"
                 )
             _loaded = found
     return _loaded

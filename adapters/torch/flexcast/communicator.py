@@ -45,21 +45,22 @@ class Communicator(Collectives):
         for name, value in texts:
             check(found.flexcast_config_set(ctypes.byref(settings), name, value))
         settings.progress_thread = int(progress_thread)
-        own_card = Card.open() if card is None else None
+        used = Card.open() if card is None else card
         handle = ctypes.c_void_p()
         try:
-            live = (card or own_card)._live()  # type: ignore[union-attr]
-            bootstrap._check(found.flexcast_comm_create(live, bootstrap._live(), ctypes.byref(settings), ctypes.byref(handle)))
+            bootstrap._check(found.flexcast_comm_create(used._live(), bootstrap._live(), ctypes.byref(settings), ctypes.byref(handle)))
         except BaseException:
-            if own_card is not None:
-                own_card.close()
+            if card is None:
+                used.close()
             raise
-        self._adopt(handle, bootstrap, progress_thread, own_card)
+        self._adopt(handle, bootstrap, progress_thread, used, card is None)
 
-    def _adopt(self, handle: ctypes.c_void_p, bootstrap: Bootstrap, progress_thread: bool, own_card: Card | None) -> None:
+    def _adopt(self, handle: ctypes.c_void_p, bootstrap: Bootstrap, progress_thread: bool, card: Card, owns_card: bool) -> None:
         self._handle = handle
         self._bootstrap = bootstrap
-        self._own_card = own_card
+        self._card = card
+        self._owns_card = owns_card
+        card._communicators += 1
         self._owns_bootstrap = False
         self.progress_thread = progress_thread
         rank, size = ctypes.c_int(), ctypes.c_int()
@@ -115,7 +116,7 @@ class Communicator(Collectives):
         if not handle:
             return None
         part = object.__new__(type(self))
-        part._adopt(handle, bootstrap, self.progress_thread, None)
+        part._adopt(handle, bootstrap, self.progress_thread, self._card, False)
         return part
 
     def progress(self) -> bool:
@@ -146,10 +147,11 @@ class Communicator(Collectives):
         check(library().flexcast_comm_free(self._handle))
         self._handle = ctypes.c_void_p()
         _open.discard(self)
+        self._card._communicators -= 1
         if self._owns_bootstrap:
             self._bootstrap.close()
-        if self._own_card is not None:
-            self._own_card.close()
+        if self._owns_card:
+            self._card.close()
 
     def _under_way(self) -> list[Any]:
         return [request for request in list(_pending.values()) if request._communicator is self]

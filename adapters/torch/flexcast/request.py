@@ -67,10 +67,7 @@ class Request:
 
     def _finish(self, status: int) -> None:
         if status != _abi.OK:
-            # The text of the failure is told by the request itself.
-            done = ctypes.c_int()
-            again = library().flexcast_test(self._handle, ctypes.byref(done))
-            self._error = failure(again if again != _abi.OK else status)
+            self._error = failure(status)
         with self._lock:
             self._over.set()
             callbacks, self._callbacks = self._callbacks, []
