@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as C10dBackend
-from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, ReduceOp, _create_work_from_future
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, ReduceOp, Work
 from torch.futures import Future
 
 from . import _abi, errors
@@ -113,6 +113,47 @@ class _Reduction:
             tensor.div_(self._divisor)
 
 
+class FlexcastWork(Work):
+    """An operation under way or over. Its wait() raises what failed, which that of a Work made of a future does not."""
+
+    def __init__(self, request: Request | None = None) -> None:
+        super().__init__()
+        self._request = request
+        self._error: BaseException | None = None
+        self._source: Future[Any] = Future()
+        # An exception that is set stays a value to C++; one that a continuation raises is an error there, too.
+        self._future = self._source.then(lambda source: source.value())
+
+    def _succeed(self, result: Any) -> None:
+        self._source.set_result(result)
+
+    def _fail(self, error: Any) -> None:
+        self._error = error
+        self._source.set_exception(error)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Waits, at most so long if it is not 0."""
+        seconds = timeout.total_seconds() if timeout else 0.0
+        if seconds > 0 and self._request is not None and self._request.exception() is None:
+            self._request.wait(seconds)
+        try:
+            self._future.wait()
+        except RuntimeError:
+            if self._error is not None:
+                raise self._error from None
+            raise
+        return True
+
+    def get_future(self) -> Any:
+        return self._future
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        return self._future.done() and self._error is None
+
+
 class FlexcastBackend(C10dBackend):
     """Process group of Flexcast, with one of gloo inside."""
 
@@ -182,28 +223,28 @@ class FlexcastBackend(C10dBackend):
         **fields: Any,
     ) -> Any:
         """Starts an operation, or forwards it, and returns a Work whose result is `result`."""
-        future: Future[Any] = Future()
         collective = _abi.Collective(operation=operation, **fields)
         try:
             request = Request(self._group(), collective, tuple(keep), None)
         except errors.NotSupported:
             return forward()
+        work = FlexcastWork(request)
 
         def over(request: Request) -> None:
-            error = request.exception()
+            if request.exception() is not None:
+                work._fail(request.exception())
+                return
             try:
-                if error is not None:
-                    raise error
                 if finish is not None:
                     with torch.no_grad():
                         finish()
             except Exception as failed:
-                future.set_exception(failed)
+                work._fail(failed)
             else:
-                future.set_result(result)
+                work._succeed(result)
 
         request.add_done_callback(over)
-        return _create_work_from_future(future)
+        return work
 
     def _reduction(self, op: Any, dtype: torch.dtype) -> _Reduction | None:
         """None: gloo takes it, or refuses it."""
@@ -545,29 +586,28 @@ class FlexcastBackend(C10dBackend):
         return self._gloo._get_sequence_number_for_group()
 
 
-def _done(result: Any) -> Any:
+def _done(result: Any) -> FlexcastWork:
     """A Work that is over: there was nothing to do, on any rank."""
-    future: Future[Any] = Future()
-    future.set_result(result)
-    return _create_work_from_future(future)
+    work = FlexcastWork()
+    work._succeed(result)
+    return work
 
 
-def _all(works: list[Any], result: Any) -> Any:
+def _all(works: list[Any], result: Any) -> FlexcastWork:
     """A Work that is over when all are."""
-    future: Future[Any] = Future()
+    whole = FlexcastWork()
 
     def over(waited: Any) -> None:
         try:
-            waited.value()
-            for work in works:
-                work.get_future().value()
+            for future in waited.value():
+                future.value()
         except Exception as failed:
-            future.set_exception(failed)
+            whole._fail(failed)
         else:
-            future.set_result(result)
+            whole._succeed(result)
 
     torch.futures.collect_all([work.get_future() for work in works]).then(over)
-    return _create_work_from_future(future)
+    return whole
 
 
 def _one(tensors: list[torch.Tensor], what: str) -> torch.Tensor:
