@@ -51,7 +51,12 @@ impl Doctor {
         }
         status::print(format_args!("\nfor `cargo xtask python-check`"))?;
         let python = process::find("python3").map(|path| path.display().to_string());
-        line(OPTIONAL, "python3", python, "apt-get install python3 python3-venv: the Python package is tested with it")?;
+        line(
+            OPTIONAL,
+            "python3",
+            python,
+            "apt-get install python3 python3-venv: the Python package is tested with it",
+        )?;
         status::print(format_args!("\nfor `cargo xtask bindgen` only"))?;
         let clang = process::find("clang").or_else(libclang).map(|path| path.display().to_string());
         line(OPTIONAL, "libclang", clang, "apt-get install libclang-dev")?;
