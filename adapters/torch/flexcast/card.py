@@ -5,15 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import time
 from types import TracebackType
 
 from . import _abi, errors
 from ._library import check, library
-
-
-# Longest that a communicator, once freed, stays with the card: until the library's thread has come back from its last call.
-_LEAVING = 2.0
 
 
 class Card:
@@ -21,7 +16,6 @@ class Card:
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle = handle
-        self._communicators = 0
 
     @classmethod
     def open(
@@ -60,19 +54,9 @@ class Card:
 
     def close(self) -> None:
         """Closes it; again: nothing. Busy while it has communicators."""
-        if not self._handle:
-            return
-        end = time.monotonic() + _LEAVING
-        while True:
-            try:
-                check(library().flexcast_card_close(self._handle))
-            except errors.Busy:
-                if self._communicators or time.monotonic() > end:
-                    raise
-                time.sleep(0.001)
-            else:
-                break
-        self._handle = ctypes.c_void_p()
+        if self._handle:
+            check(library().flexcast_card_close(self._handle))
+            self._handle = ctypes.c_void_p()
 
     def __enter__(self) -> Card:
         return self

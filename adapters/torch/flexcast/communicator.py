@@ -60,7 +60,6 @@ class Communicator(Collectives):
         self._bootstrap = bootstrap
         self._card = card
         self._owns_card = owns_card
-        card._communicators += 1
         self._owns_bootstrap = False
         self.progress_thread = progress_thread
         rank, size = ctypes.c_int(), ctypes.c_int()
@@ -147,7 +146,6 @@ class Communicator(Collectives):
         check(library().flexcast_comm_free(self._handle))
         self._handle = ctypes.c_void_p()
         _open.discard(self)
-        self._card._communicators -= 1
         if self._owns_bootstrap:
             self._bootstrap.close()
         if self._owns_card:
