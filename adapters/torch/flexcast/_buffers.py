@@ -126,6 +126,6 @@ def like(buffer: Buffer, shape: tuple[int, ...]) -> Any:
     count = math.prod(shape)
     memory = memoryview(bytearray(count * buffer.itemsize))
     try:
-        return memory.cast(buffer.format)  # type: ignore[call-overload]
+        return memory.cast(buffer.format)  # type: ignore[arg-type]
     except ValueError:
         return memory

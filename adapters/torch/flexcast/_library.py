@@ -78,10 +78,8 @@ def library() -> Any:
 def text(code: int) -> str:
     """What went wrong in the last call of this thread."""
     found = library()
-    said = found.flexcast_last_error()
-    if said:
-        return said.decode(errors="replace")
-    return found.flexcast_strerror(code).decode(errors="replace")
+    said: bytes = found.flexcast_last_error() or found.flexcast_strerror(code)
+    return said.decode(errors="replace")
 
 
 def failure(code: int) -> errors.Error:
@@ -97,7 +95,8 @@ def check(code: int) -> None:
 
 def version() -> str:
     """The library's release."""
-    return library().flexcast_version().decode()
+    release: bytes = library().flexcast_version()
+    return release.decode()
 
 
 def log(level: str = "warn", logger: logging.Logger | str | None = "flexcast") -> None:

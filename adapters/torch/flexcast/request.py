@@ -10,10 +10,11 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _abi, errors
+from ._buffers import Buffer
 from ._library import check, failure, library
 
 if TYPE_CHECKING:
@@ -36,6 +37,18 @@ def _finished(number: int, _handle: Any, status: int) -> None:
 
 # One for the process: the library may call it until the process ends.
 _callback = _abi.Finished(_finished)
+
+
+def _ranges(keep: Any) -> Iterator[tuple[int, int]]:
+    """Addresses and bytes of all memory in buffers, tensors, and lists of them."""
+    if isinstance(keep, (list, tuple)):
+        for one in keep:
+            yield from _ranges(one)
+    elif isinstance(keep, Buffer):
+        yield keep.address, keep.bytes
+    elif hasattr(keep, "data_ptr") and keep.is_contiguous():
+        # Others were copied: the library has not seen them.
+        yield keep.data_ptr(), keep.nbytes
 
 
 class Request:
@@ -80,6 +93,11 @@ class Request:
         if self._over.is_set() and self._users == 0 and self._handle:
             library().flexcast_request_free(self._handle)
             self._handle = ctypes.c_void_p()
+            if self._communicator._forgets:
+                # The program frees memory when it likes. While another operation uses it, this is refused, and that one does it.
+                card = self._communicator._card._live()
+                for address, size in _ranges(self._keep):
+                    library().flexcast_buffer_invalidate(card, address, size)
             self._keep = ()
 
     def _call(self, callback: Callable[[Request], None]) -> None:

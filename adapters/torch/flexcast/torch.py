@@ -7,6 +7,7 @@ operators that it does not know) goes by a gloo process group inside. Which of t
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -72,7 +73,8 @@ class _Store:
             # A wait that is over looks the same in all kinds of stores but in its text; a store that is gone fails here, too.
             if not self._store.check([key]):
                 return None
-        return self._store.get(key)
+        value: bytes = self._store.get(key)
+        return value
 
 
 class _SharedCard:
@@ -163,7 +165,7 @@ class FlexcastBackend(C10dBackend):
         super().__init__(rank, size)
         self._rank, self._size = rank, size
         self._communicator: Communicator | None = None
-        self._gloo = ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
+        self._gloo: Any = ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
         seconds = timeout.total_seconds()
         bootstrap = Bootstrap.from_store(_Store(PrefixStore("flexcast", store)), rank, size, timeout=seconds)
         nanoseconds = max(1, min(int(seconds * 1e9), 2**62))
@@ -373,7 +375,7 @@ class FlexcastBackend(C10dBackend):
             return _done(outputs)
         receive, copy = _gathered(parts, input)
         send = input.contiguous()
-        forward = lambda: self._gloo.allgather(outputs, inputs, opts)  # noqa: E731
+        forward: Callable[[], Any] = lambda: self._gloo.allgather(outputs, inputs, opts)
         keep = (input, send, receive, parts)
         fields: dict[str, Any] = {"send": send.data_ptr() or _NOWHERE, "receive": receive.data_ptr()}
         if len(set(counts)) == 1:
@@ -395,7 +397,7 @@ class FlexcastBackend(C10dBackend):
         _fits("reduce_scatter_single", input, self._size * output.numel(), "input")
         _same_type(output, input)
         reduction = self._reduction(opts.reduceOp, input.dtype)
-        forward = lambda: self._gloo._reduce_scatter_base(output, input, opts)  # noqa: E731
+        forward: Callable[[], Any] = lambda: self._gloo._reduce_scatter_base(output, input, opts)
         if reduction is None:
             return forward()
         return self._reduce_scattered(output, input, None, reduction, [output], forward)
@@ -436,7 +438,7 @@ class FlexcastBackend(C10dBackend):
         for part in parts:
             _same_type(part, output)
         _fits("reduce_scatter", output, parts[self._rank].numel(), "output")
-        forward = lambda: self._gloo.reduce_scatter(outputs, inputs, opts)  # noqa: E731
+        forward: Callable[[], Any] = lambda: self._gloo.reduce_scatter(outputs, inputs, opts)
         reduction = self._reduction(opts.reduceOp, output.dtype)
         if reduction is None:
             return forward()
@@ -460,7 +462,7 @@ class FlexcastBackend(C10dBackend):
         send, receive = input.contiguous(), _memory_of(output)
         if send.nbytes and send.data_ptr() == receive.data_ptr():
             send = send.clone()
-        forward = lambda: self._gloo.alltoall_base(output, input, output_splits, input_splits, opts)  # noqa: E731
+        forward: Callable[[], Any] = lambda: self._gloo.alltoall_base(output, input, output_splits, input_splits, opts)
         return self._exchanged([output], send, sending, receive, receiving, (input, output), forward, _copy_out([(output, receive)]))
 
     alltoall_base = all_to_all_single
@@ -475,7 +477,7 @@ class FlexcastBackend(C10dBackend):
         send = torch.cat([tensor.detach().reshape(-1) for tensor in inputs])
         receive, copy = _gathered(outputs, send)
         sending, receiving = [tensor.nbytes for tensor in inputs], [tensor.nbytes for tensor in outputs]
-        forward = lambda: self._gloo.alltoall(outputs, inputs, opts)  # noqa: E731
+        forward: Callable[[], Any] = lambda: self._gloo.alltoall(outputs, inputs, opts)
         return self._exchanged(outputs, send, sending, receive, receiving, (inputs, outputs), forward, copy)
 
     def _exchanged(
@@ -516,7 +518,7 @@ class FlexcastBackend(C10dBackend):
         return [split * row for split in splits]
 
     def _sizes(self, numbers: Sequence[int]) -> Any:
-        return (_abi.c_size_t * self._size)(*numbers)
+        return (ctypes.c_size_t * self._size)(*numbers)
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Any:
         input = _one(inputs, "gather")
@@ -583,7 +585,8 @@ class FlexcastBackend(C10dBackend):
         self._gloo._set_sequence_number_for_group()
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._gloo._get_sequence_number_for_group()
+        number: int = self._gloo._get_sequence_number_for_group()
+        return number
 
 
 def _done(result: Any) -> FlexcastWork:

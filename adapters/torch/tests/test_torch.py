@@ -220,7 +220,7 @@ def types(rank: int, size: int) -> int:
 def interface(rank: int, size: int) -> int:
     """Forms of operations, objects, send and receive, errors, groups."""
     _begin()
-    import flexcast.torch
+    import flexcast.torch  # noqa: F401
 
     flexcast.torch.register()  # Again: nothing.
     check = Conformance(rank, size)
@@ -250,6 +250,18 @@ def interface(rank: int, size: int) -> int:
     check.same("all_to_all", outputs, [torch.full((number,), float(10 * other + rank)) for other, number in enumerate(sending)])
     several = [torch.ones(3) * rank, torch.ones(2, 2) * rank]
     check.both("all_reduce_coalesced", dist.all_reduce_coalesced, [several])
+    # Functional collectives, which DTensor and compiled programs use.
+    import torch.distributed._functional_collectives as functional
+
+    mine = torch.full((2, 3), float(rank))
+    whole = torch.cat([torch.full((2, 3), float(other)) for other in range(size)])
+    check.same("functional all_gather", functional.all_gather_tensor(mine, 0, check.group), whole)
+    check.same("functional all_reduce", functional.all_reduce(mine, "sum", check.group), torch.full((2, 3), float(sum(range(size)))))
+    check.same("functional reduce_scatter", functional.reduce_scatter_tensor(whole, "sum", 0, check.group), mine * size)
+    found = functional.all_gather_into_tensor_coalesced([mine, mine + 1], check.group)
+    check.same("functional all_gather coalesced", found, [whole, whole + 1])
+    found = functional.reduce_scatter_tensor_coalesced([whole, whole + 1], "sum", [0, 0], check.group)
+    check.same("functional reduce_scatter coalesced", found, [mine * size, (mine + 1) * size])
     # What gloo carries.
     check.both("objects", lambda group: None, [])
     objects: list[Any] = [None] * size
