@@ -79,6 +79,7 @@ class CardOptions(ctypes.Structure):
         ("firmware_bytes", c_size_t),
         ("datapath", c_char_p),
         ("interface_name", c_char_p),
+        ("memory_watch", c_char_p),
     ]
 
 

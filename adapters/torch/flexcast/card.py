@@ -16,6 +16,7 @@ class Card:
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle = handle
+        self._watched = False
 
     @classmethod
     def open(
@@ -26,8 +27,13 @@ class Card:
         device: str | None = None,
         libraries: str | os.PathLike[str] | None = None,
         firmware: str | os.PathLike[str] | None = None,
+        memory_watch: str | None = None,
     ) -> Card:
-        """Opens one. `datapath` is "udp", "verbs", "dpa" or "auto"; what is None follows FLEXCAST_DATAPATH and FLEXCAST_INTERFACE."""
+        """Opens one. `datapath` is "udp", "verbs", "dpa" or "auto"; what is None follows FLEXCAST_DATAPATH, FLEXCAST_INTERFACE and FLEXCAST_MEMORY_WATCH.
+
+        Memory that an operation has used is registered with an RDMA card, and forgotten when the operation is over, since Python may free it. With
+        memory_watch="userfaultfd" the system tells when it is freed, and registrations stay until then.
+        """
         found = library()
         options = _abi.CardOptions()
         check(found.flexcast_card_options_default(ctypes.byref(options), ctypes.sizeof(options)))
@@ -36,9 +42,12 @@ class Card:
         options.device = _text(device)
         options.libraries = _text(libraries)
         options.firmware_path = _text(firmware)
+        options.memory_watch = _text(memory_watch)
         handle = ctypes.c_void_p()
         check(found.flexcast_card_open(ctypes.byref(options), ctypes.byref(handle)))
-        return cls(handle)
+        card = cls(handle)
+        card._watched = (memory_watch or os.environ.get("FLEXCAST_MEMORY_WATCH")) == "userfaultfd"
+        return card
 
     def _live(self) -> ctypes.c_void_p:
         if not self._handle:

@@ -60,8 +60,8 @@ class Communicator(Collectives):
         self._bootstrap = bootstrap
         self._card = card
         self._owns_card = owns_card
-        # A card that registers memory must forget it before it is freed.
-        self._forgets = card.datapath != "udp"
+        # A card that registers memory must forget it before it is freed, unless the system tells of that.
+        self._forgets = card.datapath != "udp" and not card._watched
         self._owns_bootstrap = False
         self.progress_thread = progress_thread
         rank, size = ctypes.c_int(), ctypes.c_int()

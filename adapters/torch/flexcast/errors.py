@@ -109,6 +109,7 @@ OF_CODE: dict[int, type[Error]] = {
     124: CardError,
     125: CardError,
     126: ConfigurationError,
+    127: Unsupported,
 }
 
 
