@@ -49,6 +49,14 @@ impl Doctor {
             let found = process::find(program).map(|path| path.display().to_string());
             line(OPTIONAL, program, found, &format!("apt-get install {package}: {use_}"))?;
         }
+        status::print(format_args!("\nfor `cargo xtask python-check`"))?;
+        let python = process::find("python3").map(|path| path.display().to_string());
+        line(
+            OPTIONAL,
+            "python3",
+            python,
+            "apt-get install python3 python3-venv: the Python package is tested with it",
+        )?;
         status::print(format_args!("\nfor `cargo xtask bindgen` only"))?;
         let clang = process::find("clang").or_else(libclang).map(|path| path.display().to_string());
         line(OPTIONAL, "libclang", clang, "apt-get install libclang-dev")?;

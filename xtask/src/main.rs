@@ -33,6 +33,7 @@ mod new;
 #[allow(dead_code, unreachable_pub, reason = "the emulator's, which this program does not depend on")]
 mod new_file;
 mod process;
+mod python_check;
 mod reproducible;
 mod run;
 mod sim;
@@ -99,6 +100,8 @@ enum Command {
     Header(header::Header),
     /// Install the C interface of the collective library below a folder.
     Install(install::Install),
+    /// Build the Python package, install it into an environment of its own and run its tests; needs Python, and PyPI for numpy.
+    PythonCheck(python_check::PythonCheck),
     /// Build an example and start it as so many processes, each with an emulated card.
     Example(example::Example),
     /// Run the receive datapath on synthetic queues under this emulator's hart and under QEMU.
@@ -143,6 +146,7 @@ fn main() -> ExitCode {
         Command::BuildEmuLibs(command) => command.run(),
         Command::Header(command) => command.run(),
         Command::Install(command) => command.run(),
+        Command::PythonCheck(command) => command.run(),
         Command::Example(command) => command.run(),
         Command::Virt(command) => command.run(),
         Command::HotLoops(command) => command.run(),

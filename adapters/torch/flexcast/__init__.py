@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flexcast: collectives over hardware multicast, an RDMA card or plain Ethernet.
+
+flexcast.torch is a backend of torch.distributed.
+"""
+
+from ._library import log, version
+from .bootstrap import Bootstrap, Store
+from .card import Card
+from .collectives import IN_PLACE
+from .communicator import Communicator
+from .errors import (
+    ArgumentError,
+    Broken,
+    Busy,
+    CardError,
+    Closed,
+    ConfigurationError,
+    DataTypeError,
+    Error,
+    ExchangeFailed,
+    Forked,
+    InternalError,
+    LibraryNotFound,
+    NotInstalled,
+    NotSupported,
+    OperationFailed,
+    PeerFailed,
+    TimedOut,
+    Unsupported,
+)
+from .request import Request
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "IN_PLACE",
+    "ArgumentError",
+    "Bootstrap",
+    "Broken",
+    "Busy",
+    "Card",
+    "CardError",
+    "Closed",
+    "Communicator",
+    "ConfigurationError",
+    "DataTypeError",
+    "Error",
+    "ExchangeFailed",
+    "Forked",
+    "InternalError",
+    "LibraryNotFound",
+    "NotInstalled",
+    "NotSupported",
+    "OperationFailed",
+    "PeerFailed",
+    "Request",
+    "Store",
+    "TimedOut",
+    "Unsupported",
+    "log",
+    "version",
+]

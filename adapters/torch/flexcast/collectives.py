@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collectives of a communicator, blocking and not, on anything with the buffer protocol."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from . import _abi, errors
+from ._buffers import Buffer, like
+from .request import Request
+
+
+class InPlace:
+    """Type of IN_PLACE."""
+
+    def __repr__(self) -> str:
+        return "flexcast.IN_PLACE"
+
+
+# As the first argument: the own contribution is in its place in `out` already.
+IN_PLACE: Final = InPlace()
+
+
+class Collectives:
+    """What Communicator has of collectives.
+
+    The first argument is what this rank contributes, or IN_PLACE. `out` receives; without it the result is new memory: a numpy array if the
+    contribution is one, else a memoryview. Counts and displacements are in elements. Methods that begin with `i` return a Request.
+    """
+
+    rank: int
+    size: int
+
+    if TYPE_CHECKING:
+
+        def _live(self) -> ctypes.c_void_p:
+            """The handle."""
+
+    def _start(self, operation: int, keep: Sequence[Buffer | None], result: Any, **fields: Any) -> Request:
+        collective = _abi.Collective(operation=operation, **fields)
+        return Request(self, collective, tuple(keep), result)  # type: ignore[arg-type]
+
+    def _root(self, root: int) -> int:
+        if not 0 <= root < self.size:
+            raise errors.ArgumentError(f"root {root}: ranks are 0 to {self.size - 1}")
+        return root
+
+    def _list(self, numbers: Sequence[int], what: str) -> tuple[list[int], Any]:
+        values = [int(number) for number in numbers]
+        if len(values) != self.size or min(values, default=0) < 0:
+            raise errors.ArgumentError(f"{what} = {values}: {self.size} numbers of 0 or more are needed, one for each rank")
+        return values, (ctypes.c_size_t * self.size)
+
+    def _bytes(self, numbers: Sequence[int], itemsize: int) -> Any:
+        return (ctypes.c_size_t * self.size)(*(number * itemsize for number in numbers))
+
+    def ibarrier(self) -> Request:
+        """barrier() that does not block."""
+        return self._start(_abi.BARRIER, (), None)
+
+    def barrier(self) -> None:
+        """Returns once all ranks have called it."""
+        self.ibarrier().wait()
+
+    def ibroadcast(self, array: Any, root: int = 0) -> Request:
+        """broadcast() that does not block."""
+        buffer = Buffer(array, writable=self.rank != self._root(root), what="array")
+        return self._start(_abi.BROADCAST, (buffer,), array, receive=buffer.address or _NOWHERE, count=buffer.bytes, root=root)
+
+    def broadcast(self, array: Any, root: int = 0) -> Any:
+        """The root's `array` to that of all ranks, which is returned."""
+        return self.ibroadcast(array, root).result()
+
+    def iallgather(self, array: Any, *, out: Any = None) -> Request:
+        """allgather() that does not block."""
+        if array is IN_PLACE:
+            receive = _receive(out)
+            count = _part(receive.bytes, self.size, "out")
+            return self._start(_abi.ALLGATHER, (receive,), out, send=_abi.IN_PLACE, receive=receive.address or _NOWHERE, count=count)
+        send = Buffer(array, writable=False, what="array")
+        out = like(send, (self.size, *send.shape)) if out is None else out
+        receive = _receive(out)
+        _length(receive, self.size * send.bytes, f"{self.size} times as long as array")
+        return self._start(_abi.ALLGATHER, (send, receive), out, send=send.address or _NOWHERE, receive=receive.address or _NOWHERE, count=send.bytes)
+
+    def allgather(self, array: Any, *, out: Any = None) -> Any:
+        """`array` of every rank, as long on all, to all: shape (size, *array.shape). IN_PLACE: the own part is at its place in `out`."""
+        return self.iallgather(array, out=out).result()
+
+    def iallgatherv(self, array: Any, counts: Sequence[int], *, displacements: Sequence[int] | None = None, out: Any = None) -> Request:
+        """allgatherv() that does not block."""
+        values, _ = self._list(counts, "counts")
+        if array is IN_PLACE:
+            send, receive = None, _receive(out)
+        else:
+            send = Buffer(array, writable=False, what="array")
+            _length(send, values[self.rank] * send.itemsize, f"counts[{self.rank}] = {values[self.rank]} elements", "array")
+            out = like(send, (_extent(values, displacements),)) if out is None else out
+            receive = _receive(out)
+        item = send.itemsize if send is not None else receive.itemsize
+        fields: dict[str, Any] = {"receive_counts": self._bytes(values, item)}
+        if displacements is None:
+            _length(receive, sum(values) * item, "the sum of counts")
+        else:
+            fields["receive_displacements"] = self._bytes(self._list(displacements, "displacements")[0], item)
+            fields["receive_bytes"] = receive.bytes
+        sent = _abi.IN_PLACE if send is None else send.address or _NOWHERE
+        return self._start(_abi.ALLGATHERV, (send, receive), out, send=sent, receive=receive.address or _NOWHERE, **fields)
+
+    def allgatherv(
+        self, array: Any, counts: Sequence[int] | None = None, *, displacements: Sequence[int] | None = None, out: Any = None
+    ) -> Any:
+        """`array` of every rank, of counts[rank] elements, to all, one after another or at displacements. Without counts the ranks tell them first."""
+        if counts is None:
+            if array is IN_PLACE:
+                raise errors.ArgumentError("counts: they are needed with IN_PLACE")
+            send = Buffer(array, writable=False, what="array")
+            mine = memoryview(bytearray(8)).cast("Q")
+            mine[0] = send.count
+            counts = list(self.allgather(mine))
+        return self.iallgatherv(array, counts, displacements=displacements, out=out).result()
+
+    def iallreduce(self, array: Any, op: str = "sum", *, out: Any = None) -> Request:
+        """allreduce() that does not block."""
+        send, receive, out = _pair(array, out)
+        buffer = receive if send is None else send
+        return self._start(_abi.ALLREDUCE, (send, receive), out, **_reduced(send, receive), **_typed(buffer, op), count=buffer.count)
+
+    def allreduce(self, array: Any, op: str = "sum", *, out: Any = None) -> Any:
+        """The reduction of all ranks' `array`, element by element, to all."""
+        return self.iallreduce(array, op, out=out).result()
+
+    def ireduce(self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Request:
+        """reduce() that does not block."""
+        if self.rank == self._root(root):
+            send, receive, out = _pair(array, out)
+            buffer = receive if send is None else send
+            fields = _reduced(send, receive)
+        else:
+            buffer = send = Buffer(array, writable=False, what="array")
+            receive, out, fields = None, None, {"send": send.address or _NOWHERE}
+        return self._start(_abi.REDUCE, (send, receive), out, **fields, **_typed(buffer, op), count=buffer.count, root=root)
+
+    def reduce(self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
+        """The same to the root alone; None elsewhere."""
+        return self.ireduce(array, op, root, out=out).result()
+
+    def ireduce_scatter(self, array: Any, op: str = "sum", *, counts: Sequence[int] | None = None, out: Any = None) -> Request:
+        """reduce_scatter() that does not block."""
+        send = None if array is IN_PLACE else Buffer(array, writable=False, what="array")
+        whole = _receive(out) if send is None else send
+        if counts is None:
+            count = _part(whole.count, self.size, "array", "elements")
+            fields: dict[str, Any] = {"count": count}
+            operation, shape = _abi.REDUCE_SCATTER_BLOCK, _first_part(whole, self.size, count)
+        else:
+            values, numbers = self._list(counts, "counts")
+            if sum(values) != whole.count:
+                raise errors.ArgumentError(f"array of {whole.count} elements: counts add up to {sum(values)}")
+            count = values[self.rank]
+            fields = {"receive_counts": numbers(*values)}
+            operation, shape = _abi.REDUCE_SCATTER, (count,)
+        if send is None:
+            receive = whole
+        else:
+            out = like(send, shape) if out is None else out
+            receive = _receive(out)
+            _length(receive, count * send.itemsize, f"{count} elements")
+            _alike(send, receive)
+        return self._start(operation, (send, receive), out, **_reduced(send, receive), **_typed(whole, op), **fields)
+
+    def reduce_scatter(self, array: Any, op: str = "sum", *, counts: Sequence[int] | None = None, out: Any = None) -> Any:
+        """The reduction of all ranks' `array`, of which each rank gets its part: as much as the others, or counts[rank] elements."""
+        return self.ireduce_scatter(array, op, counts=counts, out=out).result()
+
+    def ialltoall(self, array: Any, *, out: Any = None) -> Request:
+        """alltoall() that does not block."""
+        send, receive, out = _pair(array, out)
+        count = _part(receive.bytes, self.size, "array")
+        return self._start(_abi.ALLTOALL, (send, receive), out, **_reduced(send, receive), count=count)
+
+    def alltoall(self, array: Any, *, out: Any = None) -> Any:
+        """The r-th part of `array` to rank r, where it becomes the part of this rank."""
+        return self.ialltoall(array, out=out).result()
+
+    def ialltoallv(
+        self,
+        array: Any,
+        send_counts: Sequence[int] | None,
+        receive_counts: Sequence[int],
+        *,
+        send_displacements: Sequence[int] | None = None,
+        receive_displacements: Sequence[int] | None = None,
+        out: Any = None,
+    ) -> Request:
+        """alltoallv() that does not block."""
+        receiving, _ = self._list(receive_counts, "receive_counts")
+        fields: dict[str, Any] = {}
+        if array is IN_PLACE:
+            send, receive = None, _receive(out)
+            item = receive.itemsize
+            sent = _abi.IN_PLACE
+        else:
+            send = Buffer(array, writable=False, what="array")
+            item = send.itemsize
+            sending, _ = self._list([] if send_counts is None else send_counts, "send_counts")
+            places = self._places(sending, send_displacements, "send_displacements", send, "array", item)
+            fields = {"send_counts": self._bytes(sending, item), "send_displacements": self._bytes(places, item)}
+            out = like(send, (_extent(receiving, receive_displacements),)) if out is None else out
+            receive = _receive(out)
+            sent = send.address or _NOWHERE
+        places = self._places(receiving, receive_displacements, "receive_displacements", receive, "out", item)
+        fields["receive_counts"] = self._bytes(receiving, item)
+        fields["receive_displacements"] = self._bytes(places, item)
+        return self._start(_abi.ALLTOALLV, (send, receive), out, send=sent, receive=receive.address or _NOWHERE, **fields)
+
+    def _places(self, counts: list[int], given: Sequence[int] | None, name: str, buffer: Buffer, what: str, item: int) -> list[int]:
+        """Displacements, checked against the memory."""
+        places = _one_after_another(counts) if given is None else self._list(given, name)[0]
+        end = max((place + count for place, count in zip(places, counts) if count), default=0)
+        if end * item > buffer.bytes:
+            raise errors.ArgumentError(f"{what} of {buffer.bytes} bytes: its blocks reach to byte {end * item}")
+        return places
+
+    def alltoallv(
+        self,
+        array: Any,
+        send_counts: Sequence[int] | None,
+        receive_counts: Sequence[int],
+        *,
+        send_displacements: Sequence[int] | None = None,
+        receive_displacements: Sequence[int] | None = None,
+        out: Any = None,
+    ) -> Any:
+        """send_counts[r] elements of `array` to rank r, and receive_counts[r] from it."""
+        return self.ialltoallv(
+            array, send_counts, receive_counts, send_displacements=send_displacements, receive_displacements=receive_displacements, out=out
+        ).result()
+
+    def igather(self, array: Any, root: int = 0, *, out: Any = None) -> Request:
+        """gather() that does not block."""
+        if self.rank != self._root(root):
+            send = Buffer(array, writable=False, what="array")
+            return self._start(_abi.GATHER, (send,), None, send=send.address or _NOWHERE, count=send.bytes, root=root)
+        if array is IN_PLACE:
+            receive = _receive(out)
+            count = _part(receive.bytes, self.size, "out")
+            return self._start(_abi.GATHER, (receive,), out, send=_abi.IN_PLACE, receive=receive.address or _NOWHERE, count=count, root=root)
+        send = Buffer(array, writable=False, what="array")
+        out = like(send, (self.size, *send.shape)) if out is None else out
+        receive = _receive(out)
+        _length(receive, self.size * send.bytes, f"{self.size} times as long as array")
+        fields = {"send": send.address or _NOWHERE, "receive": receive.address or _NOWHERE}
+        return self._start(_abi.GATHER, (send, receive), out, **fields, count=send.bytes, root=root)
+
+    def gather(self, array: Any, root: int = 0, *, out: Any = None) -> Any:
+        """`array` of every rank, as long on all, to the root: shape (size, *array.shape). None elsewhere."""
+        return self.igather(array, root, out=out).result()
+
+    def iscatter(self, array: Any = None, root: int = 0, *, out: Any = None) -> Request:
+        """scatter() that does not block."""
+        if self.rank != self._root(root):
+            receive = _receive(out)
+            return self._start(_abi.SCATTER, (receive,), out, receive=receive.address or _NOWHERE, count=receive.bytes, root=root)
+        send = Buffer(array, writable=False, what="array")
+        count = _part(send.bytes, self.size, "array")
+        if out is IN_PLACE:
+            fields: dict[str, Any] = {"send": send.address or _NOWHERE, "receive": _abi.IN_PLACE}
+            return self._start(_abi.SCATTER, (send,), None, **fields, count=count, root=root)
+        out = like(send, _first_part(send, self.size, count // send.itemsize if send.itemsize else 0)) if out is None else out
+        receive = _receive(out)
+        _length(receive, count, f"a {self.size}-th of array")
+        fields = {"send": send.address or _NOWHERE, "receive": receive.address or _NOWHERE}
+        return self._start(_abi.SCATTER, (send, receive), out, **fields, count=count, root=root)
+
+    def scatter(self, array: Any = None, root: int = 0, *, out: Any = None) -> Any:
+        """The r-th part of the root's `array` to rank r. Elsewhere `out` is needed, and `array` is not used; on the root `out` may be IN_PLACE."""
+        return self.iscatter(array, root, out=out).result()
+
+
+# An address for buffers of no bytes, where NULL is refused.
+_nothing = ctypes.create_string_buffer(1)
+_NOWHERE = ctypes.addressof(_nothing)
+
+
+def _receive(out: Any) -> Buffer:
+    if out is None or isinstance(out, InPlace):
+        raise errors.ArgumentError(f"out = {out}: memory to receive into is needed here")
+    return Buffer(out, writable=True, what="out")
+
+
+def _pair(array: Any, out: Any) -> tuple[Buffer | None, Buffer, Any]:
+    """What is sent and what is received into, of one length and type; nothing is sent from elsewhere in place."""
+    if array is IN_PLACE:
+        return None, _receive(out), out
+    send = Buffer(array, writable=False, what="array")
+    out = like(send, send.shape) if out is None else out
+    receive = _receive(out)
+    _length(receive, send.bytes, "as long as array")
+    _alike(send, receive)
+    return (None if send.same_memory(receive) else send), receive, out
+
+
+def _reduced(send: Buffer | None, receive: Buffer) -> dict[str, Any]:
+    return {"send": _abi.IN_PLACE if send is None else send.address or _NOWHERE, "receive": receive.address or _NOWHERE}
+
+
+def _typed(buffer: Buffer, op: str) -> dict[str, Any]:
+    reduction = _abi.REDUCTIONS.get(op)
+    if reduction is None:
+        raise errors.ArgumentError(f"op = {op!r}: it must be one of {', '.join(_abi.REDUCTIONS)}")
+    data_type = _abi.DATA_TYPES.get(buffer.type or "")
+    if data_type is None:
+        known = ", ".join(_abi.DATA_TYPES)
+        raise errors.DataTypeError(f"element type {buffer.type or buffer.format}: reductions know {known}, in the byte order of this computer")
+    return {"data_type": data_type, "reduction": reduction}
+
+
+def _alike(send: Buffer, receive: Buffer) -> None:
+    if send.type != receive.type:
+        raise errors.DataTypeError(f"out holds {receive.type or receive.format}, and array {send.type or send.format}: they must be alike")
+
+
+def _length(buffer: Buffer, bytes: int, needed: str, what: str = "out") -> None:
+    if buffer.bytes != bytes:
+        raise errors.ArgumentError(f"{what} of {buffer.bytes} bytes: {bytes} are needed, {needed}")
+
+
+def _part(whole: int, parts: int, what: str, unit: str = "bytes") -> int:
+    if whole % parts:
+        raise errors.ArgumentError(f"{what} of {whole} {unit}: it cannot be parted among {parts} ranks alike")
+    return whole // parts
+
+
+def _first_part(buffer: Buffer, parts: int, count: int) -> tuple[int, ...]:
+    """Shape of a part: the first dimension is parted where that goes."""
+    if buffer.shape and buffer.shape[0] % parts == 0:
+        return (buffer.shape[0] // parts, *buffer.shape[1:])
+    return (count,)
+
+
+def _one_after_another(counts: Sequence[int]) -> list[int]:
+    return [sum(counts[:rank]) for rank in range(len(counts))]
+
+
+def _extent(counts: Sequence[int], displacements: Sequence[int] | None) -> int:
+    if displacements is None:
+        return sum(counts)
+    return max((place + count for place, count in zip(displacements, counts) if count), default=0)

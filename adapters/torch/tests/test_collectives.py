@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives on arrays, among processes over the datapath `udp` on the loopback interface."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import select
+import sys
+import threading
+import unittest
+from typing import Any
+
+import flexcast
+import ranks
+
+try:
+    import numpy
+except ImportError:
+    numpy = None  # type: ignore[assignment]
+
+SIZES = (0, 1, 7, 127, 4099)
+LARGE = 1 << 20
+
+
+class Checks:
+    """Counts what was compared."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def same(self, found: Any, expected: Any, what: object = "") -> None:
+        self.count += 1
+        wrong = bool((numpy.asarray(found) != numpy.asarray(expected)).any()) if numpy is not None else list(found) != list(expected)
+        if wrong or (numpy is not None and numpy.shape(found) != numpy.shape(expected)):
+            raise AssertionError(f"{what}: {found!r}, not {expected!r}")
+
+    def true(self, found: object, what: object = "") -> None:
+        self.count += 1
+        if not found:
+            raise AssertionError(str(what))
+
+    def refused(self, kind: type[flexcast.Error], said: str, call: Any, *arguments: Any, **named: Any) -> None:
+        self.count += 1
+        try:
+            call(*arguments, **named)
+        except kind as error:
+            if said not in str(error):
+                raise AssertionError(f"{error!r} does not say {said!r}") from error
+        else:
+            raise AssertionError(f"{call} took {arguments} {named}")
+
+
+def every_collective(rank: int, size: int) -> int:
+    """Results against numpy, with new memory, `out` and in place."""
+    checks = Checks()
+    with flexcast.Communicator.from_environment() as comm:
+        checks.same((comm.rank, comm.size), (rank, size))
+        for count in (*SIZES, LARGE // 4):
+            of = [numpy.arange(count, dtype=numpy.int32) * 3 + 1000 * other for other in range(size)]
+            mine, stacked = of[rank], numpy.stack(of)
+            for root in range(min(size, 2)):
+                checks.same(comm.broadcast(mine.copy(), root), of[root], ("broadcast", count))
+                expected = stacked if rank == root else None
+                gathered = comm.gather(mine, root)
+                checks.true(gathered is None) if expected is None else checks.same(gathered, expected, ("gather", count))
+                total = comm.reduce(mine, root=root)
+                checks.true(total is None) if expected is None else checks.same(total, stacked.sum(0), ("reduce", count))
+                source = numpy.concatenate(of) if rank == root else None
+                checks.same(comm.scatter(source, root, out=numpy.empty(count, numpy.int32)), of[rank], ("scatter", count))
+            out = numpy.empty((size, count), numpy.int32)
+            checks.same(comm.allgather(mine), stacked, ("allgather", count))
+            checks.true(comm.allgather(mine, out=out) is out)
+            checks.same(out, stacked)
+            out[...] = 0
+            out[rank] = mine
+            checks.same(comm.allgather(flexcast.IN_PLACE, out=out), stacked, ("allgather in place", count))
+            checks.same(comm.allreduce(mine), stacked.sum(0), ("allreduce", count))
+            checks.same(comm.allreduce(mine, "max"), stacked.max(0))
+            own = mine.copy()
+            checks.same(comm.allreduce(own, out=own), stacked.sum(0), ("allreduce in place", count))
+            own = mine.copy()
+            checks.same(comm.allreduce(flexcast.IN_PLACE, "bit_xor", out=own), numpy.bitwise_xor.reduce(stacked))
+            wide = numpy.concatenate(of) + rank
+            parts = sum(numpy.concatenate(of) + other for other in range(size)).reshape(size, count)
+            checks.same(comm.reduce_scatter(wide), parts[rank], ("reduce_scatter", count))
+            swapped = numpy.concatenate([of[rank] + other for other in range(size)])
+            checks.same(comm.alltoall(wide), swapped, ("alltoall", count))
+            own = wide.copy()
+            checks.same(comm.alltoall(flexcast.IN_PLACE, out=own), swapped, ("alltoall in place", count))
+        counts = [3 * other + 1 for other in range(size)]
+        blocks = [numpy.full(number, other, numpy.float64) for other, number in enumerate(counts)]
+        for given in (counts, None):
+            checks.same(comm.allgatherv(blocks[rank], given), numpy.concatenate(blocks), "allgatherv")
+        places = [sum(counts[:other]) + other for other in range(size)]
+        spaced = comm.allgatherv(blocks[rank], counts, displacements=places, out=numpy.full(places[-1] + counts[-1], -1.0))
+        checks.same(spaced[places[rank] : places[rank] + counts[rank]], blocks[rank])
+        checks.true((spaced == -1).sum() == size - 1)
+        whole = numpy.arange(sum(counts), dtype=numpy.float32) * (rank + 1)
+        expected = sum(numpy.arange(sum(counts), dtype=numpy.float32) * (other + 1) for other in range(size))
+        first = sum(counts[:rank])
+        checks.same(comm.reduce_scatter(whole, counts=counts), expected[first : first + counts[rank]], "reduce_scatter counts")
+        sending = [rank + other for other in range(size)]
+        row = numpy.concatenate([numpy.full(number, 100 * rank + other) for other, number in enumerate(sending)])
+        expected = numpy.concatenate([numpy.full(rank + other, 100 * other + rank) for other in range(size)])
+        checks.same(comm.alltoallv(row, sending, sending), expected, "alltoallv")
+        two = numpy.arange(2 * size * 5.0).reshape(2 * size, 5)
+        checks.same(comm.reduce_scatter(two), two[2 * rank : 2 * rank + 2] * size)
+        comm.barrier()
+    return checks.count
+
+
+def every_type(rank: int, size: int) -> int:
+    """Reductions of all element types, sums of small whole numbers, which are exact."""
+    checks = Checks()
+    with flexcast.Communicator.from_environment() as comm:
+        names = "int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
+        for name in names:
+            mine = (numpy.arange(11) % 5 + rank).astype(name)
+            expected = sum((numpy.arange(11) % 5 + other) for other in range(size)).astype(name)
+            checks.same(comm.allreduce(mine), expected, name)
+        truth = numpy.arange(size) == rank
+        checks.same(comm.allreduce(truth, "logical_or"), numpy.ones(size, bool))
+        checks.same(comm.allreduce(truth, "logical_and"), numpy.zeros(size, bool) if size > 1 else truth)
+        checks.refused(flexcast.DataTypeError, "element type", comm.allreduce, numpy.zeros(3, ">i4"))
+        checks.refused(flexcast.ArgumentError, "op = 'mean'", comm.allreduce, numpy.zeros(3), "mean")
+        checks.refused(flexcast.ArgumentError, "", comm.allreduce, numpy.zeros(3), "bit_and")
+        checks.refused(flexcast.ArgumentError, "contiguous", comm.allreduce, numpy.zeros((3, 4)).T)
+        checks.refused(flexcast.ArgumentError, "Python objects", comm.broadcast, numpy.array([{}]))
+        checks.refused(flexcast.ArgumentError, "out of 16 bytes", comm.allreduce, numpy.zeros(3), out=numpy.zeros(2))
+        checks.refused(flexcast.DataTypeError, "alike", comm.allreduce, numpy.zeros(3), out=numpy.zeros(3, numpy.int64))
+        checks.refused(flexcast.ArgumentError, f"root {size}", comm.broadcast, numpy.zeros(3), size)
+        checks.refused(flexcast.ArgumentError, "alike", comm.alltoall, numpy.zeros(size * 2 + 1, numpy.uint8))
+        checks.refused(flexcast.ArgumentError, "counts", comm.allgatherv, numpy.zeros(3), [1])
+        read_only = numpy.zeros(3)
+        read_only.flags.writeable = False
+        checks.same(comm.allreduce(read_only), read_only)
+        checks.refused(flexcast.ArgumentError, "read-only", comm.allreduce, numpy.zeros(3), out=read_only)
+        # What was refused was refused before anything was sent: the communicator goes on.
+        checks.same(comm.allreduce(numpy.ones(3)), numpy.full(3, float(size)))
+        dates = numpy.array(["2020-01-01"], "datetime64[D]").view("int64")
+        checks.same(comm.broadcast(dates), dates)
+    return checks.count
+
+
+def without_numpy(rank: int, size: int) -> int:
+    """Other objects with the buffer protocol."""
+    checks = Checks()
+    with flexcast.Communicator.from_environment() as comm:
+        memory = bytearray([rank] * 5)
+        comm.broadcast(memory, size - 1)
+        checks.true(memory == bytes([size - 1] * 5), memory)
+        checks.true(bytes(comm.allgather(b"%d" % rank)) == b"".join(b"%d" % other for other in range(size)))
+        numbers = array.array("q", [rank, 2 * rank])
+        whole = sum(range(size))
+        checks.true(list(comm.allreduce(numbers)) == [whole, 2 * whole])
+        checks.true(comm.allreduce(numbers, out=numbers) is numbers)
+        checks.true(list(numbers) == [whole, 2 * whole])
+        checks.true(list(comm.allreduce(memoryview(array.array("d", [1.5])))) == [1.5 * size])
+        checks.refused(flexcast.ArgumentError, "read-only", comm.allgather, b"a", out=b"a" * size)
+    checks.refused(flexcast.Closed, "closed", comm.allgather, b"a")
+    return checks.count
+
+
+def without_blocking(rank: int, size: int) -> int:
+    """Requests, futures, asyncio, the event descriptor, and memory that nobody else keeps."""
+    checks = Checks()
+    for progress_thread in (True, False):
+        with flexcast.Communicator.from_environment(progress_thread=progress_thread) as comm:
+            requests = [comm.iallreduce(array.array("d", [float(number)])) for number in range(20)]
+            checks.true([list(request.result())[0] for request in requests] == [float(number * size) for number in range(20)])
+            checks.true(all(request.test() and request.exception() is None for request in requests))
+            request = comm.iallgather(bytearray(LARGE))
+            while not request.test():
+                pass
+            checks.true(len(request.result()) == size * LARGE)
+            request = comm.ibarrier()
+            request.wait(30)
+
+            async def gathered() -> list[Any]:
+                one, other = comm.iallgather(bytes([rank])), comm.iallreduce(array.array("i", [1]))
+                return [bytes(await one), list(await other)]
+
+            checks.true(asyncio.run(gathered()) == [bytes(range(size)), [size]])
+            comm._forgets = True
+            for number in (1, 100, LARGE):
+                checks.true(bytes(comm.allgather(bytes([rank]) * number)) == b"".join(bytes([other]) * number for other in range(size)))
+            if progress_thread:
+                future = comm.iallreduce(array.array("i", [rank])).future()
+                checks.true(list(future.result(30)) == [sum(range(size))])
+                checks.true(select.select([comm], [], [], 0)[0] == [])
+                request = comm.ibarrier()
+                checks.true(select.select([comm], [], [], 30)[0] == [comm])
+                request.wait()
+                checks.true(int.from_bytes(os.read(comm.fileno(), 8), sys.byteorder) == 1)
+                checks.true(select.select([comm], [], [], 0)[0] == [])
+                # Nobody keeps the request, nor its memory.
+                for _ in range(10):
+                    comm.iallgather(bytearray(10000))
+                called = threading.Event()
+                comm.ibarrier().add_done_callback(lambda request: called.set())
+                checks.true(called.wait(30))
+            else:
+                request = comm.ibarrier()
+                checks.refused(flexcast.NotSupported, "progress_thread", request.future)
+                checks.refused(flexcast.NotSupported, "", comm.fileno)
+                request.wait()
+    return checks.count
+
+
+def bootstraps(rank: int, size: int) -> int:
+    """TCP, a key-value store, an Allgather of the program; split()."""
+    checks = Checks()
+    with flexcast.Card.open("udp", "lo") as card:
+        checks.true(card.datapath == "udp")
+        with flexcast.Communicator.from_tcp(os.environ["FLEXCAST_STORE"], rank, size, card) as comm:
+            checks.refused(flexcast.Busy, "communicators", card.close)
+
+            class Store:
+                """Files of a folder."""
+
+                def __init__(self) -> None:
+                    self.folder = os.environ["STORE_FOLDER"]
+
+                def set(self, key: str, value: bytes) -> None:
+                    path = os.path.join(self.folder, key.replace("/", "+"))
+                    with open(path + f".{rank}", "wb") as file:
+                        file.write(value)
+                    os.rename(path + f".{rank}", path)
+
+                def get(self, key: str) -> bytes | None:
+                    try:
+                        with open(os.path.join(self.folder, key.replace("/", "+")), "rb") as file:
+                            return file.read()
+                    except FileNotFoundError:
+                        return None
+
+            class Mpi:
+                """What mpi4py's communicators have."""
+
+                def allgather(self, value: bytes) -> list[bytes]:
+                    parts = bytes(comm.allgather(value))
+                    return [parts[n : n + len(value)] for n in range(0, len(parts), len(value))]
+
+                def Get_rank(self) -> int:
+                    return rank
+
+                def Get_size(self) -> int:
+                    return size
+
+            for make in (lambda: flexcast.Communicator.from_store(Store(), rank, size, card), lambda: flexcast.Communicator.from_mpi4py(Mpi(), card)):
+                with make() as other:
+                    checks.true(bytes(other.allgather(bytes([rank]))) == bytes(range(size)))
+            part = comm.split(rank % 2, -rank)
+            assert part is not None
+            members = sorted((other for other in range(size) if other % 2 == rank % 2), reverse=True)
+            checks.true((part.size, part.rank) == (len(members), members.index(rank)))
+            with part:
+                checks.true(list(bytes(part.allgather(bytes([rank])))) == members)
+            alone = comm.split(None if rank else 0)
+            checks.true((alone is None) == bool(rank))
+            if alone is not None:
+                checks.true(bytes(alone.allgather(b"x")) == b"x")
+                alone.close()
+
+            class Broken(Store):
+                """Fails when it is asked."""
+
+                def get(self, key: str) -> bytes | None:
+                    raise OSError("the disk is gone")
+
+            try:
+                flexcast.Communicator.from_store(Broken(), rank, size, card, prefix="broken", timeout=5)
+            except flexcast.Error as error:
+                checks.true(isinstance(error.__cause__, OSError), repr(error.__cause__))
+            else:
+                raise AssertionError("a communicator over a store that fails")
+            checks.refused(flexcast.ConfigurationError, "no_such", flexcast.Communicator, comm._bootstrap, card, config={"no_such": 1})
+    return checks.count
+
+
+def forked(rank: int, size: int) -> int:
+    """A child of fork() is refused by name, and disturbs nothing."""
+    checks = Checks()
+    with flexcast.Communicator.from_environment() as comm:
+        request = comm.ibarrier() if rank == 0 else None
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                try:
+                    comm.allgather(b"a")
+                except flexcast.Forked:
+                    if request is None:
+                        status = 0
+                    else:
+                        try:
+                            request.wait()
+                        except flexcast.Forked:
+                            status = 0
+            finally:
+                os._exit(status)
+        checks.true(os.waitpid(child, 0)[1] == 0, "the child was not refused")
+        if request is None:
+            comm.barrier()
+        else:
+            request.wait()
+        checks.true(bytes(comm.allgather(bytes([rank]))) == bytes(range(size)))
+    return checks.count
+
+
+def one_dies(rank: int, size: int) -> int:
+    """A rank that is gone fails the others' operation by name, within its bound."""
+    comm = flexcast.Communicator.from_environment(config={"barrier_timeout_ns": 2_000_000_000})
+    comm.barrier()
+    if rank == size - 1:
+        os._exit(7)
+    checks = Checks()
+    checks.refused(flexcast.OperationFailed, "", comm.allgather, bytearray(1000))
+    checks.refused(flexcast.OperationFailed, "", comm.allgather, bytearray(1000))
+    comm.close()
+    return checks.count
+
+
+def never_closed(rank: int, size: int) -> int:
+    """The interpreter ends with a communicator, and with operations under way."""
+    comm = flexcast.Communicator.from_environment()
+    globals()["kept"] = comm
+    comm.barrier()
+    if rank == 0:
+        comm.iallgather(bytearray(10))
+    return 1
+
+
+@unittest.skipIf(numpy is None, "no numpy: pip install numpy")
+class Arrays(unittest.TestCase):
+    """numpy."""
+
+    def test_every_collective_2(self) -> None:
+        ranks.run("test_collectives:every_collective", 2)
+
+    def test_every_collective_3(self) -> None:
+        ranks.run("test_collectives:every_collective", 3)
+
+    def test_every_collective_4(self) -> None:
+        ranks.run("test_collectives:every_collective", 4)
+
+    def test_one_rank(self) -> None:
+        ranks.run("test_collectives:every_collective", 1)
+
+    def test_every_type(self) -> None:
+        ranks.run("test_collectives:every_type", 3)
+
+
+class Others(unittest.TestCase):
+    """Without numpy."""
+
+    def test_buffers(self) -> None:
+        ranks.run("test_collectives:without_numpy", 3)
+
+    def test_without_blocking(self) -> None:
+        ranks.run("test_collectives:without_blocking", 3)
+
+    def test_bootstraps(self) -> None:
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run("test_collectives:bootstraps", 3, STORE_FOLDER=folder)
+
+    def test_fork(self) -> None:
+        ranks.run("test_collectives:forked", 2)
+
+    def test_one_dies(self) -> None:
+        ranks.run("test_collectives:one_dies", 3, expect={2: 7})
+
+    def test_never_closed(self) -> None:
+        ranks.run("test_collectives:never_closed", 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
