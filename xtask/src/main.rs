@@ -27,6 +27,7 @@ mod install;
 mod link_map;
 mod manifest;
 mod miri;
+mod mpi_check;
 mod mutants;
 mod new;
 #[path = "../../emu/observe/src/new_file.rs"]
@@ -99,6 +100,8 @@ enum Command {
     Header(header::Header),
     /// Install the C interface of the collective library below a folder.
     Install(install::Install),
+    /// Build the MPI adapter and run its test under the MPIs that are installed.
+    MpiCheck(mpi_check::MpiCheck),
     /// Build an example and start it as so many processes, each with an emulated card.
     Example(example::Example),
     /// Run the receive datapath on synthetic queues under this emulator's hart and under QEMU.
@@ -143,6 +146,7 @@ fn main() -> ExitCode {
         Command::BuildEmuLibs(command) => command.run(),
         Command::Header(command) => command.run(),
         Command::Install(command) => command.run(),
+        Command::MpiCheck(command) => command.run(),
         Command::Example(command) => command.run(),
         Command::Virt(command) => command.run(),
         Command::HotLoops(command) => command.run(),

@@ -69,10 +69,10 @@ flexcast_status process_config(flexcast_config *config)
 	return status;
 }
 
-/* All ranks decide alike only if they have the same settings. */
-static bool alike_everywhere(void)
+/* All ranks decide alike only if they have the same settings, and all can. */
+static bool alike_everywhere(bool well)
 {
-	uint64_t hash = settings_hash(), words[2] = {hash, ~hash};
+	uint64_t hash = settings_hash() + !well, words[2] = {hash, ~hash};
 	int rank = 0;
 	if (PMPI_Allreduce(MPI_IN_PLACE, words, 2, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD))
 		return false;
@@ -96,9 +96,15 @@ static void start(bool together)
 	PMPI_Query_thread(&level);
 	multiple = level == MPI_THREAD_MULTIPLE && settings.nonblocking && settings.progress_thread;
 	bool well = settings.on && types_start() && communicators_start();
+	if (well && flexcast_abi_version() < FLEXCAST_ABI_VERSION) {
+		say(LOG_WARN, "off: libflexcast.so has version %u of its interface, and this object needs %u: install the library that belongs to it", flexcast_abi_version(),
+		    FLEXCAST_ABI_VERSION);
+		well = false;
+	}
 	if (!watching)
 		watching = !pthread_atfork(NULL, NULL, forked);
-	well = (!together || alike_everywhere()) && well && watching;
+	well = well && watching;
+	well = (!together || alike_everywhere(well)) && well;
 	atomic_store(&stage, well ? READY : OVER);
 }
 

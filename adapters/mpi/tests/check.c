@@ -2,7 +2,7 @@
 /*
  * Test of the MPI adapter: every collective with data, beside PMPI's own on copies. Buffers are compared byte by byte, gaps included.
  *
- * Argument "quick": fewer lengths. Rank 0 prints on stdout, for each function, how many calls Flexcast should have taken and how many PMPI should
+ * Argument "quick": fewer lengths. "disagree" and "absent": a rank calls another length, or nothing; the others must get an error of MPI. Rank 0 prints on stdout, for each function, how many calls Flexcast should have taken and how many PMPI should
  * have got; the adapter's report says how many it was. The exit status is 1 if anything differs.
  */
 #include <mpi.h>
@@ -614,6 +614,23 @@ static void check_large_counts(space *space)
 }
 #endif
 
+/* Mistakes of a program: a rank that gives another length, or does not come. All that wait must get an error. */
+static int check_mistake(bool absent)
+{
+	static char data[8192];
+	int code = MPI_SUCCESS, rank, size;
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &size);
+	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+	MPI_Barrier(MPI_COMM_WORLD);
+	bool culprit = rank == size - 1;
+	if (!absent || !culprit)
+		code = MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, data, culprit ? 200 : 100, MPI_BYTE, MPI_COMM_WORLD);
+	printf("{\"rank\":%d,\"refused\":%s}\n", rank, code != MPI_SUCCESS || (absent && culprit) ? "true" : "false");
+	MPI_Finalize();
+	return code == MPI_SUCCESS && !(absent && culprit);
+}
+
 int main(int argc, char **argv)
 {
 	int provided, all;
@@ -627,6 +644,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "check: %d ranks: must be 2 to %d\n", world.size, MOST_RANKS);
 		MPI_Abort(MPI_COMM_WORLD, 2);
 	}
+	if (argc > 1 && (!strcmp(argv[1], "disagree") || !strcmp(argv[1], "absent")))
+		return check_mistake(argv[1][0] == 'a');
 	static const int lengths[] = {0, 1, 7, 1021, 16384, 1 << 20};
 	int many = quick ? 5 : 6;
 	check_moves(&world, MPI_INT, lengths, many, "int");
