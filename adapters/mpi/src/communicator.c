@@ -20,6 +20,10 @@ static int key = MPI_KEYVAL_INVALID;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* All that there are; and those to be freed, which ended in a callback of the library. */
 static communicator *all, *ended;
+/* Non-blocking operations under way on all of them. */
+static atomic_int under_way;
+/* Communicators that are moved on in one round. */
+enum { ROUND = 16 };
 
 static void insert(communicator **head, communicator *one)
 {
@@ -69,15 +73,50 @@ void communicator_hold(communicator *communicator)
 
 void communicator_release(communicator *communicator)
 {
-	if (atomic_fetch_sub(&communicator->references, 1) > 1)
-		return;
+	/* Under the lock, so that communicators_progress() holds none that is ending. */
 	pthread_mutex_lock(&lock);
-	take_out(&all, communicator);
-	if (in_callback)
+	bool last = atomic_fetch_sub(&communicator->references, 1) == 1;
+	if (last)
+		take_out(&all, communicator);
+	if (last && in_callback)
 		insert(&ended, communicator);
 	pthread_mutex_unlock(&lock);
-	if (!in_callback)
+	if (last && !in_callback)
 		destroy(communicator);
+}
+
+void communicator_begin(communicator *communicator)
+{
+	atomic_fetch_add(&communicator->under_way, 1);
+	atomic_fetch_add(&under_way, 1);
+}
+
+void communicator_end(communicator *communicator)
+{
+	atomic_fetch_sub(&communicator->under_way, 1);
+	atomic_fetch_sub(&under_way, 1);
+}
+
+bool communicators_busy(void)
+{
+	return atomic_load_explicit(&under_way, memory_order_relaxed) > 0;
+}
+
+void communicators_progress(void)
+{
+	communicator *some[ROUND];
+	int count = 0;
+	pthread_mutex_lock(&lock);
+	for (communicator *one = all; one && count < ROUND; one = one->next)
+		if (atomic_load(&one->under_way)) {
+			communicator_hold(one);
+			some[count++] = one;
+		}
+	pthread_mutex_unlock(&lock);
+	for (int at = 0; at < count; at++) {
+		flexcast_progress(some[at]->flexcast, NULL);
+		communicator_release(some[at]);
+	}
 }
 
 /* A duplicate makes its own. */

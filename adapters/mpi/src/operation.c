@@ -70,6 +70,7 @@ static void ended(void *user, flexcast_request *request, flexcast_status status)
 		bool outer = in_callback;
 		in_callback = true;
 		settle(operation);
+		communicator_end(operation->communicator);
 		/* From here on it may be freed. */
 		PMPI_Grequest_complete(operation->request);
 		in_callback = outer;
@@ -169,12 +170,14 @@ static int run_nonblocking(operation *operation, MPI_Request *request)
 		return fail(comm, function, true, code, "no generalized request could be started");
 	}
 	MPI_Request started = operation->request;
+	communicator_begin(operation->communicator);
 	if (!flexcast_post(operation->flexcast)) {
 		*request = started;
 		return MPI_SUCCESS;
 	}
 	snprintf(text, sizeof text, "%s", flexcast_last_error());
 	settle(operation);
+	communicator_end(operation->communicator);
 	operation->status = FLEXCAST_OK;
 	PMPI_Grequest_complete(started);
 	PMPI_Wait(&started, MPI_STATUS_IGNORE);

@@ -90,6 +90,8 @@ typedef struct communicator {
 	int rank, size;
 	/* Operations under way, and one for the attribute. The last one frees. */
 	atomic_int references;
+	/* Non-blocking operations of those. */
+	atomic_int under_way;
 	/* The MPI communicator is gone. */
 	atomic_bool closed;
 	flexcast_comm *flexcast;
@@ -198,6 +200,12 @@ void communicator_connect(communicator *communicator, MPI_Comm comm);
 void communicator_hold(communicator *communicator);
 void communicator_release(communicator *communicator);
 void communicators_stop(void);
+/* A non-blocking operation begins or ends. */
+void communicator_begin(communicator *communicator);
+void communicator_end(communicator *communicator);
+/* Whether non-blocking operations are under way; and moves them on. */
+bool communicators_busy(void);
+void communicators_progress(void);
 extern _Thread_local bool in_callback;
 
 /* collectives.c */

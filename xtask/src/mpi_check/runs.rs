@@ -98,7 +98,10 @@ pub(super) struct Totals {
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { jobs, checks, taken, fallen_back } = self;
-        write!(f, "mpi-check: {jobs} jobs right; {checks} buffers of rank 0 compared; {taken} calls taken, {fallen_back} left to MPI")
+        write!(
+            f,
+            "mpi-check: {jobs} jobs right; {checks} buffers of rank 0 compared; {taken} calls taken, {fallen_back} left to MPI"
+        )
     }
 }
 
@@ -277,7 +280,8 @@ pub(super) fn benchmark(mpi: &Mpi, program: Program, ranks: u16, network: &Netwo
             bail!("{} has not run {benchmark}: {}", program.name(), ended.line);
         }
     }
-    if let Some(reason) = calls.reasons.keys().find(|reason| !["size", "not connected yet"].contains(&reason.as_str())) {
+    if let Some(reason) = calls.reasons.keys().find(|reason| !["size", "not connected yet"].contains(&reason.as_str()))
+    {
         bail!("calls were left to MPI for the reason `{reason}`: {}", ended.line);
     }
     totals.jobs += 1;
