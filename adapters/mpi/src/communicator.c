@@ -226,6 +226,47 @@ void communicator_connect(communicator *communicator, MPI_Comm comm)
 	refused(communicator, alike, text[0] ? text : NULL);
 }
 
+void communicator_made(MPI_Comm comm)
+{
+	if (!settings.early || comm == MPI_COMM_NULL || !process_ready())
+		return;
+	communicator *communicator = communicator_of(comm);
+	if (communicator && communicator->state == FRESH)
+		communicator_connect(communicator, comm);
+}
+
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *made)
+{
+	int code = PMPI_Comm_dup(comm, made);
+	if (code == MPI_SUCCESS)
+		communicator_made(*made);
+	return code;
+}
+
+int MPI_Comm_split(MPI_Comm comm, int color, int rank_key, MPI_Comm *made)
+{
+	int code = PMPI_Comm_split(comm, color, rank_key, made);
+	if (code == MPI_SUCCESS)
+		communicator_made(*made);
+	return code;
+}
+
+int MPI_Comm_split_type(MPI_Comm comm, int type, int rank_key, MPI_Info info, MPI_Comm *made)
+{
+	int code = PMPI_Comm_split_type(comm, type, rank_key, info, made);
+	if (code == MPI_SUCCESS)
+		communicator_made(*made);
+	return code;
+}
+
+int MPI_Comm_create(MPI_Comm comm, MPI_Group group, MPI_Comm *made)
+{
+	int code = PMPI_Comm_create(comm, group, made);
+	if (code == MPI_SUCCESS)
+		communicator_made(*made);
+	return code;
+}
+
 /* Ends what the program has left under way, which is its mistake, within a bound. */
 static void stop(communicator *one)
 {

@@ -172,8 +172,10 @@ static int init(int *argc, char ***argv, int required, int *provided)
 	int code = PMPI_Init_thread(argc, argv, required, &level);
 	if (provided)
 		*provided = level;
-	if (code == MPI_SUCCESS)
+	if (code == MPI_SUCCESS) {
 		start(true);
+		communicator_made(MPI_COMM_WORLD);
+	}
 	return code;
 }
 

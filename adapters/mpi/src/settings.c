@@ -108,6 +108,15 @@ static void read_operations(void)
 	}
 }
 
+static void read_connect(void)
+{
+	const char *text = value_of("FLEXCAST_MPI_CONNECT");
+	if (text && !strcasecmp(text, "early"))
+		settings.early = true;
+	else if (text && strcasecmp(text, "lazy"))
+		refuse("FLEXCAST_MPI_CONNECT", text, "early or lazy");
+}
+
 static void read_log(void)
 {
 	static const char *const words[] = {"off", "error", "warn", "info", "debug", "trace"};
@@ -122,6 +131,7 @@ void settings_read(void)
 	read_log();
 	read_switch("FLEXCAST_MPI", &settings.on);
 	read_switch("FLEXCAST_MPI_NONBLOCKING", &settings.nonblocking);
+	read_connect();
 	read_operations();
 	read_bytes("FLEXCAST_MPI_MIN_BYTES", &settings.least);
 	read_bytes("FLEXCAST_MPI_MAX_BYTES", &settings.most);
@@ -130,7 +140,7 @@ void settings_read(void)
 
 uint64_t settings_hash(void)
 {
-	const uint64_t words[] = {settings.on, settings.nonblocking, process_multiple(), settings.progress_thread, settings.functions, settings.least, settings.most, FLEXCAST_ABI_VERSION};
+	const uint64_t words[] = {settings.on, settings.nonblocking, process_multiple(), settings.progress_thread, settings.early, settings.functions, settings.least, settings.most, FLEXCAST_ABI_VERSION};
 	/* FNV-1a. */
 	uint64_t hash = 0xcbf29ce484222325u;
 	for (size_t byte = 0; byte < sizeof words; byte++)

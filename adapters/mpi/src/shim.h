@@ -140,6 +140,7 @@ typedef struct {
 	bool on;
 	bool nonblocking;
 	bool progress_thread;
+	bool early;
 	uint32_t functions;
 	uint64_t least, most;
 	int log;
@@ -195,6 +196,8 @@ void side_close(side *side);
 /* communicator.c */
 bool communicators_start(void);
 communicator *communicator_of(MPI_Comm comm);
+/* With FLEXCAST_MPI_CONNECT=early: connects a communicator that all its ranks are making. */
+void communicator_made(MPI_Comm comm);
 /* Connects the ranks; collective and blocking. */
 void communicator_connect(communicator *communicator, MPI_Comm comm);
 void communicator_hold(communicator *communicator);
