@@ -142,14 +142,23 @@ flexcast_card *process_card(void)
 	const char *datapath;
 	pthread_mutex_lock(&lock);
 	if (!card) {
+		const char *watch = getenv("FLEXCAST_MEMORY_WATCH");
 		flexcast_status status = flexcast_card_options_default(&options, sizeof options);
 		options.firmware_path = getenv("FLEXCAST_MPI_FIRMWARE");
+		/* Programs free memory without a word: the system is to tell, or else no registration outlives its operation. */
+		options.memory_watch = watch && *watch ? NULL : "userfaultfd";
+		bool watched = options.memory_watch || (watch && !strcmp(watch, "userfaultfd"));
 		if (!status)
 			status = flexcast_card_open(&options, &card);
+		if (status == FLEXCAST_ERROR_WATCH && options.memory_watch) {
+			options.memory_watch = "off";
+			watched = false;
+			status = flexcast_card_open(&options, &card);
+		}
 		if (status)
 			card = NULL;
 		else if (!flexcast_card_datapath(card, &datapath)) {
-			registers = strcmp(datapath, "udp") != 0;
+			registers = !watched && strcmp(datapath, "udp");
 			say(LOG_INFO, "Flexcast %s, datapath %s", flexcast_version(), datapath);
 		}
 	}
