@@ -37,29 +37,24 @@ impl Install {
 
 /// Builds everything and puts it below a folder.
 pub(crate) fn install(prefix: &Path, profile: &str, toolchain: &Toolchain) -> Result<()> {
-    let root = workspace::root();
-    let compiler = emu_libs::compiler(LIBRARY, process::find)?;
+    // What links the library is asked for before anything takes time.
+    emu_libs::compiler(LIBRARY, process::find)?;
     let images = build::build(toolchain, &IMAGES.map(str::to_owned))?;
     status::say("Building", format_args!("{LIBRARY} from flexcast-capi"));
     process::run(&mut workspace::cargo_build(profile, "flexcast-capi", &["--lib"]))?;
     let built = workspace::target_dir()?.join(emu_libs::profile_folder(profile)).join("libflexcast.a");
 
-    let [include, lib, package, share] =
-        ["include", "lib", "lib/pkgconfig", "share/flexcast"].map(|name| prefix.join(name));
-    for folder in [&include, &lib, &package, &share] {
+    let [package, share] = ["lib/pkgconfig", "share/flexcast"].map(|name| prefix.join(name));
+    for folder in [&package, &share] {
         std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     }
-    build::copy(&root.join(header::PATH), &include.join("flexcast.h"))?;
-    build::copy(&built, &lib.join("libflexcast.a"))?;
     for (name, image) in IMAGES.iter().zip(images) {
         build::copy(&image, &share.join(format!("{name}.elf")))?;
     }
-    let soname = format!("{LIBRARY}.{SERVES_FROM}");
-    emu_libs::link(&compiler, &built, &lib.join(&soname), &soname, &root.join("host/capi/link.map"))?;
-    emu_libs::name_too(&lib.join(LIBRARY), &soname)?;
+    let soname = library(prefix, &built)?;
     let description = package.join("flexcast.pc");
     std::fs::write(&description, pkg_config()).with_context(|| format!("writing {}", description.display()))?;
-    let cmake = lib.join("cmake/Flexcast");
+    let cmake = prefix.join("lib/cmake/Flexcast");
     std::fs::create_dir_all(&cmake).with_context(|| format!("creating {}", cmake.display()))?;
     for (name, text) in
         [("FlexcastConfig.cmake", cmake_config(&soname)), ("FlexcastConfigVersion.cmake", cmake_version())]
@@ -68,6 +63,22 @@ pub(crate) fn install(prefix: &Path, profile: &str, toolchain: &Toolchain) -> Re
     }
     status::say("Installed", prefix.display());
     Ok(())
+}
+
+/// Puts header, static and shared library below a folder, of what cargo has built; returns the shared library's name.
+pub(crate) fn library(prefix: &Path, built: &Path) -> Result<String> {
+    let compiler = emu_libs::compiler(LIBRARY, process::find)?;
+    let root = workspace::root();
+    let [include, lib] = ["include", "lib"].map(|name| prefix.join(name));
+    for folder in [&include, &lib] {
+        std::fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    build::copy(&root.join(header::PATH), &include.join("flexcast.h"))?;
+    build::copy(built, &lib.join("libflexcast.a"))?;
+    let soname = format!("{LIBRARY}.{SERVES_FROM}");
+    emu_libs::link(&compiler, built, &lib.join(&soname), &soname, &root.join("host/capi/link.map"))?;
+    emu_libs::name_too(&lib.join(LIBRARY), &soname)?;
+    Ok(soname)
 }
 
 /// What pkg-config reads. The prefix is where the file is found, so that a finished folder can be packed and moved.

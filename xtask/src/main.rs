@@ -27,6 +27,7 @@ mod install;
 mod link_map;
 mod manifest;
 mod miri;
+mod mpi_check;
 mod mutants;
 mod new;
 #[path = "../../emu/observe/src/new_file.rs"]
@@ -102,6 +103,8 @@ enum Command {
     Install(install::Install),
     /// Build the Python package, install it into an environment of its own and run its tests; needs Python, and PyPI for numpy.
     PythonCheck(python_check::PythonCheck),
+    /// Build the MPI adapter and run its test under the MPIs that are installed.
+    MpiCheck(mpi_check::MpiCheck),
     /// Build an example and start it as so many processes, each with an emulated card.
     Example(example::Example),
     /// Run the receive datapath on synthetic queues under this emulator's hart and under QEMU.
@@ -147,6 +150,7 @@ fn main() -> ExitCode {
         Command::Header(command) => command.run(),
         Command::Install(command) => command.run(),
         Command::PythonCheck(command) => command.run(),
+        Command::MpiCheck(command) => command.run(),
         Command::Example(command) => command.run(),
         Command::Virt(command) => command.run(),
         Command::HotLoops(command) => command.run(),

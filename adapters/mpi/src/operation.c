@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operations under way: blocking ones, which are waited for here, and non-blocking ones, which are generalized requests of MPI.
+ */
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "shim.h"
+
+/* Tests in vain before a blocking call sleeps, and how long it sleeps at most before it looks after MPI's own messages. */
+enum { SPINS = 200, SLEEP_NS = 500000 };
+
+int fail(MPI_Comm comm, enum function function, bool nonblocking, int code, const char *text)
+{
+	int rank = -1;
+	PMPI_Comm_rank(comm, &rank);
+	say(LOG_ERROR, "rank %d: %s: %s", rank, function_name(function, nonblocking), text);
+	PMPI_Comm_call_errhandler(comm, code);
+	return code;
+}
+
+static void forget(flexcast_card *card, const side *side)
+{
+	if (side->total && side->memory)
+		flexcast_buffer_invalidate(card, side->memory, side->total);
+}
+
+/* After the operation: the program gets its data, and the library lets go of the memory. */
+static void settle(operation *operation)
+{
+	if (operation->status == FLEXCAST_OK && operation->unpack && !side_unpack(&operation->receive)) {
+		operation->status = FLEXCAST_ERROR_INTERNAL;
+		snprintf(operation->text, sizeof operation->text, "MPI_Unpack failed for the received data");
+	}
+	if (operation->flexcast)
+		flexcast_request_free(operation->flexcast);
+	operation->flexcast = NULL;
+	if (process_registers()) {
+		/* The program may give memory back to the system without a word. */
+		forget(process_card(), &operation->send);
+		forget(process_card(), &operation->receive);
+	}
+	side_close(&operation->send);
+	side_close(&operation->receive);
+}
+
+void operation_free(operation *operation)
+{
+	side_close(&operation->send);
+	side_close(&operation->receive);
+	pthread_cond_destroy(&operation->changed);
+	pthread_mutex_destroy(&operation->lock);
+	communicator_release(operation->communicator);
+	free(operation);
+}
+
+/* Called by the library when the operation has ended, by whichever thread finds out. */
+static void ended(void *user, flexcast_request *request, flexcast_status status)
+{
+	operation *operation = user;
+	(void)request;
+	operation->status = status;
+	if (status)
+		snprintf(operation->text, sizeof operation->text, "%s", flexcast_last_error());
+	if (operation->nonblocking) {
+		bool outer = in_callback;
+		in_callback = true;
+		settle(operation);
+		communicator_end(operation->communicator);
+		/* From here on it may be freed. */
+		PMPI_Grequest_complete(operation->request);
+		in_callback = outer;
+		return;
+	}
+	pthread_mutex_lock(&operation->lock);
+	operation->over = true;
+	pthread_cond_signal(&operation->changed);
+	pthread_mutex_unlock(&operation->lock);
+}
+
+static bool is_over(operation *operation, bool sleep)
+{
+	pthread_mutex_lock(&operation->lock);
+	if (sleep && !operation->over) {
+		struct timespec until;
+		clock_gettime(CLOCK_MONOTONIC, &until);
+		until.tv_nsec += SLEEP_NS;
+		if (until.tv_nsec >= 1000000000) {
+			until.tv_nsec -= 1000000000;
+			until.tv_sec++;
+		}
+		pthread_cond_timedwait(&operation->changed, &operation->lock, &until);
+	}
+	bool over = operation->over;
+	pthread_mutex_unlock(&operation->lock);
+	return over;
+}
+
+/* Waits as MPI's own functions do: messages that the program has begun to send or to receive go on meanwhile. */
+static void wait_for(operation *operation)
+{
+	unsigned rounds = 0;
+	while (!is_over(operation, settings.progress_thread && rounds > SPINS)) {
+		int done, found;
+		MPI_Status status;
+		flexcast_test(operation->flexcast, &done);
+		PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, &status);
+		if (rounds++ > 8)
+			sched_yield();
+	}
+}
+
+static int query(void *user, MPI_Status *status)
+{
+	operation *operation = user;
+	PMPI_Status_set_elements(status, MPI_BYTE, 0);
+	PMPI_Status_set_cancelled(status, 0);
+	status->MPI_SOURCE = MPI_UNDEFINED;
+	status->MPI_TAG = MPI_UNDEFINED;
+	if (operation->status == FLEXCAST_OK)
+		return MPI_SUCCESS;
+	if (!atomic_exchange(&operation->told, true)) {
+		bool closed = atomic_load(&operation->communicator->closed);
+		fail(closed ? MPI_COMM_WORLD : operation->comm, operation->function, true, MPI_ERR_OTHER, operation->text);
+	}
+	return MPI_ERR_OTHER;
+}
+
+static int release(void *user)
+{
+	operation_free(user);
+	return MPI_SUCCESS;
+}
+
+/* A collective cannot be cancelled. */
+static int cancel(void *user, int complete)
+{
+	(void)user, (void)complete;
+	return MPI_SUCCESS;
+}
+
+static int run_blocking(operation *operation)
+{
+	operation->status = flexcast_post(operation->flexcast);
+	if (operation->status)
+		snprintf(operation->text, sizeof operation->text, "%s", flexcast_last_error());
+	else
+		wait_for(operation);
+	settle(operation);
+	int code = MPI_SUCCESS;
+	if (operation->status)
+		code = fail(operation->comm, operation->function, false, MPI_ERR_OTHER, operation->text);
+	operation_free(operation);
+	return code;
+}
+
+static int run_nonblocking(operation *operation, MPI_Request *request)
+{
+	MPI_Comm comm = operation->comm;
+	enum function function = operation->function;
+	char text[sizeof operation->text];
+	int code = side_keep(&operation->send) && side_keep(&operation->receive) ? PMPI_Grequest_start(query, release, cancel, operation, &operation->request) : MPI_ERR_NO_MEM;
+	if (code) {
+		settle(operation);
+		operation_free(operation);
+		return fail(comm, function, true, code, "no generalized request could be started");
+	}
+	MPI_Request started = operation->request;
+	communicator_begin(operation->communicator);
+	if (!flexcast_post(operation->flexcast)) {
+		*request = started;
+		return MPI_SUCCESS;
+	}
+	snprintf(text, sizeof text, "%s", flexcast_last_error());
+	settle(operation);
+	communicator_end(operation->communicator);
+	operation->status = FLEXCAST_OK;
+	PMPI_Grequest_complete(started);
+	PMPI_Wait(&started, MPI_STATUS_IGNORE);
+	return fail(comm, function, true, MPI_ERR_OTHER, text);
+}
+
+int operation_run(operation *operation, flexcast_collective *collective, MPI_Request *request, bool *refused)
+{
+	pthread_condattr_t attributes;
+	pthread_condattr_init(&attributes);
+	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+	pthread_mutex_init(&operation->lock, NULL);
+	pthread_cond_init(&operation->changed, &attributes);
+	pthread_condattr_destroy(&attributes);
+	communicator_hold(operation->communicator);
+
+	collective->size = sizeof *collective;
+	collective->callback = ended;
+	collective->user = operation;
+	flexcast_status status = flexcast_init(operation->communicator->flexcast, collective, &operation->flexcast);
+	if (status) {
+		MPI_Comm comm = operation->comm;
+		enum function function = operation->function;
+		bool nonblocking = operation->nonblocking;
+		char text[sizeof operation->text];
+		*refused = status == FLEXCAST_NOT_SUPPORTED || status == FLEXCAST_ERROR_FORKED;
+		snprintf(text, sizeof text, "%s", flexcast_last_error());
+		operation->flexcast = NULL;
+		operation_free(operation);
+		return *refused ? MPI_SUCCESS : fail(comm, function, nonblocking, MPI_ERR_OTHER, text);
+	}
+	return operation->nonblocking ? run_nonblocking(operation, request) : run_blocking(operation);
+}

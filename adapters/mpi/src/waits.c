@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Waits and tests of the program while non-blocking operations are under way.
+ *
+ * MPI knows how they end without this: they are generalized requests, which the library's progress thread completes. But a wait of MPI keeps its
+ * processor busy without moving them on, and where there are no more processors than ranks the progress thread would get little of them.
+ */
+#include <sched.h>
+#include <time.h>
+
+#include "shim.h"
+
+/* Rounds in vain before a wait sleeps, the first of them without giving the processor away. */
+enum { QUICK = 8, SPINS = 100, SLEEP_NS = 50000 };
+
+/* Moves on what is under way, if anything is; whether it is. */
+static bool drive(void)
+{
+	if (!communicators_busy())
+		return false;
+	communicators_progress();
+	return true;
+}
+
+static void pause_after(unsigned rounds)
+{
+	const struct timespec pause = {.tv_nsec = SLEEP_NS};
+	if (rounds > SPINS)
+		nanosleep(&pause, NULL);
+	else if (rounds > QUICK)
+		sched_yield();
+}
+
+/* Tests until done, for as long as an operation of ours is under way; then MPI waits. */
+#define WAIT(test, done, wait) \
+	for (unsigned rounds = 0; drive(); rounds++) { \
+		int code = test; \
+		if (code != MPI_SUCCESS || (done)) \
+			return code; \
+		pause_after(rounds); \
+	} \
+	return wait
+
+int MPI_Wait(MPI_Request *request, MPI_Status *status)
+{
+	int done = 0;
+	WAIT(PMPI_Test(request, &done, status), done, PMPI_Wait(request, status));
+}
+
+int MPI_Waitall(int count, MPI_Request requests[], MPI_Status *statuses)
+{
+	int done = 0;
+	WAIT(PMPI_Testall(count, requests, &done, statuses), done, PMPI_Waitall(count, requests, statuses));
+}
+
+int MPI_Waitany(int count, MPI_Request requests[], int *which, MPI_Status *status)
+{
+	int done = 0;
+	WAIT(PMPI_Testany(count, requests, which, &done, status), done, PMPI_Waitany(count, requests, which, status));
+}
+
+int MPI_Waitsome(int count, MPI_Request requests[], int *ended, int which[], MPI_Status *statuses)
+{
+	WAIT(PMPI_Testsome(count, requests, ended, which, statuses), *ended, PMPI_Waitsome(count, requests, ended, which, statuses));
+}
+
+int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
+{
+	drive();
+	return PMPI_Test(request, done, status);
+}
+
+int MPI_Testall(int count, MPI_Request requests[], int *done, MPI_Status *statuses)
+{
+	drive();
+	return PMPI_Testall(count, requests, done, statuses);
+}
+
+int MPI_Testany(int count, MPI_Request requests[], int *which, int *done, MPI_Status *status)
+{
+	drive();
+	return PMPI_Testany(count, requests, which, done, status);
+}
+
+int MPI_Testsome(int count, MPI_Request requests[], int *ended, int which[], MPI_Status *statuses)
+{
+	drive();
+	return PMPI_Testsome(count, requests, ended, which, statuses);
+}

@@ -1,0 +1,290 @@
+//! Jobs of the MPI adapter's test: plain, preloaded, with mistakes, under the wrong MPI, and the Intel MPI Benchmarks.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use super::report::Calls;
+use super::{Kind, Mpi};
+use crate::{process, status};
+
+/// Longest run of a job, in seconds.
+const BOUND: u32 = 900;
+
+/// What a job's data goes over.
+pub(super) struct Network {
+    name: String,
+    datapath: String,
+    shared_memory: &'static str,
+}
+
+impl Network {
+    pub(super) fn new(name: &str) -> Self {
+        let (datapath, shared_memory) = match name {
+            "shm" => ("udp", "1"),
+            "udp" => ("udp", "0"),
+            other => (other, "1"),
+        };
+        Self { name: name.to_owned(), datapath: datapath.to_owned(), shared_memory }
+    }
+}
+
+/// A program of the Intel MPI Benchmarks.
+#[derive(Clone, Copy)]
+pub(super) enum Program {
+    Blocking,
+    NonBlocking,
+}
+
+impl Program {
+    pub(super) const ALL: [Self; 2] = [Self::Blocking, Self::NonBlocking];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Blocking => "IMB-MPI1",
+            Self::NonBlocking => "IMB-NBC",
+        }
+    }
+
+    const fn benchmarks(self) -> &'static [&'static str] {
+        match self {
+            Self::Blocking => &[
+                "Bcast",
+                "Allgather",
+                "Allgatherv",
+                "Allreduce",
+                "Reduce",
+                "Reduce_scatter",
+                "Reduce_scatter_block",
+                "Alltoall",
+                "Alltoallv",
+                "Gather",
+                "Gatherv",
+                "Scatter",
+                "Scatterv",
+                "Barrier",
+            ],
+            Self::NonBlocking => &[
+                "Ibcast",
+                "Iallgather",
+                "Iallgatherv",
+                "Iallreduce",
+                "Ireduce",
+                "Ireduce_scatter",
+                "Ialltoall",
+                "Ialltoallv",
+                "Igather",
+                "Igatherv",
+                "Iscatter",
+                "Iscatterv",
+                "Ibarrier",
+            ],
+        }
+    }
+}
+
+/// What has been seen.
+#[derive(Default)]
+pub(super) struct Totals {
+    jobs: u64,
+    checks: u64,
+    taken: u64,
+    fallen_back: u64,
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { jobs, checks, taken, fallen_back } = self;
+        write!(
+            f,
+            "mpi-check: {jobs} jobs right; {checks} buffers of rank 0 compared; {taken} calls taken, {fallen_back} left to MPI"
+        )
+    }
+}
+
+/// A job: processes of a program, with variables of their own.
+struct Job<'a> {
+    mpi: &'a Mpi,
+    ranks: u16,
+    variables: Vec<(&'static str, String)>,
+}
+
+struct Ended {
+    success: bool,
+    stdout: String,
+    stderr: String,
+    line: String,
+}
+
+impl<'a> Job<'a> {
+    fn new(mpi: &'a Mpi, ranks: u16) -> Self {
+        Self { mpi, ranks, variables: Vec::new() }
+    }
+
+    fn set(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.variables.push((name, value.into()));
+        self
+    }
+
+    fn over(self, network: &Network) -> Self {
+        let object = self.mpi.object().display().to_string();
+        let job = self.set("LD_PRELOAD", object).set("FLEXCAST_DATAPATH", &*network.datapath);
+        let job = job.set("FLEXCAST_SHM", network.shared_memory);
+        if network.datapath == "udp" { job.set("FLEXCAST_INTERFACE", "lo") } else { job }
+    }
+
+    fn run(&self, program: &Path, arguments: &[&str]) -> Result<Ended> {
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=10", &BOUND.to_string()]).arg(&self.mpi.launcher);
+        self.mpi.environment(&mut command);
+        if self.mpi.kind == Kind::Openmpi {
+            command.args(["--oversubscribe", "--mca", "mpi_yield_when_idle", "1", "--mca", "btl", "self,vader,tcp"]);
+        }
+        command.args(["-n", &self.ranks.to_string()]);
+        for (name, value) in &self.variables {
+            match self.mpi.kind {
+                Kind::Openmpi => command.arg("-x").arg(format!("{name}={value}")),
+                _ => command.args(["-genv", name, value]),
+            };
+        }
+        command.arg(program).args(arguments);
+        let output = command.stdin(Stdio::null()).output().with_context(|| process::line(&command))?;
+        Ok(Ended {
+            success: output.status.success(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            line: process::line(&command),
+        })
+    }
+}
+
+impl Ended {
+    fn expect(self) -> Result<Self> {
+        if self.success {
+            return Ok(self);
+        }
+        let tail: Vec<&str> = self.stderr.lines().rev().take(20).collect();
+        let tail: Vec<&str> = tail.into_iter().rev().collect();
+        bail!("failed: {}\n{}", self.line, tail.join("\n"))
+    }
+}
+
+/// Last line of the test.
+#[derive(Deserialize)]
+struct Summary {
+    checks: u64,
+    failures: u64,
+}
+
+/// The test, by itself or over a network: its own comparisons, and the calls that were taken.
+pub(super) fn test(mpi: &Mpi, ranks: u16, network: Option<&Network>, full: bool, totals: &mut Totals) -> Result<()> {
+    let over = network.map_or("by itself", |network| network.name.as_str());
+    status::say("Running", format_args!("test under {}, {ranks} ranks, {over}", mpi.kind.name()));
+    let report = report_file(mpi)?;
+    let mut job = Job::new(mpi, ranks);
+    if let Some(network) = network {
+        job = job.over(network).set("FLEXCAST_MPI_REPORT", report.display().to_string());
+    }
+    let ended = job.run(&mpi.test(), if full { &[] } else { &["quick"] })?.expect()?;
+    let last = ended.stdout.lines().rev().find(|line| line.starts_with("{\"ranks\""));
+    let summary: Summary = serde_json::from_str(last.context("the test has printed no summary")?)?;
+    if summary.failures > 0 {
+        bail!("{} of {} comparisons failed: {}", summary.failures, summary.checks, ended.line);
+    }
+    totals.jobs += 1;
+    totals.checks += summary.checks;
+    if network.is_some() {
+        let calls = read_report(&report)?;
+        calls.compare(&Calls::read(&ended.stdout)?).with_context(|| ended.line.clone())?;
+        totals.add(&calls);
+    }
+    Ok(())
+}
+
+impl Totals {
+    fn add(&mut self, calls: &Calls) {
+        self.taken += calls.taken();
+        self.fallen_back += calls.fallen_back();
+    }
+}
+
+fn report_file(mpi: &Mpi) -> Result<PathBuf> {
+    let file = mpi.out.join("report.json");
+    match std::fs::remove_file(&file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", file.display()))
+        }
+        _ => Ok(file),
+    }
+}
+
+fn read_report(file: &Path) -> Result<Calls> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("the adapter has written no report {}: is it loaded?", file.display()))?;
+    Calls::read(&text)
+}
+
+/// Mistakes of a program end in an error of MPI on every rank that waits.
+pub(super) fn mistakes(mpi: &Mpi, network: &Network, totals: &mut Totals) -> Result<()> {
+    for mistake in ["disagree", "absent"] {
+        status::say("Running", format_args!("mistake `{mistake}` under {}, {}", mpi.kind.name(), network.name));
+        let job = Job::new(mpi, 3).over(network).set("FLEXCAST_BARRIER_TIMEOUT_NS", "3000000000");
+        let ended = job.run(&mpi.test(), &[mistake])?.expect()?;
+        let refused = ended.stdout.matches("\"refused\":true").count();
+        if refused != 3 || !ended.stderr.contains("MPI_Allgather: ") {
+            bail!("{refused} of 3 ranks had an error of MPI with a text: {}\n{}", ended.line, ended.stderr);
+        }
+        totals.jobs += 1;
+    }
+    Ok(())
+}
+
+/// The object of another MPI ends the program with the name of the right one.
+pub(super) fn wrong_object(mpi: &Mpi, other: &Mpi, totals: &mut Totals) -> Result<()> {
+    let job = Job::new(mpi, 2).set("LD_PRELOAD", other.object().display().to_string());
+    status::say("Running", format_args!("object of {} under {}", other.kind.name(), mpi.kind.name()));
+    let ended = job.run(&mpi.test(), &["quick"])?;
+    let told = format!("preload libflexcast-mpi-{}.so", mpi.kind.abi());
+    if ended.success || !ended.stderr.contains(&told) {
+        bail!("the wrong object must end the program with `{told}`: {}\n{}", ended.line, ended.stderr);
+    }
+    totals.jobs += 1;
+    Ok(())
+}
+
+/// The Intel MPI Benchmarks: each collective is taken, but for lengths of nothing and what comes before the first blocking one.
+pub(super) fn benchmark(mpi: &Mpi, program: Program, ranks: u16, network: &Network, totals: &mut Totals) -> Result<()> {
+    let Some(home) = &mpi.home else { return Ok(()) };
+    let file = home.join("bin").join(program.name());
+    if !process::is_program(&file) {
+        status::warn(format_args!("skipped: {}, which is not in {}", program.name(), home.display()));
+        return Ok(());
+    }
+    status::say("Running", format_args!("{}, {ranks} ranks, {}", program.name(), network.name));
+    let report = report_file(mpi)?;
+    let job = Job::new(mpi, ranks).over(network).set("FLEXCAST_MPI_REPORT", report.display().to_string());
+    let processes = ranks.to_string();
+    let mut arguments = vec!["-npmin", &processes, "-iter", "20", "-msglog", "2:18", "-time", "2"];
+    arguments.extend(program.benchmarks());
+    let ended = job.run(&file, &arguments)?.expect()?;
+    let calls = read_report(&report)?;
+    for benchmark in program.benchmarks() {
+        let function = format!("MPI_{benchmark}");
+        if calls.functions.get(&function).is_none_or(|(taken, _)| *taken == 0) {
+            bail!("no call of {function} was taken: {}", ended.line);
+        }
+        if !ended.stdout.contains(&format!("# Benchmarking {benchmark} ")) {
+            bail!("{} has not run {benchmark}: {}", program.name(), ended.line);
+        }
+    }
+    if let Some(reason) = calls.reasons.keys().find(|reason| !["size", "not connected yet"].contains(&reason.as_str()))
+    {
+        bail!("calls were left to MPI for the reason `{reason}`: {}", ended.line);
+    }
+    totals.jobs += 1;
+    totals.add(&calls);
+    Ok(())
+}
