@@ -42,6 +42,7 @@ mod test;
 mod test_programs;
 mod tidy;
 mod toolchain;
+mod ucc;
 mod vendor;
 mod verify;
 mod virt;
@@ -99,6 +100,8 @@ enum Command {
     Header(header::Header),
     /// Install the C interface of the collective library below a folder.
     Install(install::Install),
+    /// Build the transport layer of UCC against the tree of a UCC release, and run UCC's own test over it.
+    Ucc(ucc::Ucc),
     /// Build an example and start it as so many processes, each with an emulated card.
     Example(example::Example),
     /// Run the receive datapath on synthetic queues under this emulator's hart and under QEMU.
@@ -143,6 +146,7 @@ fn main() -> ExitCode {
         Command::BuildEmuLibs(command) => command.run(),
         Command::Header(command) => command.run(),
         Command::Install(command) => command.run(),
+        Command::Ucc(command) => command.run(),
         Command::Example(command) => command.run(),
         Command::Virt(command) => command.run(),
         Command::HotLoops(command) => command.run(),
