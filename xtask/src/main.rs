@@ -44,6 +44,7 @@ mod test;
 mod test_programs;
 mod tidy;
 mod toolchain;
+mod ucc;
 mod vendor;
 mod verify;
 mod virt;
@@ -105,6 +106,8 @@ enum Command {
     PythonCheck(python_check::PythonCheck),
     /// Build the MPI adapter and run its test under the MPIs that are installed.
     MpiCheck(mpi_check::MpiCheck),
+    /// Build the transport layer of UCC against the tree of a UCC release, and run UCC's own test over it.
+    Ucc(ucc::Ucc),
     /// Build an example and start it as so many processes, each with an emulated card.
     Example(example::Example),
     /// Run the receive datapath on synthetic queues under this emulator's hart and under QEMU.
@@ -151,6 +154,7 @@ fn main() -> ExitCode {
         Command::Install(command) => command.run(),
         Command::PythonCheck(command) => command.run(),
         Command::MpiCheck(command) => command.run(),
+        Command::Ucc(command) => command.run(),
         Command::Example(command) => command.run(),
         Command::Virt(command) => command.run(),
         Command::HotLoops(command) => command.run(),
