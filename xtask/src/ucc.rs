@@ -186,7 +186,8 @@ fn read(path: &Path) -> Result<String> {
 
 /// `NAME = value` of a Makefile that configure wrote.
 fn variables(makefile: &str) -> BTreeMap<String, String> {
-    let assignment = |line: &str| line.split_once(" = ").map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
+    let assignment =
+        |line: &str| line.split_once(" = ").map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
     makefile.lines().filter(|line| !line.starts_with(['\t', '#'])).filter_map(assignment).collect()
 }
 
