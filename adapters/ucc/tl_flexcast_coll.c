@@ -96,7 +96,8 @@ static ucc_status_t post(ucc_coll_task_t *of)
 
 static ucc_status_t triggered_post(ucc_ee_h engine, ucc_ev_t *event, ucc_coll_task_t *of)
 {
-    tl_error(UCC_TASK_LIB(of), "host memory is posted by the program, not by an execution engine: give UCC_TL_FLEXCAST_TUNE=0 to leave it to other layers");
+    tl_error(UCC_TASK_LIB(of), "%s cannot be posted by an execution engine: UCC_TL_FLEXCAST_TUNE=0 leaves it to other layers",
+             ucc_coll_type_str(of->bargs.args.coll_type));
     return UCC_ERR_NOT_SUPPORTED;
 }
 
@@ -109,6 +110,7 @@ static ucc_status_t finalize(ucc_coll_task_t *of)
     if (status == FLEXCAST_ERROR_BUSY) {
         /* UCC has given it up, after the program's timeout: the memory is free once the operation has ended on all ranks. */
         tl_warn(UCC_TASK_LIB(task), "%s is given up: the team's operations end", ucc_coll_type_str(of->bargs.args.coll_type));
+        count(&team->failed);
         flexcast_cancel(team->comm);
         flexcast_wait(task->request);
         status = flexcast_request_free(task->request);

@@ -14,7 +14,8 @@ static ucc_status_t open_card(ucc_tl_flexcast_context_t *self, const ucc_tl_flex
 {
     flexcast_card_options options;
 
-    if (flexcast_card_options_default(&options, sizeof options) != FLEXCAST_OK || flexcast_config_default(&self->config, sizeof self->config) != FLEXCAST_OK)
+    if (flexcast_card_options_default(&options, sizeof options) != FLEXCAST_OK ||
+        flexcast_config_default(&self->config, sizeof self->config) != FLEXCAST_OK)
         goto failed;
     options.datapath       = text(set->datapath);
     options.interface_name = text(set->interface_name);

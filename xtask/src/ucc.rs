@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -45,8 +45,9 @@ the transport layer is compiled against UCC's internal headers, which no package
 /// The layer's file, by whose name UCC finds it.
 const LAYER: &str = "libucc_tl_flexcast.so";
 
-/// Exact bytes below which the test stays, and the variants: in place or not, persistent or not, every root.
-const OPTIONS: &str = "--msgsize 8:65536:8 --inplace 2 --persistent 2 --root all --dtypes int32,float32,float64_complex --ops sum,max,avg --teams world,reverse,half";
+/// Bytes from and to, and the variants: in place or not, persistent or not, every root. One-sided operations are not the layer's.
+const OPTIONS: &str = "--msgsize 8:65536:8 --inplace 2 --persistent 2 --root all --onesided 0 \
+    --dtypes int32,float32,float64_complex --ops sum,max,avg --teams world,reverse,half";
 
 /// As UCC's test and log name them.
 const COLLECTIVES: [&str; 14] = [
@@ -84,32 +85,46 @@ impl Ucc {
         if !program.is_file() {
             bail!("{} is not there: configure UCC with --with-mpi, `make install`, and repeat", program.display());
         }
-        let Some(mpirun) = process::find("mpirun") else {
-            bail!("mpirun is not on the search path: install Open MPI (Debian: `apt-get install openmpi-bin`)");
-        };
-        let mut command = Command::new(mpirun);
-        command.args(["--oversubscribe", "-np", &self.ranks.to_string()]).arg(&program);
+        let corners = tree.corners()?;
+        let mut command = tree.among(self.ranks, &program)?;
         command.args(self.options.as_deref().unwrap_or(OPTIONS).split_whitespace());
-        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        command.env("LD_LIBRARY_PATH", tree.prefix.join("lib"));
-        command.env("UCC_TLS", "flexcast,self,ucp").env("UCC_TL_FLEXCAST_LOG_LEVEL", "info");
-        // One computer: its own interface, unless others are named.
-        for (name, value) in [("UCC_TL_FLEXCAST_DATAPATH", "udp"), ("UCC_TL_FLEXCAST_INTERFACE", "lo")] {
-            if std::env::var_os(name).is_none() {
-                command.env(name, value);
-            }
-        }
-        status::say("Running", process::line(&command));
-        let output = command.stderr(Stdio::inherit()).output().with_context(|| process::line(&command))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        status::told(text.lines().filter(|line| !line.contains(CARRIED)).collect::<Vec<_>>().join("\n"));
+        let (text, ended) = told(&mut command)?;
         let totals = Totals::of(&text)?;
-        status::print(format_args!("UCC {}, {} ranks, measured: {totals}", tree.version, self.ranks))?;
-        if !output.status.success() {
-            bail!("{}: {}", output.status, process::line(&command));
+
+        let mut own = tree.among(CORNERS_RANKS, &corners)?;
+        let (text, own_ended) = told(&mut own)?;
+        let well = text.matches("all as promised").count();
+        let carried = text.lines().filter(|line| line.contains("carried: Allgatherv 2, Reduce_scatter 1;")).count();
+
+        status::print(format_args!(
+            "UCC {}, {} ranks, measured: {totals}; {well} of {CORNERS_RANKS} ranks of the layer's own test passed",
+            tree.version, self.ranks
+        ))?;
+        if !ended.success() {
+            bail!("{ended}: {}", process::line(&command));
         }
-        totals.check(self.options.is_none())
+        totals.check(self.options.is_none())?;
+        let all = CORNERS_RANKS as usize;
+        if !own_ended.success() || (well, carried) != (all, all) {
+            bail!("{own_ended}, {well} ranks passed, {carried} by this layer: {}", process::line(&own));
+        }
+        Ok(())
     }
+}
+
+/// Ranks of adapters/ucc/tests/corners.c.
+const CORNERS_RANKS: u32 = 2;
+
+/// Seconds after which a test is ended.
+const LIMIT: &str = "600";
+
+/// Runs a command, shows what it says, and returns its stdout.
+fn told(command: &mut Command) -> Result<(String, ExitStatus)> {
+    status::say("Running", process::line(command));
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| process::line(command))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    status::told(text.trim_end());
+    Ok((text, output.status))
 }
 
 /// A UCC release, as tree and as installed.
@@ -134,12 +149,12 @@ impl Tree {
             (None, Some(prefix)) => PathBuf::from(prefix),
             (None, None) => bail!("{} names no prefix: give --prefix", configured.display()),
         };
-        let version = version(&source.join("src"))?;
+        let version = version_in_headers(&source.join("src"))?;
         let library = prefix.join("lib/libucc.so");
         if !library.exists() {
             bail!("{} is not there: `make install` in {}, or give --prefix", library.display(), source.display());
         }
-        let installed = version_installed(&prefix)?;
+        let installed = version_in_headers(&prefix.join("include"))?;
         if installed != version {
             bail!(
                 "{} is UCC {version}, and {} has {installed}: internal headers differ between releases, give the tree that was installed",
@@ -175,6 +190,41 @@ impl Tree {
         Ok(command)
     }
 
+    /// Builds the layer's own test.
+    fn corners(&self) -> Result<PathBuf> {
+        let Some(compiler) = process::find("mpicc") else {
+            bail!("mpicc is not on the search path: install Open MPI (Debian: `apt-get install libopenmpi-dev`)");
+        };
+        let folder = workspace::root().join("target/ucc");
+        std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        let program = folder.join("corners");
+        let mut command = Command::new(compiler);
+        command.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
+        command.arg(workspace::root().join("adapters/ucc/tests/corners.c"));
+        command.arg("-I").arg(self.prefix.join("include")).arg("-L").arg(self.prefix.join("lib")).arg("-lucc");
+        process::run(&mut command)?;
+        Ok(program)
+    }
+
+    /// So many processes of a program, with this layer before UCC's own.
+    fn among(&self, ranks: u32, program: &Path) -> Result<Command> {
+        let Some(mpirun) = process::find("mpirun") else {
+            bail!("mpirun is not on the search path: install Open MPI (Debian: `apt-get install openmpi-bin`)");
+        };
+        let mut command = Command::new(mpirun);
+        command.args(["--oversubscribe", "--timeout", LIMIT, "-np", &ranks.to_string()]).arg(program);
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        command.env("LD_LIBRARY_PATH", self.prefix.join("lib"));
+        command.env("UCC_TLS", "flexcast,self,ucp").env("UCC_TL_FLEXCAST_LOG_LEVEL", "info");
+        // One computer: its own interface, unless others are named.
+        for (name, value) in [("UCC_TL_FLEXCAST_DATAPATH", "udp"), ("UCC_TL_FLEXCAST_INTERFACE", "lo")] {
+            if std::env::var_os(name).is_none() {
+                command.env(name, value);
+            }
+        }
+        Ok(command)
+    }
+
     fn words(&self, variable: &str) -> impl Iterator<Item = &str> {
         self.variables.get(variable).map(String::as_str).unwrap_or_default().split_whitespace()
     }
@@ -192,13 +242,9 @@ fn variables(makefile: &str) -> BTreeMap<String, String> {
 }
 
 /// The release that the headers below a folder are of.
-fn version(include: &Path) -> Result<String> {
+fn version_in_headers(include: &Path) -> Result<String> {
     let header = include.join("ucc/api/ucc_version.h");
     version_in(&read(&header)?).with_context(|| format!("{} names no UCC_VERSION_STRING", header.display()))
-}
-
-fn version_installed(prefix: &Path) -> Result<String> {
-    version(&prefix.join("include"))
 }
 
 fn version_in(header: &str) -> Option<String> {
