@@ -351,6 +351,13 @@ static void refusals(flexcast_comm *comm)
     given.count = SIZE_MAX;
     given.operation = FLEXCAST_OPERATION_ALLGATHER;
     REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "address space");
+    given.operation = FLEXCAST_OPERATION_ALLREDUCE;
+    given.count = 1;
+    given.data_type = FLEXCAST_FLOAT;
+    given.reduction = FLEXCAST_BIT_OR;
+    REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_NOT_SUPPORTED, "not defined for f32");
+    given.data_type = 99;
+    REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "data_type is 99");
     given.operation = 99;
     REFUSED(flexcast_init(comm, &given, &request), FLEXCAST_ERROR_ARGUMENT, "operation is 99");
     given.operation = FLEXCAST_OPERATION_ALLGATHERV;

@@ -9,7 +9,7 @@
  * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is refused.
  * - Every function may be called from every thread. Operations of a communicator are posted in the same order on all ranks: threads that post
  *   to one communicator agree on theirs.
- * - Every other pointer is NULL, which is refused where nothing else is said, or points at what its type says.
+ * - Every other pointer is NULL, which is refused where nothing else is said, or points at what its type says. A buffer of no bytes may be NULL.
  * - Nothing waits for ever. Without a progress thread (`progress_thread` in flexcast_config) nothing happens by itself: flexcast_test(),
  *   flexcast_wait() and flexcast_progress() move operations on; what the card does (receiving, copying, sending) needs no call.
  * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more fields.
@@ -1701,7 +1701,8 @@ flexcast_status flexcast_scatterv(flexcast_comm *comm,
 
 /**
  * Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike on all ranks that give the same operation,
- * lengths and kinds of memory, so that all of them can use their own. flexcast_post() posts it; it is freed by flexcast_request_free().
+ * lengths, reduction and kinds of memory, so that all of them can use their own; lengths that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not
+ * matter. flexcast_post() posts it; it is freed by flexcast_request_free().
  *
  * From flexcast_post() until the request is over the memory is the library's, as for the functions that post at once.
  */

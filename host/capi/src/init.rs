@@ -7,7 +7,7 @@ use crate::communicator::{Group, flexcast_comm};
 use crate::fault::{Fault, call};
 use crate::handle;
 use crate::memory::{User, out, sized};
-use crate::reduction::reduction;
+use crate::reduction::supported_reduction;
 use crate::request::{Callback, Operation, flexcast_request};
 use crate::status::flexcast_status::{self, *};
 
@@ -130,7 +130,7 @@ impl flexcast_collective {
     /// Lists are null or have an entry for each rank.
     unsafe fn call(&self, place: Place) -> Result<Call, Fault> {
         let Self { send, receive, count, root, .. } = *self;
-        let reduction = || reduction(self.data_type, self.reduction);
+        let reduction = || supported_reduction(self.data_type, self.reduction);
         let displaced =
             (!self.receive_displacements.is_null()).then_some((self.receive_bytes, self.receive_displacements));
         let from = (send, self.send_counts, self.send_displacements);
@@ -193,7 +193,8 @@ impl flexcast_collective {
 }
 
 /// Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike on all ranks that give the same operation,
-/// lengths and kinds of memory, so that all of them can use their own. flexcast_post() posts it; it is freed by flexcast_request_free().
+/// lengths, reduction and kinds of memory, so that all of them can use their own; lengths that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not
+/// matter. flexcast_post() posts it; it is freed by flexcast_request_free().
 ///
 /// From flexcast_post() until the request is over the memory is the library's, as for the functions that post at once.
 #[unsafe(no_mangle)]

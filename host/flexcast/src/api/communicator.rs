@@ -7,6 +7,7 @@ mod turns;
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -86,6 +87,8 @@ struct Shared {
     control: ControlReport,
     place: RankInfo,
     id: u64,
+    /// Looks of callers since the progress thread's last one.
+    looks: AtomicU32,
 }
 
 impl fmt::Debug for Communicator {
@@ -227,6 +230,7 @@ impl Communicator {
             control,
             place,
             id,
+            looks: AtomicU32::new(0),
         };
         match options {
             None => Ok(Self(Arc::new(Owner(Arc::new(shared(None)))))),
@@ -310,6 +314,9 @@ impl Communicator {
     /// # Errors
     /// The failure of a library call; the communicator is of no use afterwards. Failures of operations are theirs ([`Failed`]).
     pub fn progress(&self) -> Result<bool> {
+        if self.0.thread.is_some() {
+            self.0.looks.fetch_add(1, Ordering::Relaxed);
+        }
         self.0.try_with(|datapath| self.0.progress(datapath)).unwrap_or(Ok(false))
     }
 

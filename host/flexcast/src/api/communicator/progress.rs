@@ -1,5 +1,6 @@
 //! The progress thread of a communicator.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -16,6 +17,10 @@ use crate::error::{Error, Result};
 const IDLE: Duration = Duration::from_millis(1);
 /// Sleep between two looks at an operation that does not move.
 const BUSY: Duration = Duration::from_micros(20);
+/// Looks of callers between two of the thread's that tell of somebody who waits by himself: the thread then only takes turns and processor away from them.
+const ATTENDED: u32 = 16;
+/// Sleep of the thread meanwhile: so long nobody looks once the callers stay away.
+const AWAY: Duration = Duration::from_micros(500);
 /// Looks in vain before the thread sleeps between them.
 const SPINS: u32 = 1000;
 
@@ -37,6 +42,14 @@ impl Signal {
     fn tell(&self, change: impl FnOnce(&mut Told)) {
         change(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_one();
+    }
+
+    /// Sleeps so long, whatever is posted; whether the thread goes on.
+    fn rest(&self, time: Duration) -> bool {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let (told, _) =
+            self.changed.wait_timeout_while(told, time, |told| !told.stop).unwrap_or_else(PoisonError::into_inner);
+        !told.stop
     }
 
     /// Sleeps until told something, at most so long; whether the thread goes on.
@@ -105,6 +118,14 @@ fn drive(shared: &Weak<Shared>, signal: &Signal) {
     loop {
         let sleep = {
             let Some(shared) = shared.upgrade() else { return };
+            let attended = !shared.waiter.is_virtual() && shared.looks.swap(0, Ordering::Relaxed) >= ATTENDED;
+            if attended {
+                drop(shared);
+                if !signal.rest(AWAY) {
+                    return;
+                }
+                continue;
+            }
             let progress = |datapath: &mut dyn Datapath| (datapath.progress(), datapath.is_idle());
             // While another thread moves it on, this one need not.
             let (moved, idle) = shared.try_with(progress).unwrap_or((Ok(false), false));
