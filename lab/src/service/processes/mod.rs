@@ -459,7 +459,13 @@ impl Running<'_, '_> {
 
     fn kill_rank(&mut self) -> Result<Death, ProcessError> {
         let victim = self.ranks.len() as u32 - 1;
-        let kill = |running: &mut Self| running.ranks[victim as usize].process.signal(Signal::SIGKILL);
+        let kill = |running: &mut Self| {
+            let stop = running.demo.stop;
+            let process = &mut running.ranks[victim as usize].process;
+            process.signal(Signal::SIGKILL)?;
+            // Until it has ended its memory can be read, and the others' collectives end well.
+            until("the end of a rank that was killed", BOUND, stop, || Ok(process.is_over().then_some(())))
+        };
         // Its memory may be missed before its connection is.
         let judge = |_, told: &Told| matches!(told.kind, Kind::Died | Kind::Failed) && told.rank == Some(victim);
         self.kill(0, format!("rank {victim}"), &[victim], kill, judge)
