@@ -133,18 +133,13 @@ static ucc_status_t make(ucc_tl_flexcast_task_t *task, ucc_tl_flexcast_team_t *t
 {
     tl_flexcast_translation_t into = {.lists = NULL};
     ucc_status_t status;
-    flexcast_status made;
 
     into.lists = ucc_malloc(4 * UCC_TL_TEAM_SIZE(team) * sizeof *into.lists, "tl_flexcast_lists");
     if (into.lists == NULL)
         return UCC_ERR_NO_MEMORY;
     status = tl_flexcast_translate(task, team, &into);
     if (status == UCC_OK) {
-        made   = flexcast_init(team->comm, &into.collective, &task->request);
-        status = tl_flexcast_status(made);
-        /* An operator that the library does not define for the type. */
-        if (made == FLEXCAST_ERROR_ARGUMENT && into.collective.reduction != 0)
-            status = UCC_ERR_NOT_SUPPORTED;
+        status = tl_flexcast_status(flexcast_init(team->comm, &into.collective, &task->request));
         if (status == UCC_ERR_NOT_SUPPORTED)
             tl_debug(UCC_TL_TEAM_LIB(team), "%s left to other layers: %s", ucc_coll_type_str(task->super.bargs.args.coll_type),
                      flexcast_last_error());

@@ -8,32 +8,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "flexcast.h"
+#include "expect.h"
 
 enum { PAGE_BYTES = 4096 };
-
-static int wrong;
-
-/* Whether a call returned what it should, and its text has a word; `word` may be NULL. */
-static void expect(int line, const char *call, flexcast_status got, flexcast_status wanted, const char *word)
-{
-    const char *text = flexcast_last_error();
-    if (got == wanted && (word == NULL || strstr(text, word) != NULL))
-        return;
-    fprintf(stderr, "capi.c:%d: %s: %d (%s), not %d; text: \"%s\", wanted: \"%s\"\n", line, call, (int)got,
-            flexcast_strerror((int)got), (int)wanted, text, word ? word : "");
-    wrong++;
-}
-
-#define OK(call) expect(__LINE__, #call, call, FLEXCAST_OK, NULL)
-#define REFUSED(call, status, word) expect(__LINE__, #call, call, status, word)
-#define IS(condition)                                                                                                                    \
-    do {                                                                                                                                 \
-        if (!(condition)) {                                                                                                              \
-            fprintf(stderr, "capi.c:%d: %s\n", __LINE__, #condition);                                                                    \
-            wrong++;                                                                                                                     \
-        }                                                                                                                                \
-    } while (0)
 
 struct callback {
     int calls, fails;

@@ -14,32 +14,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "flexcast.h"
+#include "expect.h"
 
 enum { BYTES = 5000, CHILD_SECONDS = 30, FORKS = 4 };
 
-static atomic_int wrong, stop, ready, idle;
+static atomic_int stop, ready, idle;
 static const char *image, *libraries;
 
-static void expect(int line, const char *call, flexcast_status got, flexcast_status wanted, const char *word)
-{
-    const char *text = flexcast_last_error();
-    if (got == wanted && (word == NULL || strstr(text, word) != NULL))
-        return;
-    fprintf(stderr, "forked.c:%d: %s: %d (%s), not %d; text: \"%s\"\n", line, call, (int)got, flexcast_strerror((int)got), (int)wanted,
-            text);
-    wrong++;
-}
-
-#define OK(call) expect(__LINE__, #call, call, FLEXCAST_OK, NULL)
-#define FORKED(call) expect(__LINE__, #call, call, FLEXCAST_ERROR_FORKED, "was forked from process")
-#define IS(condition)                                                                                                                    \
-    do {                                                                                                                                 \
-        if (!(condition)) {                                                                                                              \
-            fprintf(stderr, "forked.c:%d: %s\n", __LINE__, #condition);                                                                  \
-            wrong++;                                                                                                                     \
-        }                                                                                                                                \
-    } while (0)
+#define FORKED(call) REFUSED(call, FLEXCAST_ERROR_FORKED, "was forked from process")
 
 static int gather(void *user, const void *mine, size_t bytes, void *all)
 {

@@ -14,31 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "flexcast.h"
+#include "expect.h"
 
 enum { RANKS = 3, BYTES = 40000, ROUNDS = 3, PATIENCE_S = 60 };
-
-static atomic_int wrong;
-
-static void expect(int line, const char *call, flexcast_status got, flexcast_status wanted, const char *word)
-{
-    const char *text = flexcast_last_error();
-    if (got == wanted && (word == NULL || strstr(text, word) != NULL))
-        return;
-    fprintf(stderr, "stages.c:%d: %s: %d (%s), not %d; text: \"%s\"\n", line, call, (int)got, flexcast_strerror((int)got), (int)wanted,
-            text);
-    wrong++;
-}
-
-#define OK(call) expect(__LINE__, #call, call, FLEXCAST_OK, NULL)
-#define REFUSED(call, status, word) expect(__LINE__, #call, call, status, word)
-#define IS(condition)                                                                                                                    \
-    do {                                                                                                                                 \
-        if (!(condition)) {                                                                                                              \
-            fprintf(stderr, "stages.c:%d: %s\n", __LINE__, #condition);                                                                  \
-            wrong++;                                                                                                                     \
-        }                                                                                                                                \
-    } while (0)
 
 static double now_s(void)
 {

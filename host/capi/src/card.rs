@@ -331,22 +331,32 @@ impl Asked {
     }
 }
 
+/// Gives out the handle of a card that is being opened, or is open.
+///
+/// # Safety
+/// `options` as the header says; `card` is null or a place for a handle.
+unsafe fn open(
+    options: *const flexcast_card_options,
+    card: *mut *mut flexcast_card,
+    make: impl FnOnce(Asked) -> Result<Stage, Fault>,
+) -> Result<(), Fault> {
+    // SAFETY: by this function's contract.
+    let place = unsafe { out(card, "card") }?;
+    // SAFETY: the same.
+    let asked = unsafe { Asked::read(options) }?;
+    own()?;
+    place.put(handle::insert(Arc::new(CardSlot(Mutex::new(make(asked)?))))?);
+    Ok(())
+}
+
 /// Opens a card and starts the firmware on its DPA, or opens a card without, or a network interface (`datapath`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_card_open(
     options: *const flexcast_card_options,
     card: *mut *mut flexcast_card,
 ) -> flexcast_status {
-    call(|| {
-        // SAFETY: null or a place for a handle.
-        let place = unsafe { out(card, "card") }?;
-        // SAFETY: as the header asks of the caller.
-        let asked = unsafe { Asked::read(options) }?;
-        own()?;
-        let slot = CardSlot(Mutex::new(Stage::Open(Arc::new(asked.open()?))));
-        place.put(handle::insert(Arc::new(slot))?);
-        Ok(())
-    })
+    // SAFETY: as the header asks of the caller.
+    call(|| unsafe { open(options, card, |asked| Ok(Stage::Open(Arc::new(asked.open()?)))) })
 }
 
 /// The same without blocking: `card` becomes a handle at once, which flexcast_card_test() and flexcast_card_close() take until the card is open. A thread of the
@@ -356,16 +366,9 @@ pub unsafe extern "C" fn flexcast_card_open_begin(
     options: *const flexcast_card_options,
     card: *mut *mut flexcast_card,
 ) -> flexcast_status {
-    call(|| {
-        // SAFETY: null or a place for a handle.
-        let place = unsafe { out(card, "card") }?;
-        // SAFETY: as the header asks of the caller.
-        let asked = unsafe { Asked::read(options) }?;
-        own()?;
-        let creation = Creation::start(None, move || asked.open())?;
-        place.put(handle::insert(Arc::new(CardSlot(Mutex::new(Stage::Opening(creation)))))?);
-        Ok(())
-    })
+    let begin = |asked: Asked| Ok(Stage::Opening(Creation::start(None, move || asked.open())?));
+    // SAFETY: as the header asks of the caller.
+    call(|| unsafe { open(options, card, begin) })
 }
 
 /// Whether a card is open (`ready` becomes 1) or not yet (0). If it could not be opened the status says why, now and later; then it is only to be closed.
