@@ -391,7 +391,8 @@ fn header_and_example_compile_without_warnings_in_c_and_cpp() {
 #[test]
 fn a_forked_child_is_refused_at_once_and_disturbs_nothing() {
     let Some(compiler) = compiler() else { return };
-    let text = std::fs::read_to_string(workspace_root().join("tests/c/forked.c")).expect("the program");
+    let read = |name: &str| std::fs::read_to_string(workspace_root().join("tests/c").join(name)).expect("the program");
+    let text = read("forked.c") + &read("expect.h");
     let header = std::fs::read_to_string(workspace_root().join("host/capi/include/flexcast.h")).expect("the header");
     for name in declared_functions(&header) {
         assert!(text.contains(&format!("{name}(")), "tests/c/forked.c does not call {name} in the child");
