@@ -159,6 +159,7 @@ static void *refused(void *given)
     FORKED(flexcast_comm_control(rank->comm, &control, &reason));
     FORKED(flexcast_comm_stats(rank->comm, &stats, sizeof stats));
     FORKED(flexcast_progress(rank->comm, &number));
+    FORKED(flexcast_progress_for(rank->comm, 1, &number));
     FORKED(flexcast_broadcast(rank->comm, bytes, sizeof bytes, 0, &request));
     FORKED(flexcast_allgather(rank->comm, bytes, bytes, sizeof bytes, &request));
     FORKED(flexcast_allgatherv(rank->comm, bytes, bytes, &count, &request));
@@ -177,6 +178,7 @@ static void *refused(void *given)
     FORKED(flexcast_post(all->request));
     FORKED(flexcast_test(all->request, &number));
     FORKED(flexcast_wait(all->request));
+    FORKED(flexcast_wait_for(all->request, 1, &number));
     FORKED(flexcast_request_report(all->request, &report, sizeof report));
     FORKED(flexcast_cancel(rank->comm));
     FORKED(flexcast_request_free(all->request));

@@ -409,6 +409,47 @@ struct sleeper {
     int rank;
 };
 
+/* Operations whose poster says that it waits; with a progress thread, which stays away as long as somebody does. */
+static void awaited(flexcast_comm *comm, int rank, int descriptor)
+{
+    flexcast_collective barrier = collective(FLEXCAST_OPERATION_BARRIER);
+    flexcast_request *request = NULL;
+    int done = -1, moved = -1;
+    uint64_t count = 0;
+
+    barrier.flags = FLEXCAST_PERSISTENT | FLEXCAST_AWAITED;
+    OK(flexcast_init(comm, &barrier, &request));
+    REFUSED(flexcast_wait_for(request, 1000, &done), FLEXCAST_ERROR_ARGUMENT, "not posted");
+    REFUSED(flexcast_wait_for(request, 1000, NULL), FLEXCAST_ERROR_NULL, "done");
+    REFUSED(flexcast_progress_for(NULL, 1000, &moved), FLEXCAST_ERROR_NULL, "comm");
+    IS(done == -1 && moved == -1);
+    /* The last rank comes late: the others wait in vain, for as long as they say. */
+    if (rank == RANKS - 1)
+        nanosleep(&(struct timespec){0, 50000000}, NULL);
+    OK(flexcast_post(request));
+    if (rank == 0) {
+        double since = now_s();
+        OK(flexcast_wait_for(request, 5000000, &done));
+        IS(done == 0 && now_s() - since >= 0.005);
+        OK(flexcast_wait_for(request, 0, &done));
+        IS(done == 0);
+    }
+    while (OK(flexcast_wait_for(request, 1000000, &done)), !done)
+        OK(flexcast_progress_for(comm, 100000, &moved));
+    IS(done == 1 && (moved == -1 || moved == 0 || moved == 1));
+    OK(flexcast_wait_for(request, 0, &done)); /* over is over */
+    OK(flexcast_wait(request));
+    IS(read(descriptor, &count, sizeof count) == sizeof count && count == 1);
+    /* Nobody waits: the progress thread comes back. */
+    OK(flexcast_post(request));
+    struct pollfd sleeping = {.fd = descriptor, .events = POLLIN};
+    IS(poll(&sleeping, 1, 1000 * PATIENCE_S) == 1);
+    IS(read(descriptor, &count, sizeof count) == sizeof count && count == 1);
+    OK(flexcast_test(request, &done));
+    IS(done == 1);
+    OK(flexcast_request_free(request));
+}
+
 static void *sleep_until_done(void *given)
 {
     struct sleeper *sleeper = given;
@@ -453,6 +494,7 @@ static void *sleep_until_done(void *given)
         IS(buffers[sleeper->rank][round][0] == round + 1 && buffers[sleeper->rank][round][BYTES - 1] == round + 1);
     }
     IS(told.calls == ROUNDS && told.failed == 0);
+    awaited(comm, sleeper->rank, descriptor);
     /* The last one is freed by its own callback, which the progress thread is still in. */
     struct told last = {NULL, 0, 0};
     flexcast_collective barrier = collective(FLEXCAST_OPERATION_BARRIER);

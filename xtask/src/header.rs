@@ -14,7 +14,7 @@ pub(crate) struct Header {
 pub(crate) const PATH: &str = "host/capi/include/flexcast.h";
 
 /// In the order in which a reader needs them. Not `lib`: cbindgen would follow its modules, and declare everything a second time.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "version",
     "status",
     "fault",
@@ -30,6 +30,7 @@ const SOURCES: [&str; 15] = [
     "collectives",
     "init",
     "request",
+    "wait",
 ];
 
 const INTRODUCTION: &str = "\

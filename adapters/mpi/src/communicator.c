@@ -102,7 +102,7 @@ bool communicators_busy(void)
 	return atomic_load_explicit(&under_way, memory_order_relaxed) > 0;
 }
 
-void communicators_progress(void)
+void communicators_progress(uint64_t wait_ns)
 {
 	communicator *some[ROUND];
 	int count = 0;
@@ -114,7 +114,11 @@ void communicators_progress(void)
 		}
 	pthread_mutex_unlock(&lock);
 	for (int at = 0; at < count; at++) {
-		flexcast_progress(some[at]->flexcast, NULL);
+		/* One can be waited for; among several each would wait for its own. */
+		if (wait_ns && count == 1)
+			flexcast_progress_for(some[at]->flexcast, wait_ns, NULL);
+		else
+			flexcast_progress(some[at]->flexcast, NULL);
 		communicator_release(some[at]);
 	}
 }

@@ -2,17 +2,14 @@
 /*
  * Operations under way: blocking ones, which are waited for here, and non-blocking ones, which are generalized requests of MPI.
  */
-#include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "shim.h"
 
-/* Tests in vain before a blocking call sleeps, and how long it sleeps at most before it looks after MPI's own messages. */
-enum { SPINS = 200, SLEEP_NS = 500000 };
+/* How long a blocking call waits at a time before it looks after MPI's own messages: first, for so many times, and then. */
+enum { LOOK_NS = 20000, LOOKS = 20, SLEEP_NS = 500000 };
 
 int fail(MPI_Comm comm, enum function function, bool nonblocking, int code, const char *text)
 {
@@ -52,13 +49,11 @@ void operation_free(operation *operation)
 {
 	side_close(&operation->send);
 	side_close(&operation->receive);
-	pthread_cond_destroy(&operation->changed);
-	pthread_mutex_destroy(&operation->lock);
 	communicator_release(operation->communicator);
 	free(operation);
 }
 
-/* Called by the library when the operation has ended, by whichever thread finds out. */
+/* Called by the library when a non-blocking operation has ended, by whichever thread finds out. */
 static void ended(void *user, flexcast_request *request, flexcast_status status)
 {
 	operation *operation = user;
@@ -66,52 +61,28 @@ static void ended(void *user, flexcast_request *request, flexcast_status status)
 	operation->status = status;
 	if (status)
 		snprintf(operation->text, sizeof operation->text, "%s", flexcast_last_error());
-	if (operation->nonblocking) {
-		bool outer = in_callback;
-		in_callback = true;
-		settle(operation);
-		communicator_end(operation->communicator);
-		/* From here on it may be freed. */
-		PMPI_Grequest_complete(operation->request);
-		in_callback = outer;
-		return;
-	}
-	pthread_mutex_lock(&operation->lock);
-	operation->over = true;
-	pthread_cond_signal(&operation->changed);
-	pthread_mutex_unlock(&operation->lock);
-}
-
-static bool is_over(operation *operation, bool sleep)
-{
-	pthread_mutex_lock(&operation->lock);
-	if (sleep && !operation->over) {
-		struct timespec until;
-		clock_gettime(CLOCK_MONOTONIC, &until);
-		until.tv_nsec += SLEEP_NS;
-		if (until.tv_nsec >= 1000000000) {
-			until.tv_nsec -= 1000000000;
-			until.tv_sec++;
-		}
-		pthread_cond_timedwait(&operation->changed, &operation->lock, &until);
-	}
-	bool over = operation->over;
-	pthread_mutex_unlock(&operation->lock);
-	return over;
+	bool outer = in_callback;
+	in_callback = true;
+	settle(operation);
+	communicator_end(operation->communicator);
+	/* From here on it may be freed. */
+	PMPI_Grequest_complete(operation->request);
+	in_callback = outer;
 }
 
 /* Waits as MPI's own functions do: messages that the program has begun to send or to receive go on meanwhile. */
-static void wait_for(operation *operation)
+static flexcast_status wait_for(flexcast_request *request)
 {
-	unsigned rounds = 0;
-	while (!is_over(operation, settings.progress_thread && rounds > SPINS)) {
-		int done, found;
-		MPI_Status status;
-		flexcast_test(operation->flexcast, &done);
-		PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, &status);
-		if (rounds++ > 8)
-			sched_yield();
+	int done = 0;
+	flexcast_status status = flexcast_test(request, &done);
+	for (unsigned rounds = 0; !done && !status; rounds++) {
+		int found;
+		MPI_Status ignored;
+		status = flexcast_wait_for(request, rounds < LOOKS ? LOOK_NS : SLEEP_NS, &done);
+		if (!done)
+			PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, &ignored);
 	}
+	return status;
 }
 
 static int query(void *user, MPI_Status *status)
@@ -146,10 +117,10 @@ static int cancel(void *user, int complete)
 static int run_blocking(operation *operation)
 {
 	operation->status = flexcast_post(operation->flexcast);
+	if (!operation->status)
+		operation->status = wait_for(operation->flexcast);
 	if (operation->status)
 		snprintf(operation->text, sizeof operation->text, "%s", flexcast_last_error());
-	else
-		wait_for(operation);
 	settle(operation);
 	int code = MPI_SUCCESS;
 	if (operation->status)
@@ -186,17 +157,14 @@ static int run_nonblocking(operation *operation, MPI_Request *request)
 
 int operation_run(operation *operation, flexcast_collective *collective, MPI_Request *request, bool *refused)
 {
-	pthread_condattr_t attributes;
-	pthread_condattr_init(&attributes);
-	pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-	pthread_mutex_init(&operation->lock, NULL);
-	pthread_cond_init(&operation->changed, &attributes);
-	pthread_condattr_destroy(&attributes);
 	communicator_hold(operation->communicator);
-
 	collective->size = sizeof *collective;
-	collective->callback = ended;
-	collective->user = operation;
+	if (operation->nonblocking) {
+		collective->callback = ended;
+		collective->user = operation;
+	} else {
+		collective->flags = FLEXCAST_AWAITED;
+	}
 	flexcast_status status = flexcast_init(operation->communicator->flexcast, collective, &operation->flexcast);
 	if (status) {
 		MPI_Comm comm = operation->comm;

@@ -127,9 +127,6 @@ typedef struct {
 	side send, receive;
 	/* What is copied to the program when the operation has ended well. */
 	bool unpack;
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	bool over;
 	flexcast_status status;
 	atomic_bool told;
 	char text[768];
@@ -206,9 +203,9 @@ void communicators_stop(void);
 /* A non-blocking operation begins or ends. */
 void communicator_begin(communicator *communicator);
 void communicator_end(communicator *communicator);
-/* Whether non-blocking operations are under way; and moves them on. */
+/* Whether non-blocking operations are under way; and moves them on, with so many nanoseconds for something to come. */
 bool communicators_busy(void);
-void communicators_progress(void);
+void communicators_progress(uint64_t wait_ns);
 extern _Thread_local bool in_callback;
 
 /* collectives.c */

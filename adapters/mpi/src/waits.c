@@ -5,35 +5,32 @@
  * MPI knows how they end without this: they are generalized requests, which the library's progress thread completes. But a wait of MPI keeps its
  * processor busy without moving them on, and where there are no more processors than ranks the progress thread would get little of them.
  */
-#include <sched.h>
 #include <time.h>
 
 #include "shim.h"
 
-/* Rounds in vain before a wait sleeps, the first of them without giving the processor away. */
-enum { QUICK = 8, SPINS = 100, SLEEP_NS = 50000 };
+/* How long a wait lets something come at a time; and after so many rounds in vain it sleeps between them. */
+enum { LOOK_NS = 20000, LOOKS = 50, SLEEP_NS = 50000 };
 
 /* Moves on what is under way, if anything is; whether it is. */
-static bool drive(void)
+static bool drive(uint64_t wait_ns)
 {
 	if (!communicators_busy())
 		return false;
-	communicators_progress();
+	communicators_progress(wait_ns);
 	return true;
 }
 
 static void pause_after(unsigned rounds)
 {
 	const struct timespec pause = {.tv_nsec = SLEEP_NS};
-	if (rounds > SPINS)
+	if (rounds > LOOKS)
 		nanosleep(&pause, NULL);
-	else if (rounds > QUICK)
-		sched_yield();
 }
 
 /* Tests until done, for as long as an operation of ours is under way; then MPI waits. */
 #define WAIT(test, done, wait) \
-	for (unsigned rounds = 0; drive(); rounds++) { \
+	for (unsigned rounds = 0; drive(LOOK_NS); rounds++) { \
 		int code = test; \
 		if (code != MPI_SUCCESS || (done)) \
 			return code; \
@@ -66,24 +63,24 @@ int MPI_Waitsome(int count, MPI_Request requests[], int *ended, int which[], MPI
 
 int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
 {
-	drive();
+	drive(0);
 	return PMPI_Test(request, done, status);
 }
 
 int MPI_Testall(int count, MPI_Request requests[], int *done, MPI_Status *statuses)
 {
-	drive();
+	drive(0);
 	return PMPI_Testall(count, requests, done, statuses);
 }
 
 int MPI_Testany(int count, MPI_Request requests[], int *which, int *done, MPI_Status *status)
 {
-	drive();
+	drive(0);
 	return PMPI_Testany(count, requests, which, done, status);
 }
 
 int MPI_Testsome(int count, MPI_Request requests[], int *ended, int which[], MPI_Status *statuses)
 {
-	drive();
+	drive(0);
 	return PMPI_Testsome(count, requests, ended, which, statuses);
 }

@@ -427,6 +427,12 @@
 #define FLEXCAST_PERSISTENT 1
 
 /**
+ * Flag: who posts waits at once, by flexcast_wait() or flexcast_wait_for(). The progress thread is not woken for it, and takes it on milliseconds late if nobody
+ * waits.
+ */
+#define FLEXCAST_AWAITED 2
+
+/**
  * Memory of the host.
  */
 #define FLEXCAST_MEMORY_HOST 0
@@ -1113,7 +1119,7 @@ typedef struct {
    */
   uint32_t operation;
   /**
-   * 0 or FLEXCAST_PERSISTENT.
+   * 0, or FLEXCAST_PERSISTENT and FLEXCAST_AWAITED, added up.
    */
   uint32_t flags;
   /**
@@ -1726,12 +1732,6 @@ flexcast_status flexcast_test(flexcast_request *request,
                               int *done);
 
 /**
- * Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound. Sleeps where it can; not to be called from a
- * callback.
- */
-flexcast_status flexcast_wait(flexcast_request *request);
-
-/**
  * Fills `report`, of `size` = sizeof(flexcast_report) bytes, with what an operation did that is over.
  */
 flexcast_status flexcast_request_report(flexcast_request *request, flexcast_report *report, size_t size);
@@ -1740,6 +1740,29 @@ flexcast_status flexcast_request_report(flexcast_request *request, flexcast_repo
  * Frees the request of an operation that is over or was not posted. Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
  */
 flexcast_status flexcast_request_free(flexcast_request *request);
+
+/**
+ * Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound. The caller moves the communicator on and sleeps where
+ * it can, and the progress thread stays away meanwhile. Not to be called from a callback.
+ */
+flexcast_status flexcast_wait(flexcast_request *request);
+
+/**
+ * The same, `timeout_ns` nanoseconds at most, and a millisecond longer at worst: `done` becomes 1 if the operation is over, else 0, and then the status is FLEXCAST_OK. For loops that look
+ * at something else, too.
+ */
+flexcast_status flexcast_wait_for(flexcast_request *request,
+                                  uint64_t timeout_ns,
+                                  int *done);
+
+/**
+ * Moves the operations of a communicator on as flexcast_progress(), and if nothing happens waits until something may have come, `timeout_ns` nanoseconds at
+ * most and a millisecond longer at worst; it may return before. For loops that wait for more than one operation, or for something else, too. The progress thread stays away
+ * meanwhile. Not to be called from a callback.
+ */
+flexcast_status flexcast_progress_for(flexcast_comm *comm,
+                                      uint64_t timeout_ns,
+                                      int *moved);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -42,6 +42,11 @@ pub const FLEXCAST_OPERATION_SCATTERV: u32 = 14;
 
 /// Flag: the request may be posted again and again.
 pub const FLEXCAST_PERSISTENT: u32 = 1;
+/// Flag: who posts waits at once, by flexcast_wait() or flexcast_wait_for(). The progress thread is not woken for it, and takes it on milliseconds late if nobody
+/// waits.
+pub const FLEXCAST_AWAITED: u32 = 2;
+/// All flags.
+const FLAGS: u32 = FLEXCAST_PERSISTENT | FLEXCAST_AWAITED;
 
 /// Memory of the host.
 pub const FLEXCAST_MEMORY_HOST: u32 = 0;
@@ -67,7 +72,7 @@ pub struct flexcast_collective {
     pub size: usize,
     /// One of FLEXCAST_OPERATION_*.
     pub operation: u32,
-    /// 0 or FLEXCAST_PERSISTENT.
+    /// 0, or FLEXCAST_PERSISTENT and FLEXCAST_AWAITED, added up.
     pub flags: u32,
     /// What is sent, or FLEXCAST_IN_PLACE.
     pub send: *const c_void,
@@ -212,9 +217,11 @@ pub unsafe extern "C" fn flexcast_init(
         }
         // SAFETY: not null; the structure begins with its size.
         let collective = unsafe { sized(collective, NOTHING, "collective") }?;
-        if collective.flags & !FLEXCAST_PERSISTENT != 0 {
-            let text =
-                format!("flags are {:#x}: must be 0 or FLEXCAST_PERSISTENT ({FLEXCAST_PERSISTENT})", collective.flags);
+        if collective.flags & !FLAGS != 0 {
+            let text = format!(
+                "flags are {:#x}: must be 0, or FLEXCAST_PERSISTENT ({FLEXCAST_PERSISTENT}) and FLEXCAST_AWAITED ({FLEXCAST_AWAITED}) added up",
+                collective.flags
+            );
             return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
         }
         collective.check_memory()?;
@@ -222,7 +229,7 @@ pub unsafe extern "C" fn flexcast_init(
         let call = unsafe { collective.call(group.place()?) }?;
         group.with(|communicator| call.check_supported(communicator))?;
         let callback = collective.callback.map(|function| Callback { function, user: User(collective.user) });
-        let (_, handle) = Operation::new(group, call, collective.flags & FLEXCAST_PERSISTENT != 0, callback)?;
+        let (_, handle) = Operation::new(group, call, collective.flags, callback)?;
         place.put(handle);
         Ok(())
     })

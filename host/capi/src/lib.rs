@@ -32,6 +32,7 @@ mod settings;
 mod stats;
 mod status;
 mod version;
+mod wait;
 
 pub use bootstrap::*;
 pub use card::*;
@@ -48,3 +49,4 @@ pub use settings::*;
 pub use stats::*;
 pub use status::*;
 pub use version::*;
+pub use wait::*;

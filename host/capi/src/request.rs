@@ -13,6 +13,7 @@ use crate::call::{Call, Place};
 use crate::communicator::{Group, flexcast_comm};
 use crate::fault::{Fault, call, guard, lock, remember};
 use crate::handle;
+use crate::init::{FLEXCAST_AWAITED, FLEXCAST_PERSISTENT};
 use crate::memory::{User, give, out};
 use crate::status::flexcast_status::{self, *};
 
@@ -157,7 +158,7 @@ pub(crate) struct Callback {
 pub(crate) struct Operation {
     group: Arc<Group>,
     call: Call,
-    persistent: bool,
+    flags: u32,
     callback: Option<Callback>,
     /// Its own handle, for the callback.
     handle: AtomicPtr<flexcast_request>,
@@ -169,11 +170,11 @@ impl Operation {
     pub(crate) fn new(
         group: Arc<Group>,
         call: Call,
-        persistent: bool,
+        flags: u32,
         callback: Option<Callback>,
     ) -> Result<(Arc<Self>, *mut flexcast_request), Fault> {
         let (handle, state) = (AtomicPtr::default(), Mutex::new(State::Ready));
-        let operation = Arc::new(Self { group, call, persistent, callback, handle, state });
+        let operation = Arc::new(Self { group, call, flags, callback, handle, state });
         let handle = handle::insert(Arc::clone(&operation))?;
         operation.handle.store(handle, Ordering::Relaxed);
         Ok((operation, handle))
@@ -188,7 +189,7 @@ impl Operation {
             let mut state = lock(&self.state)?;
             match &*state {
                 State::UnderWay { .. } => return Err(under_way("cannot be posted again")),
-                State::Over { .. } if !self.persistent => {
+                State::Over { .. } if self.flags & FLEXCAST_PERSISTENT == 0 => {
                     let text = "the operation was posted before and is not persistent: set FLEXCAST_PERSISTENT, or make another one";
                     return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
                 }
@@ -199,6 +200,8 @@ impl Operation {
                 State::UnderWay { communicator: communicator.clone(), request: None, claims: Vec::new(), again: false };
             communicator
         };
+        // Whoever posts waits at once: the progress thread is not woken.
+        let _attendance = (self.flags & FLEXCAST_AWAITED != 0).then(|| communicator.attend());
         // Outside of the lock: to post moves others on, whose callbacks may use this one.
         let bytes = (self.call.send.map_or(0, |send| send.bytes), self.call.receive.bytes);
         tracing::debug!(sent = bytes.0, received = bytes.1, "{} is posted", self.call.name());
@@ -247,18 +250,29 @@ impl Operation {
         }
     }
 
+    /// Its communicator while it is under way.
+    pub(crate) fn communicator(&self) -> Result<Option<Communicator>, Fault> {
+        Ok(match &*lock(&self.state)? {
+            State::UnderWay { communicator, .. } => Some(communicator.clone()),
+            State::Ready | State::Over { .. } => None,
+        })
+    }
+
     /// Whether somebody is to be told of its end.
     fn is_told(&self) -> bool {
         self.callback.is_some() || self.group.is_watched()
     }
 
     /// Moves it on; `Some` when it is over: how.
-    fn test(self: &Arc<Self>) -> Result<Option<Option<Fault>>, Fault> {
-        self.test_and(|_, _| {})
+    pub(crate) fn test(self: &Arc<Self>) -> Result<Option<Option<Fault>>, Fault> {
+        self.test_and(|_| {})
     }
 
     /// The same; what is done with one that is not over, such as to let time pass.
-    fn test_and(self: &Arc<Self>, pending: impl Fn(&Communicator, &Request)) -> Result<Option<Option<Fault>>, Fault> {
+    pub(crate) fn test_and(
+        self: &Arc<Self>,
+        mut pending: impl FnMut(&Request),
+    ) -> Result<Option<Option<Fault>>, Fault> {
         loop {
             let (communicator, mut request) = match &mut *lock(&self.state)? {
                 State::Over { fault, .. } => return Ok(Some(fault.clone())),
@@ -280,7 +294,7 @@ impl Operation {
                 if self.is_told() { Waker::from(Arc::new(Ended(Arc::downgrade(self)))) } else { Waker::noop().clone() };
             match Pin::new(&mut request).poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(outcome) => return self.end(communicator, outcome).map(Some),
-                Poll::Pending => pending(&communicator, &request),
+                Poll::Pending => pending(&request),
             }
             if let State::UnderWay { request: place, again, .. } = &mut *lock(&self.state)? {
                 *place = Some(request);
@@ -351,7 +365,7 @@ pub(crate) unsafe fn begin(
     let place = unsafe { out(request, "request") }?;
     let group = handle::get::<Group>(comm)?;
     let call = make(group.place()?)?;
-    let (operation, handle) = Operation::new(group, call, false, None)?;
+    let (operation, handle) = Operation::new(group, call, 0, None)?;
     // SAFETY: by this function's contract.
     if let Err(fault) = unsafe { operation.post() } {
         handle::remove::<Operation>(handle)?;
@@ -384,22 +398,6 @@ pub unsafe extern "C" fn flexcast_test(request: *mut flexcast_request, done: *mu
         let outcome = handle::get::<Operation>(request)?.test()?;
         place.put(outcome.is_some().into());
         outcome.flatten().map_or(Ok(()), Err)
-    })
-}
-
-/// Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound. Sleeps where it can; not to be called from a
-/// callback.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn flexcast_wait(request: *mut flexcast_request) -> flexcast_status {
-    call(|| {
-        let operation = handle::get::<Operation>(request)?;
-        loop {
-            if let Some(fault) = operation.test_and(Communicator::pause)? {
-                return fault.map_or(Ok(()), Err);
-            }
-            // There may be more ranks than processors.
-            std::thread::yield_now();
-        }
     })
 }
 

@@ -51,7 +51,7 @@ pub use flexcast_bootstrap as bootstrap;
 pub use api::buffer::Buffer;
 pub use api::card::{Card, DatapathKind, Firmware};
 pub use api::collectives::Blocks;
-pub use api::communicator::{Communicator, Pending};
+pub use api::communicator::{Attendance, Communicator, Pending};
 pub use api::config::{
     Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, ThreadOptions,
 };

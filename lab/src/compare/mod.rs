@@ -40,6 +40,10 @@ pub enum System {
     #[serde(rename = "openmpi-flexcast")]
     #[value(name = "openmpi-flexcast")]
     MpiFlexcast,
+    /// The same program, whose collectives call this library's C interface themselves.
+    #[serde(rename = "openmpi-direct")]
+    #[value(name = "openmpi-direct")]
+    MpiDirect,
     /// PyTorch with this library's backend, of `adapters/torch`.
     #[serde(rename = "torch-flexcast")]
     #[value(name = "torch-flexcast")]
@@ -58,6 +62,7 @@ impl System {
             Self::Mpich => "mpich",
             Self::Gloo => "gloo",
             Self::MpiFlexcast => "openmpi-flexcast",
+            Self::MpiDirect => "openmpi-direct",
             Self::TorchFlexcast => "torch-flexcast",
             Self::Bound => "bound",
         }

@@ -12,6 +12,8 @@ use super::{CompareError, System};
 
 /// The benchmark.
 const SOURCE: &str = include_str!("mpi_bench.c");
+/// Its collectives by the C interface.
+const DIRECT: &str = include_str!("mpi_direct.c");
 /// Longest time of a compiler, or of a program that tells its version.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -21,10 +23,19 @@ pub struct Mpi {
     system: System,
     starter: PathBuf,
     program: PathBuf,
-    /// What every rank loads before the MPI library.
-    preload: Option<PathBuf>,
+    /// How Flexcast carries its collectives, if so.
+    carried: Option<Carried>,
     /// What it calls itself.
     pub version: String,
+}
+
+/// An installed library that carries the collectives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Carried {
+    /// By the object that every rank loads before the MPI library.
+    Preloaded(PathBuf),
+    /// By the program's own calls, of the library installed there.
+    Direct(PathBuf),
 }
 
 /// How to get it.
@@ -39,19 +50,26 @@ pub fn hint(system: System, folder: &Path) -> String {
     }
 }
 
-/// The object that has Flexcast carry the collectives of programs on Open MPI, installed in `flexcast/` of the folder.
-fn preload(folder: &Path) -> Result<PathBuf, String> {
+/// How the system has Flexcast carry the collectives of programs on Open MPI, by what is installed in `flexcast/` of the folder.
+fn carried(system: System, folder: &Path) -> Result<Option<Carried>, String> {
     let prefix = folder.join("flexcast");
     let prefix = std::path::absolute(&prefix).unwrap_or(prefix);
-    let object = prefix.join("lib/libflexcast-mpi-openmpi.so");
-    if object.is_file() {
-        return Ok(object);
+    let (file, make, carried): (_, _, fn(PathBuf) -> Carried) = match system {
+        System::MpiFlexcast => {
+            let make =
+                format!(" && make -C adapters/mpi MPICC=mpicc.openmpi FLEXCAST={0} OUT={0}/lib", prefix.display());
+            ("lib/libflexcast-mpi-openmpi.so", make, Carried::Preloaded)
+        }
+        System::MpiDirect => ("lib/libflexcast.so", String::new(), Carried::Direct),
+        _ => return Ok(None),
+    };
+    let object = prefix.join(file);
+    if !object.is_file() {
+        let prefix = prefix.display();
+        return Err(format!("{} is not there; cargo xtask install --prefix {prefix}{make}", object.display()));
     }
-    let prefix = prefix.display();
-    Err(format!(
-        "{} is not there; cargo xtask install --prefix {prefix} && make -C adapters/mpi MPICC=mpicc.openmpi FLEXCAST={prefix} OUT={prefix}/lib",
-        object.display()
-    ))
+    let found = if system == System::MpiFlexcast { object } else { prefix };
+    Ok(Some(carried(found)))
 }
 
 /// Finds a library and compiles the benchmark into `work`; `folder` may hold MPICH in `mpich/bin`.
@@ -60,16 +78,21 @@ fn preload(folder: &Path) -> Result<PathBuf, String> {
 /// In words, that it was not found or cannot compile.
 pub fn find(system: System, folder: &Path, work: &Path) -> Result<Mpi, String> {
     let mut tried = None;
-    let preload = (system == System::MpiFlexcast).then(|| preload(folder)).transpose()?;
-    let system = if preload.is_some() { System::OpenMpi } else { system };
+    let carried = carried(system, folder)?;
+    let system = if carried.is_some() { System::OpenMpi } else { system };
     for (compiler, starter) in candidates(system, folder) {
         let mut ask = Command::new(&starter);
         ask.arg("--version");
         match child::output(ask, LIMIT) {
             Ok(said) if family(&said) == Some(system) => {
-                let program = work.join(format!("{}-bench", system.name()));
-                compile(&compiler, work, &program)?;
-                return Ok(Mpi { system, starter, program, preload, version: version(system, &said) });
+                let direct = carried.as_ref().and_then(|carried| match carried {
+                    Carried::Direct(prefix) => Some(prefix.as_path()),
+                    Carried::Preloaded(_) => None,
+                });
+                let name = if direct.is_some() { "direct" } else { system.name() };
+                let program = work.join(format!("{name}-bench"));
+                compile(&compiler, work, &program, direct)?;
+                return Ok(Mpi { system, starter, program, carried, version: version(system, &said) });
             }
             Ok(_) => {}
             Err(error) => tried = Some(error.to_string()),
@@ -110,11 +133,21 @@ fn version(system: System, said: &str) -> String {
     format!("{name} {}", number.unwrap_or("of unknown version").trim())
 }
 
-fn compile(compiler: &Path, work: &Path, program: &Path) -> Result<(), String> {
-    let source = work.join("mpi_bench.c");
-    std::fs::write(&source, SOURCE).map_err(|error| format!("{}: {error}", source.display()))?;
+/// Compiles the benchmark; with the library installed in `direct`, if given, for its collectives.
+fn compile(compiler: &Path, work: &Path, program: &Path, direct: Option<&Path>) -> Result<(), String> {
+    let write = |name: &str, text: &str| {
+        let path = work.join(name);
+        std::fs::write(&path, text).map(|()| path.clone()).map_err(|error| format!("{}: {error}", path.display()))
+    };
     let mut command = Command::new(compiler);
-    command.args(["-O2", "-o"]).arg(program).arg(&source);
+    command.args(["-O2", "-o"]).arg(program).arg(write("mpi_bench.c", SOURCE)?);
+    if let Some(prefix) = direct {
+        let (include, lib) = (prefix.join("include"), prefix.join("lib"));
+        command.arg(write("mpi_direct.c", DIRECT)?).arg("-I").arg(include).arg("-L").arg(&lib).arg("-lflexcast");
+        let mut path = std::ffi::OsString::from("-Wl,-rpath,");
+        path.push(lib);
+        command.arg(path);
+    }
     let failed = |error: ChildError| {
         format!("{} cannot compile the benchmark: {error}; see whether its headers are installed", compiler.display())
     };
@@ -163,9 +196,17 @@ pub fn command(mpi: &Mpi, network: &Network, task: &Task, work: &Path) -> Result
         command.args(parameters.iter().flat_map(|(name, value)| ["--mca", name, value]));
         command.envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]);
     }
-    if let Some(preload) = &mpi.preload {
+    if let Some(carried) = &mpi.carried {
+        // Settings of whoever compares.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FLEXCAST_")) {
+            command.arg("-x").arg(name);
+        }
         let variables = [("FLEXCAST_DATAPATH", "udp".as_ref()), ("FLEXCAST_INTERFACE", INTERFACE.as_ref())];
-        for (name, value) in [("LD_PRELOAD", preload.as_os_str())].into_iter().chain(variables) {
+        let preload = match carried {
+            Carried::Preloaded(object) => Some(("LD_PRELOAD", object.as_os_str())),
+            Carried::Direct(_) => None,
+        };
+        for (name, value) in preload.into_iter().chain(variables) {
             let mut setting = std::ffi::OsString::from(format!("{name}="));
             setting.push(value);
             // To the ranks alone: the starter is no MPI program.

@@ -11,13 +11,14 @@ use crate::evaluate::row::Kind;
 use crate::evaluate::spec::{Plot, Scale};
 
 /// Systems, each with the number of its colour.
-const SYSTEMS: [(System, usize); 7] = [
+const SYSTEMS: [(System, usize); 8] = [
     (System::Flexcast, 0),
     (System::OpenMpi, 1),
     (System::Mpich, 2),
     (System::Gloo, 3),
     (System::MpiFlexcast, 4),
     (System::TorchFlexcast, 5),
+    (System::MpiDirect, 6),
     (System::Bound, 7),
 ];
 

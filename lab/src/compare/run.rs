@@ -159,6 +159,9 @@ impl Ready {
             Self::Mpi(System::MpiFlexcast, mpi) => {
                 format!("{}, preloaded Flexcast {}, UDP datapath", mpi.version, programs.version)
             }
+            Self::Mpi(System::MpiDirect, mpi) => {
+                format!("C interface of Flexcast {}, UDP datapath, started by {}", programs.version, mpi.version)
+            }
             Self::Mpi(_, mpi) => format!("{}, TCP", mpi.version),
             Self::Gloo(gloo) => gloo.version.clone(),
             Self::Bound => "IP multicast, nothing acknowledged or repaired".to_owned(),
@@ -191,7 +194,7 @@ impl Runner<'_> {
             }
             let ready = match system {
                 System::Flexcast => Ok(Ready::Flexcast),
-                System::OpenMpi | System::Mpich | System::MpiFlexcast => {
+                System::OpenMpi | System::Mpich | System::MpiFlexcast | System::MpiDirect => {
                     mpi::find(system, &self.programs.folder, self.work).map(|mpi| Ready::Mpi(system, mpi))
                 }
                 System::Gloo | System::TorchFlexcast => {

@@ -53,7 +53,7 @@ pub struct CompareSpec {
     pub ranks_per_host: u32,
     /// Systems.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,...",
-        default_values_t = [System::Flexcast, System::OpenMpi, System::Mpich, System::Gloo, System::MpiFlexcast, System::TorchFlexcast, System::Bound])]
+        default_values_t = [System::Flexcast, System::OpenMpi, System::Mpich, System::Gloo, System::MpiFlexcast, System::MpiDirect, System::TorchFlexcast, System::Bound])]
     pub systems: Vec<System>,
     /// UDP packets that each host loses on their way in, up to 50; TCP, which the others use, loses none. Not for bound.
     #[arg(long, value_parser = percent, value_name = "PERCENT", default_value_t = 0.0)]

@@ -1,5 +1,6 @@
 //! A group of ranks.
 
+mod attendance;
 mod pending;
 mod progress;
 #[cfg(test)]
@@ -7,7 +8,7 @@ mod turns;
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -15,13 +16,14 @@ use std::time::{Duration, Instant};
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::RankInfo;
 
+pub use attendance::Attendance;
 pub use pending::Pending;
 use progress::ProgressThread;
 
 use crate::api::buffer::Buffer;
 use crate::api::card::Card;
 use crate::api::config::{Config, Footprint};
-use crate::api::outcome::{Done, Failed, Outcome};
+use crate::api::outcome::{Failed, Outcome};
 use crate::api::report::{MessageCounts, Report, duration};
 use crate::api::request::{Request, Test};
 use crate::bootstrap::Exchange;
@@ -29,9 +31,6 @@ use crate::datapath::service::{ControlReport, Parts};
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task, Waiter};
 use crate::error::{Error, Result};
 use crate::plan::lists::ListPool;
-
-/// Longest that a waiting thread sleeps before it looks by itself: whether the progress thread is still there, and at the clock.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// Longest that a connection which is being made anew is waited for: a card empties a queue in microseconds.
 const RESTART: Duration = Duration::from_millis(20);
@@ -89,6 +88,12 @@ struct Shared {
     id: u64,
     /// Looks of callers since the progress thread's last one.
     looks: AtomicU32,
+    /// Callers that wait.
+    attending: AtomicU32,
+    /// One of them waits for the network; the others wait for it.
+    leads: AtomicBool,
+    /// The progress thread waits for the network, or is about to.
+    thread_waits: AtomicBool,
 }
 
 impl fmt::Debug for Communicator {
@@ -168,15 +173,10 @@ impl Shared {
         Ok(moved)
     }
 
-    /// Lets time pass after a look in vain, until something may have come or a deadline is reached.
-    fn wait(&self) {
-        if !self.waiter.blocks() {
-            self.waiter.wait(Duration::ZERO);
-            // There may be more ranks and threads than processors, and others want the lock.
-            std::thread::yield_now();
-            return;
-        }
-        self.waiter.wait(self.next().min(LOOK));
+    /// Whether callers move it on, so that the progress thread would only take turns and processor away from them.
+    fn is_attended(&self) -> bool {
+        let looked = self.looks.swap(0, Ordering::Relaxed) >= progress::ATTENDED;
+        !self.waiter.is_virtual() && (looked || self.attending.load(Ordering::Relaxed) > 0)
     }
 
     /// How long nothing need be looked at.
@@ -231,6 +231,9 @@ impl Communicator {
             place,
             id,
             looks: AtomicU32::new(0),
+            attending: AtomicU32::new(0),
+            leads: AtomicBool::new(false),
+            thread_waits: AtomicBool::new(false),
         };
         match options {
             None => Ok(Self(Arc::new(Owner(Arc::new(shared(None)))))),
@@ -368,33 +371,6 @@ impl Communicator {
         self.is_own(request) && self.0.requests.is_done(request.number())
     }
 
-    /// Waits until an operation is over. It ends: every phase of an operation has its bound.
-    ///
-    /// # Errors
-    /// As [`Communicator::test`].
-    pub fn wait(&self, mut request: Request) -> Result<Done, Box<Failed>> {
-        loop {
-            match self.test(request)? {
-                Test::Done(done) => return Ok(done),
-                Test::Pending(pending) => request = pending,
-            }
-            self.pause(&request);
-        }
-    }
-
-    /// Lets time pass after a test in vain: until the operation may be over or something may have come, milliseconds at most. For loops around
-    /// [`Communicator::test`] that look at something else, too; does nothing for a request of another communicator.
-    pub fn pause(&self, request: &Request) {
-        if !self.is_own(request) {
-            return;
-        }
-        if self.0.thread.is_some() {
-            self.0.requests.sleep(request.number(), LOOK);
-        } else {
-            self.0.wait();
-        }
-    }
-
     /// A poll of a request as a future.
     pub(crate) fn poll_request(&self, number: u64, waker: &Waker) -> Poll<Outcome> {
         let requests = &self.0.requests;
@@ -471,8 +447,11 @@ impl Communicator {
         Ok(Request::new(number, self.clone()))
     }
 
+    /// Something is under way; whoever waits moves it on as well.
     fn wake_thread(&self) {
-        if let Some(thread) = &self.0.thread {
+        if let Some(thread) = &self.0.thread
+            && self.0.attending.load(Ordering::Relaxed) == 0
+        {
             thread.notify();
             self.0.waiter.wake();
         }

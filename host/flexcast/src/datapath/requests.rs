@@ -137,13 +137,18 @@ impl Requests {
     }
 
     /// Sleeps until operations have ended, at most so long, unless that one has.
-    pub(crate) fn sleep(&self, request: u64, most: Duration) {
+    pub(crate) fn sleep(&self, request: Option<u64>, most: Duration) {
         let mut desk = self.desk();
-        if !desk.is_done(request) {
+        if !request.is_some_and(|request| desk.is_done(request)) {
             desk.sleepers += 1;
             let (mut desk, _) = self.0.ended.wait_timeout(desk, most).unwrap_or_else(PoisonError::into_inner);
             desk.sleepers -= 1;
         }
+    }
+
+    /// Wakes one of those who sleep until operations have ended.
+    pub(crate) fn wake_one(&self) {
+        self.0.ended.notify_one();
     }
 
     /// Nobody will ask for the end of an operation: its buffers are dropped then.

@@ -18,9 +18,9 @@ const IDLE: Duration = Duration::from_millis(1);
 /// Sleep between two looks at an operation that does not move.
 const BUSY: Duration = Duration::from_micros(20);
 /// Looks of callers between two of the thread's that tell of somebody who waits by himself: the thread then only takes turns and processor away from them.
-const ATTENDED: u32 = 16;
+pub(super) const ATTENDED: u32 = 16;
 /// Sleep of the thread meanwhile: so long nobody looks once the callers stay away.
-const AWAY: Duration = Duration::from_micros(500);
+const AWAY: Duration = Duration::from_millis(2);
 /// Looks in vain before the thread sleeps between them.
 const SPINS: u32 = 1000;
 
@@ -42,14 +42,6 @@ impl Signal {
     fn tell(&self, change: impl FnOnce(&mut Told)) {
         change(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_one();
-    }
-
-    /// Sleeps so long, whatever is posted; whether the thread goes on.
-    fn rest(&self, time: Duration) -> bool {
-        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let (told, _) =
-            self.changed.wait_timeout_while(told, time, |told| !told.stop).unwrap_or_else(PoisonError::into_inner);
-        !told.stop
     }
 
     /// Sleeps until told something, at most so long; whether the thread goes on.
@@ -118,10 +110,10 @@ fn drive(shared: &Weak<Shared>, signal: &Signal) {
     loop {
         let sleep = {
             let Some(shared) = shared.upgrade() else { return };
-            let attended = !shared.waiter.is_virtual() && shared.looks.swap(0, Ordering::Relaxed) >= ATTENDED;
-            if attended {
+            if shared.is_attended() {
                 drop(shared);
-                if !signal.rest(AWAY) {
+                // Whoever posts without waiting ends it.
+                if !signal.sleep(AWAY) {
                     return;
                 }
                 continue;
@@ -143,12 +135,13 @@ fn drive(shared: &Weak<Shared>, signal: &Signal) {
             }
             if shared.waiter.blocks() {
                 // Sockets, posts and the end of the communicator wake it.
-                let (waiter, most) = (Arc::clone(&shared.waiter), shared.next());
-                drop(shared);
+                let most = shared.next();
                 if !signal.sleep(Duration::ZERO) {
                     return;
                 }
-                waiter.wait(most);
+                shared.thread_waits.store(true, Ordering::Relaxed);
+                shared.waiter.wait(most);
+                shared.thread_waits.store(false, Ordering::Relaxed);
                 continue;
             }
             if idle {

@@ -203,9 +203,6 @@ impl AsFd for SocketWaiter {
 
 impl Waiter for SocketWaiter {
     fn wait(&self, most: Duration) {
-        // Whole milliseconds, upwards: rather late than a loop.
-        let millis = most.as_nanos().div_ceil(1_000_000);
-        let timeout = EpollTimeout::from(u16::try_from(millis).unwrap_or(u16::MAX));
         if most.is_zero() || !self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return;
         }
@@ -220,6 +217,12 @@ impl Waiter for SocketWaiter {
             }
             std::thread::yield_now();
         }
+        let left = most.saturating_sub(since.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        // Whole milliseconds, upwards: rather late than a loop.
+        let timeout = EpollTimeout::from(u16::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u16::MAX));
         let is_ready = {
             let mut memory = self.0.memory();
             memory.sleepers += 1;
