@@ -147,6 +147,11 @@ pub(crate) trait Waiter: Send + Sync {
     /// Lets time pass after a look in vain: until something may have come, at most so long.
     fn wait(&self, most: Duration);
 
+    /// The same for a thread that has no processor of its own: others that compute want it, and it does not keep it while it waits.
+    fn sleep(&self, most: Duration) {
+        self.wait(most);
+    }
+
     /// Ends the waits of other threads.
     fn wake(&self);
 

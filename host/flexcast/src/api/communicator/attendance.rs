@@ -25,7 +25,7 @@ struct Lead<'s>(&'s Shared);
 
 impl<'s> Lead<'s> {
     fn take(shared: &'s Shared) -> Option<Self> {
-        (!shared.leads.swap(true, Ordering::Acquire)).then_some(Self(shared))
+        (!shared.leads.swap(true, Ordering::Acquire)).then(|| Self(shared))
     }
 }
 

@@ -76,7 +76,7 @@ impl ProgressThread {
                 && goes_on
                 && let Ok(shared) = receive.recv()
             {
-                drive(&shared, &told);
+                drive(&shared, &told, options.cpu.is_some());
             }
         };
         let handle = thread::Builder::new().name("flexcast".to_owned()).spawn(run).map_err(failed)?;
@@ -104,8 +104,8 @@ impl ProgressThread {
     }
 }
 
-/// Moves a communicator on until it is gone, or of no use any more.
-fn drive(shared: &Weak<Shared>, signal: &Signal) {
+/// Moves a communicator on until it is gone, or of no use any more. A thread that is pinned has that processor to itself.
+fn drive(shared: &Weak<Shared>, signal: &Signal, pinned: bool) {
     let mut in_vain = 0;
     loop {
         let sleep = {
@@ -140,7 +140,11 @@ fn drive(shared: &Weak<Shared>, signal: &Signal) {
                     return;
                 }
                 shared.thread_waits.store(true, Ordering::Relaxed);
-                shared.waiter.wait(most);
+                if pinned {
+                    shared.waiter.wait(most);
+                } else {
+                    shared.waiter.sleep(most);
+                }
                 shared.thread_waits.store(false, Ordering::Relaxed);
                 continue;
             }

@@ -1,5 +1,7 @@
-//! Tests of turns: threads that post and test while another one is in a call of the datapath.
+//! Tests of turns: threads that post, test and wait while another one is in a call of the datapath, or waits for the network.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use flexcast_proto::{Cause, Disagreement, RankInfo};
 
 use super::Communicator;
 use crate::api::card::Card;
-use crate::api::config::{Config, Control, Footprint};
+use crate::api::config::{Config, Control, Footprint, ThreadOptions};
 use crate::api::outcome::{Done, Failed};
 use crate::api::report::{MessageCounts, Report};
 use crate::api::request::Test;
@@ -21,19 +23,16 @@ use crate::plan::stream::Stream;
 /// Longest that a thread is waited for which should not be held up.
 const SOON: Duration = Duration::from_secs(10);
 
-/// A datapath whose calls take as long as the test wants, and end the operations that were taken on before.
-struct Slow {
+/// A datapath whose calls do what the test wants: it says whether they end the operations that were taken on before.
+struct Staged {
     card: Card,
     config: Config,
     requests: Requests,
     taken: Vec<Posted<Task>>,
-    /// A call has begun.
-    begun: Sender<()>,
-    /// It may end.
-    ends: Receiver<()>,
+    step: Box<dyn FnMut() -> Result<bool> + Send>,
 }
 
-impl Datapath for Slow {
+impl Datapath for Staged {
     fn place(&self) -> RankInfo {
         RankInfo::new(0, 1).unwrap()
     }
@@ -70,9 +69,9 @@ impl Datapath for Slow {
     }
 
     fn progress(&mut self) -> Result<bool> {
-        self.begun.send(()).unwrap();
-        // Bounded, so that the test fails rather than hangs.
-        self.ends.recv_timeout(2 * SOON).map_err(|_| Error::ForeignRequest { request: 0 })?;
+        if !(self.step)()? {
+            return Ok(false);
+        }
         for Posted { request, send, receive, .. } in self.taken.drain(..) {
             self.requests.finish(request, Ok(Done { send, receive, report: Report::default() }));
         }
@@ -108,32 +107,87 @@ impl Datapath for Slow {
     }
 }
 
-struct Nothing;
+/// Counts the threads that wait for the network.
+#[derive(Default)]
+struct Counting {
+    /// No time passes.
+    is_virtual: bool,
+    inside: AtomicU32,
+    most: AtomicU32,
+}
 
-impl Waiter for Nothing {
-    fn wait(&self, _: Duration) {}
+impl Waiter for Counting {
+    fn wait(&self, most: Duration) {
+        let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(inside, Ordering::SeqCst);
+        std::thread::sleep(most.min(Duration::from_millis(1)));
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+    }
 
     fn wake(&self) {}
 
     fn blocks(&self) -> bool {
-        false
+        !self.is_virtual
     }
 
     fn is_virtual(&self) -> bool {
-        // No call more than the test makes.
-        true
+        self.is_virtual
+    }
+}
+
+fn staged(
+    waiter: Arc<Counting>,
+    configure: impl FnOnce(&mut Config),
+    step: impl FnMut() -> Result<bool> + Send + 'static,
+) -> (Card, Communicator) {
+    let card = Card::udp(&UdpOptions::default().interface("lo")).unwrap();
+    let mut config = Config::for_card(&card);
+    configure(&mut config);
+    let requests = Requests::default();
+    let staged = Staged { card: card.clone(), config, requests, taken: Vec::new(), step: Box::new(step) };
+    let parts: Parts = (Box::new(staged), waiter, Footprint::default());
+    (card, Communicator::of(parts, ControlReport::of(Control::Host)).unwrap())
+}
+
+#[test]
+fn one_of_those_who_wait_waits_for_the_network() {
+    const CALLERS: u32 = 4;
+    for thread in [false, true] {
+        let (waiter, over) = (Arc::new(Counting::default()), Arc::new(AtomicBool::new(false)));
+        let ends = Arc::clone(&over);
+        let configure = |config: &mut Config| config.progress_thread = thread.then(ThreadOptions::default);
+        let (card, communicator) = staged(Arc::clone(&waiter), configure, move || Ok(ends.load(Ordering::SeqCst)));
+        // The thread stays away as soon as somebody is about to wait.
+        let attendance = communicator.attend();
+        std::thread::sleep(Duration::from_millis(30));
+        waiter.most.store(0, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            for _ in 0..CALLERS {
+                let request = communicator.broadcast(card.buffer(8).unwrap(), 0).unwrap();
+                scope.spawn(|| communicator.wait(request).unwrap());
+            }
+            std::thread::sleep(Duration::from_millis(30));
+            assert_eq!(communicator.0.attending.load(Ordering::SeqCst), 1 + CALLERS);
+            over.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(waiter.most.load(Ordering::SeqCst), 1, "with a progress thread: {thread}");
+        drop(attendance);
+        assert_eq!(communicator.0.attending.load(Ordering::SeqCst), 0);
     }
 }
 
 #[test]
 fn nobody_waits_for_a_thread_that_is_in_a_call() {
-    let card = Card::udp(&UdpOptions::default().interface("lo")).unwrap();
-    let config = Config::for_card(&card);
-    let (begun, has_begun) = channel();
-    let (end, ends) = channel();
-    let slow = Slow { card: card.clone(), config, requests: Requests::default(), taken: Vec::new(), begun, ends };
-    let parts: Parts = (Box::new(slow), std::sync::Arc::new(Nothing), Footprint::default());
-    let communicator = Communicator::of(parts, ControlReport::of(Control::Host)).unwrap();
+    let (begun, has_begun): (Sender<()>, _) = channel();
+    let (end, ends): (_, Receiver<()>) = channel();
+    let step = move || {
+        begun.send(()).unwrap();
+        // Bounded, so that the test fails rather than hangs.
+        ends.recv_timeout(2 * SOON).map(|()| true).map_err(|_| Error::ForeignRequest { request: 0 })
+    };
+    // No call more than the test makes.
+    let waiter = Counting { is_virtual: true, ..Counting::default() };
+    let (card, communicator) = staged(Arc::new(waiter), |_| {}, step);
     let post = || communicator.broadcast(card.buffer(8).unwrap(), 0).unwrap();
     let tested = |request| match communicator.test(request).unwrap() {
         Test::Done(_) => panic!("it cannot be over"),

@@ -201,14 +201,15 @@ impl AsFd for SocketWaiter {
     }
 }
 
-impl Waiter for SocketWaiter {
-    fn wait(&self, most: Duration) {
+impl SocketWaiter {
+    /// Waits at most so long, the first part of it awake: for so many looks in vain.
+    fn pass(&self, most: Duration, looks: u32) {
         if most.is_zero() || !self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return;
         }
         // To sleep and be woken takes longer than most answers do; meanwhile others may have the processor.
         let since = Instant::now();
-        for _ in 0..YIELDS {
+        for _ in 0..looks {
             if since.elapsed() >= LOOKING.min(most) {
                 break;
             }
@@ -236,6 +237,16 @@ impl Waiter for SocketWaiter {
         if memory.sleepers == 0 {
             memory.disarm();
         }
+    }
+}
+
+impl Waiter for SocketWaiter {
+    fn wait(&self, most: Duration) {
+        self.pass(most, YIELDS);
+    }
+
+    fn sleep(&self, most: Duration) {
+        self.pass(most, 0);
     }
 
     fn wake(&self) {
