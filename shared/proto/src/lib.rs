@@ -5,8 +5,8 @@
 //! [`missing`], [`pieces`], [`eager`].
 //! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
 //! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
-//! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages. `service`: daemons
-//! beside the hosts, and their messages.
+//! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages. [`sparse`]: AllReduce of
+//! sparse arrays through aggregators. `service`: daemons beside the hosts, and their messages.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -39,6 +39,7 @@ pub mod sequencer;
 pub mod service;
 pub mod source;
 pub mod space;
+pub mod sparse;
 pub mod stall;
 mod verdict;
 pub mod wire;

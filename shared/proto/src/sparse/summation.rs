@@ -1,0 +1,216 @@
+//! Sum of one shard at the aggregator: votes merged and blocks added as messages come (SA-03, SA-08). Nothing here depends on the number of workers
+//! in size: who has sent what is the business of [`Aggregator`](super::Aggregator).
+
+use thiserror::Error;
+
+use super::displacement::{Displacement, DisplacementError, lowest};
+use super::parameters::{MAX_BLOCKS, ParameterError, Parameters};
+use super::votes::{Votes, VotesError};
+
+/// The numeric part, which the caller has: blocks of a message are added to those of a transmit spot.
+pub trait PartialSums {
+    /// Overwrites block `place` of the transmit spot with packed block `packed` of the message.
+    fn copy(&mut self, spot: u32, place: u32, packed: u32);
+
+    /// Adds packed block `packed` of the message to block `place` of the transmit spot.
+    fn add(&mut self, spot: u32, place: u32, packed: u32);
+
+    /// Fills block `place` of the transmit spot with zeros.
+    fn clear(&mut self, spot: u32, place: u32);
+}
+
+/// What one message does to a transmit spot. Bit j is block j of the spot; the blocks of the message follow one another in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Additions {
+    /// The transmit spot, 0 or 1.
+    pub spot: u32,
+    /// Blocks of which this message is the first to have one: they are copied, over what the spot held before.
+    pub copied: u32,
+    /// Blocks that are added.
+    pub added: u32,
+    /// Blocks that no message has had, after the last one: a worker that votes for a block and then calls it zero. They are zero.
+    pub cleared: u32,
+}
+
+/// What an aggregator sends to all workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Answer {
+    /// Number of the messages that it answers.
+    pub iteration: u32,
+    /// The transmit spot with the sums.
+    pub spot: u32,
+    /// Blocks in the spot; the indices of `next` follow them.
+    pub sums: u32,
+    /// Global indices of the next iteration. If there is none the shard is complete.
+    pub next: Votes,
+}
+
+/// What a message has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Added {
+    /// To be carried out before the message's memory is used again, and before the answer is sent.
+    pub additions: Additions,
+    /// The answer, after the message that was the last one.
+    pub answer: Option<Answer>,
+}
+
+/// A message that cannot be added. It has changed nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SummationError {
+    /// All is summed.
+    #[error("message after the last iteration of the shard: begin the next operation with a machine of its own")]
+    Complete,
+    /// Votes that cannot be.
+    #[error(transparent)]
+    Votes(#[from] VotesError),
+    /// Blocks that cannot be.
+    #[error(transparent)]
+    Displacement(#[from] DisplacementError),
+}
+
+/// Running sum of a shard: the global indices, the d best votes for the next ones, and a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Summation {
+    workers: u32,
+    blocks: u32,
+    iteration: u32,
+    arrived: u32,
+    /// Bit j: block j of the transmit spot belongs to this iteration.
+    summed: u32,
+    complete: bool,
+    /// Blocks of the answer before.
+    answered: u8,
+    global: Votes,
+    top: Votes,
+}
+
+impl Additions {
+    /// Carries the additions out, each block once.
+    #[inline]
+    pub fn apply(&self, sums: &mut impl PartialSums) {
+        let (mut rest, mut packed) = (self.copied | self.added, 0);
+        while rest != 0 {
+            let place = rest.trailing_zeros();
+            if self.copied >> place & 1 == 1 {
+                sums.copy(self.spot, place, packed);
+            } else {
+                sums.add(self.spot, place, packed);
+            }
+            rest &= rest - 1;
+            packed += 1;
+        }
+        let mut cleared = self.cleared;
+        while cleared != 0 {
+            sums.clear(self.spot, cleared.trailing_zeros());
+            cleared &= cleared - 1;
+        }
+    }
+
+    /// Number of blocks that the message must have.
+    #[must_use]
+    pub const fn blocks(&self) -> u32 {
+        (self.copied | self.added).count_ones()
+    }
+}
+
+impl Answer {
+    /// Whether the shard is complete with it.
+    #[must_use]
+    pub const fn is_last(&self) -> bool {
+        self.next.is_empty()
+    }
+}
+
+impl Summation {
+    /// The sum of a shard of `blocks` blocks, before its first message.
+    ///
+    /// # Errors
+    /// The shard has more than [`MAX_BLOCKS`].
+    pub const fn new(parameters: Parameters, blocks: u32) -> Result<Self, ParameterError> {
+        if blocks as u64 > MAX_BLOCKS {
+            return Err(ParameterError::Blocks { blocks: blocks as u64 });
+        }
+        let none = Votes::empty(parameters);
+        Ok(Self {
+            workers: parameters.workers(),
+            blocks,
+            iteration: 0,
+            arrived: 0,
+            summed: 0,
+            complete: false,
+            answered: 0,
+            global: none,
+            top: none,
+        })
+    }
+
+    /// Checks a message of the current iteration.
+    ///
+    /// # Errors
+    /// [`Summation::add`] would refuse it.
+    #[inline]
+    pub fn check(&self, displacement: u32, votes: &Votes) -> Result<Displacement, SummationError> {
+        if self.complete {
+            return Err(SummationError::Complete);
+        }
+        if votes.width() != self.global.width() {
+            return Err(VotesError::Count { found: votes.width(), expected: self.global.width() }.into());
+        }
+        votes.check_after(&self.global, self.blocks)?;
+        Ok(Displacement::read(displacement, &self.global)?)
+    }
+
+    /// Takes in a message of the current iteration: time and memory of the order of d, whatever the number of workers. Each worker has one; the
+    /// caller sees to that.
+    ///
+    /// # Errors
+    /// The message cannot be one of this iteration.
+    #[inline]
+    pub fn add(&mut self, displacement: u32, votes: &Votes) -> Result<Added, SummationError> {
+        let present = self.check(displacement, votes)?.present(&self.global);
+        self.top.merge(votes);
+        let mut additions = Additions {
+            spot: self.iteration & 1,
+            copied: present & !self.summed,
+            added: present & self.summed,
+            cleared: 0,
+        };
+        self.summed |= present;
+        self.arrived += 1;
+        if self.arrived < self.workers {
+            return Ok(Added { additions, answer: None });
+        }
+        additions.cleared = lowest(self.global.len()) & !self.summed;
+        self.answered = self.global.len() as u8;
+        self.global = self.top;
+        self.top.clear();
+        self.complete = self.global.is_empty();
+        (self.iteration, self.arrived, self.summed) = (self.iteration + 1, 0, 0);
+        Ok(Added { additions, answer: self.answer() })
+    }
+
+    /// The latest answer, of the iteration before the current one. Its transmit spot keeps it until the current one is answered as well and a message of the next has come.
+    #[must_use]
+    pub const fn answer(&self) -> Option<Answer> {
+        let Some(iteration) = self.iteration.checked_sub(1) else { return None };
+        Some(Answer { iteration, spot: iteration & 1, sums: self.answered as u32, next: self.global })
+    }
+
+    /// Number of the current iteration: of the messages that are awaited.
+    #[must_use]
+    pub const fn iteration(&self) -> u32 {
+        self.iteration
+    }
+
+    /// Blocks that are summed in the current iteration.
+    #[must_use]
+    pub const fn global(&self) -> &Votes {
+        &self.global
+    }
+
+    /// Whether the last answer is given.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.complete
+    }
+}
