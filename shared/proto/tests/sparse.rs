@@ -7,9 +7,9 @@ mod network;
 mod sparse;
 
 use flexcast_proto::sparse::{
-    Additions, Aggregator, AggregatorError, AggregatorLimits, Answered, CacheBudget, Displacement, Order, Parameters,
-    Received, SENTINEL, Shards, Silent, SilentWorker, Step, Summation, SummationError, Votes, VotesError, Worker,
-    WorkerError,
+    Additions, Aggregator, AggregatorError, AggregatorLimits, Answered, CacheBudget, Displacement, Incoming,
+    LostWorker, Order, Parameters, Received, SENTINEL, Shards, Silent, Step, Summation, SummationError, Votes,
+    VotesError, Worker, WorkerError,
 };
 use network::{End, Network, Wide, reliable};
 use proptest::prelude::*;
@@ -22,6 +22,16 @@ fn parameters(workers: usize, width: u32) -> Parameters {
 fn votes(width: u32, indices: &[u32]) -> Votes {
     let places = indices.iter().copied().chain(std::iter::repeat(SENTINEL)).take(width as usize);
     Votes::read(parameters(1, width), places).unwrap()
+}
+
+/// A message with so many blocks.
+fn message(displacement: u32, blocks: u32, votes: Votes) -> Incoming {
+    Incoming { displacement, blocks, votes }
+}
+
+/// A message that only votes.
+fn vote(width: u32, indices: &[u32]) -> Incoming {
+    message(0, 0, votes(width, indices))
 }
 
 /// Arrays of `blocks` blocks in which each worker has those of its list, as its rank and the index tell.
@@ -182,14 +192,14 @@ fn messages_and_spots_of_three_workers() {
 #[test]
 fn a_block_that_nobody_sends_is_cleared() {
     let mut sum = Summation::new(parameters(2, 2), 9).unwrap();
-    sum.add(0, &votes(2, &[4, 7])).unwrap();
-    assert_eq!(sum.add(0, &votes(2, &[4])).unwrap().answer.unwrap().next, votes(2, &[4, 7]));
-    let first = sum.add(0b10, &votes(2, &[])).unwrap();
+    sum.add(&vote(2, &[4, 7])).unwrap();
+    assert_eq!(sum.add(&vote(2, &[4])).unwrap().answer.unwrap().next, votes(2, &[4, 7]));
+    let first = sum.add(&message(0b10, 1, votes(2, &[]))).unwrap();
     assert_eq!(first.additions, Additions { spot: 1, copied: 0b01, added: 0, cleared: 0 });
-    let last = sum.add(0b10, &votes(2, &[])).unwrap();
+    let last = sum.add(&message(0b10, 1, votes(2, &[]))).unwrap();
     assert_eq!(last.additions, Additions { spot: 1, copied: 0, added: 0b01, cleared: 0b10 });
     assert!(last.answer.unwrap().is_last() && sum.is_complete());
-    assert_eq!(sum.add(0, &votes(2, &[])), Err(SummationError::Complete));
+    assert_eq!(sum.add(&vote(2, &[])), Err(SummationError::Complete));
 }
 
 /// SA-10: no blocks, no non-zero blocks, U a multiple of d and not.
@@ -230,7 +240,7 @@ fn the_state_of_a_sum_does_not_depend_on_the_number_of_workers() {
     // With as many workers as there may be, all of them are counted.
     let mut sum = Summation::new(parameters(1024, 16), 100).unwrap();
     for worker in 0..1024 {
-        let answer = sum.add(0, &votes(16, &[worker % 100])).unwrap().answer;
+        let answer = sum.add(&vote(16, &[worker % 100])).unwrap().answer;
         assert_eq!(answer.map(|answer| answer.next.last()), (worker == 1023).then_some(Some(15)));
     }
 }
@@ -384,11 +394,11 @@ fn the_last_answer_is_given_again() {
     let limits = AggregatorLimits { iteration_ps: 100, linger_ps: 50 };
     let mut aggregator = Aggregator::new(parameters(1, 2), 4, Order::Arrival, limits, 0).unwrap();
     assert_eq!((aggregator.deadline_ps(), aggregator.free_ps()), (Some(100), None));
-    let Ok(Received::Added(added)) = aggregator.handle(0, 0, 0, &votes(2, &[]), 10) else { panic!("not added") };
+    let Ok(Received::Added(added)) = aggregator.handle(0, 0, &vote(2, &[]), 10) else { panic!("not added") };
     let answer = added.answer.unwrap();
     assert!(answer.is_last() && aggregator.is_complete());
     assert_eq!((aggregator.deadline_ps(), aggregator.free_ps()), (None, Some(60)));
-    assert_eq!(aggregator.handle(0, 0, 0, &votes(2, &[]), 40), Ok(Received::Again(answer)));
+    assert_eq!(aggregator.handle(0, 0, &vote(2, &[]), 40), Ok(Received::Again(answer)));
     assert_eq!((aggregator.free_ps(), aggregator.poll(u64::MAX)), (Some(90), None));
 }
 
@@ -398,35 +408,60 @@ fn what_cannot_come_is_refused_and_changes_nothing() {
     let mut aggregator = Aggregator::new(parameters(2, 2), 9, Order::Rank, limits, 0).unwrap();
     let start = aggregator;
     let future = AggregatorError::Future { rank: 1, iteration: 1, current: 0 };
-    assert_eq!(aggregator.handle(1, 1, 0, &votes(2, &[]), 0), Err(future));
-    assert_eq!(aggregator.handle(2, 0, 0, &votes(2, &[]), 0), Err(AggregatorError::Rank { rank: 2, workers: 2 }));
+    assert_eq!(aggregator.handle(1, 1, &vote(2, &[]), 0), Err(future));
+    assert_eq!(aggregator.handle(2, 0, &vote(2, &[]), 0), Err(AggregatorError::Rank { rank: 2, workers: 2 }));
     let beyond = SummationError::Votes(VotesError::Beyond { index: 9, blocks: 9 });
     let content = |error| AggregatorError::Content { rank: 1, iteration: 0, error };
-    assert_eq!(aggregator.handle(1, 0, 0, &votes(2, &[9]), 0), Err(content(beyond)));
+    assert_eq!(aggregator.handle(1, 0, &vote(2, &[9]), 0), Err(content(beyond)));
     assert!(matches!(
-        aggregator.handle(1, 0, 1, &votes(2, &[]), 0),
+        aggregator.handle(1, 0, &message(1, 0, votes(2, &[])), 0),
         Err(AggregatorError::Content { error: SummationError::Displacement(_), .. })
     ));
     let other_width = SummationError::Votes(VotesError::Count { found: 3, expected: 2 });
-    assert_eq!(aggregator.handle(1, 0, 0, &votes(3, &[]), 0), Err(content(other_width)));
-    assert_eq!(aggregator.add_held(0, 0, &votes(2, &[]), 0), Err(AggregatorError::Turn { rank: 0 }));
+    assert_eq!(aggregator.handle(1, 0, &vote(3, &[]), 0), Err(content(other_width)));
+    let blocks = SummationError::Blocks { found: 1, expected: 0 };
+    assert_eq!(aggregator.handle(1, 0, &message(0, 1, votes(2, &[])), 0), Err(content(blocks)));
+    assert_eq!(aggregator.add_held(0, &vote(2, &[]), 0), Err(AggregatorError::Turn { rank: 0 }));
+    assert_eq!(aggregator.lose(2), None);
     assert_eq!(aggregator, start);
 
-    assert_eq!(aggregator.handle_reliable(1, 0, &votes(2, &[1]), 0), Ok(Received::Held));
+    assert_eq!(aggregator.handle_reliable(1, &vote(2, &[1]), 0), Ok(Received::Held));
     let repeated = AggregatorError::Repeated { rank: 1, iteration: 0 };
-    assert_eq!(aggregator.handle_reliable(1, 0, &votes(2, &[1]), 0), Err(repeated));
-    assert_eq!(aggregator.handle(1, 0, 0, &votes(2, &[1]), 0), Ok(Received::Waiting { for_rank: 0 }));
+    assert_eq!(aggregator.handle_reliable(1, &vote(2, &[1]), 0), Err(repeated));
+    assert_eq!(aggregator.handle(1, 0, &vote(2, &[1]), 0), Ok(Received::Waiting { for_rank: 0 }));
     assert_eq!(aggregator.next_rank(), None);
-    assert_eq!(aggregator.add_held(1, 0, &votes(2, &[1]), 0), Err(AggregatorError::Turn { rank: 1 }));
+    assert_eq!(aggregator.add_held(1, &vote(2, &[1]), 0), Err(AggregatorError::Turn { rank: 1 }));
 
-    let failure = SilentWorker { rank: 0, iteration: 0 };
+    let failure = LostWorker { rank: 0, iteration: 0 };
     assert_eq!((aggregator.poll(99), aggregator.poll(100), aggregator.poll(101)), (None, Some(failure), None));
     assert_eq!(aggregator.failure(), Some(failure));
     assert_eq!(
-        aggregator.handle(0, 0, 0, &votes(2, &[]), 102).unwrap_err().to_string(),
-        "message of worker 0 after the failure of the operation: worker 0 has sent no message of iteration 0 in time: look at its process \
-         and its network, or raise the limit"
+        aggregator.handle(0, 0, &vote(2, &[]), 102).unwrap_err().to_string(),
+        "message of worker 0 after the failure of the operation: worker 0 is lost in iteration 0: nothing has come in time, or its connection \
+         has ended; look at its process and its network, or raise the limit"
     );
+}
+
+/// A worker whose connection ends is named at once, unless its message is not needed any more.
+#[test]
+fn a_lost_connection_fails_the_operation_unless_it_is_complete() {
+    let mut aggregator = Aggregator::new(parameters(2, 2), 4, Order::Arrival, NO_LIMITS, 0).unwrap();
+    aggregator.handle_reliable(0, &vote(2, &[]), 0).unwrap();
+    let mut complete = aggregator;
+    let failure = LostWorker { rank: 1, iteration: 0 };
+    assert_eq!((aggregator.lose(1), aggregator.lose(0), aggregator.poll(u64::MAX)), (Some(failure), None, None));
+    assert_eq!(aggregator.failure(), Some(failure));
+    complete.handle_reliable(1, &vote(2, &[]), 0).unwrap();
+    assert_eq!((complete.lose(1), complete.failure()), (None, None));
+    // What is old is old once the worker's next message has come, and is not answered again.
+    let mut aggregator = Aggregator::new(parameters(2, 1), 4, Order::Arrival, NO_LIMITS, 0).unwrap();
+    aggregator.handle(0, 0, &vote(1, &[0]), 0).unwrap();
+    aggregator.handle(1, 0, &vote(1, &[0]), 0).unwrap();
+    let next = message(0, 1, votes(1, &[1]));
+    assert!(matches!(aggregator.handle(0, 0, &vote(1, &[0]), 0), Ok(Received::Again(_))));
+    assert!(matches!(aggregator.handle(0, 1, &next, 0), Ok(Received::Added(_))));
+    assert_eq!(aggregator.handle(0, 0, &vote(1, &[0]), 0), Ok(Received::Old));
+    assert_eq!(aggregator.handle(0, 1, &next, 0), Ok(Received::Waiting { for_rank: 1 }));
 }
 
 #[test]

@@ -4,8 +4,7 @@
 use thiserror::Error;
 
 use super::parameters::{ParameterError, Parameters};
-use super::summation::{Added, Answer, Summation, SummationError};
-use super::votes::Votes;
+use super::summation::{Added, Answer, Incoming, Summation, SummationError};
 use crate::ranks::RankSet;
 
 /// In which order blocks of different workers are added (SA-12).
@@ -48,12 +47,13 @@ pub enum Received {
     Old,
 }
 
-/// A worker that has not sent its message in time.
+/// A worker whose message cannot be waited for any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[error(
-    "worker {rank} has sent no message of iteration {iteration} in time: look at its process and its network, or raise the limit"
+    "worker {rank} is lost in iteration {iteration}: nothing has come in time, or its connection has ended; look at its process and its \
+     network, or raise the limit"
 )]
-pub struct SilentWorker {
+pub struct LostWorker {
     /// Its rank.
     pub rank: u32,
     /// Whose message is missing.
@@ -105,7 +105,7 @@ pub enum AggregatorError {
         /// Whose message.
         rank: u32,
         /// Why it failed. Tell the worker.
-        failure: SilentWorker,
+        failure: LostWorker,
     },
     /// What it holds cannot be.
     #[error("message of worker {rank} in iteration {iteration}: {error}")]
@@ -132,7 +132,7 @@ pub struct Aggregator {
     added: u32,
     /// Of the last answer, or of the last repeat of it after the end.
     since_ps: u64,
-    failed: Option<SilentWorker>,
+    failed: Option<LostWorker>,
 }
 
 impl Aggregator {
@@ -168,18 +168,12 @@ impl Aggregator {
     /// # Errors
     /// It cannot be: the worker has sent one already, or the content is not of this iteration.
     #[inline]
-    pub fn handle_reliable(
-        &mut self,
-        rank: u32,
-        displacement: u32,
-        votes: &Votes,
-        now_ps: u64,
-    ) -> Result<Received, AggregatorError> {
+    pub fn handle_reliable(&mut self, rank: u32, message: &Incoming, now_ps: u64) -> Result<Received, AggregatorError> {
         let iteration = self.summation.iteration();
         if self.arrived.contains(rank) {
             return Err(AggregatorError::Repeated { rank, iteration });
         }
-        self.handle(rank, iteration, displacement, votes, now_ps)
+        self.handle(rank, iteration, message, now_ps)
     }
 
     /// A message has come as a datagram, which may be a repeated or an old one.
@@ -191,8 +185,7 @@ impl Aggregator {
         &mut self,
         rank: u32,
         iteration: u32,
-        displacement: u32,
-        votes: &Votes,
+        message: &Incoming,
         now_ps: u64,
     ) -> Result<Received, AggregatorError> {
         let (workers, current) = (self.workers, self.summation.iteration());
@@ -208,11 +201,11 @@ impl Aggregator {
         if self.arrived.contains(rank) {
             return Ok(Received::Waiting { for_rank: self.missing().unwrap_or(self.added) });
         }
-        let checked = self.summation.check(displacement, votes);
+        let checked = self.summation.check(message);
         checked.map_err(|error| AggregatorError::Content { rank, iteration, error })?;
         self.arrived.insert(rank);
         match self.order {
-            Order::Arrival => self.add(rank, displacement, votes, now_ps).map(Received::Added),
+            Order::Arrival => self.add(rank, message, now_ps).map(Received::Added),
             Order::Rank => Ok(Received::Held),
         }
     }
@@ -233,9 +226,9 @@ impl Aggregator {
         }
     }
 
-    fn add(&mut self, rank: u32, displacement: u32, votes: &Votes, now_ps: u64) -> Result<Added, AggregatorError> {
+    fn add(&mut self, rank: u32, message: &Incoming, now_ps: u64) -> Result<Added, AggregatorError> {
         let iteration = self.summation.iteration();
-        let added = self.summation.add(displacement, votes);
+        let added = self.summation.add(message);
         let added = added.map_err(|error| AggregatorError::Content { rank, iteration, error })?;
         if added.answer.is_some() {
             self.arrived.clear();
@@ -257,18 +250,12 @@ impl Aggregator {
     /// # Errors
     /// It is not its turn, or its content has changed since it came.
     #[inline]
-    pub fn add_held(
-        &mut self,
-        rank: u32,
-        displacement: u32,
-        votes: &Votes,
-        now_ps: u64,
-    ) -> Result<Added, AggregatorError> {
+    pub fn add_held(&mut self, rank: u32, message: &Incoming, now_ps: u64) -> Result<Added, AggregatorError> {
         if self.next_rank() != Some(rank) {
             return Err(AggregatorError::Turn { rank });
         }
         self.added += 1;
-        self.add(rank, displacement, votes, now_ps).inspect_err(|_| self.added -= 1)
+        self.add(rank, message, now_ps).inspect_err(|_| self.added -= 1)
     }
 
     /// Whether a worker's message of the current iteration has come.
@@ -292,19 +279,28 @@ impl Aggregator {
         Some(self.since_ps.saturating_add(self.limits.iteration_ps))
     }
 
+    /// The connection to a worker has ended, or it says that it has failed. Tell all other workers, as after [`Aggregator::poll`]; nobody if nothing is
+    /// awaited any more, or somebody was lost before.
+    pub fn lose(&mut self, rank: u32) -> Option<LostWorker> {
+        if rank >= self.workers || self.deadline_ps().is_none() {
+            return None;
+        }
+        self.failed = Some(LostWorker { rank, iteration: self.summation.iteration() });
+        self.failed
+    }
+
     /// A worker that has been silent for too long, once; the operation has failed then. Tell all other workers, now and whenever a message of one
     /// is refused because of it.
-    pub fn poll(&mut self, now_ps: u64) -> Option<SilentWorker> {
+    pub fn poll(&mut self, now_ps: u64) -> Option<LostWorker> {
         if self.deadline_ps().is_none_or(|deadline_ps| now_ps < deadline_ps) {
             return None;
         }
-        self.failed = self.missing().map(|rank| SilentWorker { rank, iteration: self.summation.iteration() });
-        self.failed
+        self.missing().and_then(|rank| self.lose(rank))
     }
 
     /// Why the operation has failed, if it has.
     #[must_use]
-    pub const fn failure(&self) -> Option<SilentWorker> {
+    pub const fn failure(&self) -> Option<LostWorker> {
         self.failed
     }
 
@@ -314,7 +310,8 @@ impl Aggregator {
         self.summation.is_complete()
     }
 
-    /// When nobody asks for the last answer again, so that the transmit spots may be used for something else; none before it is given.
+    /// When nobody asks for the last answer again, so that the transmit spots may be used for something else; none before it is given. (A worker that
+    /// begins the next operation has the answer as well.)
     #[must_use]
     pub const fn free_ps(&self) -> Option<u64> {
         if self.is_complete() { Some(self.since_ps.saturating_add(self.limits.linger_ps)) } else { None }

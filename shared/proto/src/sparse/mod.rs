@@ -15,10 +15,11 @@
 //! says when to send the message again and when to give up.
 //!
 //! **An aggregator** ([`Aggregator`]). For each message call [`Aggregator::handle_reliable`] (a connection that keeps order and repeats nothing) or [`Aggregator::handle`]
-//! (datagrams). [`Received`] says what to do. [`Additions::apply`] calls the caller's [`PartialSums`] for each block: from the receive spot straight into the transmit spot
+//! (datagrams), with what [`split`] or [`SparseCodec::decode`] makes of its bytes. [`Received`] says what to do. [`Additions::apply`] calls the caller's [`PartialSums`] for each block: from the receive spot straight into the transmit spot
 //! (SA-07). Then send the [`Answer`], if there is one, from its transmit spot. Receives for a worker's next message go into the same receive spot and are posted before the
 //! answer is sent. With [`Order::Rank`], messages wait in their receive spots: after each, take [`Aggregator::next_rank`] and [`Aggregator::add_held`] until there is none. Call
-//! [`Aggregator::poll`] at [`Aggregator::deadline_ps`]; it names a silent worker, of whom all others are to be told.
+//! [`Aggregator::poll`] at [`Aggregator::deadline_ps`], and [`Aggregator::lose`] when a connection ends; they name a lost worker, of whom all others are to be told. The array of a worker
+//! is part old and part new then.
 //!
 //! **A simulation, or firmware that keeps account of arrivals by itself**, can use a [`Summation`] alone. Its size depends on nothing. No machine allocates, divides or uses
 //! floating point after it is made.
@@ -41,7 +42,7 @@ mod votes;
 mod wire;
 mod worker;
 
-pub use aggregator::{Aggregator, AggregatorError, AggregatorLimits, Order, Received, SilentWorker};
+pub use aggregator::{Aggregator, AggregatorError, AggregatorLimits, LostWorker, Order, Received};
 pub use budget::{BudgetError, CacheBudget};
 pub use displacement::{Displacement, DisplacementError};
 pub use parameters::{
@@ -51,7 +52,7 @@ pub use parameters::{
 pub use retry::{Due, Retry, RetryLimits, Silent};
 pub use ring::Slots;
 pub use shards::{Shard, ShardError, Shards};
-pub use summation::{Added, Additions, Answer, PartialSums, Summation, SummationError};
+pub use summation::{Added, Additions, Answer, Incoming, PartialSums, Summation, SummationError};
 pub use votes::{SENTINEL, Votes, VotesError};
 pub use wire::{Datagram, HEADER_BYTES, Kind, MAX_DATAGRAM_BYTES, SparseCodec, SparseWireError, VERSION, split};
 pub use worker::{Answered, Contribution, Step, Worker, WorkerError};

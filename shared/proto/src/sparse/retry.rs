@@ -130,16 +130,16 @@ mod tests {
         assert_eq!((retry.poll(0), retry.deadline_ps()), (None, None));
         retry.sent(0);
         let mut all = Vec::new();
-        for now_ps in 0..end_ps {
-            if told_ps.contains(&now_ps) {
+        for at_ps in 0..end_ps {
+            if told_ps.contains(&at_ps) {
                 retry.waiting(7);
             }
             let deadline_ps = retry.deadline_ps();
-            if let Some(due) = retry.poll(now_ps) {
-                assert!(deadline_ps.is_some_and(|deadline_ps| deadline_ps <= now_ps));
-                all.push((now_ps, due));
+            if let Some(due) = retry.poll(at_ps) {
+                assert!(deadline_ps.is_some_and(|deadline_ps| deadline_ps <= at_ps));
+                all.push((at_ps, due));
             }
-            assert!(retry.deadline_ps().is_none_or(|deadline_ps| deadline_ps > now_ps));
+            assert!(retry.deadline_ps().is_none_or(|deadline_ps| deadline_ps > at_ps));
         }
         all
     }

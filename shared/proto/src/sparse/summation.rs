@@ -19,6 +19,17 @@ pub trait PartialSums {
     fn clear(&mut self, spot: u32, place: u32);
 }
 
+/// A message of a worker, without the blocks themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Incoming {
+    /// Which global blocks it leaves out, as its immediate or its header says.
+    pub displacement: u32,
+    /// Blocks that it holds.
+    pub blocks: u32,
+    /// Its indices.
+    pub votes: Votes,
+}
+
 /// What one message does to a transmit spot. Bit j is block j of the spot; the blocks of the message follow one another in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Additions {
@@ -66,6 +77,14 @@ pub enum SummationError {
     /// Blocks that cannot be.
     #[error(transparent)]
     Displacement(#[from] DisplacementError),
+    /// More or fewer blocks than the displacement says.
+    #[error("message with {found} blocks, but its displacement says {expected}: give all ranks the same parameters")]
+    Blocks {
+        /// Blocks that it holds.
+        found: u32,
+        /// Blocks that it does not leave out.
+        expected: u32,
+    },
 }
 
 /// Running sum of a shard: the global indices, the d best votes for the next ones, and a counter.
@@ -106,7 +125,7 @@ impl Additions {
         }
     }
 
-    /// Number of blocks that the message must have.
+    /// Number of blocks of the message.
     #[must_use]
     pub const fn blocks(&self) -> u32 {
         (self.copied | self.added).count_ones()
@@ -144,12 +163,25 @@ impl Summation {
         })
     }
 
+    /// How many blocks a message of the current iteration with this immediate holds: what [`split`](super::split) asks for.
+    ///
+    /// # Errors
+    /// It leaves out blocks that the iteration does not have.
+    #[inline]
+    pub const fn blocks_of(&self, displacement: u32) -> Result<u32, DisplacementError> {
+        match Displacement::read(displacement, &self.global) {
+            Ok(displacement) => Ok(displacement.present(&self.global).count_ones()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Checks a message of the current iteration.
     ///
     /// # Errors
     /// [`Summation::add`] would refuse it.
     #[inline]
-    pub fn check(&self, displacement: u32, votes: &Votes) -> Result<Displacement, SummationError> {
+    pub fn check(&self, message: &Incoming) -> Result<Displacement, SummationError> {
+        let Incoming { displacement, blocks, votes } = message;
         if self.complete {
             return Err(SummationError::Complete);
         }
@@ -157,7 +189,12 @@ impl Summation {
             return Err(VotesError::Count { found: votes.width(), expected: self.global.width() }.into());
         }
         votes.check_after(&self.global, self.blocks)?;
-        Ok(Displacement::read(displacement, &self.global)?)
+        let displacement = Displacement::read(*displacement, &self.global)?;
+        let expected = displacement.present(&self.global).count_ones();
+        if *blocks != expected {
+            return Err(SummationError::Blocks { found: *blocks, expected });
+        }
+        Ok(displacement)
     }
 
     /// Takes in a message of the current iteration: time and memory of the order of d, whatever the number of workers. Each worker has one; the
@@ -166,9 +203,9 @@ impl Summation {
     /// # Errors
     /// The message cannot be one of this iteration.
     #[inline]
-    pub fn add(&mut self, displacement: u32, votes: &Votes) -> Result<Added, SummationError> {
-        let present = self.check(displacement, votes)?.present(&self.global);
-        self.top.merge(votes);
+    pub fn add(&mut self, message: &Incoming) -> Result<Added, SummationError> {
+        let present = self.check(message)?.present(&self.global);
+        self.top.merge(&message.votes);
         let mut additions = Additions {
             spot: self.iteration & 1,
             copied: present & !self.summed,

@@ -4,8 +4,8 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use flexcast_proto::sparse::{
-    Additions, Aggregator, AggregatorError, AggregatorLimits, Answer, Answered, Order, Parameters, PartialSums,
-    Received, Step, Votes, Worker, WorkerError,
+    Additions, Aggregator, AggregatorError, AggregatorLimits, Answer, Answered, Incoming, Order, Parameters,
+    PartialSums, Received, Step, Votes, Worker, WorkerError,
 };
 
 /// Limits of tests without a clock.
@@ -33,6 +33,13 @@ pub(crate) struct Message<B> {
     pub(crate) displacement: u32,
     pub(crate) blocks: Vec<B>,
     pub(crate) votes: Vec<u32>,
+}
+
+impl<B> Message<B> {
+    fn incoming(&self, parameters: Parameters) -> Incoming {
+        let votes = Votes::read(parameters, self.votes.iter().copied()).unwrap();
+        Incoming { displacement: self.displacement, blocks: self.blocks.len() as u32, votes }
+    }
 }
 
 /// A worker with its memory.
@@ -202,11 +209,11 @@ impl<B: Block> Node<B> {
         reliable: bool,
         now_ps: u64,
     ) -> Result<(Received, Option<Answer>), AggregatorError> {
-        let votes = Votes::read(self.parameters, message.votes.iter().copied()).unwrap();
+        let incoming = message.incoming(self.parameters);
         let received = if reliable {
-            self.machine.handle_reliable(rank, message.displacement, &votes, now_ps)?
+            self.machine.handle_reliable(rank, &incoming, now_ps)?
         } else {
-            self.machine.handle(rank, message.iteration, message.displacement, &votes, now_ps)?
+            self.machine.handle(rank, message.iteration, &incoming, now_ps)?
         };
         let mut answer = None;
         match received {
@@ -220,8 +227,7 @@ impl<B: Block> Node<B> {
                 let mut at_once = 0;
                 while let Some(next) = self.machine.next_rank() {
                     let message = self.held[next as usize].take().expect("it has come");
-                    let votes = Votes::read(self.parameters, message.votes.iter().copied()).unwrap();
-                    let added = self.machine.add_held(next, message.displacement, &votes, now_ps)?;
+                    let added = self.machine.add_held(next, &message.incoming(self.parameters), now_ps)?;
                     self.spots.apply(&added.additions, &message.blocks);
                     answer = added.answer;
                     at_once += 1;

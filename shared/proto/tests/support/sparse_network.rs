@@ -123,7 +123,7 @@ fn run<B: Block>(
         }
         let message = parties[rank].message().unwrap();
         messages[rank].0 += 1;
-        let present = message.blocks.len() as u32;
+        let present = node.machine.summation().blocks_of(message.displacement).unwrap();
         let (blocks, votes) = carry(message.blocks, message.votes, present);
         let (_, answer) = node.handle(rank as u32, &Message { blocks, votes, ..message }, true, 0).unwrap();
         under_way.extend(answer.into_iter().flat_map(|answer| (0..arrays.len()).map(move |rank| (rank, Some(answer)))));
