@@ -75,7 +75,7 @@ impl Retry {
         *self = Self { sent: Some((now_ps, now_ps)), tries: 1, ..Self::new(self.limits) };
     }
 
-    /// The aggregator has the message and waits for this rank.
+    /// The aggregator has said that it has the message and waits for this rank. It lives, so that the tries begin anew.
     pub const fn waiting(&mut self, for_rank: u32) {
         self.tries = 0;
         self.waits_for = Some(for_rank);
