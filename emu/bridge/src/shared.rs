@@ -133,7 +133,17 @@ fn from_environment() -> Result<Shared, MachineError> {
 fn described(read: &impl Fn(&str) -> Option<OsString>) -> Result<Machine, MachineError> {
     let (value, timeout) = (read(VARIABLE), read(PEER_TIMEOUT));
     let mut machine = match value {
-        None => Machine::default(),
+        None => {
+            // Cards of machines that are not joined have the same addresses: each rank would reach its own in the place of another's.
+            if let Some((rank, of)) = launcher::place(read).ok().flatten().filter(|(_, of)| *of > 1) {
+                let text = format!(
+                    "this process is rank {rank} of {of}, and nothing says how its emulated cards reach those of the others: set {VARIABLE} to toml:[job] \
+                     for one network of all on this computer, or to {INLINE} for cards of its own"
+                );
+                return Err(MachineError::NotMade(text));
+            }
+            Machine::default()
+        }
         Some(value) => match value.to_str().and_then(|text| text.strip_prefix(INLINE)) {
             Some(text) => Machine::parse(text),
             None => Machine::read(value.as_ref()),
@@ -199,8 +209,11 @@ mod tests {
         let job = (VARIABLE, "toml:cards = 1\n[job]");
         let shared = made(&[job, ("PMI_RANK", "0"), ("PMI_SIZE", "1")]).expect("a job of one process");
         assert_eq!(shared.world.card_count(), 1);
+        let shared = made(&[(VARIABLE, "toml:"), ("PMI_RANK", "1"), ("PMI_SIZE", "2")]).expect("cards of its own");
+        assert_eq!(shared.world.card_count(), 2);
         for (variables, told) in [
             (&[job][..], "FLEXCAST_RANK and FLEXCAST_SIZE"),
+            (&[("PMI_RANK", "1"), ("PMI_SIZE", "2")], "rank 1 of 2, and nothing says how"),
             (&[job, ("PMI_RANK", "4"), ("PMI_SIZE", "4")], "ranks are 0 to 3"),
             (&[job, ("FLEXCAST_RANK", "first"), ("FLEXCAST_SIZE", "4")], "FLEXCAST_RANK is \"first\""),
             (&[(VARIABLE, "toml:first_card = 3\n[job]"), ("PMI_RANK", "0"), ("PMI_SIZE", "4")], "leave them out"),
