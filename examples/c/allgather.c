@@ -146,7 +146,7 @@ int main(int argc, char **argv)
     if (failed("options", flexcast_card_options_default(&options, sizeof options)))
         return 1;
     options.firmware_path = argv[1];
-    options.device = getenv("FLEXCAST_DEVICE"); /* NULL: the first one */
+    /* Its device is the one that FLEXCAST_DEVICE names, or the first one. */
     if (failed("opening the card", flexcast_card_open(&options, &card)))
         return 1;
 

@@ -170,7 +170,8 @@ int main(int argc, char **argv)
         return 2;
     expect(flexcast_bootstrap_tcp(argv[3], "a test", rank, size, 30000, &ranks) == FLEXCAST_OK, "met");
     expect(flexcast_card_options_default(&options, sizeof options) == FLEXCAST_OK, "options");
-    options.datapath = argc > 4 ? argv[4] : "udp";
+    /* NULL: the variables say it, or else it is a network interface. */
+    options.datapath = argc > 4 ? argv[4] : NULL;
     options.firmware_path = argc > 5 ? argv[5] : NULL;
     expect(flexcast_card_open(&options, &card) == FLEXCAST_OK, "opened");
     expect(flexcast_config_default(&config, sizeof config) == FLEXCAST_OK, "defaults");

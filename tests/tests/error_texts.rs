@@ -178,4 +178,12 @@ fn programs_in_c_can_tell_what_is_not_installed_from_what_is_no_image() {
     let said = say(&[&nowhere, libraries]);
     assert!(said.starts_with("6: no firmware is given, or its file cannot be read: "), "{said}");
     assert_eq!(say(&[&image, libraries]), "opened\n");
+    // A device of the environment, which the program knows nothing of.
+    let mut command = Command::new(&program);
+    command.arg(&image).env_remove("LD_LIBRARY_PATH").env("FLEXCAST_LIBRARIES", libraries);
+    let output = command.env("FLEXCAST_DEVICE", "mlx5_9").output().expect("it starts");
+    let said = String::from_utf8(output.stdout).expect("a text");
+    assert!(said.contains("mlx5_0, mlx5_1") && said.contains("(FLEXCAST_DEVICE is \"mlx5_9\")"), "{said}");
+    let opened = command.env("FLEXCAST_DEVICE", "mlx5_1").output().expect("it starts");
+    assert_eq!(String::from_utf8_lossy(&opened.stdout), "opened\n");
 }

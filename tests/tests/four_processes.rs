@@ -82,7 +82,8 @@ fn the_example_in_c_needs_no_dpa() {
     }
 }
 
-/// Every collective of programs in C, each in turn, by the card's DPA and by the hosts' processors.
+/// Every collective of programs in C, each in turn, by the card's DPA and by the hosts' processors. Nothing but variables, alike for all ranks, says which
+/// libraries, device, firmware and network they have; the rank is a launcher's.
 #[test]
 fn every_collective_of_programs_in_c_is_right() {
     let Some(compiler) = compiler() else { return };
@@ -91,9 +92,13 @@ fn every_collective_of_programs_in_c_is_right() {
         let (program, example) = (compile(compiler, "collectives", &folder), allgather(true));
         let (udp, tcp) = (free_udp_ports(4), free_tcp_port());
         let start = |rank: u16| {
-            let mut command = with_card(example, rank, 4, udp);
-            command.arg(&program).args([&rank.to_string(), "4", &format!("127.0.0.1:{tcp}"), datapath]);
-            Rank::start(command.arg(&example.image), &folder, &format!("rank-{rank}"))
+            let mut command = Command::new(&program);
+            command.args([&rank.to_string(), "4", &format!("127.0.0.1:{tcp}")]).env_remove("LD_LIBRARY_PATH");
+            command.env("FLEXCAST_DATAPATH", datapath).env("FLEXCAST_LIBRARIES", &example.libraries);
+            command.env("FLEXCAST_FIRMWARE", &example.image);
+            command.env("FLEXCAST_MACHINE", format!("toml:[job]\nfirst_port = {udp}"));
+            command.env("PMI_RANK", rank.to_string()).env("PMI_SIZE", "4");
+            Rank::start(&mut command, &folder, &format!("rank-{rank}"))
         };
         let mut ranks: Vec<Rank> = (0..4).map(start).collect();
         let ends: Vec<(bool, String)> = ranks.iter_mut().map(|rank| rank.end(BOUND)).collect();

@@ -150,7 +150,7 @@ fn run(built: &Built, ranks: u16) -> Result<()> {
 }
 
 /// The first of so many UDP ports in a row that nobody uses now.
-fn free_udp_ports(count: u16) -> Result<u16> {
+pub(crate) fn free_udp_ports(count: u16) -> Result<u16> {
     let bind = |port: u16| UdpSocket::bind(("127.0.0.1", port)).ok();
     let first = || bind(0).and_then(|socket| socket.local_addr().ok()).map(|address| address.port());
     let found = (0..100)

@@ -8,8 +8,9 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{emu_libs, install, process, status, workspace};
-use runs::{Network, Program, Totals};
+use crate::toolchain::Toolchain;
+use crate::{build, emu_libs, install, process, status, workspace};
+use runs::{Extent, Network, Program, Totals};
 
 /// Build the MPI adapter and run its test, and the Intel MPI Benchmarks, under each MPI that is installed.
 #[derive(clap::Args)]
@@ -20,7 +21,7 @@ pub(crate) struct MpiCheck {
     /// Processes of a job.
     #[arg(long, value_delimiter = ',', default_value = "2,4", value_parser = clap::value_parser!(u16).range(2..=8))]
     ranks: Vec<u16>,
-    /// What carries the data: `shm` (ranks share memory), `udp` (they do not, over loopback), or another value of FLEXCAST_DATAPATH.
+    /// What carries the data: `shm` (ranks share memory), `udp` (they do not, over loopback), or another value of FLEXCAST_DATAPATH, over this computer's card.
     #[arg(long, value_delimiter = ',', default_value = "shm,udp")]
     datapath: Vec<String>,
     /// Virtual environment with the package `mpich`; else what FLEXCAST_MPICH says.
@@ -29,6 +30,9 @@ pub(crate) struct MpiCheck {
     /// Virtual environment with the package `impi-rt`, Intel MPI and the Intel MPI Benchmarks; else what FLEXCAST_IMB says.
     #[arg(long, value_name = "DIR")]
     imb: Option<PathBuf>,
+    /// Leave out the small jobs over emulated cards.
+    #[arg(long)]
+    no_cards: bool,
     /// All lengths, up to 4 MiB a block.
     #[arg(long)]
     full: bool,
@@ -36,6 +40,11 @@ pub(crate) struct MpiCheck {
     #[arg(long, default_value = "dev")]
     profile: String,
 }
+
+/// What carries the data between emulated cards, and among how many ranks.
+const CARDS: ([&str; 2], [u16; 2]) = (["verbs", "dpa"], [2, 4]);
+/// Ranks of a small job that has more of them than most computers have processors for.
+const MANY: u16 = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
@@ -153,10 +162,11 @@ impl MpiCheck {
             bail!("none of the MPIs asked for is installed");
         }
         let prefix = library(&self.profile)?;
+        let cards = if self.no_cards { Vec::new() } else { cards(&self.profile)? };
         let mut totals = Totals::default();
         for mpi in &found {
             mpi.build(&prefix)?;
-            self.check(mpi, &mut totals)?;
+            self.check(mpi, &cards, &mut totals)?;
         }
         for mpi in &found {
             let other = found.iter().find(|other| other.kind.abi() != mpi.kind.abi());
@@ -167,12 +177,21 @@ impl MpiCheck {
         status::print(totals)
     }
 
-    fn check(&self, mpi: &Mpi, totals: &mut Totals) -> Result<()> {
+    fn check(&self, mpi: &Mpi, cards: &[Network], totals: &mut Totals) -> Result<()> {
         let networks: Vec<Network> = self.datapath.iter().map(|name| Network::new(name)).collect();
+        for network in cards {
+            for ranks in CARDS.1 {
+                runs::test(mpi, ranks, Some(network), Extent::Small, totals)?;
+            }
+        }
+        for network in &networks {
+            runs::test(mpi, MANY, Some(network), Extent::Small, totals)?;
+        }
+        let extent = if self.full { Extent::Full } else { Extent::Quick };
         for ranks in &self.ranks {
-            runs::test(mpi, *ranks, None, self.full, totals)?;
+            runs::test(mpi, *ranks, None, extent, totals)?;
             for network in &networks {
-                runs::test(mpi, *ranks, Some(network), self.full, totals)?;
+                runs::test(mpi, *ranks, Some(network), extent, totals)?;
             }
         }
         let Some(network) = networks.first() else { return Ok(()) };
@@ -190,6 +209,14 @@ impl MpiCheck {
 fn folder(option: Option<&PathBuf>, variable: &str) -> Option<PathBuf> {
     let named = option.cloned().or_else(|| std::env::var_os(variable).map(PathBuf::from))?;
     std::path::absolute(named).ok()
+}
+
+/// Builds the emulator's libraries and the firmware: networks of emulated cards.
+fn cards(profile: &str) -> Result<Vec<Network>> {
+    let libraries = emu_libs::build_host(profile)?;
+    build::build(&Toolchain::load("emu")?, &["allgather".to_owned()])?;
+    let firmware = workspace::image_dir("emu").join("allgather.elf");
+    Ok(CARDS.0.iter().map(|datapath| Network::of_cards(datapath, &libraries, &firmware)).collect())
 }
 
 /// Builds the library without the firmware, which MPI programs over a network interface do not need, and installs it below a folder of its own.

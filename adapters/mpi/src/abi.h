@@ -18,11 +18,13 @@
 #error "mpi.h is neither Open MPI's, nor of the MPICH family, nor that of the standard ABI"
 #endif
 
-/* MPI 4 has functions with counts of type MPI_Count. */
+/* MPI 4 has functions with counts of type MPI_Count, and persistent collectives. */
 #if MPI_VERSION >= 4
 #define ABI_LARGE_COUNTS 1
+#define ABI_PERSISTENT 1
 #else
 #define ABI_LARGE_COUNTS 0
+#define ABI_PERSISTENT 0
 #endif
 
 #if defined(OPEN_MPI)

@@ -144,7 +144,6 @@ flexcast_card *process_card(void)
 	if (!card) {
 		const char *watch = getenv("FLEXCAST_MEMORY_WATCH");
 		flexcast_status status = flexcast_card_options_default(&options, sizeof options);
-		options.firmware_path = getenv("FLEXCAST_MPI_FIRMWARE");
 		/* Programs free memory without a word: the system is to tell, or else no registration outlives its operation. */
 		options.memory_watch = watch && *watch ? NULL : "userfaultfd";
 		bool watched = options.memory_watch || (watch && !strcmp(watch, "userfaultfd"));

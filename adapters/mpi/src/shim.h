@@ -15,7 +15,7 @@
 
 #include "abi.h"
 
-/* Every function that is interposed: MPI_<name> and MPI_I<small>, FLEXCAST_OPERATION_<operation>, word in FLEXCAST_MPI_OPERATIONS. */
+/* Every function that is interposed: MPI_<name>, MPI_I<small> and MPI_<name>_init, FLEXCAST_OPERATION_<operation>, word in FLEXCAST_MPI_OPERATIONS. */
 #define FUNCTIONS(X) \
 	X(Barrier, barrier, BARRIER) \
 	X(Bcast, bcast, BROADCAST) \
@@ -39,6 +39,9 @@ enum function {
 	F_COUNT
 };
 
+/* Forms of a function, the first two as of a flag "non-blocking". */
+enum form { BLOCKING, NONBLOCKING, PERSISTENT, FORM_COUNT };
+
 /* Why a call went to PMPI. */
 #define REASONS(X) \
 	X(OFF, "off") \
@@ -51,7 +54,8 @@ enum function {
 	X(TYPE, "data type") \
 	X(OPERATOR, "operator") \
 	X(ARGUMENT, "argument") \
-	X(LIBRARY, "not supported by the library")
+	X(LIBRARY, "not supported by the library") \
+	X(PERSISTENT, "persistent")
 
 enum reason {
 	TAKEN,
@@ -163,8 +167,8 @@ bool process_registers(void);
 flexcast_status process_config(flexcast_config *config);
 
 /* statistics.c */
-void count_call(enum function function, bool nonblocking, enum reason reason, uint64_t bytes);
-const char *function_name(enum function function, bool nonblocking);
+void count_call(enum function function, enum form form, enum reason reason, uint64_t bytes);
+const char *function_name(enum function function, enum form form);
 const char *function_word(enum function function);
 void statistics_print(void);
 void statistics_write(int rank);
@@ -203,9 +207,12 @@ void communicators_stop(void);
 /* A non-blocking operation begins or ends. */
 void communicator_begin(communicator *communicator);
 void communicator_end(communicator *communicator);
-/* Whether non-blocking operations are under way; and moves them on, with so many nanoseconds for something to come. */
+/* Whether waits have to move non-blocking operations on, because some are under way; and moves them on, with so many nanoseconds for something to
+ * come. */
 bool communicators_busy(void);
 void communicators_progress(uint64_t wait_ns);
+/* From now on waits need not: a wait that tests again and again is no longer the same as MPI's own. */
+void communicators_leave_waits(void);
 extern _Thread_local bool in_callback;
 
 /* collectives.c */

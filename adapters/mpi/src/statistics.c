@@ -12,10 +12,10 @@
 static struct {
 	atomic_uint_least64_t calls[REASON_COUNT];
 	atomic_uint_least64_t bytes;
-} counters[F_COUNT][2];
+} counters[F_COUNT][FORM_COUNT];
 
-static const char *const names[F_COUNT][2] = {
-#define X(name, small, operation) {"MPI_" #name, "MPI_I" #small},
+static const char *const names[F_COUNT][FORM_COUNT] = {
+#define X(name, small, operation) {"MPI_" #name, "MPI_I" #small, "MPI_" #name "_init"},
 	FUNCTIONS(X)
 #undef X
 };
@@ -33,9 +33,9 @@ static const char *const reasons[REASON_COUNT] = {
 #undef X
 };
 
-const char *function_name(enum function function, bool nonblocking)
+const char *function_name(enum function function, enum form form)
 {
-	return names[function][nonblocking];
+	return names[function][form];
 }
 
 const char *function_word(enum function function)
@@ -43,20 +43,20 @@ const char *function_word(enum function function)
 	return words[function];
 }
 
-void count_call(enum function function, bool nonblocking, enum reason reason, uint64_t bytes)
+void count_call(enum function function, enum form form, enum reason reason, uint64_t bytes)
 {
-	atomic_fetch_add_explicit(&counters[function][nonblocking].calls[reason], 1, memory_order_relaxed);
+	atomic_fetch_add_explicit(&counters[function][form].calls[reason], 1, memory_order_relaxed);
 	if (reason == TAKEN)
-		atomic_fetch_add_explicit(&counters[function][nonblocking].bytes, bytes, memory_order_relaxed);
+		atomic_fetch_add_explicit(&counters[function][form].bytes, bytes, memory_order_relaxed);
 }
 
 /* Calls that went to PMPI, and the text "reason N, reason N". */
-static uint64_t fallen_back(int function, int nonblocking, char *text, size_t length)
+static uint64_t fallen_back(int function, int form, char *text, size_t length)
 {
 	uint64_t all = 0;
 	text[0] = 0;
 	for (int reason = TAKEN + 1; reason < REASON_COUNT; reason++) {
-		uint64_t calls = atomic_load(&counters[function][nonblocking].calls[reason]);
+		uint64_t calls = atomic_load(&counters[function][form].calls[reason]);
 		size_t used = strlen(text);
 		if (calls)
 			snprintf(text + used, length - used, "%s%s %" PRIu64, used ? ", " : "", reasons[reason], calls);
@@ -69,13 +69,13 @@ void statistics_print(void)
 {
 	fprintf(stderr, "flexcast-mpi: calls of rank 0\n%-26s %12s %16s %12s  %s\n", "function", "taken", "bytes", "to PMPI", "why");
 	for (int function = 0; function < F_COUNT; function++)
-		for (int nonblocking = 0; nonblocking < 2; nonblocking++) {
+		for (int form = 0; form < FORM_COUNT; form++) {
 			char why[512];
-			uint64_t others = fallen_back(function, nonblocking, why, sizeof why);
-			uint64_t taken = atomic_load(&counters[function][nonblocking].calls[TAKEN]);
+			uint64_t others = fallen_back(function, form, why, sizeof why);
+			uint64_t taken = atomic_load(&counters[function][form].calls[TAKEN]);
 			if (taken || others)
-				fprintf(stderr, "%-26s %12" PRIu64 " %16" PRIu64 " %12" PRIu64 "  %s\n", names[function][nonblocking], taken,
-				        (uint64_t)atomic_load(&counters[function][nonblocking].bytes), others, why);
+				fprintf(stderr, "%-26s %12" PRIu64 " %16" PRIu64 " %12" PRIu64 "  %s\n", names[function][form], taken,
+				        (uint64_t)atomic_load(&counters[function][form].bytes), others, why);
 		}
 }
 
@@ -104,17 +104,17 @@ void statistics_write(int rank)
 		return;
 	}
 	for (int function = 0; function < F_COUNT; function++)
-		for (int nonblocking = 0; nonblocking < 2; nonblocking++) {
+		for (int form = 0; form < FORM_COUNT; form++) {
 			char why[512];
-			uint64_t others = fallen_back(function, nonblocking, why, sizeof why);
-			uint64_t taken = atomic_load(&counters[function][nonblocking].calls[TAKEN]);
+			uint64_t others = fallen_back(function, form, why, sizeof why);
+			uint64_t taken = atomic_load(&counters[function][form].calls[TAKEN]);
 			if (!taken && !others)
 				continue;
-			fprintf(file, "{\"rank\":%d,\"function\":\"%s\",\"taken\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"fallen_back\":%" PRIu64 ",\"reasons\":{", rank, names[function][nonblocking],
-			        taken, (uint64_t)atomic_load(&counters[function][nonblocking].bytes), others);
+			fprintf(file, "{\"rank\":%d,\"function\":\"%s\",\"taken\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"fallen_back\":%" PRIu64 ",\"reasons\":{", rank, names[function][form],
+			        taken, (uint64_t)atomic_load(&counters[function][form].bytes), others);
 			const char *comma = "";
 			for (int reason = TAKEN + 1; reason < REASON_COUNT; reason++) {
-				uint64_t calls = atomic_load(&counters[function][nonblocking].calls[reason]);
+				uint64_t calls = atomic_load(&counters[function][form].calls[reason]);
 				if (calls) {
 					fprintf(file, "%s\"%s\":%" PRIu64, comma, reasons[reason], calls);
 					comma = ",";

@@ -2,7 +2,7 @@
 /*
  * The collectives of MPI: each is Flexcast's, or else that of PMPI.
  *
- * Each function is defined four times by one macro: blocking and not, and with counts of int and of MPI_Count.
+ * One macro defines all forms of a function: blocking, non-blocking and persistent, each with counts of int and of MPI_Count.
  */
 #include "shim.h"
 
@@ -14,8 +14,25 @@
 #define UNWRAP(...) __VA_ARGS__
 #define LIST(entries, count) {entries, sizeof(count) > sizeof(int)}
 
-/* Both forms of a function: parameters and arguments in parentheses, then the call's fields. */
-#define BOTH(name, small, suffix, parameters, arguments, ...) \
+/*
+ * Persistent forms are counted and left to MPI. A generalized request cannot be started again, so one of ours would have to be changed for another
+ * request in every function that takes requests, the program's own included.
+ * Waits are MPI's from then on: MPI_Testall of MPICH 5.0 fails for persistent collectives where MPI_Waitall does not.
+ */
+#if ABI_PERSISTENT
+#define PERSISTENT_FORM(name, suffix, parameters, arguments) \
+	int MPI_##name##_init##suffix(UNWRAP parameters, MPI_Info info, MPI_Request *request) \
+	{ \
+		count_call(F_##name, PERSISTENT, REASON_PERSISTENT, 0); \
+		communicators_leave_waits(); \
+		return PMPI_##name##_init##suffix(UNWRAP arguments, info, request); \
+	}
+#else
+#define PERSISTENT_FORM(name, suffix, parameters, arguments)
+#endif
+
+/* All forms of a function: parameters and arguments in parentheses, then the call's fields. */
+#define FORMS(name, small, suffix, parameters, arguments, ...) \
 	int MPI_##name##suffix(UNWRAP parameters) \
 	{ \
 		CALL(name, false, __VA_ARGS__); \
@@ -25,63 +42,64 @@
 	{ \
 		CALL(name, true, __VA_ARGS__); \
 		return take(&call, request, &code) ? code : PMPI_I##small##suffix(UNWRAP arguments, request); \
-	}
+	} \
+	PERSISTENT_FORM(name, suffix, parameters, arguments)
 
-BOTH(Barrier, barrier, , (MPI_Comm comm), (comm), .root = 0)
+FORMS(Barrier, barrier, , (MPI_Comm comm), (comm), .root = 0)
 
 #define COLLECTIVES(suffix, count, place) \
-	BOTH(Bcast, bcast, suffix, (void *buffer, count number, MPI_Datatype type, int root, MPI_Comm comm), (buffer, number, type, root, comm), \
+	FORMS(Bcast, bcast, suffix, (void *buffer, count number, MPI_Datatype type, int root, MPI_Comm comm), (buffer, number, type, root, comm), \
 	     .receive = buffer, .receive_count = number, .receive_type = type, .root = root) \
-	BOTH(Allgather, allgather, suffix, \
+	FORMS(Allgather, allgather, suffix, \
 	     (const void *send, count send_count, MPI_Datatype send_type, void *receive, count receive_count, MPI_Datatype receive_type, MPI_Comm comm), \
 	     (send, send_count, send_type, receive, receive_count, receive_type, comm), \
 	     .send = send, .send_count = send_count, .send_type = send_type, .receive = receive, .receive_count = receive_count, .receive_type = receive_type) \
-	BOTH(Allgatherv, allgatherv, suffix, \
+	FORMS(Allgatherv, allgatherv, suffix, \
 	     (const void *send, count send_count, MPI_Datatype send_type, void *receive, const count counts[], const place places[], MPI_Datatype receive_type, \
 	      MPI_Comm comm), \
 	     (send, send_count, send_type, receive, counts, places, receive_type, comm), \
 	     .send = send, .send_count = send_count, .send_type = send_type, .receive = receive, .receive_counts = LIST(counts, count), \
 	     .receive_displacements = LIST(places, place), .receive_type = receive_type) \
-	BOTH(Allreduce, allreduce, suffix, (const void *send, void *receive, count number, MPI_Datatype type, MPI_Op op, MPI_Comm comm), \
+	FORMS(Allreduce, allreduce, suffix, (const void *send, void *receive, count number, MPI_Datatype type, MPI_Op op, MPI_Comm comm), \
 	     (send, receive, number, type, op, comm), .send = send, .receive = receive, .receive_count = number, .receive_type = type, .op = op) \
-	BOTH(Reduce, reduce, suffix, (const void *send, void *receive, count number, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm), \
+	FORMS(Reduce, reduce, suffix, (const void *send, void *receive, count number, MPI_Datatype type, MPI_Op op, int root, MPI_Comm comm), \
 	     (send, receive, number, type, op, root, comm), .send = send, .receive = receive, .receive_count = number, .receive_type = type, .op = op, \
 	     .root = root) \
-	BOTH(Reduce_scatter_block, reduce_scatter_block, suffix, \
+	FORMS(Reduce_scatter_block, reduce_scatter_block, suffix, \
 	     (const void *send, void *receive, count number, MPI_Datatype type, MPI_Op op, MPI_Comm comm), (send, receive, number, type, op, comm), \
 	     .send = send, .receive = receive, .receive_count = number, .receive_type = type, .op = op) \
-	BOTH(Reduce_scatter, reduce_scatter, suffix, \
+	FORMS(Reduce_scatter, reduce_scatter, suffix, \
 	     (const void *send, void *receive, const count counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm), (send, receive, counts, type, op, comm), \
 	     .send = send, .receive = receive, .receive_counts = LIST(counts, count), .receive_type = type, .op = op) \
-	BOTH(Alltoall, alltoall, suffix, \
+	FORMS(Alltoall, alltoall, suffix, \
 	     (const void *send, count send_count, MPI_Datatype send_type, void *receive, count receive_count, MPI_Datatype receive_type, MPI_Comm comm), \
 	     (send, send_count, send_type, receive, receive_count, receive_type, comm), \
 	     .send = send, .send_count = send_count, .send_type = send_type, .receive = receive, .receive_count = receive_count, .receive_type = receive_type) \
-	BOTH(Alltoallv, alltoallv, suffix, \
+	FORMS(Alltoallv, alltoallv, suffix, \
 	     (const void *send, const count send_counts[], const place send_places[], MPI_Datatype send_type, void *receive, const count receive_counts[], \
 	      const place receive_places[], MPI_Datatype receive_type, MPI_Comm comm), \
 	     (send, send_counts, send_places, send_type, receive, receive_counts, receive_places, receive_type, comm), \
 	     .send = send, .send_counts = LIST(send_counts, count), .send_displacements = LIST(send_places, place), .send_type = send_type, .receive = receive, \
 	     .receive_counts = LIST(receive_counts, count), .receive_displacements = LIST(receive_places, place), .receive_type = receive_type) \
-	BOTH(Gather, gather, suffix, \
+	FORMS(Gather, gather, suffix, \
 	     (const void *send, count send_count, MPI_Datatype send_type, void *receive, count receive_count, MPI_Datatype receive_type, int root, \
 	      MPI_Comm comm), \
 	     (send, send_count, send_type, receive, receive_count, receive_type, root, comm), \
 	     .send = send, .send_count = send_count, .send_type = send_type, .receive = receive, .receive_count = receive_count, .receive_type = receive_type, \
 	     .root = root) \
-	BOTH(Gatherv, gatherv, suffix, \
+	FORMS(Gatherv, gatherv, suffix, \
 	     (const void *send, count send_count, MPI_Datatype send_type, void *receive, const count counts[], const place places[], MPI_Datatype receive_type, \
 	      int root, MPI_Comm comm), \
 	     (send, send_count, send_type, receive, counts, places, receive_type, root, comm), \
 	     .send = send, .send_count = send_count, .send_type = send_type, .receive = receive, .receive_counts = LIST(counts, count), \
 	     .receive_displacements = LIST(places, place), .receive_type = receive_type, .root = root) \
-	BOTH(Scatter, scatter, suffix, \
+	FORMS(Scatter, scatter, suffix, \
 	     (const void *send, count send_count, MPI_Datatype send_type, void *receive, count receive_count, MPI_Datatype receive_type, int root, \
 	      MPI_Comm comm), \
 	     (send, send_count, send_type, receive, receive_count, receive_type, root, comm), \
 	     .send = send, .send_count = send_count, .send_type = send_type, .receive = receive, .receive_count = receive_count, .receive_type = receive_type, \
 	     .root = root) \
-	BOTH(Scatterv, scatterv, suffix, \
+	FORMS(Scatterv, scatterv, suffix, \
 	     (const void *send, const count counts[], const place places[], MPI_Datatype send_type, void *receive, count receive_count, \
 	      MPI_Datatype receive_type, int root, MPI_Comm comm), \
 	     (send, counts, places, send_type, receive, receive_count, receive_type, root, comm), \

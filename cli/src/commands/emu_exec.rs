@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use emu_bridge::{INLINE, RACES_VARIABLE, VARIABLE};
-use emu_config::{AttachTable, BridgeTable, Machine, NetworkTable, ShareTable};
+use emu_config::{AttachTable, JobTable, Machine, ShareTable};
 use emu_observe::new_file;
 use flexcast_cli::note;
 use nix::sys::signal::{Signal, kill};
@@ -24,11 +24,6 @@ use crate::args::EmuExecArgs;
 /// What `cargo xtask build-emu-libs` makes; the others are links to it.
 const LIBRARY: &str = "libflexio.so";
 const LOADER_PATH: &str = "LD_LIBRARY_PATH";
-/// UDP port of the first program of a network.
-const PORT_BASE: u16 = 7471;
-/// Numbers that cards can have.
-const MOST_CARDS: usize = 65_535;
-
 /// Exit code of a program that ends well on a machine that has found races: that of ThreadSanitizer.
 const RACES_CODE: u8 = 66;
 /// Time between two looks whether the program has ended.
@@ -120,7 +115,12 @@ fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
 fn machine(args: &EmuExecArgs) -> anyhow::Result<Machine> {
     let mut machine = match (&args.machine, args.rank.zip(args.of)) {
         (Some(path), _) => Machine::read(path)?,
-        (None, Some((rank, of))) => member(rank, of, args.cards.unwrap_or(1), args.port_base.unwrap_or(PORT_BASE))?,
+        (None, Some((rank, of))) => {
+            let job = args
+                .port_base
+                .map_or_else(JobTable::default, |first_port| JobTable { first_port, ..JobTable::default() });
+            Machine { cards: args.cards, job: Some(job), ..Machine::default() }.placed(rank, of)?
+        }
         (None, None) => Machine { first_card: args.card, ..Machine::default() },
     };
     if let Some(bridge) = &args.bridge {
@@ -146,24 +146,6 @@ fn machine(args: &EmuExecArgs) -> anyhow::Result<Machine> {
         attach.socket = std::path::absolute(&attach.socket)?;
     }
     Ok(machine)
-}
-
-/// Machine `rank` of `of` on this computer, which form one network.
-fn member(rank: usize, of: usize, cards: usize, port_base: u16) -> anyhow::Result<Machine> {
-    if rank >= of {
-        bail!("--rank {rank} --of {of}: ranks are 0 to {}", of.saturating_sub(1));
-    }
-    let last_port = usize::from(port_base).saturating_add(of - 1);
-    if last_port > usize::from(u16::MAX) {
-        bail!("--of {of}: the last program would have port {last_port}; choose a lower --port-base than {port_base}");
-    }
-    if cards == 0 || cards.saturating_mul(of) > MOST_CARDS {
-        bail!("--cards {cards}: {of} programs may have {MOST_CARDS} cards together, and at least one each");
-    }
-    // A cable leads one card outside; the last host of a switch is where several are joined to the others.
-    let network = (cards > 1).then(|| NetworkTable::of(format!("switch-{}", cards + 1)));
-    let bridge = (of > 1).then(|| BridgeTable::on_this_computer(rank, of, cards, port_base));
-    Ok(Machine { cards: Some(cards), first_card: Some(rank * cards), network, bridge, ..Machine::default() })
 }
 
 /// Where the libraries may lie: below the current folder, and beside the folder of this program.
@@ -200,17 +182,6 @@ mod tests {
         assert_eq!(libraries(Some(&there), &[]).unwrap(), there);
         let error = libraries(Some(&elsewhere), &places).unwrap_err().to_string();
         assert!(error.contains("build-emu-libs") && error.contains(&*elsewhere.to_string_lossy()), "{error}");
-    }
-
-    #[test]
-    fn members_that_cannot_be_are_reported() {
-        let told = |rank, of, cards, base| member(rank, of, cards, base).unwrap_err().to_string();
-        assert!(told(4, 4, 1, 7471).contains("ranks are 0 to 3"));
-        assert!(told(0, 0, 1, 7471).contains("--of 0"));
-        assert!(told(0, 2, 1, u16::MAX).contains("port 65536"));
-        assert!(told(0, 2, 0, 7471).contains("at least one"));
-        assert!(told(0, 2, usize::MAX, 7471).contains("65535 cards together"));
-        assert_eq!(member(0, 1, 1, 7471).unwrap().bridge, None, "alone");
     }
 
     #[test]

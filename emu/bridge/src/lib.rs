@@ -16,6 +16,7 @@ mod bridge;
 mod datagram;
 mod driver_thread;
 mod fault_sink;
+mod launcher;
 mod make;
 mod pace;
 mod peer;

@@ -8,6 +8,7 @@ use emu_config::{ConfigError, MOST_TIMEOUT_MS, Machine};
 use emu_machine::{MachineError, Shared, World};
 
 use crate::fault_sink::Stderr;
+use crate::launcher;
 use crate::make;
 use crate::share::Remote;
 
@@ -94,7 +95,7 @@ pub fn leave() {
 pub fn attached() -> Result<Option<&'static Remote>, MachineError> {
     static ATTACHED: OnceLock<Option<Result<Remote, String>>> = OnceLock::new();
     let attached = ATTACHED.get_or_init(|| {
-        let described = described(std::env::var_os(VARIABLE), std::env::var_os(PEER_TIMEOUT));
+        let described = described(&from_process);
         // Another error is told when the machine is made.
         let machine = described.ok().filter(|machine| machine.attach.is_some())?;
         Some(attach(&machine).inspect_err(|error| eprintln!("flexcast: {VARIABLE}: {error}")))
@@ -119,21 +120,41 @@ fn attach(machine: &Machine) -> Result<Remote, String> {
     Remote::attach(&table.socket, timeout).map_err(|lost| lost.to_string())
 }
 
+fn from_process(name: &str) -> Option<OsString> {
+    std::env::var_os(name)
+}
+
 fn from_environment() -> Result<Shared, MachineError> {
-    let made = made_from(std::env::var_os(VARIABLE), std::env::var_os(PEER_TIMEOUT));
+    let made = made_from(&from_process);
     made.inspect_err(|error| eprintln!("flexcast: {VARIABLE}: {error}"))
 }
 
 /// The description that the environment names.
-fn described(value: Option<OsString>, timeout: Option<OsString>) -> Result<Machine, MachineError> {
+fn described(read: &impl Fn(&str) -> Option<OsString>) -> Result<Machine, MachineError> {
+    let (value, timeout) = (read(VARIABLE), read(PEER_TIMEOUT));
     let mut machine = match value {
-        None => Machine::default(),
+        None => {
+            // Cards of machines that are not joined have the same addresses: each rank would reach its own in the place of another's.
+            if let Some((rank, of)) = launcher::place(read).ok().flatten().filter(|(_, of)| *of > 1) {
+                let text = format!(
+                    "this process is rank {rank} of {of}, and nothing says how its emulated cards reach those of the others: set {VARIABLE} to toml:[job] \
+                     for one network of all on this computer, or to {INLINE} for cards of its own"
+                );
+                return Err(MachineError::NotMade(text));
+            }
+            Machine::default()
+        }
         Some(value) => match value.to_str().and_then(|text| text.strip_prefix(INLINE)) {
             Some(text) => Machine::parse(text),
             None => Machine::read(value.as_ref()),
         }
         .map_err(|error| MachineError::NotMade(error.to_string()))?,
     };
+    if machine.job.is_some() {
+        let place = launcher::place(read).map_err(MachineError::NotMade)?;
+        let (rank, of) = place.ok_or_else(|| MachineError::NotMade(ConfigError::NotPlaced.to_string()))?;
+        machine = machine.placed(rank, of).map_err(|error| MachineError::NotMade(error.to_string()))?;
+    }
     if let Some(timeout) = timeout.filter(|_| machine.bridge.is_some() || machine.attach.is_some()) {
         let number = timeout.to_str().and_then(|text| text.parse().ok());
         let wrong = || format!("{PEER_TIMEOUT} is {timeout:?}, but must be a number of milliseconds");
@@ -148,8 +169,8 @@ fn described(value: Option<OsString>, timeout: Option<OsString>) -> Result<Machi
     Ok(machine)
 }
 
-fn made_from(value: Option<OsString>, timeout: Option<OsString>) -> Result<Shared, MachineError> {
-    let machine = described(value, timeout)?;
+fn made_from(read: &impl Fn(&str) -> Option<OsString>) -> Result<Shared, MachineError> {
+    let machine = described(read)?;
     let mut shared = make::make(&machine).map_err(|error| MachineError::NotMade(error.to_string()))?;
     let fault_sink = Stderr::new(shared.world.config().detect_races);
     shared.world.report_faults_to(Box::new(fault_sink));
@@ -160,19 +181,44 @@ fn made_from(value: Option<OsString>, timeout: Option<OsString>) -> Result<Share
 mod tests {
     use super::*;
 
+    /// A machine of an environment of one's own.
+    fn made(variables: &[(&str, &str)]) -> Result<Shared, String> {
+        let read = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+        made_from(&read).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn the_variable_is_a_path_or_the_text_itself() {
-        let shared = made_from(None, None).expect("the default machine");
+        let shared = made(&[]).expect("the default machine");
         assert_eq!((shared.world.card_count(), shared.driver.is_none()), (2, true));
-        let shared = made_from(Some("toml:cards = 1".into()), None).expect("a machine of one card");
+        let shared = made(&[(VARIABLE, "toml:cards = 1")]).expect("a machine of one card");
         assert_eq!(shared.world.card_count(), 1);
-        let error = made_from(Some("/no/such/file.toml".into()), None).map(drop).unwrap_err().to_string();
+        let error = made(&[(VARIABLE, "/no/such/file.toml")]).map(drop).unwrap_err();
         assert!(error.contains("/no/such/file.toml"), "{error}");
-        let error = made_from(Some("toml:cards = 7".into()), None).map(drop).unwrap_err().to_string();
+        let error = made(&[(VARIABLE, "toml:cards = 7")]).map(drop).unwrap_err();
         assert!(error.contains('7'), "{error}");
         let bridged = "toml:[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"\n";
         for (timeout, told) in [("soon", "milliseconds"), ("0", "1 to 3600000")] {
-            let error = made_from(Some(bridged.into()), Some(timeout.into())).map(drop).unwrap_err().to_string();
+            let error = made(&[(VARIABLE, bridged), (PEER_TIMEOUT, timeout)]).map(drop).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_machine_of_a_job_is_placed_by_the_launcher() {
+        let job = (VARIABLE, "toml:cards = 1\n[job]");
+        let shared = made(&[job, ("PMI_RANK", "0"), ("PMI_SIZE", "1")]).expect("a job of one process");
+        assert_eq!(shared.world.card_count(), 1);
+        let shared = made(&[(VARIABLE, "toml:"), ("PMI_RANK", "1"), ("PMI_SIZE", "2")]).expect("cards of its own");
+        assert_eq!(shared.world.card_count(), 2);
+        for (variables, told) in [
+            (&[job][..], "FLEXCAST_RANK and FLEXCAST_SIZE"),
+            (&[("PMI_RANK", "1"), ("PMI_SIZE", "2")], "rank 1 of 2, and nothing says how"),
+            (&[job, ("PMI_RANK", "4"), ("PMI_SIZE", "4")], "ranks are 0 to 3"),
+            (&[job, ("FLEXCAST_RANK", "first"), ("FLEXCAST_SIZE", "4")], "FLEXCAST_RANK is \"first\""),
+            (&[(VARIABLE, "toml:first_card = 3\n[job]"), ("PMI_RANK", "0"), ("PMI_SIZE", "4")], "leave them out"),
+        ] {
+            let error = made(variables).map(drop).unwrap_err();
             assert!(error.contains(told), "{error}");
         }
     }

@@ -131,6 +131,43 @@ pub enum ConfigError {
          all other keys"
     )]
     Attached,
+    /// A machine of a process without a rank.
+    #[error(
+        "[job] is of a process that a launcher has started, or flexcast emu exec with --rank and --of: FLEXCAST_RANK and FLEXCAST_SIZE, or the variables of \
+         torchrun, mpirun, mpiexec or srun, have to tell its rank; a run that has all its cards in one process leaves [job] out"
+    )]
+    NotPlaced,
+    /// No such process.
+    #[error("rank {rank} of {of} processes: ranks are 0 to {}", of.saturating_sub(1))]
+    Rank {
+        /// What was given.
+        rank: usize,
+        /// Number of processes.
+        of: usize,
+    },
+    /// Two answers to one question.
+    #[error(
+        "first_card, [bridge], [share] and [attach] say where one process is, and [job] says it of all: leave them out, or [job]"
+    )]
+    JobAndPlace,
+    /// Ports end.
+    #[error("the last of {of} processes would have port {last}: choose a lower first port than {first}")]
+    Port {
+        /// Of the first process.
+        first: u16,
+        /// Of the last one.
+        last: usize,
+        /// Number of processes.
+        of: usize,
+    },
+    /// Cards are numbered.
+    #[error("{cards} cards for each of {of} processes: they may have 65535 cards together, and at least one each")]
+    JobCards {
+        /// Of each process.
+        cards: usize,
+        /// Number of processes.
+        of: usize,
+    },
     /// As many processes are never there.
     #[error("share.clients is {clients}, but must be 1 to {MOST_CLIENTS}")]
     Clients {

@@ -6,6 +6,7 @@
 
 mod bridge;
 mod error;
+mod job;
 mod machine;
 mod memory;
 mod network;
@@ -16,6 +17,7 @@ pub use bridge::{BridgeTable, MOST_TIMEOUT_MS, PeerTable};
 pub use emu_fabric::Priorities;
 pub use emu_machine::DrivenFrom;
 pub use error::ConfigError;
+pub use job::JobTable;
 pub use machine::Machine;
 pub use memory::{Memory, MemoryTable};
 pub use network::{LinkTable, NetworkTable};

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bridge::BridgeTable;
 use crate::error::ConfigError;
+use crate::job::JobTable;
 use crate::memory::{Memory, MemoryTable};
 use crate::network::{LinkTable, NetworkTable};
 use crate::share::{AttachTable, MOST_CLIENTS, ShareTable};
@@ -56,6 +57,10 @@ const DEFAULT_SEED: u64 = 1;
 /// #   { address = "127.0.0.1:7471", first_card = 0 },
 /// #   { address = "127.0.0.1:7473", first_card = 2, cards = 4 },
 /// # ]
+///
+/// [job]                       # in the place of first_card and [bridge]: each process of a job on this computer has a machine like this one
+/// first_port = 7471           # UDP port of rank 0; those of the others follow
+/// peer_timeout_ms = 10000
 ///
 /// [share]                     # other processes of this computer may use the cards
 /// socket = "card.sock"        # a socket of the file system, which is made
@@ -112,6 +117,9 @@ pub struct Machine {
     /// What the outer end of the link is joined to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bridge: Option<BridgeTable>,
+    /// Is the same for all processes of a job: [`Machine::placed`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job: Option<JobTable>,
     /// Lets other processes use the cards.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<ShareTable>,
@@ -177,6 +185,9 @@ impl Machine {
         }
         if self.attach.is_some() {
             return Err(ConfigError::Attached);
+        }
+        if self.job.is_some() {
+            return Err(ConfigError::NotPlaced);
         }
         let follows_the_clock = self.bridge.is_some() || self.share.is_some();
         if let Some(command_ps @ 1..) = self.command_ps.filter(|_| follows_the_clock) {

@@ -687,16 +687,16 @@ typedef struct {
    */
   size_t size;
   /**
-   * Folder of libflexio.so, libibverbs.so.1, libmlx5.so.1 and libdoca_common.so.2, such as that of the emulator's libraries; NULL: those
-   * of the installed DOCA, wherever the dynamic loader finds them (LD_LIBRARY_PATH). Once a process has loaded some, it keeps them.
+   * Folder of libflexio.so, libibverbs.so.1, libmlx5.so.1 and libdoca_common.so.2, such as that of the emulator's libraries; NULL: what
+   * FLEXCAST_LIBRARIES says, or else those of the installed DOCA, wherever the dynamic loader finds them (LD_LIBRARY_PATH). Once a process has loaded some, it keeps them.
    */
   const char *libraries;
   /**
-   * RDMA device, such as "mlx5_0"; NULL: the first one.
+   * RDMA device, such as "mlx5_0"; NULL: what FLEXCAST_DEVICE says, or else the first one.
    */
   const char *device;
   /**
-   * File of the image `allgather`; not used if `firmware` is given.
+   * File of the image `allgather`; NULL: what FLEXCAST_FIRMWARE says. Not used if `firmware` is given.
    */
   const char *firmware_path;
   /**
@@ -710,8 +710,8 @@ typedef struct {
   /**
    * What moves the data: "dpa", threads of the card's DPA; "verbs", this process over an RDMA card, which needs no DPA and no firmware; "udp", this
    * process by IP multicast over a network interface, without an RDMA device; "auto", the DPA where card, libraries and firmware are there, else
-   * an RDMA card, else the interface. NULL: what FLEXCAST_DATAPATH says, or else the DPA if firmware, libraries or a device are given, and the
-   * interface if none of them is. Alike on all ranks.
+   * an RDMA card, else the interface. NULL: what FLEXCAST_DATAPATH says, or else the DPA if firmware, libraries or a device are given, here or by a
+   * variable, and the interface if none of them is. Alike on all ranks.
    */
   const char *datapath;
   /**

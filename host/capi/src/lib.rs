@@ -10,6 +10,7 @@
 #![allow(unsafe_code)] // The boundary itself: exported symbols, pointers of the caller.
 #![allow(clippy::missing_safety_doc)] // Said once, above and at the top of the header.
 
+mod asked;
 mod bootstrap;
 mod call;
 mod card;

@@ -60,7 +60,39 @@ impl Calls {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
     use super::*;
+
+    /// What the adapter's sources have in quotes, of which a part is wanted.
+    fn quoted(folder: &Path, wanted: impl Fn(&str) -> bool) -> BTreeSet<String> {
+        let files = std::fs::read_dir(folder).expect("the sources");
+        let texts = files.map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("a source"));
+        let lines: Vec<String> = texts.flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+        let wanted = lines.iter().filter(|line| wanted(line));
+        wanted.filter_map(|line| line.split('"').nth(1)).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_page_names_every_variable_and_every_reason() {
+        let folder = crate::workspace::root().join("adapters/mpi");
+        let page = std::fs::read_to_string(folder.join("README.md")).expect("the page");
+        let variables = quoted(&folder.join("src"), |line| line.contains("\"FLEXCAST_MPI"));
+        // One function reads each of them; the page has no others.
+        let named = page.split('`').filter(|word| word.starts_with("FLEXCAST_MPI") && !word.contains(['=', '.']));
+        assert_eq!(variables, named.map(str::to_owned).collect());
+        assert!(variables.len() >= 7, "{variables:?}");
+        let reasons = quoted(&folder.join("src"), |line| line.starts_with("\tX(") && line.contains(", \""));
+        assert!(reasons.len() >= 12, "{reasons:?}");
+        for reason in reasons {
+            let cells = page.lines().filter(|line| line.starts_with('|')).filter_map(|line| line.split('|').nth(2));
+            assert!(
+                cells.flat_map(|cell| cell.split(',')).any(|cell| cell.trim() == reason),
+                "{reason} is not in the table"
+            );
+        }
+    }
 
     const REPORT: &str = "{\"rank\":0,\"function\":\"MPI_Bcast\",\"taken\":3,\"bytes\":9,\"fallen_back\":2,\"reasons\":{\"size\":2}}\n\
         {\"ranks\":2,\"checks\":5,\"failures\":0}\n\

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::report::Calls;
 use super::{Kind, Mpi};
-use crate::{process, status};
+use crate::{example, process, status};
 
 /// Longest run of a job, in seconds.
 const BOUND: u32 = 900;
@@ -17,18 +17,52 @@ const BOUND: u32 = 900;
 /// What a job's data goes over.
 pub(super) struct Network {
     name: String,
-    datapath: String,
-    shared_memory: &'static str,
+    variables: Vec<(&'static str, String)>,
+    emulated: bool,
 }
 
 impl Network {
     pub(super) fn new(name: &str) -> Self {
-        let (datapath, shared_memory) = match name {
-            "shm" => ("udp", "1"),
-            "udp" => ("udp", "0"),
-            other => (other, "1"),
+        let mut variables = match name {
+            "shm" => vec![("FLEXCAST_DATAPATH", "udp".to_owned()), ("FLEXCAST_SHM", "1".to_owned())],
+            "udp" => vec![("FLEXCAST_DATAPATH", "udp".to_owned()), ("FLEXCAST_SHM", "0".to_owned())],
+            other => vec![("FLEXCAST_DATAPATH", other.to_owned())],
         };
-        Self { name: name.to_owned(), datapath: datapath.to_owned(), shared_memory }
+        if variables.len() > 1 {
+            variables.push(("FLEXCAST_INTERFACE", "lo".to_owned()));
+        }
+        Self { name: name.to_owned(), variables, emulated: false }
+    }
+
+    /// One emulated BlueField-3 for each rank, all in one network.
+    pub(super) fn of_cards(datapath: &str, libraries: &Path, firmware: &Path) -> Self {
+        let variables = vec![
+            ("FLEXCAST_DATAPATH", datapath.to_owned()),
+            ("FLEXCAST_LIBRARIES", libraries.display().to_string()),
+            ("FLEXCAST_FIRMWARE", firmware.display().to_string()),
+        ];
+        Self { name: format!("emulated cards by {datapath}"), variables, emulated: true }
+    }
+}
+
+/// How much the test does.
+#[derive(Clone, Copy)]
+pub(super) enum Extent {
+    /// All lengths.
+    Full,
+    /// All but the longest.
+    Quick,
+    /// Every function with a few lengths.
+    Small,
+}
+
+impl Extent {
+    const fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Full => &[],
+            Self::Quick => &["quick"],
+            Self::Small => &["small"],
+        }
     }
 }
 
@@ -129,11 +163,15 @@ impl<'a> Job<'a> {
         self
     }
 
-    fn over(self, network: &Network) -> Self {
+    fn over(self, network: &Network) -> Result<Self> {
         let object = self.mpi.object().display().to_string();
-        let job = self.set("LD_PRELOAD", object).set("FLEXCAST_DATAPATH", &*network.datapath);
-        let job = job.set("FLEXCAST_SHM", network.shared_memory);
-        if network.datapath == "udp" { job.set("FLEXCAST_INTERFACE", "lo") } else { job }
+        let mut job = self.set("LD_PRELOAD", object);
+        job.variables.extend(network.variables.iter().cloned());
+        if network.emulated {
+            let port = example::free_udp_ports(job.ranks)?;
+            job = job.set("FLEXCAST_MACHINE", format!("toml:job = {{ first_port = {port} }}"));
+        }
+        Ok(job)
     }
 
     fn run(&self, program: &Path, arguments: &[&str]) -> Result<Ended> {
@@ -180,15 +218,21 @@ struct Summary {
 }
 
 /// The test, by itself or over a network: its own comparisons, and the calls that were taken.
-pub(super) fn test(mpi: &Mpi, ranks: u16, network: Option<&Network>, full: bool, totals: &mut Totals) -> Result<()> {
+pub(super) fn test(
+    mpi: &Mpi,
+    ranks: u16,
+    network: Option<&Network>,
+    extent: Extent,
+    totals: &mut Totals,
+) -> Result<()> {
     let over = network.map_or("by itself", |network| network.name.as_str());
     status::say("Running", format_args!("test under {}, {ranks} ranks, {over}", mpi.kind.name()));
     let report = report_file(mpi)?;
     let mut job = Job::new(mpi, ranks);
     if let Some(network) = network {
-        job = job.over(network).set("FLEXCAST_MPI_REPORT", report.display().to_string());
+        job = job.over(network)?.set("FLEXCAST_MPI_REPORT", report.display().to_string());
     }
-    let ended = job.run(&mpi.test(), if full { &[] } else { &["quick"] })?.expect()?;
+    let ended = job.run(&mpi.test(), extent.arguments())?.expect()?;
     let last = ended.stdout.lines().rev().find(|line| line.starts_with("{\"ranks\""));
     let summary: Summary = serde_json::from_str(last.context("the test has printed no summary")?)?;
     if summary.failures > 0 {
@@ -199,6 +243,9 @@ pub(super) fn test(mpi: &Mpi, ranks: u16, network: Option<&Network>, full: bool,
     if network.is_some() {
         let calls = read_report(&report)?;
         calls.compare(&Calls::read(&ended.stdout)?).with_context(|| ended.line.clone())?;
+        if calls.taken() == 0 {
+            bail!("no call was taken: {}", ended.line);
+        }
         totals.add(&calls);
     }
     Ok(())
@@ -231,7 +278,7 @@ fn read_report(file: &Path) -> Result<Calls> {
 pub(super) fn mistakes(mpi: &Mpi, network: &Network, totals: &mut Totals) -> Result<()> {
     for mistake in ["disagree", "absent"] {
         status::say("Running", format_args!("mistake `{mistake}` under {}, {}", mpi.kind.name(), network.name));
-        let job = Job::new(mpi, 3).over(network).set("FLEXCAST_BARRIER_TIMEOUT_NS", "3000000000");
+        let job = Job::new(mpi, 3).over(network)?.set("FLEXCAST_BARRIER_TIMEOUT_NS", "3000000000");
         let ended = job.run(&mpi.test(), &[mistake])?.expect()?;
         let refused = ended.stdout.matches("\"refused\":true").count();
         if refused != 3 || !ended.stderr.contains("MPI_Allgather: ") {
@@ -265,7 +312,7 @@ pub(super) fn benchmark(mpi: &Mpi, program: Program, ranks: u16, network: &Netwo
     }
     status::say("Running", format_args!("{}, {ranks} ranks, {}", program.name(), network.name));
     let report = report_file(mpi)?;
-    let job = Job::new(mpi, ranks).over(network).set("FLEXCAST_MPI_REPORT", report.display().to_string());
+    let job = Job::new(mpi, ranks).over(network)?.set("FLEXCAST_MPI_REPORT", report.display().to_string());
     let processes = ranks.to_string();
     let mut arguments = vec!["-npmin", &processes, "-iter", "20", "-msglog", "2:18", "-time", "2"];
     arguments.extend(program.benchmarks());

@@ -63,6 +63,7 @@ fn full() -> Machine {
         bridge: Some(BridgeTable::on_this_computer(1, 3, 2, 7471)),
         share: Some(ShareTable { socket: "card.sock".into(), clients: 3 }),
         attach: Some(AttachTable { socket: "other.sock".into(), timeout_ms: Some(13) }),
+        job: Some(JobTable { first_port: 14, peer_timeout_ms: Some(15) }),
     }
 }
 
