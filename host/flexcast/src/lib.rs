@@ -61,6 +61,7 @@ pub use api::report::{MessageCounts, Phases, PhasesPs, Report};
 pub use api::request::{Request, Test};
 pub use api::user_memory::UserMemory;
 pub use datapath::service::{ControlReport, ServiceDelivery, ServiceOptions};
+pub use datapath::sparse::SparseOptions;
 pub use datapath::udp::{DEFAULT_PORT, Interface, ReceiveBuffer, UdpOptions};
 #[doc(hidden)]
 pub use datapath::udp::{MakeTap, Tap, hostile};

@@ -96,6 +96,9 @@ pub enum Algorithm {
     /// The same between pairs of ranks, one pair after another.
     #[cfg(not(target_os = "none"))]
     Pairwise = 9,
+    /// Through aggregators, without the blocks that are zero ([`sparse`](crate::sparse)).
+    #[cfg(not(target_os = "none"))]
+    Sparse = 10,
 }
 
 impl Algorithm {

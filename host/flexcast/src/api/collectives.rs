@@ -6,11 +6,13 @@
 //! the first of them, a Barrier apart, connects all pairs of ranks ([`Footprint::pair_queue_pairs`](crate::Footprint::pair_queue_pairs)).
 
 use crate::api::buffer::Buffer;
+use crate::api::card::Kind;
 use crate::api::communicator::Communicator;
 use crate::api::outcome::Failed;
 use crate::api::report::Report;
 use crate::api::request::Request;
 use crate::datapath::Task;
+use crate::datapath::sparse::SparseOptions;
 use crate::error::{Error, Result};
 use crate::plan::direct::{Collective, Places};
 use crate::plan::lists::ListPool;
@@ -53,6 +55,62 @@ impl Communicator {
     pub fn all_reduce_in_place(&self, buffer: Buffer, reduction: Reduction) -> Result<Request, Box<Failed>> {
         let bytes = buffer.len() as u64;
         self.collective(None, buffer, |_| Ok(Collective::Allreduce { bytes, reduction }))
+    }
+
+    /// The same as [`Communicator::all_reduce`] for contributions of which much is zero: blocks that are zero are neither sent nor summed, and nobody has to say where they
+    /// are. A block is zero if all of its bits are, so that -0.0 and NaN travel. For minimum and maximum a block that is zero is one that the rank does not have. Carried
+    /// over Ethernet ([`Card::udp`](crate::Card::udp)): every rank sums up a part of the array. After a failure `receive` is part old and part new.
+    ///
+    /// With [`Config::reproducible`](crate::Config::reproducible) blocks are added in the order of ranks; otherwise in the order in which they come, and sums of
+    /// floating-point numbers differ from call to call in their last bits.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`]; options out of their ranges; an operator that zeros change; a datapath that does not carry it.
+    pub fn sparse_all_reduce(
+        &self,
+        send: Buffer,
+        receive: Buffer,
+        reduction: Reduction,
+        options: SparseOptions,
+    ) -> Result<Request, Box<Failed>> {
+        let bytes = receive.len() as u64;
+        self.collective(Some(send), receive, |_| self.sparse(bytes, reduction, options))
+    }
+
+    /// The same with the contribution in the buffer that gets the result.
+    ///
+    /// # Errors
+    /// As [`Communicator::sparse_all_reduce`].
+    pub fn sparse_all_reduce_in_place(
+        &self,
+        buffer: Buffer,
+        reduction: Reduction,
+        options: SparseOptions,
+    ) -> Result<Request, Box<Failed>> {
+        let bytes = buffer.len() as u64;
+        self.collective(None, buffer, |_| self.sparse(bytes, reduction, options))
+    }
+
+    fn sparse(
+        &self,
+        bytes: u64,
+        reduction: Reduction,
+        options: SparseOptions,
+    ) -> std::result::Result<Collective, String> {
+        self.carries_sparse()?;
+        options.check(bytes, self.size(), reduction).map_err(|error| error.to_string())?;
+        Ok(Collective::SparseAllreduce { bytes, reduction, options })
+    }
+
+    /// Whether its datapath carries sparse collectives.
+    pub(crate) fn carries_sparse(&self) -> std::result::Result<(), String> {
+        match self.card().kind() {
+            Kind::Udp(_) => Ok(()),
+            Kind::Dpa(_) | Kind::Verbs(_) => Err(
+                "a sparse AllReduce goes over Ethernet (datapath \"udp\"), and not over an RDMA card: use all_reduce"
+                    .to_owned(),
+            ),
+        }
     }
 
     /// The reduction of the contributions of all ranks, to `receive` on rank `root`; elsewhere that is not touched, and may be empty.
@@ -319,7 +377,9 @@ impl Communicator {
         let odd = |bytes: &u64| !bytes.is_multiple_of(element);
         let odd = match &collective {
             Collective::ReduceScatter { shares, .. } => shares.iter().copied().find(odd),
-            Collective::Reduce { bytes, .. } | Collective::Allreduce { bytes, .. } => Some(*bytes).filter(odd),
+            Collective::Reduce { bytes, .. }
+            | Collective::Allreduce { bytes, .. }
+            | Collective::SparseAllreduce { bytes, .. } => Some(*bytes).filter(odd),
             _ => None,
         };
         if let Some(bytes) = odd {

@@ -139,6 +139,8 @@ impl Bound {
                 let layout = with.layout(bytes / u64::from(element), element, place).map_err(wrong)?;
                 Self::of_layout(Operation::Allreduce(with), (summary, *reduction), &layout, Places::divided)
             }
+            // By machines of its own.
+            Collective::SparseAllreduce { .. } => return Err(impossible()),
             Collective::Reduce { root, bytes, reduction } => {
                 let element = reduction.element_bytes();
                 let with = match algorithm {

@@ -10,6 +10,7 @@ pub(crate) mod direct;
 pub(crate) mod pairs;
 mod requests;
 pub(crate) mod service;
+pub(crate) mod sparse;
 pub(crate) mod udp;
 pub(crate) mod verbs;
 

@@ -3,6 +3,7 @@
 use flexcast_proto::p2p::{Blocks, Span};
 use flexcast_proto::{Kind, Summary, digest};
 
+use crate::datapath::sparse::SparseOptions;
 use crate::plan::displs;
 use crate::plan::lists::{List, ListPool};
 use crate::reduce::Reduction;
@@ -163,6 +164,12 @@ pub(crate) enum Collective {
         bytes: u64,
         reduction: Reduction,
     },
+    /// Through aggregators, without the blocks that are zero.
+    SparseAllreduce {
+        bytes: u64,
+        reduction: Reduction,
+        options: SparseOptions,
+    },
     /// A share for each rank.
     ReduceScatter {
         shares: List,
@@ -202,7 +209,7 @@ impl Collective {
         match self {
             Self::Barrier => Kind::Barrier,
             Self::Reduce { .. } => Kind::Reduce,
-            Self::Allreduce { .. } => Kind::Allreduce,
+            Self::Allreduce { .. } | Self::SparseAllreduce { .. } => Kind::Allreduce,
             Self::ReduceScatter { shares, .. } if shares.iter().all(|bytes| Some(bytes) == shares.first()) => {
                 Kind::ReduceScatter
             }
@@ -231,6 +238,7 @@ impl Collective {
         match self {
             Self::Reduce { reduction, .. }
             | Self::Allreduce { reduction, .. }
+            | Self::SparseAllreduce { reduction, .. }
             | Self::ReduceScatter { reduction, .. } => Some(*reduction),
             _ => None,
         }
@@ -241,6 +249,7 @@ impl Collective {
         let amount = match self {
             Self::Reduce { bytes, .. }
             | Self::Allreduce { bytes, .. }
+            | Self::SparseAllreduce { bytes, .. }
             | Self::Alltoall { bytes }
             | Self::Gather { bytes, .. }
             | Self::Scatter { bytes, .. } => *bytes,
@@ -251,7 +260,12 @@ impl Collective {
             Self::Barrier | Self::Alltoallv { .. } | Self::Gatherv { .. } | Self::Scatterv { .. } => 0,
         };
         let reduction = self.reduction().map_or(0, Reduction::code);
-        Summary::between_pairs(self.kind(), self.root().unwrap_or(0), amount, reduction, algorithm)
+        let root = match self {
+            // What else is alike on all ranks.
+            Self::SparseAllreduce { options, .. } => options.code(),
+            _ => self.root().unwrap_or(0),
+        };
+        Summary::between_pairs(self.kind(), root, amount, reduction, algorithm)
     }
 
     /// Bytes of the send and the receive buffer of a rank; none where any length will do.
@@ -262,7 +276,7 @@ impl Collective {
         match self {
             Self::Barrier => [Some(0), Some(0)],
             Self::Reduce { bytes, .. } => [Some(*bytes), at_root(*bytes)],
-            Self::Allreduce { bytes, .. } => [Some(*bytes); 2],
+            Self::Allreduce { bytes, .. } | Self::SparseAllreduce { bytes, .. } => [Some(*bytes); 2],
             Self::ReduceScatter { shares, .. } => [Some(shares.iter().sum()), Some(shares[own as usize])],
             Self::Alltoall { bytes } => [Some(all(*bytes)); 2],
             Self::Alltoallv { .. } => [None; 2],

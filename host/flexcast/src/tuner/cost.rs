@@ -88,7 +88,7 @@ pub(super) fn predict_ps(algorithm: Algorithm, on: &Conditions, shape: &Shape) -
         Algorithm::Binomial => tree_ps(on, Broadcast::BINOMIAL, block),
         Algorithm::Chain => tree_ps(on, Broadcast::Chain, block),
         // Neither carries blocks to all.
-        Algorithm::Dissemination | Algorithm::Pairwise => u64::MAX,
+        Algorithm::Dissemination | Algorithm::Pairwise | Algorithm::Sparse => u64::MAX,
         Algorithm::Ring => {
             let segment = wire_ps(on, block.div_ceil(RING_SEGMENTS.into()));
             let hops = segment.saturating_add(MESSAGE_PS).saturating_mul(others);

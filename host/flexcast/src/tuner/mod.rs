@@ -117,7 +117,8 @@ pub(crate) const fn schedule(algorithm: Algorithm) -> Option<Allgather> {
         | Algorithm::Binomial
         | Algorithm::Chain
         | Algorithm::Dissemination
-        | Algorithm::Pairwise => None,
+        | Algorithm::Pairwise
+        | Algorithm::Sparse => None,
         Algorithm::Ring => Some(Allgather::PipelinedRing { segments: cost::RING_SEGMENTS }),
         Algorithm::Linear => Some(Allgather::Linear),
         Algorithm::RecursiveDoubling => Some(Allgather::RecursiveDoubling),
@@ -291,6 +292,7 @@ impl Conditions {
         let bytes = match collective {
             Collective::Reduce { bytes, .. }
             | Collective::Allreduce { bytes, .. }
+            | Collective::SparseAllreduce { bytes, .. }
             | Collective::Alltoall { bytes }
             | Collective::Gather { bytes, .. }
             | Collective::Scatter { bytes, .. } => *bytes,
@@ -303,6 +305,9 @@ impl Conditions {
         };
         if kind == Kind::Barrier {
             return Decision::of(Algorithm::Dissemination);
+        }
+        if let Collective::SparseAllreduce { .. } = collective {
+            return Decision::of(Algorithm::Sparse);
         }
         let carries = |algorithm: &Algorithm| match collective {
             Collective::Allreduce { .. } => matches!(

@@ -63,7 +63,7 @@ impl Kind {
 
 impl Algorithm {
     /// All of them, by their codes.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Multicast,
         Self::Eager,
         Self::Ring,
@@ -74,6 +74,7 @@ impl Algorithm {
         Self::Chain,
         Self::Dissemination,
         Self::Pairwise,
+        Self::Sparse,
     ];
 
     /// The algorithm of a code; none if it names none.
@@ -96,6 +97,7 @@ impl Algorithm {
             Self::Chain => "chain",
             Self::Dissemination => "dissemination",
             Self::Pairwise => "pairwise",
+            Self::Sparse => "sparse",
         }
     }
 }

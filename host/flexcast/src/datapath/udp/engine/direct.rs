@@ -1,6 +1,6 @@
 //! Operations by messages between pairs of ranks, over the connections.
 
-use flexcast_proto::p2p::Part;
+use flexcast_proto::p2p::{Part, Transfer};
 use flexcast_proto::{Algorithm, Failure, OperationDescriptor, RankSet, Summary};
 
 use super::Engine;
@@ -10,14 +10,76 @@ use crate::api::config::ps;
 use crate::api::outcome::{Done, Failed};
 use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::direct::{Begun, Direct};
+use crate::datapath::sparse::{Outgoing, Sparse};
 use crate::datapath::udp::mesh::{Head, Source};
 use crate::datapath::{Posted, Task};
 use crate::error::{Error, Result};
+use crate::plan::direct::Collective;
 use crate::protocol::driver::Notice;
 use crate::tuner::Decision;
 
 /// Most bytes of temporary memory that are kept between two operations.
 const MOST_SPARE_BYTES: usize = 64 << 20;
+
+/// What decides which messages an operation takes.
+#[derive(Debug)]
+enum Work {
+    /// A schedule that is known before.
+    Scheduled(Direct),
+    /// What the ranks' data is.
+    Sparse(Box<Sparse>),
+}
+
+/// The next message to send.
+struct Next {
+    to: u32,
+    tag: u32,
+    source: Part,
+    bytes: u64,
+}
+
+impl Work {
+    fn summary(&self) -> Summary {
+        match self {
+            Self::Scheduled(direct) => direct.summary(),
+            Self::Sparse(sparse) => sparse.summary(),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Next> {
+        match self {
+            Self::Scheduled(direct) => direct.poll().map(|transfer| {
+                let Transfer { to, tag, source, .. } = transfer;
+                Next { to, tag, source, bytes: direct.bytes(source) }
+            }),
+            Self::Sparse(sparse) => sparse.poll().map(|outgoing| {
+                let Outgoing { to, tag, source } = outgoing;
+                Next { to, tag, source, bytes: sparse.source(source).len() as u64 }
+            }),
+        }
+    }
+
+    fn sent(&mut self, messages: u32) {
+        match self {
+            Self::Scheduled(direct) => direct.sent(messages),
+            Self::Sparse(sparse) => sparse.sent(messages),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        match self {
+            Self::Scheduled(direct) => direct.is_complete(),
+            Self::Sparse(sparse) => sparse.is_complete(),
+        }
+    }
+
+    fn awaited(&self) -> Option<u32> {
+        match self {
+            Self::Scheduled(direct) => direct.awaited(),
+            Self::Sparse(sparse) => sparse.awaited(),
+        }
+    }
+}
 
 /// The operation under way, if it goes by messages between pairs of ranks.
 #[derive(Debug)]
@@ -27,7 +89,7 @@ pub(super) struct Exchanging {
     pub(super) send: Option<Buffer>,
     pub(super) receive: Buffer,
     pub(super) operation: u32,
-    pub(super) direct: Direct,
+    work: Work,
     pub(super) state: State,
     /// A rank has called something else: what comes goes nowhere.
     pub(super) disagrees: bool,
@@ -43,20 +105,39 @@ impl Exchanging {
 
     /// A fragment begins to come.
     pub(super) fn begin(&mut self, from: u32, head: &Head) -> Begun {
-        let begun = self.direct.begin(from, head.summary, (head.tag, head.total, head.offset));
+        let message = (head.tag, head.total, head.offset);
+        let begun = match &mut self.work {
+            Work::Scheduled(direct) => direct.begin(from, head.summary, message),
+            Work::Sparse(sparse) => sparse.begin(from, head.summary, message),
+        };
         self.disagrees |= begun == Begun::Disagrees;
         begun
     }
 
-    pub(super) fn place(&mut self, head: &Head, at: u64) -> &mut [u8] {
-        self.direct.place(self.receive.bytes_mut(), head.tag, head.offset + at)
+    pub(super) fn place(&mut self, from: u32, head: &Head, at: u64) -> &mut [u8] {
+        let (receive, at) = (self.receive.bytes_mut(), head.offset + at);
+        match &mut self.work {
+            Work::Scheduled(direct) => direct.place(receive, head.tag, at),
+            Work::Sparse(sparse) => sparse.place(receive, from, head.tag, at),
+        }
     }
 
     /// A fragment has come. False: it cannot have.
     pub(super) fn came(&mut self, from: u32, head: &Head) -> bool {
         let send = self.send.as_ref().map_or(&[][..], Buffer::bytes);
-        let (end, total) = (head.offset + head.bytes, head.total);
-        self.direct.came(from, head.tag, (end, total), send, self.receive.bytes_mut())
+        let (come, receive) = ((head.offset + head.bytes, head.total), self.receive.bytes_mut());
+        match &mut self.work {
+            Work::Scheduled(direct) => direct.came(from, head.tag, come, send, receive),
+            Work::Sparse(sparse) => sparse.came(from, head.tag, come, receive),
+        }
+    }
+
+    /// Does what needs no message. Returns whether there was anything.
+    fn advance(&mut self) -> bool {
+        match &mut self.work {
+            Work::Scheduled(_) => false,
+            Work::Sparse(sparse) => sparse.advance(self.send.as_ref().map(Buffer::bytes), self.receive.bytes_mut()),
+        }
     }
 }
 
@@ -66,7 +147,10 @@ impl Source for Exchanging {
     }
 
     fn part(&self, part: Part, at: u64) -> &[u8] {
-        self.direct.source(self.send(), self.receive.bytes(), part, at)
+        match &self.work {
+            Work::Scheduled(direct) => direct.source(self.send(), self.receive.bytes(), part, at),
+            Work::Sparse(sparse) => sparse.source(part).get(at as usize..).unwrap_or_default(),
+        }
     }
 }
 
@@ -75,14 +159,18 @@ impl Engine {
     pub(super) fn begin_direct(&mut self, posted: Posted<Task>, decision: Decision) -> Result<(), Box<Failed>> {
         let Posted { request, plan: task, send, mut receive, posted_ps } = posted;
         let started = self.bind(&task, decision.algorithm(), send.as_ref(), &mut receive);
-        let direct = match started {
-            Ok(direct) => direct,
+        let work = match started {
+            Ok(work) => work,
             Err(error) => {
                 return Err(Box::new(Failed { error, send, receive: Some(receive), report: Report::default() }));
             }
         };
         let phases = Phases(PhasesPs { posted_ps, armed_ps: Some(posted_ps), ..PhasesPs::default() });
-        let foreign_bytes = direct.foreign_bytes();
+        let foreign_bytes = match &work {
+            Work::Scheduled(direct) => direct.foreign_bytes(),
+            // Not known yet.
+            Work::Sparse(_) => 0,
+        };
         let report = Report { phases, decision, foreign_bytes, ..Report::default() };
         let operation = self.conversation.participant().operation();
         let bound_ps = ps(self.config.barrier_timeout);
@@ -90,7 +178,7 @@ impl Engine {
             operation,
             roots: RankSet::EMPTY,
             pieces: 1,
-            summary: direct.summary(),
+            summary: work.summary(),
             barrier_timeout_ps: bound_ps,
             cutoff_ps: bound_ps,
             bound_ps,
@@ -103,7 +191,7 @@ impl Engine {
             send,
             receive,
             operation,
-            direct,
+            work,
             state: State::Active,
             disagrees: false,
             deadline_ps: u64::MAX,
@@ -114,13 +202,15 @@ impl Engine {
     }
 
     /// The schedule of an operation, and the own part of its data in place.
-    fn bind(
-        &mut self,
-        task: &Task,
-        algorithm: Algorithm,
-        send: Option<&Buffer>,
-        receive: &mut Buffer,
-    ) -> Result<Direct> {
+    fn bind(&mut self, task: &Task, algorithm: Algorithm, send: Option<&Buffer>, receive: &mut Buffer) -> Result<Work> {
+        if let Task::Collective(collective) = task
+            && let Collective::SparseAllreduce { bytes, reduction, options } = collective
+        {
+            let (summary, reproducible) = (collective.summary(algorithm), self.config.reproducible);
+            let what = (*bytes, *reduction, *options);
+            let sparse = Sparse::new(what, self.place, (summary, reproducible), send.is_none())?;
+            return Ok(Work::Sparse(Box::new(sparse)));
+        }
         let spare = std::mem::take(&mut self.spare);
         let mut direct = match task {
             Task::Blocks(plan) => {
@@ -139,7 +229,7 @@ impl Engine {
         };
         let placed = matches!(task, Task::Blocks(_));
         direct.start(send.filter(|_| !placed).map(Buffer::bytes), receive.bytes_mut(), placed)?;
-        Ok(direct)
+        Ok(Work::Scheduled(direct))
     }
 
     /// Sends what may be sent, and notices how far the operation is. `came`: something has come. Returns whether anything moved.
@@ -151,19 +241,12 @@ impl Engine {
         let mut moved = came;
         loop {
             let finished = mesh.take_finished();
-            exchanging.direct.sent(finished);
-            let mut posted = false;
-            while let Some(transfer) = exchanging.direct.poll() {
-                let total = exchanging.direct.bytes(transfer.source);
-                let head = Head {
-                    operation: exchanging.operation,
-                    tag: transfer.tag,
-                    summary: exchanging.direct.summary(),
-                    total,
-                    offset: 0,
-                    bytes: 0,
-                };
-                mesh.transfer(transfer.to, head, transfer.source, &*exchanging);
+            exchanging.work.sent(finished);
+            let mut posted = exchanging.advance();
+            while let Some(Next { to, tag, source, bytes }) = exchanging.work.poll() {
+                let (operation, summary) = (exchanging.operation, exchanging.work.summary());
+                let head = Head { operation, tag, summary, total: bytes, offset: 0, bytes: 0 };
+                mesh.transfer(to, head, source, &*exchanging);
                 posted = true;
             }
             moved |= posted | (finished > 0);
@@ -175,13 +258,13 @@ impl Engine {
         if !moved {
             return false;
         }
-        let notice = if exchanging.direct.is_complete() {
+        let notice = if exchanging.work.is_complete() {
             let phases = &mut exchanging.report.phases.0;
             phases.received_ps.get_or_insert(now_ps);
             Notice::TransferredAll
         } else {
             // Whoever has got everything may still wait for another one to take what it sends.
-            let awaited = exchanging.direct.awaited().or_else(|| mesh.slow_taker());
+            let awaited = exchanging.work.awaited().or_else(|| mesh.slow_taker());
             Notice::Transferred { awaited: awaited.unwrap_or(place.rank()) }
         };
         conversation.notify(now_ps, notice);
@@ -205,10 +288,15 @@ impl Engine {
             return false;
         }
         let Some(exchanging) = self.exchanging.take() else { return false };
-        let Exchanging { request, name, send, receive, state, mut report, direct, .. } = exchanging;
-        let spare = direct.into_spare();
-        if spare.bytes() <= MOST_SPARE_BYTES {
-            self.spare = spare;
+        let Exchanging { request, name, send, receive, state, mut report, work, .. } = exchanging;
+        match work {
+            Work::Scheduled(direct) => {
+                let spare = direct.into_spare();
+                if spare.bytes() <= MOST_SPARE_BYTES {
+                    self.spare = spare;
+                }
+            }
+            Work::Sparse(sparse) => report.foreign_bytes = sparse.foreign_bytes(),
         }
         if let State::Failed(failure) = state {
             let error = Error::Failed { operation: name, failure };

@@ -93,8 +93,8 @@ impl Listener for Ears<'_> {
         true
     }
 
-    fn place(&mut self, _: u32, head: &Head, at: u64) -> &mut [u8] {
-        self.exchanging(head).map_or(&mut [], |exchanging| exchanging.place(head, at))
+    fn place(&mut self, from: u32, head: &Head, at: u64) -> &mut [u8] {
+        self.exchanging(head).map_or(&mut [], |exchanging| exchanging.place(from, head, at))
     }
 
     fn end(&mut self, from: u32, head: &Head) {

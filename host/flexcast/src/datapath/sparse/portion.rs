@@ -1,0 +1,195 @@
+//! A worker's side of a shard.
+
+use std::ops::Range;
+
+use flexcast_proto::sparse::{Answered, Parameters, Shard, Step, Votes, Worker};
+
+use super::{DISPLACEMENT_BYTES, refused};
+use crate::api::buffer::reserve;
+use crate::error::Result;
+
+/// What a turn has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// An answer is waited for, or nothing any more.
+    Idle,
+    Moved,
+    /// A message is ready.
+    Send,
+}
+
+/// One shard, as its worker sees it.
+#[derive(Debug)]
+pub(super) struct Portion {
+    worker: Worker,
+    shard: Shard,
+    parameters: Parameters,
+    /// The rank that sums it up.
+    pub(super) aggregator: u32,
+    /// The message under way. It stays until it is answered.
+    pub(super) message: Vec<u8>,
+    /// The blocks whose sums come next.
+    global: Votes,
+    /// Candidates that are not zero, in the order of their blocks; those of the message are packed by it.
+    found: Vec<u32>,
+    /// Blocks up to here have their result in the receive buffer.
+    filled: u32,
+    /// Indices behind the sums of the answer.
+    trailer: Vec<u8>,
+    /// Bytes of the answer that have come.
+    come: u64,
+}
+
+/// Whether every bit is zero.
+fn is_zero(block: &[u8]) -> bool {
+    let (words, rest) = block.as_chunks::<64>();
+    // A chunk at a time without a branch within, which the compiler makes vector instructions of.
+    words.iter().all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0) && rest.iter().all(|byte| *byte == 0)
+}
+
+fn bytes(range: Range<u64>) -> Range<usize> {
+    range.start as usize..range.end as usize
+}
+
+impl Portion {
+    pub(super) fn new(parameters: Parameters, shard: Shard, aggregator: u32) -> Result<Self> {
+        let mut message = Vec::new();
+        reserve(&mut message, parameters.spot_bytes() as usize + DISPLACEMENT_BYTES)?;
+        Ok(Self {
+            worker: Worker::new(parameters, shard.blocks()).map_err(refused)?,
+            shard,
+            parameters,
+            aggregator,
+            message,
+            global: Votes::empty(parameters),
+            found: Vec::new(),
+            filled: 0,
+            trailer: vec![0; parameters.index_bytes() as usize],
+            come: 0,
+        })
+    }
+
+    /// Goes on until a message is ready, an answer is needed, or `left` bytes have been looked at.
+    pub(super) fn turn(&mut self, send: Option<&[u8]>, receive: &mut [u8], in_place: bool, left: &mut usize) -> Turn {
+        let mut moved = false;
+        while *left > 0 {
+            match self.worker.poll() {
+                Step::Store { block, .. } => {
+                    // The sum is in its place already. Blocks before it that nobody has are zero.
+                    if !in_place {
+                        self.fill(receive, block);
+                    }
+                    self.filled = block + 1;
+                    moved = true;
+                }
+                Step::Scan { from, .. } => {
+                    let array = send.unwrap_or(receive);
+                    let (mut block, blocks) = (from, self.shard.blocks());
+                    while block < blocks {
+                        let range = bytes(self.shard.block(block));
+                        *left = left.saturating_sub(range.len());
+                        if !is_zero(&array[range]) {
+                            break;
+                        }
+                        block += 1;
+                    }
+                    let found = (block < blocks).then_some(block);
+                    self.found.extend(found);
+                    // One of the blocks that were to be looked at.
+                    let _ = self.worker.found(found);
+                    moved = true;
+                }
+                Step::Send => {
+                    self.pack(send.unwrap_or(receive));
+                    return Turn::Send;
+                }
+                Step::Wait => break,
+                Step::Complete => {
+                    let blocks = self.shard.blocks();
+                    if !in_place && self.filled < blocks {
+                        self.fill(receive, blocks);
+                        self.filled = blocks;
+                        moved = true;
+                    }
+                    break;
+                }
+            }
+        }
+        if moved { Turn::Moved } else { Turn::Idle }
+    }
+
+    /// Zeros the result up to a block.
+    fn fill(&self, receive: &mut [u8], block: u32) {
+        let range = self.shard.block(self.filled).start..self.shard.block(block).start;
+        receive[bytes(range)].fill(0);
+    }
+
+    /// Makes the message that the worker sends.
+    fn pack(&mut self, array: &[u8]) {
+        let Some(contribution) = self.worker.message() else { return };
+        let block_bytes = self.parameters.block_bytes() as usize;
+        self.message.clear();
+        let sent = contribution.send.len() as usize;
+        for block in self.found.drain(..sent) {
+            let range = bytes(self.shard.block(block));
+            let missing = block_bytes - range.len();
+            self.message.extend_from_slice(&array[range]);
+            // The array's last block may be short.
+            self.message.resize(self.message.len() + missing, 0);
+        }
+        let votes = contribution.votes.to_bytes();
+        self.message.extend_from_slice(&votes[..self.parameters.index_bytes() as usize]);
+        self.message.extend_from_slice(&contribution.displacement.bits().to_le_bytes());
+    }
+
+    /// How much of an answer of so many bytes from a rank has come; none if there cannot be one.
+    pub(super) fn expects(&self, from: u32, total: u64, parameters: Parameters) -> Option<u64> {
+        let expected = u64::from(parameters.message_bytes(self.global.len()));
+        (from == self.aggregator && self.worker.message().is_some() && total == expected).then_some(self.come)
+    }
+
+    pub(super) fn note(&mut self, end: u64) {
+        self.come = end;
+    }
+
+    /// Where the answer's bytes from number `at` on belong.
+    pub(super) fn place<'s>(&'s mut self, receive: &'s mut [u8], at: usize) -> &'s mut [u8] {
+        let block_bytes = self.parameters.block_bytes() as usize;
+        let (position, offset) = (at / block_bytes, at % block_bytes);
+        let Some(&block) = self.global.indices().get(position) else {
+            return self.trailer.get_mut(at - self.global.len() as usize * block_bytes..).unwrap_or_default();
+        };
+        let range = bytes(self.shard.block(block));
+        if offset < range.len() {
+            &mut receive[range.start + offset..range.end]
+        } else {
+            // Behind the end of the array, of its last block.
+            &mut self.trailer[..0]
+        }
+    }
+
+    /// Puts an answer that was not sent where it belongs.
+    pub(super) fn put(&mut self, answer: &[u8], receive: &mut [u8]) {
+        let block_bytes = self.parameters.block_bytes() as usize;
+        for (position, &block) in self.global.indices().iter().enumerate() {
+            let range = bytes(self.shard.block(block));
+            let len = range.len();
+            receive[range].copy_from_slice(&answer[position * block_bytes..][..len]);
+        }
+        self.trailer.copy_from_slice(&answer[self.global.len() as usize * block_bytes..]);
+    }
+
+    /// An answer has come. False: it cannot be.
+    pub(super) fn took(&mut self) -> bool {
+        self.come = 0;
+        let Ok(next) = Votes::from_bytes(self.parameters, &self.trailer) else { return false };
+        let (iteration, sums) = (self.worker.iteration(), self.global.len());
+        let taken = self.worker.answer(iteration, sums, &next);
+        self.global = next;
+        matches!(taken, Ok(Answered::New))
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.worker.is_complete()
+    }
+}

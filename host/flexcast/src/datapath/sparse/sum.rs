@@ -1,0 +1,204 @@
+//! An aggregator's side of a shard.
+
+use flexcast_proto::sparse::{
+    Added, Aggregator, AggregatorLimits, Incoming, Order, Parameters, PartialSums, Received, split,
+};
+
+use super::{DISPLACEMENT_BYTES, refused};
+use crate::api::buffer::zeroes;
+use crate::error::Result;
+use crate::reduce::Reduction;
+
+/// One shard, as its aggregator sees it.
+#[derive(Debug)]
+pub(super) struct Sum {
+    aggregator: Aggregator,
+    sums: Transmit,
+    /// By rank.
+    spot_of: Vec<Receive>,
+}
+
+/// Transmit spots, which take turns.
+#[derive(Debug)]
+struct Transmit {
+    spots: [Vec<u8>; 2],
+    /// Bytes of the answer in each.
+    lengths: [usize; 2],
+    /// The one with the last answer.
+    answered: u32,
+}
+
+/// A worker's receive spot.
+#[derive(Debug)]
+struct Receive {
+    spot: Vec<u8>,
+    /// Bytes of a message that have come.
+    come: u64,
+    /// Bytes of the last whole one.
+    bytes: usize,
+}
+
+impl Receive {
+    fn message(&self) -> &[u8] {
+        &self.spot[..self.bytes]
+    }
+}
+
+/// What blocks are added by.
+type With = (Parameters, Reduction);
+
+/// Blocks of a message, and the transmit spots that they are added to.
+struct Blocks<'b> {
+    spots: &'b mut [Vec<u8>; 2],
+    message: &'b [u8],
+    block_bytes: usize,
+    reduction: Reduction,
+}
+
+impl Blocks<'_> {
+    fn block(&mut self, spot: u32, place: u32) -> &mut [u8] {
+        &mut self.spots[spot as usize & 1][place as usize * self.block_bytes..][..self.block_bytes]
+    }
+
+    const fn start(&self, packed: u32) -> usize {
+        packed as usize * self.block_bytes
+    }
+}
+
+impl PartialSums for Blocks<'_> {
+    fn copy(&mut self, spot: u32, place: u32, packed: u32) {
+        let (message, start) = (self.message, self.start(packed));
+        let len = self.block_bytes;
+        self.block(spot, place).copy_from_slice(&message[start..start + len]);
+    }
+
+    fn add(&mut self, spot: u32, place: u32, packed: u32) {
+        let (message, start, reduction) = (self.message, self.start(packed), self.reduction);
+        let len = self.block_bytes;
+        reduction.combine(self.block(spot, place), &message[start..start + len]);
+    }
+
+    fn clear(&mut self, spot: u32, place: u32) {
+        self.block(spot, place).fill(0);
+    }
+}
+
+impl Transmit {
+    /// Carries out what a message does; whether there is an answer.
+    fn add(&mut self, added: &Added, message: &[u8], (parameters, reduction): With) -> bool {
+        let block_bytes = parameters.block_bytes() as usize;
+        added.additions.apply(&mut Blocks { spots: &mut self.spots, message, block_bytes, reduction });
+        let Some(answer) = &added.answer else { return false };
+        let (spot, sums) = (answer.spot as usize & 1, answer.sums as usize * block_bytes);
+        let indices = parameters.index_bytes() as usize;
+        self.spots[spot][sums..sums + indices].copy_from_slice(&answer.next.to_bytes()[..indices]);
+        (self.lengths[spot], self.answered) = (sums + indices, answer.spot);
+        true
+    }
+}
+
+impl Sum {
+    pub(super) fn new(
+        parameters: Parameters,
+        blocks: u32,
+        order: Order,
+        limits: AggregatorLimits,
+        ranks: u32,
+    ) -> Result<Self> {
+        let bytes = parameters.spot_bytes() as usize;
+        let receive = |_| Ok(Receive { spot: zeroes(bytes + DISPLACEMENT_BYTES)?, come: 0, bytes: 0 });
+        Ok(Self {
+            aggregator: Aggregator::new(parameters, blocks, order, limits, 0).map_err(refused)?,
+            sums: Transmit { spots: [zeroes(bytes)?, zeroes(bytes)?], lengths: [0; 2], answered: 0 },
+            spot_of: (0..ranks).map(receive).collect::<Result<_>>()?,
+        })
+    }
+
+    /// How much of a message of so many bytes from a rank has come; none if there cannot be one.
+    pub(super) fn expects(&self, from: u32, total: u64, parameters: Parameters) -> Option<u64> {
+        let (least, block) =
+            (u64::from(parameters.index_bytes()) + DISPLACEMENT_BYTES as u64, u64::from(parameters.block_bytes()));
+        let blocks = total.checked_sub(least)?;
+        let fits =
+            blocks.is_multiple_of(block) && blocks <= block * u64::from(self.aggregator.summation().global().len());
+        let come = self.spot_of.get(from as usize)?.come;
+        (fits && !self.aggregator.is_complete() && !self.aggregator.has_arrived(from)).then_some(come)
+    }
+
+    pub(super) fn place(&mut self, from: u32, at: u64) -> &mut [u8] {
+        let own = self.spot_of.get_mut(from as usize);
+        own.and_then(|own| own.spot.get_mut(at as usize..)).unwrap_or_default()
+    }
+
+    pub(super) fn note(&mut self, from: u32, end: u64) {
+        if let Some(own) = self.spot_of.get_mut(from as usize) {
+            own.come = end;
+        }
+    }
+
+    /// The message in a rank's receive spot is whole. `Some(true)`: there is an answer; none: it cannot be.
+    pub(super) fn received(&mut self, from: u32, total: u64, with: With) -> Option<bool> {
+        let Self { aggregator, sums, spot_of } = self;
+        let spot = spot_of.get_mut(from as usize)?;
+        (spot.come, spot.bytes) = (0, total as usize);
+        let incoming = read(aggregator, spot.message(), with.0)?;
+        match aggregator.handle_reliable(from, &incoming, 0).ok()? {
+            Received::Added(added) => Some(sums.add(&added, spot.message(), with)),
+            // With the order of ranks it waits for those below.
+            Received::Held => {
+                let mut answered = false;
+                while let Some(rank) = aggregator.next_rank() {
+                    let message = spot_of.get(rank as usize)?.message();
+                    let incoming = read(aggregator, message, with.0)?;
+                    let added = aggregator.add_held(rank, &incoming, 0).ok()?;
+                    answered |= sums.add(&added, message, with);
+                }
+                Some(answered)
+            }
+            Received::Waiting { .. } | Received::Again(_) | Received::Old => None,
+        }
+    }
+
+    /// The message of this rank's own worker, which lies in that one's memory.
+    pub(super) fn take(&mut self, own: u32, message: &[u8], order: Order, with: With) -> Option<bool> {
+        if order == Order::Rank {
+            // It may have to wait.
+            self.place(own, 0).get_mut(..message.len())?.copy_from_slice(message);
+            return self.received(own, message.len() as u64, with);
+        }
+        let incoming = read(&self.aggregator, message, with.0)?;
+        match self.aggregator.handle_reliable(own, &incoming, 0).ok()? {
+            Received::Added(added) => Some(self.sums.add(&added, message, with)),
+            _ => None,
+        }
+    }
+
+    /// The number of the transmit spot with the last answer, and the answer.
+    pub(super) fn answer(&self) -> (u32, &[u8]) {
+        (self.sums.answered, self.spot(self.sums.answered))
+    }
+
+    /// The answer in a transmit spot.
+    pub(super) fn spot(&self, number: u32) -> &[u8] {
+        let at = number as usize & 1;
+        &self.sums.spots[at][..self.sums.lengths[at]]
+    }
+
+    /// The lowest rank of which something is missing.
+    pub(super) fn missing(&self) -> Option<u32> {
+        self.aggregator.missing()
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.aggregator.is_complete()
+    }
+}
+
+/// What a message of the current iteration says; none if it cannot be one.
+fn read(aggregator: &Aggregator, message: &[u8], parameters: Parameters) -> Option<Incoming> {
+    let (payload, displacement) = message.split_last_chunk::<DISPLACEMENT_BYTES>()?;
+    let displacement = u32::from_le_bytes(*displacement);
+    let blocks = aggregator.summation().blocks_of(displacement).ok()?;
+    let (_, votes) = split(parameters, payload, blocks).ok()?;
+    Some(Incoming { displacement, blocks, votes })
+}
