@@ -1,6 +1,7 @@
 //! Contents of the buffers that are measured: what each rank sends in each repetition, and what must come of it.
 
 use super::op::{ELEMENT_BYTES, Op};
+use super::spec::{Pattern, Zeros};
 
 /// Numbers whose sums over all ranks are exact in single precision, in any order.
 const MOST: u32 = 1000;
@@ -12,7 +13,12 @@ pub(super) struct Content {
     pub(super) ranks: u32,
     /// Number of the repetition.
     pub(super) turn: u32,
+    /// Of a sparse AllReduce.
+    pub(super) zeros: Zeros,
 }
+
+/// Numbers of a block that is zero or not as a whole: those of a block of the default size.
+const BLOCK_NUMBERS: usize = 256;
 
 /// What rank `rank` contributes to repetition `turn`, byte `at`.
 const fn byte(rank: u32, turn: u32, at: usize) -> u8 {
@@ -29,6 +35,27 @@ const fn number(rank: u32, turn: u32, at: usize) -> u32 {
 }
 
 impl Content {
+    /// What a rank contributes of element `at`.
+    const fn number(self, rank: u32, at: usize) -> u32 {
+        if matches!(self.op, Op::SparseAllreduce) && self.is_zero(rank, at / BLOCK_NUMBERS) {
+            return 0;
+        }
+        number(rank, self.turn, at)
+    }
+
+    /// Whether a rank's block is zero.
+    const fn is_zero(self, rank: u32, block: usize) -> bool {
+        let of = match self.zeros.pattern {
+            Pattern::Identical => 0,
+            Pattern::Independent => rank + 1,
+        };
+        // Any number that looks drawn will do.
+        let mut word = (block as u32).wrapping_mul(0x9E37_79B9) ^ of.wrapping_mul(0x85EB_CA6B) ^ self.turn.wrapping_mul(0xC2B2_AE35);
+        word = (word ^ word >> 15).wrapping_mul(0x2C1B_3C6D);
+        word = (word ^ word >> 12).wrapping_mul(0x297A_2D39);
+        (word ^ word >> 15) % 100 < self.zeros.percent
+    }
+
     /// The root of the repetition.
     pub(super) const fn root(self) -> u32 {
         self.turn % self.ranks
@@ -38,7 +65,7 @@ impl Content {
     pub(super) fn fill(self, rank: u32, to: &mut [u8]) {
         if self.op.reduces() {
             for (at, to) in to.as_chunks_mut::<{ ELEMENT_BYTES as usize }>().0.iter_mut().enumerate() {
-                *to = (number(rank, self.turn, at) as f32).to_ne_bytes();
+                *to = (self.number(rank, at) as f32).to_ne_bytes();
             }
             return;
         }
@@ -56,7 +83,7 @@ impl Content {
             Op::Alltoall => self.are_blocks(found, bytes / ranks, |block| rank as usize * block),
             Op::Broadcast => self.is_part(self.root(), 0, found),
             Op::Scatter => self.is_part(self.root(), rank as usize * bytes, found),
-            Op::Reduce | Op::Allreduce => self.is_sum(0, found),
+            Op::Reduce | Op::Allreduce | Op::SparseAllreduce => self.is_sum(0, found),
             Op::ReduceScatter => self.is_sum(rank as usize * (bytes / ranks) / ELEMENT_BYTES as usize, found),
             Op::Barrier => true,
         }
@@ -76,7 +103,7 @@ impl Content {
     /// Whether these are sums of all ranks' numbers from element `first` on.
     fn is_sum(self, first: usize, found: &[u8]) -> bool {
         let (found, rest) = found.as_chunks();
-        let sum = |at| (0..self.ranks).map(|rank| number(rank, self.turn, at)).sum::<u32>();
+        let sum = |at| (0..self.ranks).map(|rank| self.number(rank, at)).sum::<u32>();
         rest.is_empty() && (first..).zip(found).all(|(at, found)| f32::from_ne_bytes(*found) == sum(at) as f32)
     }
 }
@@ -115,7 +142,7 @@ mod tests {
             Op::Alltoall => sends.iter().flat_map(|send| block(send, rank, share)).collect(),
             Op::Scatter => block(&sends[root as usize], rank, bytes),
             Op::Reduce if rank == root => sum(),
-            Op::Allreduce => sum(),
+            Op::Allreduce | Op::SparseAllreduce => sum(),
             Op::ReduceScatter => block(&sum(), rank, share),
             Op::Gather | Op::Reduce | Op::Barrier => Vec::new(),
         };
@@ -126,7 +153,8 @@ mod tests {
     fn right_results_are_right_and_others_are_not() {
         for op in Op::value_variants().iter().copied().filter(|op| *op != Op::Barrier) {
             for (ranks, turn) in [(1, 0), (3, 1), (4, 7)] {
-                let content = Content { op, ranks, turn };
+                let zeros = Zeros { percent: 30, pattern: Pattern::Independent };
+                let content = Content { op, ranks, turn, zeros };
                 let bytes = op.fitting(500, ranks) as usize;
                 for (rank, result) in (0..).zip(results(content, bytes)) {
                     if !op.receives(rank == content.root()) {

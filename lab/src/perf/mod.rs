@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use flexcast::bootstrap::Exchange;
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Buffer, Communicator, Done, Failed, Request};
+use flexcast::{Buffer, Communicator, Done, Failed, Request, SparseOptions};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::U64;
@@ -161,6 +161,12 @@ impl Task {
             (Op::Reduce, None) => communicator.reduce_in_place(receive, root, SUM),
             (Op::Allreduce, Some(send)) => communicator.all_reduce(send, receive, SUM),
             (Op::Allreduce, None) => communicator.all_reduce_in_place(receive, SUM),
+            (Op::SparseAllreduce, Some(send)) => {
+                communicator.sparse_all_reduce(send, receive, SUM, SparseOptions::default())
+            }
+            (Op::SparseAllreduce, None) => {
+                communicator.sparse_all_reduce_in_place(receive, SUM, SparseOptions::default())
+            }
             (Op::ReduceScatter, Some(send)) => communicator.reduce_scatter(send, receive, SUM),
             (Op::Alltoall, Some(send)) => communicator.all_to_all(send, receive),
             (Op::Alltoall, None) => communicator.all_to_all_in_place(receive),
@@ -198,7 +204,7 @@ fn measure(communicator: &Communicator, spec: &Spec, bytes: u64) -> Result<Own, 
     let mut token = card.buffer(ranks as usize)?;
     let mut own = Own::default();
     for turn in 0..spec.warm_up + spec.repetitions {
-        let task = Task { content: Content { op, ranks, turn }, rank, bytes };
+        let task = Task { content: Content { op, ranks, turn, zeros: spec.zeros }, rank, bytes };
         task.fill(&mut buffers)?;
         token = barrier(communicator, token)?;
         let cpu_before = cpu_time();

@@ -18,6 +18,8 @@ pub enum Op {
     Reduce,
     /// The sum of all ranks' numbers to all.
     Allreduce,
+    /// The same without blocks that are zero, which nobody has to name.
+    SparseAllreduce,
     /// The sum of all ranks' numbers, a share of it to each.
     ReduceScatter,
     /// A block of every rank to every rank.
@@ -40,6 +42,7 @@ impl fmt::Display for Op {
             Self::Broadcast => "broadcast",
             Self::Reduce => "reduce",
             Self::Allreduce => "allreduce",
+            Self::SparseAllreduce => "sparse-allreduce",
             Self::ReduceScatter => "reduce-scatter",
             Self::Alltoall => "alltoall",
             Self::Gather => "gather",
@@ -53,7 +56,7 @@ impl Op {
     /// Whether it sums numbers.
     #[must_use]
     pub const fn reduces(self) -> bool {
-        matches!(self, Self::Reduce | Self::Allreduce | Self::ReduceScatter)
+        matches!(self, Self::Reduce | Self::Allreduce | Self::SparseAllreduce | Self::ReduceScatter)
     }
 
     /// Whether ranks take turns as its root.
@@ -65,7 +68,7 @@ impl Op {
     /// Whether it can be measured with the contribution in the receive buffer.
     #[must_use]
     pub const fn has_in_place(self) -> bool {
-        matches!(self, Self::Allgather | Self::Reduce | Self::Allreduce | Self::Alltoall)
+        matches!(self, Self::Allgather | Self::Reduce | Self::Allreduce | Self::SparseAllreduce | Self::Alltoall)
     }
 
     /// The longest length up to this one that can be: whole numbers, and equal shares for all ranks. A Barrier has none.
@@ -73,7 +76,7 @@ impl Op {
     pub const fn fitting(self, bytes: u64, ranks: u32) -> u64 {
         let unit = match self {
             Self::Allgather | Self::Broadcast | Self::Gather | Self::Scatter => 1,
-            Self::Reduce | Self::Allreduce => ELEMENT_BYTES,
+            Self::Reduce | Self::Allreduce | Self::SparseAllreduce => ELEMENT_BYTES,
             Self::ReduceScatter => ELEMENT_BYTES * ranks as u64,
             Self::Alltoall => ranks as u64,
             Self::Barrier => return 0,
@@ -88,7 +91,7 @@ impl Op {
         match self {
             Self::Broadcast | Self::Barrier => None,
             Self::Scatter => Some(bytes.saturating_mul(ranks as u64)),
-            Self::Allgather | Self::Reduce | Self::Allreduce | Self::ReduceScatter | Self::Alltoall | Self::Gather => {
+            Self::Allgather | Self::Reduce | Self::Allreduce | Self::SparseAllreduce | Self::ReduceScatter | Self::Alltoall | Self::Gather => {
                 Some(bytes)
             }
         }
@@ -100,7 +103,7 @@ impl Op {
         match self {
             Self::Allgather | Self::Gather => bytes.saturating_mul(ranks as u64),
             Self::ReduceScatter => bytes / ranks as u64,
-            Self::Broadcast | Self::Reduce | Self::Allreduce | Self::Alltoall | Self::Scatter => bytes,
+            Self::Broadcast | Self::Reduce | Self::Allreduce | Self::SparseAllreduce | Self::Alltoall | Self::Scatter => bytes,
             Self::Barrier => 0,
         }
     }
@@ -120,7 +123,7 @@ impl Op {
     pub const fn counted_bytes(self, bytes: u64, ranks: u32) -> u64 {
         match self {
             Self::Allgather | Self::Gather | Self::Scatter => bytes.saturating_mul(ranks as u64),
-            Self::Broadcast | Self::Reduce | Self::Allreduce | Self::ReduceScatter | Self::Alltoall => bytes,
+            Self::Broadcast | Self::Reduce | Self::Allreduce | Self::SparseAllreduce | Self::ReduceScatter | Self::Alltoall => bytes,
             Self::Barrier => 0,
         }
     }
@@ -131,7 +134,7 @@ impl Op {
     pub fn bus_factor(self, ranks: u32) -> f64 {
         let others = f64::from(ranks - 1) / f64::from(ranks);
         match self {
-            Self::Allreduce => 2.0 * others,
+            Self::Allreduce | Self::SparseAllreduce => 2.0 * others,
             Self::Allgather | Self::ReduceScatter | Self::Alltoall | Self::Gather | Self::Scatter => others,
             Self::Broadcast | Self::Reduce | Self::Barrier => 1.0,
         }
@@ -154,7 +157,7 @@ mod tests {
     fn lengths_fit_numbers_and_ranks() {
         let fitting = |op: Op| op.fitting(103, 3);
         assert_eq!([Op::Allgather, Op::Broadcast, Op::Gather, Op::Scatter].map(fitting), [103; 4]);
-        assert_eq!([Op::Reduce, Op::Allreduce, Op::ReduceScatter, Op::Alltoall].map(fitting), [100, 100, 96, 102]);
+        assert_eq!([Op::Reduce, Op::Allreduce, Op::SparseAllreduce, Op::ReduceScatter, Op::Alltoall].map(fitting), [100, 100, 100, 96, 102]);
         assert_eq!((Op::Barrier.fitting(103, 3), Op::ReduceScatter.fitting(64, 188)), (0, 0));
     }
 
@@ -162,7 +165,7 @@ mod tests {
     fn buffers_are_as_long_as_the_operations_want_them() {
         let lens = |op: Op| (op.send_bytes(400, 4), op.receive_bytes(400, 4));
         assert_eq!([Op::Allgather, Op::Gather].map(lens), [(Some(400), 1600); 2]);
-        assert_eq!([Op::Reduce, Op::Allreduce, Op::Alltoall].map(lens), [(Some(400), 400); 3]);
+        assert_eq!([Op::Reduce, Op::Allreduce, Op::SparseAllreduce, Op::Alltoall].map(lens), [(Some(400), 400); 4]);
         assert_eq!(lens(Op::ReduceScatter), (Some(400), 100));
         assert_eq!((lens(Op::Scatter), lens(Op::Broadcast)), ((Some(1600), 400), (None, 400)));
         assert_eq!(Op::Barrier.receive_bytes(0, 4), 0);
@@ -174,8 +177,8 @@ mod tests {
     #[test]
     fn bus_factors_are_those_of_nccl_tests() {
         let factors = |ranks| Op::value_variants().iter().map(|op| op.bus_factor(ranks)).collect::<Vec<_>>();
-        assert_eq!(factors(4), [0.75, 1.0, 1.0, 1.5, 0.75, 0.75, 0.75, 0.75, 1.0]);
-        assert_eq!(factors(1), [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+        assert_eq!(factors(4), [0.75, 1.0, 1.0, 1.5, 1.5, 0.75, 0.75, 0.75, 0.75, 1.0]);
+        assert_eq!(factors(1), [0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
         assert_eq!(Op::Gather.counted_bytes(10, 4), 40);
         assert_eq!(Op::Allreduce.counted_bytes(10, 4), 10);
     }

@@ -66,6 +66,25 @@ impl FromStr for Sizes {
     }
 }
 
+/// How the zeros of ranks lie to one another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Pattern {
+    /// The same blocks are zero on all ranks.
+    #[default]
+    Identical,
+    /// Every rank's are drawn by themselves.
+    Independent,
+}
+
+/// Which blocks of 1 KiB are zero, of a sparse AllReduce.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Zeros {
+    /// How many of a hundred, on average.
+    pub percent: u32,
+    /// How ranks' lie to one another.
+    pub pattern: Pattern,
+}
+
 /// What is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
@@ -79,6 +98,8 @@ pub struct Spec {
     pub warm_up: u32,
     /// With the contribution in the receive buffer, where that can be ([`Op::has_in_place`]).
     pub in_place: bool,
+    /// Of a sparse AllReduce.
+    pub zeros: Zeros,
 }
 
 impl Spec {
@@ -91,7 +112,7 @@ impl Spec {
 
 impl Default for Spec {
     fn default() -> Self {
-        Self { op: Op::default(), sizes: Sizes::default(), repetitions: 20, warm_up: 5, in_place: false }
+        Self { op: Op::default(), sizes: Sizes::default(), repetitions: 20, warm_up: 5, in_place: false, zeros: Zeros { percent: 90, pattern: Pattern::Identical } }
     }
 }
 
