@@ -6,12 +6,13 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import types
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroup, ProcessGroupGloo
+from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroupGloo
 
 from .. import _abi, errors
 from ..bootstrap import Bootstrap
@@ -25,9 +26,9 @@ NAME = "flexcast"
 # Longest that one question to the store blocks.
 _STORE_WAIT = timedelta(seconds=2)
 
-# Before release 2.14 nothing in Python derives from a Backend, and the creator of a backend may return the whole process group.
-IS_BACKEND = "__init__" in vars(Backend)
-_C10d: Any = Backend if IS_BACKEND else ProcessGroup
+if isinstance(Backend.__init__, types.WrapperDescriptorType):
+    # Before that release nothing in Python derives from a Backend.
+    raise ImportError(f"flexcast.torch needs torch 2.14 or later, and this is {torch.__version__}: `pip install --upgrade torch`")
 
 
 class StoreOfGroup:
@@ -76,19 +77,16 @@ class _SharedCard:
 _card = _SharedCard()
 
 
-class Base(_C10d):
+class Base(Backend):
     """A communicator and a process group of gloo, and how an operation goes to one of the two."""
 
     supports_coalescing = False
+    _communicator: Communicator | None = None
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._rank, self._size = rank, size
-        self._communicator: Communicator | None = None
         self._gloo: Any = ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
-        if not IS_BACKEND:
-            # What C++ asks of a process group and Python cannot answer goes to the backend of its device.
-            self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, self._gloo)
         seconds = timeout.total_seconds()
         bootstrap = Bootstrap.from_store(StoreOfGroup(PrefixStore("flexcast", store)), rank, size, timeout=seconds)
         nanoseconds = max(1, min(int(seconds * 1e9), 2**62))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import AllgatherOptions, BarrierOptions
 
 from .. import _abi
 from ..collectives import _NOWHERE
@@ -16,7 +17,7 @@ from .work import all_of, done
 
 
 class Moving(Base):
-    """The collectives that move bytes."""
+    """The collectives that move bytes. Releases of torch differ in which of them are called without options."""
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         tensor = one(tensors, "broadcast")
@@ -36,7 +37,7 @@ class Moving(Base):
             root=opts.rootRank,
         )
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
         dense("all_gather_single", output, input)
         fits("all_gather_single", output, self._size * input.numel(), "output")
         same_type(output, input)
@@ -47,7 +48,7 @@ class Moving(Base):
             _abi.ALLGATHER,
             (input, output, send, receive),
             [output],
-            lambda: self._gloo._allgather_base(output, input, opts),
+            lambda: self._gloo._allgather_base(output, input, opts or AllgatherOptions()),
             copy_out([(output, receive)]),
             send=self._sent(send, receive, self._rank * send.nbytes),
             receive=receive.data_ptr(),
@@ -62,7 +63,7 @@ class Moving(Base):
         assert _abi.IN_PLACE is not None
         return _abi.IN_PLACE if pointer == receive.data_ptr() + place else pointer
 
-    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Any:
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         input, parts = one(inputs, "allgather"), one_list(outputs, self._size, "allgather")
         dense("allgather", input, *parts)
         for part in parts:
@@ -73,7 +74,7 @@ class Moving(Base):
             return done(outputs)
         receive, copy = gathered(parts, input)
         send = input.contiguous()
-        forward: Callable[[], Any] = lambda: self._gloo.allgather(outputs, inputs, opts)
+        forward: Callable[[], Any] = lambda: self._gloo.allgather(outputs, inputs, opts or AllgatherOptions())
         keep = (input, send, receive, parts)
         fields: dict[str, Any] = {"send": send.data_ptr() or _NOWHERE, "receive": receive.data_ptr()}
         if len(set(counts)) == 1:
@@ -81,11 +82,11 @@ class Moving(Base):
             return self._start(_abi.ALLGATHER, keep, outputs, forward, copy, count=counts[0], **fields)
         return self._start(_abi.ALLGATHERV, keep, outputs, forward, copy, receive_counts=self._sizes(counts), **fields)
 
-    def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any) -> Any:
+    def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         # outputs[i][r] is the i-th tensor of rank r.
         return all_of([self.allgather([parts], [input], opts) for parts, input in zip(outputs, inputs)], outputs)
 
-    def all_gather_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Any:
+    def all_gather_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         return all_of([self.all_gather_single(output, input, opts) for output, input in zip(outputs, inputs)], outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -200,5 +201,5 @@ class Moving(Base):
         finish = copy_out([(output, receive)])
         return self._start(_abi.SCATTER, keep, outputs, lambda: self._gloo.scatter(outputs, inputs, opts), finish, **fields)
 
-    def barrier(self, opts: Any) -> Any:
-        return self._start(_abi.BARRIER, (), [], lambda: self._gloo.barrier(opts))
+    def barrier(self, opts: Any = None) -> Any:
+        return self._start(_abi.BARRIER, (), [], lambda: self._gloo.barrier(opts or BarrierOptions()))
