@@ -10,7 +10,7 @@ import torch
 from torch._C._distributed_c10d import AllgatherOptions, BarrierOptions
 
 from .. import _abi
-from ..collectives import _NOWHERE
+from .._arguments import NOWHERE
 from .base import Base
 from .tensors import contiguous, copy_out, dense, fits, gathered, is_sparse, memory_of, one, one_list, same_type, starts
 from .work import all_of, done
@@ -76,7 +76,7 @@ class Moving(Base):
         send = input.contiguous()
         forward: Callable[[], Any] = lambda: self._gloo.allgather(outputs, inputs, opts or AllgatherOptions())
         keep = (input, send, receive, parts)
-        fields: dict[str, Any] = {"send": send.data_ptr() or _NOWHERE, "receive": receive.data_ptr()}
+        fields: dict[str, Any] = {"send": send.data_ptr() or NOWHERE, "receive": receive.data_ptr()}
         if len(set(counts)) == 1:
             fields["send"] = self._sent(send, receive, self._rank * counts[0])
             return self._start(_abi.ALLGATHER, keep, outputs, forward, copy, count=counts[0], **fields)
@@ -137,10 +137,10 @@ class Moving(Base):
             result,
             forward,
             finish,
-            send=send.data_ptr() or _NOWHERE,
+            send=send.data_ptr() or NOWHERE,
             send_counts=self._sizes(sending),
             send_displacements=self._sizes(starts(sending)),
-            receive=receive.data_ptr() or _NOWHERE,
+            receive=receive.data_ptr() or NOWHERE,
             receive_counts=self._sizes(receiving),
             receive_displacements=self._sizes(starts(receiving)),
         )

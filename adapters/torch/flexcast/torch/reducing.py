@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import _abi
-from ..collectives import _NOWHERE
+from .._arguments import NOWHERE
 from .base import Base
 from .reductions import OPERATORS, TYPES, Reduction
 from .tensors import contiguous, copy_out, dense, fits, is_sparse, memory_of, on_host, one, one_list, parts_of, same_type
@@ -123,7 +123,7 @@ class Reducing(Base):
             reduction.finish(receive)
             copy()
 
-        fields: dict[str, Any] = {"send": first, "receive": receive.data_ptr() or _NOWHERE, **reduction.fields}
+        fields: dict[str, Any] = {"send": first, "receive": receive.data_ptr() or NOWHERE, **reduction.fields}
         keep = (output, input, send, receive)
         if counts is None:
             return self._start(_abi.REDUCE_SCATTER_BLOCK, keep, result, forward, finish, count=receive.numel(), **fields)
