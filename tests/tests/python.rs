@@ -10,11 +10,11 @@ use flexcast_tests::workspace_root;
 
 /// Longest that the tests may take; they need seconds.
 const BOUND: Duration = Duration::from_secs(240);
-/// Python tests to run, and how many of them need nothing that may be absent.
+/// Python tests to run, and how many of them need neither numpy nor torch.
 const TESTS: [&str; 3] = ["test_interface", "test_collectives", "test_c10d.Stub"];
-const AT_LEAST: u64 = 26;
-/// Results that the ranks of the stub's tests compare.
-const COMPARISONS: u64 = 3000;
+const AT_LEAST: u64 = 29;
+/// Results that their ranks compare, at least.
+const COMPARISONS: u64 = 3100;
 
 /// The number before a word of the totals.
 fn before(totals: &str, word: &str) -> u64 {

@@ -310,3 +310,17 @@ def name_taken(rank: int, size: int) -> int:
     check.refused(RuntimeError, "from c10d_conformance", load)
     check.true(dist.Backend._plugins["FLEXCAST"].creator_fn is begin, "the other backend stays")
     return check.count
+
+
+def old_release(rank: int, size: int) -> int:
+    """Where nothing in Python derives from a Backend, the import says which release does."""
+    import torch._C._distributed_c10d as c10d
+
+    check = Checks(rank, size)
+    c10d.Backend = type("Backend", (), {})
+
+    def load() -> None:
+        import flexcast.torch  # noqa: F401
+
+    check.refused(ImportError, "needs torch 2.14 or later, and this is 2.", load)
+    return check.count

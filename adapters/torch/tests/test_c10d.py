@@ -53,6 +53,9 @@ class Stub(unittest.TestCase):
     def test_name_taken(self) -> None:
         run("name_taken", 1, self.stub)
 
+    def test_old_release(self) -> None:
+        run("old_release", 1, self.stub)
+
 
 @unittest.skipUnless(HAS_TORCH, "no torch: pip install torch")
 class Torch(Stub):
