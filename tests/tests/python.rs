@@ -34,7 +34,7 @@ fn the_package_and_its_backend_of_torch_pass_by_a_stub_of_the_contract() {
     let package = workspace_root().join("adapters/torch");
     let mut tests = Command::new("python3");
     tests.arg(package.join("tests")).args(TESTS).current_dir(scratch.path());
-    tests.env("PYTHONPATH", &package).env("PYTHONPYCACHEPREFIX", scratch.path().join("cache"));
+    tests.env("PYTHONPATH", &package).env("PYTHONDONTWRITEBYTECODE", "1");
     tests.env("FLEXCAST_LIBRARY", allgather(true).prefix().join("lib/libflexcast.so"));
     let (success, text) = Rank::start(&mut tests, scratch.path(), "python").end(BOUND);
     let totals = text.lines().rfind(|line| line.contains(" passed, ")).unwrap_or_else(|| panic!("no totals:\n{text}"));
