@@ -4,10 +4,10 @@
 flexcast.torch is a backend of torch.distributed.
 """
 
+from ._arguments import IN_PLACE, pair_dtype
 from ._library import log, version
 from .bootstrap import Bootstrap, Store
 from .card import Card
-from .collectives import IN_PLACE
 from .communicator import Communicator
 from .errors import (
     ArgumentError,
@@ -59,5 +59,6 @@ __all__ = [
     "TimedOut",
     "Unsupported",
     "log",
+    "pair_dtype",
     "version",
 ]

@@ -45,6 +45,9 @@ DATA_TYPES = {
     "bool": 15,
 }
 
+# Pairs of a value and an index, by the type of the value, as C lays them out: the index is an int.
+PAIR_TYPES = {"float32": 17, "float64": 18, "int64": 19, "int32": 20, "int16": 21}
+
 REDUCTIONS = {
     "sum": 1,
     "prod": 2,
@@ -56,7 +59,12 @@ REDUCTIONS = {
     "bit_and": 8,
     "bit_or": 9,
     "bit_xor": 10,
+    "minloc": 11,
+    "maxloc": 12,
 }
+
+# Those of pairs.
+PAIR_REDUCTIONS = ("minloc", "maxloc")
 
 LOG_LEVELS = {"off": 0, "error": 1, "warn": 2, "info": 3, "debug": 4, "trace": 5}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
+import struct
 import sys
 from typing import Any
 
@@ -43,6 +45,26 @@ _release.restype = None
 _NATIVE = "<" if sys.byteorder == "little" else ">"
 _INTEGERS = {"b": "int", "h": "int", "i": "int", "l": "int", "q": "int", "n": "int"}
 _KINDS = {**_INTEGERS, **{code.upper(): "uint" for code in _INTEGERS}, "e": "float", "f": "float", "d": "float"}
+# Bytes of the codes in arrays' formats, and of pairs by the type of the value.
+_SIZES = {"h": 2, "i": 4, "l": 8, "q": 8, "f": 4, "d": 8}
+_PAIR_BYTES = {"float32": 8, "float64": 16, "int64": 16, "int32": 8, "int16": 8}
+
+
+def _pair_value(format: str, itemsize: int) -> str | None:
+    """Name of the value's type of a structure of value and index (`int`), laid out as C does; None: it is none."""
+    found = re.fullmatch(r"T\{(.*?):[^:]*:(?:x|\d+x)*(.*?):[^:]*:(?:x|\d+x)*\}", format)
+    if found is None:
+        return None
+    value, index = found.groups()
+    order = value[:1] if value[:1] in ("@", "=", "<", ">") else ""
+    # An order holds for what follows it, too.
+    codes = [(order or "@") + value.removeprefix(order), index if index[:1] in ("@", "=", "<", ">") else (order or "@") + index]
+    sizes = [_SIZES.get(code[1:]) for code in codes]
+    if None in sizes:
+        return None
+    names = [_type_name(code, size) for code, size in zip(codes, sizes) if size is not None]
+    known = names[0] in _PAIR_BYTES and names[1] == "int32" and itemsize == _PAIR_BYTES[names[0] or ""]
+    return names[0] if known else None
 
 
 def _type_name(format: str, itemsize: int) -> str | None:
@@ -51,17 +73,20 @@ def _type_name(format: str, itemsize: int) -> str | None:
     if order not in ("@", "=", _NATIVE) and itemsize > 1:
         return None
     if code == "?":
-        return "bool"
+        return "bool" if itemsize == 1 else None
     if code in ("Zf", "Zd"):
         return f"complex{8 * itemsize}"
     kind = _KINDS.get(code)
-    return None if kind is None else f"{kind}{8 * itemsize}"
+    # Of some structures ctypes says nothing but "B": then the code is of another size than the element.
+    orders = "@" if code in "nN" else "@="
+    fits = kind is not None and any(struct.calcsize(order + code) == itemsize for order in orders)
+    return f"{kind}{8 * itemsize}" if fits else None
 
 
 class Buffer:
     """Memory of an object, which cannot be resized or freed until release()."""
 
-    __slots__ = ("address", "bytes", "format", "itemsize", "object", "shape", "type", "_held", "_view")
+    __slots__ = ("address", "bytes", "format", "itemsize", "object", "pair", "shape", "type", "_held", "_view")
 
     def __init__(self, object: Any, *, writable: bool, what: str) -> None:
         source, named = object, None
@@ -83,6 +108,8 @@ class Buffer:
         self.format = (view.format or b"B").decode()
         self.shape = tuple(view.shape[n] for n in range(view.ndim))
         self.type = named or _type_name(self.format, self.itemsize)
+        # Of which type the value is, where the elements are pairs of a value and an index.
+        self.pair = _pair_value(self.format, self.itemsize)
         if "O" in self.format:
             self.release()
             raise errors.DataTypeError(f"{what} holds Python objects (format {self.format!r}): only plain data can be moved")
@@ -118,12 +145,15 @@ class Buffer:
 
 
 def like(buffer: Buffer, shape: tuple[int, ...]) -> Any:
-    """New memory with the element type of a buffer: a numpy array where it is one, else a memoryview."""
+    """New memory with the element type of a buffer: a numpy array where it is one, an array of structures of ctypes likewise, else a memoryview."""
     if hasattr(buffer.object, "__array_interface__"):
         import numpy
 
         return numpy.empty(shape, dtype=buffer.object.dtype)
     count = math.prod(shape)
+    kind = getattr(buffer.object, "_type_", None)
+    if isinstance(kind, type) and issubclass(kind, ctypes.Structure):
+        return (kind * count)()
     memory = memoryview(bytearray(count * buffer.itemsize))
     try:
         return memory.cast(buffer.format)  # type: ignore[arg-type]

@@ -5,22 +5,26 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from . import _abi, errors
+from ._arguments import (
+    IN_PLACE,
+    NOWHERE,
+    alike,
+    apart,
+    extent,
+    first_part,
+    length,
+    one_after_another,
+    pair,
+    part,
+    receive_into,
+    reduced,
+    typed,
+)
 from ._buffers import Buffer, like
 from .request import Request
-
-
-class InPlace:
-    """Type of IN_PLACE."""
-
-    def __repr__(self) -> str:
-        return "flexcast.IN_PLACE"
-
-
-# As the first argument: the own contribution is in its place in `out` already.
-IN_PLACE: Final = InPlace()
 
 
 class Collectives:
@@ -67,7 +71,7 @@ class Collectives:
     def ibroadcast(self, array: Any, root: int = 0) -> Request:
         """broadcast() that does not block."""
         buffer = Buffer(array, writable=self.rank != self._root(root), what="array")
-        return self._start(_abi.BROADCAST, (buffer,), array, receive=buffer.address or _NOWHERE, count=buffer.bytes, root=root)
+        return self._start(_abi.BROADCAST, (buffer,), array, receive=buffer.address or NOWHERE, count=buffer.bytes, root=root)
 
     def broadcast(self, array: Any, root: int = 0) -> Any:
         """The root's `array` to that of all ranks, which is returned."""
@@ -76,14 +80,14 @@ class Collectives:
     def iallgather(self, array: Any, *, out: Any = None) -> Request:
         """allgather() that does not block."""
         if array is IN_PLACE:
-            receive = _receive(out)
-            count = _part(receive.bytes, self.size, "out")
-            return self._start(_abi.ALLGATHER, (receive,), out, send=_abi.IN_PLACE, receive=receive.address or _NOWHERE, count=count)
+            receive = receive_into(out)
+            count = part(receive.bytes, self.size, "out")
+            return self._start(_abi.ALLGATHER, (receive,), out, send=_abi.IN_PLACE, receive=receive.address or NOWHERE, count=count)
         send = Buffer(array, writable=False, what="array")
         out = like(send, (self.size, *send.shape)) if out is None else out
-        receive = _receive(out)
-        _length(receive, self.size * send.bytes, f"{self.size} times as long as array")
-        return self._start(_abi.ALLGATHER, (send, receive), out, send=send.address or _NOWHERE, receive=receive.address or _NOWHERE, count=send.bytes)
+        receive = receive_into(out)
+        length(receive, self.size * send.bytes, f"{self.size} times as long as array")
+        return self._start(_abi.ALLGATHER, (send, receive), out, send=send.address or NOWHERE, receive=receive.address or NOWHERE, count=send.bytes)
 
     def allgather(self, array: Any, *, out: Any = None) -> Any:
         """`array` of every rank, as long on all, to all: shape (size, *array.shape). IN_PLACE: the own part is at its place in `out`."""
@@ -93,21 +97,21 @@ class Collectives:
         """allgatherv() that does not block."""
         values, _ = self._list(counts, "counts")
         if array is IN_PLACE:
-            send, receive = None, _receive(out)
+            send, receive = None, receive_into(out)
         else:
             send = Buffer(array, writable=False, what="array")
-            _length(send, values[self.rank] * send.itemsize, f"counts[{self.rank}] = {values[self.rank]} elements", "array")
-            out = like(send, (_extent(values, displacements),)) if out is None else out
-            receive = _receive(out)
+            length(send, values[self.rank] * send.itemsize, f"counts[{self.rank}] = {values[self.rank]} elements", "array")
+            out = like(send, (extent(values, displacements),)) if out is None else out
+            receive = receive_into(out)
         item = send.itemsize if send is not None else receive.itemsize
         fields: dict[str, Any] = {"receive_counts": self._bytes(values, item)}
         if displacements is None:
-            _length(receive, sum(values) * item, "the sum of counts")
+            length(receive, sum(values) * item, "the sum of counts")
         else:
             fields["receive_displacements"] = self._bytes(self._list(displacements, "displacements")[0], item)
             fields["receive_bytes"] = receive.bytes
-        sent = _abi.IN_PLACE if send is None else send.address or _NOWHERE
-        return self._start(_abi.ALLGATHERV, (send, receive), out, send=sent, receive=receive.address or _NOWHERE, **fields)
+        sent = _abi.IN_PLACE if send is None else send.address or NOWHERE
+        return self._start(_abi.ALLGATHERV, (send, receive), out, send=sent, receive=receive.address or NOWHERE, **fields)
 
     def allgatherv(
         self, array: Any, counts: Sequence[int] | None = None, *, displacements: Sequence[int] | None = None, out: Any = None
@@ -124,24 +128,27 @@ class Collectives:
 
     def iallreduce(self, array: Any, op: str = "sum", *, out: Any = None) -> Request:
         """allreduce() that does not block."""
-        send, receive, out = _pair(array, out)
+        send, receive, out = pair(array, out)
         buffer = receive if send is None else send
-        return self._start(_abi.ALLREDUCE, (send, receive), out, **_reduced(send, receive), **_typed(buffer, op), count=buffer.count)
+        return self._start(_abi.ALLREDUCE, (send, receive), out, **reduced(send, receive), **typed(buffer, op), count=buffer.count)
 
     def allreduce(self, array: Any, op: str = "sum", *, out: Any = None) -> Any:
-        """The reduction of all ranks' `array`, element by element, to all."""
+        """The reduction of all ranks' `array`, element by element, to all.
+
+        "minloc" and "maxloc" take pairs of a value and an index (pair_dtype()): the pair of the least or largest value, of those with the least index.
+        """
         return self.iallreduce(array, op, out=out).result()
 
     def ireduce(self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Request:
         """reduce() that does not block."""
         if self.rank == self._root(root):
-            send, receive, out = _pair(array, out)
+            send, receive, out = pair(array, out)
             buffer = receive if send is None else send
-            fields = _reduced(send, receive)
+            fields = reduced(send, receive)
         else:
             buffer = send = Buffer(array, writable=False, what="array")
-            receive, out, fields = None, None, {"send": send.address or _NOWHERE}
-        return self._start(_abi.REDUCE, (send, receive), out, **fields, **_typed(buffer, op), count=buffer.count, root=root)
+            receive, out, fields = None, None, {"send": send.address or NOWHERE}
+        return self._start(_abi.REDUCE, (send, receive), out, **fields, **typed(buffer, op), count=buffer.count, root=root)
 
     def reduce(self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
         """The same to the root alone; None elsewhere."""
@@ -150,11 +157,11 @@ class Collectives:
     def ireduce_scatter(self, array: Any, op: str = "sum", *, counts: Sequence[int] | None = None, out: Any = None) -> Request:
         """reduce_scatter() that does not block."""
         send = None if array is IN_PLACE else Buffer(array, writable=False, what="array")
-        whole = _receive(out) if send is None else send
+        whole = receive_into(out) if send is None else send
         if counts is None:
-            count = _part(whole.count, self.size, "array", "elements")
+            count = part(whole.count, self.size, "array", "elements")
             fields: dict[str, Any] = {"count": count}
-            operation, shape = _abi.REDUCE_SCATTER_BLOCK, _first_part(whole, self.size, count)
+            operation, shape = _abi.REDUCE_SCATTER_BLOCK, first_part(whole, self.size, count)
         else:
             values, numbers = self._list(counts, "counts")
             if sum(values) != whole.count:
@@ -166,10 +173,10 @@ class Collectives:
             receive = whole
         else:
             out = like(send, shape) if out is None else out
-            receive = _receive(out)
-            _length(receive, count * send.itemsize, f"{count} elements")
-            _alike(send, receive)
-        return self._start(operation, (send, receive), out, **_reduced(send, receive), **_typed(whole, op), **fields)
+            receive = receive_into(out)
+            length(receive, count * send.itemsize, f"{count} elements")
+            alike(send, receive)
+        return self._start(operation, (send, receive), out, **reduced(send, receive), **typed(whole, op), **fields)
 
     def reduce_scatter(self, array: Any, op: str = "sum", *, counts: Sequence[int] | None = None, out: Any = None) -> Any:
         """The reduction of all ranks' `array`, of which each rank gets its part: as much as the others, or counts[rank] elements."""
@@ -177,9 +184,9 @@ class Collectives:
 
     def ialltoall(self, array: Any, *, out: Any = None) -> Request:
         """alltoall() that does not block."""
-        send, receive, out = _pair(array, out)
-        count = _part(receive.bytes, self.size, "array")
-        return self._start(_abi.ALLTOALL, (send, receive), out, **_reduced(send, receive), count=count)
+        send, receive, out = pair(array, out)
+        count = part(receive.bytes, self.size, "array")
+        return self._start(_abi.ALLTOALL, (send, receive), out, **reduced(send, receive), count=count)
 
     def alltoall(self, array: Any, *, out: Any = None) -> Any:
         """The r-th part of `array` to rank r, where it becomes the part of this rank."""
@@ -199,7 +206,7 @@ class Collectives:
         receiving, _ = self._list(receive_counts, "receive_counts")
         fields: dict[str, Any] = {}
         if array is IN_PLACE:
-            send, receive = None, _receive(out)
+            send, receive = None, receive_into(out)
             item = receive.itemsize
             sent = _abi.IN_PLACE
         else:
@@ -208,17 +215,17 @@ class Collectives:
             sending, _ = self._list([] if send_counts is None else send_counts, "send_counts")
             places = self._places(sending, send_displacements, "send_displacements", send, "array", item)
             fields = {"send_counts": self._bytes(sending, item), "send_displacements": self._bytes(places, item)}
-            out = like(send, (_extent(receiving, receive_displacements),)) if out is None else out
-            receive = _receive(out)
-            sent = send.address or _NOWHERE
+            out = like(send, (extent(receiving, receive_displacements),)) if out is None else out
+            receive = receive_into(out)
+            sent = send.address or NOWHERE
         places = self._places(receiving, receive_displacements, "receive_displacements", receive, "out", item)
         fields["receive_counts"] = self._bytes(receiving, item)
         fields["receive_displacements"] = self._bytes(places, item)
-        return self._start(_abi.ALLTOALLV, (send, receive), out, send=sent, receive=receive.address or _NOWHERE, **fields)
+        return self._start(_abi.ALLTOALLV, (send, receive), out, send=sent, receive=receive.address or NOWHERE, **fields)
 
     def _places(self, counts: list[int], given: Sequence[int] | None, name: str, buffer: Buffer, what: str, item: int) -> list[int]:
         """Displacements, checked against the memory."""
-        places = _one_after_another(counts) if given is None else self._list(given, name)[0]
+        places = one_after_another(counts) if given is None else self._list(given, name)[0]
         end = max((place + count for place, count in zip(places, counts) if count), default=0)
         if end * item > buffer.bytes:
             raise errors.ArgumentError(f"{what} of {buffer.bytes} bytes: its blocks reach to byte {end * item}")
@@ -243,109 +250,124 @@ class Collectives:
         """gather() that does not block."""
         if self.rank != self._root(root):
             send = Buffer(array, writable=False, what="array")
-            return self._start(_abi.GATHER, (send,), None, send=send.address or _NOWHERE, count=send.bytes, root=root)
+            return self._start(_abi.GATHER, (send,), None, send=send.address or NOWHERE, count=send.bytes, root=root)
         if array is IN_PLACE:
-            receive = _receive(out)
-            count = _part(receive.bytes, self.size, "out")
-            return self._start(_abi.GATHER, (receive,), out, send=_abi.IN_PLACE, receive=receive.address or _NOWHERE, count=count, root=root)
+            receive = receive_into(out)
+            count = part(receive.bytes, self.size, "out")
+            return self._start(_abi.GATHER, (receive,), out, send=_abi.IN_PLACE, receive=receive.address or NOWHERE, count=count, root=root)
         send = Buffer(array, writable=False, what="array")
         out = like(send, (self.size, *send.shape)) if out is None else out
-        receive = _receive(out)
-        _length(receive, self.size * send.bytes, f"{self.size} times as long as array")
-        fields = {"send": send.address or _NOWHERE, "receive": receive.address or _NOWHERE}
+        receive = receive_into(out)
+        length(receive, self.size * send.bytes, f"{self.size} times as long as array")
+        fields = {"send": send.address or NOWHERE, "receive": receive.address or NOWHERE}
         return self._start(_abi.GATHER, (send, receive), out, **fields, count=send.bytes, root=root)
 
     def gather(self, array: Any, root: int = 0, *, out: Any = None) -> Any:
         """`array` of every rank, as long on all, to the root: shape (size, *array.shape). None elsewhere."""
         return self.igather(array, root, out=out).result()
 
+    def igatherv(
+        self,
+        array: Any,
+        counts: Sequence[int] | None = None,
+        root: int = 0,
+        *,
+        displacements: Sequence[int] | None = None,
+        out: Any = None,
+    ) -> Request:
+        """gatherv() that does not block."""
+        if self.rank != self._root(root):
+            send = Buffer(array, writable=False, what="array")
+            return self._start(_abi.GATHERV, (send,), None, send=send.address or NOWHERE, count=send.bytes, root=root)
+        values, _ = self._list([] if counts is None else counts, "counts")
+        mine = values[root]
+        if array is IN_PLACE:
+            sent, receive = None, receive_into(out)
+            item = receive.itemsize
+        else:
+            sent = Buffer(array, writable=False, what="array")
+            item = sent.itemsize
+            length(sent, mine * item, f"counts[{root}] = {mine} elements", "array")
+            out = like(sent, (extent(values, displacements),)) if out is None else out
+            receive = receive_into(out)
+        places = self._places(values, displacements, "displacements", receive, "out", item)
+        apart(places, values)
+        fields = {"send": _abi.IN_PLACE if sent is None else sent.address or NOWHERE, "receive": receive.address or NOWHERE}
+        lists = {"receive_counts": self._bytes(values, item), "receive_displacements": self._bytes(places, item)}
+        return self._start(_abi.GATHERV, (sent, receive), out, **fields, **lists, count=mine * item, root=root)
+
+    def gatherv(
+        self,
+        array: Any,
+        counts: Sequence[int] | None = None,
+        root: int = 0,
+        *,
+        displacements: Sequence[int] | None = None,
+        out: Any = None,
+    ) -> Any:
+        """`array` of every rank, of counts[rank] elements, to the root, one after another or at displacements. None elsewhere.
+
+        counts, displacements and `out` are the root's. IN_PLACE on the root: its part is at its place in `out`.
+        """
+        return self.igatherv(array, counts, root, displacements=displacements, out=out).result()
+
+    def iscatterv(
+        self,
+        array: Any = None,
+        counts: Sequence[int] | None = None,
+        root: int = 0,
+        *,
+        displacements: Sequence[int] | None = None,
+        out: Any = None,
+    ) -> Request:
+        """scatterv() that does not block."""
+        if self.rank != self._root(root):
+            receive = receive_into(out)
+            return self._start(_abi.SCATTERV, (receive,), out, receive=receive.address or NOWHERE, count=receive.bytes, root=root)
+        send = Buffer(array, writable=False, what="array")
+        values, _ = self._list([] if counts is None else counts, "counts")
+        item, mine = send.itemsize, values[root]
+        places = self._places(values, displacements, "displacements", send, "array", item)
+        lists = {"send_counts": self._bytes(values, item), "send_displacements": self._bytes(places, item)}
+        fields: dict[str, Any] = {"send": send.address or NOWHERE, **lists, "count": mine * item, "root": root}
+        if out is IN_PLACE:
+            return self._start(_abi.SCATTERV, (send,), None, receive=_abi.IN_PLACE, **fields)
+        out = like(send, (mine,)) if out is None else out
+        receive = receive_into(out)
+        length(receive, mine * item, f"counts[{root}] = {mine} elements")
+        return self._start(_abi.SCATTERV, (send, receive), out, receive=receive.address or NOWHERE, **fields)
+
+    def scatterv(
+        self,
+        array: Any = None,
+        counts: Sequence[int] | None = None,
+        root: int = 0,
+        *,
+        displacements: Sequence[int] | None = None,
+        out: Any = None,
+    ) -> Any:
+        """counts[r] elements of the root's `array`, one block after another or at displacements, to rank r.
+
+        array, counts and displacements are the root's. Elsewhere `out` is needed, as long as the own block; on the root it may be IN_PLACE.
+        """
+        return self.iscatterv(array, counts, root, displacements=displacements, out=out).result()
+
     def iscatter(self, array: Any = None, root: int = 0, *, out: Any = None) -> Request:
         """scatter() that does not block."""
         if self.rank != self._root(root):
-            receive = _receive(out)
-            return self._start(_abi.SCATTER, (receive,), out, receive=receive.address or _NOWHERE, count=receive.bytes, root=root)
+            receive = receive_into(out)
+            return self._start(_abi.SCATTER, (receive,), out, receive=receive.address or NOWHERE, count=receive.bytes, root=root)
         send = Buffer(array, writable=False, what="array")
-        count = _part(send.bytes, self.size, "array")
+        count = part(send.bytes, self.size, "array")
         if out is IN_PLACE:
-            fields: dict[str, Any] = {"send": send.address or _NOWHERE, "receive": _abi.IN_PLACE}
+            fields: dict[str, Any] = {"send": send.address or NOWHERE, "receive": _abi.IN_PLACE}
             return self._start(_abi.SCATTER, (send,), None, **fields, count=count, root=root)
-        out = like(send, _first_part(send, self.size, count // send.itemsize if send.itemsize else 0)) if out is None else out
-        receive = _receive(out)
-        _length(receive, count, f"a {self.size}-th of array")
-        fields = {"send": send.address or _NOWHERE, "receive": receive.address or _NOWHERE}
+        out = like(send, first_part(send, self.size, count // send.itemsize if send.itemsize else 0)) if out is None else out
+        receive = receive_into(out)
+        length(receive, count, f"a {self.size}-th of array")
+        fields = {"send": send.address or NOWHERE, "receive": receive.address or NOWHERE}
         return self._start(_abi.SCATTER, (send, receive), out, **fields, count=count, root=root)
 
     def scatter(self, array: Any = None, root: int = 0, *, out: Any = None) -> Any:
         """The r-th part of the root's `array` to rank r. Elsewhere `out` is needed, and `array` is not used; on the root `out` may be IN_PLACE."""
         return self.iscatter(array, root, out=out).result()
-
-
-# An address for buffers of no bytes, where NULL is refused.
-_nothing = ctypes.create_string_buffer(1)
-_NOWHERE = ctypes.addressof(_nothing)
-
-
-def _receive(out: Any) -> Buffer:
-    if out is None or isinstance(out, InPlace):
-        raise errors.ArgumentError(f"out = {out}: memory to receive into is needed here")
-    return Buffer(out, writable=True, what="out")
-
-
-def _pair(array: Any, out: Any) -> tuple[Buffer | None, Buffer, Any]:
-    """What is sent and what is received into, of one length and type; nothing is sent from elsewhere in place."""
-    if array is IN_PLACE:
-        return None, _receive(out), out
-    send = Buffer(array, writable=False, what="array")
-    out = like(send, send.shape) if out is None else out
-    receive = _receive(out)
-    _length(receive, send.bytes, "as long as array")
-    _alike(send, receive)
-    return (None if send.same_memory(receive) else send), receive, out
-
-
-def _reduced(send: Buffer | None, receive: Buffer) -> dict[str, Any]:
-    return {"send": _abi.IN_PLACE if send is None else send.address or _NOWHERE, "receive": receive.address or _NOWHERE}
-
-
-def _typed(buffer: Buffer, op: str) -> dict[str, Any]:
-    reduction = _abi.REDUCTIONS.get(op)
-    if reduction is None:
-        raise errors.ArgumentError(f"op = {op!r}: it must be one of {', '.join(_abi.REDUCTIONS)}")
-    data_type = _abi.DATA_TYPES.get(buffer.type or "")
-    if data_type is None:
-        known = ", ".join(_abi.DATA_TYPES)
-        raise errors.DataTypeError(f"element type {buffer.type or buffer.format}: reductions know {known}, in the byte order of this computer")
-    return {"data_type": data_type, "reduction": reduction}
-
-
-def _alike(send: Buffer, receive: Buffer) -> None:
-    if send.type != receive.type:
-        raise errors.DataTypeError(f"out holds {receive.type or receive.format}, and array {send.type or send.format}: they must be alike")
-
-
-def _length(buffer: Buffer, bytes: int, needed: str, what: str = "out") -> None:
-    if buffer.bytes != bytes:
-        raise errors.ArgumentError(f"{what} of {buffer.bytes} bytes: {bytes} are needed, {needed}")
-
-
-def _part(whole: int, parts: int, what: str, unit: str = "bytes") -> int:
-    if whole % parts:
-        raise errors.ArgumentError(f"{what} of {whole} {unit}: it cannot be parted among {parts} ranks alike")
-    return whole // parts
-
-
-def _first_part(buffer: Buffer, parts: int, count: int) -> tuple[int, ...]:
-    """Shape of a part: the first dimension is parted where that goes."""
-    if buffer.shape and buffer.shape[0] % parts == 0:
-        return (buffer.shape[0] // parts, *buffer.shape[1:])
-    return (count,)
-
-
-def _one_after_another(counts: Sequence[int]) -> list[int]:
-    return [sum(counts[:rank]) for rank in range(len(counts))]
-
-
-def _extent(counts: Sequence[int], displacements: Sequence[int] | None) -> int:
-    if displacements is None:
-        return sum(counts)
-    return max((place + count for place, count in zip(displacements, counts) if count), default=0)

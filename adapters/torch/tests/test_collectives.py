@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import array
 import asyncio
+import ctypes
 import os
 import select
 import sys
 import threading
+import time
 import unittest
 from typing import Any
 
@@ -22,6 +24,12 @@ except ImportError:
 
 SIZES = (0, 1, 7, 127, 4099)
 LARGE = 1 << 20
+
+
+class Pair(ctypes.Structure):
+    """`struct { double value; int index; }`."""
+
+    _fields_ = [("value", ctypes.c_double), ("index", ctypes.c_int)]
 
 
 class Checks:
@@ -105,6 +113,30 @@ def every_collective(rank: int, size: int) -> int:
         row = numpy.concatenate([numpy.full(number, 100 * rank + other) for other, number in enumerate(sending)])
         expected = numpy.concatenate([numpy.full(rank + other, 100 * other + rank) for other in range(size)])
         checks.same(comm.alltoallv(row, sending, sending), expected, "alltoallv")
+        for root in (0, size - 1):
+            last = comm.gatherv(blocks[rank], counts if rank == root else None, root)
+            checks.true(last is None) if rank != root else checks.same(last, numpy.concatenate(blocks), "gatherv")
+            out = numpy.full(places[-1] + counts[-1], -1.0) if rank == root else None
+            comm.gatherv(blocks[rank], counts, root, displacements=places, out=out)
+            if out is not None:
+                checks.true(all((out[place : place + number] == block).all() for place, number, block in zip(places, counts, blocks)), "gatherv at places")
+                checks.true((out == -1).sum() == size - 1, "what is between blocks stays")
+                own = out.copy()
+                own[places[root] - 1 : places[root]] = -2.0
+                comm.gatherv(flexcast.IN_PLACE, counts, root, displacements=places, out=own)
+                checks.same(own[places[root] : places[root] + counts[root]], blocks[root], "gatherv in place")
+            else:
+                comm.gatherv(blocks[rank], root=root)
+            part = numpy.empty(counts[rank])
+            checks.true(comm.scatterv(numpy.concatenate(blocks) if rank == root else None, counts, root, out=part) is part)
+            checks.same(part, blocks[rank], "scatterv")
+            if rank == root:
+                part = comm.scatterv(spaced, counts, root, displacements=places)
+                checks.true(comm.scatterv(numpy.concatenate(blocks), counts, root, out=flexcast.IN_PLACE) is None)
+            else:
+                part = comm.scatterv(root=root, out=numpy.empty(counts[rank]))
+                comm.scatterv(root=root, out=numpy.empty(counts[rank]))
+            checks.same(part, blocks[rank], "scatterv from places")
         two = numpy.arange(2 * size * 5.0).reshape(2 * size, 5)
         checks.same(comm.reduce_scatter(two), two[2 * rank : 2 * rank + 2] * size)
         comm.barrier()
@@ -123,9 +155,22 @@ def every_type(rank: int, size: int) -> int:
         truth = numpy.arange(size) == rank
         checks.same(comm.allreduce(truth, "logical_or"), numpy.ones(size, bool))
         checks.same(comm.allreduce(truth, "logical_and"), numpy.zeros(size, bool) if size > 1 else truth)
+        for name in ("float32", "float64", "int16", "int32", "int64"):
+            of = [[((3 * n + other) % 4, 100 * other + n) for n in range(9)] for other in range(size)]
+            mine = numpy.array(of[rank], flexcast.pair_dtype(name))
+            for op, order in (("minloc", lambda pair: pair), ("maxloc", lambda pair: (-pair[0], pair[1]))):
+                expected = numpy.array([min(column, key=order) for column in zip(*of)], mine.dtype)
+                checks.same(comm.allreduce(mine, op), expected, (name, op))
+                found = comm.reduce(mine, op, root=size - 1)
+                checks.true(found is None) if rank < size - 1 else checks.same(found, expected, (name, op, "reduce"))
+        checks.refused(flexcast.DataTypeError, "pairs", comm.allreduce, numpy.zeros(3), "minloc")
+        checks.refused(flexcast.DataTypeError, "pairs", comm.allreduce, numpy.zeros(3, [("value", "f8"), ("index", "i4")]), "maxloc")
+        checks.refused(flexcast.DataTypeError, "element type", comm.allreduce, numpy.zeros(3, flexcast.pair_dtype("float32")))
+        checks.refused(flexcast.DataTypeError, "uint8", flexcast.pair_dtype, "uint8")
+        checks.refused(flexcast.DataTypeError, "alike", comm.allreduce, numpy.zeros(2, flexcast.pair_dtype("f4")), "minloc", out=numpy.zeros(2, "c8"))
         checks.refused(flexcast.DataTypeError, "element type", comm.allreduce, numpy.zeros(3, ">i4"))
         checks.refused(flexcast.ArgumentError, "op = 'mean'", comm.allreduce, numpy.zeros(3), "mean")
-        checks.refused(flexcast.ArgumentError, "", comm.allreduce, numpy.zeros(3), "bit_and")
+        checks.refused(flexcast.NotSupported, "not defined", comm.allreduce, numpy.zeros(3), "bit_and")
         checks.refused(flexcast.ArgumentError, "contiguous", comm.allreduce, numpy.zeros((3, 4)).T)
         checks.refused(flexcast.ArgumentError, "Python objects", comm.broadcast, numpy.array([{}]))
         checks.refused(flexcast.ArgumentError, "out of 16 bytes", comm.allreduce, numpy.zeros(3), out=numpy.zeros(2))
@@ -158,6 +203,35 @@ def without_numpy(rank: int, size: int) -> int:
         checks.true(comm.allreduce(numbers, out=numbers) is numbers)
         checks.true(list(numbers) == [whole, 2 * whole])
         checks.true(list(comm.allreduce(memoryview(array.array("d", [1.5])))) == [1.5 * size])
+        counts = [other + 1 for other in range(size)]
+        whole_bytes = b"".join(bytes([other]) * (other + 1) for other in range(size))
+        found = comm.gatherv(bytes([rank]) * (rank + 1), counts if rank == 1 else None, 1)
+        checks.true(found is None if rank != 1 else bytes(found) == whole_bytes, "gatherv")
+        places = [sum(counts[:other]) + other for other in range(size)]
+        spaced = array.array("h", [-1] * (places[-1] + counts[-1]))
+        comm.gatherv(array.array("h", [rank] * (rank + 1)), counts, 0, displacements=places, out=spaced if rank == 0 else None)
+        if rank == 0:
+            expected = [value for other in range(size) for value in [other] * (other + 1) + [-1]][:-1]
+            checks.true(list(spaced) == expected, "gatherv at places")
+        taken = array.array("h", [7] * (rank + 1))
+        comm.scatterv(spaced if rank == 0 else None, counts, displacements=places, out=taken)
+        checks.true(list(taken) == [rank] * (rank + 1), "scatterv")
+        checks.true(comm.iscatterv(spaced if rank == 0 else None, counts, displacements=places, out=taken).result() is taken)
+        for call in (comm.gatherv, comm.scatterv):
+            checks.refused(flexcast.ArgumentError, "counts", call, b"abc", [1], rank)
+            checks.refused(flexcast.ArgumentError, "counts", call, b"abc", None, rank)
+            checks.refused(flexcast.ArgumentError, f"root {size}", call, b"abc", counts, size)
+        overlapping = [0] * size
+        checks.refused(flexcast.ArgumentError, "overlap", comm.gatherv, b"a", [1] * size, rank, displacements=overlapping, out=bytearray(9))
+        checks.refused(flexcast.ArgumentError, "reach to byte", comm.gatherv, b"a", [1] * size, rank, out=bytearray(size - 1))
+        checks.refused(flexcast.ArgumentError, "reach to byte", comm.scatterv, b"a", [1] * size, rank)
+        checks.refused(flexcast.ArgumentError, "are needed", comm.gatherv, b"ab", [1] * size, rank)
+        checks.refused(flexcast.ArgumentError, "out", comm.scatterv, None, None, (rank + 1) % size)
+        pairs = (Pair * 3)(*((float((number + rank) % size), 10 * rank + number) for number in range(3)))
+        found = memoryview(comm.allreduce(pairs, "maxloc")).cast("B")
+        first = [(size - 1.0, 10 * ((size - 1 - number) % size) + number) for number in range(3)]
+        checks.true([(pair.value, pair.index) for pair in (Pair * 3).from_buffer_copy(found)] == first, "maxloc of structures")
+        checks.refused(flexcast.DataTypeError, "pairs", comm.allreduce, numbers, "minloc")
         checks.refused(flexcast.ArgumentError, "read-only", comm.allgather, b"a", out=b"a" * size)
     checks.refused(flexcast.Closed, "closed", comm.allgather, b"a")
     return checks.count
@@ -168,6 +242,14 @@ def without_blocking(rank: int, size: int) -> int:
     checks = Checks()
     for progress_thread in (True, False):
         with flexcast.Communicator.from_environment(progress_thread=progress_thread) as comm:
+            if progress_thread:
+                # Before all others: one whose callback has not returned yet would be counted when it has.
+                checks.true(select.select([comm], [], [], 0)[0] == [])
+                request = comm.ibarrier()
+                checks.true(select.select([comm], [], [], 30)[0] == [comm])
+                request.wait()
+                checks.true(int.from_bytes(os.read(comm.fileno(), 8), sys.byteorder) == 1)
+                checks.true(select.select([comm], [], [], 0)[0] == [])
             requests = [comm.iallreduce(array.array("d", [float(number)])) for number in range(20)]
             checks.true([list(request.result())[0] for request in requests] == [float(number * size) for number in range(20)])
             checks.true(all(request.test() and request.exception() is None for request in requests))
@@ -189,12 +271,6 @@ def without_blocking(rank: int, size: int) -> int:
             if progress_thread:
                 future = comm.iallreduce(array.array("i", [rank])).future()
                 checks.true(list(future.result(30)) == [sum(range(size))])
-                checks.true(select.select([comm], [], [], 0)[0] == [])
-                request = comm.ibarrier()
-                checks.true(select.select([comm], [], [], 30)[0] == [comm])
-                request.wait()
-                checks.true(int.from_bytes(os.read(comm.fileno(), 8), sys.byteorder) == 1)
-                checks.true(select.select([comm], [], [], 0)[0] == [])
                 # Nobody keeps the request, nor its memory.
                 for _ in range(10):
                     comm.iallgather(bytearray(10000))
@@ -302,9 +378,16 @@ def forked(rank: int, size: int) -> int:
             finally:
                 os._exit(status)
         checks.true(os.waitpid(child, 0)[1] == 0, "the child was not refused")
+        # The barrier is under way until the child of rank 0 has ended.
+        signal = os.path.join(os.environ["STORE_FOLDER"], "ended")
         if request is None:
+            end = time.monotonic() + 60
+            while not os.path.exists(signal):
+                checks.true(time.monotonic() < end, "the child of rank 0 has not ended")
+                time.sleep(0.01)
             comm.barrier()
         else:
+            open(signal, "w").close()
             request.wait()
         checks.true(bytes(comm.allgather(bytes([rank]))) == bytes(range(size)))
     return checks.count
@@ -369,7 +452,10 @@ class Others(unittest.TestCase):
             ranks.run("test_collectives:bootstraps", 3, STORE_FOLDER=folder)
 
     def test_fork(self) -> None:
-        ranks.run("test_collectives:forked", 2)
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run("test_collectives:forked", 2, STORE_FOLDER=folder)
 
     def test_one_dies(self) -> None:
         ranks.run("test_collectives:one_dies", 3, expect={2: 7})

@@ -46,6 +46,10 @@ class Header(unittest.TestCase):
             self.assertEqual(number, self.numbers[other.get(name, name.upper())], name)
         for name, number in _abi.REDUCTIONS.items():
             self.assertEqual(number, self.numbers["PRODUCT" if name == "prod" else name.upper()], name)
+        pairs = {"float32": "FLOAT_INT", "float64": "DOUBLE_INT", "int64": "LONG_INT", "int32": "2INT", "int16": "SHORT_INT"}
+        self.assertEqual(set(_abi.PAIR_TYPES), set(pairs))
+        for name, number in _abi.PAIR_TYPES.items():
+            self.assertEqual(number, self.numbers[pairs[name]], name)
         for name, number in _abi.LOG_LEVELS.items():
             self.assertEqual(number, self.numbers[f"LOG_{name.upper()}"], name)
         self.assertEqual(_abi.NOT_SUPPORTED, self.numbers["NOT_SUPPORTED"])
@@ -135,6 +139,20 @@ class Buffers(unittest.TestCase):
             self.assertEqual(_buffers.Buffer(array.array(code, [1, 2]), writable=True, what="array").type, name)
         self.assertEqual(_buffers.Buffer(memoryview(bytearray(3)).cast("?"), writable=True, what="array").type, "bool")
         self.assertEqual(_buffers.Buffer(b"abc", writable=False, what="array").type, "uint8")
+
+    def test_pairs(self) -> None:
+        kinds = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int64": ctypes.c_long, "int32": ctypes.c_int, "int16": ctypes.c_short}
+        for name, kind in kinds.items():
+            for fields, pack, expected in (
+                ([("value", kind), ("index", ctypes.c_int)], 0, name),
+                ([("value", kind), ("index", ctypes.c_int)], 1, None),
+                ([("value", kind), ("index", ctypes.c_uint)], 0, None),
+                ([("value", kind)], 0, None),
+                ([("value", kind), ("index", ctypes.c_int), ("more", ctypes.c_int)], 0, None),
+            ):
+                pair = type("Pair", (ctypes.Structure,), ({"_pack_": pack} if pack else {}) | {"_fields_": fields})
+                buffer = _buffers.Buffer((pair * 2)(), writable=True, what="array")
+                self.assertEqual((buffer.pair, buffer.type), (expected, None), (name, fields))
 
     def test_memory_is_not_copied_and_cannot_be_resized(self) -> None:
         memory = bytearray(16)

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all collectives of the process group stand on: a communicator, a group of gloo, and the choice between them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import types
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Backend, PrefixStore, ProcessGroupGloo
+
+from .. import _abi, errors
+from ..bootstrap import Bootstrap
+from ..card import Card
+from ..communicator import Communicator
+from ..request import Request
+from .work import FlexcastWork
+
+NAME = "flexcast"
+
+# Longest that one question to the store blocks.
+_STORE_WAIT = timedelta(seconds=2)
+
+if isinstance(Backend.__init__, types.WrapperDescriptorType):
+    # Before that release nothing in Python derives from a Backend.
+    raise ImportError(f"flexcast.torch needs torch 2.14 or later, and this is {torch.__version__}: `pip install --upgrade torch`")
+
+
+class StoreOfGroup:
+    """A store of c10d as Bootstrap needs it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes | None:
+        try:
+            self._store.wait([key], _STORE_WAIT)
+        except RuntimeError:
+            # A wait that is over looks the same in all kinds of stores but in its text; a store that is gone fails here, too.
+            if not self._store.check([key]):
+                return None
+        value: bytes = self._store.get(key)
+        return value
+
+
+class _SharedCard:
+    """The card of the process, open while a group uses it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._card: Card | None = None
+        self._users = 0
+
+    def take(self) -> Card:
+        with self._lock:
+            if self._card is None:
+                self._card = Card.open()
+            self._users += 1
+            return self._card
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._card is not None:
+                self._card.close()
+                self._card = None
+
+
+_card = _SharedCard()
+
+
+class Base(Backend):
+    """A communicator and a process group of gloo, and how an operation goes to one of the two."""
+
+    supports_coalescing = False
+    _communicator: Communicator | None = None
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size = rank, size
+        self._gloo: Any = ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
+        seconds = timeout.total_seconds()
+        bootstrap = Bootstrap.from_store(StoreOfGroup(PrefixStore("flexcast", store)), rank, size, timeout=seconds)
+        nanoseconds = max(1, min(int(seconds * 1e9), 2**62))
+        config = {"barrier_timeout_ns": nanoseconds, "recovery_timeout_ns": nanoseconds}
+        try:
+            card = _card.take()
+            try:
+                self._communicator = Communicator(bootstrap, card, config=config)
+            except BaseException:
+                _card.give_back()
+                raise
+        finally:
+            bootstrap.close()
+
+    # What torch asks of every backend.
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def name(self) -> str:
+        return NAME
+
+    def _group(self) -> Communicator:
+        if self._communicator is None:
+            raise errors.Closed("the process group was destroyed before")
+        return self._communicator
+
+    def shutdown(self) -> None:
+        """Ends the group, when what is under way is over."""
+        self._end(Communicator.close)
+
+    def abort(self) -> None:
+        """Ends the group at once: what is under way fails, on all ranks."""
+        self._end(Communicator.abort)
+
+    def _end(self, how: Callable[[Communicator], None]) -> None:
+        communicator, self._communicator = self._communicator, None
+        if communicator is not None and communicator._process == os.getpid():
+            how(communicator)
+            _card.give_back()
+
+    def __del__(self) -> None:
+        try:
+            self.abort()
+        except errors.Error:
+            pass
+
+    # How an operation goes.
+
+    def _start(
+        self,
+        operation: int,
+        keep: Sequence[Any],
+        result: list[Any],
+        forward: Callable[[], Any],
+        finish: Callable[[], None] | None = None,
+        **fields: Any,
+    ) -> Any:
+        """Starts an operation, or forwards it, and returns a Work whose result is `result`."""
+        collective = _abi.Collective(operation=operation, **fields)
+        try:
+            request = Request(self._group(), collective, tuple(keep), None)
+        except errors.NotSupported:
+            return forward()
+        work = FlexcastWork(request)
+
+        def over(request: Request) -> None:
+            if request.exception() is not None:
+                work._fail(request.exception())
+                return
+            try:
+                if finish is not None:
+                    with torch.no_grad():
+                        finish()
+            except Exception as failed:
+                work._fail(failed)
+            else:
+                work._succeed(result)
+
+        request.add_done_callback(over)
+        return work
+
+    def _sizes(self, numbers: Sequence[int]) -> Any:
+        return (ctypes.c_size_t * self._size)(*numbers)
