@@ -3,7 +3,7 @@
 use clap::Args;
 use flexcast_lab::options::whole;
 use flexcast_lab::perf::op::Op;
-use flexcast_lab::perf::spec::{Sizes, Spec};
+use flexcast_lab::perf::spec::{Pattern, Sizes, Spec, Zeros};
 
 use crate::card_args::CardArgs;
 
@@ -15,7 +15,7 @@ pub(crate) struct PerfArgs {
     /// The collective.
     #[arg(long, value_enum, default_value_t = Op::Allgather)]
     op: Op,
-    /// Lengths, as a list (64,4K,1M) or doubling within a range (64:8M): bytes of the message for broadcast, reduce and allreduce; those that each
+    /// Lengths, as a list (64,4K,1M) or doubling within a range (64:8M): bytes of the message for broadcast, reduce, allreduce and sparse-allreduce; those that each
     /// rank contributes, or gets of a scatter, for the others. Shortened to whole numbers of 4 bytes where they are summed, and to equal shares.
     #[arg(long, default_value = "64:8M", value_name = "LIST|MIN:MAX")]
     sizes: Sizes,
@@ -25,7 +25,13 @@ pub(crate) struct PerfArgs {
     /// Operations before those.
     #[arg(long, value_parser = whole::<u32>(0, 100_000), default_value_t = 5, value_name = "N")]
     warm_up: u32,
-    /// With the contribution in the receive buffer: allgather, reduce, allreduce and alltoall.
+    /// Of sparse-allreduce: blocks of 1 KiB that are zero, of a hundred.
+    #[arg(long, value_parser = whole::<u32>(0, 100), default_value_t = 90, value_name = "PERCENT")]
+    zeros: u32,
+    /// Of sparse-allreduce: whether the same blocks are zero on all ranks.
+    #[arg(long, value_enum, default_value_t = Pattern::Identical)]
+    pattern: Pattern,
+    /// With the contribution in the receive buffer: allgather, reduce, allreduce, sparse-allreduce and alltoall.
     #[arg(long)]
     in_place: bool,
     #[command(flatten)]
@@ -52,6 +58,7 @@ impl PerfArgs {
             repetitions: self.repetitions,
             warm_up: self.warm_up,
             in_place: self.in_place,
+            zeros: Zeros { percent: self.zeros, pattern: self.pattern },
         }
     }
 }

@@ -115,7 +115,7 @@ pub const fn kind(op: Op) -> Option<Kind> {
         Op::Allreduce => Some(Kind::Allreduce),
         Op::ReduceScatter => Some(Kind::ReduceScatter),
         Op::Alltoall => Some(Kind::Alltoall),
-        Op::Gather | Op::Scatter | Op::Barrier => None,
+        Op::SparseAllreduce | Op::Gather | Op::Scatter | Op::Barrier => None,
     }
 }
 
@@ -130,7 +130,7 @@ pub fn candidates(op: Op, ranks: u32) -> Vec<Algorithm> {
         Op::Allreduce => &[RecursiveDoubling, Linear, Ring, Binomial],
         Op::ReduceScatter => &[Linear, Ring],
         Op::Alltoall => &[Linear, Pairwise, Ring],
-        Op::Gather | Op::Scatter | Op::Barrier => &[],
+        Op::SparseAllreduce | Op::Gather | Op::Scatter | Op::Barrier => &[],
     };
     // Of other numbers of ranks it takes more messages than the algorithm of Bruck.
     let fits =

@@ -9,6 +9,7 @@ use super::bound::variables;
 use super::network::Network;
 use super::sample::{Task, thousandths};
 use super::{Op, Row, System};
+use crate::perf::spec::Zeros;
 
 /// What rank 0 prints.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -53,6 +54,10 @@ pub fn commands(program: &Path, network: &Network, task: &Task, port: u16) -> Ve
             &task.warm_up.to_string(),
             "--json",
         ]);
+        if task.op == Op::SparseAllreduce {
+            let Zeros { percent, pattern } = task.zeros;
+            command.args(["--zeros", &percent.to_string(), "--pattern", pattern.name()]);
+        }
         command.envs(variables(network, rank, port)).env("FLEXCAST_DATAPATH", "udp");
         command
     };

@@ -71,7 +71,11 @@ impl System {
     /// Whether it has the operation.
     #[must_use]
     pub const fn has(self, op: Op) -> bool {
-        !matches!(self, Self::Bound) || matches!(op, Op::Allgather | Op::Bcast)
+        match op {
+            Op::Allgather | Op::Bcast => true,
+            Op::Allreduce | Op::Alltoall => !matches!(self, Self::Bound),
+            Op::SparseAllreduce => matches!(self, Self::Flexcast),
+        }
     }
 }
 
@@ -86,6 +90,10 @@ pub enum Op {
     Bcast,
     /// Sizes are the buffer of each rank; sums of single-precision numbers.
     Allreduce,
+    /// The same where most blocks are zero ([`CompareSpec::zeros`](spec::CompareSpec::zeros)), which this library's sparse AllReduce does not send.
+    #[serde(rename = "sparse-allreduce")]
+    #[value(name = "sparse-allreduce")]
+    SparseAllreduce,
     /// Sizes are what each rank sends in all, its own part included.
     Alltoall,
 }
@@ -98,6 +106,7 @@ impl Op {
             Self::Allgather => "allgather",
             Self::Bcast => "bcast",
             Self::Allreduce => "allreduce",
+            Self::SparseAllreduce => "sparse-allreduce",
             Self::Alltoall => "alltoall",
         }
     }
@@ -108,7 +117,7 @@ impl Op {
         match self {
             Self::Allgather => "bytes that each rank contributes",
             Self::Bcast => "bytes that the root sends",
-            Self::Allreduce => "bytes of each rank's buffer",
+            Self::Allreduce | Self::SparseAllreduce => "bytes of each rank's buffer",
             Self::Alltoall => "bytes that each rank sends in all",
         }
     }

@@ -115,8 +115,8 @@ pub fn skipped(reason: &str) -> Value {
 impl Op {
     /// All of them.
     #[must_use]
-    pub const fn all() -> [Self; 4] {
-        [Self::Allgather, Self::Bcast, Self::Allreduce, Self::Alltoall]
+    pub const fn all() -> [Self; 5] {
+        [Self::Allgather, Self::Bcast, Self::Allreduce, Self::SparseAllreduce, Self::Alltoall]
     }
 }
 

@@ -219,7 +219,8 @@ impl Runner<'_> {
             return self.flexcast(network, op);
         }
         let (system, ranks, sizes) = (ready.system(), network.ranks(), self.spec.sizes.clone());
-        let task = Task { op, sizes, repetitions: self.spec.repetitions, warm_up: self.spec.warm_up };
+        let CompareSpec { repetitions, warm_up, .. } = *self.spec;
+        let task = Task { op, sizes, repetitions, warm_up, zeros: self.spec.zeros() };
         let port = self.next_port();
         let commands = match ready {
             Ready::Mpi(_, mpi) => vec![mpi::command(mpi, network, &task, self.work)?],
@@ -281,7 +282,8 @@ impl Runner<'_> {
         bytes: u64,
         repetitions: u32,
     ) -> Result<Result<Whole, String>, CompareError> {
-        let task = Task { op, sizes: vec![bytes], repetitions, warm_up: self.spec.warm_up };
+        let (warm_up, zeros) = (self.spec.warm_up, self.spec.zeros());
+        let task = Task { op, sizes: vec![bytes], repetitions, warm_up, zeros };
         let commands = flexcast::commands(&self.programs.flexcast, network, &task, self.next_port());
         let before = network.counters()?;
         let (printed, ended) = self.job(commands, network)?;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Op, Row, System};
 use crate::evaluate::statistics::Statistics;
+use crate::perf::spec::Zeros;
 
 /// Arguments of a program: one operation, all sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct Task {
     pub repetitions: u32,
     /// Repetitions before them.
     pub warm_up: u32,
+    /// Of a sparse AllReduce.
+    pub zeros: Zeros,
 }
 
 impl Task {
@@ -104,7 +107,8 @@ mod tests {
 
     #[test]
     fn words_of_a_task() {
-        let task = Task { op: Op::Alltoall, sizes: vec![64, 1024], repetitions: 5, warm_up: 1 };
+        let task =
+            Task { op: Op::Alltoall, sizes: vec![64, 1024], repetitions: 5, warm_up: 1, zeros: Zeros::default() };
         assert_eq!(task.words("eth0"), ["alltoall", "5", "1", "eth0", "64", "1024"]);
     }
 }

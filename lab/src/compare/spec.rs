@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::{CompareError, Op, System};
 use crate::options::whole;
+use crate::perf::spec::{Pattern, Zeros};
 
 /// Most hosts: more processes on one computer would wait for one another rather than run.
 pub const MOST_RANKS: u32 = 32;
@@ -58,6 +59,12 @@ pub struct CompareSpec {
     /// UDP packets that each host loses on their way in, up to 50; TCP, which the others use, loses none. Not for bound.
     #[arg(long, value_parser = percent, value_name = "PERCENT", default_value_t = 0.0)]
     pub loss: f64,
+    /// Blocks of 1 KiB that are zero, of a hundred, for sparse-allreduce. To be compared with allreduce, whose time does not depend on it.
+    #[arg(long, value_parser = whole::<u32>(0, 100), value_name = "PERCENT", default_value_t = 90)]
+    pub zeros: u32,
+    /// Whether the same blocks are zero on all ranks.
+    #[arg(long, value_enum, default_value_t = Pattern::Identical)]
+    pub pattern: Pattern,
     /// Segmentation and receive offloads of the interfaces.
     #[arg(long, value_enum, default_value = "on", value_name = "on|off")]
     pub gso: Offloads,
@@ -73,6 +80,12 @@ pub struct CompareSpec {
 }
 
 impl CompareSpec {
+    /// Which blocks are zero.
+    #[must_use]
+    pub const fn zeros(&self) -> Zeros {
+        Zeros { percent: self.zeros, pattern: self.pattern }
+    }
+
     /// Refuses what no system could run.
     ///
     /// # Errors
@@ -134,7 +147,7 @@ impl CompareSpec {
 fn parts(op: Op, ranks: u32) -> (u32, String) {
     match op {
         Op::Allgather | Op::Bcast => (1, String::new()),
-        Op::Allreduce => (4, "an allreduce sums numbers of 4 bytes".to_owned()),
+        Op::Allreduce | Op::SparseAllreduce => (4, "an allreduce sums numbers of 4 bytes".to_owned()),
         Op::Alltoall => (ranks, format!("an alltoall among {ranks} ranks sends {ranks} equal parts")),
     }
 }

@@ -50,7 +50,9 @@ impl Content {
             Pattern::Independent => rank + 1,
         };
         // Any number that looks drawn will do.
-        let mut word = (block as u32).wrapping_mul(0x9E37_79B9) ^ of.wrapping_mul(0x85EB_CA6B) ^ self.turn.wrapping_mul(0xC2B2_AE35);
+        let mut word = (block as u32).wrapping_mul(0x9E37_79B9)
+            ^ of.wrapping_mul(0x85EB_CA6B)
+            ^ self.turn.wrapping_mul(0xC2B2_AE35);
         word = (word ^ word >> 15).wrapping_mul(0x2C1B_3C6D);
         word = (word ^ word >> 12).wrapping_mul(0x297A_2D39);
         (word ^ word >> 15) % 100 < self.zeros.percent

@@ -91,9 +91,13 @@ impl Op {
         match self {
             Self::Broadcast | Self::Barrier => None,
             Self::Scatter => Some(bytes.saturating_mul(ranks as u64)),
-            Self::Allgather | Self::Reduce | Self::Allreduce | Self::SparseAllreduce | Self::ReduceScatter | Self::Alltoall | Self::Gather => {
-                Some(bytes)
-            }
+            Self::Allgather
+            | Self::Reduce
+            | Self::Allreduce
+            | Self::SparseAllreduce
+            | Self::ReduceScatter
+            | Self::Alltoall
+            | Self::Gather => Some(bytes),
         }
     }
 
@@ -103,7 +107,12 @@ impl Op {
         match self {
             Self::Allgather | Self::Gather => bytes.saturating_mul(ranks as u64),
             Self::ReduceScatter => bytes / ranks as u64,
-            Self::Broadcast | Self::Reduce | Self::Allreduce | Self::SparseAllreduce | Self::Alltoall | Self::Scatter => bytes,
+            Self::Broadcast
+            | Self::Reduce
+            | Self::Allreduce
+            | Self::SparseAllreduce
+            | Self::Alltoall
+            | Self::Scatter => bytes,
             Self::Barrier => 0,
         }
     }
@@ -123,7 +132,12 @@ impl Op {
     pub const fn counted_bytes(self, bytes: u64, ranks: u32) -> u64 {
         match self {
             Self::Allgather | Self::Gather | Self::Scatter => bytes.saturating_mul(ranks as u64),
-            Self::Broadcast | Self::Reduce | Self::Allreduce | Self::SparseAllreduce | Self::ReduceScatter | Self::Alltoall => bytes,
+            Self::Broadcast
+            | Self::Reduce
+            | Self::Allreduce
+            | Self::SparseAllreduce
+            | Self::ReduceScatter
+            | Self::Alltoall => bytes,
             Self::Barrier => 0,
         }
     }
@@ -157,7 +171,10 @@ mod tests {
     fn lengths_fit_numbers_and_ranks() {
         let fitting = |op: Op| op.fitting(103, 3);
         assert_eq!([Op::Allgather, Op::Broadcast, Op::Gather, Op::Scatter].map(fitting), [103; 4]);
-        assert_eq!([Op::Reduce, Op::Allreduce, Op::SparseAllreduce, Op::ReduceScatter, Op::Alltoall].map(fitting), [100, 100, 100, 96, 102]);
+        assert_eq!(
+            [Op::Reduce, Op::Allreduce, Op::SparseAllreduce, Op::ReduceScatter, Op::Alltoall].map(fitting),
+            [100, 100, 100, 96, 102]
+        );
         assert_eq!((Op::Barrier.fitting(103, 3), Op::ReduceScatter.fitting(64, 188)), (0, 0));
     }
 

@@ -76,6 +76,17 @@ pub enum Pattern {
     Independent,
 }
 
+impl Pattern {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Identical => "identical",
+            Self::Independent => "independent",
+        }
+    }
+}
+
 /// Which blocks of 1 KiB are zero, of a sparse AllReduce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Zeros {
@@ -112,7 +123,14 @@ impl Spec {
 
 impl Default for Spec {
     fn default() -> Self {
-        Self { op: Op::default(), sizes: Sizes::default(), repetitions: 20, warm_up: 5, in_place: false, zeros: Zeros { percent: 90, pattern: Pattern::Identical } }
+        Self {
+            op: Op::default(),
+            sizes: Sizes::default(),
+            repetitions: 20,
+            warm_up: 5,
+            in_place: false,
+            zeros: Zeros { percent: 90, pattern: Pattern::Identical },
+        }
     }
 }
 
