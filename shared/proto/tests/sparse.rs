@@ -442,6 +442,27 @@ fn what_cannot_come_is_refused_and_changes_nothing() {
     );
 }
 
+#[test]
+fn held_messages_are_added_in_the_order_of_ranks() {
+    let mut aggregator = Aggregator::new(parameters(3, 2), 9, Order::Rank, NO_LIMITS, 0).unwrap();
+    let votes_of = |rank: u32| vote(2, &[rank]);
+    for rank in [1, 2] {
+        assert_eq!(aggregator.handle(rank, 0, &votes_of(rank), 0), Ok(Received::Held));
+        assert_eq!((aggregator.next_rank(), aggregator.missing()), (None, Some(0)));
+    }
+    assert_eq!(aggregator.handle(0, 0, &votes_of(0), 0), Ok(Received::Held));
+    // All are there, and one that comes again meanwhile is told whose turn it is.
+    assert_eq!(aggregator.handle(2, 0, &votes_of(2), 0), Ok(Received::Waiting { for_rank: 0 }));
+    let changed = aggregator.add_held(0, &vote(2, &[9]), 0);
+    assert!(matches!(changed, Err(AggregatorError::Content { rank: 0, .. })), "{changed:?}");
+    for rank in 0..3 {
+        assert_eq!(aggregator.next_rank(), Some(rank));
+        let added = aggregator.add_held(rank, &votes_of(rank), 0).unwrap();
+        assert_eq!(added.answer.map(|answer| answer.next), (rank == 2).then_some(votes(2, &[0, 1])));
+    }
+    assert_eq!((aggregator.next_rank(), aggregator.missing()), (None, Some(0)));
+}
+
 /// A worker whose connection ends is named at once, unless its message is not needed any more.
 #[test]
 fn a_lost_connection_fails_the_operation_unless_it_is_complete() {

@@ -638,3 +638,9 @@ fn more_datagrams() {
         check(&format!("{case:?}, one dies"), Datagrams { dying: true, ..Datagrams::new(case, 2, 1, network) });
     }
 }
+
+#[test]
+#[ignore = "minutes: cargo test -p flexcast-proto --test sparse_model -- --ignored"]
+fn datagrams_of_three_workers_are_lost() {
+    check("three workers, losing", Datagrams::new(&[0b1, 0b1, 0], 1, 1, LOSING));
+}
