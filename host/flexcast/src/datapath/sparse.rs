@@ -19,6 +19,7 @@ use portion::{Portion, Turn};
 use sum::Sum;
 
 use super::direct::Begun;
+use crate::api::buffer::zeroes;
 use crate::error::{Error, Result};
 use crate::reduce::Reduction;
 
@@ -53,6 +54,33 @@ pub(crate) struct Sparse {
     foreign_bytes: u64,
     /// Whether the contribution is in the receive buffer.
     in_place: bool,
+}
+
+/// Memory of spots of operations that are over, for the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(Vec<Vec<u8>>);
+
+impl Spare {
+    /// Room for one message of any length. What is in it does not matter.
+    fn take(&mut self, parameters: Parameters) -> Result<Vec<u8>> {
+        let bytes = parameters.spot_bytes() as usize + DISPLACEMENT_BYTES;
+        match self.0.pop().filter(|spot| spot.capacity() >= bytes) {
+            Some(mut spot) => {
+                spot.resize(bytes, 0);
+                Ok(spot)
+            }
+            None => Ok(zeroes(bytes)?),
+        }
+    }
+
+    fn give(&mut self, spot: Vec<u8>) {
+        self.0.push(spot);
+    }
+
+    /// What it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().map(Vec::capacity).sum()
+    }
 }
 
 /// A message to be sent.
@@ -95,6 +123,7 @@ impl Sparse {
         place: RankInfo,
         (summary, reproducible): (Summary, bool),
         in_place: bool,
+        mut spare: Spare,
     ) -> Result<Self> {
         let (own, ranks) = (place.rank(), place.ranks());
         let parameters = options.parameters(ranks, reduction).map_err(refused)?;
@@ -106,9 +135,9 @@ impl Sparse {
         let (mut portions, mut sums) = (Vec::new(), Vec::new());
         if bytes > 0 {
             for (number, shard) in shards.iter().enumerate() {
-                portions.push(Portion::new(parameters, shard, number as u32 / each)?);
+                portions.push(Portion::new(parameters, shard, number as u32 / each, &mut spare)?);
                 if number as u32 / each == own {
-                    sums.push(Sum::new(parameters, shard.blocks(), order, limits, ranks)?);
+                    sums.push(Sum::new(parameters, shard.blocks(), order, limits, &mut spare)?);
                 }
             }
         }
@@ -273,6 +302,14 @@ impl Sparse {
                 portion.took()
             }
         }
+    }
+
+    /// Its memory.
+    pub(crate) fn into_spare(self) -> Spare {
+        let mut spare = Spare::default();
+        self.portions.into_iter().for_each(|portion| portion.give_back(&mut spare));
+        self.sums.into_iter().for_each(|sum| sum.give_back(&mut spare));
+        spare
     }
 
     /// Whether all sums are in the receive buffer, and what other ranks need is sent.

@@ -5,7 +5,7 @@ use flexcast_proto::sparse::{ParameterError, Parameters, Shards};
 use crate::reduce::{Operator, Reduction};
 
 /// Shards of one aggregator, among which others go on while one waits for the messages of an iteration.
-const MOST_SHARDS: u64 = 8;
+const MOST_SHARDS: u64 = 3;
 
 /// Parameters of a sparse AllReduce ([`Communicator::sparse_all_reduce`](crate::Communicator::sparse_all_reduce)), alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

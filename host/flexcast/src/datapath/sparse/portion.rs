@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use flexcast_proto::sparse::{Answered, Parameters, Shard, Step, Votes, Worker};
 
-use super::{DISPLACEMENT_BYTES, refused};
-use crate::api::buffer::reserve;
+use super::{Spare, refused};
 use crate::error::Result;
 
 /// What a turn has come to.
@@ -52,15 +51,13 @@ fn bytes(range: Range<u64>) -> Range<usize> {
 }
 
 impl Portion {
-    pub(super) fn new(parameters: Parameters, shard: Shard, aggregator: u32) -> Result<Self> {
-        let mut message = Vec::new();
-        reserve(&mut message, parameters.spot_bytes() as usize + DISPLACEMENT_BYTES)?;
+    pub(super) fn new(parameters: Parameters, shard: Shard, aggregator: u32, spare: &mut Spare) -> Result<Self> {
         Ok(Self {
             worker: Worker::new(parameters, shard.blocks()).map_err(refused)?,
             shard,
             parameters,
             aggregator,
-            message,
+            message: spare.take(parameters)?,
             global: Votes::empty(parameters),
             found: Vec::new(),
             filled: 0,
@@ -156,10 +153,14 @@ impl Portion {
     pub(super) fn place<'s>(&'s mut self, receive: &'s mut [u8], at: usize) -> &'s mut [u8] {
         let block_bytes = self.parameters.block_bytes() as usize;
         let (position, offset) = (at / block_bytes, at % block_bytes);
-        let Some(&block) = self.global.indices().get(position) else {
+        let rest = self.global.indices().get(position..).unwrap_or_default();
+        let Some(&block) = rest.first() else {
             return self.trailer.get_mut(at - self.global.len() as usize * block_bytes..).unwrap_or_default();
         };
-        let range = bytes(self.shard.block(block));
+        // Blocks that follow one another in the array are one piece.
+        let last = rest.iter().zip(block..).take_while(|(next, expected)| **next == *expected).last();
+        let end = last.map_or(block, |(last, _)| *last);
+        let range = bytes(self.shard.block(block).start..self.shard.block(end).end);
         if offset < range.len() {
             &mut receive[range.start + offset..range.end]
         } else {
@@ -187,6 +188,10 @@ impl Portion {
         let taken = self.worker.answer(iteration, sums, &next);
         self.global = next;
         matches!(taken, Ok(Answered::New))
+    }
+
+    pub(super) fn give_back(self, spare: &mut Spare) {
+        spare.give(self.message);
     }
 
     pub(super) fn is_complete(&self) -> bool {

@@ -4,8 +4,7 @@ use flexcast_proto::sparse::{
     Added, Aggregator, AggregatorLimits, Incoming, Order, Parameters, PartialSums, Received, split,
 };
 
-use super::{DISPLACEMENT_BYTES, refused};
-use crate::api::buffer::zeroes;
+use super::{DISPLACEMENT_BYTES, Spare, refused};
 use crate::error::Result;
 use crate::reduce::Reduction;
 
@@ -103,14 +102,14 @@ impl Sum {
         blocks: u32,
         order: Order,
         limits: AggregatorLimits,
-        ranks: u32,
+        spare: &mut Spare,
     ) -> Result<Self> {
-        let bytes = parameters.spot_bytes() as usize;
-        let receive = |_| Ok(Receive { spot: zeroes(bytes + DISPLACEMENT_BYTES)?, come: 0, bytes: 0 });
+        let spots = [spare.take(parameters)?, spare.take(parameters)?];
+        let mut receive = |_| Ok(Receive { spot: spare.take(parameters)?, come: 0, bytes: 0 });
         Ok(Self {
             aggregator: Aggregator::new(parameters, blocks, order, limits, 0).map_err(refused)?,
-            sums: Transmit { spots: [zeroes(bytes)?, zeroes(bytes)?], lengths: [0; 2], answered: 0 },
-            spot_of: (0..ranks).map(receive).collect::<Result<_>>()?,
+            sums: Transmit { spots, lengths: [0; 2], answered: 0 },
+            spot_of: (0..parameters.workers()).map(&mut receive).collect::<Result<_>>()?,
         })
     }
 
@@ -187,6 +186,14 @@ impl Sum {
     /// The lowest rank of which something is missing.
     pub(super) fn missing(&self) -> Option<u32> {
         self.aggregator.missing()
+    }
+
+    pub(super) fn give_back(self, spare: &mut Spare) {
+        self.sums
+            .spots
+            .into_iter()
+            .chain(self.spot_of.into_iter().map(|own| own.spot))
+            .for_each(|spot| spare.give(spot));
     }
 
     pub(super) fn is_complete(&self) -> bool {

@@ -42,7 +42,7 @@ use crate::datapath::cpu::stripes::Stripes;
 use crate::datapath::cpu::watch;
 use crate::datapath::cpu::window::{Waits, Window};
 use crate::datapath::direct::Spare;
-use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
+use crate::datapath::{Admission, Datapath, Posted, Requests, Task, sparse};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::plan::chains::{ChainMapping, Order, order};
@@ -145,6 +145,8 @@ pub(crate) struct Engine {
     gathered: Gathered,
     /// Memory of the last operation between pairs of ranks.
     spare: Spare,
+    /// The same of sparse ones.
+    spare_spots: sparse::Spare,
     /// When an operation that is over ends although something that this rank has said waits.
     lingers_ps: Option<u64>,
 }
@@ -239,6 +241,7 @@ impl Engine {
             heard: false,
             gathered: Gathered::default(),
             spare: Spare::default(),
+            spare_spots: sparse::Spare::default(),
             lingers_ps: None,
         };
         engine.watch_connections()?;

@@ -208,7 +208,8 @@ impl Engine {
         {
             let (summary, reproducible) = (collective.summary(algorithm), self.config.reproducible);
             let what = (*bytes, *reduction, *options);
-            let sparse = Sparse::new(what, self.place, (summary, reproducible), send.is_none())?;
+            let spare = std::mem::take(&mut self.spare_spots);
+            let sparse = Sparse::new(what, self.place, (summary, reproducible), send.is_none(), spare)?;
             return Ok(Work::Sparse(Box::new(sparse)));
         }
         let spare = std::mem::take(&mut self.spare);
@@ -296,7 +297,13 @@ impl Engine {
                     self.spare = spare;
                 }
             }
-            Work::Sparse(sparse) => report.foreign_bytes = sparse.foreign_bytes(),
+            Work::Sparse(sparse) => {
+                report.foreign_bytes = sparse.foreign_bytes();
+                let spare = sparse.into_spare();
+                if spare.bytes() <= MOST_SPARE_BYTES {
+                    self.spare_spots = spare;
+                }
+            }
         }
         if let State::Failed(failure) = state {
             let error = Error::Failed { operation: name, failure };
