@@ -5,7 +5,7 @@ use std::ops::Range;
 use flexcast_proto::sparse::{Answered, Parameters, Shard, Step, Votes, Worker};
 
 use super::{DISPLACEMENT_BYTES, refused};
-use crate::api::buffer::reserve;
+use crate::api::buffer::{reserve, zeroes};
 use crate::error::Result;
 
 /// What a turn has come to.
@@ -36,6 +36,8 @@ pub(super) struct Portion {
     filled: u32,
     /// Indices behind the sums of the answer.
     trailer: Vec<u8>,
+    /// Where an answer's bytes behind the end of the array go, if the last block is short.
+    padding: Vec<u8>,
     /// Bytes of the answer that have come.
     come: u64,
 }
@@ -55,6 +57,8 @@ impl Portion {
     pub(super) fn new(parameters: Parameters, shard: Shard, aggregator: u32) -> Result<Self> {
         let mut message = Vec::new();
         reserve(&mut message, parameters.spot_bytes() as usize + DISPLACEMENT_BYTES)?;
+        let last = shard.blocks().checked_sub(1).map(|last| bytes(shard.block(last)).len());
+        let padding = zeroes(last.map_or(0, |last| parameters.block_bytes() as usize - last))?;
         Ok(Self {
             worker: Worker::new(parameters, shard.blocks()).map_err(refused)?,
             shard,
@@ -65,6 +69,7 @@ impl Portion {
             found: Vec::new(),
             filled: 0,
             trailer: vec![0; parameters.index_bytes() as usize],
+            padding,
             come: 0,
         })
     }
@@ -163,8 +168,8 @@ impl Portion {
         if offset < range.len() {
             &mut receive[range.start + offset..range.end]
         } else {
-            // Behind the end of the array, of its last block.
-            &mut self.trailer[..0]
+            // Behind the end of the array. Not nowhere: what has no place is not wanted, up to the end of the message.
+            self.padding.get_mut(offset - range.len()..).unwrap_or_default()
         }
     }
 
