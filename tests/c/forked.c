@@ -166,6 +166,7 @@ static void *refused(void *given)
     FORKED(flexcast_allgatherv_displaced(rank->comm, bytes, bytes, sizeof bytes, &count, &displacement, &request));
     FORKED(flexcast_barrier(rank->comm, &request));
     FORKED(flexcast_allreduce(rank->comm, bytes, bytes, 1, FLEXCAST_INT32, FLEXCAST_SUM, &request));
+    FORKED(flexcast_sparse_allreduce(rank->comm, bytes, bytes, 1, FLEXCAST_INT32, FLEXCAST_SUM, &request));
     FORKED(flexcast_reduce(rank->comm, bytes, bytes, 1, FLEXCAST_INT32, FLEXCAST_SUM, 0, &request));
     FORKED(flexcast_reduce_scatter(rank->comm, bytes, bytes, &count, FLEXCAST_BYTE, FLEXCAST_BIT_OR, &request));
     FORKED(flexcast_reduce_scatter_block(rank->comm, bytes, bytes, 1, FLEXCAST_INT32, FLEXCAST_SUM, &request));

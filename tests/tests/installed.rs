@@ -209,7 +209,7 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
         assert!(success && text.contains("all as promised"), "{text}");
     };
     run(&program, "shared", &moved.join("lib"));
-    for name in ["stages", "version1"] {
+    for name in ["stages", "version1", "sparse"] {
         let program =
             build(&moved, compiler, &format!("tests/c/{name}.c"), &["-lpthread".to_owned()]).expect("as above");
         run(&program, name, &moved.join("lib"));

@@ -422,6 +422,11 @@
 #define FLEXCAST_OPERATION_SCATTERV 14
 
 /**
+ * flexcast_sparse_allreduce(), with `block_bytes` and `blocks_per_message`.
+ */
+#define FLEXCAST_OPERATION_SPARSE_ALLREDUCE 15
+
+/**
  * Flag: the request may be posted again and again.
  */
 #define FLEXCAST_PERSISTENT 1
@@ -1186,6 +1191,14 @@ typedef struct {
    * Given to it.
    */
   void *user;
+  /**
+   * Of a sparse AllReduce, alike on all ranks: bytes of a block, a multiple of 4 and of an element, 256 to 16384. 0: 1024.
+   */
+  uint32_t block_bytes;
+  /**
+   * The same: most blocks of one message, 1 to 32. 0: 32.
+   */
+  uint32_t blocks_per_message;
 } flexcast_collective;
 
 /**
@@ -1599,7 +1612,23 @@ flexcast_status flexcast_allreduce(flexcast_comm *comm,
                                    flexcast_request **request);
 
 /**
- * The same to rank `root` alone. Elsewhere `receive` is not used; `send` may be FLEXCAST_IN_PLACE on the root.
+ * The same as flexcast_allreduce() for contributions of which much is zero: blocks of 1 KiB (another length: by flexcast_init()) that are zero are neither sent nor
+ * summed, and nobody has to say where they are. A block is zero if all of its bits are, so that -0.0 and NaN travel. `op` is FLEXCAST_SUM, _MIN, _MAX, _LOGICAL_OR, _LOGICAL_XOR, _BIT_OR or
+ * _BIT_XOR; for minimum and maximum a block that is zero is one that the rank does not have. Of the datapath "udp"; FLEXCAST_NOT_SUPPORTED elsewhere.
+ *
+ * With `reproducible` in flexcast_config blocks are added in the order of ranks; otherwise in the order in which they come, so that sums of floating-point numbers of more
+ * than two ranks may differ from call to call in their last bits. After a failure `receive` is part old and part new.
+ */
+flexcast_status flexcast_sparse_allreduce(flexcast_comm *comm,
+                                          const void *send,
+                                          void *receive,
+                                          size_t count,
+                                          uint32_t data_type,
+                                          uint32_t op,
+                                          flexcast_request **request);
+
+/**
+ * The same as flexcast_allreduce(), to rank `root` alone. Elsewhere `receive` is not used; `send` may be FLEXCAST_IN_PLACE on the root.
  */
 flexcast_status flexcast_reduce(flexcast_comm *comm,
                                 const void *send,

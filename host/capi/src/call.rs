@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use flexcast_rust::reduce::Reduction;
-use flexcast_rust::{Blocks, Buffer, Communicator, Error, Failed, Request, Shape};
+use flexcast_rust::{Blocks, Buffer, Communicator, Error, Failed, Request, Shape, SparseOptions};
 
 use crate::fault::Fault;
 use crate::memory::{IN_PLACE, Memory, count};
@@ -21,6 +21,7 @@ pub(crate) enum Action {
     Allgather,
     Allgatherv { counts: Vec<u64>, displacements: Option<Vec<u64>> },
     Allreduce { reduction: Reduction },
+    SparseAllreduce { reduction: Reduction, options: SparseOptions },
     Reduce { root: u32, reduction: Reduction },
     ReduceScatter { shares: Vec<u64>, reduction: Reduction },
     Alltoall,
@@ -157,6 +158,27 @@ impl Call {
         let bytes = product("allreduce", count, reduction.element_bytes() as usize)?;
         let (send, receive) = (Memory::unless_in_place(send, bytes), Memory { start: receive, bytes });
         Ok(Self { action: Action::Allreduce { reduction }, send, receive })
+    }
+
+    /// Blocks of so many bytes, and so many of them in a message; 0: as many as the library chooses.
+    pub(crate) fn sparse_allreduce(
+        (send, receive): (*const c_void, *mut c_void),
+        count: usize,
+        reduction: Reduction,
+        (block_bytes, blocks_per_message): (u32, u32),
+    ) -> Result<Self, Fault> {
+        let bytes = product("sparse_allreduce", count, reduction.element_bytes() as usize)?;
+        let default = SparseOptions::default();
+        let or = |given: u32, default: u32| if given == 0 { default } else { given };
+        let options = SparseOptions {
+            block_bytes: or(block_bytes, default.block_bytes),
+            blocks_per_message: or(blocks_per_message, default.blocks_per_message),
+        };
+        options
+            .check_ranges(reduction)
+            .map_err(|text| Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("sparse_allreduce: {text}")))?;
+        let (send, receive) = (Memory::unless_in_place(send, bytes), Memory { start: receive, bytes });
+        Ok(Self { action: Action::SparseAllreduce { reduction, options }, send, receive })
     }
 
     pub(crate) fn reduce(
@@ -321,6 +343,9 @@ impl Call {
             Action::Broadcast { .. } => Shape::Broadcast { bytes: self.receive.bytes as u64 },
             Action::Allgather => Shape::Allgather { bytes: (self.receive.bytes / communicator.size() as usize) as u64 },
             Action::Allgatherv { counts, .. } => Shape::Allgatherv { counts },
+            Action::SparseAllreduce { reduction, options } => {
+                Shape::SparseAllreduce { bytes: self.receive.bytes as u64, reduction: *reduction, options: *options }
+            }
             other => Shape::Other { operation: other.name() },
         };
         communicator.admits(shape).map_err(|error| match &error {
@@ -346,6 +371,12 @@ impl Call {
             },
             (Action::Allreduce { reduction }, Some(send)) => communicator.all_reduce(send, receive, *reduction),
             (Action::Allreduce { reduction }, None) => communicator.all_reduce_in_place(receive, *reduction),
+            (Action::SparseAllreduce { reduction, options }, Some(send)) => {
+                communicator.sparse_all_reduce(send, receive, *reduction, *options)
+            }
+            (Action::SparseAllreduce { reduction, options }, None) => {
+                communicator.sparse_all_reduce_in_place(receive, *reduction, *options)
+            }
             (Action::Reduce { root, reduction }, Some(send)) => communicator.reduce(send, receive, *root, *reduction),
             (Action::Reduce { root, reduction }, None) => communicator.reduce_in_place(receive, *root, *reduction),
             (Action::ReduceScatter { shares, reduction }, Some(send)) => {
@@ -386,6 +417,7 @@ impl Action {
             Self::Allgather => "allgather",
             Self::Allgatherv { .. } => "allgatherv",
             Self::Allreduce { .. } => "allreduce",
+            Self::SparseAllreduce { .. } => "sparse_allreduce",
             Self::Reduce { .. } => "reduce",
             Self::ReduceScatter { .. } => "reduce_scatter",
             Self::Alltoall => "alltoall",

@@ -6,7 +6,7 @@ use crate::call::Call;
 use crate::communicator::flexcast_comm;
 use crate::fault::call;
 use crate::reduction::reduction;
-use crate::request::{begin, flexcast_request};
+use crate::request::{begin, begin_supported, flexcast_request};
 use crate::status::flexcast_status;
 
 /// Nobody's request is over before all ranks have called this.
@@ -40,7 +40,28 @@ pub unsafe extern "C" fn flexcast_allreduce(
     call(|| unsafe { begin(comm, request, make) })
 }
 
-/// The same to rank `root` alone. Elsewhere `receive` is not used; `send` may be FLEXCAST_IN_PLACE on the root.
+/// The same as flexcast_allreduce() for contributions of which much is zero: blocks of 1 KiB (another length: by flexcast_init()) that are zero are neither sent nor
+/// summed, and nobody has to say where they are. A block is zero if all of its bits are, so that -0.0 and NaN travel. `op` is FLEXCAST_SUM, _MIN, _MAX, _LOGICAL_OR, _LOGICAL_XOR, _BIT_OR or
+/// _BIT_XOR; for minimum and maximum a block that is zero is one that the rank does not have. Of the datapath "udp"; FLEXCAST_NOT_SUPPORTED elsewhere.
+///
+/// With `reproducible` in flexcast_config blocks are added in the order of ranks; otherwise in the order in which they come, so that sums of floating-point numbers of more
+/// than two ranks may differ from call to call in their last bits. After a failure `receive` is part old and part new.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_sparse_allreduce(
+    comm: *mut flexcast_comm,
+    send: *const c_void,
+    receive: *mut c_void,
+    count: usize,
+    data_type: u32,
+    op: u32,
+    request: *mut *mut flexcast_request,
+) -> flexcast_status {
+    let make = |_| Call::sparse_allreduce((send, receive), count, reduction(data_type, op)?, (0, 0));
+    // SAFETY: as the header asks of the caller.
+    call(|| unsafe { begin_supported(comm, request, make) })
+}
+
+/// The same as flexcast_allreduce(), to rank `root` alone. Elsewhere `receive` is not used; `send` may be FLEXCAST_IN_PLACE on the root.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_reduce(
     comm: *mut flexcast_comm,

@@ -39,6 +39,8 @@ pub const FLEXCAST_OPERATION_GATHERV: u32 = 12;
 pub const FLEXCAST_OPERATION_SCATTER: u32 = 13;
 /// flexcast_scatterv(), with `count` bytes for this rank and `send_counts` of the root.
 pub const FLEXCAST_OPERATION_SCATTERV: u32 = 14;
+/// flexcast_sparse_allreduce(), with `block_bytes` and `blocks_per_message`.
+pub const FLEXCAST_OPERATION_SPARSE_ALLREDUCE: u32 = 15;
 
 /// Flag: the request may be posted again and again.
 pub const FLEXCAST_PERSISTENT: u32 = 1;
@@ -106,6 +108,10 @@ pub struct flexcast_collective {
     pub callback: flexcast_callback,
     /// Given to it.
     pub user: *mut c_void,
+    /// Of a sparse AllReduce, alike on all ranks: bytes of a block, a multiple of 4 and of an element, 256 to 16384. 0: 1024.
+    pub block_bytes: u32,
+    /// The same: most blocks of one message, 1 to 32. 0: 32.
+    pub blocks_per_message: u32,
 }
 
 const NOTHING: flexcast_collective = flexcast_collective {
@@ -128,6 +134,8 @@ const NOTHING: flexcast_collective = flexcast_collective {
     reserved: 0,
     callback: None,
     user: std::ptr::null_mut(),
+    block_bytes: 0,
+    blocks_per_message: 0,
 };
 
 impl flexcast_collective {
@@ -149,6 +157,10 @@ impl flexcast_collective {
                 unsafe { Call::allgatherv(place, send, receive, self.receive_counts, displaced) }
             }
             FLEXCAST_OPERATION_ALLREDUCE => Call::allreduce(send, receive, count, reduction()?),
+            FLEXCAST_OPERATION_SPARSE_ALLREDUCE => {
+                let sizes = (self.block_bytes, self.blocks_per_message);
+                Call::sparse_allreduce((send, receive), count, reduction()?, sizes)
+            }
             FLEXCAST_OPERATION_REDUCE => Call::reduce(place, send, receive, count, reduction()?, root),
             FLEXCAST_OPERATION_REDUCE_SCATTER_BLOCK => {
                 Call::reduce_scatter_block(place, send, receive, count, reduction()?)
@@ -168,7 +180,7 @@ impl flexcast_collective {
             FLEXCAST_OPERATION_SCATTERV => unsafe { Call::scatterv(place, from, (receive, count), root) },
             other => {
                 let text = format!(
-                    "operation is {other}: must be one of FLEXCAST_OPERATION_*, 1 to {FLEXCAST_OPERATION_SCATTERV}"
+                    "operation is {other}: must be one of FLEXCAST_OPERATION_*, 1 to {FLEXCAST_OPERATION_SPARSE_ALLREDUCE}"
                 );
                 Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text))
             }

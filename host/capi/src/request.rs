@@ -362,9 +362,36 @@ pub(crate) unsafe fn begin(
     make: impl FnOnce(Place) -> Result<Call, Fault>,
 ) -> Result<(), Fault> {
     // SAFETY: by this function's contract.
+    unsafe { begin_checked(comm, request, make, |_, _| Ok(())) }
+}
+
+/// The same for what not all datapaths carry: FLEXCAST_NOT_SUPPORTED by those.
+///
+/// # Safety
+/// As for [`begin`].
+pub(crate) unsafe fn begin_supported(
+    comm: *mut flexcast_comm,
+    request: *mut *mut flexcast_request,
+    make: impl FnOnce(Place) -> Result<Call, Fault>,
+) -> Result<(), Fault> {
+    let check = |group: &Group, call: &Call| group.with(|communicator| call.check_supported(communicator));
+    // SAFETY: by this function's contract.
+    unsafe { begin_checked(comm, request, make, check) }
+}
+
+/// # Safety
+/// As for [`begin`].
+unsafe fn begin_checked(
+    comm: *mut flexcast_comm,
+    request: *mut *mut flexcast_request,
+    make: impl FnOnce(Place) -> Result<Call, Fault>,
+    check: impl FnOnce(&Group, &Call) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    // SAFETY: by this function's contract.
     let place = unsafe { out(request, "request") }?;
     let group = handle::get::<Group>(comm)?;
     let call = make(group.place()?)?;
+    check(&group, &call)?;
     let (operation, handle) = Operation::new(group, call, 0, None)?;
     // SAFETY: by this function's contract.
     if let Err(fault) = unsafe { operation.post() } {

@@ -12,7 +12,7 @@ use crate::api::outcome::Failed;
 use crate::api::report::Report;
 use crate::api::request::Request;
 use crate::datapath::Task;
-use crate::datapath::sparse::SparseOptions;
+use crate::datapath::sparse::{self, SparseOptions};
 use crate::error::{Error, Result};
 use crate::plan::direct::{Collective, Places};
 use crate::plan::lists::ListPool;
@@ -102,8 +102,15 @@ impl Communicator {
         Ok(Collective::SparseAllreduce { bytes, reduction, options })
     }
 
+    /// Whether it carries a sparse AllReduce like this.
+    pub(crate) fn admits_sparse(&self, bytes: u64, reduction: Reduction, options: SparseOptions) -> Result<()> {
+        let operation = sparse::NAME;
+        self.admission().check_collective(operation)?;
+        self.sparse(bytes, reduction, options).map(drop).map_err(|reason| Error::Argument { operation, reason })
+    }
+
     /// Whether its datapath carries sparse collectives.
-    pub(crate) fn carries_sparse(&self) -> std::result::Result<(), String> {
+    fn carries_sparse(&self) -> std::result::Result<(), String> {
         match self.card().kind() {
             Kind::Udp(_) => Ok(()),
             Kind::Dpa(_) | Kind::Verbs(_) => Err(

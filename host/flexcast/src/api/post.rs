@@ -5,9 +5,11 @@ use crate::api::communicator::Communicator;
 use crate::api::outcome::Failed;
 use crate::api::request::Request;
 use crate::datapath::Task;
+use crate::datapath::sparse::SparseOptions;
 use crate::error::{Error, Result};
 use crate::plan::displs;
 use crate::plan::{Kind, Plan};
+use crate::reduce::Reduction;
 
 impl Communicator {
     /// Bytes of `buffer` from rank `root` to all. On the root it is read, elsewhere written.
@@ -94,6 +96,9 @@ impl Communicator {
             Shape::Broadcast { bytes } => Kind::Broadcast { root: 0, bytes },
             Shape::Allgather { bytes } => Kind::Allgather { bytes },
             Shape::Allgatherv { counts } => self.lengths(counts),
+            Shape::SparseAllreduce { bytes, reduction, options } => {
+                return self.admits_sparse(bytes, reduction, options);
+            }
             Shape::Other { operation } => return self.admission().check_collective(operation),
         };
         let config = self.config();
@@ -184,6 +189,15 @@ pub enum Shape<'s> {
     Allgatherv {
         /// Bytes of each rank, one for each.
         counts: &'s [u64],
+    },
+    /// A sparse AllReduce.
+    SparseAllreduce {
+        /// Bytes of the array.
+        bytes: u64,
+        /// Its reduction.
+        reduction: Reduction,
+        /// Its parameters.
+        options: SparseOptions,
     },
     /// Any other collective.
     Other {

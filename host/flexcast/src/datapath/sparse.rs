@@ -52,8 +52,6 @@ pub(crate) struct Sparse {
     /// The portion whose turn it is.
     turn: usize,
     foreign_bytes: u64,
-    /// Whether the contribution is in the receive buffer.
-    in_place: bool,
 }
 
 /// Memory of spots of operations that are over, for the next one.
@@ -122,7 +120,6 @@ impl Sparse {
         (bytes, reduction, options): (u64, Reduction, SparseOptions),
         place: RankInfo,
         (summary, reproducible): (Summary, bool),
-        in_place: bool,
         mut spare: Spare,
     ) -> Result<Self> {
         let (own, ranks) = (place.rank(), place.ranks());
@@ -154,7 +151,6 @@ impl Sparse {
             sending: 0,
             turn: 0,
             foreign_bytes: 0,
-            in_place,
         })
     }
 
@@ -178,9 +174,8 @@ impl Sparse {
         while left > 0 && idle < self.portions.len() {
             let at = self.turn;
             self.turn = (self.turn + 1) % self.portions.len();
-            let in_place = self.in_place;
             let portion = &mut self.portions[at];
-            match portion.turn(send, receive, in_place, &mut left) {
+            match portion.turn(send, receive, &mut left) {
                 Turn::Idle => idle += 1,
                 Turn::Moved => (moved, idle) = (true, 0),
                 Turn::Send => {

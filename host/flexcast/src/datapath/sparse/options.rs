@@ -24,6 +24,14 @@ impl Default for SparseOptions {
 }
 
 impl SparseOptions {
+    /// Whether they are in their ranges for a reduction's elements.
+    ///
+    /// # Errors
+    /// Which one is not: value, limit and next step.
+    pub fn check_ranges(self, reduction: Reduction) -> std::result::Result<(), String> {
+        self.parameters(1, reduction).map(drop).map_err(|error| error.to_string())
+    }
+
     /// Whether an operation can be.
     pub(crate) fn check(self, bytes: u64, ranks: u32, reduction: Reduction) -> std::result::Result<(), String> {
         Self::check_operator(reduction)?;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use flexcast_proto::sparse::{Answered, Parameters, Shard, Step, Votes, Worker};
 
 use super::{Spare, refused};
+use crate::api::buffer::zeroes;
 use crate::error::Result;
 
 /// What a turn has come to.
@@ -31,10 +32,10 @@ pub(super) struct Portion {
     global: Votes,
     /// Candidates that are not zero, in the order of their blocks; those of the message are packed by it.
     found: Vec<u32>,
-    /// Blocks up to here have their result in the receive buffer.
-    filled: u32,
     /// Indices behind the sums of the answer.
     trailer: Vec<u8>,
+    /// Where an answer's bytes behind the end of the array go, if the last block is short.
+    padding: Vec<u8>,
     /// Bytes of the answer that have come.
     come: u64,
 }
@@ -52,6 +53,8 @@ fn bytes(range: Range<u64>) -> Range<usize> {
 
 impl Portion {
     pub(super) fn new(parameters: Parameters, shard: Shard, aggregator: u32, spare: &mut Spare) -> Result<Self> {
+        let last = shard.blocks().checked_sub(1).map(|last| bytes(shard.block(last)).len());
+        let padding = zeroes(last.map_or(0, |last| parameters.block_bytes() as usize - last))?;
         Ok(Self {
             worker: Worker::new(parameters, shard.blocks()).map_err(refused)?,
             shard,
@@ -60,25 +63,19 @@ impl Portion {
             message: spare.take(parameters)?,
             global: Votes::empty(parameters),
             found: Vec::new(),
-            filled: 0,
             trailer: vec![0; parameters.index_bytes() as usize],
+            padding,
             come: 0,
         })
     }
 
     /// Goes on until a message is ready, an answer is needed, or `left` bytes have been looked at.
-    pub(super) fn turn(&mut self, send: Option<&[u8]>, receive: &mut [u8], in_place: bool, left: &mut usize) -> Turn {
+    pub(super) fn turn(&mut self, send: Option<&[u8]>, receive: &mut [u8], left: &mut usize) -> Turn {
         let mut moved = false;
         while *left > 0 {
             match self.worker.poll() {
-                Step::Store { block, .. } => {
-                    // The sum is in its place already. Blocks before it that nobody has are zero.
-                    if !in_place {
-                        self.fill(receive, block);
-                    }
-                    self.filled = block + 1;
-                    moved = true;
-                }
+                // The sum is in its place already.
+                Step::Store { .. } => moved = true,
                 Step::Scan { from, .. } => {
                     let array = send.unwrap_or(receive);
                     let (mut block, blocks) = (from, self.shard.blocks());
@@ -90,6 +87,11 @@ impl Portion {
                         }
                         block += 1;
                     }
+                    // What nobody has is zero. If another rank has one of these blocks, its sum comes later.
+                    if send.is_some() {
+                        let zeros = self.shard.block(from).start..self.shard.block(block).start;
+                        receive[bytes(zeros)].fill(0);
+                    }
                     let found = (block < blocks).then_some(block);
                     self.found.extend(found);
                     // One of the blocks that were to be looked at.
@@ -100,25 +102,10 @@ impl Portion {
                     self.pack(send.unwrap_or(receive));
                     return Turn::Send;
                 }
-                Step::Wait => break,
-                Step::Complete => {
-                    let blocks = self.shard.blocks();
-                    if !in_place && self.filled < blocks {
-                        self.fill(receive, blocks);
-                        self.filled = blocks;
-                        moved = true;
-                    }
-                    break;
-                }
+                Step::Wait | Step::Complete => break,
             }
         }
         if moved { Turn::Moved } else { Turn::Idle }
-    }
-
-    /// Zeros the result up to a block.
-    fn fill(&self, receive: &mut [u8], block: u32) {
-        let range = self.shard.block(self.filled).start..self.shard.block(block).start;
-        receive[bytes(range)].fill(0);
     }
 
     /// Makes the message that the worker sends.
@@ -164,8 +151,8 @@ impl Portion {
         if offset < range.len() {
             &mut receive[range.start + offset..range.end]
         } else {
-            // Behind the end of the array, of its last block.
-            &mut self.trailer[..0]
+            // Behind the end of the array. Not nowhere: what has no place is not wanted, up to the end of the message.
+            self.padding.get_mut(offset - range.len()..).unwrap_or_default()
         }
     }
 

@@ -41,7 +41,7 @@ impl Group {
             let place = RankInfo::new(rank as u32, count).unwrap();
             let what = (bytes, reduction, options);
             let asked = (summary(bytes, reduction, options), reproducible);
-            let sparse = Sparse::new(what, place, asked, in_place, Spare::default()).unwrap();
+            let sparse = Sparse::new(what, place, asked, Spare::default()).unwrap();
             // What is there before must not matter.
             let (send, receive) = if in_place { (None, array) } else { (Some(array), vec![0xa5; bytes as usize]) };
             Rank { sparse, send, receive }
@@ -88,11 +88,10 @@ impl Group {
             let end = at + fragment.len();
             while at < end {
                 let place = sparse.place(receive, from, tag, at as u64);
-                // Behind the array's end nobody wants anything.
-                let len = if place.is_empty() { 1 } else { place.len().min(end - at) };
-                if !place.is_empty() {
-                    place[..len].copy_from_slice(&bytes[at..at + len]);
-                }
+                // A connection drops what has no place, up to the end of the message.
+                assert!(!place.is_empty(), "byte {at} of {total} has no place");
+                let len = place.len().min(end - at);
+                place[..len].copy_from_slice(&bytes[at..at + len]);
                 at += len;
             }
             assert!(sparse.came(from, tag, (end as u64, total), receive));
@@ -221,7 +220,7 @@ fn messages_that_cannot_be_are_refused() {
     let (bytes, own) = (4096_u64, summary(4096, SUM, options));
     let new = || {
         let place = RankInfo::new(1, 3).unwrap();
-        Sparse::new((bytes, SUM, options), place, (own, false), false, Spare::default()).unwrap()
+        Sparse::new((bytes, SUM, options), place, (own, false), Spare::default()).unwrap()
     };
     let (votes_only, each) = (2 * 4 + 4, new().portions.len() as u32 / 3);
     let (mine, other) = (Tag::Contribution(each).number(), Tag::Contribution(0).number());

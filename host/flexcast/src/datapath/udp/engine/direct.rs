@@ -209,7 +209,7 @@ impl Engine {
             let (summary, reproducible) = (collective.summary(algorithm), self.config.reproducible);
             let what = (*bytes, *reduction, *options);
             let spare = std::mem::take(&mut self.spare_spots);
-            let sparse = Sparse::new(what, self.place, (summary, reproducible), send.is_none(), spare)?;
+            let sparse = Sparse::new(what, self.place, (summary, reproducible), spare)?;
             return Ok(Work::Sparse(Box::new(sparse)));
         }
         let spare = std::mem::take(&mut self.spare);
