@@ -276,12 +276,12 @@ fn read_report(file: &Path) -> Result<Calls> {
 
 /// Mistakes of a program end in an error of MPI on every rank that waits.
 pub(super) fn mistakes(mpi: &Mpi, network: &Network, totals: &mut Totals) -> Result<()> {
-    for mistake in ["disagree", "absent"] {
+    for mistake in ["disagree", "disagree-nonblocking", "absent"] {
         status::say("Running", format_args!("mistake `{mistake}` under {}, {}", mpi.kind.name(), network.name));
         let job = Job::new(mpi, 3).over(network)?.set("FLEXCAST_BARRIER_TIMEOUT_NS", "3000000000");
         let ended = job.run(&mpi.test(), &[mistake])?.expect()?;
         let refused = ended.stdout.matches("\"refused\":true").count();
-        if refused != 3 || !ended.stderr.contains("MPI_Allgather: ") {
+        if refused != 3 || !ended.stderr.contains("llgather: ") {
             bail!("{refused} of 3 ranks had an error of MPI with a text: {}\n{}", ended.line, ended.stderr);
         }
         totals.jobs += 1;
