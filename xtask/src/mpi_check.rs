@@ -1,5 +1,8 @@
 //! `cargo xtask mpi-check`: the MPI adapter under the MPIs of this computer.
 
+mod hosts;
+mod job;
+mod overlap;
 mod report;
 mod runs;
 
@@ -36,9 +39,25 @@ pub(crate) struct MpiCheck {
     /// All lengths, up to 4 MiB a block.
     #[arg(long)]
     full: bool,
-    /// Cargo profile of the library.
-    #[arg(long, default_value = "dev")]
-    profile: String,
+    /// Measure overlap by the Intel MPI Benchmarks, and nothing else, between two network namespaces; as root.
+    #[arg(long, conflicts_with_all = ["mpi", "ranks", "datapath", "mpich", "no_cards", "full"])]
+    overlap: bool,
+    /// What the link between them carries each way.
+    #[arg(long, default_value = "1gbit", requires = "overlap", value_parser = rate)]
+    rate: String,
+    /// Cargo profile of the library [default: dev; with --overlap: release].
+    #[arg(long)]
+    profile: Option<String>,
+}
+
+/// A rate as `tc` reads it.
+fn rate(text: &str) -> Result<String, String> {
+    let digits = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let number = text[..text.len() - digits.len()].parse().unwrap_or(0_u64);
+    match digits {
+        "kbit" | "mbit" | "gbit" if number > 0 => Ok(text.to_owned()),
+        _ => Err("must be a whole number with kbit, mbit or gbit, such as 1gbit".to_owned()),
+    }
 }
 
 /// What carries the data between emulated cards, and among how many ranks.
@@ -150,6 +169,10 @@ impl Mpi {
 
 impl MpiCheck {
     pub(crate) fn run(&self) -> Result<()> {
+        if self.overlap {
+            return self.measure();
+        }
+        let profile = self.profile.as_deref().unwrap_or("dev");
         let wanted = if self.mpi.is_empty() { &Kind::ALL[..] } else { &self.mpi };
         let mut found = Vec::new();
         for kind in wanted {
@@ -161,8 +184,8 @@ impl MpiCheck {
         if found.is_empty() {
             bail!("none of the MPIs asked for is installed");
         }
-        let prefix = library(&self.profile)?;
-        let cards = if self.no_cards { Vec::new() } else { cards(&self.profile)? };
+        let prefix = library(profile)?;
+        let cards = if self.no_cards { Vec::new() } else { cards(profile)? };
         let mut totals = Totals::default();
         for mpi in &found {
             mpi.build(&prefix)?;
@@ -175,6 +198,15 @@ impl MpiCheck {
             }
         }
         status::print(totals)
+    }
+
+    fn measure(&self) -> Result<()> {
+        let Some(mpi) = Mpi::find(Kind::Impi, self) else {
+            status::warn(format_args!("skipped: overlap, because Intel MPI is not installed; {}", Kind::Impi.hint()));
+            return Ok(());
+        };
+        mpi.build(&library(self.profile.as_deref().unwrap_or("release"))?)?;
+        overlap::run(&mpi, &self.rate)
     }
 
     fn check(&self, mpi: &Mpi, cards: &[Network], totals: &mut Totals) -> Result<()> {

@@ -22,8 +22,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static communicator *all, *ended;
 /* Non-blocking operations under way on all of them. */
 static atomic_int under_way;
-/* Waits of the program are left to MPI, and operations to the progress thread. */
-static atomic_bool waits_are_mpis;
 /* Communicators that are moved on in one round. */
 enum { ROUND = 16 };
 
@@ -101,12 +99,7 @@ void communicator_end(communicator *communicator)
 
 bool communicators_busy(void)
 {
-	return atomic_load_explicit(&under_way, memory_order_relaxed) > 0 && !atomic_load_explicit(&waits_are_mpis, memory_order_relaxed);
-}
-
-void communicators_leave_waits(void)
-{
-	atomic_store_explicit(&waits_are_mpis, true, memory_order_relaxed);
+	return atomic_load_explicit(&under_way, memory_order_relaxed) > 0;
 }
 
 void communicators_progress(uint64_t wait_ns)

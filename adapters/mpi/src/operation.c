@@ -92,7 +92,7 @@ static int query(void *user, MPI_Status *status)
 	PMPI_Status_set_cancelled(status, 0);
 	status->MPI_SOURCE = MPI_UNDEFINED;
 	status->MPI_TAG = MPI_UNDEFINED;
-	if (operation->status == FLEXCAST_OK)
+	if (operation->status == FLEXCAST_OK || looking_ahead)
 		return MPI_SUCCESS;
 	if (!atomic_exchange(&operation->told, true)) {
 		bool closed = atomic_load(&operation->communicator->closed);

@@ -211,13 +211,15 @@ void communicator_end(communicator *communicator);
  * come. */
 bool communicators_busy(void);
 void communicators_progress(uint64_t wait_ns);
-/* From now on waits need not: a wait that tests again and again is no longer the same as MPI's own. */
-void communicators_leave_waits(void);
 extern _Thread_local bool in_callback;
 
 /* collectives.c */
 /* Whether the call is Flexcast's: then `code` is what MPI_... returns. Else the caller calls PMPI. */
 bool take(const collective_call *call, MPI_Request *request, int *code);
+
+/* waits.c */
+/* This thread asks MPI how requests stand, and nobody is told of failed ones yet. */
+extern _Thread_local bool looking_ahead;
 
 /* operation.c */
 int operation_run(operation *operation, flexcast_collective *collective, MPI_Request *request, bool *refused);

@@ -17,14 +17,12 @@
 /*
  * Persistent forms are counted and left to MPI. A generalized request cannot be started again, so one of ours would have to be changed for another
  * request in every function that takes requests, the program's own included.
- * Waits are MPI's from then on: MPI_Testall of MPICH 5.0 fails for persistent collectives where MPI_Waitall does not.
  */
 #if ABI_PERSISTENT
 #define PERSISTENT_FORM(name, suffix, parameters, arguments) \
 	int MPI_##name##_init##suffix(UNWRAP parameters, MPI_Info info, MPI_Request *request) \
 	{ \
 		count_call(F_##name, PERSISTENT, REASON_PERSISTENT, 0); \
-		communicators_leave_waits(); \
 		return PMPI_##name##_init##suffix(UNWRAP arguments, info, request); \
 	}
 #else

@@ -2,8 +2,9 @@
 /*
  * Test of the MPI adapter: every collective with data, beside PMPI's own on copies. Buffers are compared byte by byte, gaps included.
  *
- * Argument "quick": fewer lengths. "small": every function with few of them. "disagree" and "absent": a rank calls another length, or nothing; the others must get an error of MPI. Rank 0 prints on stdout, for each function, how many calls Flexcast should have taken and how many PMPI should
- * have got; the adapter's report says how many it was. The exit status is 1 if anything differs.
+ * Argument "quick": fewer lengths. "small": every function with few of them. "disagree", "disagree-nonblocking" and "absent": a rank calls another
+ * length, or nothing; the others must get an error of MPI. Rank 0 prints on stdout, for each function, how many calls Flexcast should have taken and how
+ * many PMPI should have got; the adapter's report says how many it was. The exit status is 1 if anything differs.
  */
 #include <mpi.h>
 #include <pthread.h>
@@ -517,7 +518,75 @@ static void check_communicators(const int *counts, int lengths)
 		MPI_Comm_free(&many[at]);
 }
 
-/* Non-blocking operations of many kinds at once, ended by Testall, Waitany and Waitall. */
+/* How a program waits for requests. */
+enum way { WAITALL, TESTALL, WAITANY, WAITSOME, TESTSOME, WAYS };
+
+static void end_all(enum way way, int count, MPI_Request requests[], MPI_Status statuses[])
+{
+	enum { MOST = 64 };
+	int done = 0, which = 0, ended = 0, indices[MOST];
+	MPI_Status some[MOST];
+	switch (way) {
+	case TESTALL:
+		while (!done)
+			MPI_Testall(count, requests, &done, statuses);
+		break;
+	case WAITANY:
+		for (;;) {
+			MPI_Waitany(count, requests, &which, some);
+			if (which == MPI_UNDEFINED)
+				return;
+			statuses[which] = *some;
+		}
+	case WAITSOME:
+	case TESTSOME:
+		for (;;) {
+			(way == WAITSOME ? MPI_Waitsome : MPI_Testsome)(count, requests, &ended, indices, some);
+			if (ended == MPI_UNDEFINED)
+				return;
+			for (int at = 0; at < ended; at++)
+				statuses[indices[at]] = some[at];
+		}
+	default:
+		MPI_Waitall(count, requests, statuses);
+	}
+}
+
+/* Requests of ours and of MPI, inactive ones and none, waited for together. */
+static void check_waits(space *space)
+{
+	enum { COUNT = 6 };
+	const int left = (space->rank + space->size - 1) % space->size, right = (space->rank + 1) % space->size;
+	for (int way = 0; way < WAYS; way++) {
+		int one = way, sum = 0, all[MOST_RANKS], got = -1;
+		MPI_Request requests[COUNT] = {MPI_REQUEST_NULL};
+		MPI_Status statuses[COUNT];
+		job job = {.space = space, .send = &one, .receive = &sum, .function = Allreduce, .count = 1, .type = MPI_INT, .op = MPI_SUM, .known = true};
+		start(&job, &requests[1]);
+		MPI_Irecv(&got, 1, MPI_INT, left, 9, space->comm, &requests[2]);
+		job.function = Allgather, job.receive = all;
+		start(&job, &requests[3]);
+		MPI_Send_init(&one, 1, MPI_INT, right, 10, space->comm, &requests[4]);
+		MPI_Isend(&space->rank, 1, MPI_INT, right, 9, space->comm, &requests[5]);
+		end_all(way, COUNT, requests, statuses);
+		int received = 0;
+		MPI_Get_count(&statuses[2], MPI_INT, &received);
+		if (got != left || statuses[2].MPI_SOURCE != left || statuses[2].MPI_TAG != 9 || received != 1)
+			wrong("MPI_Irecv", "waited for together", (size_t)way);
+		if (sum != space->size * way || all[left] != way)
+			wrong("MPI_Iallreduce", "waited for together", (size_t)way);
+		bool whole = way == WAITALL || way == TESTALL;
+		if (whole && (statuses[0].MPI_SOURCE != MPI_ANY_SOURCE || statuses[4].MPI_TAG != MPI_ANY_TAG))
+			wrong("MPI_Waitall", "status of no request, or of an inactive one", (size_t)way);
+		for (int at = 0; at < COUNT; at++)
+			if ((requests[at] == MPI_REQUEST_NULL) == (at == 4))
+				wrong("MPI_Waitall", "request afterwards", (size_t)at);
+		MPI_Request_free(&requests[4]);
+		checks += COUNT;
+	}
+}
+
+/* Non-blocking operations of many kinds at once, ended in every way. */
 static void check_in_flight(space *space, int rounds)
 {
 	enum { MANY = 12 };
@@ -533,16 +602,7 @@ static void check_in_flight(space *space, int rounds)
 			job.receive = at % 3 == 0 ? &sum[at] : got[at];
 			start(&job, &requests[at]);
 		}
-		if (round % 3 == 0) {
-			for (int done = 0; !done;)
-				MPI_Testall(MANY, requests, &done, statuses);
-		} else if (round % 3 == 1) {
-			int which;
-			for (int at = 0; at < MANY; at++)
-				MPI_Waitany(MANY, requests, &which, statuses);
-		} else {
-			MPI_Waitall(MANY, requests, statuses);
-		}
+		end_all(round % WAYS, MANY, requests, statuses);
 		for (int at = 0; at < MANY; at++) {
 			if (at % 3 == 0 && sum[at] != space->size * (at + round))
 				wrong("MPI_Iallreduce", "in flight", 0);
@@ -639,11 +699,12 @@ static void check_large_counts(space *space)
 /* Persistent operations, which are MPI's, started again and again and waited for together with non-blocking ones, which are taken. */
 static void check_persistent(space *space)
 {
-	enum { COUNT = 33, ROUNDS = 3, LENGTH = (COUNT + 1) * MOST_RANKS };
-	static int sent[ALL][LENGTH], got[ALL][LENGTH], right[ALL][LENGTH], sum[ROUNDS], one = 1;
-	MPI_Request requests[ALL + 1];
+	enum { COUNT = 33, TAKEN = 3, MANY = ALL + TAKEN, LENGTH = (COUNT + 1) * MOST_RANKS };
+	static int sent[ALL][LENGTH], got[ALL][LENGTH], right[ALL][LENGTH], sum[TAKEN], one = 1;
+	MPI_Request requests[MANY];
+	MPI_Status statuses[MANY];
 	job jobs[ALL];
-	int rounds = ROUNDS;
+	int rounds = WAYS;
 #if defined(I_MPI_VERSION)
 	/* Intel MPI 2021.18 by itself gives wrong data: Gather at once, Allgather from the second start on. They are made and freed. */
 	rounds = 0;
@@ -663,43 +724,67 @@ static void check_persistent(space *space)
 			job.receive = right[function];
 			reference(&job);
 		}
-		job taken = {.function = Allreduce, .space = space, .send = &one, .receive = &sum[round], .count = 1, .type = MPI_INT, .op = MPI_SUM, .known = true};
 		if (round == 1)
 			for (int function = 0; function < ALL; function++)
 				MPI_Start(&requests[function]);
 		else
 			MPI_Startall(ALL, requests);
-		start(&taken, &requests[ALL]);
-		if (round == 2) {
-			for (int left = ALL + 1, which; left > 0; left--)
-				MPI_Waitany(ALL + 1, requests, &which, MPI_STATUS_IGNORE);
-		} else {
-			MPI_Waitall(ALL + 1, requests, MPI_STATUSES_IGNORE);
+		for (int at = 0; at < TAKEN; at++) {
+			job taken = {.function = Allreduce, .space = space, .send = &one, .receive = &sum[at], .count = 1, .type = MPI_INT, .op = MPI_SUM, .known = true};
+			start(&taken, &requests[ALL + at]);
 		}
+		/* MPI_Testall of MPICH 5.0.2 by itself reports an error here. */
+		end_all(round == TESTALL && !preloaded ? WAITALL : round, MANY, requests, statuses);
 		for (int function = 0; function < ALL; function++)
 			if (requests[function] == MPI_REQUEST_NULL || memcmp(got[function], right[function], sizeof got[function]))
 				wrong(names[function][PERSISTENT], "started again", 0);
-		if (sum[round] != space->size || requests[ALL] != MPI_REQUEST_NULL)
-			wrong("MPI_Iallreduce", "beside persistent ones", 0);
-		checks += ALL + 1;
+		for (int at = 0; at < TAKEN; at++)
+			if (sum[at] != space->size || requests[ALL + at] != MPI_REQUEST_NULL)
+				wrong("MPI_Iallreduce", "beside persistent ones", (size_t)round);
+		checks += MANY;
 	}
 	for (int function = 0; function < ALL; function++)
 		MPI_Request_free(&requests[function]);
 }
 #endif
 
+/* A call with a mistake, waited for beside a request of MPI that ends well: the error is that request's, in its status. */
+static int wait_for_mistake(void *data, int count)
+{
+	MPI_Request requests[3] = {MPI_REQUEST_NULL};
+	MPI_Status statuses[3];
+	MPI_Irecv(NULL, 0, MPI_BYTE, MPI_PROC_NULL, 0, MPI_COMM_WORLD, &requests[1]);
+	int code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_BYTE, data, count, MPI_BYTE, MPI_COMM_WORLD, &requests[2]);
+	if (code != MPI_SUCCESS)
+		return code;
+	code = MPI_Waitall(3, requests, statuses);
+	if (code == MPI_SUCCESS)
+		return code;
+	int kind, told;
+	MPI_Error_class(code, &kind);
+	MPI_Error_class(statuses[2].MPI_ERROR, &told);
+	if (kind != MPI_ERR_IN_STATUS || told != MPI_ERR_OTHER || statuses[0].MPI_ERROR || statuses[1].MPI_ERROR) {
+		fprintf(stderr, "rank %d: MPI_Waitall: error class %d, in statuses %d %d %d\n", world_rank, kind, statuses[0].MPI_ERROR, statuses[1].MPI_ERROR, told);
+		exit(1);
+	}
+	return code;
+}
+
 /* Mistakes of a program: a rank that gives another length, or does not come. All that wait must get an error. */
-static int check_mistake(bool absent)
+static int check_mistake(bool absent, bool nonblocking)
 {
 	static char data[8192];
 	int code = MPI_SUCCESS, rank, size;
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+	/* Where some report errors of requests that belong to no communicator. */
+	MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
 	MPI_Barrier(MPI_COMM_WORLD);
 	bool culprit = rank == size - 1, refused = absent && culprit;
 	if (!refused) {
-		code = MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, data, culprit ? 200 : 100, MPI_BYTE, MPI_COMM_WORLD);
+		int count = culprit ? 200 : 100;
+		code = nonblocking ? wait_for_mistake(data, count) : MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, data, count, MPI_BYTE, MPI_COMM_WORLD);
 		/* A rank that has all that it wanted may not have seen the mistake yet. */
 		if (code == MPI_SUCCESS)
 			code = MPI_Barrier(MPI_COMM_WORLD);
@@ -726,6 +811,7 @@ static void check_all(space *world, bool quick)
 	check_communicators(lengths, 4);
 	check_freed();
 	check_in_flight(world, 30);
+	check_waits(world);
 	check_progress(world);
 	check_threads();
 #if MPI_VERSION >= 4
@@ -746,7 +832,8 @@ static void check_small(space *world)
 	space part = space_of(half);
 	check_moves(&part, MPI_DOUBLE, lengths + 1, 2, "communicator");
 	MPI_Comm_free(&half);
-	check_in_flight(world, 3);
+	check_in_flight(world, WAYS);
+	check_waits(world);
 #if MPI_VERSION >= 4
 	check_large_counts(world);
 	check_persistent(world);
@@ -766,8 +853,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "check: %d ranks: must be 2 to %d\n", world.size, MOST_RANKS);
 		MPI_Abort(MPI_COMM_WORLD, 2);
 	}
-	if (argc > 1 && (!strcmp(argv[1], "disagree") || !strcmp(argv[1], "absent")))
-		return check_mistake(argv[1][0] == 'a');
+	if (argc > 1 && (!strcmp(argv[1], "disagree") || !strcmp(argv[1], "absent") || !strcmp(argv[1], "disagree-nonblocking")))
+		return check_mistake(argv[1][0] == 'a', strchr(argv[1], '-'));
 	if (small)
 		check_small(&world);
 	else
