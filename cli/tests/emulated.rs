@@ -198,6 +198,12 @@ fn the_demo_sends_a_file_in_every_way() {
         assert!(keys.iter().all(|key| !row[key].is_null()), "{row}");
         assert!(row["loss_percent"] == 0.0 || row["recovered_chunks"].as_u64() > Some(0), "{row}");
     }
+    let [dense, sparse] = &demo["sparse"].as_array().expect("an array")[..] else { panic!("{demo}") };
+    assert!(dense["sums_ok"] == true && sparse["sums_ok"] == true, "{dense} {sparse}");
+    let [dense, sparse] = [dense, sparse].map(|row| row["received_bytes"].as_u64().unwrap());
+    // 2 (P - 1) of the array among P ranks by the ring, and a tenth of that, but for indices and votes.
+    assert_eq!(dense, 6 * (32 << 20));
+    assert!((dense / 10..dense / 10 + dense / 100).contains(&sparse), "{sparse} of {dense}");
     let [multicast, ring] = &demo["allgather"].as_array().expect("an array")[..] else { panic!("{demo}") };
     assert_eq!((&multicast["algorithm"], &ring["algorithm"]), (&"multicast".into(), &"ring".into()));
     let bytes = std::fs::metadata(&file).unwrap().len();

@@ -16,7 +16,7 @@ use flexcast_lab::tput::report::{Report, table, transport_name};
 use flexcast_lab::tput::run::{ImageFile, made_up_bytes, names, run as run_plan};
 use indicatif::ProgressBar;
 
-use super::{collectives, demo_overlap};
+use super::{collectives, demo_overlap, demo_sparse};
 use crate::args::{DemoArgs, ProviderName};
 use crate::inputs::{open_provider, read_source};
 use crate::progress::{progress_bar, show};
@@ -54,9 +54,14 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     }
     let allgathers = allgathers(&image, &source, &bar)?;
     let overlaps = demo_overlap::run(&image, &bar)?;
+    bar.set_prefix("sparse AllReduce");
+    let sparse = demo_sparse::run()?;
     bar.finish_and_clear();
     if args.json {
-        out!("{}", serde_json::json!({ "broadcast": reports, "allgather": allgathers, "overlap": overlaps }))?;
+        out!(
+            "{}",
+            serde_json::json!({ "broadcast": reports, "allgather": allgathers, "overlap": overlaps, "sparse": sparse })
+        )?;
     } else {
         out!("{what} ({} bytes) broadcast from card 1 to the DPA of card 0, chunks of 4096 bytes", source.len())?;
         out!("{}", table(&reports))?;
@@ -66,12 +71,14 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         )?;
         tell(&allgathers, source.len())?;
         demo_overlap::tell(&overlaps)?;
+        demo_sparse::tell(&sparse)?;
     }
     let ok = reports.iter().all(|report| report.digest_ok)
         && allgathers.iter().all(|report| report.digest_ok)
-        && overlaps.iter().all(|row| row.digest_ok);
+        && overlaps.iter().all(|row| row.digest_ok)
+        && sparse.iter().all(|row| row.sums_ok);
     let verdict = if ok { "every rank has every byte" } else { "BYTES DIFFER" };
-    let runs = reports.len() + allgathers.len() + overlaps.len();
+    let runs = reports.len() + allgathers.len() + overlaps.len() + sparse.len();
     note!("{:>12} {runs} runs in {:.1} s: {verdict}", "Finished", started.elapsed().as_secs_f64());
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

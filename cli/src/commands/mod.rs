@@ -6,6 +6,7 @@ mod collectives;
 mod compare;
 mod demo;
 mod demo_overlap;
+mod demo_sparse;
 mod deploy;
 mod devices;
 mod emu_exec;

@@ -22,6 +22,7 @@ use crate::tuner::Decision;
 const MOST_SPARE_BYTES: usize = 64 << 20;
 
 /// What decides which messages an operation takes.
+#[expect(clippy::large_enum_variant, reason = "an operation by a schedule allocates nothing")]
 #[derive(Debug)]
 enum Work {
     /// A schedule that is known before.
