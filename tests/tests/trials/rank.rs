@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use flexcast::bootstrap::{StoreConfig, TcpStore};
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Card, Communicator, Config, Done, Error, Failed, Selection, ThreadOptions, UdpOptions};
+use flexcast::{Card, Communicator, Config, Done, Error, Failed, Selection, SparseOptions, ThreadOptions, UdpOptions};
 
 use super::draws::Draws;
 
@@ -156,18 +156,25 @@ impl Calls<'_> {
                 done
             }
             4 => {
-                let request = communicator.all_reduce(buffer(&own)?, empty(bytes)?, SUM)?;
-                let done = communicator.wait(request)?;
-                let words = |bytes: &[u8]| -> Vec<u32> {
-                    bytes.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap_or_default())).collect()
+                let sparse = self.draws.below(2) == 0;
+                let options = SparseOptions { block_bytes: 256, blocks_per_message: 1 + self.draws.below(32) as u32 };
+                // Of ten blocks so many are zero, other ones on each rank.
+                let zeros = if sparse { self.draws.below(11) } else { 0 };
+                let contribution = |rank: u32| {
+                    let mut bytes = filled(seed, rank, number, bytes);
+                    let mut draws = Draws::new(seed ^ u64::from(rank) << 40 ^ number);
+                    bytes.chunks_mut(256).filter(|_| draws.below(10) < zeros).for_each(|block| block.fill(0));
+                    bytes
                 };
-                let mut sums = vec![0u32; bytes / 4];
-                for rank in 0..ranks {
-                    let theirs = words(&filled(seed, rank, number, bytes));
-                    sums.iter_mut().zip(theirs).for_each(|(sum, word)| *sum = sum.wrapping_add(word));
-                }
-                let wanted: Vec<u8> = sums.into_iter().flat_map(u32::to_ne_bytes).collect();
-                self.check("allreduce", &done.receive.to_vec()?, &wanted)?;
+                let (send, receive) = (buffer(&contribution(rank))?, buffer(&vec![0xa5; bytes])?);
+                let request = match sparse {
+                    true => communicator.sparse_all_reduce(send, receive, SUM, options)?,
+                    false => communicator.all_reduce(send, receive, SUM)?,
+                };
+                let done = communicator.wait(request)?;
+                let mut sums = vec![0; bytes];
+                (0..ranks).for_each(|rank| SUM.combine(&mut sums, &contribution(rank)));
+                self.check(if sparse { "sparse allreduce" } else { "allreduce" }, &done.receive.to_vec()?, &sums)?;
                 done
             }
             5 => {
