@@ -33,15 +33,17 @@ class Model(torch.nn.Module if HAS_TORCH else object):  # type: ignore[misc]
         return self.head(torch.relu(self.hidden(self.embedding(words).mean(1))))
 
 
-def _train(rank: int, register: Callable[[Any], None], steps: int = 6) -> tuple[list[float], list[Any]]:
-    """Losses and parameters after some steps of DDP with several buckets."""
+def _train(rank: int, register: Callable[[Any], None], steps: int = 6, again: bool = False) -> tuple[list[float], list[Any]]:
+    """Losses and parameters after some steps of DDP with several buckets, with other data in each step or the same `again`."""
     torch.manual_seed(3)
     model = DistributedDataParallel(Model(), bucket_cap_mb=0.02)
     register(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.0 if again else 0.9)
     generator = torch.Generator().manual_seed(100 + rank)
     losses = []
     for _ in range(steps):
+        if again:
+            generator.manual_seed(100 + rank)
         words, target = torch.randint(WORDS, (4, 5), generator=generator), torch.randint(7, (4,), generator=generator)
         loss = torch.nn.functional.cross_entropy(model(words), target)
         optimizer.zero_grad()
@@ -71,7 +73,7 @@ def training(rank: int, size: int) -> int:
             assert same, f"{name}: {(one - other).abs().max()}"
             count += 1
         assert size > 2 or losses == plain, (name, losses, plain)
-    few, parameters = _train(rank, lambda model: model.register_comm_hook(hooks.TopK(0.1), hooks.topk_hook), 30)
+    few, parameters = _train(rank, lambda model: model.register_comm_hook(hooks.TopK(0.1), hooks.topk_hook), 30, again=True)
     assert few[-1] < few[0] and not torch.equal(parameters[0], weights[0]), few
     # Whatever was sent, all ranks have the same weights.
     for parameter in parameters:

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch.distributed as dist
 
-from . import hooks
 from .base import NAME
 from .process_group import FlexcastBackend
 from .work import FlexcastWork
 
-__all__ = ["NAME", "FlexcastBackend", "FlexcastWork", "hooks", "register"]
+__all__ = ["NAME", "FlexcastBackend", "FlexcastWork", "register"]
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> FlexcastBackend:

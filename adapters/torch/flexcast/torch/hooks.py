@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Communication hooks of DistributedDataParallel for gradients of which much is zero, or may be.
 
-    model.register_comm_hook(None, flexcast.torch.hooks.sparse_hook)
-    model.register_comm_hook(flexcast.torch.hooks.TopK(0.01), flexcast.torch.hooks.topk_hook)
+    from flexcast.torch.hooks import TopK, sparse_hook, topk_hook
+
+    model.register_comm_hook(None, sparse_hook)
+    model.register_comm_hook(TopK(0.01), topk_hook)
 """
 
-from __future__ import annotations
+# Without annotations of __future__: torch compares those of hooks with its own types.
 
 import math
 from typing import Any
@@ -61,7 +63,7 @@ class TopK(Sparse):
         """What of a parameter's gradients this rank has not sent yet; None before its first gradient."""
         return self._parts.get(parameter)
 
-    def _residual_of(self, bucket: Any) -> torch.Tensor:
+    def _residual_of(self, bucket: dist.GradBucket) -> torch.Tensor:
         """What was not sent of a bucket, whose parameters DDP may have changed."""
         parameters, buffer = bucket.parameters(), bucket.buffer()
         known = self._buckets.get(bucket.index())
@@ -89,7 +91,7 @@ class TopK(Sparse):
         return chosen.repeat_interleave(elements)[: buffer.numel()]
 
 
-def sparse_hook(state: Sparse | Any, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def sparse_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket as it is: for gradients that are zero in whole blocks by themselves, such as those of rows of an embedding that no rank used.
 
     `state` is a Sparse, or the model's process group, or None.
@@ -99,7 +101,7 @@ def sparse_hook(state: Sparse | Any, bucket: Any) -> torch.futures.Future[torch.
     return state.average(bucket.buffer())
 
 
-def topk_hook(state: TopK, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+def topk_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages the blocks of a bucket with the largest norms; what is left is added to the gradients of the next step, if `state` says so."""
     buffer = bucket.buffer()
     if state.error_feedback:
