@@ -32,7 +32,7 @@ const SOURCES: [&str; 4] = ["README.md", "pyproject.toml", "setup.py", "flexcast
 /// Tests that need no torch; what uses it skips where there is none.
 const TESTS: [&str; 3] = ["test_interface", "test_collectives", "test_c10d"];
 /// Tests of the backend.
-const TORCH_TESTS: &str = "test_torch";
+const TORCH_TESTS: [&str; 2] = ["test_torch", "test_hooks"];
 
 impl PythonCheck {
     pub(crate) fn run(&self) -> Result<()> {
@@ -55,7 +55,7 @@ impl PythonCheck {
         let mut names = TESTS.to_vec();
         if self.torch {
             self.needs(&venv, "torch")?;
-            names.push(TORCH_TESTS);
+            names.extend(TORCH_TESTS);
         }
         // From a folder where the sources of the package are not: what is tested is what was installed.
         let mut tests = Command::new(&venv);

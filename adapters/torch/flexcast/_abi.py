@@ -26,6 +26,9 @@ GATHER = 11
 GATHERV = 12
 SCATTER = 13
 SCATTERV = 14
+SPARSE_ALLREDUCE = 15
+
+AWAITED = 2
 
 DATA_TYPES = {
     "int8": 1,
@@ -154,6 +157,8 @@ class Collective(ctypes.Structure):
         ("reserved", c_uint32),
         ("callback", Finished),
         ("user", c_void_p),
+        ("block_bytes", c_uint32),
+        ("blocks_per_message", c_uint32),
     ]
 
 
@@ -182,7 +187,7 @@ STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "flexcast_init": [c_void_p, POINTER(Collective), POINTER(c_void_p)],
     "flexcast_post": [c_void_p],
     "flexcast_test": [c_void_p, POINTER(c_int)],
-    "flexcast_wait": [c_void_p],
+    "flexcast_wait_for": [c_void_p, c_uint64, POINTER(c_int)],
     "flexcast_request_free": [c_void_p],
     "flexcast_log": [c_int, Log, c_void_p],
 }

@@ -94,6 +94,15 @@ def part(whole: int, parts: int, what: str, unit: str = "bytes") -> int:
     return whole // parts
 
 
+def positive(number: int | None, what: str) -> int:
+    """A size that the library checks; 0 stands for its own choice."""
+    if number is None:
+        return 0
+    if not 0 < number < 1 << 32:
+        raise errors.ArgumentError(f"{what} = {number}: a positive number is needed, or None")
+    return number
+
+
 def first_part(buffer: Buffer, parts: int, count: int) -> tuple[int, ...]:
     """Shape of a part: the first dimension is parted where that goes."""
     if buffer.shape and buffer.shape[0] % parts == 0:

@@ -19,6 +19,7 @@ from ._arguments import (
     one_after_another,
     pair,
     part,
+    positive,
     receive_into,
     reduced,
     typed,
@@ -46,6 +47,10 @@ class Collectives:
         collective = _abi.Collective(operation=operation, **fields)
         return Request(self, collective, tuple(keep), result)  # type: ignore[arg-type]
 
+    def _awaiting(self) -> Collectives:
+        """The same for operations that are waited for at once."""
+        return _Awaiting(self)
+
     def _root(self, root: int) -> int:
         if not 0 <= root < self.size:
             raise errors.ArgumentError(f"root {root}: ranks are 0 to {self.size - 1}")
@@ -66,7 +71,7 @@ class Collectives:
 
     def barrier(self) -> None:
         """Returns once all ranks have called it."""
-        self.ibarrier().wait()
+        self._awaiting().ibarrier().wait()
 
     def ibroadcast(self, array: Any, root: int = 0) -> Request:
         """broadcast() that does not block."""
@@ -75,7 +80,7 @@ class Collectives:
 
     def broadcast(self, array: Any, root: int = 0) -> Any:
         """The root's `array` to that of all ranks, which is returned."""
-        return self.ibroadcast(array, root).result()
+        return self._awaiting().ibroadcast(array, root).result()
 
     def iallgather(self, array: Any, *, out: Any = None) -> Request:
         """allgather() that does not block."""
@@ -91,7 +96,7 @@ class Collectives:
 
     def allgather(self, array: Any, *, out: Any = None) -> Any:
         """`array` of every rank, as long on all, to all: shape (size, *array.shape). IN_PLACE: the own part is at its place in `out`."""
-        return self.iallgather(array, out=out).result()
+        return self._awaiting().iallgather(array, out=out).result()
 
     def iallgatherv(self, array: Any, counts: Sequence[int], *, displacements: Sequence[int] | None = None, out: Any = None) -> Request:
         """allgatherv() that does not block."""
@@ -124,7 +129,7 @@ class Collectives:
             mine = memoryview(bytearray(8)).cast("Q")
             mine[0] = send.count
             counts = list(self.allgather(mine))
-        return self.iallgatherv(array, counts, displacements=displacements, out=out).result()
+        return self._awaiting().iallgatherv(array, counts, displacements=displacements, out=out).result()
 
     def iallreduce(self, array: Any, op: str = "sum", *, out: Any = None) -> Request:
         """allreduce() that does not block."""
@@ -137,7 +142,27 @@ class Collectives:
 
         "minloc" and "maxloc" take pairs of a value and an index (pair_dtype()): the pair of the least or largest value, of those with the least index.
         """
-        return self.iallreduce(array, op, out=out).result()
+        return self._awaiting().iallreduce(array, op, out=out).result()
+
+    def isparse_allreduce(
+        self, array: Any, op: str = "sum", *, out: Any = None, block_bytes: int | None = None, blocks_per_message: int | None = None
+    ) -> Request:
+        """sparse_allreduce() that does not block."""
+        sizes = {"block_bytes": positive(block_bytes, "block_bytes"), "blocks_per_message": positive(blocks_per_message, "blocks_per_message")}
+        send, receive, out = pair(array, out)
+        buffer = receive if send is None else send
+        fields = {**reduced(send, receive), **typed(buffer, op), **sizes}
+        return self._start(_abi.SPARSE_ALLREDUCE, (send, receive), out, **fields, count=buffer.count)
+
+    def sparse_allreduce(
+        self, array: Any, op: str = "sum", *, out: Any = None, block_bytes: int | None = None, blocks_per_message: int | None = None
+    ) -> Any:
+        """allreduce() for arrays of which much is zero: blocks of zeros are neither sent nor summed. Of the datapath udp; NotSupported elsewhere.
+
+        `op` is sum, min, max, bit_or, bit_xor, logical_or or logical_xor; for min and max a block of zeros is one that the rank does not have. -0.0 is not
+        zero. Sizes are alike on all ranks: bytes of a block, 256 to 16384 and a multiple of 4 (1024 without), and most blocks of a message, 1 to 32 (32).
+        """
+        return self._awaiting().isparse_allreduce(array, op, out=out, block_bytes=block_bytes, blocks_per_message=blocks_per_message).result()
 
     def ireduce(self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Request:
         """reduce() that does not block."""
@@ -152,7 +177,7 @@ class Collectives:
 
     def reduce(self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None) -> Any:
         """The same to the root alone; None elsewhere."""
-        return self.ireduce(array, op, root, out=out).result()
+        return self._awaiting().ireduce(array, op, root, out=out).result()
 
     def ireduce_scatter(self, array: Any, op: str = "sum", *, counts: Sequence[int] | None = None, out: Any = None) -> Request:
         """reduce_scatter() that does not block."""
@@ -180,7 +205,7 @@ class Collectives:
 
     def reduce_scatter(self, array: Any, op: str = "sum", *, counts: Sequence[int] | None = None, out: Any = None) -> Any:
         """The reduction of all ranks' `array`, of which each rank gets its part: as much as the others, or counts[rank] elements."""
-        return self.ireduce_scatter(array, op, counts=counts, out=out).result()
+        return self._awaiting().ireduce_scatter(array, op, counts=counts, out=out).result()
 
     def ialltoall(self, array: Any, *, out: Any = None) -> Request:
         """alltoall() that does not block."""
@@ -190,7 +215,7 @@ class Collectives:
 
     def alltoall(self, array: Any, *, out: Any = None) -> Any:
         """The r-th part of `array` to rank r, where it becomes the part of this rank."""
-        return self.ialltoall(array, out=out).result()
+        return self._awaiting().ialltoall(array, out=out).result()
 
     def ialltoallv(
         self,
@@ -242,7 +267,7 @@ class Collectives:
         out: Any = None,
     ) -> Any:
         """send_counts[r] elements of `array` to rank r, and receive_counts[r] from it."""
-        return self.ialltoallv(
+        return self._awaiting().ialltoallv(
             array, send_counts, receive_counts, send_displacements=send_displacements, receive_displacements=receive_displacements, out=out
         ).result()
 
@@ -264,7 +289,7 @@ class Collectives:
 
     def gather(self, array: Any, root: int = 0, *, out: Any = None) -> Any:
         """`array` of every rank, as long on all, to the root: shape (size, *array.shape). None elsewhere."""
-        return self.igather(array, root, out=out).result()
+        return self._awaiting().igather(array, root, out=out).result()
 
     def igatherv(
         self,
@@ -309,7 +334,7 @@ class Collectives:
 
         counts, displacements and `out` are the root's. IN_PLACE on the root: its part is at its place in `out`.
         """
-        return self.igatherv(array, counts, root, displacements=displacements, out=out).result()
+        return self._awaiting().igatherv(array, counts, root, displacements=displacements, out=out).result()
 
     def iscatterv(
         self,
@@ -350,7 +375,7 @@ class Collectives:
 
         array, counts and displacements are the root's. Elsewhere `out` is needed, as long as the own block; on the root it may be IN_PLACE.
         """
-        return self.iscatterv(array, counts, root, displacements=displacements, out=out).result()
+        return self._awaiting().iscatterv(array, counts, root, displacements=displacements, out=out).result()
 
     def iscatter(self, array: Any = None, root: int = 0, *, out: Any = None) -> Request:
         """scatter() that does not block."""
@@ -370,4 +395,15 @@ class Collectives:
 
     def scatter(self, array: Any = None, root: int = 0, *, out: Any = None) -> Any:
         """The r-th part of the root's `array` to rank r. Elsewhere `out` is needed, and `array` is not used; on the root `out` may be IN_PLACE."""
-        return self.iscatter(array, root, out=out).result()
+        return self._awaiting().iscatter(array, root, out=out).result()
+
+
+class _Awaiting(Collectives):
+    """Collectives whose caller waits at once: the communicator's progress thread is not woken for them."""
+
+    def __init__(self, communicator: Collectives) -> None:
+        self._communicator = communicator
+        self.rank, self.size = communicator.rank, communicator.size
+
+    def _start(self, operation: int, keep: Sequence[Buffer | None], result: Any, **fields: Any) -> Request:
+        return self._communicator._start(operation, keep, result, flags=_abi.AWAITED, **fields)

@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # Longest pause of a wait in asyncio between two tests, where no thread moves the operation on.
 _PAUSE = 0.001
+# Longest that a wait stays in the library: signals are served between two of these.
+_SLICE = 0.05
 
 _numbers = itertools.count(1)
 # Requests whose operation is under way, by number: the library writes into their memory, so they stay.
@@ -55,12 +58,15 @@ class Request:
     """A non-blocking operation. Its buffers stay until it is over, whether or not the program keeps the request."""
 
     def __init__(self, communicator: Communicator, collective: _abi.Collective, keep: tuple[Any, ...], result: Any) -> None:
+        """Posts an operation. With the flag AWAITED in `collective` the program waits at once."""
         self._communicator = communicator
         self._keep = keep
         self._result = result
         self._error: errors.Error | None = None
         self._over = threading.Event()
         self._lock = threading.Lock()
+        # Of threads that wait one moves the operation on.
+        self._moving = threading.Lock()
         self._callbacks: list[Callable[[Request], None]] = []
         self._users = 0
         self._handle = ctypes.c_void_p()
@@ -108,7 +114,7 @@ class Request:
 
     def _forked(self) -> None:
         """In a forked child: the operation is the parent's."""
-        self._lock = threading.Lock()
+        self._lock, self._moving = threading.Lock(), threading.Lock()
         self._over = threading.Event()
         self._handle = ctypes.c_void_p()
         self._callbacks = []
@@ -132,39 +138,43 @@ class Request:
         return self._over.is_set()
 
     def wait(self, timeout: float | None = None) -> None:
-        """Waits until the operation is over and raises its failure. TimedOut if it takes longer than `timeout` seconds."""
-        if not self._over.is_set():
-            if self._communicator.progress_thread or timeout is not None:
-                self._wait_for_event(timeout)
-            else:
-                self._with_handle(lambda handle: library().flexcast_wait(handle))
-                self._over.wait()
+        """Waits until the operation is over and raises its failure. TimedOut if it takes longer than `timeout` seconds.
+
+        The waiting thread moves the communicator on itself.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._over.is_set():
+            left = _SLICE if end is None else min(_SLICE, max(0.0, end - time.monotonic()))
+            self._move_on(left)
+            if not self._over.is_set() and end is not None and time.monotonic() >= end:
+                raise errors.TimedOut(f"the operation is not over after {timeout} s; it goes on: wait again, or cancel the communicator's operations")
         if self._error is not None:
             raise self._error
 
-    def _wait_for_event(self, timeout: float | None) -> None:
-        if self._communicator.progress_thread:
-            if self._over.wait(timeout):
-                return
-        else:
-            import time
+    def _move_on(self, seconds: float) -> None:
+        """Moves the operation on until it is over, so long at most, unless another thread does so."""
+        if not self._moving.acquire(blocking=False):
+            self._over.wait(seconds)
+            return
+        done = ctypes.c_int()
+        try:
+            status = self._with_handle(lambda handle: library().flexcast_wait_for(handle, int(seconds * 1e9), ctypes.byref(done)))
+        finally:
+            self._moving.release()
+        if done.value:
+            # Its callback may still be on its way, on the thread that found out.
+            self._over.wait(_SLICE)
+        elif status not in (None, _abi.OK):
+            raise failure(status)
 
-            end = time.monotonic() + (timeout or 0.0)
-            while not self.test():
-                if time.monotonic() >= end:
-                    break
-                time.sleep(_PAUSE / 10)
-            else:
-                return
-        raise errors.TimedOut(f"the operation is not over after {timeout} s; it goes on: wait again, or cancel the communicator's operations")
-
-    def _with_handle(self, call: Callable[[ctypes.c_void_p], Any]) -> None:
+    def _with_handle(self, call: Callable[[ctypes.c_void_p], int]) -> int | None:
+        """The status of a call; None once the handle is freed."""
         with self._lock:
             if not self._handle:
-                return
+                return None
             self._users += 1
         try:
-            call(self._handle)
+            return call(self._handle)
         finally:
             with self._lock:
                 self._users -= 1

@@ -8,6 +8,7 @@ import asyncio
 import ctypes
 import os
 import select
+import signal
 import sys
 import threading
 import time
@@ -90,6 +91,9 @@ def every_collective(rank: int, size: int) -> int:
             checks.same(comm.allreduce(own, out=own), stacked.sum(0), ("allreduce in place", count))
             own = mine.copy()
             checks.same(comm.allreduce(flexcast.IN_PLACE, "bit_xor", out=own), numpy.bitwise_xor.reduce(stacked))
+            kept = numpy.where(numpy.arange(count) // 700 % 2 == rank % 2, mine, 0)
+            expected = sum(numpy.where(numpy.arange(count) // 700 % 2 == other % 2, of[other], 0) for other in range(size))
+            checks.same(comm.sparse_allreduce(kept), expected, ("sparse_allreduce", count))
             wide = numpy.concatenate(of) + rank
             parts = sum(numpy.concatenate(of) + other for other in range(size)).reshape(size, count)
             checks.same(comm.reduce_scatter(wide), parts[rank], ("reduce_scatter", count))
@@ -285,6 +289,119 @@ def without_blocking(rank: int, size: int) -> int:
     return checks.count
 
 
+def sparse(rank: int, size: int) -> int:
+    """Sums of arrays of which much is zero, to the bit; sizes; refusals."""
+    checks = Checks()
+    with flexcast.Communicator.from_environment() as comm:
+        for count in (0, 1, 255, 256, 257, 5000, 40_003):
+            for sizes in ({}, {"block_bytes": 256, "blocks_per_message": 3}):
+                # Blocks of all ranks, of one each, of none, and of one negative zero; sums of small whole numbers are exact.
+                of = [array.array("f", bytes(4 * count)) for _ in range(size)]
+                for other, mine in enumerate(of):
+                    for at in range(count):
+                        kind = at // 300 % 5
+                        if kind == 0 or kind == 1 and at // 300 % size == other:
+                            mine[at] = at % 97 + other
+                        elif kind == 3 and other == size - 1:
+                            mine[at] = -0.0
+                expected = array.array("f", [sum(values[1:], values[0]) for values in zip(*of)])
+                found = comm.sparse_allreduce(of[rank], **sizes)
+                checks.true(list(found) == list(expected), ("sparse_allreduce", count, sizes))
+                own = array.array("f", of[rank])
+                checks.true(comm.sparse_allreduce(own, out=own, **sizes) is own)
+                checks.true(bytes(own) == bytes(found), ("in place", count, sizes))
+                own = array.array("f", of[rank])
+                checks.true(comm.isparse_allreduce(flexcast.IN_PLACE, out=own, **sizes).result(60) is own)
+                checks.true(bytes(own) == bytes(found), ("IN_PLACE", count, sizes))
+        # A block that is zero in its value alone is not zero.
+        minus = array.array("d", [-0.0 if rank == 0 else 0.0] * 128)
+        checks.true(bytes(comm.sparse_allreduce(minus)) == bytes(array.array("d", [-0.0] * 128)))
+        nan = comm.sparse_allreduce(array.array("d", [float("nan") if rank == 1 else 0.0] * 128))
+        checks.true(all(value != value for value in nan))
+        most = comm.sparse_allreduce(array.array("i", [-7 - rank if rank == 1 else 0] * 300), "max")
+        checks.true(list(most) == [-8] * 300, "a block of zeros is one that the rank does not have")
+        checks.true(list(comm.sparse_allreduce(array.array("i", [1 << rank] * 3), "bit_or")) == [(1 << size) - 1] * 3)
+
+        async def awaited() -> list[Any]:
+            return list(await comm.isparse_allreduce(array.array("q", [rank, 0, 1])))
+
+        checks.true(asyncio.run(awaited()) == [sum(range(size)), 0, size])
+        checks.true(list(comm.isparse_allreduce(array.array("q", [1])).future().result(60)) == [size])
+        ones = array.array("f", [1.0])
+        checks.refused(flexcast.NotSupported, "use sum", comm.sparse_allreduce, ones, "prod")
+        checks.refused(flexcast.ArgumentError, "256 to 16384", comm.sparse_allreduce, ones, block_bytes=128)
+        checks.refused(flexcast.ArgumentError, "multiple of 4", comm.sparse_allreduce, ones, block_bytes=258)
+        checks.refused(flexcast.ArgumentError, "1 to 32", comm.sparse_allreduce, ones, blocks_per_message=33)
+        for wrong in (0, -1, 1 << 32):
+            checks.refused(flexcast.ArgumentError, f"block_bytes = {wrong}", comm.sparse_allreduce, ones, block_bytes=wrong)
+        checks.refused(flexcast.ArgumentError, "out of 8 bytes", comm.sparse_allreduce, ones, out=array.array("f", [0.0] * 2))
+        # What was refused was refused before anything was sent.
+        checks.true(list(comm.sparse_allreduce(ones)) == [size])
+        # Lengths that differ are told, by all.
+        checks.refused(flexcast.PeerFailed, "other arguments", comm.sparse_allreduce, array.array("f", [1.0] * (3 + rank // (size - 1))))
+    return checks.count
+
+
+def waiting(rank: int, size: int) -> int:
+    """Waits with and without a progress thread: their bound, signals, several threads at one request, callbacks, blocking calls that nobody moves on."""
+    checks = Checks()
+    late = size - 1
+    for progress_thread in (True, False):
+        with flexcast.Communicator.from_environment(progress_thread=progress_thread) as comm:
+            comm.barrier()
+            request = None if rank == late else comm.ibarrier()
+            if request is not None:
+                for bound in (0.0, 0.02, 0.2):
+                    began = time.monotonic()
+                    checks.refused(flexcast.TimedOut, f"after {bound} s", request.wait, bound)
+                    checks.true(bound <= time.monotonic() - began < bound + 5)
+                # A signal comes between two slices, and its handler's exception ends the wait.
+                def interrupt(_number: int, _frame: Any) -> None:
+                    raise InterruptedError("a signal")
+
+                before = signal.signal(signal.SIGALRM, interrupt)
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+                began = time.monotonic()
+                try:
+                    request.wait()
+                except InterruptedError:
+                    checks.true(0.1 < time.monotonic() - began < 5)
+                else:
+                    raise AssertionError("the wait ended by itself")
+                signal.signal(signal.SIGALRM, before)
+                # The operation goes on. Whoever waits, all are told.
+                told: list[int] = []
+                request.add_done_callback(lambda request: told.append(0))
+                threads = [threading.Thread(target=lambda number=number: (request.wait(60), told.append(number))) for number in range(1, 5)]
+                for thread in threads:
+                    thread.start()
+            else:
+                # Bounds, signal and threads of the others come before.
+                time.sleep(1.5)
+                request, threads, told = comm.ibarrier(), [], [0, 1, 2, 3, 4]
+            request.wait()
+            for thread in threads:
+                thread.join(60)
+            checks.true(sorted(told) == [0, 1, 2, 3, 4], told)
+            checks.true(request.test() and request.exception() is None)
+            # One thread posts and another waits, while more operations are under way on the same communicator.
+            requests = [comm.iallreduce(array.array("q", [number, rank])) for number in range(30)]
+            found: dict[int, list[int]] = {}
+            split = [threading.Thread(target=lambda part=part: found.update({at: list(requests[at].result(60)) for at in part})) for part in (range(0, 30, 2), range(1, 30, 2))]
+            for thread in split:
+                thread.start()
+            for thread in split:
+                thread.join(60)
+            checks.true(found == {number: [number * size, sum(range(size))] for number in range(30)}, found)
+            # Blocking calls say that they wait; others after them are moved on by the progress thread again.
+            for _ in range(20):
+                checks.true(list(comm.allreduce(array.array("q", [1]))) == [size])
+            if progress_thread:
+                checks.true(list(comm.iallreduce(array.array("q", [2])).future().result(60)) == [2 * size])
+            comm.barrier()
+    return checks.count
+
+
 def bootstraps(rank: int, size: int) -> int:
     """TCP, a key-value store, an Allgather of the program; split()."""
     checks = Checks()
@@ -379,15 +496,15 @@ def forked(rank: int, size: int) -> int:
                 os._exit(status)
         checks.true(os.waitpid(child, 0)[1] == 0, "the child was not refused")
         # The barrier is under way until the child of rank 0 has ended.
-        signal = os.path.join(os.environ["STORE_FOLDER"], "ended")
+        mark = os.path.join(os.environ["STORE_FOLDER"], "ended")
         if request is None:
             end = time.monotonic() + 60
-            while not os.path.exists(signal):
+            while not os.path.exists(mark):
                 checks.true(time.monotonic() < end, "the child of rank 0 has not ended")
                 time.sleep(0.01)
             comm.barrier()
         else:
-            open(signal, "w").close()
+            open(mark, "w").close()
             request.wait()
         checks.true(bytes(comm.allgather(bytes([rank]))) == bytes(range(size)))
     return checks.count
@@ -444,6 +561,15 @@ class Others(unittest.TestCase):
 
     def test_without_blocking(self) -> None:
         ranks.run("test_collectives:without_blocking", 3)
+
+    def test_sparse_2(self) -> None:
+        ranks.run("test_collectives:sparse", 2)
+
+    def test_sparse_3(self) -> None:
+        ranks.run("test_collectives:sparse", 3)
+
+    def test_waiting(self) -> None:
+        ranks.run("test_collectives:waiting", 3)
 
     def test_bootstraps(self) -> None:
         import tempfile

@@ -39,8 +39,9 @@ class Header(unittest.TestCase):
 
     def test_constants(self) -> None:
         names = "BARRIER BROADCAST ALLGATHER ALLGATHERV ALLREDUCE REDUCE REDUCE_SCATTER_BLOCK REDUCE_SCATTER ALLTOALL ALLTOALLV".split()
-        for name in names + "GATHER GATHERV SCATTER SCATTERV".split():
+        for name in names + "GATHER GATHERV SCATTER SCATTERV SPARSE_ALLREDUCE".split():
             self.assertEqual(getattr(_abi, name), self.numbers[f"OPERATION_{name}"], name)
+        self.assertEqual(_abi.AWAITED, self.numbers["AWAITED"])
         other = {"float32": "FLOAT", "float64": "DOUBLE", "complex64": "FLOAT_COMPLEX", "complex128": "DOUBLE_COMPLEX"}
         for name, number in _abi.DATA_TYPES.items():
             self.assertEqual(number, self.numbers[other.get(name, name.upper())], name)

@@ -143,10 +143,13 @@ class Base(Backend):
         result: list[Any],
         forward: Callable[[], Any],
         finish: Callable[[], None] | None = None,
+        opts: Any = None,
         **fields: Any,
     ) -> Any:
         """Starts an operation, or forwards it, and returns a Work whose result is `result`."""
-        collective = _abi.Collective(operation=operation, **fields)
+        # Whether the caller waits at once; releases of torch that do not say so are taken at the slower word.
+        flags = 0 if getattr(opts, "asyncOp", True) else _abi.AWAITED
+        collective = _abi.Collective(operation=operation, flags=flags, **fields)
         try:
             request = Request(self._group(), collective, tuple(keep), None)
         except errors.NotSupported:

@@ -32,6 +32,7 @@ class Moving(Base):
             tensors,
             lambda: self._gloo.broadcast(tensors, opts),
             copy_out([(tensor, memory)]),
+            opts=opts,
             receive=memory.data_ptr(),
             count=memory.nbytes,
             root=opts.rootRank,
@@ -50,6 +51,7 @@ class Moving(Base):
             [output],
             lambda: self._gloo._allgather_base(output, input, opts or AllgatherOptions()),
             copy_out([(output, receive)]),
+            opts=opts,
             send=self._sent(send, receive, self._rank * send.nbytes),
             receive=receive.data_ptr(),
             count=send.nbytes,
@@ -79,8 +81,8 @@ class Moving(Base):
         fields: dict[str, Any] = {"send": send.data_ptr() or NOWHERE, "receive": receive.data_ptr()}
         if len(set(counts)) == 1:
             fields["send"] = self._sent(send, receive, self._rank * counts[0])
-            return self._start(_abi.ALLGATHER, keep, outputs, forward, copy, count=counts[0], **fields)
-        return self._start(_abi.ALLGATHERV, keep, outputs, forward, copy, receive_counts=self._sizes(counts), **fields)
+            return self._start(_abi.ALLGATHER, keep, outputs, forward, copy, opts=opts, count=counts[0], **fields)
+        return self._start(_abi.ALLGATHERV, keep, outputs, forward, copy, opts=opts, receive_counts=self._sizes(counts), **fields)
 
     def allgather_coalesced(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Any:
         # outputs[i][r] is the i-th tensor of rank r.
@@ -103,7 +105,7 @@ class Moving(Base):
         if send.nbytes and send.data_ptr() == receive.data_ptr():
             send = send.clone()
         forward: Callable[[], Any] = lambda: self._gloo.alltoall_base(output, input, output_splits, input_splits, opts)
-        return self._exchanged([output], send, sending, receive, receiving, (input, output), forward, copy_out([(output, receive)]))
+        return self._exchanged([output], send, sending, receive, receiving, (input, output), forward, copy_out([(output, receive)]), opts)
 
     alltoall_base = all_to_all_single
 
@@ -118,7 +120,7 @@ class Moving(Base):
         receive, copy = gathered(outputs, send)
         sending, receiving = [tensor.nbytes for tensor in inputs], [tensor.nbytes for tensor in outputs]
         forward: Callable[[], Any] = lambda: self._gloo.alltoall(outputs, inputs, opts)
-        return self._exchanged(outputs, send, sending, receive, receiving, (inputs, outputs), forward, copy)
+        return self._exchanged(outputs, send, sending, receive, receiving, (inputs, outputs), forward, copy, opts)
 
     def _exchanged(
         self,
@@ -130,6 +132,7 @@ class Moving(Base):
         keep: tuple[Any, ...],
         forward: Callable[[], Any],
         finish: Callable[[], None],
+        opts: Any,
     ) -> Any:
         return self._start(
             _abi.ALLTOALLV,
@@ -137,6 +140,7 @@ class Moving(Base):
             result,
             forward,
             finish,
+            opts=opts,
             send=send.data_ptr() or NOWHERE,
             send_counts=self._sizes(sending),
             send_displacements=self._sizes(starts(sending)),
@@ -177,7 +181,7 @@ class Moving(Base):
             raise ValueError(f"flexcast: gather: rank {self._rank} has outputs, and only the root {opts.rootRank} receives")
         if input.nbytes == 0:
             return done(outputs)
-        return self._start(_abi.GATHER, keep, outputs, lambda: self._gloo.gather(outputs, inputs, opts), copy, **fields)
+        return self._start(_abi.GATHER, keep, outputs, lambda: self._gloo.gather(outputs, inputs, opts), copy, opts=opts, **fields)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Any:
         output = one(outputs, "scatter")
@@ -199,7 +203,7 @@ class Moving(Base):
         if output.nbytes == 0:
             return done(outputs)
         finish = copy_out([(output, receive)])
-        return self._start(_abi.SCATTER, keep, outputs, lambda: self._gloo.scatter(outputs, inputs, opts), finish, **fields)
+        return self._start(_abi.SCATTER, keep, outputs, lambda: self._gloo.scatter(outputs, inputs, opts), finish, opts=opts, **fields)
 
     def barrier(self, opts: Any = None) -> Any:
-        return self._start(_abi.BARRIER, (), [], lambda: self._gloo.barrier(opts or BarrierOptions()))
+        return self._start(_abi.BARRIER, (), [], lambda: self._gloo.barrier(opts or BarrierOptions()), opts=opts)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import AllreduceOptions
 
 from .. import _abi
 from .._arguments import NOWHERE
@@ -40,17 +41,25 @@ class Reducing(Base):
         if tensor.nbytes == 0:
             return done(tensors)
         memory = contiguous(tensor)
-        return self._allreduced(memory, tensors, reduction, lambda: self._gloo.allreduce(tensors, opts), copy_out([(tensor, memory)]))
+        return self._allreduced(memory, tensors, reduction, lambda: self._gloo.allreduce(tensors, opts), copy_out([(tensor, memory)]), opts)
 
     def _allreduced(
-        self, memory: torch.Tensor, result: list[Any], reduction: Reduction, forward: Callable[[], Any], copy: Callable[[], None]
+        self,
+        memory: torch.Tensor,
+        result: list[Any],
+        reduction: Reduction,
+        forward: Callable[[], Any],
+        copy: Callable[[], None],
+        opts: Any,
+        operation: int = _abi.ALLREDUCE,
+        **sizes: int,
     ) -> Any:
         def finish() -> None:
             reduction.finish(memory)
             copy()
 
         fields = {"send": _abi.IN_PLACE, "receive": memory.data_ptr(), "count": memory.numel(), **reduction.fields}
-        return self._start(_abi.ALLREDUCE, (result, memory), result, forward, finish, **fields)
+        return self._start(operation, (result, memory), result, forward, finish, opts=opts, **fields, **sizes)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         for tensor in tensors:
@@ -63,7 +72,23 @@ class Reducing(Base):
         if flat.nbytes == 0:
             return done(tensors)
         copy = copy_out(list(zip(tensors, parts_of(flat, tensors))))
-        return self._allreduced(flat, tensors, reduction, lambda: self._gloo.allreduce_coalesced(tensors, opts), copy)
+        return self._allreduced(flat, tensors, reduction, lambda: self._gloo.allreduce_coalesced(tensors, opts), copy, opts)
+
+    def allreduce_zeros(self, tensor: torch.Tensor, block_bytes: int = 0, blocks_per_message: int = 0) -> Any:
+        """The sum of dense tensors of which much is zero: blocks of zeros are neither sent nor summed. In place, as a Work.
+
+        By the datapath udp; where another one is used, and for types that Flexcast does not sum, it is an all_reduce.
+        """
+        tensors, opts = [tensor], AllreduceOptions()
+        dense("allreduce_zeros", tensor)
+        reduction = self._reduction(opts.reduceOp, tensor.dtype)
+        forward: Callable[[], Any] = lambda: self.allreduce(tensors, opts)
+        if reduction is None or tensor.nbytes == 0:
+            return forward()
+        memory = contiguous(tensor)
+        sizes = {"block_bytes": block_bytes, "blocks_per_message": blocks_per_message}
+        copy = copy_out([(tensor, memory)])
+        return self._allreduced(memory, tensors, reduction, forward, copy, opts, _abi.SPARSE_ALLREDUCE, **sizes)
 
     def allreduce_sparse(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         return self._gloo.allreduce(tensors, opts)
@@ -87,7 +112,7 @@ class Reducing(Base):
                 reduction.finish(memory)
                 copy()
 
-        return self._start(_abi.REDUCE, (tensor, memory), tensors, lambda: self._gloo.reduce(tensors, opts), finish, **fields)
+        return self._start(_abi.REDUCE, (tensor, memory), tensors, lambda: self._gloo.reduce(tensors, opts), finish, opts=opts, **fields)
 
     def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
         dense("reduce_scatter_single", output, input)
@@ -97,7 +122,7 @@ class Reducing(Base):
         forward: Callable[[], Any] = lambda: self._gloo._reduce_scatter_base(output, input, opts)
         if reduction is None:
             return forward()
-        return self._reduce_scattered(output, input, None, reduction, [output], forward)
+        return self._reduce_scattered(output, input, None, reduction, [output], forward, opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -109,6 +134,7 @@ class Reducing(Base):
         reduction: Reduction,
         result: list[torch.Tensor],
         forward: Callable[[], Any],
+        opts: Any,
     ) -> Any:
         if input.nbytes == 0:
             return done(result)
@@ -126,8 +152,8 @@ class Reducing(Base):
         fields: dict[str, Any] = {"send": first, "receive": receive.data_ptr() or NOWHERE, **reduction.fields}
         keep = (output, input, send, receive)
         if counts is None:
-            return self._start(_abi.REDUCE_SCATTER_BLOCK, keep, result, forward, finish, count=receive.numel(), **fields)
-        return self._start(_abi.REDUCE_SCATTER, keep, result, forward, finish, receive_counts=self._sizes(counts), **fields)
+            return self._start(_abi.REDUCE_SCATTER_BLOCK, keep, result, forward, finish, opts=opts, count=receive.numel(), **fields)
+        return self._start(_abi.REDUCE_SCATTER, keep, result, forward, finish, opts=opts, receive_counts=self._sizes(counts), **fields)
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any) -> Any:
         output, parts = one(outputs, "reduce_scatter"), one_list(inputs, self._size, "reduce_scatter")
@@ -141,7 +167,7 @@ class Reducing(Base):
             return forward()
         counts = [part.numel() for part in parts]
         flat = torch.cat([part.detach().reshape(-1) for part in parts])
-        return self._reduce_scattered(output, flat, None if len(set(counts)) == 1 else counts, reduction, outputs, forward)
+        return self._reduce_scattered(output, flat, None if len(set(counts)) == 1 else counts, reduction, outputs, forward, opts)
 
     def reduce_scatter_single_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any) -> Any:
         return all_of([self.reduce_scatter_single(output, input, opts) for output, input in zip(outputs, inputs)], outputs)

@@ -33,9 +33,9 @@ class FlexcastWork(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits, at most so long if it is not 0."""
-        seconds = timeout.total_seconds() if timeout else 0.0
-        if seconds > 0 and self._request is not None and self._request.exception() is None:
-            self._request.wait(seconds)
+        if self._request is not None:
+            self._request.wait((timeout.total_seconds() if timeout else 0.0) or None)
+        # What is done with the result may still be under way, on the thread that found the end.
         try:
             self._future.wait()
         except RuntimeError:

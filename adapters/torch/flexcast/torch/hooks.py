@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Communication hooks of DistributedDataParallel for gradients of which much is zero, or may be.
+
+    from flexcast.torch.hooks import TopK, sparse_hook, topk_hook
+
+    model.register_comm_hook(None, sparse_hook)
+    model.register_comm_hook(TopK(0.01), topk_hook)
+"""
+
+# Without annotations of __future__: torch compares those of hooks with its own types.
+
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .process_group import FlexcastBackend
+
+
+class Sparse:
+    """State of sparse_hook: the process group, and how gradients are cut into blocks."""
+
+    def __init__(self, process_group: Any = None, *, block_bytes: int = 1024, blocks_per_message: int = 32) -> None:
+        """`process_group` is that of the model, the default one if it is None. Sizes are alike on all ranks: see Communicator.sparse_allreduce()."""
+        if not 256 <= block_bytes <= 16384 or block_bytes % 16:
+            raise ValueError(f"block_bytes = {block_bytes}: 256 to 16384 and a multiple of 16 is needed")
+        if not 1 <= blocks_per_message <= 32:
+            raise ValueError(f"blocks_per_message = {blocks_per_message}: 1 to 32 is needed")
+        self.process_group = process_group
+        self.block_bytes = block_bytes
+        self.blocks_per_message = blocks_per_message
+
+    def average(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+        """The mean of all ranks' tensors, in place."""
+        group = dist.group.WORLD if self.process_group is None else self.process_group
+        backend = group._get_backend(torch.device("cpu"))
+        if not isinstance(backend, FlexcastBackend):
+            raise ValueError(f'the process group has the backend {backend.name()}: hooks of Flexcast need init_process_group("flexcast")')
+        # What DDP does without a hook, to the last bit.
+        tensor.mul_(1.0 / group.size())
+        work = backend.allreduce_zeros(tensor, self.block_bytes, self.blocks_per_message)
+        return work.get_future().then(lambda done: done.value()[0])
+
+
+class TopK(Sparse):
+    """State of topk_hook: which part of the gradients is sent, and what was not sent yet."""
+
+    def __init__(
+        self, fraction: float, error_feedback: bool = True, process_group: Any = None, *, block_bytes: int = 1024, blocks_per_message: int = 32
+    ) -> None:
+        """`fraction` of the blocks of each bucket is sent, at least one. Without error feedback the rest is dropped."""
+        super().__init__(process_group, block_bytes=block_bytes, blocks_per_message=blocks_per_message)
+        if not 0.0 < fraction <= 1.0:
+            raise ValueError(f"fraction = {fraction}: more than 0 and at most 1 is needed")
+        self.fraction = fraction
+        self.error_feedback = error_feedback
+        # What of each bucket was not sent, with the bucket's parameters, and the part of each parameter therein.
+        self._buckets: dict[int, tuple[list[torch.Tensor], torch.Tensor]] = {}
+        self._parts: dict[torch.Tensor, torch.Tensor] = {}
+
+    def residual(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """What of a parameter's gradients this rank has not sent yet; None before its first gradient."""
+        return self._parts.get(parameter)
+
+    def _residual_of(self, bucket: dist.GradBucket) -> torch.Tensor:
+        """What was not sent of a bucket, whose parameters DDP may have changed."""
+        parameters, buffer = bucket.parameters(), bucket.buffer()
+        known = self._buckets.get(bucket.index())
+        if known is not None and len(known[0]) == len(parameters) and all(one is other for one, other in zip(known[0], parameters)):
+            return known[1]
+        flat = torch.zeros_like(buffer)
+        for parameter, gradient in zip(parameters, bucket.gradients()):
+            part = flat.as_strided(gradient.size(), gradient.stride(), gradient.storage_offset() - buffer.storage_offset())
+            if parameter in self._parts:
+                part.copy_(self._parts[parameter])
+            self._parts[parameter] = part
+        self._buckets[bucket.index()] = (parameters, flat)
+        return flat
+
+    def choose(self, buffer: torch.Tensor) -> torch.Tensor:
+        """Which elements are sent: those of the blocks with the largest norms."""
+        elements = self.block_bytes // buffer.itemsize
+        blocks = math.ceil(buffer.numel() / elements)
+        most = max(1, math.ceil(self.fraction * blocks))
+        norms = torch.zeros(blocks * elements, dtype=torch.float32)
+        norms[: buffer.numel()] = buffer.abs() if buffer.is_complex() else buffer
+        norms = norms.view(blocks, elements).norm(dim=1)
+        chosen = torch.zeros(blocks, dtype=torch.bool)
+        chosen[norms.topk(most).indices] = True
+        return chosen.repeat_interleave(elements)[: buffer.numel()]
+
+
+def sparse_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages a bucket as it is: for gradients that are zero in whole blocks by themselves, such as those of rows of an embedding that no rank used.
+
+    `state` is a Sparse, or the model's process group, or None.
+    """
+    if not isinstance(state, Sparse):
+        state = Sparse(state)
+    return state.average(bucket.buffer())
+
+
+def topk_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages the blocks of a bucket with the largest norms; what is left is added to the gradients of the next step, if `state` says so."""
+    buffer = bucket.buffer()
+    if state.error_feedback:
+        residual = state._residual_of(bucket)
+        buffer.add_(residual)
+    sent = state.choose(buffer)
+    if state.error_feedback:
+        torch.where(sent, torch.zeros_like(buffer), buffer, out=residual)
+    buffer.masked_fill_(~sent, 0)
+    return state.average(buffer)
