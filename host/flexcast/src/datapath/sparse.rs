@@ -52,6 +52,8 @@ pub(crate) struct Sparse {
     /// The portion whose turn it is.
     turn: usize,
     foreign_bytes: u64,
+    /// More of the array can be looked at, whatever comes.
+    busy: bool,
 }
 
 /// Memory of spots of operations that are over, for the next one.
@@ -151,6 +153,7 @@ impl Sparse {
             sending: 0,
             turn: 0,
             foreign_bytes: 0,
+            busy: true,
         })
     }
 
@@ -191,7 +194,13 @@ impl Sparse {
                 }
             }
         }
+        self.busy = left == 0;
         moved
+    }
+
+    /// Whether [`Sparse::advance`] has something to do although nothing comes.
+    pub(crate) const fn is_busy(&self) -> bool {
+        self.busy
     }
 
     /// The own message of an own shard goes to the aggregator without being sent.

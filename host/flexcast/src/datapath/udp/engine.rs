@@ -682,7 +682,9 @@ impl Datapath for Engine {
             return Some(0);
         }
         if let Some(exchanging) = &self.exchanging {
-            return Some(if exchanging.state.is_active() {
+            return Some(if exchanging.state.is_active() && exchanging.is_busy() {
+                0
+            } else if exchanging.state.is_active() {
                 exchanging.deadline_ps
             } else {
                 self.lingers_ps.unwrap_or(0)

@@ -133,7 +133,12 @@ impl Exchanging {
         }
     }
 
-    /// Does what needs no message. Returns whether there was anything.
+    /// Whether there is something to do although nothing comes.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(&self.work, Work::Sparse(sparse) if sparse.is_busy())
+    }
+
+    /// Does what needs no message, for a while: others want to be heard. Returns whether there was anything.
     fn advance(&mut self) -> bool {
         match &mut self.work {
             Work::Scheduled(_) => false,
@@ -240,11 +245,11 @@ impl Engine {
         let Some(exchanging) = exchanging.as_mut().filter(|exchanging| exchanging.state.is_active()) else {
             return false;
         };
-        let mut moved = came;
+        let mut moved = came | exchanging.advance();
         loop {
             let finished = mesh.take_finished();
             exchanging.work.sent(finished);
-            let mut posted = exchanging.advance();
+            let mut posted = false;
             while let Some(Next { to, tag, source, bytes }) = exchanging.work.poll() {
                 let (operation, summary) = (exchanging.operation, exchanging.work.summary());
                 let head = Head { operation, tag, summary, total: bytes, offset: 0, bytes: 0 };
