@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 
 from .process_group import FlexcastBackend
 
@@ -33,14 +34,15 @@ class Sparse:
 
     def average(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """The mean of all ranks' tensors, in place."""
-        group = dist.group.WORLD if self.process_group is None else self.process_group
+        group: Any = dist.group.WORLD if self.process_group is None else self.process_group
         backend = group._get_backend(torch.device("cpu"))
         if not isinstance(backend, FlexcastBackend):
             raise ValueError(f'the process group has the backend {backend.name()}: hooks of Flexcast need init_process_group("flexcast")')
         # What DDP does without a hook, to the last bit.
         tensor.mul_(1.0 / group.size())
         work = backend.allreduce_zeros(tensor, self.block_bytes, self.blocks_per_message)
-        return work.get_future().then(lambda done: done.value()[0])
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+        return future
 
 
 class TopK(Sparse):
@@ -63,7 +65,7 @@ class TopK(Sparse):
         """What of a parameter's gradients this rank has not sent yet; None before its first gradient."""
         return self._parts.get(parameter)
 
-    def _residual_of(self, bucket: dist.GradBucket) -> torch.Tensor:
+    def _residual_of(self, bucket: GradBucket) -> torch.Tensor:
         """What was not sent of a bucket, whose parameters DDP may have changed."""
         parameters, buffer = bucket.parameters(), bucket.buffer()
         known = self._buckets.get(bucket.index())
@@ -108,17 +110,16 @@ def _blocks(flat: torch.Tensor, elements: int) -> tuple[torch.Tensor, torch.Tens
     return flat[: whole * elements].view(whole, elements), flat[whole * elements :]
 
 
-def sparse_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def sparse_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket as it is: for gradients that are zero in whole blocks by themselves, such as those of rows of an embedding that no rank used.
 
     `state` is a Sparse, or the model's process group, or None.
     """
-    if not isinstance(state, Sparse):
-        state = Sparse(state)
-    return state.average(bucket.buffer())
+    averaging: Sparse = state if isinstance(state, Sparse) else Sparse(state)
+    return averaging.average(bucket.buffer())
 
 
-def topk_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def topk_hook(state: TopK, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages the blocks of a bucket with the largest norms; what is left is added to the gradients of the next step, if `state` says so."""
     buffer = bucket.buffer()
     residual = state._residual_of(bucket) if state.error_feedback else None
