@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from typing import Any
 
 import network
+from launch import differences, launch
 
 BACKENDS = ("flexcast", "gloo")
 # Steps that count neither in the times nor in the bytes.
@@ -103,36 +102,6 @@ def transformer(words: int, length: int, options: argparse.Namespace) -> Any:
     return Model()
 
 
-def launch(options: argparse.Namespace, backend: str, hosts: network.Hosts | None) -> dict[str, Any]:
-    """All ranks of one training; what rank 0 tells."""
-    port = str(network.port())
-    running: list[subprocess.Popen[str]] = []
-    try:
-        for rank in range(options.ranks):
-            environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(options.ranks), OMP_NUM_THREADS="1", MASTER_PORT=port)
-            environment["MASTER_ADDR"] = hosts.address(0) if hosts else "127.0.0.1"
-            interface = network.INTERFACE if hosts else "lo"
-            environment |= {"FLEXCAST_DATAPATH": "udp", "FLEXCAST_INTERFACE": interface, "GLOO_SOCKET_IFNAME": interface}
-            if options.reproducible:
-                environment["FLEXCAST_REPRODUCIBLE"] = "1"
-            command = [sys.executable, __file__, "--rank", str(rank), "--backends", backend]
-            for name in ("ranks", "steps", "layers", "width"):
-                command += [f"--{name}", str(getattr(options, name))]
-            command = hosts.on(rank, command) if hosts else command
-            running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-        end = time.monotonic() + options.limit
-        told = [process.communicate(timeout=max(1.0, end - time.monotonic()))[0] for process in running]
-    except subprocess.TimeoutExpired:
-        sys.exit(f"the training with {backend} is not over after {options.limit} s: see --limit")
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-    if any(process.returncode for process in running):
-        sys.exit(f"the training with {backend} failed: exit codes {[process.returncode for process in running]}")
-    return json.loads(told[0])
-
-
 def main() -> None:
     options = arguments()
     if options.rank is not None:
@@ -144,11 +113,11 @@ def main() -> None:
     results = {}
     for backend in backends:
         print(f"training with {backend} ...", file=sys.stderr)
-        if options.netns:
-            with network.Hosts(options.ranks) as hosts:
-                results[backend] = launch(options, backend, hosts)
-        else:
-            results[backend] = launch(options, backend, None)
+        given = ["--backends", backend]
+        for name in ("ranks", "steps", "layers", "width"):
+            given += [f"--{name}", str(getattr(options, name))]
+        variables = {"FLEXCAST_REPRODUCIBLE": "1"} if options.reproducible else {}
+        results[backend] = launch(f"the backend {backend}", __file__, given, options.ranks, options.limit, options.netns, variables)
     show(options, results)
 
 
@@ -171,14 +140,7 @@ def show(options: argparse.Namespace, results: dict[str, Any]) -> None:
     name = "sent a step, all hosts" if options.netns else "sent a step by lo"
     print(f"{name} (MB)".ljust(28) + "".join(f"{number:.2f}".rjust(width) for number in sent))
     if len(results) == 2:
-        first, second = ([rank[0] for rank in result["ranks"]] for result in results.values())
-        steps = len(first[0])
-        alike = next((step for step in range(steps) if any(a[step] != b[step] for a, b in zip(first, second))), steps)
-        largest = max(abs(x - y) for a, b in zip(first, second) for x, y in zip(a, b))
-        if alike == steps:
-            print("losses of all ranks: identical to the last bit")
-        else:
-            print(f"losses of all ranks: identical to the last bit in the first {alike} steps; largest difference {largest:.2g}")
+        print("losses of all ranks: " + differences(list(results.values())))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
 
 from .process_group import FlexcastBackend
 
@@ -33,14 +34,15 @@ class Sparse:
 
     def average(self, tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
         """The mean of all ranks' tensors, in place."""
-        group = dist.group.WORLD if self.process_group is None else self.process_group
+        group: Any = dist.group.WORLD if self.process_group is None else self.process_group
         backend = group._get_backend(torch.device("cpu"))
         if not isinstance(backend, FlexcastBackend):
             raise ValueError(f'the process group has the backend {backend.name()}: hooks of Flexcast need init_process_group("flexcast")')
         # What DDP does without a hook, to the last bit.
         tensor.mul_(1.0 / group.size())
         work = backend.allreduce_zeros(tensor, self.block_bytes, self.blocks_per_message)
-        return work.get_future().then(lambda done: done.value()[0])
+        future: torch.futures.Future[torch.Tensor] = work.get_future().then(lambda done: done.value()[0])
+        return future
 
 
 class TopK(Sparse):
@@ -63,7 +65,7 @@ class TopK(Sparse):
         """What of a parameter's gradients this rank has not sent yet; None before its first gradient."""
         return self._parts.get(parameter)
 
-    def _residual_of(self, bucket: dist.GradBucket) -> torch.Tensor:
+    def _residual_of(self, bucket: GradBucket) -> torch.Tensor:
         """What was not sent of a bucket, whose parameters DDP may have changed."""
         parameters, buffer = bucket.parameters(), bucket.buffer()
         known = self._buckets.get(bucket.index())
@@ -78,37 +80,50 @@ class TopK(Sparse):
         self._buckets[bucket.index()] = (parameters, flat)
         return flat
 
-    def choose(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Which elements are sent: those of the blocks with the largest norms."""
+    def _choose(self, buffer: torch.Tensor, residual: torch.Tensor | None) -> None:
+        """Leaves the blocks with the largest norms in the buffer, and what else was in it in the residual."""
         elements = self.block_bytes // buffer.itemsize
-        blocks = math.ceil(buffer.numel() / elements)
-        most = max(1, math.ceil(self.fraction * blocks))
-        norms = torch.zeros(blocks * elements, dtype=torch.float32)
-        norms[: buffer.numel()] = buffer.abs() if buffer.is_complex() else buffer
-        norms = norms.view(blocks, elements).norm(dim=1)
-        chosen = torch.zeros(blocks, dtype=torch.bool)
-        chosen[norms.topk(most).indices] = True
-        return chosen.repeat_interleave(elements)[: buffer.numel()]
+        whole, rest = _blocks(buffer, elements)
+        # Halves would overflow.
+        kind = torch.float32 if buffer.dtype in (torch.float16, torch.bfloat16) else None
+        norms = torch.linalg.vector_norm(whole, dim=1, dtype=kind)
+        if rest.numel():
+            norms = torch.cat([norms, torch.linalg.vector_norm(rest, dtype=kind).reshape(1)])
+        chosen = norms.topk(max(1, math.ceil(self.fraction * norms.numel()))).indices
+        keeps_rest = bool((chosen == whole.size(0)).any())
+        chosen = chosen[chosen < whole.size(0)]
+        if residual is not None:
+            residual.copy_(buffer)
+            left, left_rest = _blocks(residual, elements)
+            left.index_fill_(0, chosen, 0)
+            if keeps_rest:
+                left_rest.zero_()
+        kept = whole.index_select(0, chosen)
+        whole.zero_().index_copy_(0, chosen, kept)
+        if not keeps_rest:
+            rest.zero_()
 
 
-def sparse_hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _blocks(flat: torch.Tensor, elements: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Whole blocks, one in each row, and the short one behind them."""
+    whole = flat.numel() // elements
+    return flat[: whole * elements].view(whole, elements), flat[whole * elements :]
+
+
+def sparse_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages a bucket as it is: for gradients that are zero in whole blocks by themselves, such as those of rows of an embedding that no rank used.
 
     `state` is a Sparse, or the model's process group, or None.
     """
-    if not isinstance(state, Sparse):
-        state = Sparse(state)
-    return state.average(bucket.buffer())
+    averaging: Sparse = state if isinstance(state, Sparse) else Sparse(state)
+    return averaging.average(bucket.buffer())
 
 
-def topk_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def topk_hook(state: TopK, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages the blocks of a bucket with the largest norms; what is left is added to the gradients of the next step, if `state` says so."""
     buffer = bucket.buffer()
-    if state.error_feedback:
-        residual = state._residual_of(bucket)
+    residual = state._residual_of(bucket) if state.error_feedback else None
+    if residual is not None:
         buffer.add_(residual)
-    sent = state.choose(buffer)
-    if state.error_feedback:
-        torch.where(sent, torch.zeros_like(buffer), buffer, out=residual)
-    buffer.masked_fill_(~sent, 0)
+    state._choose(buffer, residual)
     return state.average(buffer)
