@@ -148,9 +148,13 @@ pub(crate) trait Waiter: Send + Sync {
     /// Lets time pass after a look in vain: until something may have come, at most so long.
     fn wait(&self, most: Duration);
 
-    /// The same for a thread that has no processor of its own: others that compute want it, and it does not keep it while it waits.
-    fn sleep(&self, most: Duration) {
-        self.wait(most);
+    /// The same for a thread that others wake ([`Waiter::wake`]) after they have made `is_called` true. `stays_awake`: it has a processor to itself, and looks for a while
+    /// before it sleeps; otherwise others that compute want that.
+    fn sleep(&self, most: Duration, stays_awake: bool, is_called: &dyn Fn() -> bool) {
+        let _ = stays_awake;
+        if !is_called() {
+            self.wait(most);
+        }
     }
 
     /// Ends the waits of other threads.

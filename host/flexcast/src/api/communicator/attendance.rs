@@ -85,11 +85,11 @@ impl Communicator {
     #[must_use]
     pub fn attend(&self) -> Attendance<'_> {
         let shared = &*self.0;
-        shared.attending.fetch_add(1, Ordering::Relaxed);
+        shared.attending.fetch_add(1, Ordering::SeqCst);
         // Of virtual time the thread is the source.
         if shared.thread.is_some() && !shared.waiter.is_virtual() {
             shared.looks.fetch_add(ATTENDED, Ordering::Relaxed);
-            if shared.thread_waits.load(Ordering::Relaxed) {
+            if shared.thread_waits.load(Ordering::SeqCst) {
                 shared.waiter.wake();
             }
         }

@@ -21,6 +21,8 @@ const BUSY: Duration = Duration::from_micros(20);
 pub(super) const ATTENDED: u32 = 16;
 /// Sleep of the thread meanwhile: so long nobody looks once the callers stay away.
 const AWAY: Duration = Duration::from_millis(2);
+/// Longest sleep of a thread that is woken while something is under way.
+const STALE: Duration = Duration::from_millis(5);
 /// Looks in vain before the thread sleeps between them.
 const SPINS: u32 = 1000;
 
@@ -42,6 +44,12 @@ impl Signal {
     fn tell(&self, change: impl FnOnce(&mut Told)) {
         change(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner));
         self.changed.notify_one();
+    }
+
+    /// Whether there is something to be told of.
+    fn is_told(&self) -> bool {
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.posted || told.stop
     }
 
     /// Sleeps until told something, at most so long; whether the thread goes on.
@@ -134,18 +142,15 @@ fn drive(shared: &Weak<Shared>, signal: &Signal, pinned: bool) {
                 }
             }
             if shared.waiter.blocks() {
-                // Sockets, posts and the end of the communicator wake it.
-                let most = shared.next();
+                // Sockets, posts, callers that wait and the end of the communicator wake it. A caller may move it on meanwhile, and change when it is due.
+                let most = if idle { shared.next() } else { shared.next().min(STALE) };
+                shared.thread_waits.store(true, Ordering::SeqCst);
+                let is_called = || signal.is_told() || shared.attending.load(Ordering::SeqCst) > 0;
+                shared.waiter.sleep(most, pinned, &is_called);
+                shared.thread_waits.store(false, Ordering::Relaxed);
                 if !signal.sleep(Duration::ZERO) {
                     return;
                 }
-                shared.thread_waits.store(true, Ordering::Relaxed);
-                if pinned {
-                    shared.waiter.wait(most);
-                } else {
-                    shared.waiter.sleep(most);
-                }
-                shared.thread_waits.store(false, Ordering::Relaxed);
                 continue;
             }
             if idle {

@@ -160,6 +160,7 @@ impl SocketWaiter {
     /// The tokens of descriptors that can be read now, or have failed. That one can be written is no token: whoever has something to send tries.
     pub(super) fn poll(&self, ready: &mut Vec<u64>) -> Result<()> {
         ready.clear();
+        let is_slept = self.0.memory().sleepers > 0;
         let mut seen = self.0.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.is_empty() {
             drop(seen);
@@ -169,7 +170,10 @@ impl SocketWaiter {
         // One that is not ready any more costs a read in vain.
         for event in seen.drain(..) {
             if event.data() == BELL {
-                let _ = self.0.bell.read();
+                // It rings until those who sleep have heard it.
+                if !is_slept {
+                    let _ = self.0.bell.read();
+                }
                 continue;
             }
             if event.events() != EpollFlags::EPOLLOUT {
@@ -203,7 +207,7 @@ impl AsFd for SocketWaiter {
 
 impl SocketWaiter {
     /// Waits at most so long, the first part of it awake: for so many looks in vain.
-    fn pass(&self, most: Duration, looks: u32) {
+    fn pass(&self, most: Duration, looks: u32, is_called: &dyn Fn() -> bool) {
         if most.is_zero() || !self.0.seen.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             return;
         }
@@ -229,7 +233,8 @@ impl SocketWaiter {
             memory.sleepers += 1;
             memory.arm()
         };
-        if !is_ready {
+        // From here on the bell is left to those who sleep: whoever has called before that is seen here, and who calls later rings it.
+        if !is_ready && !is_called() {
             let _ = self.0.look(timeout);
         }
         let mut memory = self.0.memory();
@@ -242,11 +247,11 @@ impl SocketWaiter {
 
 impl Waiter for SocketWaiter {
     fn wait(&self, most: Duration) {
-        self.pass(most, YIELDS);
+        self.pass(most, YIELDS, &|| false);
     }
 
-    fn sleep(&self, most: Duration) {
-        self.pass(most, 0);
+    fn sleep(&self, most: Duration, stays_awake: bool, is_called: &dyn Fn() -> bool) {
+        self.pass(most, if stays_awake { YIELDS } else { 0 }, is_called);
     }
 
     fn wake(&self) {
