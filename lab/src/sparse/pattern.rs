@@ -1,4 +1,4 @@
-//! Which blocks of each worker's array are zero.
+//! Patterns of zero blocks in the arrays of workers.
 
 use std::ops::Range;
 

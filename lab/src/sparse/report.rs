@@ -1,4 +1,4 @@
-//! What a simulated sparse AllReduce has taken and counted.
+//! Report of a simulated sparse AllReduce: time, bounds and counts.
 
 use flexcast_proto::sparse::{AggregatorError, ParameterError, ShardError, WorkerError};
 use serde::Serialize;
