@@ -338,7 +338,7 @@ mod tests {
                         assert_eq!(args.asked().unwrap(), point.parameters().unwrap(), "{command}");
                         assert!(args.json);
                     }
-                    Point::Concurrent(_) | Point::Incast(_) | Point::Application(_) => continue,
+                    Point::Concurrent(_) | Point::Incast(_) | Point::Application(_) | Point::Sparse(_) => continue,
                 }
                 runs += 1;
             }

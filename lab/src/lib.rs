@@ -27,5 +27,6 @@ pub mod service;
 pub mod shard;
 pub mod sim;
 pub mod soak;
+pub mod sparse;
 pub mod tput;
 pub mod tune;

@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn the_defaults_can_be_run() {
         let spec = read(&[]).unwrap();
-        assert_eq!((spec.ops.len(), spec.systems.len(), spec.ranks), (4, 7, vec![2, 4, 8]));
+        assert_eq!((spec.ops.len(), spec.systems.len(), spec.ranks), (4, 8, vec![2, 4, 8]));
         assert_eq!((spec.sizes.first(), spec.sizes.last()), (Some(&64), Some(&(8 << 20))));
     }
 

@@ -1,7 +1,7 @@
 //! Rows of closed forms: [`crate::model`], tabulated.
 
 use crate::model::fabric::{FatTree, Placement};
-use crate::model::{bitmap, concurrent, rate, traffic};
+use crate::model::{bitmap, concurrent, rate, sparse, traffic};
 use clap::ValueEnum as _;
 use flexcast::p2p::algorithm::{Allgather, Operation};
 use flexcast_proto::p2p::Blocks;
@@ -32,6 +32,14 @@ pub fn rows(form: &Computed) -> Result<Vec<Row>, String> {
                     .with("receive_gib", bitmap::receive_bytes(bits, *chunk_bytes) as f64 / f64::from(1 << 30))
             })
             .collect()),
+        Computed::SparseBounds { workers, mib, sparsity_percent, gbit_per_s, memory_gb_per_s } => {
+            let each = |&workers: &u32| {
+                sparsity_percent
+                    .iter()
+                    .flat_map(move |&percent| sparse_bounds(workers, mib << 20, percent, *gbit_per_s, *memory_gb_per_s))
+            };
+            Ok(workers.iter().flat_map(each).collect())
+        }
         Computed::ThreadsForLink { gbit_per_s, chunk_bytes, handlers } => Ok(gbit_per_s
             .iter()
             .flat_map(|&gbit| handlers.iter().map(move |handler| threads(gbit, *chunk_bytes, handler)))
@@ -47,6 +55,25 @@ fn threads(gbit_per_s: u32, chunk_bytes: u64, handler: &Handler) -> Row {
         .with("chunks_m_s", chunks / 1e6)
         .with("threads_by_latency", rate::threads_by_cycles(chunks, handler.cycles))
         .with("cores_by_issue", chunks / rate::core_completions_per_s(handler.instructions))
+}
+
+fn sparse_bounds(workers: u32, bytes: u64, sparsity_percent: f64, gbit_per_s: f64, memory_gb_per_s: f64) -> [Row; 3] {
+    let sparsity = sparsity_percent / 100.0;
+    let independent = sparse::independent_union(sparsity, workers);
+    let row = |by: &str, pattern: &str, seconds: f64| {
+        Row::new(Kind::Computed, "bytes ÷ rate")
+            .with("by", by)
+            .with("workers", workers)
+            .with("mib", bytes >> 20)
+            .with("pattern", pattern)
+            .with("sparsity_percent", sparsity_percent)
+            .with("time_us", seconds * 1e6)
+    };
+    [
+        row("network bound", "identical", sparse::network_bound_s(bytes, 1.0 - sparsity, gbit_per_s)),
+        row("network bound", "independent", sparse::network_bound_s(bytes, independent, gbit_per_s)),
+        row("memory bound", "any", sparse::memory_bound_s(bytes, memory_gb_per_s * 1e9)),
+    ]
 }
 
 fn both(ranks: u32, bytes: u64, gbit_per_s: u64) -> Row {

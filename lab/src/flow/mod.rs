@@ -24,8 +24,10 @@ mod tests;
 
 pub use engine::{Flow, FlowCounts, Group};
 pub use error::FlowError;
+pub(crate) use network::time_ps;
 pub use params::{FlowParams, NetworkParams, Placement, Preset, ProcessorParams};
 pub use program::{By, Kind, Operation, Step, Times, barrier};
 pub use proxy::{FftProxy, Octopus, ProxyReport, Variant};
+pub(crate) use queue::Queue;
 pub use report::{Bench, FlowReport, bench};
 pub use skew::{Skew, SkewError};

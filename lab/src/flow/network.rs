@@ -277,7 +277,7 @@ impl Network {
 }
 
 /// Time of so many bytes at a rate.
-pub(super) const fn time_ps(bytes: u64, bytes_per_s: u64) -> u64 {
+pub(crate) const fn time_ps(bytes: u64, bytes_per_s: u64) -> u64 {
     (bytes as u128 * 1_000_000_000_000 / bytes_per_s as u128) as u64
 }
 

@@ -33,27 +33,27 @@ impl<T> Ord for Entry<T> {
 
 /// What is planned.
 #[derive(Debug)]
-pub(super) struct Queue<T> {
+pub(crate) struct Queue<T> {
     heap: BinaryHeap<Entry<T>>,
     planned: u64,
 }
 
 impl<T> Queue<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { heap: BinaryHeap::new(), planned: 0 }
     }
 
-    pub(super) fn plan(&mut self, at_ps: u64, what: T) {
+    pub(crate) fn plan(&mut self, at_ps: u64, what: T) {
         self.planned += 1;
         self.heap.push(Entry { at_ps, number: self.planned, what });
     }
 
-    pub(super) fn next(&mut self) -> Option<(u64, T)> {
+    pub(crate) fn next(&mut self) -> Option<(u64, T)> {
         self.heap.pop().map(|entry| (entry.at_ps, entry.what))
     }
 
     /// Events planned so far.
-    pub(super) const fn planned(&self) -> u64 {
+    pub(crate) const fn planned(&self) -> u64 {
         self.planned
     }
 }

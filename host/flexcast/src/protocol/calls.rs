@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn codes_that_name_nothing_are_refused() {
-        for chains in [CALL, CALL | 15, CALL | 4 | 10 << 8, CALL | 4 | 1 << 16] {
+        for chains in [CALL, CALL | 15, CALL | 4 | 11 << 8, CALL | 4 | 1 << 16] {
             let summary = Summary { chains, ..Summary::allgather(1, 64, 1) };
             assert_eq!(
                 unpacked(Message { operation: 5, body: Body::Barrier { round: 0, summary } }),

@@ -6,6 +6,7 @@ mod incast;
 mod link;
 mod reference;
 mod sim;
+mod sparse;
 mod tput;
 
 use emu_config::Timing;
@@ -17,6 +18,7 @@ pub use incast::IncastPoint;
 pub use link::{CABLE_GBIT_PER_S, link_goodput, wire_bytes};
 pub use reference::ReferencePoint;
 pub use sim::SimPoint;
+pub use sparse::SparsePoint;
 pub use tput::TputPoint;
 
 use super::row::Row;
@@ -41,6 +43,8 @@ pub enum Point {
     Flow(FlowPoint),
     /// Of an application at flow level.
     Application(ApplicationPoint),
+    /// Of a simulated sparse AllReduce.
+    Sparse(SparsePoint),
 }
 
 impl Point {
@@ -61,6 +65,7 @@ impl Point {
             .chain(experiment.incast.iter().flat_map(IncastPoint::all).map(Self::Incast))
             .chain(experiment.flow.iter().flat_map(FlowPoint::all).map(Self::Flow))
             .chain(experiment.application.iter().flat_map(ApplicationPoint::all).map(Self::Application))
+            .chain(experiment.sparse.iter().flat_map(SparsePoint::all).map(Self::Sparse))
             .collect()
     }
 
@@ -75,6 +80,7 @@ impl Point {
             Self::Incast(point) => point.weight(),
             Self::Flow(point) => point.weight(),
             Self::Application(point) => point.weight(),
+            Self::Sparse(point) => point.weight(),
         }
     }
 
@@ -89,6 +95,7 @@ impl Point {
             Self::Incast(point) => point.memory_bytes(),
             Self::Flow(point) => point.memory_bytes(),
             Self::Application(point) => point.memory_bytes(),
+            Self::Sparse(point) => point.memory_bytes(),
         }
     }
 
@@ -103,6 +110,7 @@ impl Point {
             Self::Incast(point) => point.asked(),
             Self::Flow(point) => point.asked(),
             Self::Application(point) => point.asked(),
+            Self::Sparse(point) => point.asked(),
         }
     }
 
@@ -118,6 +126,7 @@ impl Point {
             Self::Incast(point) => return point.command(),
             Self::Flow(point) => return point.command(),
             Self::Application(point) => return point.command(),
+            Self::Sparse(point) => return point.command(),
         };
         if let Some(model) = &model.model {
             text.push_str(&format!(" --model {model}"));
@@ -141,6 +150,7 @@ impl Point {
             Self::Incast(point) => point.run(),
             Self::Flow(point) => point.run(),
             Self::Application(point) => point.run(),
+            Self::Sparse(point) => point.run(),
         }
     }
 }

@@ -40,6 +40,19 @@ pub enum Computed {
         /// Bytes of a chunk.
         chunk_bytes: u64,
     },
+    /// Least times of a sparse AllReduce through as many aggregators as workers, apart from them.
+    SparseBounds {
+        /// Workers.
+        workers: Vec<u32>,
+        /// Size of the array in MiB.
+        mib: u64,
+        /// Blocks that are zero at a worker, in percent.
+        sparsity_percent: Vec<f64>,
+        /// Line rate.
+        gbit_per_s: f64,
+        /// Rate of a worker's memory.
+        memory_gb_per_s: f64,
+    },
     /// Threads that a link needs, by what one thread takes for a completion.
     ThreadsForLink {
         /// Line rates.

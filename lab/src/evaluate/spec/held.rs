@@ -14,7 +14,7 @@ macro_rules! held {
 }
 
 /// Paths and texts of the experiments.
-const EXPERIMENTS: [(&str, &str); 18] = held![
+const EXPERIMENTS: [(&str, &str); 21] = held![
     "applications.toml",
     "buffer-size.toml",
     "chunk-rate.toml",
@@ -29,6 +29,9 @@ const EXPERIMENTS: [(&str, &str); 18] = held![
     "service-alltoallv.toml",
     "service-choice.toml",
     "service-staged.toml",
+    "sparse-aggregators.toml",
+    "sparse-dense.toml",
+    "sparse-zeros.toml",
     "staging.toml",
     "switch-counters.toml",
     "threads.toml",

@@ -6,6 +6,7 @@ mod draw;
 mod flow;
 mod held;
 mod read;
+mod sparse;
 mod sweep;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,7 @@ pub use draw::{Bound, Limit, Plot, Scale};
 pub use flow::{Application, ApplicationSweep, Carrier, FlowSweep};
 pub use held::{held, write_scripts};
 pub use read::{FOLDER, choose, parse, read_folder};
+pub use sparse::{SparseSweep, SumsBy};
 pub use sweep::{ConcurrentSweep, Fastest, IncastSweep, Linear, Pair, PairSweep, SimSweep, Spread};
 
 /// An experiment: what is asked, what is run, what was published, what is expected.
@@ -55,6 +57,9 @@ pub struct Experiment {
     /// Runs of applications at flow level.
     #[serde(default)]
     pub application: Vec<ApplicationSweep>,
+    /// Runs of simulated sparse AllReduces.
+    #[serde(default)]
+    pub sparse: Vec<SparseSweep>,
     /// Statistics over runs that differ in their seed.
     #[serde(default)]
     pub spread: Vec<Spread>,

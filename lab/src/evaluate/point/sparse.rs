@@ -1,0 +1,168 @@
+//! Runs of simulated sparse AllReduces, and of rings on the same ports.
+
+use serde::Serialize;
+
+use super::text;
+use crate::evaluate::row::{Kind, Row};
+use crate::evaluate::spec::{SparseSweep, SumsBy};
+use crate::sparse::{Host, Layout, PatternName, RingKind, SparseParams, ring, simulate};
+
+const MIB: f64 = 1048576.0;
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SparsePoint {
+    host: Host,
+    by: SumsBy,
+    workers: u32,
+    aggregators: Layout,
+    mib: u64,
+    sparsity_percent: f64,
+    pattern: PatternName,
+    coroutines: u32,
+    dca: bool,
+}
+
+impl SparsePoint {
+    /// All runs of a sweep.
+    #[must_use]
+    pub fn all(sweep: &SparseSweep) -> Vec<Self> {
+        let mut points: Vec<Self> = Vec::new();
+        for &by in &sweep.by {
+            for &workers in &sweep.workers {
+                for &mib in &sweep.mib {
+                    for &aggregators in &sweep.aggregators {
+                        for &pattern in &sweep.pattern {
+                            for &sparsity_percent in &sweep.sparsity_percent {
+                                for &coroutines in &sweep.coroutines {
+                                    for &dca in &sweep.dca {
+                                        let point = Self {
+                                            host: sweep.host,
+                                            by,
+                                            workers,
+                                            aggregators,
+                                            mib,
+                                            sparsity_percent,
+                                            pattern,
+                                            coroutines,
+                                            dca,
+                                        };
+                                        if by == SumsBy::Sparse
+                                            || !points.iter().any(|other| other.is_same_ring(&point))
+                                        {
+                                            points.push(point);
+                                        }
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        points
+    }
+
+    /// A ring knows neither aggregators nor zeros.
+    fn is_same_ring(&self, other: &Self) -> bool {
+        (self.by, self.workers, self.mib) == (other.by, other.workers, other.mib)
+    }
+
+    fn params(&self) -> SparseParams {
+        let base = SparseParams::new(self.host, self.workers, self.aggregators, self.mib << 20);
+        SparseParams {
+            sparsity: self.sparsity_percent / 100.0,
+            pattern: self.pattern,
+            coroutines: self.coroutines,
+            dca: self.dca,
+            ..base
+        }
+    }
+
+    pub(super) fn weight(&self) -> u64 {
+        // Messages of 16 KiB.
+        self.mib * 64 * u64::from(self.workers)
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let machines = u64::from(self.workers) * u64::from(self.workers) * 8 * u64::from(self.coroutines);
+        (32 << 20) + 2048 * machines
+    }
+
+    pub(super) fn command(&self) -> String {
+        "flexcast report --only sparse-dense,sparse-zeros,sparse-aggregators".to_owned()
+    }
+
+    pub(super) fn asked(&self) -> Row {
+        let row = Row::new(Kind::Emulated, &format!("sparse AllReduce, {}", self.host))
+            .with("by", self.by.to_string().as_str())
+            .with("workers", self.workers)
+            .with("mib", self.mib);
+        if self.by != SumsBy::Sparse {
+            return row;
+        }
+        row.with("aggregators", self.aggregators.to_string().as_str())
+            .with("pattern", self.pattern.to_string().as_str())
+            .with("sparsity_percent", self.sparsity_percent)
+            .with("coroutines", self.coroutines)
+            .with("dca", if self.dca { "on" } else { "off" })
+    }
+
+    pub(super) fn run(&self) -> Result<Row, String> {
+        let params = self.params();
+        let kind = match self.by {
+            SumsBy::Sparse => return self.sparse(&params),
+            SumsBy::Ring => RingKind::Pipelined,
+            SumsBy::RingStepwise => RingKind::Stepwise,
+        };
+        let found = ring(kind, &params.machine, self.workers, params.bytes);
+        Ok(self
+            .asked()
+            .with("time_us", found.time_ps as f64 / 1e6)
+            .with("effective_gbit_s", params.bytes as f64 * 8000.0 / found.time_ps.max(1) as f64)
+            .with("wire_mib", found.wire_bytes as f64 / MIB))
+    }
+
+    fn sparse(&self, params: &SparseParams) -> Result<Row, String> {
+        let found = simulate(params).map_err(text)?;
+        let counts = found.counts;
+        Ok(self
+            .asked()
+            .with("time_us", found.time_ps as f64 / 1e6)
+            .with("effective_gbit_s", found.effective_gbit_s())
+            .with("network_bound_us", found.bounds.network_ps as f64 / 1e6)
+            .with("memory_bound_us", found.bounds.memory_ps as f64 / 1e6)
+            .with("over_bound", found.over_bound())
+            .with("union_blocks", counts.union_blocks)
+            .with("iterations", counts.iterations)
+            .with("messages", counts.messages)
+            .with("wire_mib", counts.wire_bytes as f64 / MIB)
+            .with("aggregator_memory_mib", counts.aggregator_memory_bytes as f64 / MIB))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_runs_once_and_rows_have_their_columns() {
+        let sweep: SparseSweep = toml::from_str(
+            r#"
+            by = ["sparse", "ring"]
+            workers = [2]
+            mib = [1]
+            aggregators = ["cpu", "mixed"]
+            sparsity_percent = [0.0, 75.0]
+            "#,
+        )
+        .unwrap();
+        let points = SparsePoint::all(&sweep);
+        assert_eq!(points.len(), 5);
+        let rows: Vec<Row> = points.iter().map(|point| point.run().unwrap()).collect();
+        assert_eq!(rows[0].number("union_blocks"), Some(1024.0));
+        assert!(rows[0].number("over_bound").unwrap() >= 1.0);
+        assert_eq!((rows[4].get("by"), rows[4].get("aggregators")), (Some(&"ring".into()), None));
+        assert!(rows[4].number("time_us").unwrap() > 0.0);
+    }
+}

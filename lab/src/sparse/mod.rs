@@ -1,0 +1,24 @@
+//! Simulation of sparse AllReduce at the sizes of its publication, message by message.
+//!
+//! Workers and aggregators are the state machines of [`flexcast_proto::sparse`]. Arrays are patterns of zero and non-zero blocks without data ([`Pattern`]).
+//! Around the machines there is a model ([`engine`]) of ports, of processors with several shards each, and of memory: what a worker reads and writes of its array,
+//! and what an aggregator's spots cost that do not stay in its cache. Ring AllReduces run on the same ports ([`ring`]).
+//!
+//! Times are virtual: they are as true as [`Machine`] is. Counts are exact.
+
+mod bounds;
+mod engine;
+mod params;
+mod pattern;
+mod ports;
+mod report;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+pub use bounds::Bounds;
+pub use engine::simulate;
+pub use params::{AggregatorKind, Host, Layout, Machine, NetworkParams, NodeParams, SparseParams};
+pub use pattern::{Pattern, PatternName};
+pub use report::{SparseCounts, SparseError, SparseReport};
+pub use ring::{RingKind, RingReport, ring};
