@@ -30,6 +30,8 @@ pub(super) struct Portion {
     pub(super) message: Vec<u8>,
     /// The blocks whose sums come next.
     global: Votes,
+    /// Blocks before this one have been looked at.
+    looked: u32,
     /// Candidates that are not zero, in the order of their blocks; those of the message are packed by it.
     found: Vec<u32>,
     /// Indices behind the sums of the answer.
@@ -62,6 +64,7 @@ impl Portion {
             aggregator,
             message: spare.take(parameters)?,
             global: Votes::empty(parameters),
+            looked: 0,
             found: Vec::new(),
             trailer: vec![0; parameters.index_bytes() as usize],
             padding,
@@ -78,25 +81,29 @@ impl Portion {
                 Step::Store { .. } => moved = true,
                 Step::Scan { from, .. } => {
                     let array = send.unwrap_or(receive);
-                    let (mut block, blocks) = (from, self.shard.blocks());
-                    while block < blocks {
+                    let (first, blocks) = (from.max(self.looked), self.shard.blocks());
+                    let (mut block, mut is_found) = (first, false);
+                    while block < blocks && *left > 0 {
                         let range = bytes(self.shard.block(block));
                         *left = left.saturating_sub(range.len());
-                        if !is_zero(&array[range]) {
+                        is_found = !is_zero(&array[range]);
+                        if is_found {
                             break;
                         }
                         block += 1;
                     }
                     // What nobody has is zero. If another rank has one of these blocks, its sum comes later.
                     if send.is_some() {
-                        let zeros = self.shard.block(from).start..self.shard.block(block).start;
+                        let zeros = self.shard.block(first).start..self.shard.block(block).start;
                         receive[bytes(zeros)].fill(0);
                     }
-                    let found = (block < blocks).then_some(block);
-                    self.found.extend(found);
-                    // One of the blocks that were to be looked at.
-                    let _ = self.worker.found(found);
+                    self.looked = block;
                     moved = true;
+                    if is_found || block == blocks {
+                        self.found.extend(is_found.then_some(block));
+                        // One of the blocks that were to be looked at.
+                        let _ = self.worker.found(is_found.then_some(block));
+                    }
                 }
                 Step::Send => {
                     self.pack(send.unwrap_or(receive));

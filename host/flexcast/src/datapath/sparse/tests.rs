@@ -258,6 +258,20 @@ fn messages_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn a_long_array_is_looked_at_part_by_part() {
+    let (bytes, options) = (5 * SCAN_BYTES, SparseOptions::default());
+    let mut rank = Group::new(vec![vec![0; bytes]], (SUM, options), (false, false), 1).ranks.remove(0);
+    let mut parts = 0;
+    while !rank.sparse.is_complete() {
+        assert!(rank.sparse.is_busy(), "nothing is awaited of anybody");
+        assert!(rank.sparse.advance(rank.send.as_deref(), &mut rank.receive));
+        parts += 1;
+    }
+    assert_eq!(parts, 6);
+    assert!(rank.receive.iter().all(|byte| *byte == 0));
+}
+
+#[test]
 fn options_that_cannot_be_are_named() {
     let text = |options: SparseOptions, operator| {
         let reduction = Reduction::of(operator, DataType::I32).unwrap();
