@@ -3,7 +3,8 @@
 use clap::Args;
 use flexcast_lab::options::whole;
 use flexcast_lab::perf::op::Op;
-use flexcast_lab::perf::spec::{Pattern, Sizes, Spec, Zeros};
+use flexcast_lab::perf::spec::{Sizes, Spec, Zeros};
+use flexcast_lab::sparse::PatternName;
 
 use crate::card_args::CardArgs;
 
@@ -28,9 +29,9 @@ pub(crate) struct PerfArgs {
     /// Of sparse-allreduce: blocks of 1 KiB that are zero, of a hundred.
     #[arg(long, value_parser = whole::<u32>(0, 100), default_value_t = 90, value_name = "PERCENT")]
     zeros: u32,
-    /// Of sparse-allreduce: whether the same blocks are zero on all ranks.
-    #[arg(long, value_enum, default_value_t = Pattern::Identical)]
-    pattern: Pattern,
+    /// Of sparse-allreduce: how the zeros of ranks belong together.
+    #[arg(long, value_enum, default_value_t = PatternName::Identical)]
+    pattern: PatternName,
     /// With the contribution in the receive buffer: allgather, reduce, allreduce, sparse-allreduce and alltoall.
     #[arg(long)]
     in_place: bool,

@@ -13,15 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from typing import Any
 
-import network
+import steps
 from launch import differences, launch
+from steps import WARM_UP
 
 HOOKS = ("allreduce", "sparse", "topk")
-# Steps that count neither in the times nor in the bytes.
-WARM_UP = 2
 CLASSES = 16
 
 
@@ -77,30 +75,17 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=20.0)
     # Words of one class each, some more frequent than others; other texts on every rank.
     generator = torch.Generator().manual_seed(1000 + options.rank)
-    losses, times = [], []
-    begun = 0
-    for step in range(WARM_UP + options.steps):
-        if step == WARM_UP:
-            dist.barrier()
-            begun = network.counters()
-        start = time.perf_counter()
+
+    def loss() -> torch.Tensor:
         kind = torch.randint(CLASSES, (options.batch,), generator=generator)
         word = (torch.rand(options.batch, 8, generator=generator) ** 4 * (options.words // CLASSES)).long()
         text = word * CLASSES + kind.unsqueeze(1)
-        loss = torch.nn.functional.cross_entropy(model(text), kind)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        times.append(time.perf_counter() - start)
-        losses.append(loss.item())
-    dist.barrier()
-    moved = network.counters() - begun
+        return torch.nn.functional.cross_entropy(model(text), kind)
+
+    every = steps.run(options, optimizer, loss)
     gradient = model.module.embedding.weight.grad
     assert gradient is not None
     zero = float((gradient == 0).all(1).float().mean())
-    every: list[Any] = [None] * options.ranks
-    dist.all_gather_object(every, (losses, times[WARM_UP:], moved))
-    dist.destroy_process_group()
     return {"parameters": parameters, "ranks": every, "torch": torch.__version__, "zero": zero}
 
 

@@ -13,15 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from typing import Any
 
-import network
+import steps
 from launch import differences, launch
+from steps import WARM_UP
 
 BACKENDS = ("flexcast", "gloo")
-# Steps that count neither in the times nor in the bytes.
-WARM_UP = 2
 
 
 def arguments() -> argparse.Namespace:
@@ -59,26 +57,13 @@ def train(options: argparse.Namespace) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     # Words that follow one another by a rule, other ones on every rank.
     generator = torch.Generator().manual_seed(1000 + options.rank)
-    losses, times = [], []
-    begun = 0
-    for step in range(WARM_UP + options.steps):
-        if step == WARM_UP:
-            dist.barrier()
-            begun = network.counters()
-        start = time.perf_counter()
+
+    def loss() -> torch.Tensor:
         first = torch.randint(words, (2, 1), generator=generator)
         text = (first + 7 * torch.arange(length + 1)) % words
-        loss = torch.nn.functional.cross_entropy(model(text[:, :-1]).reshape(-1, words), text[:, 1:].reshape(-1))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        times.append(time.perf_counter() - start)
-        losses.append(loss.item())
-    dist.barrier()
-    moved = network.counters() - begun
-    every: list[Any] = [None] * options.ranks
-    dist.all_gather_object(every, (losses, times[WARM_UP:], moved))
-    dist.destroy_process_group()
+        return torch.nn.functional.cross_entropy(model(text[:, :-1]).reshape(-1, words), text[:, 1:].reshape(-1))
+
+    every = steps.run(options, optimizer, loss)
     return {"parameters": parameters, "ranks": every, "torch": torch.__version__}
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import ranks
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions
@@ -21,11 +22,8 @@ MOVED = (torch.float32, torch.int64, torch.uint8, torch.bfloat16, torch.bool, to
 REDUCED = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
-class Checks:
-    """Counts what was compared."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size, self.count = rank, size, 0
+class Checks(ranks.Checks):
+    """Compares with what was made here."""
 
     def same(self, what: object, tensors: Any, expected: Any) -> None:
         self.count += 1
@@ -37,18 +35,6 @@ class Checks:
         self.count += 1
         if not found:
             raise AssertionError(f"{what}, rank {self.rank} of {self.size}")
-
-    def refused(self, kind: type[BaseException], said: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-        self.count += 1
-        try:
-            work = call(*arguments, **named)
-            if work is not None:
-                work.wait()
-        except kind as error:
-            if said not in str(error):
-                raise AssertionError(f"{error!r} does not say {said!r}") from error
-        else:
-            raise AssertionError(f"{call} took {arguments} {named}")
 
 
 def numbers(count: int, rank: int, salt: int = 0) -> list[int]:

@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 CHECKS = "checks: "
 total_checks = 0
@@ -61,6 +63,26 @@ def run(function: str, size: int, *, limit: float = 150.0, expect: dict[int, int
     for text in printed:
         total_checks += sum(int(line.removeprefix(CHECKS)) for line in text.splitlines() if line.startswith(CHECKS))
     return printed
+
+
+class Checks:
+    """Counts what one rank compares."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size, self.count = rank, size, 0
+
+    def refused(self, kind: type[BaseException], said: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+        """A call, or the work that it begins, fails and says so."""
+        self.count += 1
+        try:
+            work = call(*arguments, **named)
+            if work is not None:
+                work.wait()
+        except kind as error:
+            if said not in str(error):
+                raise AssertionError(f"{error!r} does not say {said!r}") from error
+        else:
+            raise AssertionError(f"{call} took {arguments} {named}")
 
 
 def main() -> None:

@@ -24,15 +24,14 @@ SIZES = (0, 1, 2, 7, 127, 1009)
 LARGE = 1 << 18
 
 
-class Conformance:
+class Conformance(ranks.Checks):
     """Runs operations in a group of flexcast and in one of gloo, and compares what all tensors hold afterwards."""
 
     def __init__(self, rank: int, size: int, members: list[int] | None = None) -> None:
-        self.rank, self.size = rank, size
+        super().__init__(rank, size)
         self.members = list(range(size)) if members is None else members
         self.group = dist.new_group(self.members, backend="flexcast") if members is not None else dist.group.WORLD
         self.gloo = dist.new_group(self.members, backend="gloo")
-        self.count = 0
 
     def both(self, what: str, operation: Callable[..., Any], tensors: list[Any], group_name: str = "group", **named: Any) -> None:
         """`tensors` are the arguments, tensors or lists of them, which are copied for gloo with their strides."""
@@ -53,18 +52,6 @@ class Conformance:
         self.count += 1
         if not torch.equal(found, expected):
             raise AssertionError(f"{what}, rank {self.rank}: {found}, and gloo has {expected}")
-
-    def refused(self, kind: type[Exception], said: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-        self.count += 1
-        try:
-            work = call(*arguments, **named)
-            if work is not None:
-                work.wait()
-        except kind as error:
-            if said not in str(error):
-                raise AssertionError(f"{error!r} does not say {said!r}") from error
-        else:
-            raise AssertionError(f"{call} was not refused")
 
 
 def _copy(one: Any) -> Any:

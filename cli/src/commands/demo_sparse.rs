@@ -80,8 +80,12 @@ fn measure(communicator: &Communicator, card: &Card, sparse: bool) -> Result<See
         let Done { send: sent, receive: received, report } = communicator.wait(request)?;
         seen.times_us.push(begun.elapsed().as_secs_f64() * 1e6);
         (seen.algorithm, seen.received_bytes) = (report.decision.algorithm().to_string(), report.foreign_bytes);
-        // It comes back with its operation.
-        (send, receive) = (sent.unwrap_or(card.buffer(BYTES)?), received);
+        receive = received;
+        send = match sent {
+            Some(sent) => sent,
+            // It comes back with its operation.
+            None => card.buffer(BYTES)?,
+        };
     }
     seen.sums = receive.as_slice()?.to_vec();
     Ok(seen)

@@ -56,7 +56,7 @@ pub fn commands(program: &Path, network: &Network, task: &Task, port: u16) -> Ve
         ]);
         if task.op == Op::SparseAllreduce {
             let Zeros { percent, pattern } = task.zeros;
-            command.args(["--zeros", &percent.to_string(), "--pattern", pattern.name()]);
+            command.args(["--zeros", &percent.to_string(), "--pattern", &pattern.to_string()]);
         }
         command.envs(variables(network, rank, port)).env("FLEXCAST_DATAPATH", "udp");
         command

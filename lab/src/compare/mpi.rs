@@ -273,4 +273,18 @@ mod tests {
         command.arg(folder.path().join("bench")).arg(&source);
         assert_eq!(child::output(command, LIMIT), Ok(String::new()));
     }
+
+    /// The same of its collectives by the C interface, as far as a header tells.
+    #[test]
+    fn the_collectives_by_the_c_interface_compile_without_a_warning() {
+        let Some(compiler) = child::find("mpicc") else {
+            eprintln!("skipped: no mpicc is installed");
+            return;
+        };
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut command = Command::new(compiler);
+        command.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+        command.arg(root.join("../host/capi/include")).arg(root.join("src/compare/mpi_direct.c"));
+        assert_eq!(child::output(command, LIMIT), Ok(String::new()));
+    }
 }

@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use super::{CompareError, Op, System};
 use crate::options::whole;
-use crate::perf::spec::{Pattern, Zeros};
+use crate::perf::spec::Zeros;
+use crate::sparse::PatternName;
 
 /// Most hosts: more processes on one computer would wait for one another rather than run.
 pub const MOST_RANKS: u32 = 32;
@@ -62,9 +63,9 @@ pub struct CompareSpec {
     /// Blocks of 1 KiB that are zero, of a hundred, for sparse-allreduce. To be compared with allreduce, whose time does not depend on it.
     #[arg(long, value_parser = whole::<u32>(0, 100), value_name = "PERCENT", default_value_t = 90)]
     pub zeros: u32,
-    /// Whether the same blocks are zero on all ranks.
-    #[arg(long, value_enum, default_value_t = Pattern::Identical)]
-    pub pattern: Pattern,
+    /// How the zeros of ranks belong together.
+    #[arg(long, value_enum, default_value_t = PatternName::Identical)]
+    pub pattern: PatternName,
     /// Segmentation and receive offloads of the interfaces.
     #[arg(long, value_enum, default_value = "on", value_name = "on|off")]
     pub gso: Offloads,

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use super::op::Op;
+use crate::sparse::PatternName;
 
 /// Lengths: some, or all powers of two within a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,34 +67,13 @@ impl FromStr for Sizes {
     }
 }
 
-/// How the zeros of ranks lie to one another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Pattern {
-    /// The same blocks are zero on all ranks.
-    #[default]
-    Identical,
-    /// Every rank's are drawn by themselves.
-    Independent,
-}
-
-impl Pattern {
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Identical => "identical",
-            Self::Independent => "independent",
-        }
-    }
-}
-
 /// Which blocks of 1 KiB are zero, of a sparse AllReduce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Zeros {
     /// How many of a hundred, on average.
     pub percent: u32,
     /// How ranks' lie to one another.
-    pub pattern: Pattern,
+    pub pattern: PatternName,
 }
 
 /// What is measured.
@@ -129,7 +109,7 @@ impl Default for Spec {
             repetitions: 20,
             warm_up: 5,
             in_place: false,
-            zeros: Zeros { percent: 90, pattern: Pattern::Identical },
+            zeros: Zeros { percent: 90, pattern: PatternName::Identical },
         }
     }
 }
