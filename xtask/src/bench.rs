@@ -17,6 +17,9 @@ pub(crate) struct Bench {
     /// Leave out the speed of the fabric.
     #[arg(long)]
     no_fabric: bool,
+    /// Leave out the sums of the host.
+    #[arg(long)]
+    no_sums: bool,
     /// Leave out the collectives among 8 to 1024 ranks.
     #[arg(long)]
     no_collectives: bool,
@@ -36,6 +39,10 @@ impl Bench {
         if !self.no_fabric {
             status::say("Measuring", "switches and trees (measured: wall time of this machine)");
             process::run(workspace::cargo().args(["bench", "--package", "emu-fabric", "--bench", "switch"]))?;
+        }
+        if !self.no_sums {
+            status::say("Measuring", "sums on the host (measured: wall time of this machine)");
+            process::run(workspace::cargo().args(["bench", "--package", "flexcast", "--bench", "reduce"]))?;
         }
         status::say("Measuring", "the firmware on the emulated card");
         let mut command = Command::new(workspace::cli()?);

@@ -58,6 +58,7 @@ pub fn commands(program: &Path, network: &Network, task: &Task, port: u16) -> Ve
             let Zeros { percent, pattern } = task.zeros;
             command.args(["--zeros", &percent.to_string(), "--pattern", &pattern.to_string()]);
         }
+        command.args(task.in_place.then_some("--in-place"));
         command.envs(variables(network, rank, port)).env("FLEXCAST_DATAPATH", "udp");
         command
     };

@@ -2,9 +2,10 @@
 
     gloo_bench.py OP REPETITIONS WARM_UP INTERFACE SIZE...
 
-Per repetition: a barrier, then the operation, which every rank times; the largest time over the ranks counts. Every buffer is compared
-byte by byte, outside of what is timed. The bytes that crossed INTERFACE are those of the repetitions less those of as many barriers
-alone. Rank 0 prints one JSON object a size. The variables are those of torchrun.
+Per repetition: a barrier, the operation, which every rank times, and another barrier: with fewer cores than ranks, whoever compares its
+buffer would take the core of one that is not done yet. The largest time over the ranks counts. Every buffer is compared byte by byte,
+outside of what is timed. The bytes that crossed INTERFACE are those of the repetitions less those of as many barriers alone. Rank 0
+prints one JSON object a size. The variables are those of torchrun.
 """
 
 import json
@@ -105,13 +106,14 @@ def measure(op, size, repetitions, warm_up, interface):
         cpu_before, begin = time.process_time(), time.perf_counter()
         bench.run(repetition)
         end, cpu_after = time.perf_counter(), time.process_time()
+        dist.barrier()
         bench.check(repetition)
         if repetition >= warm_up:
             times.append(1e6 * (end - begin))
             cpu += cpu_after - cpu_before
     dist.barrier()
     after = count_bytes(interface)
-    for _ in range(repetitions):
+    for _ in range(2 * repetitions):
         dist.barrier()
     dist.barrier()
     alone = count_bytes(interface)
@@ -127,7 +129,8 @@ def measure(op, size, repetitions, warm_up, interface):
 
 
 def main():
-    op, repetitions, warm_up, interface = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    # An allreduce is in place in any case.
+    op, repetitions, warm_up, interface = sys.argv[1].removesuffix("-in-place"), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     # More processes than cores.
     torch.set_num_threads(1)
     backend = os.environ.get("BACKEND", "gloo")

@@ -3,9 +3,10 @@
  *
  *   mpi_bench OP REPETITIONS WARM_UP INTERFACE SIZE...
  *
- * Per repetition: a barrier, then the operation, which every rank times; the largest time over the ranks counts. Every buffer is
- * compared byte by byte, outside of what is timed. The bytes that crossed INTERFACE are those of the repetitions less those of as many
- * barriers alone. Rank 0 prints one JSON object a size.
+ * Per repetition: a barrier, the operation, which every rank times, and another barrier: with fewer cores than ranks, whoever compares its
+ * buffer would take the core of one that is not done yet. The largest time over the ranks counts. Every buffer is compared byte by byte,
+ * outside of what is timed. The bytes that crossed INTERFACE are those of the repetitions less those of as many barriers alone. Rank 0
+ * prints one JSON object a size. OP is a name below, or `allreduce-in-place`.
  */
 #include <mpi.h>
 #include <stdint.h>
@@ -71,8 +72,8 @@ static void count_bytes(double counts[2])
     fail("the interface is not in /proc/self/net/dev");
 }
 
-enum op { ALLGATHER, BCAST, ALLREDUCE, ALLTOALL };
-static const char *const names[] = {"allgather", "bcast", "allreduce", "alltoall"};
+enum op { ALLGATHER, BCAST, ALLREDUCE, ALLTOALL, ALLREDUCE_IN_PLACE };
+static const char *const names[] = {"allgather", "bcast", "allreduce", "alltoall", "allreduce-in-place"};
 
 struct buffers {
     unsigned char *send, *receive;
@@ -86,7 +87,7 @@ static int root_of(int repetition)
 
 static void fill(enum op op, struct buffers *buffers, size_t bytes, int repetition)
 {
-    float *values = (float *)buffers->send;
+    float *values = (float *)(op == ALLREDUCE_IN_PLACE ? buffers->receive : buffers->send);
     const unsigned char *own = bytes_of(rank, 0, repetition);
     size_t block = bytes / (size_t)ranks;
     switch (op) {
@@ -98,6 +99,7 @@ static void fill(enum op op, struct buffers *buffers, size_t bytes, int repetiti
             memcpy(buffers->receive, own, bytes);
         break;
     case ALLREDUCE:
+    case ALLREDUCE_IN_PLACE:
         for (size_t i = 0; i < bytes / sizeof *values; i++)
             values[i] = own[i];
         break;
@@ -121,6 +123,9 @@ static void run(enum op op, struct buffers *buffers, size_t bytes, int repetitio
     case ALLREDUCE:
         MPI_Allreduce(buffers->send, buffers->receive, count / (int)sizeof(float), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
         break;
+    case ALLREDUCE_IN_PLACE:
+        MPI_Allreduce(MPI_IN_PLACE, buffers->receive, count / (int)sizeof(float), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        break;
     case ALLTOALL:
         MPI_Alltoall(buffers->send, block, MPI_BYTE, buffers->receive, block, MPI_BYTE, MPI_COMM_WORLD);
         break;
@@ -142,6 +147,7 @@ static void check(enum op op, const struct buffers *buffers, size_t bytes, int r
         right = memcmp(own, bytes_of(root_of(repetition), 0, repetition), bytes) == 0;
         break;
     case ALLREDUCE:
+    case ALLREDUCE_IN_PLACE:
         /* Sums of small whole numbers, which are exact in any order. */
         for (size_t i = 0; i < bytes / sizeof *values; i++) {
             unsigned sum = 0;
@@ -182,6 +188,7 @@ static void measure(enum op op, size_t bytes, int repetitions, int warm_up)
         double cpu_before = cpu_seconds(), begin = MPI_Wtime();
         run(op, &buffers, bytes, repetition + warm_up);
         double end = MPI_Wtime(), cpu_after = cpu_seconds();
+        MPI_Barrier(MPI_COMM_WORLD);
         check(op, &buffers, bytes, repetition + warm_up);
         if (repetition >= 0) {
             times[repetition] = 1e6 * (end - begin);
@@ -190,7 +197,7 @@ static void measure(enum op op, size_t bytes, int repetitions, int warm_up)
     }
     MPI_Barrier(MPI_COMM_WORLD);
     count_bytes(counts[1]);
-    for (int repetition = 0; repetition < repetitions; repetition++)
+    for (int barrier = 0; barrier < 2 * repetitions; barrier++)
         MPI_Barrier(MPI_COMM_WORLD);
     MPI_Barrier(MPI_COMM_WORLD);
     count_bytes(counts[2]);
@@ -225,11 +232,11 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     if (argc < 6)
         fail("give OP REPETITIONS WARM_UP INTERFACE SIZE...");
-    while (op <= ALLTOALL && strcmp(argv[1], names[op]) != 0)
+    while (op <= ALLREDUCE_IN_PLACE && strcmp(argv[1], names[op]) != 0)
         op++;
     int repetitions = atoi(argv[2]), warm_up = atoi(argv[3]);
     interface_name = argv[4];
-    if (op > ALLTOALL || repetitions < 1 || warm_up < 0)
+    if (op > ALLREDUCE_IN_PLACE || repetitions < 1 || warm_up < 0)
         fail("no such operation, or no repetition");
     for (int i = 5; i < argc; i++)
         measure((enum op)op, strtoull(argv[i], NULL, 10), repetitions, warm_up);

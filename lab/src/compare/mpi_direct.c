@@ -82,6 +82,8 @@ int MPI_Allreduce(const void *send, void *receive, int count, MPI_Datatype type,
 {
     flexcast_request *request = NULL;
     (void)type, (void)op, (void)of;
+    if (send == MPI_IN_PLACE)
+        send = FLEXCAST_IN_PLACE;
     return done(flexcast_allreduce(comm, send, receive, (size_t)count, FLEXCAST_FLOAT, FLEXCAST_SUM, &request), &request);
 }
 

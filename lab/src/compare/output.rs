@@ -15,6 +15,7 @@ pub fn heading(settings: &Settings, rows: &[Row]) -> Vec<String> {
         mtu,
         offloads,
         udp_loss_percent,
+        in_place,
         repetitions,
         warm_up,
         kernel,
@@ -35,6 +36,7 @@ pub fn heading(settings: &Settings, rows: &[Row]) -> Vec<String> {
         format!("ranks on each host: {ranks_per_host}, MTU {mtu}, offloads {}, UDP loss {udp_loss_percent} %, {repetitions} repetitions after {warm_up}", offloads.name()),
         "time: the slowest rank's; bytes and processor time: per operation, over all ranks".to_owned(),
     ];
+    lines.extend(in_place.then(|| "in place: contributions lie in the receive buffers".to_owned()));
     lines.extend(versions.iter().map(|(system, version)| format!("{system}: {version}")));
     let has = |op| rows.iter().any(|row| row.op == op);
     lines.extend(
@@ -146,6 +148,7 @@ pub(super) mod tests {
                 mtu: 1500,
                 offloads: Offloads::On,
                 udp_loss_percent: 0.0,
+                in_place: false,
                 repetitions: 30,
                 warm_up: 3,
                 kernel: "Linux 6.1".to_owned(),

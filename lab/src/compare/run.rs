@@ -34,6 +34,8 @@ pub struct Settings {
     pub offloads: Offloads,
     /// UDP packets lost on their way into a host.
     pub udp_loss_percent: f64,
+    /// Contributions lie in the receive buffers.
+    pub in_place: bool,
     /// Timed repetitions.
     pub repetitions: u32,
     /// Repetitions before them.
@@ -219,8 +221,7 @@ impl Runner<'_> {
             return self.flexcast(network, op);
         }
         let (system, ranks, sizes) = (ready.system(), network.ranks(), self.spec.sizes.clone());
-        let CompareSpec { repetitions, warm_up, .. } = *self.spec;
-        let task = Task { op, sizes, repetitions, warm_up, zeros: self.spec.zeros() };
+        let task = self.task(op, sizes, self.spec.repetitions);
         let port = self.next_port();
         let commands = match ready {
             Ready::Mpi(_, mpi) => vec![mpi::command(mpi, network, &task, self.work)?],
@@ -243,6 +244,11 @@ impl Runner<'_> {
             self.problem(system, Some(format!("{} among {ranks}, {} B", op.name(), missing.join(", "))), reason);
         }
         Ok(())
+    }
+
+    fn task(&self, op: Op, sizes: Vec<u64>, repetitions: u32) -> Task {
+        let CompareSpec { warm_up, in_place, .. } = *self.spec;
+        Task { op, sizes, repetitions, warm_up, zeros: self.spec.zeros(), in_place }
     }
 
     /// Each size by itself, with all repetitions and with one: what they differ in is of the repetitions alone.
@@ -282,8 +288,7 @@ impl Runner<'_> {
         bytes: u64,
         repetitions: u32,
     ) -> Result<Result<Whole, String>, CompareError> {
-        let (warm_up, zeros) = (self.spec.warm_up, self.spec.zeros());
-        let task = Task { op, sizes: vec![bytes], repetitions, warm_up, zeros };
+        let task = self.task(op, vec![bytes], repetitions);
         let commands = flexcast::commands(&self.programs.flexcast, network, &task, self.next_port());
         let before = network.counters()?;
         let (printed, ended) = self.job(commands, network)?;
@@ -359,6 +364,7 @@ fn settings(spec: &CompareSpec, versions: BTreeMap<&'static str, String>) -> Set
         mtu: MTU,
         offloads: spec.gso,
         udp_loss_percent: spec.loss,
+        in_place: spec.in_place,
         repetitions: spec.repetitions,
         warm_up: spec.warm_up,
         kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),

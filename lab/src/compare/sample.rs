@@ -19,14 +19,17 @@ pub struct Task {
     pub warm_up: u32,
     /// Of a sparse AllReduce.
     pub zeros: Zeros,
+    /// AllReduces have their contribution in the receive buffer.
+    pub in_place: bool,
 }
 
 impl Task {
-    /// The words of the command line: `OP REPETITIONS WARM_UP INTERFACE SIZE...`.
+    /// The words of the command line: `OP REPETITIONS WARM_UP INTERFACE SIZE...`, the operation being `allreduce-in-place` if it is one.
     #[must_use]
     pub fn words(&self, interface: &str) -> Vec<String> {
+        let place = if self.in_place { "-in-place" } else { "" };
         let mut words = vec![
-            self.op.name().to_owned(),
+            format!("{}{place}", self.op.name()),
             self.repetitions.to_string(),
             self.warm_up.to_string(),
             interface.to_owned(),
@@ -107,8 +110,14 @@ mod tests {
 
     #[test]
     fn words_of_a_task() {
-        let task =
-            Task { op: Op::Alltoall, sizes: vec![64, 1024], repetitions: 5, warm_up: 1, zeros: Zeros::default() };
+        let task = Task {
+            op: Op::Alltoall,
+            sizes: vec![64, 1024],
+            repetitions: 5,
+            warm_up: 1,
+            zeros: Zeros::default(),
+            in_place: false,
+        };
         assert_eq!(task.words("eth0"), ["alltoall", "5", "1", "eth0", "64", "1024"]);
     }
 }

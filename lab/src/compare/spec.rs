@@ -10,8 +10,10 @@ use crate::sparse::PatternName;
 
 /// Most hosts: more processes on one computer would wait for one another rather than run.
 pub const MOST_RANKS: u32 = 32;
-/// Largest size; what a rank gathers of so many is still within a signed 32-bit count of MPI.
-pub const MOST_BYTES: u64 = 64 << 20;
+/// Largest size.
+pub const MOST_BYTES: u64 = 128 << 20;
+/// Most bytes that a rank gathers: a signed 32-bit count of MPI.
+const MOST_GATHERED_BYTES: u64 = 1 << 31;
 /// Most repetitions.
 pub const MOST_REPETITIONS: u32 = 10_000;
 
@@ -43,7 +45,7 @@ pub struct CompareSpec {
     /// each rank; for alltoall, what each rank sends in all.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "OP,...", default_values_t = [Op::Allgather, Op::Bcast, Op::Allreduce, Op::Alltoall])]
     pub ops: Vec<Op>,
-    /// Sizes in bytes, also as 64KiB or 1MiB; at most 64MiB.
+    /// Sizes in bytes, also as 64KiB or 1MiB; at most 128MiB.
     #[arg(long, value_parser = size, value_delimiter = ',', value_name = "N,...",
         default_values_t = [64, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 8 << 20])]
     pub sizes: Vec<u64>,
@@ -66,6 +68,9 @@ pub struct CompareSpec {
     /// How the zeros of ranks belong together.
     #[arg(long, value_enum, default_value_t = PatternName::Identical)]
     pub pattern: PatternName,
+    /// Contributions lie in the receive buffers, as those of gloo's allreduce always do: for allreduce and sparse-allreduce.
+    #[arg(long)]
+    pub in_place: bool,
     /// Segmentation and receive offloads of the interfaces.
     #[arg(long, value_enum, default_value = "on", value_name = "on|off")]
     pub gso: Offloads,
@@ -117,6 +122,12 @@ impl CompareSpec {
         if let Some(bytes) = self.sizes.iter().find(|bytes| !(1..=MOST_BYTES).contains(*bytes)) {
             return refuse("sizes", bytes, format!("give 1 to {MOST_BYTES} bytes"));
         }
+        if self.in_place
+            && let Some(op) = self.ops.iter().find(|op| !matches!(op, Op::Allreduce | Op::SparseAllreduce))
+        {
+            let reason = "leave it out of --ops, or compare allreduce and sparse-allreduce alone";
+            return refuse("in-place", &op.name(), reason.to_owned());
+        }
         if self.limit == 0 {
             return refuse("limit", &0, "give at least 1 second".to_owned());
         }
@@ -125,6 +136,17 @@ impl CompareSpec {
         }
         for bytes in &self.sizes {
             for op in &self.ops {
+                let gathered = |ranks: &&u32| *op == Op::Allgather && bytes * u64::from(**ranks) > MOST_GATHERED_BYTES;
+                if let Some(ranks) = self.ranks.iter().find(gathered) {
+                    return refuse(
+                        "sizes",
+                        bytes,
+                        format!(
+                            "{ranks} ranks would gather more than {MOST_GATHERED_BYTES} bytes: give at most {}",
+                            MOST_GATHERED_BYTES / u64::from(*ranks)
+                        ),
+                    );
+                }
                 let parts =
                     self.ranks.iter().map(|ranks| parts(*op, *ranks)).find(|(parts, _)| bytes % u64::from(*parts) != 0);
                 if let Some((parts, why)) = parts {
@@ -215,9 +237,9 @@ mod tests {
     #[test]
     fn what_cannot_be_run_is_refused_with_what_can() {
         for (words, said) in [
-            (&["--sizes", "0"][..], "give 1 to 67108864 bytes"),
-            (&["--sizes", "128MiB"], "give 1 to 67108864 bytes"),
-            (&["--sizes", "99999999999999999999MiB"], "give 1 to 67108864 bytes"),
+            (&["--sizes", "0"][..], "give 1 to 134217728 bytes"),
+            (&["--sizes", "129MiB"], "give 1 to 134217728 bytes"),
+            (&["--sizes", "99999999999999999999MiB"], "give 1 to 134217728 bytes"),
             (&["--sizes", "1GB"], "such as 64, 64KiB or 1MiB"),
             (
                 &["--sizes", "100", "--ops", "alltoall", "--ranks", "2,8"],
@@ -233,6 +255,11 @@ mod tests {
             (&["--repetitions", "1"], "--repetitions 1: give 2 to 10000"),
             (&["--loss", "51"], "give 0 to 50 percent"),
             (&["--loss", "NaN"], "give 0 to 50 percent"),
+            (&["--in-place", "--ops", "allreduce,bcast"], "--in-place bcast: leave it out of --ops"),
+            (
+                &["--sizes", "128MiB", "--ranks", "2,32", "--ops", "allgather"],
+                "--sizes 134217728: 32 ranks would gather",
+            ),
             (&["--limit", "0"], "at least 1 second"),
             (&["--ops", "scan"], "allgather"),
             (&["--systems", "nccl"], "openmpi"),
@@ -242,5 +269,6 @@ mod tests {
         }
         assert!(read(&["--sizes", "100", "--ops", "allgather,bcast"]).is_ok());
         assert!(read(&["--ranks", "4,8", "--ranks-per-host", "2"]).is_ok());
+        assert!(read(&["--sizes", "128MiB", "--ops", "allreduce,sparse-allreduce", "--in-place"]).is_ok());
     }
 }

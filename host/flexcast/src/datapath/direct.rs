@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use flexcast_proto::p2p::{
     Allgather, Allreduce, Alltoall, Blocks, Broadcast, Layout, Memory, Operation, Part, Reduce, ReduceScatter,
-    Schedule, Transfer,
+    Schedule, Span, Transfer,
 };
 use flexcast_proto::{Algorithm, RankInfo, Summary};
 
@@ -51,8 +51,14 @@ pub(crate) struct Direct {
     /// Division of the buffers, by the order of [`Memory`].
     places: [Places; 3],
     temporary: Vec<u8>,
-    /// The contribution, where the receive buffer has it and will be written to while it is needed.
+    /// Of the contribution, where the receive buffer has it and is written to while it is needed: a copy of that part.
     kept: Vec<u8>,
+    /// The contribution is in the receive buffer, and is written over.
+    overwritten: bool,
+    /// Where the copied part is in the contribution. The rest of it, if there is a rest, is in the receive buffer.
+    kept_range: Range<usize>,
+    /// The own share, if nothing else is written while it is needed.
+    own_share: Option<Part>,
     /// Messages of which some has come, and how much.
     partial: Vec<(u32, u64)>,
 }
@@ -241,7 +247,19 @@ impl Direct {
         if temporary.len() < needed {
             temporary = crate::api::buffer::zeroes(needed)?;
         }
-        Ok(Self { schedule, summary, reduction, places, temporary, kept, partial })
+        let own_share = operation.overwrites_own_share_alone().then(|| Part::send(Span::of(place.rank())));
+        Ok(Self {
+            schedule,
+            summary,
+            reduction,
+            places,
+            temporary,
+            kept,
+            overwritten: false,
+            kept_range: 0..0,
+            own_share,
+            partial,
+        })
     }
 
     /// What is compared with the other ranks.
@@ -266,8 +284,11 @@ impl Direct {
         let overwrites =
             kind.reduces() || matches!(kind, flexcast_proto::Kind::Alltoall | flexcast_proto::Kind::Alltoallv);
         if send.is_none() && overwrites {
-            crate::api::buffer::reserve(&mut self.kept, receive.len())?;
-            self.kept.extend_from_slice(receive);
+            self.overwritten = true;
+            self.kept_range = self.own_share.map_or(0..receive.len(), |share| self.range(share, 0));
+            let part = receive.get(self.kept_range.clone()).unwrap_or_default();
+            crate::api::buffer::reserve(&mut self.kept, part.len())?;
+            self.kept.extend_from_slice(part);
         }
         if let Some(start) = self.schedule.start()
             && (send.is_some() || overwrites)
@@ -314,14 +335,27 @@ impl Direct {
 
     /// The bytes of a message from number `at` on, up to the next that lie somewhere else.
     pub(crate) fn source<'s>(&'s self, send: &'s [u8], receive: &'s [u8], part: Part, at: u64) -> &'s [u8] {
-        let range = self.range(part, at);
-        let memory = match part.memory {
-            Memory::Send if !self.kept.is_empty() => &self.kept,
+        let (memory, range) = self.contribution((part.memory, self.range(part, at)));
+        let memory = match memory {
+            Memory::Send if self.overwritten => &self.kept,
             Memory::Send => send,
             Memory::Temporary => &self.temporary,
             Memory::Receive => receive,
         };
         memory.get(range).unwrap_or_default()
+    }
+
+    /// Where an operand is: of a contribution in place, in the copy or in the receive buffer.
+    fn contribution(&self, (memory, range): Operand) -> Operand {
+        if memory != Memory::Send || !self.overwritten {
+            return (memory, range);
+        }
+        let Range { start, end } = self.kept_range;
+        if start <= range.start && range.end <= end {
+            (memory, range.start - start..range.end - start)
+        } else {
+            (Memory::Receive, range)
+        }
     }
 
     /// A part of a message begins to come.
@@ -383,8 +417,9 @@ impl Direct {
     fn reduce(&mut self, send: &[u8], receive: &mut [u8]) {
         while let Some(step) = self.schedule.reduce() {
             let Some(with) = self.reduction else { return };
-            let [to, left, right] = [step.to, step.left, step.right].map(|part| (part.memory, self.range(part, 0)));
-            let send = if self.kept.is_empty() { send } else { &self.kept };
+            let operand = |part: Part| self.contribution((part.memory, self.range(part, 0)));
+            let [to, left, right] = [step.to, step.left, step.right].map(operand);
+            let send = if self.overwritten { &self.kept } else { send };
             combine(with, [to, left, right], send, &mut self.temporary, receive);
         }
     }
@@ -430,3 +465,6 @@ fn combine(with: Reduction, [to, left, right]: [Operand; 3], send: &[u8], tempor
         (None, None) => {}
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,13 @@
 //! Loops over the elements of buffers, one for each operator and representation.
 //!
 //! The operator is chosen once for a call, outside of the loop, and each loop is compiled for its operator: the compiler turns those of plain
-//! types into vector instructions. Where signed and unsigned integers give the same bits, both have the unsigned loop; bitwise operators have
+//! types into vector instructions, several times: with what every processor has, with AVX2 and with AVX-512. Which of them runs is chosen by
+//! the processor (`cargo xtask bench` compares them); NEON belongs to every arm64. Where signed and unsigned integers give the same bits, both have the unsigned loop; bitwise operators have
 //! that of bytes.
 
 use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
+use pulp::Arch;
 
 use super::elements::{Complex, DoubleInt, Element, FloatInt, LongInt, Ordered, Pair, ShortInt, TwoInt};
 use super::{DataType, Operator, Reduction};
@@ -31,6 +33,7 @@ impl Operands for InPlace<'_> {
         (Self { to, from }, Self { to: to_rest, from: from_rest })
     }
 
+    #[inline(always)]
     fn each<const N: usize>(self, operator: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
         let (to, _) = self.to.as_chunks_mut();
         let (from, _) = self.from.as_chunks();
@@ -55,6 +58,7 @@ impl Operands for OutOfPlace<'_> {
         (Self { to, left, right }, Self { to: to_rest, left: left_rest, right: right_rest })
     }
 
+    #[inline(always)]
     fn each<const N: usize>(self, operator: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
         let (to, _) = self.to.as_chunks_mut();
         let (left, _) = self.left.as_chunks();
@@ -67,7 +71,15 @@ impl Operands for OutOfPlace<'_> {
 
 /// One loop, over elements of one representation.
 fn each<E: Element<N>, const N: usize>(operands: impl Operands, operator: impl Fn(E::Value, E::Value) -> E::Value) {
-    operands.each(|left, right| E::store(operator(E::load(left), E::load(right))));
+    Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            operands.each(
+                #[inline(always)]
+                |left, right| E::store(operator(E::load(left), E::load(right))),
+            );
+        },
+    );
 }
 
 /// Elements of [`f16`] that are converted at once.

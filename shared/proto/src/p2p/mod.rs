@@ -188,6 +188,14 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// Whether contributions may lie in the receive buffer, but for the own share, which is written before it is used: every other share is written
+    /// for the first time with its sum, which depends on the contribution having been delivered. So the caller keeps a copy of the own share alone, if
+    /// bytes that were delivered are not read again. Other reductions need a copy of all.
+    #[must_use]
+    pub const fn overwrites_own_share_alone(self) -> bool {
+        matches!(self, Self::Allreduce(Allreduce::Ring | Allreduce::Exchange))
+    }
+
     /// Whether contributions are combined in the order of ranks, 0 first, so that an operator need be associative only. For the
     /// other reductions it must also be commutative. True for what is no reduction.
     #[must_use]

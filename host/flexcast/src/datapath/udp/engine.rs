@@ -147,6 +147,8 @@ pub(crate) struct Engine {
     spare: Spare,
     /// The same of sparse ones.
     spare_spots: sparse::Spare,
+    /// Bytes of temporary memory that the last operations were long enough to have kept.
+    spare_limit: usize,
     /// When an operation that is over ends although something that this rank has said waits.
     lingers_ps: Option<u64>,
 }
@@ -242,6 +244,7 @@ impl Engine {
             gathered: Gathered::default(),
             spare: Spare::default(),
             spare_spots: sparse::Spare::default(),
+            spare_limit: 0,
             lingers_ps: None,
         };
         engine.watch_connections()?;

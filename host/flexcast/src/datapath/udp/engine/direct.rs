@@ -18,8 +18,9 @@ use crate::plan::direct::Collective;
 use crate::protocol::driver::Notice;
 use crate::tuner::Decision;
 
-/// Most bytes of temporary memory that are kept between two operations.
-const MOST_SPARE_BYTES: usize = 64 << 20;
+/// Bytes of temporary memory that are kept between two operations in any case; more after one on a long buffer: twice that, and less with each operation
+/// from then on. Whoever sums up long arrays one after the other would have the pages made anew each time otherwise, which takes as long as the sum.
+const SPARE_BYTES: usize = 64 << 20;
 
 /// What decides which messages an operation takes.
 #[expect(clippy::large_enum_variant, reason = "an operation by a schedule allocates nothing")]
@@ -296,17 +297,19 @@ impl Engine {
         }
         let Some(exchanging) = self.exchanging.take() else { return false };
         let Exchanging { request, name, send, receive, state, mut report, work, .. } = exchanging;
+        self.spare_limit = (2 * receive.len()).max(self.spare_limit - self.spare_limit / 16);
+        let kept = SPARE_BYTES.max(self.spare_limit);
         match work {
             Work::Scheduled(direct) => {
                 let spare = direct.into_spare();
-                if spare.bytes() <= MOST_SPARE_BYTES {
+                if spare.bytes() <= kept {
                     self.spare = spare;
                 }
             }
             Work::Sparse(sparse) => {
                 report.foreign_bytes = sparse.foreign_bytes();
                 let spare = sparse.into_spare();
-                if spare.bytes() <= MOST_SPARE_BYTES {
+                if spare.bytes() <= kept {
                     self.spare_spots = spare;
                 }
             }
