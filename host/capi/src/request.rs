@@ -37,6 +37,8 @@ pub const FLEXCAST_CAUSE_DISAGREES: u32 = 3;
 pub const FLEXCAST_CAUSE_DEVICE: u32 = 4;
 /// The connection between them broke.
 pub const FLEXCAST_CAUSE_CONNECTION: u32 = 5;
+/// An aggregator that is no rank failed the witness; the code is its number among sparse.aggregators, from 0.
+pub const FLEXCAST_CAUSE_AGGREGATOR: u32 = 6;
 
 /// What an operation did. Times are nanoseconds of the library's clock, FLEXCAST_NEVER for what has not happened.
 #[repr(C)]
@@ -102,6 +104,7 @@ impl flexcast_report {
             Some(Cause::Disagrees) => (FLEXCAST_CAUSE_DISAGREES, 0),
             Some(Cause::Device(code)) => (FLEXCAST_CAUSE_DEVICE, code.into()),
             Some(Cause::Connection(code)) => (FLEXCAST_CAUSE_CONNECTION, code.into()),
+            Some(Cause::Aggregator(number)) => (FLEXCAST_CAUSE_AGGREGATOR, number.into()),
         };
         Self {
             status: status as i32,

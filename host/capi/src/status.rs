@@ -153,7 +153,7 @@ impl flexcast_status {
             Error::TooManyChunks { .. } => FLEXCAST_ERROR_TOO_MANY_CHUNKS,
             Error::Argument { .. } => FLEXCAST_ERROR_ARGUMENT,
             Error::Space(_) => FLEXCAST_ERROR_SPACE,
-            Error::Failed { .. } => FLEXCAST_ERROR_FAILED,
+            Error::Failed { .. } | Error::Aggregator { .. } => FLEXCAST_ERROR_FAILED,
             Error::Broken { .. } => FLEXCAST_ERROR_BROKEN,
             Error::ProgressThread { .. } => FLEXCAST_ERROR_PROGRESS_THREAD,
             Error::ForeignRequest { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,

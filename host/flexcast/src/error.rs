@@ -156,6 +156,18 @@ pub enum Error {
         /// Who and why.
         failure: Failure,
     },
+    /// The operation has failed on all ranks because of an aggregator that is no rank.
+    #[error("{operation} failed: aggregator {address} {reason}")]
+    Aggregator {
+        /// The operation.
+        operation: &'static str,
+        /// The aggregator, as it was given to this rank.
+        address: String,
+        /// What it has done, or not done, and what helps.
+        reason: String,
+        /// The failure that all ranks name.
+        failure: Failure,
+    },
     /// The communicator cannot be used any more.
     #[error(
         "the communicator is of no use since an operation failed ({failure}): free it, and create another without the culprit"

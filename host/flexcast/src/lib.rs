@@ -33,6 +33,7 @@
 #[doc = include_str!("../../../README.md")]
 mod first_page {}
 
+pub mod aggregator;
 mod api;
 mod datapath;
 mod dpa;

@@ -12,6 +12,7 @@ pub const fn kind(error: &Error) -> &'static str {
             Cause::Disagrees => "calls that differ",
             Cause::Device(_) => "worker failed",
             Cause::Connection(_) => "broken connection",
+            Cause::Aggregator(_) => "aggregator failed",
         },
         Error::Flexio(_) => "refused by the card",
         _ => "refused by the library",

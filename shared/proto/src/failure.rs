@@ -27,6 +27,8 @@ pub enum Cause {
     Device(u16),
     /// The connection from the witness to it broke. The code is that of the completion.
     Connection(u16),
+    /// An aggregator that is no rank failed the witness, which stands for the culprit. The code is its number among those that ranks were given.
+    Aggregator(u16),
 }
 
 impl Cause {
@@ -39,6 +41,7 @@ impl Cause {
             Self::Disagrees => 3,
             Self::Device(code) => 4 | (code as u32) << 16,
             Self::Connection(code) => 5 | (code as u32) << 16,
+            Self::Aggregator(number) => 6 | (number as u32) << 16,
         }
     }
 
@@ -53,6 +56,7 @@ impl Cause {
             (3, _) => Self::Disagrees,
             (4, _) => Self::Device((bits >> 16) as u16),
             (5, _) => Self::Connection((bits >> 16) as u16),
+            (6, _) => Self::Aggregator((bits >> 16) as u16),
             _ => return Err(bits),
         };
         if cause.to_bits() == bits { Ok(cause) } else { Err(bits) }
@@ -139,6 +143,10 @@ impl core::fmt::Display for Told<'_> {
                 "the connection from rank {witness} to rank {culprit} broke with code {code:#x}: see whether rank {culprit} is alive, \
                  and the link between them"
             ),
+            Cause::Aggregator(number) => write!(
+                f,
+                "aggregator {number}, counted from 0, failed rank {witness}: see whether it runs, its log, and the network"
+            ),
         }
     }
 }
@@ -173,10 +181,11 @@ mod tests {
             Cause::Device(0),
             Cause::Device(0xFFFF),
             Cause::Connection(12),
+            Cause::Aggregator(3),
         ] {
             assert_eq!(Cause::from_bits(cause.to_bits()), Ok(cause));
         }
-        for bits in [0, 1, 6, 0x601, 0x102, 0x1_0003, 0x104] {
+        for bits in [0, 1, 7, 0x106, 0x601, 0x102, 0x1_0003, 0x104] {
             assert_eq!(Cause::from_bits(bits), Err(bits), "{bits:#x}");
         }
     }
@@ -206,6 +215,11 @@ mod tests {
                 4,
                 Cause::Connection(12),
                 "the connection from rank 2 to rank 4 broke with code 0xc: see whether rank 4 is alive, and the link between them",
+            ),
+            (
+                2,
+                Cause::Aggregator(1),
+                "aggregator 1, counted from 0, failed rank 2: see whether it runs, its log, and the network",
             ),
         ] {
             assert_eq!(Failure { culprit, witness: 2, cause }.to_string(), text);

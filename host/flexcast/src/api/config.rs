@@ -190,6 +190,9 @@ pub struct Config {
     /// core that goes through all contributions in turn. Only sums and products of floating-point numbers depend on the order. Without it the order is
     /// still the same each time for one length and one number of ranks. Default false.
     pub reproducible: bool,
+    /// Processes `flexcast-aggregator` that sum up what sparse AllReduce sends, as `host:port`, in one order on all ranks; over an Ethernet interface. One
+    /// that is named twice serves with two of its threads. Default none: every rank sums up a part.
+    pub aggregators: Vec<String>,
     /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
     pub psn_bits: Option<u32>,
     /// Ranks that multicast at the same time; 0: as few as keep the links busy, given `link_gbit_per_s` and the activation time in
@@ -271,6 +274,7 @@ setters! {
     algorithm: Selection,
     tuning: Option<Tuning>,
     reproducible: bool,
+    aggregators: Vec<String>,
     psn_bits: Option<u32>,
     chains: u32,
     chain_mapping: ChainMapping,
@@ -310,6 +314,7 @@ impl Default for Config {
             algorithm: Selection::Automatic,
             tuning: None,
             reproducible: false,
+            aggregators: Vec::new(),
             psn_bits: None,
             chains: 0,
             chain_mapping: ChainMapping::Contiguous,
@@ -384,6 +389,8 @@ pub(crate) struct Derived {
 
 /// Time for recovery beside emulated cards: they are slow, and the time of some goes on while a process is not run.
 const EMULATED_RECOVERY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Variable with the aggregators.
+const AGGREGATORS: &str = "FLEXCAST_SPARSE_AGGREGATORS";
 /// Rate of a network interface, which nobody has measured.
 pub(crate) const ETHERNET_GBIT_PER_S: u64 = 10;
 /// How long nothing comes over a network interface before the rest counts as lost: processes are not always run.
@@ -405,7 +412,8 @@ impl Config {
         }
     }
 
-    /// The same with what the variables `FLEXCAST_CONTROL` (host, device or service) and, for service processes, those of [`ServiceOptions::from_env`] say.
+    /// The same with what the variables `FLEXCAST_CONTROL` (host, device or service), `FLEXCAST_SPARSE_AGGREGATORS` (`host:port`, several with commas between
+    /// them) and, for service processes, those of [`ServiceOptions::from_env`] say.
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have.
@@ -422,7 +430,16 @@ impl Config {
         if self.control == Control::Service {
             self.service = ServiceOptions::from_env()?;
         }
+        if let Ok(names) = std::env::var(AGGREGATORS) {
+            self.aggregators = Self::aggregators_of(&names);
+        }
         Ok(self)
+    }
+
+    /// Aggregators of a list with commas.
+    #[must_use]
+    pub fn aggregators_of(names: &str) -> Vec<String> {
+        names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
     /// The defaults over a network interface.
@@ -521,6 +538,10 @@ impl Config {
             return Err(Error::Config { what: "chunk_bytes", value: self.chunk_bytes.into(), limit });
         }
         range("subgroups", self.subgroups, 1, MAX_SUBGROUPS)?;
+        if !self.aggregators.is_empty() {
+            let limit = "0 with a card: aggregators that are no ranks are for Ethernet interfaces".to_owned();
+            return Err(Error::Config { what: "number of aggregators", value: self.aggregators.len() as u64, limit });
+        }
         let streams = self.transport.streams(self.subgroups, ranks)?;
         range("receive_threads", self.receive_threads, 1, streams)?;
         range("send_threads", self.send_threads, 1, streams)?;

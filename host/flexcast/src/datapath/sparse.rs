@@ -7,16 +7,18 @@
 mod options;
 mod portion;
 mod sum;
+mod sums;
 
 use std::collections::VecDeque;
 
 use flexcast_proto::p2p::{Memory, Part, Span};
-use flexcast_proto::sparse::{AggregatorLimits, Order, Parameters, Shards};
+use flexcast_proto::sparse::{Order, Parameters};
 use flexcast_proto::{RankInfo, Summary};
 
 pub use options::SparseOptions;
+pub(crate) use options::Split;
 use portion::{Portion, Turn};
-use sum::Sum;
+pub(crate) use sums::Sums;
 
 use super::direct::Begun;
 use crate::api::buffer::zeroes;
@@ -36,16 +38,12 @@ const DISPLACEMENT_BYTES: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Sparse {
     summary: Summary,
-    reduction: Reduction,
     parameters: Parameters,
-    order: Order,
     own: u32,
     /// The worker's side, of all shards.
     portions: Vec<Portion>,
     /// The aggregator's side, of the own shards.
-    sums: Vec<Sum>,
-    /// Number of the first own shard.
-    first: u32,
+    sums: Sums,
     outgoing: VecDeque<Outgoing>,
     /// Messages that are being sent.
     sending: u32,
@@ -93,17 +91,17 @@ pub(crate) struct Outgoing {
 
 /// What a message is of.
 #[derive(Clone, Copy)]
-enum Tag {
+pub(crate) enum Tag {
     Contribution(u32),
     Answer(u32),
 }
 
 impl Tag {
-    const fn of(tag: u32) -> Self {
+    pub(crate) const fn of(tag: u32) -> Self {
         if tag & 1 == 0 { Self::Contribution(tag >> 1) } else { Self::Answer(tag >> 1) }
     }
 
-    const fn number(self) -> u32 {
+    pub(crate) const fn number(self) -> u32 {
         match self {
             Self::Contribution(shard) => shard << 1,
             Self::Answer(shard) => shard << 1 | 1,
@@ -115,40 +113,43 @@ fn refused(error: impl std::fmt::Display) -> Error {
     Error::Argument { operation: NAME, reason: error.to_string() }
 }
 
+/// Who sums up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aggregators {
+    /// Every rank its own shards.
+    Ranks,
+    /// So many processes apart, which have numbers behind those of the ranks.
+    Apart(u32),
+}
+
 impl Sparse {
     /// # Errors
     /// [`Error::Argument`]; no memory for the spots.
     pub(crate) fn new(
         (bytes, reduction, options): (u64, Reduction, SparseOptions),
         place: RankInfo,
+        aggregators: Aggregators,
         (summary, reproducible): (Summary, bool),
         mut spare: Spare,
     ) -> Result<Self> {
         let (own, ranks) = (place.rank(), place.ranks());
-        let parameters = options.parameters(ranks, reduction).map_err(refused)?;
-        let each = options.shards_of_each(bytes, ranks);
-        let shards = Shards::new(bytes, parameters, ranks, 1, each).map_err(refused)?;
+        let (count, first, summed) = match aggregators {
+            Aggregators::Ranks => (ranks, 0, Some(own)),
+            Aggregators::Apart(count) => (count, ranks, None),
+        };
+        let split = options.split((bytes, reduction), ranks, count).map_err(refused)?;
         let order = if reproducible { Order::Rank } else { Order::Arrival };
-        // The operation has its own bounds.
-        let limits = AggregatorLimits { iteration_ps: u64::MAX, linger_ps: 0 };
-        let (mut portions, mut sums) = (Vec::new(), Vec::new());
-        if bytes > 0 {
-            for (number, shard) in shards.iter().enumerate() {
-                portions.push(Portion::new(parameters, shard, number as u32 / each, &mut spare)?);
-                if number as u32 / each == own {
-                    sums.push(Sum::new(parameters, shard.blocks(), order, limits, &mut spare)?);
-                }
-            }
+        let mut portions = Vec::new();
+        for (aggregator, shard) in split.iter() {
+            portions.push(Portion::new(split.parameters, shard, first + aggregator, &mut spare)?);
         }
+        let sums = Sums::new(&split, summed, order, spare)?;
         Ok(Self {
             summary,
-            reduction,
-            parameters,
-            order,
+            parameters: split.parameters,
             own,
             portions,
             sums,
-            first: own * each,
             outgoing: VecDeque::new(),
             sending: 0,
             turn: 0,
@@ -164,11 +165,6 @@ impl Sparse {
     /// Bytes that have come from other ranks.
     pub(crate) const fn foreign_bytes(&self) -> u64 {
         self.foreign_bytes
-    }
-
-    /// The aggregator's side of an own shard.
-    fn sum(&mut self, shard: u32) -> Option<&mut Sum> {
-        self.sums.get_mut(shard.checked_sub(self.first)? as usize)
     }
 
     /// Moves the own shards on as far as nothing of other ranks is needed, for a while. Returns whether anything moved.
@@ -205,11 +201,9 @@ impl Sparse {
 
     /// The own message of an own shard goes to the aggregator without being sent.
     fn contribute(&mut self, shard: u32, receive: &mut [u8]) {
-        let (own, reduction, parameters) = (self.own, self.reduction, self.parameters);
-        let at = (shard - self.first) as usize;
         let message = std::mem::take(&mut self.portions[shard as usize].message);
         // It is this rank's own, and one of this iteration.
-        let answered = self.sums[at].take(own, &message, self.order, (parameters, reduction));
+        let answered = self.sums.take(self.own, shard, &message);
         self.portions[shard as usize].message = message;
         if answered == Some(true) {
             self.answer(shard, receive);
@@ -218,9 +212,8 @@ impl Sparse {
 
     /// The sums of an own shard go to all workers.
     fn answer(&mut self, shard: u32, receive: &mut [u8]) {
-        let at = (shard - self.first) as usize;
-        let (spot, answer) = self.sums[at].answer();
-        let source = Part { memory: Memory::Temporary, blocks: Span { first: at as u32, count: spot } };
+        let Some(((at, spot), answer)) = self.sums.answer(shard) else { return };
+        let source = Part { memory: Memory::Temporary, blocks: Span { first: at, count: spot } };
         let tag = Tag::Answer(shard).number();
         let ranks = self.parameters.workers();
         self.outgoing.extend((0..ranks).filter(|rank| *rank != self.own).map(|to| Outgoing { to, tag, source }));
@@ -246,7 +239,7 @@ impl Sparse {
         let at = part.blocks.first as usize;
         match part.memory {
             Memory::Send => self.portions.get(at).map_or(&[], |portion| &portion.message),
-            Memory::Temporary => self.sums.get(at).map_or(&[], |sum| sum.spot(part.blocks.count)),
+            Memory::Temporary => self.sums.at((part.blocks.first, part.blocks.count)),
             Memory::Receive => &[],
         }
     }
@@ -258,7 +251,7 @@ impl Sparse {
         }
         let parameters = self.parameters;
         let expected = match Tag::of(tag) {
-            Tag::Contribution(shard) => self.sum(shard).and_then(|sum| sum.expects(from, total, parameters)),
+            Tag::Contribution(shard) => self.sums.begin(from, shard, total),
             Tag::Answer(shard) => {
                 let portion = self.portions.get(shard as usize);
                 portion.and_then(|portion| portion.expects(from, total, parameters))
@@ -270,7 +263,7 @@ impl Sparse {
     /// Where the bytes of a message from number `at` on belong, up to the next that belong somewhere else.
     pub(crate) fn place<'s>(&'s mut self, receive: &'s mut [u8], from: u32, tag: u32, at: u64) -> &'s mut [u8] {
         match Tag::of(tag) {
-            Tag::Contribution(shard) => self.sum(shard).map_or(&mut [], |sum| sum.place(from, at)),
+            Tag::Contribution(shard) => self.sums.place(from, shard, at),
             Tag::Answer(shard) => {
                 let portion = self.portions.get_mut(shard as usize);
                 portion.map_or(&mut [], |portion| portion.place(receive, at as usize))
@@ -280,19 +273,12 @@ impl Sparse {
 
     /// A part of a message has come, up to `end` of `total` bytes. False: it cannot be.
     pub(crate) fn came(&mut self, from: u32, tag: u32, (end, total): (u64, u64), receive: &mut [u8]) -> bool {
-        let what = (self.parameters, self.reduction);
         match Tag::of(tag) {
             Tag::Contribution(shard) => {
-                let Some(sum) = self.sum(shard) else { return false };
-                sum.note(from, end);
-                if end < total {
-                    return true;
-                }
-                self.foreign_bytes += total;
-                match self.sum(shard).and_then(|sum| sum.received(from, total, what)) {
-                    None => return false,
-                    Some(false) => {}
-                    Some(true) => self.answer(shard, receive),
+                let Some(answered) = self.sums.came(from, shard, (end, total)) else { return false };
+                self.foreign_bytes += if end == total { total } else { 0 };
+                if answered {
+                    self.answer(shard, receive);
                 }
                 true
             }
@@ -310,9 +296,8 @@ impl Sparse {
 
     /// Its memory.
     pub(crate) fn into_spare(self) -> Spare {
-        let mut spare = Spare::default();
+        let mut spare = self.sums.into_spare();
         self.portions.into_iter().for_each(|portion| portion.give_back(&mut spare));
-        self.sums.into_iter().for_each(|sum| sum.give_back(&mut spare));
         spare
     }
 
@@ -321,14 +306,18 @@ impl Sparse {
         self.outgoing.is_empty()
             && self.sending == 0
             && self.portions.iter().all(Portion::is_complete)
-            && self.sums.iter().all(Sum::is_complete)
+            && self.sums.is_complete()
     }
 
-    /// Who owes the first message that is missing.
+    /// Whether an aggregator that is no rank, by its number behind the ranks', owes this one something.
+    pub(crate) fn waits_for(&self, aggregator: u32) -> bool {
+        self.portions.iter().any(|portion| portion.aggregator == aggregator && !portion.is_complete())
+    }
+
+    /// Who owes the first message that is missing: a rank, or an aggregator by its number behind the ranks'.
     pub(crate) fn awaited(&self) -> Option<u32> {
-        let worker = self.sums.iter().filter(|sum| !sum.is_complete()).find_map(Sum::missing);
         let waits = |portion: &&Portion| !portion.is_complete() && portion.aggregator != self.own;
-        worker.or_else(|| self.portions.iter().find(waits).map(|portion| portion.aggregator))
+        self.sums.missing().or_else(|| self.portions.iter().find(waits).map(|portion| portion.aggregator))
     }
 }
 

@@ -56,6 +56,7 @@ const CANCELLED: u8 = 2;
 const DISAGREES: u8 = 3;
 const DEVICE: u8 = 4;
 const CONNECTION: u8 = 5;
+const AGGREGATOR: u8 = 6;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -224,6 +225,7 @@ impl Codec {
                     Cause::Disagrees => (DISAGREES, 0, 0),
                     Cause::Device(code) => (DEVICE, 0, code),
                     Cause::Connection(code) => (CONNECTION, 0, code),
+                    Cause::Aggregator(number) => (AGGREGATOR, 0, number),
                 };
                 let (culprit, witness) = (culprit.into(), witness.into());
                 put(body, &FailedBody { culprit, witness, cause, waited_for, code: code.into() });
@@ -410,7 +412,8 @@ impl Codec {
             DISAGREES => Cause::Disagrees,
             DEVICE => Cause::Device(code.get()),
             CONNECTION => Cause::Connection(code.get()),
-            found => return Err(WireError::Code { field: "cause", found, last: CONNECTION }),
+            AGGREGATOR => Cause::Aggregator(code.get()),
+            found => return Err(WireError::Code { field: "cause", found, last: AGGREGATOR }),
         };
         Ok(Failure { culprit: self.rank("culprit", culprit)?, witness: self.rank("witness", witness)?, cause })
     }

@@ -1,6 +1,6 @@
 //! Parameters of a sparse AllReduce.
 
-use flexcast_proto::sparse::{ParameterError, Parameters, Shards};
+use flexcast_proto::sparse::{ParameterError, Parameters, Shard, Shards};
 
 use crate::reduce::{Operator, Reduction};
 
@@ -34,10 +34,21 @@ impl SparseOptions {
 
     /// Whether an operation can be.
     pub(crate) fn check(self, bytes: u64, ranks: u32, reduction: Reduction) -> std::result::Result<(), String> {
+        self.split((bytes, reduction), ranks, ranks).map(drop)
+    }
+
+    /// How an operation is split over aggregators.
+    pub(crate) fn split(
+        self,
+        (bytes, reduction): (u64, Reduction),
+        workers: u32,
+        aggregators: u32,
+    ) -> std::result::Result<Split, String> {
         Self::check_operator(reduction)?;
-        let parameters = self.parameters(ranks, reduction).map_err(|error| error.to_string())?;
-        let shards = Shards::new(bytes, parameters, ranks, 1, self.shards_of_each(bytes, ranks));
-        shards.map(drop).map_err(|error| error.to_string())
+        let parameters = self.parameters(workers, reduction).map_err(|error| error.to_string())?;
+        let each = self.shards_of_each(bytes, aggregators);
+        let shards = Shards::new(bytes, parameters, aggregators, 1, each).map_err(|error| error.to_string())?;
+        Ok(Split { parameters, reduction, shards, each, is_empty: bytes == 0 })
     }
 
     /// Whether zero is what changes nothing, or blocks of zeros are taken for that.
@@ -60,9 +71,39 @@ impl SparseOptions {
         self.block_bytes << 8 | self.blocks_per_message & 0xff
     }
 
+    /// The options of such a number, which may be out of their ranges.
+    pub(crate) const fn of_code(code: u32) -> Self {
+        Self { block_bytes: code >> 8, blocks_per_message: code & 0xff }
+    }
+
     /// Shards of each aggregator: as many as have two messages of a dense array, and not too many.
-    pub(super) fn shards_of_each(self, bytes: u64, ranks: u32) -> u32 {
+    fn shards_of_each(self, bytes: u64, aggregators: u32) -> u32 {
         let message = u64::from(self.block_bytes) * u64::from(self.blocks_per_message);
-        bytes.div_ceil((2 * message).max(1) * u64::from(ranks)).clamp(1, MOST_SHARDS) as u32
+        bytes.div_ceil((2 * message).max(1) * u64::from(aggregators.max(1))).clamp(1, MOST_SHARDS) as u32
+    }
+}
+
+/// How an operation is split: alike for all workers and aggregators.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    pub(crate) parameters: Parameters,
+    pub(super) reduction: Reduction,
+    shards: Shards,
+    /// Shards of each aggregator.
+    pub(crate) each: u32,
+    is_empty: bool,
+}
+
+impl Split {
+    /// All shards with their numbers and their aggregators'.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Shard)> + '_ {
+        let each = self.each;
+        let shards = self.shards.iter().filter(|_| !self.is_empty);
+        shards.enumerate().map(move |(number, shard)| (number as u32 / each, shard))
+    }
+
+    /// Those of one aggregator.
+    pub(super) fn of(&self, aggregator: Option<u32>) -> impl Iterator<Item = (u32, Shard)> + '_ {
+        self.iter().filter(move |(of, _)| Some(*of) == aggregator)
     }
 }

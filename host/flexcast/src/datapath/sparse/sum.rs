@@ -27,9 +27,10 @@ struct Transmit {
     answered: u32,
 }
 
-/// A worker's receive spot.
-#[derive(Debug)]
+/// A worker's receive spot. It is there from the first byte of a message until the message is added.
+#[derive(Debug, Default)]
 struct Receive {
+    /// Empty: none.
     spot: Vec<u8>,
     /// Bytes of a message that have come.
     come: u64,
@@ -44,7 +45,7 @@ impl Receive {
 }
 
 /// What blocks are added by.
-type With = (Parameters, Reduction);
+pub(super) type With = (Parameters, Reduction);
 
 /// Blocks of a message, and the transmit spots that they are added to.
 struct Blocks<'b> {
@@ -105,12 +106,26 @@ impl Sum {
         spare: &mut Spare,
     ) -> Result<Self> {
         let spots = [spare.take(parameters)?, spare.take(parameters)?];
-        let mut receive = |_| Ok(Receive { spot: spare.take(parameters)?, come: 0, bytes: 0 });
         Ok(Self {
             aggregator: Aggregator::new(parameters, blocks, order, limits, 0).map_err(refused)?,
             sums: Transmit { spots, lengths: [0; 2], answered: 0 },
-            spot_of: (0..parameters.workers()).map(&mut receive).collect::<Result<_>>()?,
+            spot_of: (0..parameters.workers()).map(|_| Receive::default()).collect(),
         })
+    }
+
+    /// Makes room for a message of a rank; false if there is no memory.
+    pub(super) fn open(&mut self, from: u32, parameters: Parameters, spare: &mut Spare) -> bool {
+        let Some(own) = self.spot_of.get_mut(from as usize) else { return false };
+        if own.spot.is_empty() {
+            match spare.take(parameters) {
+                Ok(spot) => own.spot = spot,
+                Err(error) => {
+                    tracing::error!(from, %error, "no room for its message");
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// How much of a message of so many bytes from a rank has come; none if there cannot be one.
@@ -136,21 +151,26 @@ impl Sum {
     }
 
     /// The message in a rank's receive spot is whole. `Some(true)`: there is an answer; none: it cannot be.
-    pub(super) fn received(&mut self, from: u32, total: u64, with: With) -> Option<bool> {
+    pub(super) fn received(&mut self, from: u32, total: u64, with: With, spare: &mut Spare) -> Option<bool> {
         let Self { aggregator, sums, spot_of } = self;
-        let spot = spot_of.get_mut(from as usize)?;
-        (spot.come, spot.bytes) = (0, total as usize);
-        let incoming = read(aggregator, spot.message(), with.0)?;
+        let own = spot_of.get_mut(from as usize)?;
+        (own.come, own.bytes) = (0, total as usize);
+        let incoming = read(aggregator, own.message(), with.0)?;
         match aggregator.handle_reliable(from, &incoming, 0).ok()? {
-            Received::Added(added) => Some(sums.add(&added, spot.message(), with)),
+            Received::Added(added) => {
+                let answered = sums.add(&added, own.message(), with);
+                spare.give(std::mem::take(&mut own.spot));
+                Some(answered)
+            }
             // With the order of ranks it waits for those below.
             Received::Held => {
                 let mut answered = false;
                 while let Some(rank) = aggregator.next_rank() {
-                    let message = spot_of.get(rank as usize)?.message();
-                    let incoming = read(aggregator, message, with.0)?;
+                    let held = spot_of.get_mut(rank as usize)?;
+                    let incoming = read(aggregator, held.message(), with.0)?;
                     let added = aggregator.add_held(rank, &incoming, 0).ok()?;
-                    answered |= sums.add(&added, message, with);
+                    answered |= sums.add(&added, held.message(), with);
+                    spare.give(std::mem::take(&mut held.spot));
                 }
                 Some(answered)
             }
@@ -159,11 +179,21 @@ impl Sum {
     }
 
     /// The message of this rank's own worker, which lies in that one's memory.
-    pub(super) fn take(&mut self, own: u32, message: &[u8], order: Order, with: With) -> Option<bool> {
+    pub(super) fn take(
+        &mut self,
+        own: u32,
+        message: &[u8],
+        order: Order,
+        with: With,
+        spare: &mut Spare,
+    ) -> Option<bool> {
         if order == Order::Rank {
             // It may have to wait.
+            if !self.open(own, with.0, spare) {
+                return None;
+            }
             self.place(own, 0).get_mut(..message.len())?.copy_from_slice(message);
-            return self.received(own, message.len() as u64, with);
+            return self.received(own, message.len() as u64, with, spare);
         }
         let incoming = read(&self.aggregator, message, with.0)?;
         match self.aggregator.handle_reliable(own, &incoming, 0).ok()? {
@@ -193,6 +223,7 @@ impl Sum {
             .spots
             .into_iter()
             .chain(self.spot_of.into_iter().map(|own| own.spot))
+            .filter(|spot| !spot.is_empty())
             .for_each(|spot| spare.give(spot));
     }
 

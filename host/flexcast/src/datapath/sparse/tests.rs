@@ -41,7 +41,7 @@ impl Group {
             let place = RankInfo::new(rank as u32, count).unwrap();
             let what = (bytes, reduction, options);
             let asked = (summary(bytes, reduction, options), reproducible);
-            let sparse = Sparse::new(what, place, asked, Spare::default()).unwrap();
+            let sparse = Sparse::new(what, place, Aggregators::Ranks, asked, Spare::default()).unwrap();
             // What is there before must not matter.
             let (send, receive) = if in_place { (None, array) } else { (Some(array), vec![0xa5; bytes as usize]) };
             Rank { sparse, send, receive }
@@ -220,7 +220,7 @@ fn messages_that_cannot_be_are_refused() {
     let (bytes, own) = (4096_u64, summary(4096, SUM, options));
     let new = || {
         let place = RankInfo::new(1, 3).unwrap();
-        Sparse::new((bytes, SUM, options), place, (own, false), Spare::default()).unwrap()
+        Sparse::new((bytes, SUM, options), place, Aggregators::Ranks, (own, false), Spare::default()).unwrap()
     };
     let (votes_only, each) = (2 * 4 + 4, new().portions.len() as u32 / 3);
     let (mine, other) = (Tag::Contribution(each).number(), Tag::Contribution(0).number());
@@ -252,6 +252,7 @@ fn messages_that_cannot_be_are_refused() {
     // A second one before the answer.
     let (mut sparse, mut receive) = (new(), vec![0; 4096]);
     let nothing = [[0xff; 4], [0xff; 4], [0; 4]].concat();
+    assert_eq!(begin(&mut sparse, 0, mine, votes_only, 0), Begun::Fine);
     sparse.place(&mut receive, 0, mine, 0)[..12].copy_from_slice(&nothing);
     assert!(sparse.came(0, mine, (12, 12), &mut receive));
     assert_eq!(begin(&mut sparse, 0, mine, votes_only, 0), Begun::Impossible);

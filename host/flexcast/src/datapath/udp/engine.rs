@@ -3,6 +3,7 @@
 //! An operation is posted ([`Engine::begin`]), receives and sends as the sockets allow ([`Engine::advance`]), and gives its buffers back when the
 //! protocol releases it or has failed.
 
+mod apart;
 mod direct;
 mod ears;
 mod fanout;
@@ -19,6 +20,8 @@ use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow, WaitedFor};
 
+use self::apart::Apart;
+pub(super) use self::apart::resolve;
 use self::direct::Exchanging;
 use self::ears::Ears;
 use self::operation::{Running, State};
@@ -108,6 +111,7 @@ pub(crate) struct Engine {
     /// Which subgroup a chunk goes to.
     stripes: Stripes,
     mesh: Mesh,
+    apart: Apart,
     receive_bytes: u64,
     peers: Vec<SocketAddr>,
     waiter: SocketWaiter,
@@ -202,6 +206,7 @@ impl Engine {
         let stripe_chunks = sockets::most_of_run(HEADER_BYTES + config.chunk_bytes as usize);
         let stripes = Stripes::new(1 + workers.count() as u32, stripe_chunks as u32);
         let mut engine = Self {
+            apart: Apart::new(&config),
             codec,
             window: Window::new(place, 1, WAITS),
             pace: Pace::new(config.pacing_gbit_per_s, config.link_gbit_per_s),
@@ -397,7 +402,9 @@ impl Engine {
         moved |= self.flush();
         // Whoever goes while nothing is under way has nothing to do with this rank, until that calls something again.
         if !self.is_free() {
-            self.mesh.take_broken(|rank, code| self.conversation.broken(rank, code));
+            let mut broken = Vec::new();
+            self.mesh.take_broken(|peer, code| broken.push((peer, code)));
+            broken.into_iter().for_each(|(peer, code)| self.break_connection(peer, code));
         }
         self.carry_out(now_ps)?;
         moved |= self.release(now_ps)? | self.release_direct(now_ps);
@@ -436,12 +443,13 @@ impl Engine {
 
     /// Lends what hears the peers to a function that lets it hear.
     fn listen(&mut self, hear: impl FnOnce(&mut Mesh, &mut Ears<'_>) -> bool) -> bool {
-        let Self { mesh, conversation, current, exchanging, broken, .. } = self;
-        let mut ears = Ears::new(conversation, current.as_mut(), exchanging.as_mut(), broken.is_some());
+        let Self { mesh, conversation, current, exchanging, broken, place, .. } = self;
+        let mut ears = Ears::new(conversation, current.as_mut(), exchanging.as_mut(), broken.is_some(), place.ranks());
         let any = hear(mesh, &mut ears);
-        let Ears { heard, served, wrong, disagrees, .. } = ears;
+        let Ears { heard, served, wrong, disagrees, reports, .. } = ears;
         self.heard |= heard;
         served.into_iter().for_each(|(to, read)| self.mesh.serve(to, read));
+        reports.into_iter().for_each(|(from, report)| self.heed(from, report));
         if let Some((rank, theirs)) = disagrees {
             let now_ps = self.interface.now_ps();
             self.conversation.notify(now_ps, Notice::Disagrees { rank, theirs });
@@ -455,7 +463,14 @@ impl Engine {
 
     /// Takes what a peer has sent over its connection. Returns whether there was anything.
     fn receive_frames(&mut self, number: usize) -> bool {
-        self.listen(|mesh, ears| mesh.receive(number, ears))
+        let any = self.listen(|mesh, ears| mesh.receive(number, ears));
+        if let Some(peer) = self.mesh.other_end(number).filter(|_| any)
+            && let Some(aggregator) = self.aggregator(peer)
+        {
+            let now_ps = self.interface.now_ps();
+            self.apart.hear(aggregator, now_ps);
+        }
+        any
     }
 
     /// Takes the frames that have waited for this rank to come as far as their senders, if it has come further.
@@ -536,6 +551,7 @@ impl Engine {
     fn poll_time(&mut self, now_ps: u64) -> bool {
         let deadline_ps = self.exchanging.as_ref().map(|exchanging| exchanging.deadline_ps);
         if let Some(deadline_ps) = deadline_ps {
+            self.look_at_apart(now_ps);
             self.conversation.notify(now_ps, Notice::Time);
             return now_ps >= deadline_ps;
         }
@@ -688,7 +704,8 @@ impl Datapath for Engine {
             return Some(if exchanging.state.is_active() && exchanging.is_busy() {
                 0
             } else if exchanging.state.is_active() {
-                exchanging.deadline_ps
+                let of_apart = self.apart_deadline_ps().map_or(u64::MAX, |(deadline_ps, _)| deadline_ps);
+                exchanging.deadline_ps.min(of_apart)
             } else {
                 self.lingers_ps.unwrap_or(0)
             });

@@ -133,6 +133,8 @@ impl World {
             addresses: vec![nobody; RANKS as usize],
             timeout: TIMEOUT,
             doors: Doors::default(),
+            aggregators: Vec::new(),
+            order: flexcast_proto::sparse::Order::Arrival,
         };
         let mesh = Mesh::of(connect, vec![(0, Stream::from(near)), (2, Stream::from(shared))]);
         let links = Links {

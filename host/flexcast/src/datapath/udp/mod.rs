@@ -13,7 +13,7 @@ pub mod hostile;
 pub(crate) mod interface;
 mod meminfo;
 pub(crate) mod memory;
-mod mesh;
+pub(crate) mod mesh;
 mod pace;
 mod part;
 mod pump;

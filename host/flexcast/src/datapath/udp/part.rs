@@ -5,13 +5,14 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flexcast_proto::sparse::Order;
 use flexcast_proto::{Algorithm, Kind, RankInfo};
 use socket2::Socket;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::datagram::Secret;
-use super::engine::{Engine, Links};
+use super::engine::{Engine, Links, resolve};
 use super::fanout::{self, Bell, Fanout, Meeting, Member};
 use super::interface::Interface;
 use super::mesh::{self, Connect, Doors, Mesh};
@@ -25,7 +26,7 @@ use crate::tuner::{Choice, LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Tuning};
 
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// Bits of a chunk's number.
 pub(super) const PSN_BITS: u32 = 31;
@@ -66,6 +67,8 @@ struct Endpoint {
     user: U64,
     /// Of rank 0, it is the communicator's.
     subgroups: U32,
+    /// Aggregators that are no ranks.
+    aggregators: U32,
     /// Of rank 0, it is the communicator's.
     secret: [U64; 4],
 }
@@ -141,6 +144,8 @@ pub(crate) struct Part {
     listener: TcpListener,
     door: Option<(UnixListener, Bell)>,
     own: Endpoint,
+    /// Where aggregators are that are no ranks.
+    aggregators: Vec<SocketAddr>,
 }
 
 /// A configuration as this datapath carries it out.
@@ -182,6 +187,7 @@ impl Part {
         config.chain_mapping.check(ranks, config.chains)?;
         let config = fitted(config, interface);
         let subgroups = interface.options().count_subgroups(config.tuning.as_ref())?;
+        let aggregators = resolve(&config.aggregators)?;
         let socket = Sockets::own(interface)?;
         let listener = mesh::listen(interface)?;
         let port_of = |address: std::io::Result<SocketAddr>| {
@@ -224,9 +230,10 @@ impl Part {
             door: door.as_ref().map_or(0, |_| number).into(),
             user: u64::from(nix::unistd::geteuid().as_raw()).into(),
             subgroups: subgroups.into(),
+            aggregators: (aggregators.len() as u32).into(),
             secret: std::array::from_fn(|_| word()),
         };
-        Ok(Self { interface: interface.clone(), place, config, socket, listener, door, own })
+        Ok(Self { interface: interface.clone(), place, config, socket, listener, door, own, aggregators })
     }
 
     /// What the other ranks must know of this one.
@@ -277,6 +284,7 @@ impl Part {
                 ("unauthenticated", self.own.unauthenticated.get().into(), endpoint.unauthenticated.get().into()),
                 ("port", self.own.port.get().into(), endpoint.port.get().into()),
                 ("eager_bytes", self.own.eager_bytes.get().into(), endpoint.eager_bytes.get().into()),
+                ("aggregators", self.own.aggregators.get().into(), endpoint.aggregators.get().into()),
                 ("chains", self.own.chains.get().into(), endpoint.chains.get().into()),
                 ("big-endian words", self.own.big_endian.get().into(), endpoint.big_endian.get().into()),
                 ("the chain mapping with digest", self.own.chain_mapping.get(), endpoint.chain_mapping.get()),
@@ -325,7 +333,7 @@ impl Part {
             let reason = "told a tuning that cannot be: run one build on all ranks".to_owned();
             return Err(Error::Peer { rank: 0, reason });
         };
-        let Self { interface, place, mut config, socket, listener, door, own } = self;
+        let Self { interface, place, mut config, socket, listener, door, own, aggregators } = self;
         let id = all[0].communicator.get();
         let secret = Secret(all[0].secret.map(U64::get));
         config.chunk_bytes = all.iter().map(|endpoint| endpoint.chunk_bytes.get()).min().unwrap_or(config.chunk_bytes);
@@ -373,6 +381,8 @@ impl Part {
             addresses: addresses(|endpoint| endpoint.tcp_port),
             timeout: config.barrier_timeout,
             doors: Doors { listener: listener_of_door, numbers },
+            aggregators,
+            order: if config.reproducible { Order::Rank } else { Order::Arrival },
         };
         // By what all ranks know, so that all choose alike.
         let is_one = all.len() > 1 && all.iter().all(|endpoint| endpoint.shares_memory_with(&all[0]));

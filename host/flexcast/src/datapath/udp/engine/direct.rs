@@ -1,7 +1,7 @@
 //! Operations by messages between pairs of ranks, over the connections.
 
 use flexcast_proto::p2p::{Part, Transfer};
-use flexcast_proto::{Algorithm, Failure, OperationDescriptor, RankSet, Summary};
+use flexcast_proto::{Algorithm, Cause, Failure, OperationDescriptor, RankSet, Summary};
 
 use super::Engine;
 use super::operation::State;
@@ -10,7 +10,7 @@ use crate::api::config::ps;
 use crate::api::outcome::{Done, Failed};
 use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::direct::{Begun, Direct};
-use crate::datapath::sparse::{Outgoing, Sparse};
+use crate::datapath::sparse::{Aggregators, Outgoing, Sparse};
 use crate::datapath::udp::mesh::{Head, Source};
 use crate::datapath::{Posted, Task};
 use crate::error::{Error, Result};
@@ -75,6 +75,7 @@ impl Work {
         }
     }
 
+    /// A rank, or an aggregator by its number behind the ranks'.
     fn awaited(&self) -> Option<u32> {
         match self {
             Self::Scheduled(direct) => direct.awaited(),
@@ -97,6 +98,8 @@ pub(super) struct Exchanging {
     pub(super) disagrees: bool,
     /// When the protocol's state machine wants to be notified of the time.
     pub(super) deadline_ps: u64,
+    /// When something has last come or gone.
+    pub(super) moved_ps: u64,
     pub(super) report: Report,
 }
 
@@ -132,6 +135,21 @@ impl Exchanging {
             Work::Scheduled(direct) => direct.came(from, head.tag, come, send, receive),
             Work::Sparse(sparse) => sparse.came(from, head.tag, come, receive),
         }
+    }
+
+    /// Whether it goes through aggregators.
+    pub(super) const fn is_sparse(&self) -> bool {
+        matches!(self.work, Work::Sparse(_))
+    }
+
+    /// Whom it waits for: a rank, or an aggregator by its number behind the ranks'.
+    pub(super) fn awaited(&self) -> Option<u32> {
+        self.work.awaited()
+    }
+
+    /// Whether an aggregator owes it something.
+    pub(super) fn waits_for(&self, aggregator: u32) -> bool {
+        matches!(&self.work, Work::Sparse(sparse) if sparse.waits_for(aggregator))
     }
 
     /// Whether there is something to do although nothing comes.
@@ -202,6 +220,7 @@ impl Engine {
             state: State::Active,
             disagrees: false,
             deadline_ps: u64::MAX,
+            moved_ps: now_ps,
             report,
         });
         self.exchange(true, now_ps);
@@ -215,8 +234,15 @@ impl Engine {
         {
             let (summary, reproducible) = (collective.summary(algorithm), self.config.reproducible);
             let what = (*bytes, *reduction, *options);
+            let aggregators = match self.apart.count() {
+                0 => Aggregators::Ranks,
+                count => Aggregators::Apart(count),
+            };
+            if let Aggregators::Apart(_) = aggregators {
+                self.begin_apart();
+            }
             let spare = std::mem::take(&mut self.spare_spots);
-            let sparse = Sparse::new(what, self.place, (summary, reproducible), spare)?;
+            let sparse = Sparse::new(what, self.place, aggregators, (summary, reproducible), spare)?;
             return Ok(Work::Sparse(Box::new(sparse)));
         }
         let spare = std::mem::take(&mut self.spare);
@@ -242,7 +268,7 @@ impl Engine {
 
     /// Sends what may be sent, and notices how far the operation is. `came`: something has come. Returns whether anything moved.
     pub(super) fn exchange(&mut self, came: bool, now_ps: u64) -> bool {
-        let Self { exchanging, mesh, conversation, place, .. } = self;
+        let Self { exchanging, mesh, .. } = self;
         let Some(exchanging) = exchanging.as_mut().filter(|exchanging| exchanging.state.is_active()) else {
             return false;
         };
@@ -266,6 +292,7 @@ impl Engine {
         if !moved {
             return false;
         }
+        exchanging.moved_ps = now_ps;
         let notice = if exchanging.work.is_complete() {
             let phases = &mut exchanging.report.phases.0;
             phases.received_ps.get_or_insert(now_ps);
@@ -273,9 +300,10 @@ impl Engine {
         } else {
             // Whoever has got everything may still wait for another one to take what it sends.
             let awaited = exchanging.work.awaited().or_else(|| mesh.slow_taker());
-            Notice::Transferred { awaited: awaited.unwrap_or(place.rank()) }
+            let awaited = awaited.map_or(self.place.rank(), |peer| self.awaited_rank(peer));
+            Notice::Transferred { awaited }
         };
-        conversation.notify(now_ps, notice);
+        self.conversation.notify(now_ps, notice);
         true
     }
 
@@ -315,7 +343,10 @@ impl Engine {
             }
         }
         if let State::Failed(failure) = state {
-            let error = Error::Failed { operation: name, failure };
+            let error = match failure.cause {
+                Cause::Aggregator(number) => self.apart.error(name, number, failure, self.place.rank()),
+                _ => Error::Failed { operation: name, failure },
+            };
             self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return true;
         }

@@ -4,6 +4,7 @@ use flexcast_proto::Summary;
 
 use super::direct::Exchanging;
 use super::operation::{Reading, Running};
+use crate::aggregator::wire::Report;
 use crate::datapath::direct::Begun;
 use crate::datapath::udp::mesh::{Event, Head, Listener, Read};
 use crate::protocol::conversation::Conversation;
@@ -15,6 +16,10 @@ pub(super) struct Ears<'e> {
     exchanging: Option<&'e mut Exchanging>,
     /// No operation follows: what comes has no effect.
     is_broken: bool,
+    /// Whoever has a number from there on is an aggregator and no rank.
+    ranks: u32,
+    /// What aggregators say.
+    pub(super) reports: Vec<(u32, Report)>,
     /// Part of a message between two ranks has come.
     pub(super) heard: bool,
     /// What peers read here.
@@ -31,9 +36,11 @@ impl<'e> Ears<'e> {
         current: Option<&'e mut Running>,
         exchanging: Option<&'e mut Exchanging>,
         is_broken: bool,
+        ranks: u32,
     ) -> Self {
+        let reports = Vec::new();
         let (heard, served, wrong, disagrees) = (false, Vec::new(), None, None);
-        Self { conversation, current, exchanging, is_broken, heard, served, wrong, disagrees }
+        Self { conversation, current, exchanging, is_broken, ranks, reports, heard, served, wrong, disagrees }
     }
 
     /// The operation that a fragment is of, if it is under way and has not failed.
@@ -57,6 +64,11 @@ impl Listener for Ears<'_> {
 
     fn hear(&mut self, event: Event<'_>) {
         match event {
+            Event::Message { from, bytes } if from >= self.ranks => match Report::decode(bytes, self.ranks) {
+                Some(report) => self.reports.push((from, report)),
+                None => self.wrong = Some(from),
+            },
+            Event::Request { from, .. } | Event::Data { from, .. } if from >= self.ranks => self.wrong = Some(from),
             Event::Message { from, bytes } => self.conversation.hear(from, bytes),
             Event::Request { from, read } => {
                 let running = self.current.as_ref().filter(|running| running.operation == read.operation);
@@ -80,13 +92,15 @@ impl Listener for Ears<'_> {
     }
 
     fn begin(&mut self, from: u32, head: &Head) -> bool {
+        let is_apart = from >= self.ranks;
         if let Some(exchanging) = self.exchanging(head) {
             match exchanging.begin(from, head) {
                 Begun::Fine => {}
+                Begun::Disagrees if is_apart => return false,
                 Begun::Disagrees => self.disagrees = Some((from, head.summary)),
                 Begun::Impossible => return false,
             }
-        } else if self.current.as_ref().is_some_and(|running| running.operation == head.operation) {
+        } else if !is_apart && self.current.as_ref().is_some_and(|running| running.operation == head.operation) {
             // Here it has a barrier.
             self.disagrees = Some((from, head.summary));
         }

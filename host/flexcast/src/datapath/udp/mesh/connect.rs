@@ -6,12 +6,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use flexcast_proto::sparse::Order;
 use socket2::{Domain, Protocol, Socket, Type};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::shared::{SharedStream, check_user};
 use super::stream::Stream;
+use crate::aggregator::wire as aggregator;
 use crate::datapath::udp::datagram::Secret;
 use crate::datapath::udp::interface::Interface;
 use crate::datapath::udp::memory::receive_with;
@@ -74,6 +76,10 @@ pub(crate) struct Connect {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) timeout: Duration,
     pub(crate) doors: Doors,
+    /// Where aggregators are that are no ranks: they have numbers behind those of the ranks.
+    pub(crate) aggregators: Vec<SocketAddr>,
+    /// In which order they add.
+    pub(crate) order: Order,
 }
 
 /// Where processes of this computer connect to share memory.
@@ -196,7 +202,12 @@ impl Connect {
 
     /// The same over TCP.
     pub(super) fn begin_tcp(&self, rank: u32) -> io::Result<(TcpStream, Vec<u8>)> {
-        let address = *self.addresses.get(rank as usize).ok_or(ErrorKind::AddrNotAvailable)?;
+        let apart = rank.checked_sub(self.addresses.len() as u32);
+        let address = match apart {
+            None => self.addresses.get(rank as usize),
+            Some(number) => self.aggregators.get(number as usize),
+        };
+        let address = *address.ok_or(ErrorKind::AddrNotAvailable)?;
         let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         socket.set_tcp_nodelay(true)?;
         match socket.connect(&address.into()) {
@@ -204,7 +215,21 @@ impl Connect {
             Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {}
             Err(error) => return Err(error),
         }
-        Ok((socket.into(), self.greeting(rank).as_bytes().to_vec()))
+        let greeting = match apart {
+            None => self.greeting(rank).as_bytes().to_vec(),
+            Some(number) => self.greeting_of_worker(number).encode().to_vec(),
+        };
+        Ok((socket.into(), greeting))
+    }
+
+    /// What this rank says first to an aggregator.
+    fn greeting_of_worker(&self, aggregator: u32) -> aggregator::Greeting {
+        let (job, workers, aggregators) =
+            (self.communicator, self.addresses.len() as u32, self.aggregators.len() as u32);
+        // Only ranks of the communicator can make it.
+        let proof = self.secret.tag([b"worker of an aggregator", &job.to_le_bytes()]);
+        let terms = aggregator::Terms { job, proof, workers, aggregator, aggregators, order: self.order };
+        aggregator::Greeting { rank: self.own, terms }
     }
 }
 
@@ -352,6 +377,8 @@ mod tests {
             addresses: vec![listener.local_addr().unwrap(); 3],
             timeout: Duration::from_millis(timeout),
             doors: Doors::default(),
+            aggregators: Vec::new(),
+            order: Order::Arrival,
         }
     }
 

@@ -14,38 +14,38 @@ use flexcast_proto::{Algorithm, Kind, Summary};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub(super) const MESSAGE: u8 = 1;
-pub(super) const REQUEST: u8 = 2;
-pub(super) const DATA: u8 = 3;
-pub(super) const END: u8 = 4;
-pub(super) const TRANSFER: u8 = 5;
+pub(crate) const MESSAGE: u8 = 1;
+pub(crate) const REQUEST: u8 = 2;
+pub(crate) const DATA: u8 = 3;
+pub(crate) const END: u8 = 4;
+pub(crate) const TRANSFER: u8 = 5;
 
 /// Bytes of a buffer in one data frame.
-pub(super) const DATA_BYTES: usize = 64 << 10;
+pub(crate) const DATA_BYTES: usize = 64 << 10;
 /// Longest contents of a frame that is taken as a whole: an eager message, or data.
-pub(super) const MOST_FRAME_BYTES: usize = DATA_BYTES + 64;
+pub(crate) const MOST_FRAME_BYTES: usize = DATA_BYTES + 64;
 /// Most bytes of a message in one transfer frame: what a control message may have to wait for.
-pub(super) const FRAGMENT_BYTES: u64 = 256 << 10;
+pub(crate) const FRAGMENT_BYTES: u64 = 256 << 10;
 
 /// The beginning of a frame.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(super) struct Frame {
-    pub(super) len: U32,
-    pub(super) kind: u8,
-    pub(super) zero: [u8; 3],
-    pub(super) operation: U32,
+pub(crate) struct Frame {
+    pub(crate) len: U32,
+    pub(crate) kind: u8,
+    pub(crate) zero: [u8; 3],
+    pub(crate) operation: U32,
 }
 
-pub(super) const FRAME_BYTES: usize = size_of::<Frame>();
+pub(crate) const FRAME_BYTES: usize = size_of::<Frame>();
 
 impl Frame {
-    pub(super) fn new(kind: u8, operation: u32, len: usize) -> Self {
+    pub(crate) fn new(kind: u8, operation: u32, len: usize) -> Self {
         Self { len: (len as u32).into(), kind, zero: [0; 3], operation: operation.into() }
     }
 
     /// Whether a frame may begin so.
-    pub(super) fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         let len = self.len.get() as usize;
         let limit = match self.kind {
             MESSAGE | DATA => MOST_FRAME_BYTES,
@@ -61,23 +61,23 @@ impl Frame {
 /// A range of a peer's buffer.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(super) struct RequestBody {
-    pub(super) tag: U32,
-    pub(super) offset: U64,
-    pub(super) bytes: U64,
+pub(crate) struct RequestBody {
+    pub(crate) tag: U32,
+    pub(crate) offset: U64,
+    pub(crate) bytes: U64,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(super) struct DataBody {
-    pub(super) tag: U32,
-    pub(super) offset: U64,
+pub(crate) struct DataBody {
+    pub(crate) tag: U32,
+    pub(crate) offset: U64,
 }
 
 /// What a transfer frame begins with.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-pub(super) struct HeadBody {
+pub(crate) struct HeadBody {
     tag: U32,
     kind: u8,
     algorithm: u8,
@@ -90,7 +90,7 @@ pub(super) struct HeadBody {
 }
 
 /// Bytes of the beginning of a transfer frame's contents.
-pub(super) const HEAD_BYTES: usize = size_of::<HeadBody>();
+pub(crate) const HEAD_BYTES: usize = size_of::<HeadBody>();
 
 /// A part of a message between two ranks, and what the sender has called: the receiver compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ pub(crate) struct Head {
 
 impl Head {
     /// The header of its frame, and its own bytes.
-    pub(super) fn encode(&self) -> [u8; FRAME_BYTES + HEAD_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; FRAME_BYTES + HEAD_BYTES] {
         let Summary { kind, root, amount, chunk_bytes, algorithm, .. } = self.summary;
         let body = HeadBody {
             tag: self.tag.into(),
@@ -131,7 +131,7 @@ impl Head {
     }
 
     /// What a frame of this header begins with; none if it cannot be.
-    pub(super) fn decode(frame: &Frame, body: &HeadBody) -> Option<Self> {
+    pub(crate) fn decode(frame: &Frame, body: &HeadBody) -> Option<Self> {
         let bytes = u64::from(frame.len.get()).checked_sub(HEAD_BYTES as u64)?;
         let (total, offset) = (body.total.get(), body.offset.get());
         let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= total);
@@ -152,7 +152,7 @@ impl Head {
 }
 
 /// Whether a control message says why its sender fails: by its kind ([`flexcast_proto::wire`]).
-pub(super) fn tells_failure(message: &[u8]) -> bool {
+pub(crate) fn tells_failure(message: &[u8]) -> bool {
     const KIND_AT: usize = 5;
     const FAILED: u8 = 6;
     message.get(KIND_AT) == Some(&FAILED)

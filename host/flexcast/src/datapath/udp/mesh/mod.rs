@@ -19,12 +19,12 @@ use zerocopy::IntoBytes as _;
 
 use connect::{Arriving, Met};
 pub(super) use connect::{Connect, Doors, Watch, listen};
-pub(super) use frame::Head;
+pub(crate) use frame::{END, Frame, Head, MESSAGE, MOST_FRAME_BYTES};
+pub(crate) use peer::{NONSENSE, Peer};
 pub(super) use shared::{OtherEnd, Rings, listen as listen_shared};
 
 use crate::error::Result;
-use frame::{END, MESSAGE, MOST_FRAME_BYTES, REQUEST, RequestBody};
-use peer::Peer;
+use frame::{REQUEST, RequestBody};
 pub(super) use stream::Stream;
 
 /// Longest that what was said last waits for the peer's system to take it, when a communicator ends.
@@ -32,23 +32,23 @@ const DRAIN: Duration = Duration::from_secs(1);
 
 /// A read, by the one who asks or the one who answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Read {
-    pub(super) operation: u32,
-    pub(super) tag: u32,
-    pub(super) offset: u64,
-    pub(super) bytes: u64,
+pub(crate) struct Read {
+    pub(crate) operation: u32,
+    pub(crate) tag: u32,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
 }
 
 /// What a peer has sent.
 #[derive(Debug)]
-pub(super) enum Event<'e> {
+pub(crate) enum Event<'e> {
     Message { from: u32, bytes: &'e [u8] },
     Request { from: u32, read: Read },
     Data { from: u32, operation: u32, tag: u32, offset: u64, bytes: &'e [u8] },
 }
 
 /// Whoever takes what comes.
-pub(super) trait Listener {
+pub(crate) trait Listener {
     /// Whether a frame of an operation can be taken now; otherwise it waits until that operation begins. `transfer`: it is a fragment of a message.
     fn is_due(&self, operation: u32, transfer: bool) -> bool;
 
@@ -65,7 +65,7 @@ pub(super) trait Listener {
 }
 
 /// Whoever has what is sent.
-pub(super) trait Source {
+pub(crate) trait Source {
     /// The buffer that peers read from.
     fn buffer(&self) -> &[u8];
 
@@ -86,9 +86,9 @@ impl Source for () {
 
 /// What is waited for on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Interest {
-    pub(super) read: bool,
-    pub(super) write: bool,
+pub(crate) struct Interest {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
 }
 
 /// The connections of a communicator.
@@ -102,6 +102,8 @@ pub(super) struct Mesh {
     /// Whether a rank has connected to this one. It does so once at most: a greeting that comes again is not its own.
     has_come: Vec<bool>,
     arriving: Arriving,
+    /// Aggregators to which no connection can be made, and the system's code.
+    unreachable: Vec<(u32, u16)>,
     /// The memory of new connections, until somebody waits for it.
     rings: Vec<Arc<Rings>>,
     room: Vec<u8>,
@@ -125,7 +127,8 @@ impl Mesh {
         let count = connect.addresses.len();
         let mut mesh = Self {
             has_come: vec![false; count],
-            routes: vec![None; count],
+            routes: vec![None; count + connect.aggregators.len()],
+            unreachable: Vec::new(),
             connect,
             peers: Vec::new(),
             arriving: Arriving::default(),
@@ -217,6 +220,9 @@ impl Mesh {
                 Ok((stream, greeting)) => Peer::new(rank, stream, greeting),
                 Err(error) => {
                     tracing::error!(rank, %error, "no connection can be made");
+                    if rank as usize >= self.has_come.len() {
+                        self.unreachable.push((rank, peer::code(&error)));
+                    }
                     return None;
                 }
             };
@@ -305,9 +311,33 @@ impl Mesh {
 
     /// Tells which connections have broken, and the system's code, once each.
     pub(super) fn take_broken(&mut self, mut tell: impl FnMut(u32, u16)) {
+        self.unreachable.drain(..).for_each(|(peer, code)| tell(peer, code));
         for peer in &mut self.peers {
             if let Some(code) = peer.breaks.take() {
                 tell(peer.rank, code);
+            }
+        }
+    }
+
+    /// The connections to aggregators, by their numbers.
+    pub(super) fn aggregators(&self) -> Vec<usize> {
+        self.routes[self.has_come.len()..].iter().flatten().copied().collect()
+    }
+
+    /// The rank, or aggregator, at the other end of a connection.
+    pub(super) fn other_end(&self, number: usize) -> Option<u32> {
+        self.peers.get(number).map(|peer| peer.rank)
+    }
+
+    /// Connections to aggregators that have ended are made anew when something is to be said.
+    pub(super) fn renew(&mut self) {
+        let Self { routes, has_come, peers, unreachable, .. } = self;
+        unreachable.clear();
+        for route in &mut routes[has_come.len()..] {
+            if let Some(peer) = route.and_then(|number| peers.get_mut(number)).filter(|peer| !peer.is_open()) {
+                peer.close(0);
+                peer.breaks = None;
+                *route = None;
             }
         }
     }

@@ -25,10 +25,10 @@ const CONTROL_BYTES: usize = 1024;
 const MOST_DISCARDS: usize = 256;
 
 /// The code of a peer that says what cannot be.
-pub(super) const NONSENSE: u16 = crate::protocol::conversation::PROTOCOL_VIOLATION;
+pub(crate) const NONSENSE: u16 = crate::protocol::conversation::PROTOCOL_VIOLATION;
 
 /// The system's number of an error.
-pub(super) fn code(error: &io::Error) -> u16 {
+pub(crate) fn code(error: &io::Error) -> u16 {
     error.raw_os_error().and_then(|code| u16::try_from(code).ok()).unwrap_or(0)
 }
 
@@ -68,9 +68,9 @@ impl Fragment {
 
 /// A connection to a peer.
 #[derive(Debug)]
-pub(super) struct Peer {
-    pub(super) rank: u32,
-    pub(super) stream: Stream,
+pub(crate) struct Peer {
+    pub(crate) rank: u32,
+    pub(crate) stream: Stream,
     /// What has come and is not a whole frame yet, or not yet to be taken.
     inbox: Vec<u8>,
     /// The fragment whose bytes come, and how many of them have.
@@ -93,18 +93,18 @@ pub(super) struct Peer {
     /// It has said all that it had to say, and has gone; frames of it are held. The system's code of its end.
     ended: Option<u16>,
     /// Nothing more can be said to it, and nothing is heard from it.
-    pub(super) closed: bool,
+    pub(crate) closed: bool,
     /// Nobody waits for it any more.
-    pub(super) forgotten: bool,
+    pub(crate) forgotten: bool,
     /// It has said that it leaves.
     left: bool,
     /// It has gone, or does not keep to the protocol: that, and the system's code, is still to be told.
-    pub(super) breaks: Option<u16>,
+    pub(crate) breaks: Option<u16>,
 }
 
 impl Peer {
     /// On a connection, which may still be on its way to be made. `greeting`: what is said on it first.
-    pub(super) fn new(rank: u32, stream: impl Into<Stream>, mut greeting: Vec<u8>) -> Self {
+    pub(crate) fn new(rank: u32, stream: impl Into<Stream>, mut greeting: Vec<u8>) -> Self {
         greeting.reserve(CONTROL_BYTES);
         Self {
             rank,
@@ -128,16 +128,16 @@ impl Peer {
     }
 
     /// Whether it is waited for what it sends.
-    pub(super) const fn is_heard(&self) -> bool {
+    pub(crate) const fn is_heard(&self) -> bool {
         (!self.held || self.mute.is_some()) && !self.closed && self.ended.is_none()
     }
 
     /// Whether something waits until the system takes more.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.sent < self.outbox.len() || self.fragment.is_some() || !self.transfers.is_empty()
     }
 
-    pub(super) fn close(&mut self, code: u16) {
+    pub(crate) fn close(&mut self, code: u16) {
         self.closed = true;
         self.forget();
         if !self.left {
@@ -155,7 +155,7 @@ impl Peer {
     }
 
     /// Whether something can be said to it.
-    pub(super) const fn is_open(&self) -> bool {
+    pub(crate) const fn is_open(&self) -> bool {
         !self.closed && self.mute.is_none()
     }
 
@@ -198,7 +198,7 @@ impl Peer {
 
     /// Takes and forgets what has come, since nobody hears it any more: a system that closes a connection with something unread takes back
     /// what has not arrived yet at the other side.
-    pub(super) fn discard(&mut self, room: &mut [u8]) {
+    pub(crate) fn discard(&mut self, room: &mut [u8]) {
         if self.closed || self.stream.shared().is_some() {
             return;
         }
@@ -212,7 +212,7 @@ impl Peer {
     }
 
     /// A peer has said what cannot be: nothing more is heard from it.
-    pub(super) fn distrust(&mut self) {
+    pub(crate) fn distrust(&mut self) {
         self.stream.shutdown();
         self.left = false;
         self.close(NONSENSE);
@@ -226,7 +226,7 @@ impl Peer {
         }
     }
 
-    pub(super) fn add(&mut self, kind: u8, operation: u32, parts: [&[u8]; 2]) {
+    pub(crate) fn add(&mut self, kind: u8, operation: u32, parts: [&[u8]; 2]) {
         if !self.is_open() {
             return;
         }
@@ -236,7 +236,7 @@ impl Peer {
     }
 
     /// Sends a message, of which `head` is the whole. Its bytes stay as they are until it is over, which is at once if it is short.
-    pub(super) fn transfer(&mut self, head: Head, part: Part, source: &dyn Source) {
+    pub(crate) fn transfer(&mut self, head: Head, part: Part, source: &dyn Source) {
         if !self.is_open() {
             return;
         }
@@ -252,25 +252,25 @@ impl Peer {
         self.finished += 1;
     }
 
-    pub(super) fn serve(&mut self, read: Read) {
+    pub(crate) fn serve(&mut self, read: Read) {
         if self.is_open() {
             self.serves.push_back(read);
         }
     }
 
-    pub(super) fn forget_serves(&mut self) {
+    pub(crate) fn forget_serves(&mut self) {
         self.serves.clear();
     }
 
     /// Messages whose bytes are not needed any more, since this was last asked.
-    pub(super) const fn take_finished(&mut self) -> u32 {
+    pub(crate) const fn take_finished(&mut self) -> u32 {
         let finished = self.finished;
         self.finished = 0;
         finished
     }
 
     /// The operation of the messages that wait is over here: what has begun is sent to its end, from a copy.
-    pub(super) fn abandon(&mut self, source: &dyn Source) {
+    pub(crate) fn abandon(&mut self, source: &dyn Source) {
         self.transfers.clear();
         let Some(fragment) = self.fragment.take() else { return };
         let (header, done) = fragment.left();
@@ -284,7 +284,7 @@ impl Peer {
     }
 
     /// Gives what waits to the system, as far as that takes it. Returns whether it took anything.
-    pub(super) fn flush(&mut self, source: &dyn Source) -> bool {
+    pub(crate) fn flush(&mut self, source: &dyn Source) -> bool {
         let mut moved = false;
         while self.is_open() {
             let taken = if let Some(fragment) = &self.fragment {
@@ -370,7 +370,7 @@ impl Peer {
     }
 
     /// Takes what has come. Returns whether there was anything.
-    pub(super) fn receive(&mut self, room: &mut [u8], listener: &mut dyn Listener) -> bool {
+    pub(crate) fn receive(&mut self, room: &mut [u8], listener: &mut dyn Listener) -> bool {
         let mut any = false;
         while self.is_heard() {
             let (came, asked) = self.read(room, listener);
@@ -436,7 +436,7 @@ impl Peer {
     }
 
     /// An operation has begun: what was held may be taken now. Returns whether anything was.
-    pub(super) fn resume(&mut self, listener: &mut dyn Listener) -> bool {
+    pub(crate) fn resume(&mut self, listener: &mut dyn Listener) -> bool {
         if !std::mem::take(&mut self.held) || self.closed {
             return false;
         }
@@ -449,7 +449,7 @@ impl Peer {
     }
 
     /// Takes the frames of which bytes have come, behind those that came before.
-    pub(super) fn take(&mut self, came: &[u8], listener: &mut dyn Listener) {
+    pub(crate) fn take(&mut self, came: &[u8], listener: &mut dyn Listener) {
         // Mostly whole frames: no copy.
         let mut inbox = std::mem::take(&mut self.inbox);
         let used = if inbox.is_empty() {

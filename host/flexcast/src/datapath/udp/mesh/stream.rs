@@ -10,13 +10,13 @@ use super::shared::SharedStream;
 
 /// A stream. Nothing blocks: what cannot be done now is [`io::ErrorKind::WouldBlock`].
 #[derive(Debug)]
-pub(in crate::datapath::udp) enum Stream {
+pub(crate) enum Stream {
     Tcp(TcpStream),
     Shared(SharedStream),
 }
 
 impl Stream {
-    pub(super) const fn shared(&self) -> Option<&SharedStream> {
+    pub(crate) const fn shared(&self) -> Option<&SharedStream> {
         match self {
             Self::Tcp(_) => None,
             Self::Shared(stream) => Some(stream),
@@ -24,14 +24,14 @@ impl Stream {
     }
 
     /// Takes note of what has made its descriptor readable, where that is not the bytes themselves.
-    pub(super) fn attend(&mut self) {
+    pub(crate) fn attend(&mut self) {
         if let Self::Shared(stream) = self {
             stream.attend();
         }
     }
 
     /// Reads what has come, as far as it fits; 0 at the end.
-    pub(super) fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    pub(crate) fn read_vectored(&mut self, parts: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read_vectored(parts),
             Self::Shared(stream) => stream.read_vectored(parts),
@@ -39,7 +39,7 @@ impl Stream {
     }
 
     /// Writes what has room.
-    pub(super) fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub(crate) fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
             // Not `TcpStream::write_vectored`, which raises SIGPIPE in programs that are not Rust's.
             Self::Tcp(stream) => SockRef::from(&*stream).send_vectored_with_flags(parts, nix::libc::MSG_NOSIGNAL),
@@ -48,7 +48,7 @@ impl Stream {
     }
 
     /// Ends both directions; the other side learns of it.
-    pub(super) fn shutdown(&self) {
+    pub(crate) fn shutdown(&self) {
         // It fails where the stream has ended already.
         let _ = match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),

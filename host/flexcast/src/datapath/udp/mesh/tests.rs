@@ -97,6 +97,8 @@ fn connect(own: u32, listeners: &[TcpListener]) -> Connect {
         addresses: listeners.iter().map(|listener| listener.local_addr().unwrap()).collect(),
         timeout: Duration::from_secs(1),
         doors: Doors::default(),
+        aggregators: Vec::new(),
+        order: flexcast_proto::sparse::Order::Arrival,
     }
 }
 

@@ -1,0 +1,72 @@
+//! Aggregators of sparse AllReduce that are no ranks: a process that sums up for several jobs at once.
+//!
+//! [`Server`] takes the connections of workers at its door; each job is served by one of its threads, which alone touches the job's sums. What comes is summed up as in
+//! ranks that are aggregators themselves. Workers use it where their [`Config`](crate::Config) names it. The program `flexcast-aggregator` is one of these with a configuration
+//! and a status (docs/aggregator.md).
+//!
+//! Whatever workers or strangers say: memory is bounded by what [`Settings`] allow, and so is the time that one waits for another.
+
+mod budget;
+mod job;
+mod operation;
+mod registry;
+mod server;
+mod status;
+#[cfg(test)]
+mod tests;
+mod thread;
+pub(crate) mod wire;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
+
+pub use server::Server;
+pub use status::{JobStatus, Status};
+
+use crate::error::{Error, Result};
+
+/// Bounds of a process of aggregators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Threads that sum up; each job has one of them.
+    pub threads: u32,
+    /// Memory for the sums of all jobs, in bytes. What does not fit is refused.
+    pub memory_bytes: u64,
+    /// Jobs at a time.
+    pub jobs: u32,
+    /// Workers at a time, of all jobs.
+    pub connections: u32,
+    /// Longest that an operation stands still before it fails. Longer than the workers' own bound (`barrier_timeout`), which knows better who is silent.
+    pub timeout: Duration,
+    /// Longest that one who connects may take to say who it is.
+    pub greeting: Duration,
+}
+
+impl Default for Settings {
+    /// One thread, 256 MiB, 64 jobs, 4096 workers, 60 s, and 2 s for a greeting.
+    fn default() -> Self {
+        Self {
+            threads: 1,
+            memory_bytes: 256 << 20,
+            jobs: 64,
+            connections: 4096,
+            timeout: Duration::from_secs(60),
+            greeting: Duration::from_secs(2),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn failed(errno: Errno) -> Error {
+    Error::Socket { what: "epoll".to_owned(), source: errno.into(), next: "see the limit of open files (`ulimit -n`)" }
+}
+
+fn epoll() -> Result<Epoll> {
+    Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed)
+}

@@ -1,0 +1,168 @@
+//! Who is connected: decides whether a worker is taken, and which thread serves its job.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::Settings;
+use super::wire::{Greeting, Terms};
+
+/// A job at one of its aggregators.
+pub(super) type Key = (u64, u32);
+
+/// A job with a thread.
+#[derive(Debug)]
+struct Served {
+    terms: Terms,
+    thread: usize,
+    /// By rank: whether it is connected.
+    connected: Vec<bool>,
+    /// It takes nobody any more.
+    is_over: bool,
+}
+
+/// All jobs of a process.
+#[derive(Debug)]
+pub(super) struct Registry {
+    settings: Settings,
+    jobs: HashMap<Key, Served>,
+    /// Jobs of each thread.
+    loads: Vec<usize>,
+    connections: u32,
+}
+
+impl Registry {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self { loads: vec![0; settings.threads.max(1) as usize], settings, jobs: HashMap::new(), connections: 0 }
+    }
+
+    /// Takes a worker: which thread serves it.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn join(&mut self, greeting: &Greeting) -> Result<usize, String> {
+        let Greeting { rank, terms } = *greeting;
+        let key = (terms.job, terms.aggregator);
+        if self.connections >= self.settings.connections {
+            let most = self.settings.connections;
+            return Err(format!("it has {most} connections already: start it with more (--connections), or another one"));
+        }
+        let jobs = self.jobs.keys().filter(|(job, aggregator)| {
+            *job != terms.job && !self.jobs.keys().any(|(other, before)| other == job && before < aggregator)
+        });
+        if !self.jobs.contains_key(&key) && jobs.count() as u32 >= self.settings.jobs {
+            let most = self.settings.jobs;
+            return Err(format!("it serves {most} jobs already: start it with more (--jobs), or another one"));
+        }
+        let job = match self.jobs.entry(key) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let thread = (0..self.loads.len()).min_by_key(|thread| self.loads[*thread]).unwrap_or(0);
+                self.loads[thread] += 1;
+                let connected = vec![false; terms.workers as usize];
+                entry.insert(Served { terms, thread, connected, is_over: false })
+            }
+        };
+        if job.terms.proof != terms.proof {
+            return Err(format!("another group has the number {:016x}: create the communicator again", terms.job));
+        }
+        if job.terms != terms {
+            return Err(differs(&job.terms, &terms, rank));
+        }
+        if job.is_over {
+            return Err("the job has failed: create another communicator".to_owned());
+        }
+        if std::mem::replace(&mut job.connected[rank as usize], true) {
+            return Err(format!(
+                "rank {rank} of job {:016x} is connected already: start each rank once, and name aggregators in one order on all ranks",
+                terms.job
+            ));
+        }
+        self.connections += 1;
+        Ok(job.thread)
+    }
+
+    /// Workers that are connected.
+    pub(super) const fn connections(&self) -> u32 {
+        self.connections
+    }
+
+    /// A worker is gone.
+    pub(super) fn leave(&mut self, key: Key, rank: u32) {
+        let Some(job) = self.jobs.get_mut(&key) else { return };
+        if std::mem::replace(&mut job.connected[rank as usize], false) {
+            self.connections -= 1;
+        }
+        if !job.connected.contains(&true) {
+            self.loads[job.thread] -= 1;
+            self.jobs.remove(&key);
+        }
+    }
+
+    /// A job has failed: it takes nobody any more.
+    pub(super) fn end(&mut self, key: Key) {
+        if let Some(job) = self.jobs.get_mut(&key) {
+            job.is_over = true;
+        }
+    }
+}
+
+/// How what a worker says differs from what the job's first one has said.
+fn differs(first: &Terms, terms: &Terms, rank: u32) -> String {
+    let text = |terms: &Terms| {
+        let Terms { workers, aggregators, order, .. } = terms;
+        let order = match order {
+            flexcast_proto::sparse::Order::Arrival => "as blocks come",
+            flexcast_proto::sparse::Order::Rank => "in the order of ranks (reproducible)",
+        };
+        format!("{workers} workers and {aggregators} aggregators, sums {order}")
+    };
+    format!("rank {rank} has {}, others of its job {}: give all ranks one configuration", text(terms), text(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use flexcast_proto::sparse::Order;
+
+    use super::*;
+
+    fn greeting(job: u64, aggregator: u32, rank: u32) -> Greeting {
+        let terms = Terms { job, proof: job + 1, workers: 3, aggregator, aggregators: 2, order: Order::Arrival };
+        Greeting { rank, terms }
+    }
+
+    #[test]
+    fn jobs_are_spread_over_threads_and_forgotten_with_their_last_worker() {
+        let mut registry = Registry::new(Settings { threads: 2, jobs: 2, ..Settings::default() });
+        let threads = [greeting(1, 0, 0), greeting(1, 1, 0), greeting(1, 0, 2), greeting(2, 0, 1)];
+        assert_eq!(threads.map(|greeting| registry.join(&greeting)), [Ok(0), Ok(1), Ok(0), Ok(0)]);
+        assert!(registry.join(&greeting(3, 0, 0)).is_err_and(|text| text.contains("2 jobs")));
+        assert_eq!(registry.join(&greeting(2, 1, 1)), Ok(1), "its job is served already");
+        registry.leave((1, 0), 0);
+        assert!(registry.join(&greeting(3, 0, 0)).is_err());
+        registry.leave((1, 0), 2);
+        registry.leave((1, 1), 0);
+        assert_eq!(registry.join(&greeting(3, 0, 0)), Ok(0));
+        assert_eq!((registry.connections, registry.jobs.len()), (3, 3));
+    }
+
+    #[test]
+    fn whoever_does_not_belong_to_a_job_is_told_why() {
+        let mut registry = Registry::new(Settings { connections: 3, ..Settings::default() });
+        registry.join(&greeting(1, 0, 0)).unwrap();
+        let mut refused = |greeting: Greeting| registry.join(&greeting).unwrap_err();
+        assert!(refused(greeting(1, 0, 0)).contains("rank 0 of job 0000000000000001 is connected already"));
+        let with = |change: fn(&mut Terms)| {
+            let mut greeting = greeting(1, 0, 1);
+            change(&mut greeting.terms);
+            greeting
+        };
+        assert!(refused(with(|terms| terms.proof = 0)).contains("another group has the number"));
+        assert!(refused(with(|terms| terms.workers = 4)).contains("rank 1 has 4 workers and 2 aggregators"));
+        assert!(refused(with(|terms| terms.order = Order::Rank)).contains("in the order of ranks"));
+        registry.end((1, 0));
+        assert!(registry.join(&greeting(1, 0, 1)).unwrap_err().contains("has failed"));
+        registry.join(&greeting(5, 0, 0)).unwrap();
+        registry.join(&greeting(5, 0, 1)).unwrap();
+        assert!(registry.join(&greeting(5, 0, 2)).unwrap_err().contains("3 connections"));
+    }
+}

@@ -1,0 +1,426 @@
+//! Groups of workers and aggregators whose messages are handed over in any order that connections allow; and workers of hand-made bytes against a server.
+
+use std::collections::VecDeque;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use flexcast_proto::sparse::Order;
+use flexcast_proto::{Algorithm, Kind, RankInfo, Summary};
+use proptest::prelude::*;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use super::budget::{Budget, Reservation};
+use super::operation::Operation;
+use super::wire::{Greeting, Report, Terms};
+use super::{Server, Settings};
+use crate::datapath::direct::Begun;
+use crate::datapath::sparse::{Aggregators, Outgoing, Spare, Sparse, SparseOptions};
+use crate::datapath::udp::mesh::{END, Frame, Head, MESSAGE};
+use crate::plan::direct::Collective;
+use crate::reduce::{DataType, Operator, Reduction};
+
+const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
+
+fn summary(bytes: u64, reduction: Reduction, options: SparseOptions) -> Summary {
+    Collective::SparseAllreduce { bytes, reduction, options }.summary(Algorithm::Sparse)
+}
+
+fn draw(random: &mut u64, below: usize) -> usize {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    (*random >> 8) as usize % below
+}
+
+struct Worker {
+    sparse: Sparse,
+    send: Option<Vec<u8>>,
+    receive: Vec<u8>,
+}
+
+/// Workers and aggregators, with what is on its way between each two, both ways.
+struct Group {
+    workers: Vec<Worker>,
+    aggregators: Vec<Operation>,
+    there: Vec<VecDeque<(u32, Vec<u8>)>>,
+    back: Vec<VecDeque<(u32, Vec<u8>)>>,
+    random: u64,
+}
+
+impl Group {
+    fn new(
+        arrays: Vec<Vec<u8>>,
+        aggregators: u32,
+        (reduction, options): (Reduction, SparseOptions),
+        (reproducible, in_place): (bool, bool),
+        seed: u64,
+    ) -> Self {
+        let (workers, bytes) = (arrays.len() as u32, arrays[0].len() as u64);
+        let called = summary(bytes, reduction, options);
+        let order = if reproducible { Order::Rank } else { Order::Arrival };
+        let one = |aggregator| {
+            let terms = Terms { job: 1, proof: 2, workers, aggregator, aggregators, order };
+            let mut reservation = Reservation::new(Budget::new(u64::MAX));
+            Operation::new((1, called, 0), &terms, &mut reservation, Spare::default()).unwrap()
+        };
+        let sums = if bytes == 0 { Vec::new() } else { (0..aggregators).map(one).collect() };
+        let worker = |(rank, array): (usize, Vec<u8>)| {
+            let place = RankInfo::new(rank as u32, workers).unwrap();
+            let what = (bytes, reduction, options);
+            let asked = (called, reproducible);
+            let sparse = Sparse::new(what, place, Aggregators::Apart(aggregators), asked, Spare::default()).unwrap();
+            let (send, receive) = if in_place { (None, array) } else { (Some(array), vec![0xa5; bytes as usize]) };
+            Worker { sparse, send, receive }
+        };
+        let ways = vec![VecDeque::new(); (workers * aggregators) as usize];
+        let workers = arrays.into_iter().enumerate().map(worker).collect();
+        Self { workers, aggregators: sums, there: ways.clone(), back: ways, random: seed | 1 }
+    }
+
+    fn step(&mut self) {
+        let count = self.workers.len();
+        match draw(&mut self.random, 3) {
+            0 => {
+                let at = draw(&mut self.random, count);
+                let Worker { sparse, send, receive } = &mut self.workers[at];
+                sparse.advance(send.as_deref(), receive);
+                while let Some(Outgoing { to, tag, source }) = sparse.poll() {
+                    let aggregator = to as usize - count;
+                    self.there[aggregator * count + at].push_back((tag, sparse.source(source).to_vec()));
+                    sparse.sent(1);
+                }
+            }
+            1 => {
+                let way = draw(&mut self.random, self.there.len());
+                let Some((tag, bytes)) = self.there[way].pop_front() else { return };
+                let operation = &mut self.aggregators[way / count];
+                let (from, called) = ((way % count) as u32, operation.summary);
+                for (at, part) in parts(&mut self.random, &bytes) {
+                    let total = bytes.len() as u64;
+                    assert_eq!(operation.begin(from, &called, (tag, total, at as u64)), Begun::Fine);
+                    operation.place(from, tag, at as u64)[..part.len()].copy_from_slice(part);
+                    assert!(operation.came(from, tag, ((at + part.len()) as u64, total)));
+                }
+                while let Some(Outgoing { to, tag, source }) = operation.poll() {
+                    let answer = operation.source(source).to_vec();
+                    self.back[way / count * count + to as usize].push_back((tag, answer));
+                    operation.sent(1);
+                }
+            }
+            _ => {
+                let way = draw(&mut self.random, self.back.len());
+                let Some((tag, bytes)) = self.back[way].pop_front() else { return };
+                let Worker { sparse, receive, .. } = &mut self.workers[way % count];
+                let (from, total) = ((count + way / count) as u32, bytes.len() as u64);
+                for (mut at, part) in parts(&mut self.random, &bytes) {
+                    let end = at + part.len();
+                    assert_eq!(sparse.begin(from, sparse.summary(), (tag, total, at as u64)), Begun::Fine);
+                    while at < end {
+                        let place = sparse.place(receive, from, tag, at as u64);
+                        let len = place.len().min(end - at);
+                        assert!(len > 0, "byte {at} of {total} has no place");
+                        place[..len].copy_from_slice(&bytes[at..at + len]);
+                        at += len;
+                    }
+                    assert!(sparse.came(from, tag, (end as u64, total), receive));
+                }
+            }
+        }
+    }
+
+    fn run(mut self) -> Vec<Vec<u8>> {
+        for _ in 0..2_000_000 {
+            if self.workers.iter().all(|worker| worker.sparse.is_complete()) {
+                assert!(self.aggregators.iter().all(Operation::is_over));
+                return self.workers.into_iter().map(|worker| worker.receive).collect();
+            }
+            self.step();
+        }
+        panic!("awaited: {:?}", self.workers.iter().map(|worker| worker.sparse.awaited()).collect::<Vec<_>>());
+    }
+}
+
+/// A message in up to three fragments, with their places.
+fn parts<'b>(random: &mut u64, bytes: &'b [u8]) -> Vec<(usize, &'b [u8])> {
+    let each = bytes.len().div_ceil(1 + draw(random, 3));
+    bytes.chunks(each).enumerate().map(|(number, part)| (number * each, part)).collect()
+}
+
+/// Integers of which a block of 64 is zero with this probability, in percent.
+fn array(elements: usize, zeros: usize, mut seed: u64) -> Vec<u8> {
+    seed |= 1;
+    let mut values = vec![0_i32; elements];
+    for block in values.chunks_mut(64) {
+        if draw(&mut seed, 100) >= zeros {
+            block.iter_mut().for_each(|value| *value = draw(&mut seed, 1 << 32) as i32);
+        }
+    }
+    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+}
+
+fn by_rank(arrays: &[Vec<u8>], reduction: Reduction) -> Vec<u8> {
+    let mut sum = arrays[0].clone();
+    arrays[1..].iter().for_each(|array| reduction.combine(&mut sum, array));
+    sum
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(80))]
+
+    #[test]
+    fn results_are_the_sums_whatever_comes_first(
+        workers in 1_usize..5,
+        aggregators in 1_u32..4,
+        elements in prop_oneof![Just(0_usize), Just(1), Just(64), Just(127), 0_usize..9000],
+        zeros in prop_oneof![Just(0_usize), Just(100), 0_usize..101],
+        blocks in 1_u32..33,
+        choices in any::<(bool, bool)>(),
+        seed in any::<u64>(),
+    ) {
+        let options = SparseOptions { block_bytes: 256, blocks_per_message: blocks };
+        let arrays: Vec<_> = (0..workers as u64).map(|rank| array(elements, zeros, seed ^ rank << 32)).collect();
+        let expected = by_rank(&arrays, SUM);
+        for result in Group::new(arrays, aggregators, (SUM, options), choices, seed).run() {
+            prop_assert_eq!(&result, &expected);
+        }
+    }
+
+    #[test]
+    fn the_order_of_ranks_gives_the_same_bits_whatever_comes_first(
+        workers in 2_usize..5,
+        aggregators in 1_u32..4,
+        elements in 1_usize..3000,
+        seed in any::<u64>(),
+    ) {
+        let sum = Reduction::of(Operator::Sum, DataType::F32).unwrap();
+        let value = |rank: usize, at: usize| 1.0 / (1 + at * 7 + rank * 3) as f32;
+        let array = |rank| (0..elements).flat_map(|at| value(rank, at).to_ne_bytes()).collect();
+        let arrays: Vec<Vec<u8>> = (0..workers).map(array).collect();
+        let expected = by_rank(&arrays, sum);
+        let options = SparseOptions { block_bytes: 256, blocks_per_message: 3 };
+        for result in Group::new(arrays, aggregators, (sum, options), (true, false), seed).run() {
+            prop_assert_eq!(&result, &expected);
+        }
+    }
+}
+
+const BOUND: Duration = Duration::from_secs(20);
+const OPTIONS: SparseOptions = SparseOptions { block_bytes: 256, blocks_per_message: 2 };
+
+fn serve(settings: Settings) -> Server {
+    Server::start(TcpListener::bind("127.0.0.1:0").unwrap(), settings).unwrap()
+}
+
+fn terms(job: u64, workers: u32) -> Terms {
+    Terms { job, proof: 1, workers, aggregator: 0, aggregators: 1, order: Order::Arrival }
+}
+
+fn connect(server: &Server, bytes: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(BOUND)).unwrap();
+    stream.write_all(bytes).unwrap();
+    stream
+}
+
+fn join(server: &Server, rank: u32, terms: Terms) -> TcpStream {
+    connect(server, &Greeting { rank, terms }.encode())
+}
+
+/// A worker's first message of an operation, which has no block that is not zero.
+fn votes(operation: u32, summary: Summary) -> Vec<u8> {
+    let contents = [[0xff; 4], [0xff; 4], [0; 4]].concat();
+    let total = contents.len() as u64;
+    [&Head { operation, tag: 0, summary, total, offset: 0, bytes: total }.encode()[..], &contents].concat()
+}
+
+/// What an aggregator says next; none at the end.
+fn report(stream: &mut TcpStream) -> Option<Report> {
+    loop {
+        let mut header = [0; 12];
+        stream.read_exact(&mut header).ok()?;
+        let frame = Frame::read_from_bytes(&header).unwrap();
+        let mut contents = vec![0; frame.len.get() as usize];
+        stream.read_exact(&mut contents).unwrap();
+        match frame.kind {
+            MESSAGE => match Report::decode(&contents, 8).unwrap() {
+                Report::Waiting { .. } => {}
+                report => return Some(report),
+            },
+            END => {}
+            kind => panic!("a frame of kind {kind}"),
+        }
+    }
+}
+
+fn reason(stream: &mut TcpStream) -> String {
+    match report(stream) {
+        Some(Report::Refused { reason }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Looks until something is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < BOUND, "{what} does not come");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_rank_that_goes_ends_its_job_for_all_others_and_no_other_job() {
+    let server = serve(Settings { threads: 2, ..Settings::default() });
+    // One shard.
+    let called = summary(1024, SUM, OPTIONS);
+    let mut bystander = join(&server, 0, terms(9, 2));
+    bystander.write_all(&votes(1, called)).unwrap();
+    let [mut first, mut second, third] = [0, 1, 2].map(|rank| join(&server, rank, terms(7, 3)));
+    for stream in [&mut first, &mut second] {
+        stream.write_all(&votes(1, called)).unwrap();
+    }
+    until("the operation", || server.status().jobs.iter().any(|job| job.waits_for == Some(2)));
+    assert!(server.status().reserved_bytes > 0);
+    drop(third);
+    for stream in [&mut first, &mut second] {
+        assert_eq!(report(stream), Some(Report::Lost { rank: 2 }));
+    }
+    drop((first, second));
+    until("the end of the job", || {
+        server.status().jobs.iter().all(|job| job.job == format!("{:016x}", 9)) && server.status().jobs.len() == 1
+    });
+    // The other job goes on to its end: both have nothing but zeros.
+    let mut partner = join(&server, 1, terms(9, 2));
+    partner.write_all(&votes(1, called)).unwrap();
+    until("the end of the operation", || server.status().jobs.iter().any(|job| job.operations == 1));
+    drop((bystander, partner));
+    until("the end of all jobs", || server.status().connected == 0 && server.status().reserved_bytes == 0);
+}
+
+#[test]
+fn calls_that_differ_name_the_rank_to_each_side() {
+    let server = serve(Settings::default());
+    let [mut first, mut second, mut third] = [0, 1, 2].map(|rank| join(&server, rank, terms(7, 3)));
+    let (called, other) = (summary(4096, SUM, OPTIONS), summary(8192, SUM, OPTIONS));
+    first.write_all(&votes(1, called)).unwrap();
+    until("the first call", || server.status().jobs.iter().any(|job| job.operation == Some(1)));
+    second.write_all(&votes(1, other)).unwrap();
+    assert_eq!(report(&mut first), Some(Report::Differs { rank: 1, theirs: other }));
+    assert_eq!(report(&mut third), Some(Report::Differs { rank: 1, theirs: other }));
+    assert_eq!(report(&mut second), Some(Report::Differs { rank: 0, theirs: called }));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_reason() {
+    let one = OPTIONS.split((4096, SUM), 2, 1).unwrap().parameters.aggregator_bytes();
+    let server = serve(Settings { memory_bytes: 3 * one, jobs: 1, ..Settings::default() });
+    let called = summary(4096, SUM, OPTIONS);
+    let mut first = join(&server, 0, terms(7, 2));
+    until("the first", || server.status().connected == 1);
+    assert!(reason(&mut join(&server, 0, terms(7, 2))).contains("rank 0 of job 0000000000000007 is connected already"));
+    assert!(reason(&mut join(&server, 0, terms(8, 2))).contains("1 jobs already"));
+    assert!(reason(&mut join(&server, 1, Terms { proof: 2, ..terms(7, 2) })).contains("another group"));
+    let mut old = Greeting { rank: 1, terms: terms(7, 2) }.encode();
+    old[4] = 99;
+    assert!(reason(&mut connect(&server, &old)).contains("the worker version 99"));
+    // More than there is memory for, of which all are told.
+    let mut second = join(&server, 1, terms(7, 2));
+    until("the second", || server.status().connected == 2);
+    let large = SparseOptions { block_bytes: 16 << 10, ..OPTIONS };
+    first.write_all(&votes(1, summary(1 << 20, SUM, large))).unwrap();
+    for stream in [&mut first, &mut second] {
+        let text = reason(stream);
+        assert!(text.contains("bytes of memory for sums") && text.contains("use at most"), "{text}");
+    }
+    drop((first, second));
+    until("the end of the job", || server.status().connected == 0);
+    for (summary, part) in [
+        (Summary::between_pairs(Kind::Allreduce, OPTIONS.code(), 4095, SUM.code(), Algorithm::Sparse), "4095 bytes"),
+        (Summary::between_pairs(Kind::Allreduce, OPTIONS.code(), 4096, 0xffff, Algorithm::Sparse), "0xffff"),
+        (Summary::between_pairs(Kind::Allreduce, 3, 4096, SUM.code(), Algorithm::Sparse), "blocks of 0 bytes"),
+        (Summary::between_pairs(Kind::Alltoall, 3, 4096, 0, Algorithm::Linear), "sparse AllReduce alone"),
+        (Summary { algorithm: Algorithm::Ring, ..called }, "sparse AllReduce alone"),
+    ] {
+        let mut worker = join(&server, 0, terms(7, 2));
+        worker.write_all(&votes(1, summary)).unwrap();
+        let text = reason(&mut worker);
+        assert!(text.contains(part), "{part}: {text}");
+        drop(worker);
+        until("the end of the job", || server.status().connected == 0);
+    }
+}
+
+#[test]
+fn whoever_is_silent_is_named_in_time() {
+    let server = serve(Settings { timeout: Duration::from_millis(700), ..Settings::default() });
+    let [mut first, second] = [0, 1].map(|rank| join(&server, rank, terms(7, 2)));
+    first.write_all(&votes(1, summary(4096, SUM, OPTIONS))).unwrap();
+    // First that the aggregator lives.
+    let mut header = [0; 20];
+    first.read_exact(&mut header).unwrap();
+    assert_eq!(Report::decode(&header[12..], 2), Some(Report::Waiting { rank: 1 }));
+    assert_eq!(report(&mut first), Some(Report::Silent { rank: 1 }));
+    drop(second);
+}
+
+#[test]
+fn garbage_is_turned_away() {
+    let server = serve(Settings { greeting: Duration::from_millis(300), ..Settings::default() });
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 64], &[0xff; 4096], b"X"] {
+        let mut stream = connect(&server, bytes);
+        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "it is closed");
+    }
+    // Half a greeting, and silence.
+    let mut half = connect(&server, &Greeting { rank: 0, terms: terms(7, 2) }.encode()[..20]);
+    assert_eq!(half.read(&mut [0]).unwrap_or(0), 0, "it is closed");
+    until("the count", || server.status().strangers == 5);
+    let called = summary(4096, SUM, OPTIONS);
+    let head = |total: u64, bytes: u64| {
+        Head { operation: 1, tag: 0, summary: called, total, offset: 0, bytes }.encode().to_vec()
+    };
+    let whole = votes(1, called);
+    for wrong in [
+        // Oversize frames, of each kind, and kinds that there are not or that workers do not send.
+        Frame::new(MESSAGE, 1, usize::MAX >> 40).as_bytes().to_vec(),
+        [Frame::new(MESSAGE, 1, 8).as_bytes(), &[0; 8]].concat(),
+        [Frame::new(2, 1, 20).as_bytes(), &[0; 20]].concat(),
+        Frame::new(9, 1, 0).as_bytes().to_vec(),
+        head(1 << 40, 1 << 20),
+        head(u64::MAX, 12),
+        // Messages of other lengths than there are.
+        head(11, 11),
+        head(12 + 256, 12),
+        // Votes out of order.
+        [&whole[..whole.len() - 12], &[9, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]].concat(),
+        // A second message before the answer to the first.
+        [&whole[..], &whole[..]].concat(),
+    ] {
+        let mut other = join(&server, 1, terms(7, 2));
+        let mut liar = join(&server, 0, terms(7, 2));
+        until("both", || server.status().connected == 2);
+        // What it cannot be any more when the other one calls, it is before; the operation fails for both.
+        liar.write_all(&wrong).unwrap();
+        other.write_all(&whole).unwrap();
+        let end = liar.read(&mut [0; 64]);
+        assert!(matches!(end, Ok(0) | Err(_)) || end.is_ok(), "{end:?}");
+        drop((liar, other));
+        until("the end of the job", || server.status().connected == 0);
+    }
+    assert!(server.is_alive());
+    server.stop();
+}
+
+#[test]
+fn workers_hear_of_the_end() {
+    let server = serve(Settings::default());
+    let mut worker = join(&server, 0, terms(7, 2));
+    worker.write_all(&votes(1, summary(4096, SUM, OPTIONS))).unwrap();
+    until("the operation", || server.status().jobs.iter().any(|job| job.operation == Some(1)));
+    let start = Instant::now();
+    let stopped = std::thread::spawn(move || server.stop());
+    assert!(reason(&mut worker).contains("told to stop"));
+    drop(worker);
+    stopped.join().unwrap();
+    assert!(start.elapsed() < BOUND);
+}

@@ -1,0 +1,305 @@
+//! What workers and aggregators say to one another beside the messages of operations.
+//!
+//! A worker connects by TCP and says first who it is, little-endian:
+//!
+//! | Offset | Bytes | Field |
+//! |---:|---:|---|
+//! | 0 | 4 | `FXAG` |
+//! | 4 | 4 | version: 1 |
+//! | 8 | 8 | job: number of the communicator, which its rank 0 has drawn |
+//! | 16 | 8 | proof: alike for all workers of a job, and known to them alone |
+//! | 24 | 4 | rank |
+//! | 28 | 4 | workers |
+//! | 32 | 4 | number of this aggregator among those of the job |
+//! | 36 | 4 | aggregators of the job |
+//! | 40 | 1 | order in which blocks are added: 0 as they come, 1 by rank |
+//! | 41 | 1 | 1: the worker's words begin with their highest byte |
+//! | 42 | 6 | zeros |
+//!
+//! Frames follow, as between two ranks: messages of operations both ways, each with its length, operator, element, block and blocks per message; and
+//! from the aggregator the reports here ([`Report`]).
+
+use flexcast_proto::sparse::Order;
+use flexcast_proto::{Algorithm, Kind, MAX_RANKS, Summary};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const MAGIC: [u8; 4] = *b"FXAG";
+const VERSION: u32 = 1;
+/// Most aggregators of a job.
+pub(crate) const MOST_AGGREGATORS: u32 = 64;
+/// Longest reason of a refusal.
+const MOST_REASON_BYTES: usize = 1024;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Hello {
+    magic: [u8; 4],
+    version: U32,
+    job: U64,
+    proof: U64,
+    rank: U32,
+    workers: U32,
+    aggregator: U32,
+    aggregators: U32,
+    by_rank: u8,
+    big_endian: u8,
+    zero: [u8; 6],
+}
+
+/// Bytes of a greeting.
+pub(crate) const GREETING_BYTES: usize = size_of::<Hello>();
+
+/// What all workers of a job say alike to an aggregator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) job: u64,
+    pub(crate) proof: u64,
+    pub(crate) workers: u32,
+    pub(crate) aggregator: u32,
+    pub(crate) aggregators: u32,
+    pub(crate) order: Order,
+}
+
+/// Who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Greeting {
+    pub(crate) rank: u32,
+    pub(crate) terms: Terms,
+}
+
+/// A greeting that is none, or cannot be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unheard {
+    /// Whoever it is does not speak this protocol.
+    Stranger,
+    /// It is a worker, which is to be told why not.
+    Refused(String),
+}
+
+impl Greeting {
+    pub(crate) fn encode(&self) -> [u8; GREETING_BYTES] {
+        let Terms { job, proof, workers, aggregator, aggregators, order } = self.terms;
+        let hello = Hello {
+            magic: MAGIC,
+            version: VERSION.into(),
+            job: job.into(),
+            proof: proof.into(),
+            rank: self.rank.into(),
+            workers: workers.into(),
+            aggregator: aggregator.into(),
+            aggregators: aggregators.into(),
+            by_rank: u8::from(order == Order::Rank),
+            big_endian: u8::from(cfg!(target_endian = "big")),
+            zero: [0; 6],
+        };
+        zerocopy::transmute!(hello)
+    }
+
+    /// Whether bytes that have come may be the beginning of a greeting.
+    pub(crate) fn may_begin(bytes: &[u8]) -> bool {
+        let len = bytes.len().min(MAGIC.len());
+        bytes[..len] == MAGIC[..len]
+    }
+
+    pub(crate) fn decode(bytes: &[u8; GREETING_BYTES]) -> Result<Self, Unheard> {
+        let hello: Hello = zerocopy::transmute!(*bytes);
+        if hello.magic != MAGIC {
+            return Err(Unheard::Stranger);
+        }
+        let refused = |reason: String| Err(Unheard::Refused(reason));
+        if hello.version.get() != VERSION {
+            return refused(format!(
+                "it speaks version {VERSION} of the protocol, the worker version {}: install one release on all computers",
+                hello.version
+            ));
+        }
+        let (rank, workers) = (hello.rank.get(), hello.workers.get());
+        let (aggregator, aggregators) = (hello.aggregator.get(), hello.aggregators.get());
+        let is_sound = (1..=MAX_RANKS).contains(&workers)
+            && rank < workers
+            && (1..=MOST_AGGREGATORS).contains(&aggregators)
+            && aggregator < aggregators
+            && hello.by_rank <= 1
+            && hello.big_endian <= 1
+            && hello.zero == [0; 6];
+        if !is_sound {
+            return refused(format!(
+                "rank {rank} of {workers} workers at aggregator {aggregator} of {aggregators} cannot be: there are at most {MAX_RANKS} workers \
+                 and {MOST_AGGREGATORS} aggregators"
+            ));
+        }
+        if (hello.big_endian == 1) != cfg!(target_endian = "big") {
+            return refused("the worker's words have another order of bytes: use computers of one kind".to_owned());
+        }
+        let order = if hello.by_rank == 1 { Order::Rank } else { Order::Arrival };
+        let (job, proof) = (hello.job.get(), hello.proof.get());
+        Ok(Self { rank, terms: Terms { job, proof, workers, aggregator, aggregators, order } })
+    }
+}
+
+/// What an aggregator says of an operation, or of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// It is alive, and waits for a message of this rank.
+    Waiting { rank: u32 },
+    /// A rank is gone: the operation has failed.
+    Lost { rank: u32 },
+    /// A rank has been silent for too long: the operation has failed.
+    Silent { rank: u32 },
+    /// A rank has called something else: the operation has failed.
+    Differs { rank: u32, theirs: Summary },
+    /// It does not serve this worker any more, for this reason.
+    Refused { reason: String },
+}
+
+const WAITING: u8 = 1;
+const LOST: u8 = 2;
+const DIFFERS: u8 = 3;
+const REFUSED: u8 = 4;
+const SILENT: u8 = 5;
+
+/// What a report begins with.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Start {
+    kind: u8,
+    zero: [u8; 3],
+    rank: U32,
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Called {
+    kind: u8,
+    algorithm: u8,
+    zero: [u8; 2],
+    root: U32,
+    unit: U32,
+    amount: U64,
+}
+
+impl Report {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let start = |kind, rank: u32| Start { kind, zero: [0; 3], rank: rank.into() };
+        match self {
+            Self::Waiting { rank } => start(WAITING, *rank).as_bytes().to_vec(),
+            Self::Lost { rank } => start(LOST, *rank).as_bytes().to_vec(),
+            Self::Silent { rank } => start(SILENT, *rank).as_bytes().to_vec(),
+            Self::Differs { rank, theirs } => {
+                let Summary { kind, root, amount, chunk_bytes, algorithm, .. } = *theirs;
+                let called = Called {
+                    kind: kind as u8,
+                    algorithm: algorithm as u8,
+                    zero: [0; 2],
+                    root: root.into(),
+                    unit: chunk_bytes.into(),
+                    amount: amount.into(),
+                };
+                [start(DIFFERS, *rank).as_bytes(), called.as_bytes()].concat()
+            }
+            Self::Refused { reason } => {
+                let reason = &reason.as_bytes()[..reason.floor_char_boundary(MOST_REASON_BYTES)];
+                [start(REFUSED, 0).as_bytes(), reason].concat()
+            }
+        }
+    }
+
+    /// What an aggregator has said to one of `workers` workers; none if it cannot be.
+    pub(crate) fn decode(bytes: &[u8], workers: u32) -> Option<Self> {
+        let (start, rest) = Start::read_from_prefix(bytes).ok()?;
+        let rank = start.rank.get();
+        if start.zero != [0; 3] || rank >= workers {
+            return None;
+        }
+        match start.kind {
+            WAITING if rest.is_empty() => Some(Self::Waiting { rank }),
+            LOST if rest.is_empty() => Some(Self::Lost { rank }),
+            SILENT if rest.is_empty() => Some(Self::Silent { rank }),
+            DIFFERS => {
+                let called = Called::read_from_bytes(rest).ok().filter(|called| called.zero == [0; 2])?;
+                let (kind, algorithm) = (Kind::of_code(called.kind)?, Algorithm::of_code(called.algorithm)?);
+                let (root, amount) = (called.root.get(), called.amount.get());
+                let theirs = Summary::between_pairs(kind, root, amount, called.unit.get(), algorithm);
+                Some(Self::Differs { rank, theirs })
+            }
+            REFUSED if rest.len() <= MOST_REASON_BYTES => {
+                let text = String::from_utf8_lossy(rest);
+                // It goes to the screens of users as it is.
+                Some(Self::Refused { reason: text.chars().filter(|letter| !letter.is_control()).collect() })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GREETING: Greeting = Greeting {
+        rank: 2,
+        terms: Terms { job: 7, proof: 9, workers: 4, aggregator: 1, aggregators: 3, order: Order::Rank },
+    };
+
+    #[test]
+    fn greetings_are_what_was_encoded() {
+        let bytes = GREETING.encode();
+        assert_eq!(Greeting::decode(&bytes), Ok(GREETING));
+        assert!(Greeting::may_begin(&bytes[..3]) && Greeting::may_begin(&bytes) && !Greeting::may_begin(b"GET "));
+        let text = |at: usize, value: u8| {
+            let mut bytes = bytes;
+            bytes[at] = value;
+            match Greeting::decode(&bytes) {
+                Err(Unheard::Refused(text)) => text,
+                other => panic!("byte {at}: {other:?}"),
+            }
+        };
+        assert!(text(4, 9).contains("the worker version 9"));
+        for (at, value) in [(24, 4), (28, 0), (29, 9), (32, 3), (36, 0), (36, 65), (40, 2), (47, 1)] {
+            assert!(text(at, value).contains("cannot be"), "byte {at}");
+        }
+        assert!(text(41, u8::from(cfg!(target_endian = "little"))).contains("order of bytes"));
+        let mut stranger = bytes;
+        stranger[0] = b'G';
+        assert_eq!(Greeting::decode(&stranger), Err(Unheard::Stranger));
+    }
+
+    #[test]
+    fn reports_are_what_was_encoded() {
+        let theirs = Summary::between_pairs(Kind::Allreduce, 3, 1 << 40, 5, Algorithm::Sparse);
+        for report in [
+            Report::Waiting { rank: 3 },
+            Report::Lost { rank: 0 },
+            Report::Silent { rank: 2 },
+            Report::Differs { rank: 1, theirs },
+            Report::Refused { reason: "no room".to_owned() },
+        ] {
+            assert_eq!(Report::decode(&report.encode(), 4), Some(report));
+        }
+        assert_eq!(Report::decode(&Report::Waiting { rank: 4 }.encode(), 4), None, "no such rank");
+        let long = Report::Refused { reason: "é".repeat(1000) };
+        let Some(Report::Refused { reason }) = Report::decode(&long.encode(), 4) else { panic!("no refusal") };
+        assert!(reason.len() == MOST_REASON_BYTES && reason.chars().all(|letter| letter == 'é'));
+        let Some(Report::Refused { reason }) = Report::decode(b"\x04\0\0\0\0\0\0\0a\x1b[2Jb\nc", 4) else { panic!() };
+        assert_eq!(reason, "a[2Jbc");
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0_u8..7) {
+            let mut report = bytes.clone();
+            if let Some(first) = report.first_mut() {
+                *first = kind;
+            }
+            let _ = Report::decode(&report, 4);
+            let mut greeting = [0; GREETING_BYTES];
+            greeting.iter_mut().zip(&bytes).for_each(|(to, from)| *to = *from);
+            let _ = Greeting::decode(&greeting);
+            greeting[..8].copy_from_slice(&GREETING.encode()[..8]);
+            let _ = Greeting::decode(&greeting);
+        }
+    }
+}
