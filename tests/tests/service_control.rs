@@ -593,7 +593,7 @@ fn a_rank_that_is_gone_is_named_and_nothing_hangs() {
         assert_eq!(failure.culprit, 3, "{failure}");
         assert!(failed.send.is_some() && failed.receive.is_some(), "the buffers are back");
         let refused = communicator.barrier().expect_err("it is of no use");
-        assert!(matches!(&refused.error, Error::Broken { failure } if failure.culprit == 3), "{}", refused.error);
+        assert!(matches!(&refused.error, Error::Broken { failure, .. } if failure.culprit == 3), "{}", refused.error);
     });
 }
 
@@ -645,7 +645,7 @@ fn a_daemon_that_dies_fails_what_is_under_way() {
         let posted = communicator.all_to_all(place.empty(BLOCK * 4), place.empty(BLOCK * 4));
         // Another rank may have told of it before the post.
         let failed = posted.and_then(|request| communicator.wait(request)).expect_err("a daemon is gone");
-        let (Error::Failed { failure, .. } | Error::Broken { failure }) = &failed.error else {
+        let (Error::Failed { failure, .. } | Error::Broken { failure, .. }) = &failed.error else {
             panic!("{}", failed.error)
         };
         // A rank that it has served.

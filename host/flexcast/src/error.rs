@@ -170,11 +170,14 @@ pub enum Error {
     },
     /// The communicator cannot be used any more.
     #[error(
-        "the communicator is of no use since an operation failed ({failure}): free it, and create another without the culprit"
+        "the communicator is of no use since an operation failed ({}{failure}): free it, and create another without the culprit",
+        named(.aggregator.as_deref())
     )]
     Broken {
         /// The failure.
         failure: Failure,
+        /// The aggregator that is the culprit, as it was given to this rank.
+        aggregator: Option<String>,
     },
     /// The progress thread cannot be started.
     #[error(
@@ -203,6 +206,10 @@ pub enum Error {
         /// Its number.
         request: u64,
     },
+}
+
+fn named(aggregator: Option<&str>) -> String {
+    aggregator.map_or_else(String::new, |aggregator| format!("aggregator {aggregator}: "))
 }
 
 fn on_cpu(cpu: Option<u32>) -> String {

@@ -58,7 +58,9 @@ impl Reservation {
             let of_others = found.saturating_sub(self.bytes);
             let left = all.saturating_sub(of_others);
             CacheBudget { cache_bytes: left, instances: shards }.check(parameters).map_err(|error| {
-                format!("it has {all} bytes of memory for sums, of which other jobs have taken {of_others}, and {error}")
+                format!(
+                    "it has {all} bytes of memory for sums, of which other jobs have taken {of_others}, and {error}"
+                )
             })?;
             match taken.compare_exchange_weak(found, of_others + needed, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => break,
@@ -90,7 +92,11 @@ mod tests {
         assert_eq!(first.raise(parameters, 1), Ok(()), "it has as much");
         assert_eq!((first.bytes(), budget.taken()), (2 * one, 2 * one));
         let text = second.raise(parameters, 2).unwrap_err();
-        assert!(text.contains(&format!("{} bytes of memory for sums, of which other jobs have taken {}", 3 * one, 2 * one)));
+        assert!(text.contains(&format!(
+            "{} bytes of memory for sums, of which other jobs have taken {}",
+            3 * one,
+            2 * one
+        )));
         assert!(text.contains("1 instances"), "{text}");
         assert_eq!(second.raise(parameters, 1), Ok(()));
         drop(first);

@@ -44,7 +44,9 @@ impl Registry {
         let key = (terms.job, terms.aggregator);
         if self.connections >= self.settings.connections {
             let most = self.settings.connections;
-            return Err(format!("it has {most} connections already: start it with more (--connections), or another one"));
+            return Err(format!(
+                "it has {most} connections already: start it with more (--connections), or another one"
+            ));
         }
         let jobs = self.jobs.keys().filter(|(job, aggregator)| {
             *job != terms.job && !self.jobs.keys().any(|(other, before)| other == job && before < aggregator)

@@ -398,7 +398,7 @@ impl Communicator {
 
     /// Refuses operations once the communicator has failed.
     pub(crate) fn check_whole(&self) -> Result<()> {
-        self.0.requests.broken().map_or(Ok(()), |failure| Err(Error::Broken { failure }))
+        self.0.requests.broken().map_or(Ok(()), |failure| Err(self.0.requests.refusal(failure)))
     }
 
     /// Refuses buffers that are not of this communicator's card.

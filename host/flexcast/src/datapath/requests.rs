@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use flexcast_proto::Failure;
+use flexcast_proto::{Cause, Failure};
 
 use super::{Posted, Task};
 use crate::api::outcome::{Failed, Outcome};
@@ -42,6 +42,8 @@ struct Desk {
     sleepers: u32,
     /// Why no operation can be posted any more.
     broken: Option<Failure>,
+    /// The aggregators that are no ranks, as they were given to this one.
+    aggregators: Vec<String>,
     /// An operation has ended, or a library call failed, since those who wait were last told.
     ended: bool,
     /// A library call has failed.
@@ -109,6 +111,20 @@ impl Requests {
         self.desk().broken
     }
 
+    /// The error of operations that are posted although the communicator has failed.
+    pub(crate) fn refusal(&self, failure: Failure) -> Error {
+        let aggregator = match failure.cause {
+            Cause::Aggregator(number) => self.desk().aggregators.get(usize::from(number)).cloned(),
+            _ => None,
+        };
+        Error::Broken { failure, aggregator }
+    }
+
+    /// Which aggregators the communicator has, for errors.
+    pub(crate) fn name_aggregators(&self, names: &[String]) {
+        self.desk().aggregators = names.to_vec();
+    }
+
     /// The communicator has failed.
     pub(crate) fn break_by(&self, failure: Failure) {
         self.desk().broken = Some(failure);
@@ -172,7 +188,7 @@ impl Requests {
     pub(crate) fn refuse<P>(&self, waiting: impl IntoIterator<Item = Posted<P>>, failure: Failure) {
         for Posted { request, send, receive, .. } in waiting {
             let report = Report { failure: Some(failure), ..Report::default() };
-            let error = Error::Broken { failure };
+            let error = self.refusal(failure);
             self.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
         }
     }

@@ -17,7 +17,7 @@ const MOST: u32 = 4;
 
 /// Whoever asks for metrics.
 #[derive(Debug)]
-pub(super) struct Http {
+pub struct Http {
     listener: TcpListener,
     under_way: Arc<AtomicU32>,
 }
@@ -33,17 +33,22 @@ impl Drop for Counted {
 
 impl Http {
     /// Listens.
-    pub(super) fn new(listener: TcpListener) -> std::io::Result<Self> {
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn new(listener: TcpListener) -> std::io::Result<Self> {
         listener.set_nonblocking(true)?;
         Ok(Self { listener, under_way: Arc::default() })
     }
 
-    pub(super) const fn listener(&self) -> &TcpListener {
+    /// Where it listens.
+    #[must_use]
+    pub const fn listener(&self) -> &TcpListener {
         &self.listener
     }
 
     /// Answers those who ask now, each in a thread of its own; `metrics` gives the text.
-    pub(super) fn serve(&self, metrics: impl Fn() -> String) {
+    pub fn serve(&self, metrics: impl Fn() -> String) {
         while let Ok((stream, _)) = self.listener.accept() {
             let counted = Counted(Arc::clone(&self.under_way));
             if self.under_way.fetch_add(1, Ordering::AcqRel) >= MOST {

@@ -13,14 +13,18 @@ use super::DaemonError;
 /// # Errors
 /// As [`serve`](super::serve).
 pub fn serve_with_log(path: &Path) -> Result<(), DaemonError> {
+    super::serve(path, &start())
+}
+
+/// Begins the log of the process, on stderr; what sets its level, by name.
+pub fn start() -> impl Fn(&str) {
     let (filter, level) = tracing_subscriber::reload::Layer::new(LevelFilter::INFO);
     // The service manager adds the time.
     let lines = tracing_subscriber::fmt::layer().without_time().with_ansi(false).with_writer(std::io::stderr);
     tracing_subscriber::registry().with(filter).with(lines).init();
-    let set = |name: &str| {
+    move |name: &str| {
         if let Ok(wanted) = name.parse::<LevelFilter>() {
             _ = level.reload(wanted);
         }
-    };
-    super::serve(path, &set)
+    }
 }

@@ -1,12 +1,13 @@
 //! `flexcast-service`: the service processes of one card as a daemon, with its configuration, metrics and status.
 
 pub mod config;
-mod http;
+pub mod http;
 mod lock;
 mod log;
 pub mod metrics;
 mod reload;
 mod run;
+pub mod signals;
 pub mod status;
 
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use flexcast_proto::service::wire::Secret;
 use thiserror::Error;
 
-pub use log::serve_with_log;
+pub use log::{serve_with_log, start as start_log};
 pub use run::serve;
 
 /// Reads the secret that a configuration names.

@@ -2,11 +2,8 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use flexio::Provider;
@@ -18,29 +15,13 @@ use super::http::Http;
 use super::lock::lock;
 use super::metrics;
 use super::reload::merged;
+use super::signals::{Signals, notify};
 use super::status::{self, State, Status};
 use super::{DaemonError, read_secret};
 use crate::net::processes::Processes;
 
 /// Between two looks at signals and at the processes.
 const LOOK_MS: u8 = 50;
-
-/// Signals that have come.
-struct Signals {
-    reload: Arc<AtomicBool>,
-    stop: Arc<AtomicBool>,
-}
-
-impl Signals {
-    fn new() -> Result<Self, DaemonError> {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-        let this = Self { reload: Arc::default(), stop: Arc::default() };
-        for (signal, flag) in [(SIGHUP, &this.reload), (SIGTERM, &this.stop), (SIGINT, &this.stop)] {
-            signal_hook::flag::register(signal, Arc::clone(flag)).map_err(DaemonError::system("signals"))?;
-        }
-        Ok(this)
-    }
-}
 
 /// A daemon that runs.
 struct Daemon<'p> {
@@ -59,7 +40,7 @@ struct Daemon<'p> {
 /// # Errors
 /// It cannot start, or a service process has failed.
 pub fn serve(path: &Path, log: &dyn Fn(&str)) -> Result<(), DaemonError> {
-    let signals = Signals::new()?;
+    let signals = Signals::new().map_err(DaemonError::system("signals"))?;
     let config = Config::read(path)?;
     log(&config.log);
     let secret = read_secret(&config.secret)?;
@@ -84,7 +65,8 @@ pub fn serve(path: &Path, log: &dyn Fn(&str)) -> Result<(), DaemonError> {
         }
         None => None,
     };
-    let socket = listen(&config.status_socket)?;
+    let socket = status::listen(&config.status_socket)
+        .map_err(DaemonError::system(format!("`status_socket` {}", config.status_socket.display())))?;
     let mut epoch = [0; 8];
     getrandom::fill(&mut epoch).map_err(|error| DaemonError::system("random numbers")(std::io::Error::other(error)))?;
     let epoch = u64::from_le_bytes(epoch);
@@ -105,41 +87,6 @@ pub fn serve(path: &Path, log: &dyn Fn(&str)) -> Result<(), DaemonError> {
     daemon.processes.join().map_err(DaemonError::service("a service process has failed"))?;
     tracing::info!("stopped");
     Ok(())
-}
-
-/// Listens on the socket of the status. One that nobody listens on any more is taken over.
-fn listen(path: &Path) -> Result<UnixListener, DaemonError> {
-    let what = || format!("`status_socket` {}", path.display());
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(DaemonError::system(what()))?;
-    }
-    if UnixStream::connect(path).is_ok() {
-        let taken = std::io::Error::new(
-            std::io::ErrorKind::AddrInUse,
-            "another daemon answers there: give each card's daemon its own",
-        );
-        return Err(DaemonError::system(what())(taken));
-    }
-    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|about| {
-        use std::os::unix::fs::FileTypeExt as _;
-        about.file_type().is_socket()
-    });
-    if is_socket {
-        std::fs::remove_file(path).map_err(DaemonError::system(what()))?;
-    }
-    let socket = UnixListener::bind(path).map_err(DaemonError::system(what()))?;
-    let mode = std::fs::Permissions::from_mode(0o660);
-    std::fs::set_permissions(path, mode)
-        .and_then(|()| socket.set_nonblocking(true))
-        .map_err(DaemonError::system(what()))?;
-    Ok(socket)
-}
-
-/// Tells the service manager, if there is one.
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager was not told");
-    }
 }
 
 impl Daemon<'_> {
@@ -168,10 +115,10 @@ impl Daemon<'_> {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(errno) => return Err(DaemonError::system("poll")(errno.into())),
             }
-            if signals.stop.swap(false, Ordering::AcqRel) {
+            if signals.take_stop() {
                 self.stop();
             }
-            if signals.reload.swap(false, Ordering::AcqRel) {
+            if signals.take_reload() {
                 self.reload();
             }
             // Before the questions are answered, so that these find the end.

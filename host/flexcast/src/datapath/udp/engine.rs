@@ -252,6 +252,7 @@ impl Engine {
             spare_limit: 0,
             lingers_ps: None,
         };
+        engine.requests.name_aggregators(&engine.config.aggregators);
         engine.watch_connections()?;
         Ok(engine)
     }

@@ -24,7 +24,8 @@ pub(in crate::datapath::udp) fn resolve(names: &[String]) -> Result<Vec<SocketAd
         reason: format!("{name:?} {reason}: give host:port of a flexcast-aggregator"),
     };
     let one = |name: &String| {
-        let mut addresses = name.to_socket_addrs().map_err(|error| refused(name, format!("has no address ({error})")))?;
+        let mut addresses =
+            name.to_socket_addrs().map_err(|error| refused(name, format!("has no address ({error})")))?;
         let address = addresses.next().ok_or_else(|| refused(name, "has no address".to_owned()))?;
         if address.port() == 0 || address.ip().is_unspecified() {
             return Err(refused(name, "is nowhere to connect to".to_owned()));
@@ -54,13 +55,8 @@ pub(super) struct Apart(Vec<Known>);
 
 impl Apart {
     pub(super) fn new(config: &Config) -> Self {
-        let known = |name: &String| Known {
-            name: name.clone(),
-            heard_ps: 0,
-            has_spoken: false,
-            waits_for: None,
-            reason: None,
-        };
+        let known =
+            |name: &String| Known { name: name.clone(), heard_ps: 0, has_spoken: false, waits_for: None, reason: None };
         Self(config.aggregators.iter().map(known).collect())
     }
 

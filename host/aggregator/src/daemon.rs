@@ -1,0 +1,147 @@
+//! The daemon: serves until it is told to stop, and answers those who ask for its status.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use flexcast::aggregator::{Server, Status};
+use flexcast_service::daemon::http::Http;
+use flexcast_service::daemon::signals::{Signals, notify};
+use flexcast_service::daemon::{start_log, status};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use sd_notify::NotifyState;
+
+use crate::AggregatorError;
+use crate::options::{LISTEN, ServeArgs, StatusArgs};
+
+/// Between two looks at signals.
+const LOOK_MS: u8 = 50;
+
+/// Removes the socket of the status at the end.
+struct Socket<'p>(UnixListener, &'p Path);
+
+impl Drop for Socket<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.1);
+    }
+}
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+/// It cannot start, or a thread has failed.
+pub fn serve(args: &ServeArgs) -> Result<(), AggregatorError> {
+    let args = args.clone().with_file()?;
+    let signals = Signals::new().map_err(AggregatorError::system("signals", ""))?;
+    start_log()(args.log.as_deref().unwrap_or("info"));
+    let local = || LISTEN.parse::<SocketAddr>().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
+    let address = args.listen.unwrap_or_else(local);
+    let what = format!("--listen {address}");
+    let next = ": give an address of this computer, and a port that nobody else has";
+    let listener = TcpListener::bind(address).map_err(AggregatorError::system(what, next))?;
+    let http = match args.metrics {
+        Some(address) => {
+            let http = TcpListener::bind(address).and_then(Http::new);
+            Some(http.map_err(AggregatorError::system(format!("--metrics {address}"), ""))?)
+        }
+        None => None,
+    };
+    let socket = match &args.status_socket {
+        Some(path) => {
+            let what = format!("--status-socket {}", path.display());
+            Some(Socket(status::listen(path).map_err(AggregatorError::system(what, ""))?, path))
+        }
+        None => None,
+    };
+    let server = Server::start(listener, args.settings())?;
+    let settings = args.settings();
+    tracing::info!(
+        listen = %server.address(), threads = settings.threads, memory_bytes = settings.memory_bytes, jobs = settings.jobs,
+        "serving"
+    );
+    notify(&[NotifyState::Ready]);
+    let ended = run(&server, &signals, socket.as_ref().map(|socket| &socket.0), http.as_ref());
+    notify(&[NotifyState::Stopping]);
+    server.stop();
+    ended?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn run(
+    server: &Server,
+    signals: &Signals,
+    socket: Option<&UnixListener>,
+    http: Option<&Http>,
+) -> Result<(), AggregatorError> {
+    loop {
+        let mut fds = Vec::new();
+        fds.extend(socket.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
+        fds.extend(http.map(|http| PollFd::new(http.listener().as_fd(), PollFlags::POLLIN)));
+        match poll(&mut fds, PollTimeout::from(LOOK_MS)) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(AggregatorError::system("poll", "")(errno.into())),
+        }
+        while let Some(Ok((stream, _))) = socket.map(UnixListener::accept) {
+            status::tell(stream, &server.status());
+        }
+        if let Some(http) = http {
+            http.serve(|| crate::metrics::text(&server.status()));
+        }
+        if !server.is_alive() {
+            return Err(AggregatorError::Died);
+        }
+        if signals.take_stop() {
+            return Ok(());
+        }
+        if signals.take_reload() {
+            tracing::warn!("nothing is read again: stop the daemon, and start it");
+        }
+    }
+}
+
+/// Asks a daemon that runs.
+///
+/// # Errors
+/// It does not answer.
+pub fn ask(socket: &Path) -> Result<Status, AggregatorError> {
+    Ok(status::ask_program(socket, "flexcast-aggregator")?)
+}
+
+/// Prints what a daemon that runs is doing.
+///
+/// # Errors
+/// It does not answer.
+pub fn print_status(args: &StatusArgs) -> Result<(), AggregatorError> {
+    let status = ask(&args.socket)?;
+    if args.json {
+        let text = serde_json::to_string(&status).unwrap_or_default();
+        println!("{text}");
+        return Ok(());
+    }
+    let Status { address, threads, memory_bytes, reserved_bytes, connected, accepted, refused, strangers, jobs } =
+        status;
+    println!("{address}: {threads} threads, {reserved_bytes} of {memory_bytes} bytes for sums taken");
+    println!("{connected} workers are connected; of {accepted} connections, {refused} refused, {strangers} strangers");
+    for job in jobs {
+        let waits = match (job.operation, job.waits_for) {
+            (None, _) => "idle".to_owned(),
+            (Some(number), None) => format!("operation {number} ends"),
+            (Some(number), Some(rank)) => format!("operation {number} waits for rank {rank}"),
+        };
+        println!(
+            "job {}: aggregator {} of {}, {} of {} workers, {waits}; {} operations, {} bytes received, {} bytes for sums",
+            job.job,
+            job.aggregator,
+            job.aggregators,
+            job.connected,
+            job.workers,
+            job.operations,
+            job.received_bytes,
+            job.reserved_bytes
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! Aggregators of sparse AllReduce as a daemon: the options, configuration, status and metrics of `flexcast-aggregator`. What it does is
+//! [`flexcast::aggregator::Server`].
+
+pub mod budget;
+pub mod daemon;
+pub mod metrics;
+pub mod options;
+
+use std::path::PathBuf;
+
+use flexcast_service::daemon::status::StatusError;
+use thiserror::Error;
+
+/// Why the program does not do what it was asked for.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AggregatorError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is no TOML, or has a key that there is not, or a value that cannot be.
+    #[error("{}: {reason}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// The system refuses something.
+    #[error("{what}: {source}{next}")]
+    System {
+        /// What.
+        what: String,
+        /// Why.
+        source: std::io::Error,
+        /// What helps.
+        next: &'static str,
+    },
+    /// The aggregators cannot be started.
+    #[error(transparent)]
+    Flexcast(#[from] flexcast::Error),
+    /// A thread has ended.
+    #[error("a thread of aggregators has failed: see the log, and start the program again")]
+    Died,
+    /// There is no status.
+    #[error(transparent)]
+    Status(#[from] StatusError),
+    /// Parameters of a budget that cannot be.
+    #[error("{0}")]
+    Budget(String),
+}
+
+impl AggregatorError {
+    fn system(what: impl Into<String>, next: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::System { what: what.into(), source, next }
+    }
+}
