@@ -62,7 +62,7 @@ static int is_block(const int32_t *block, int from, int to)
     return 1;
 }
 
-static void reductions(flexcast_card *card, flexcast_comm *comm, int rank, int size)
+static void reductions(flexcast_comm *comm, int rank, int size)
 {
     const size_t all = (size_t)size * COUNT;
     int32_t *send = malloc(all * 4), *receive = malloc(all * 4);
@@ -101,28 +101,9 @@ static void reductions(flexcast_card *card, flexcast_comm *comm, int rank, int s
            "bits of floating-point numbers are refused");
     expect(flexcast_allreduce(comm, send, receive, 1, 99, FLEXCAST_SUM, &request) == FLEXCAST_ERROR_ARGUMENT,
            "a type that is none is refused");
-    /* Of the datapath udp alone, and told by all ranks alike before anything is posted. */
-    const char *datapath = NULL;
-    flexcast_collective sparse;
-    memset(&sparse, 0, sizeof sparse);
-    sparse.size = sizeof sparse;
-    sparse.operation = FLEXCAST_OPERATION_SPARSE_ALLREDUCE;
-    sparse.send = send;
-    sparse.receive = receive;
-    sparse.count = COUNT;
-    sparse.data_type = FLEXCAST_INT32;
-    sparse.reduction = FLEXCAST_SUM;
-    expect(flexcast_card_datapath(card, &datapath) == FLEXCAST_OK, "the datapath");
-    if (strcmp(datapath, "udp") != 0) {
-        expect(flexcast_init(comm, &sparse, &request) == FLEXCAST_NOT_SUPPORTED, "a sparse AllReduce is not made");
-        expect(strstr(flexcast_last_error(), "\"udp\"") != NULL, "where it goes is told");
-        status = flexcast_sparse_allreduce(comm, send, receive, COUNT, FLEXCAST_INT32, FLEXCAST_SUM, &request);
-        expect(status == FLEXCAST_NOT_SUPPORTED, "a sparse AllReduce is not posted");
-    } else {
-        status = flexcast_sparse_allreduce(comm, send, receive, COUNT, FLEXCAST_INT32, FLEXCAST_SUM, &request);
-        finish(status, request, "sparse_allreduce");
-        expect(are_sums(receive, size, 0, COUNT), "sums of sparse_allreduce");
-    }
+    status = flexcast_sparse_allreduce(comm, send, receive, COUNT, FLEXCAST_INT32, FLEXCAST_SUM, &request);
+    finish(status, request, "sparse_allreduce");
+    expect(are_sums(receive, size, 0, COUNT), "sums of sparse_allreduce");
     /* Pairs: the largest value, and who has it. */
     struct { double value; int index; } pair = {.value = rank == 2 % size ? 5.5 : -1.0, .index = rank};
     status = flexcast_allreduce(comm, FLEXCAST_IN_PLACE, &pair, 1, FLEXCAST_DOUBLE_INT, FLEXCAST_MAXLOC, &request);
@@ -200,7 +181,7 @@ int main(int argc, char **argv)
     config.reproducible = 1;
     expect(flexcast_comm_create(card, ranks, &config, &comm) == FLEXCAST_OK, "made");
     if (failures == 0) {
-        reductions(card, comm, rank, size);
+        reductions(comm, rank, size);
         blocks(comm, rank, size);
         expect(flexcast_comm_free(comm) == FLEXCAST_OK, "freed");
     }

@@ -91,7 +91,7 @@ pub use memory::{Access, MemoryRegion, SharedRegion};
 pub use msg_stream::{MsgLevel, MsgStream};
 pub use multicast::{MulticastGroup, MulticastMembership};
 pub use path::{AddressHandle, Path, Retry};
-pub use posting::{InlineRequest, LocalSlice, RECEIVES_AT_ONCE, SendKind, SendRequest};
+pub use posting::{GatherRequest, InlineRequest, LocalSlice, RECEIVES_AT_ONCE, SendKind, SendRequest};
 pub use process::{HeapInfo, Process};
 pub use provider::Provider;
 pub use queue_pair::{QueueDepths, QueuePair, Transport};

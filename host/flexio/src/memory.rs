@@ -262,6 +262,37 @@ impl MemoryRegion {
         Ok(())
     }
 
+    /// Copies `len` bytes from offset `start` of another region to `offset`, and tells whether any bit of them is set: one pass over them.
+    ///
+    /// # Errors
+    /// [`Error::RegionRange`].
+    pub fn load_from(&self, offset: usize, from: &Self, start: usize, len: usize) -> Result<bool> {
+        let (to, from) = (self.at(offset, len)?, from.at(start, len)?);
+        // SAFETY: `at` checked both ranges, which stay mapped while registered; their bytes are reached by raw pointer only.
+        Ok(unsafe { copy_tested(to, from, len) })
+    }
+
+    /// The same for bytes of this process.
+    ///
+    /// # Errors
+    /// [`Error::RegionRange`].
+    pub fn load(&self, offset: usize, bytes: &[u8]) -> Result<bool> {
+        let to = self.at(offset, bytes.len())?;
+        // SAFETY: as above; the slice is borrowed.
+        Ok(unsafe { copy_tested(to, bytes.as_ptr(), bytes.len()) })
+    }
+
+    /// Sets `len` bytes from an offset on to zero.
+    ///
+    /// # Errors
+    /// [`Error::RegionRange`].
+    pub fn clear(&self, offset: usize, len: usize) -> Result<()> {
+        let to = self.at(offset, len)?;
+        // SAFETY: `at` checked the range; see `write`.
+        unsafe { to.write_bytes(0, len) };
+        Ok(())
+    }
+
     /// Copies bytes in.
     ///
     /// # Errors
@@ -363,6 +394,36 @@ impl SharedRegion {
     }
 }
 
+/// Copies `len` bytes, and tells whether any bit of them is set.
+///
+/// # Safety
+/// The bytes at both addresses are allocated, those of `from` initialised, and no reference to those of `to` exists. If the ranges overlap, bytes that are copied
+/// already may be copied again.
+unsafe fn copy_tested(to: *mut u8, from: *const u8, len: usize) -> bool {
+    const LINE_BYTES: usize = 64;
+    let (mut any, mut at) = ([0_u64; LINE_BYTES / 8], 0);
+    while at + LINE_BYTES <= len {
+        // SAFETY: within both ranges, as the caller promises; a line at a time, which the compiler makes vector instructions of.
+        unsafe {
+            let line: [u64; LINE_BYTES / 8] = from.add(at).cast::<[u64; LINE_BYTES / 8]>().read_unaligned();
+            any.iter_mut().zip(line).for_each(|(any, word)| *any |= word);
+            to.add(at).cast::<[u64; LINE_BYTES / 8]>().write_unaligned(line);
+        }
+        at += LINE_BYTES;
+    }
+    let mut set = any.iter().any(|word| *word != 0);
+    while at < len {
+        // SAFETY: as above, for one byte.
+        unsafe {
+            let byte = from.add(at).read();
+            set |= byte != 0;
+            to.add(at).write(byte);
+        }
+        at += 1;
+    }
+    set
+}
+
 /// The first byte of a part of a region.
 fn part(start: NonNull<u8>, region_len: usize, offset: usize, len: usize) -> Result<*mut u8> {
     if offset.checked_add(len).is_none_or(|end| end > region_len) {
@@ -407,4 +468,23 @@ fn register(pd: &ProtectionDomain, start: NonNull<u8>, len: usize, access: Acces
         (pd.device().provider().verbs().ibv_reg_mr)(pd.raw(), start.as_ptr().cast(), len, access.bits() as i32)
     };
     non_null("ibv_reg_mr", raw, || format!("{len} bytes with {access:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_tells_whether_any_bit_is_set() {
+        for len in [0, 1, 7, 63, 64, 65, 200, 256] {
+            for set in (0..len).map(Some).chain([None]) {
+                let mut from = vec![0_u8; len];
+                set.into_iter().for_each(|at| from[at] = 0x40);
+                let mut to = vec![0xa5_u8; len + 1];
+                // SAFETY: both are as long.
+                let any = unsafe { copy_tested(to.as_mut_ptr(), from.as_ptr(), len) };
+                assert_eq!((any, &to[..len], to[len]), (set.is_some(), &from[..], 0xa5), "{len} {set:?}");
+            }
+        }
+    }
 }

@@ -86,6 +86,21 @@ pub struct SendRequest<'a> {
     pub signaled: bool,
 }
 
+/// One request of a send queue whose bytes lie in several pieces of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct GatherRequest<'a> {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// What to do.
+    pub kind: SendKind<'a>,
+    /// The bytes, piece after piece; at most as many pieces as [`QueuePair::with_lists`] was told.
+    pub pieces: &'a [LocalSlice],
+    /// Immediate for the peer's completion; not for reads.
+    pub immediate: Option<u32>,
+    /// Whether it completes visibly. A failure always does.
+    pub signaled: bool,
+}
+
 /// One request of a send queue whose bytes travel in its entry: they need no memory key and are the caller's again at once.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineRequest<'a> {
@@ -137,6 +152,22 @@ impl Scratch {
         Ok(())
     }
 
+    /// A list of one request with several gather entries.
+    fn push_gather(&mut self, request: &GatherRequest<'_>) -> Result<*mut sys::ibv_send_wr> {
+        self.clear();
+        let GatherRequest { id, kind, pieces, immediate, signaled } = *request;
+        let mut raw = work_request(&SendRequest { id, kind, local: None, immediate, signaled })?;
+        self.push_pieces(pieces);
+        (raw.num_sge, raw.sg_list) = (pieces.len() as i32, self.gathers.as_mut_ptr());
+        self.list.push(raw);
+        Ok(self.list.as_mut_ptr())
+    }
+
+    fn push_pieces(&mut self, pieces: &[LocalSlice]) {
+        let entry = |piece: &LocalSlice| sys::ibv_sge { addr: piece.addr.get(), length: piece.len, lkey: piece.lkey };
+        self.gathers.extend(pieces.iter().map(entry));
+    }
+
     /// Makes the requests a chain, each with its gather entry. Nothing may be pushed afterwards.
     fn link(&mut self) -> *mut sys::ibv_send_wr {
         let mut next = std::ptr::null_mut();
@@ -167,7 +198,10 @@ impl QueuePair {
         let mut scratch = std::mem::take(&mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner));
         scratch.clear();
         let pushed = requests.into_iter().try_for_each(|request| scratch.push(request.borrow(), 0));
-        let posted = pushed.and_then(|()| self.post(&mut scratch));
+        let posted = pushed.and_then(|()| {
+            let first = scratch.link();
+            self.post(&scratch, first)
+        });
         *self.scratch.lock().unwrap_or_else(PoisonError::into_inner) = scratch;
         posted
     }
@@ -180,7 +214,10 @@ impl QueuePair {
     pub fn post_inline<'b>(&self, requests: impl IntoIterator<Item = InlineRequest<'b>>) -> Result<()> {
         // Taken, as the iterator is the caller's, who may post meanwhile.
         let mut scratch = std::mem::take(&mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner));
-        let posted = self.fill_inline(&mut scratch, requests).and_then(|()| self.post(&mut scratch));
+        let posted = self.fill_inline(&mut scratch, requests).and_then(|()| {
+            let first = scratch.link();
+            self.post(&scratch, first)
+        });
         *self.scratch.lock().unwrap_or_else(PoisonError::into_inner) = scratch;
         posted
     }
@@ -207,15 +244,50 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Posts what has been gathered. Inline bytes must still be borrowed.
-    fn post(&self, scratch: &mut Scratch) -> Result<()> {
-        let first = scratch.link();
+    /// Posts one request whose bytes lie in several pieces. Allocates nothing, once it has posted as many pieces before.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`], also for more pieces than the queue pair takes; [`Error::OutOfRange`] for a read with an immediate.
+    pub fn post_gather(&self, request: &GatherRequest<'_>) -> Result<()> {
+        let mut scratch = std::mem::take(&mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner));
+        let posted = scratch.push_gather(request).and_then(|first| self.post(&scratch, first));
+        *self.scratch.lock().unwrap_or_else(PoisonError::into_inner) = scratch;
+        posted
+    }
+
+    /// Posts one receive whose message goes to several pieces of memory, one after the other. Allocates nothing, once it has posted as many pieces before.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`], also for more pieces than the queue pair takes.
+    pub fn post_scatter(&self, id: u64, pieces: &[LocalSlice]) -> Result<()> {
+        let mut scratch = std::mem::take(&mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner));
+        scratch.clear();
+        scratch.push_pieces(pieces);
+        let mut request = sys::ibv_recv_wr {
+            wr_id: id,
+            num_sge: pieces.len() as i32,
+            sg_list: scratch.gathers.as_mut_ptr(),
+            ..Default::default()
+        };
+        let mut bad = std::ptr::null_mut();
+        let call = self.device().provider().verbs();
+        // SAFETY: the queue pair is live; the request is initialised, and its scatter entries are alive in `scratch`; the call copies both.
+        let errno = unsafe { sys::inline::post_recv(self.raw(), &raw mut request, &raw mut bad) };
+        drop(call);
+        *self.scratch.lock().unwrap_or_else(PoisonError::into_inner) = scratch;
+        verbs_ok("ibv_post_recv", errno, || {
+            format!("a receive of {} pieces on queue pair {:#x}", pieces.len(), self.qpn())
+        })
+    }
+
+    /// Posts what has been gathered, from `first` on. Inline bytes must still be borrowed.
+    fn post(&self, scratch: &Scratch, first: *mut sys::ibv_send_wr) -> Result<()> {
         if first.is_null() {
             return Ok(());
         }
         let mut bad = std::ptr::null_mut();
         let call = self.device().provider().verbs();
-        // SAFETY: the queue pair is live; `first` begins a chain of initialised requests, each with its gather entry alive in
+        // SAFETY: the queue pair is live; `first` begins a chain of initialised requests, each with its gather entries alive in
         // `scratch`; address handles and inline bytes are borrowed by the caller's requests.
         let errno = unsafe { sys::inline::post_send(self.raw(), first, &raw mut bad) };
         drop(call);
@@ -337,6 +409,15 @@ mod tests {
             (first, scratch.gathers.as_ptr())
         };
         assert_eq!(build(), build(), "nothing is allocated again");
+        let piece = |at| LocalSlice { addr: HostAddr(at), len: 16, lkey: 3 };
+        let pieces = [piece(0x10), piece(0x2000), piece(0x30)];
+        let gather = GatherRequest { id: 9, kind: SendKind::Send, pieces: &pieces, immediate: Some(5), signaled: true };
+        scratch.push_gather(&gather).expect("a send");
+        let request = &scratch.list[0];
+        assert_eq!((scratch.list.len(), request.num_sge, request.wr_id), (1, 3, 9));
+        assert_eq!(request.sg_list.cast_const(), scratch.gathers.as_ptr());
+        assert!(request.next.is_null() && request.opcode == sys::IBV_WR_SEND_WITH_IMM);
+        assert!(scratch.gathers.iter().map(|entry| entry.addr).eq([0x10, 0x2000, 0x30]));
         scratch.clear();
         assert!(scratch.link().is_null());
         let kind = SendKind::Read { remote_addr: 0, rkey: 0 };

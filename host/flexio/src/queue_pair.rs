@@ -95,6 +95,32 @@ impl QueuePair {
         depths: QueueDepths,
         max_inline_bytes: u32,
     ) -> Result<Self> {
+        Self::create(pd, transport, [send_cq, receive_cq], depths, (max_inline_bytes, 1))
+    }
+
+    /// [`QueuePair::new`] for a queue pair whose messages may lie in up to `pieces` pieces of memory; see [`QueuePair::post_gather`] and
+    /// [`QueuePair::post_scatter`].
+    ///
+    /// # Errors
+    /// As [`QueuePair::new`]; cards take 30 pieces at most, some fewer.
+    pub fn with_lists(
+        pd: &ProtectionDomain,
+        transport: Transport,
+        send_cq: &CompletionQueue,
+        receive_cq: &CompletionQueue,
+        depths: QueueDepths,
+        pieces: u32,
+    ) -> Result<Self> {
+        Self::create(pd, transport, [send_cq, receive_cq], depths, (0, pieces))
+    }
+
+    fn create(
+        pd: &ProtectionDomain,
+        transport: Transport,
+        [send_cq, receive_cq]: [&CompletionQueue; 2],
+        depths: QueueDepths,
+        (max_inline_bytes, pieces): (u32, u32),
+    ) -> Result<Self> {
         same_card(pd, [send_cq, receive_cq])?;
         let mut attr = sys::ibv_qp_init_attr {
             send_cq: send_cq.raw(),
@@ -102,8 +128,8 @@ impl QueuePair {
             cap: sys::ibv_qp_cap {
                 max_send_wr: depths.send,
                 max_recv_wr: depths.receive,
-                max_send_sge: 1,
-                max_recv_sge: 1,
+                max_send_sge: pieces,
+                max_recv_sge: pieces,
                 max_inline_data: max_inline_bytes,
             },
             qp_type: match transport {

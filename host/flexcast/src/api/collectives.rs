@@ -6,7 +6,6 @@
 //! the first of them, a Barrier apart, connects all pairs of ranks ([`Footprint::pair_queue_pairs`](crate::Footprint::pair_queue_pairs)).
 
 use crate::api::buffer::Buffer;
-use crate::api::card::Kind;
 use crate::api::communicator::Communicator;
 use crate::api::outcome::Failed;
 use crate::api::report::Report;
@@ -58,8 +57,8 @@ impl Communicator {
     }
 
     /// The same as [`Communicator::all_reduce`] for contributions of which much is zero: blocks that are zero are neither sent nor summed, and nobody has to say where they
-    /// are. A block is zero if all of its bits are, so that -0.0 and NaN travel. For minimum and maximum a block that is zero is one that the rank does not have. Carried
-    /// over Ethernet ([`Card::udp`](crate::Card::udp)): every rank sums up a part of the array. After a failure `receive` is part old and part new.
+    /// are. A block is zero if all of its bits are, so that -0.0 and NaN travel. For minimum and maximum a block that is zero is one that the rank does not have. Every
+    /// rank sums up a part of the array, on its processor. After a failure `receive` is part old and part new.
     ///
     /// With [`Config::reproducible`](crate::Config::reproducible) blocks are added in the order of ranks; otherwise in the order in which they come, and sums of
     /// floating-point numbers differ from call to call in their last bits.
@@ -97,7 +96,6 @@ impl Communicator {
         reduction: Reduction,
         options: SparseOptions,
     ) -> std::result::Result<Collective, String> {
-        self.carries_sparse()?;
         options.check(bytes, self.size(), reduction).map_err(|error| error.to_string())?;
         Ok(Collective::SparseAllreduce { bytes, reduction, options })
     }
@@ -107,17 +105,6 @@ impl Communicator {
         let operation = sparse::NAME;
         self.admission().check_collective(operation)?;
         self.sparse(bytes, reduction, options).map(drop).map_err(|reason| Error::Argument { operation, reason })
-    }
-
-    /// Whether its datapath carries sparse collectives.
-    fn carries_sparse(&self) -> std::result::Result<(), String> {
-        match self.card().kind() {
-            Kind::Udp(_) => Ok(()),
-            Kind::Dpa(_) | Kind::Verbs(_) => Err(
-                "a sparse AllReduce goes over Ethernet (datapath \"udp\"), and not over an RDMA card: use all_reduce"
-                    .to_owned(),
-            ),
-        }
     }
 
     /// The reduction of the contributions of all ranks, to `receive` on rank `root`; elsewhere that is not touched, and may be empty.

@@ -23,6 +23,7 @@ pub(crate) use sums::Sums;
 use super::direct::Begun;
 use crate::api::buffer::zeroes;
 use crate::error::{Error, Result};
+use crate::p2p::sparse::scan::Turn;
 use crate::reduce::Reduction;
 
 /// Name of the operation in errors.

@@ -44,6 +44,7 @@ mod operation;
 mod reduce;
 mod rooted;
 mod shape;
+pub mod sparse;
 
 pub use announcement::ANNOUNCEMENT_BYTES;
 pub(crate) use call::{Exchange, Reduced};

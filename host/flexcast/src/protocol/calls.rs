@@ -9,15 +9,31 @@ use flexcast_proto::{Algorithm, Body, Kind, Message, Summary};
 /// In the number of chains: the codes of kind and algorithm are there.
 const CALL: u32 = 1 << 31;
 
+/// Of a sparse AllReduce, whose root's field has its options ([`SparseOptions::code`](crate::SparseOptions)): bits of its length below those, as a signal's root has to be a rank.
+const LENGTH_BITS: u32 = 46;
+
+/// Length and options in one number: blocks are multiples of 4 bytes, up to 16384, of which a message has 1 to 32.
+const fn folded(amount: u64, options: u32) -> u64 {
+    let (block, blocks) = ((options >> 8) / 4, (options & 0xff).wrapping_sub(1) & 0x1f);
+    amount & ((1 << LENGTH_BITS) - 1) | ((block << 5 | blocks) as u64) << LENGTH_BITS
+}
+
+/// The same two again.
+const fn unfolded(folded: u64) -> (u64, u32) {
+    let options = (folded >> LENGTH_BITS) as u32;
+    (folded & ((1 << LENGTH_BITS) - 1), (((options >> 5) * 4) << 8) | ((options & 0x1f) + 1))
+}
+
 /// A message as it goes over the network.
 pub(super) fn packed(message: &Message) -> Message {
     let Body::Barrier { round, summary } = message.body else { return *message };
-    let Summary { kind, algorithm, .. } = summary;
+    let Summary { kind, algorithm, root, amount, .. } = summary;
     if matches!(kind, Kind::Broadcast | Kind::Allgather | Kind::Allgatherv) {
         return *message;
     }
     let chains = CALL | kind as u32 | (algorithm as u32) << 8;
-    let summary = Summary { kind: Kind::Allgather, chains, algorithm: Algorithm::Multicast, ..summary };
+    let (root, amount) = if algorithm == Algorithm::Sparse { (0, folded(amount, root)) } else { (root, amount) };
+    let summary = Summary { kind: Kind::Allgather, root, amount, chains, algorithm: Algorithm::Multicast, ..summary };
     Message { body: Body::Barrier { round, summary }, ..*message }
 }
 
@@ -29,7 +45,9 @@ pub(super) fn unpacked(message: Message) -> Option<Message> {
     }
     let [kind, algorithm, strays, _] = summary.chains.to_le_bytes();
     let (kind, algorithm) = (Kind::of_code(kind)?, Algorithm::of_code(algorithm)?);
-    let summary = Summary { kind, chains: 1, algorithm, ..summary };
+    let Summary { root, amount, .. } = summary;
+    let (amount, root) = if algorithm == Algorithm::Sparse { unfolded(amount) } else { (amount, root) };
+    let summary = Summary { kind, root, amount, chains: 1, algorithm, ..summary };
     (strays == 0).then_some(Message { body: Body::Barrier { round, summary }, ..message })
 }
 
@@ -48,7 +66,11 @@ mod tests {
                 if knows && Algorithm::from_raw(algorithm as u8).is_err() {
                     continue;
                 }
-                let summary = Summary::between_pairs(kind, 8, u64::MAX - 3, 0x4_0005, algorithm);
+                let (root, amount) = match algorithm {
+                    Algorithm::Sparse => (16_384 << 8 | 32, (1 << LENGTH_BITS) - 1),
+                    _ => (8, u64::MAX - 3),
+                };
+                let summary = Summary::between_pairs(kind, root, amount, 0x4_0005, algorithm);
                 let message = Message { operation: 5, body: Body::Barrier { round: 3, summary } };
                 let encoded = codec.encode(&packed(&message), Availability::default());
                 let decoded = codec.decode(encoded.as_bytes()).unwrap().message;

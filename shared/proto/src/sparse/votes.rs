@@ -72,6 +72,9 @@ pub enum VotesError {
 }
 
 impl Votes {
+    /// Bytes of the longest list.
+    pub const MAX_BYTES: usize = MOST * INDEX_BYTES as usize;
+
     /// No index of up to d.
     #[must_use]
     pub const fn empty(parameters: Parameters) -> Self {
@@ -122,8 +125,8 @@ impl Votes {
 
     /// The list as bytes, little-endian: those of a message are the first [`Parameters::index_bytes`].
     #[must_use]
-    pub fn to_bytes(&self) -> [u8; MOST * INDEX_BYTES as usize] {
-        let mut bytes = [0; MOST * INDEX_BYTES as usize];
+    pub fn to_bytes(&self) -> [u8; Self::MAX_BYTES] {
+        let mut bytes = [0; Self::MAX_BYTES];
         for (to, index) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(self.indices) {
             *to = index.to_le_bytes();
         }

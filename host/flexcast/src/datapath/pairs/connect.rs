@@ -4,10 +4,12 @@ use flexcast_proto::RankInfo;
 use flexio::{CompletionQueue, ProtectionDomain, Retry};
 
 use super::Pairs;
+use super::sparse::{Need, PendingSession};
 use crate::api::buffer::Buffer;
 use crate::api::config::Config;
 use crate::error::{Error, Result};
-use crate::p2p::{self, Connections, endpoint_bytes};
+use crate::p2p::{self, Connections, endpoint_bytes, sparse};
+use crate::plan::direct::Collective;
 use crate::tuner::{self, Selection};
 
 /// What connections are made of.
@@ -38,11 +40,31 @@ pub(crate) fn unconnected(own: u32, error: p2p::Error) -> Error {
     }
 }
 
+/// The same of connections for sparse AllReduces.
+fn unconnected_session(own: u32, error: sparse::Error) -> Error {
+    match error {
+        sparse::Error::Flexio(error) => Error::Flexio(error),
+        other => {
+            let rank = super::sparse::culprit(&other).unwrap_or(own);
+            Error::Peer { rank, reason: format!("cannot connect for a sparse AllReduce: {other}") }
+        }
+    }
+}
+
 impl Maker {
     /// `selection`: what else the connections are to carry.
     pub(crate) fn new(pd: &ProtectionDomain, place: RankInfo, config: &Config, selection: Selection) -> Self {
         let link_gbit_per_s = config.link_gbit_per_s;
         Self { pd: pd.clone(), place, config: config_of(config), selection, link_gbit_per_s }
+    }
+
+    /// Patience of the connections.
+    pub(super) const fn retry(&self) -> Retry {
+        self.config.retry
+    }
+
+    pub(super) const fn data_class(&self) -> u8 {
+        self.config.data_class
     }
 
     pub(super) const fn pd(&self) -> &ProtectionDomain {
@@ -73,30 +95,76 @@ impl Maker {
     }
 }
 
+/// Queue pairs that a rank has made, and that wait for the others.
+#[derive(Debug)]
+pub(crate) enum Pending {
+    Group(p2p::Pending),
+    Sparse(Box<PendingSession>),
+}
+
+/// What was asked for.
+fn room(need: Option<&Need>, ranks: u32) -> String {
+    let others = ranks - 1;
+    need.map_or_else(
+        || {
+            format!(
+                "{} queue pairs, four to each of {others} other ranks: free other communicators of that card, or split this one",
+                4 * others
+            )
+        },
+        |need| need.room(ranks),
+    )
+}
+
 /// The first rank that has told nothing, if there is one.
-fn without_room(endpoints: &[&[u8]]) -> Option<Error> {
+fn without_room(endpoints: &[&[u8]], need: Option<&Need>) -> Option<Error> {
     let rank = endpoints.iter().position(|endpoint| endpoint.iter().all(|byte| *byte == 0))?;
-    let others = endpoints.len() - 1;
-    let reason = format!(
-        "its card has no room for {} queue pairs, four to each of {others} other ranks: free other communicators of that card, or split this one",
-        4 * others
-    );
+    let reason = format!("its card has no room for {}", room(need, endpoints.len() as u32));
     Some(Error::Peer { rank: rank as u32, reason })
 }
 
 impl Pairs {
-    /// Whether the next collective needs connections that have not been made. A rank alone has all there are.
-    pub(crate) fn needs_connections(&self) -> bool {
-        !self.is_complete && self.maker.place.ranks() > 1
+    /// Whether a collective needs connections that have not been made. A rank alone has all there are.
+    pub(super) fn needs_connections(&self, need: Option<&Need>) -> bool {
+        let has_them = need.map_or(self.is_complete, |need| self.has_session(need));
+        !has_them && self.maker.place.ranks() > 1
+    }
+
+    fn has_session(&self, need: &Need) -> bool {
+        self.session.as_ref().is_some_and(|session| session.carries(need))
+    }
+
+    /// What connections a collective needs, other than those between all pairs.
+    pub(super) fn need(&self, collective: &Collective, config: &Config) -> Option<Need> {
+        Need::of(collective, self.maker.place.ranks(), config.reproducible)
+    }
+
+    /// Bytes that a rank tells the others of its queue pairs.
+    pub(super) fn endpoint_bytes(&self, need: Option<&Need>) -> u64 {
+        need.map_or_else(|| self.maker.endpoint_bytes(), |need| need.endpoint_bytes(self.maker.place.ranks()))
+    }
+
+    /// Makes queue pairs for all other ranks.
+    fn prepare(&self, need: Option<&Need>) -> std::result::Result<(Pending, Vec<u8>), String> {
+        match need {
+            None => {
+                let (pending, endpoint) = self.maker.prepare_all().map_err(|error| error.to_string())?;
+                Ok((Pending::Group(pending), endpoint))
+            }
+            Some(need) => {
+                let prepared = PendingSession::prepare(&self.maker, *need).map_err(|error| error.to_string())?;
+                Ok((Pending::Sparse(Box::new(prepared.0)), prepared.1))
+            }
+        }
     }
 
     /// Makes queue pairs for all other ranks; a buffer with what they must know of them in its place among what all tell. A card that has no room for
     /// them tells nothing: then no rank is connected.
-    pub(super) fn offer(&self) -> Result<(Option<p2p::Pending>, Buffer)> {
+    pub(super) fn offer(&self, need: Option<&Need>) -> Result<(Option<Pending>, Buffer)> {
         let Maker { place, pd, .. } = &self.maker;
-        let bytes = self.maker.endpoint_bytes();
+        let bytes = self.endpoint_bytes(need);
         let mut buffer = Buffer::registered_with(pd, (bytes * u64::from(place.ranks())) as usize)?;
-        match self.maker.prepare_all() {
+        match self.prepare(need) {
             Ok((pending, endpoint)) => {
                 buffer.write((bytes * u64::from(place.rank())) as usize, &endpoint)?;
                 Ok((Some(pending), buffer))
@@ -112,18 +180,42 @@ impl Pairs {
     ///
     /// # Errors
     /// [`Error::Peer`] names a rank that has no room for them: alike on all ranks. What is wrong with this rank alone is the second.
-    pub(crate) fn connect(&mut self, pending: Option<p2p::Pending>, told: &Buffer) -> std::result::Result<(), Refusal> {
+    pub(super) fn connect(
+        &mut self,
+        pending: Option<Pending>,
+        told: &Buffer,
+        need: Option<&Need>,
+    ) -> std::result::Result<(), Refusal> {
         let Maker { place, link_gbit_per_s, .. } = self.maker;
-        let bytes = self.maker.endpoint_bytes() as usize;
+        let bytes = self.endpoint_bytes(need) as usize;
         let all = told.to_vec().map_err(Refusal::Here)?;
         let endpoints: Vec<&[u8]> = all.chunks_exact(bytes.max(1)).collect();
-        if let Some(error) = without_room(&endpoints) {
+        if let Some(error) = without_room(&endpoints, need) {
             return Err(Refusal::Everywhere(error));
         }
-        let Some(pending) = pending else { return Ok(()) };
-        let group = pending.with_link_rate(link_gbit_per_s).connect(&endpoints);
-        self.group = Some(group.map_err(|error| Refusal::Here(unconnected(place.rank(), error)))?);
-        self.is_complete = true;
+        match pending {
+            None => {}
+            Some(Pending::Group(pending)) => {
+                let group = pending.with_link_rate(link_gbit_per_s).connect(&endpoints);
+                self.group = Some(group.map_err(|error| Refusal::Here(unconnected(place.rank(), error)))?);
+                self.is_complete = true;
+            }
+            Some(Pending::Sparse(pending)) => {
+                let session = pending.connect(&endpoints);
+                self.session = Some(session.map_err(|error| Refusal::Here(unconnected_session(place.rank(), error)))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the connections of a rank alone with itself for a sparse AllReduce, unless there are some.
+    pub(super) fn connect_session_alone(&mut self, need: &Need) -> Result<()> {
+        if self.has_session(need) {
+            return Ok(());
+        }
+        let refused = |error| unconnected_session(self.maker.place.rank(), error);
+        let (pending, endpoint) = PendingSession::prepare(&self.maker, *need).map_err(refused)?;
+        self.session = Some(pending.connect(&[&endpoint]).map_err(refused)?);
         Ok(())
     }
 
@@ -156,8 +248,8 @@ mod tests {
     #[test]
     fn a_rank_without_room_is_named_by_all() {
         let endpoints: [&[u8]; 4] = [&[0, 1], &[7, 0], &[0, 0], &[0, 0]];
-        assert!(without_room(&endpoints[..2]).is_none());
-        let text = without_room(&endpoints).unwrap().to_string();
+        assert!(without_room(&endpoints[..2], None).is_none());
+        let text = without_room(&endpoints, None).unwrap().to_string();
         assert!(text.contains("rank 2") && text.contains("12 queue pairs, four to each of 3 other ranks"), "{text}");
     }
 }

@@ -2,6 +2,7 @@
 
 use flexcast_proto::{Algorithm, Cause, OperationDescriptor};
 
+use super::errand::Connecting;
 use super::{Bounds, Errand, NOT_STARTED, News, Pairs, Refusal, Way};
 use crate::api::buffer::Buffer;
 use crate::api::config::{Config, ps};
@@ -65,7 +66,8 @@ pub(crate) trait PairEngine {
         let (table, is_ordered) = (Tuning::between_pairs(), self.config().reproducible);
         let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered);
         let is_barrier = posted.plan == Collective::Barrier;
-        if is_barrier || self.pairs().needs_connections() {
+        let need = self.pairs().need(&posted.plan, self.config());
+        if is_barrier || self.pairs().needs_connections(need.as_ref()) {
             // Before queue pairs are made for it.
             if !is_barrier && !self.has_room(now_ps) {
                 self.put_off(posted);
@@ -74,12 +76,30 @@ pub(crate) trait PairEngine {
             let (posted, errand) = self.pairs().errand(posted, &decision, self.config())?;
             return self.begin_errand(posted, errand, now_ps);
         }
+        if need.is_some() && self.conditions().ranks > 1 {
+            // Its messages do not say what is called: the barrier does.
+            let what = (posted.plan.kind().name(), posted.plan.summary(decision.algorithm()));
+            let (posted, errand) = self.pairs().meeting(posted, what, self.config())?;
+            return self.begin_errand(posted, errand, now_ps);
+        }
+        self.start_collective(posted, now_ps)?;
+        Ok(true)
+    }
+
+    /// Begins a collective whose connections are there.
+    ///
+    /// # Errors
+    /// It cannot be carried: with its buffers.
+    fn start_collective(&mut self, posted: Posted<Collective>, now_ps: u64) -> Result<(), Box<Failed>> {
+        let (table, is_ordered) = (Tuning::between_pairs(), self.config().reproducible);
+        let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered);
+        let need = self.pairs().need(&posted.plan, self.config());
         let bounds = Bounds {
             operation: self.operation(),
             wait_ps: ps(self.config().barrier_timeout),
             repair_ps: ps(self.config().recovery_timeout),
         };
-        let descriptor = self.pairs_mut().begin(posted, decision, bounds)?;
+        let descriptor = self.pairs_mut().begin(posted, decision, bounds, need)?;
         self.start_direct(descriptor, now_ps);
         // What has come early may differ: then nothing is sent.
         if let Err(error) = self.carry_out(now_ps) {
@@ -87,7 +107,7 @@ pub(crate) trait PairEngine {
         }
         let news = self.pairs_mut().start(now_ps);
         self.take_news(news, now_ps);
-        Ok(true)
+        Ok(())
     }
 
     fn take_news(&mut self, news: News, now_ps: u64) -> bool {
@@ -138,15 +158,15 @@ pub(crate) trait PairEngine {
             }
             Way::Connect(connecting) => *connecting,
             Way::Meet(posted) => {
-                if let Err(failed) = self.begin_collective(*posted, now_ps) {
+                if let Err(failed) = self.start_collective(*posted, now_ps) {
                     self.requests().finish(request, Err(failed));
                     self.end_here(Cause::Device(NOT_STARTED));
                 }
                 return;
             }
         };
-        let posted = connecting.posted;
-        let failed = match self.pairs_mut().connect(connecting.pending, &receive) {
+        let Connecting { pending, need, posted } = connecting;
+        let failed = match self.pairs_mut().connect(pending, &receive, need.as_ref()) {
             Ok(()) => {
                 let meeting = self.pairs().meeting(posted, (name, summary), self.config());
                 match meeting.and_then(|(posted, errand)| self.begin_errand(posted, errand, now_ps)) {

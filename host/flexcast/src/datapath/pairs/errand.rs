@@ -4,11 +4,12 @@
 use flexcast_proto::Summary;
 
 use super::Pairs;
+use super::connect::Pending;
+use super::sparse::Need;
 use crate::api::buffer::Buffer;
 use crate::api::config::Config;
 use crate::api::outcome::Failed;
 use crate::datapath::Posted;
-use crate::p2p;
 use crate::plan::direct::Collective;
 use crate::plan::{Kind, Plan};
 use crate::tuner::Decision;
@@ -37,7 +38,9 @@ pub(crate) enum Way {
 #[derive(Debug)]
 pub(crate) struct Connecting {
     /// The own ones; none if the card has no room for them.
-    pub(crate) pending: Option<p2p::Pending>,
+    pub(super) pending: Option<Pending>,
+    /// What they are for, other than collectives of all kinds.
+    pub(super) need: Option<Need>,
     pub(crate) posted: Posted<Collective>,
 }
 
@@ -99,13 +102,14 @@ impl Pairs {
         if posted.plan == Collective::Barrier {
             return Ok((posted.map(|_| self.plan(0, config)), Box::new(Errand { name, summary, way: Way::Barrier })));
         }
-        let (pending, receive) = match self.offer() {
+        let need = self.need(&posted.plan, config);
+        let (pending, receive) = match self.offer(need.as_ref()) {
             Ok(offer) => offer,
             Err(error) => return Err(posted.refuse(error)),
         };
         let (request, posted_ps) = (posted.request, posted.posted_ps);
-        let plan = self.plan(self.maker.endpoint_bytes(), config);
-        let way = Way::Connect(Box::new(Connecting { pending, posted }));
+        let plan = self.plan(self.endpoint_bytes(need.as_ref()), config);
+        let way = Way::Connect(Box::new(Connecting { pending, need, posted }));
         Ok((Posted { request, plan, send: None, receive, posted_ps }, Box::new(Errand { name, summary, way })))
     }
 }

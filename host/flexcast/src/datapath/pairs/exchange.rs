@@ -3,6 +3,7 @@
 use flexcast_proto::p2p::{Memory, Operation, Schedule};
 use flexcast_proto::{Cause, Failure, Kind, OperationDescriptor, RankSet, Summary};
 
+use super::sparse::{self, Need};
 use super::{NO_NEWS, NOT_STARTED, News, Pairs};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::{Done, Failed, Outcome};
@@ -11,6 +12,7 @@ use crate::datapath::Posted;
 use crate::datapath::cpu::operation::State;
 use crate::datapath::direct::Bound;
 use crate::error::{Error, Result};
+use crate::p2p::sparse::Call;
 use crate::p2p::{self, Group};
 use crate::plan::direct::{Collective, Places};
 use crate::protocol::conversation::PROTOCOL_VIOLATION;
@@ -27,7 +29,8 @@ const MOST_KEPT_BYTES: usize = 64 << 20;
 pub(crate) struct Exchange {
     request: u64,
     collective: Collective,
-    bound: Bound,
+    summary: Summary,
+    work: Work,
     send: Option<Buffer>,
     receive: Buffer,
     pub(crate) state: State,
@@ -36,6 +39,16 @@ pub(crate) struct Exchange {
     /// When the protocol's state machine wants to be notified of the time.
     pub(crate) deadline_ps: u64,
     pub(crate) report: Report,
+}
+
+/// What decides which messages a collective takes.
+#[expect(clippy::large_enum_variant, reason = "an operation by a schedule allocates nothing")]
+#[derive(Debug)]
+enum Work {
+    /// A schedule that is known before.
+    Scheduled(Bound),
+    /// What the ranks' data is. With the bytes that had come over its connections before.
+    Sparse(Call, u64),
 }
 
 /// A collective that begins, as the protocol takes it: its number, and how long it may wait without any progress, and repair.
@@ -60,6 +73,21 @@ pub(crate) fn blame(own: u32, error: &p2p::Error) -> (u32, Cause) {
     }
 }
 
+/// The same for connections of a sparse AllReduce.
+fn blame_session(own: u32, error: &p2p::sparse::Error) -> (u32, Cause) {
+    use p2p::sparse::Error as Sparse;
+    let cause = match error {
+        Sparse::Connection { source: flexio::Error::Completion { status, .. }, .. } => {
+            Cause::Connection(*status as u16)
+        }
+        Sparse::Connection { .. } | Sparse::Protocol { .. } | Sparse::Ended { .. } | Sparse::Timeout { .. } => {
+            Cause::Connection(PROTOCOL_VIOLATION)
+        }
+        _ => Cause::Device(NOT_STARTED),
+    };
+    (sparse::culprit(error).unwrap_or(own), cause)
+}
+
 /// What a peer has called, if that is what connections have met with.
 pub(crate) fn called(error: &p2p::Error, own: Summary) -> Option<Notice> {
     let p2p::Error::Mismatch { peer, peer_block_bytes, peer_call, .. } = error else { return None };
@@ -76,6 +104,7 @@ fn buffer(of: &Buffer) -> Result<p2p::Buffer<'_>> {
 /// Why a collective has not begun, or does not go on.
 enum Fault {
     Connections(p2p::Error),
+    Session(p2p::sparse::Error),
     Here(Error),
 }
 
@@ -91,6 +120,12 @@ impl From<p2p::Error> for Fault {
     }
 }
 
+impl From<p2p::sparse::Error> for Fault {
+    fn from(error: p2p::sparse::Error) -> Self {
+        Self::Session(error)
+    }
+}
+
 impl Pairs {
     /// Makes a collective the one under way; what the protocol takes of it. Nothing is sent before [`Pairs::start`].
     ///
@@ -101,22 +136,13 @@ impl Pairs {
         posted: Posted<Collective>,
         decision: Decision,
         bounds: Bounds,
+        need: Option<Need>,
     ) -> Result<OperationDescriptor, Box<Failed>> {
-        let place = self.maker.place;
-        if place.ranks() == 1
-            && let Err(error) = self.connect_alone()
-        {
-            return Err(posted.refuse(error));
-        }
         let summary = posted.plan.summary(decision.algorithm());
-        let bound = match Bound::of_collective(&posted.plan, place, summary) {
+        let (work, foreign_bytes) = match self.bind(&posted.plan, summary, need) {
             Ok(bound) => bound,
             Err(error) => return Err(posted.refuse(error)),
         };
-        let foreign_bytes = Schedule::new(bound.operation, place).map_or(0, |schedule| {
-            let bytes = |target: flexcast_proto::p2p::Part| bound.places[target.memory as usize].total(target.blocks);
-            schedule.receives().map(|arrival| bytes(arrival.target)).sum()
-        });
         let Posted { request, plan: collective, send, receive, posted_ps } = posted;
         let phases = Phases(PhasesPs { posted_ps, armed_ps: Some(posted_ps), ..PhasesPs::default() });
         let report = Report { phases, decision, foreign_bytes, ..Report::default() };
@@ -124,7 +150,8 @@ impl Pairs {
         self.exchange = Some(Exchange {
             request,
             collective,
-            bound,
+            summary,
+            work,
             send,
             receive,
             state,
@@ -144,6 +171,27 @@ impl Pairs {
         })
     }
 
+    /// What a collective takes, and how many bytes will come from other ranks, as far as that is known.
+    fn bind(&mut self, collective: &Collective, summary: Summary, need: Option<Need>) -> Result<(Work, u64)> {
+        let place = self.maker.place;
+        if let Some(need) = need {
+            if place.ranks() == 1 {
+                self.connect_session_alone(&need)?;
+            }
+            let before = self.session.as_ref().map_or(0, |session| session.foreign_bytes(place.rank()));
+            return Ok((Work::Sparse(need.call(), before), 0));
+        }
+        if place.ranks() == 1 {
+            self.connect_alone()?;
+        }
+        let bound = Bound::of_collective(collective, place, summary)?;
+        let foreign_bytes = Schedule::new(bound.operation, place).map_or(0, |schedule| {
+            let bytes = |target: flexcast_proto::p2p::Part| bound.places[target.memory as usize].total(target.blocks);
+            schedule.receives().map(|arrival| bytes(arrival.target)).sum()
+        });
+        Ok((Work::Scheduled(bound), foreign_bytes))
+    }
+
     /// Hands the collective under way to the connections, unless it has failed before.
     pub(crate) fn start(&mut self, now_ps: u64) -> News {
         if !self.exchange.as_ref().is_some_and(|exchange| exchange.state.is_active()) {
@@ -155,16 +203,25 @@ impl Pairs {
 
     /// Takes what has come, and sends what may be sent.
     pub(crate) fn poll(&mut self, now_ps: u64) -> News {
-        let is_active = self.exchange.as_ref().is_some_and(|exchange| exchange.state.is_active());
-        let Some(group) = self.group.as_mut().filter(|_| is_active) else { return NO_NEWS };
-        let moved = group.advance().map_err(Fault::Connections);
+        let Self { group, session, exchange, .. } = self;
+        let Some(exchange) = exchange.as_mut().filter(|exchange| exchange.state.is_active()) else { return NO_NEWS };
+        let Exchange { work, send, receive, .. } = exchange;
+        let moved = match (work, group, session) {
+            (Work::Scheduled(_), Some(group), _) => group.advance().map_err(Fault::Connections),
+            (Work::Sparse(..), _, Some(session)) => session.advance(send.as_ref(), receive).map_err(Fault::Session),
+            _ => return NO_NEWS,
+        };
         self.news(moved, now_ps)
     }
 
     fn hand_over(&mut self) -> std::result::Result<(), Fault> {
-        let Self { group, exchange, kept, maker, .. } = self;
-        let (Some(group), Some(exchange)) = (group, exchange) else { return Ok(()) };
-        let Exchange { collective, bound, send, receive, .. } = exchange;
+        let Self { group, session, exchange, kept, maker, .. } = self;
+        let Some(Exchange { collective, work, send, receive, .. }) = exchange else { return Ok(()) };
+        let (bound, group) = match (work, group, session) {
+            (Work::Scheduled(bound), Some(group), _) => (bound, group),
+            (Work::Sparse(call, _), _, Some(session)) => return Ok(session.begin(*call)?),
+            _ => return Ok(()),
+        };
         let (operation, summary) = (bound.operation, &bound.summary);
         let own = buffer(receive)?;
         let contribution = send.as_ref().map_or(Ok(own), buffer)?;
@@ -224,9 +281,13 @@ impl Pairs {
                 tracing::error!(%error, "a collective between pairs of ranks failed");
                 [failed((own, Cause::Device(NOT_STARTED))), None]
             }
+            Fault::Session(error) => {
+                tracing::error!(%error, "a sparse AllReduce failed");
+                [failed(blame_session(own, &error)), None]
+            }
             Fault::Connections(error) => {
                 tracing::error!(%error, "a collective between pairs of ranks failed");
-                let summary = self.exchange.as_ref().map(|exchange| exchange.bound.summary);
+                let summary = self.exchange.as_ref().map(|exchange| exchange.summary);
                 [summary.and_then(|summary| called(&error, summary)), failed(blame(own, &error))]
             }
         }
@@ -235,13 +296,25 @@ impl Pairs {
     /// How far the connections are.
     fn take_note(&mut self, now_ps: u64) -> std::result::Result<Option<Notice>, Fault> {
         let own = self.maker.place.rank();
-        let (Some(group), Some(exchange)) = (self.group.as_mut(), self.exchange.as_mut()) else { return Ok(None) };
-        if !group.is_complete() {
-            let awaited = group.awaited().map_or(own, |(rank, _)| rank);
-            return Ok(Some(Notice::Transferred { awaited }));
-        }
-        if exchange.bound.reduction.is_some() {
-            group.copy_result(&buffer(&exchange.receive)?)?;
+        let Self { group, session, exchange, .. } = self;
+        let Some(exchange) = exchange else { return Ok(None) };
+        match (&exchange.work, group, session) {
+            (Work::Sparse(_, before), _, Some(session)) => {
+                if !session.is_complete() {
+                    return Ok(Some(Notice::Transferred { awaited: session.awaited(own) }));
+                }
+                exchange.report.foreign_bytes = session.foreign_bytes(own) - before;
+            }
+            (Work::Scheduled(bound), Some(group), _) => {
+                if !group.is_complete() {
+                    let awaited = group.awaited().map_or(own, |(rank, _)| rank);
+                    return Ok(Some(Notice::Transferred { awaited }));
+                }
+                if bound.reduction.is_some() {
+                    group.copy_result(&buffer(&exchange.receive)?)?;
+                }
+            }
+            _ => return Ok(None),
         }
         exchange.report.phases.0.received_ps.get_or_insert(now_ps);
         Ok(Some(Notice::TransferredAll))
@@ -292,7 +365,7 @@ impl Pairs {
         let Some(exchange) = self.exchange.take_if(is_over) else { return Ok(None) };
         let Exchange { request, collective, send, receive, state, report, .. } = exchange;
         let State::Failed(failure) = state else { return Ok(None) };
-        self.group = None;
+        (self.group, self.session) = (None, None);
         let renew = |buffer: Buffer| buffer.renewed(self.maker.pd());
         let (send, receive) = (send.map(renew).transpose()?, Some(renew(receive)?));
         let error = Error::Failed { operation: collective.kind().name(), failure };

@@ -5,6 +5,9 @@
 //! what the communicator has anyway, and which carries the collective's own arguments to be compared ([`errand`]). From then on a collective is
 //! handed to a [`Group`](crate::p2p::Group) of these connections ([`exchange`]). A Barrier needs none: the datapath's own barrier is one.
 //!
+//! A sparse AllReduce has connections of its own ([`sparse`]), which its first call makes in the same way, and it begins with a barrier, by which its arguments are compared: its
+//! messages have no room for that.
+//!
 //! The engine of a datapath ([`engine`]) asks for what comes next, and notifies the protocol of it: deadlines, failures and what other ranks say of them are the
 //! protocol's, as with every other operation.
 
@@ -12,6 +15,7 @@ mod connect;
 mod engine;
 mod errand;
 mod exchange;
+mod sparse;
 
 pub(crate) use connect::{Maker, Refusal, unconnected};
 pub(crate) use engine::PairEngine;
@@ -19,6 +23,7 @@ pub(crate) use errand::{Errand, Way};
 pub(crate) use exchange::{Bounds, blame, called};
 
 use self::exchange::Exchange;
+use self::sparse::Session;
 use crate::api::buffer::Buffer;
 use crate::p2p::Group;
 use crate::protocol::driver::Notice;
@@ -39,6 +44,8 @@ pub(crate) struct Pairs {
     pub(crate) group: Option<Group>,
     /// Whether it has connections between all pairs.
     is_complete: bool,
+    /// Connections for sparse AllReduces, if there has been one.
+    session: Option<Session>,
     pub(crate) exchange: Option<Exchange>,
     /// What an Alltoall in place sends from: what comes replaces it in the user's buffer.
     kept: Option<Buffer>,
@@ -48,7 +55,7 @@ pub(crate) struct Pairs {
 impl Pairs {
     /// With the connections that there are from the beginning, if any.
     pub(crate) const fn new(maker: Maker, group: Option<Group>) -> Self {
-        Self { group, is_complete: false, exchange: None, kept: None, maker }
+        Self { group, is_complete: false, session: None, exchange: None, kept: None, maker }
     }
 
     /// Whether a collective is under way on them.

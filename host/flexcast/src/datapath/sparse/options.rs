@@ -77,7 +77,7 @@ impl SparseOptions {
     }
 
     /// Shards of each aggregator: as many as have two messages of a dense array, and not too many.
-    fn shards_of_each(self, bytes: u64, aggregators: u32) -> u32 {
+    pub(crate) fn shards_of_each(self, bytes: u64, aggregators: u32) -> u32 {
         let message = u64::from(self.block_bytes) * u64::from(self.blocks_per_message);
         bytes.div_ceil((2 * message).max(1) * u64::from(aggregators.max(1))).clamp(1, MOST_SHARDS) as u32
     }

@@ -1,28 +1,19 @@
 //! A worker's side of a shard.
 
+use std::convert::Infallible;
 use std::ops::Range;
 
-use flexcast_proto::sparse::{Answered, Parameters, Shard, Step, Votes, Worker};
+use flexcast_proto::sparse::{Answered, Parameters, Shard, Votes};
 
 use super::{Spare, refused};
 use crate::api::buffer::zeroes;
 use crate::error::Result;
-
-/// What a turn has come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
-    /// An answer is waited for, or nothing any more.
-    Idle,
-    Moved,
-    /// A message is ready.
-    Send,
-}
+use crate::p2p::sparse::scan::{Places, Scan, Turn};
 
 /// One shard, as its worker sees it.
 #[derive(Debug)]
 pub(super) struct Portion {
-    worker: Worker,
-    shard: Shard,
+    scan: Scan,
     parameters: Parameters,
     /// The rank that sums it up.
     pub(super) aggregator: u32,
@@ -30,8 +21,6 @@ pub(super) struct Portion {
     pub(super) message: Vec<u8>,
     /// The blocks whose sums come next.
     global: Votes,
-    /// Blocks before this one have been looked at.
-    looked: u32,
     /// Candidates that are not zero, in the order of their blocks; those of the message are packed by it.
     found: Vec<u32>,
     /// Indices behind the sums of the answer.
@@ -54,18 +43,47 @@ fn bytes(range: Range<u64>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
+/// The arrays of a rank. A block is sent from where it lies, and its sum is received where it belongs, so that there are no slots.
+struct Arrays<'a> {
+    /// None: the contribution is in the receive buffer.
+    send: Option<&'a [u8]>,
+    receive: &'a mut [u8],
+    found: &'a mut Vec<u32>,
+}
+
+impl Places for Arrays<'_> {
+    type Error = Infallible;
+
+    fn store(&mut self, _: Range<u64>, _: u32) -> std::result::Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn load(&mut self, block: Range<u64>, _: u32) -> std::result::Result<bool, Infallible> {
+        Ok(!is_zero(&self.send.unwrap_or(self.receive)[bytes(block)]))
+    }
+
+    fn skip(&mut self, zeros: Range<u64>) -> std::result::Result<(), Infallible> {
+        if self.send.is_some() {
+            self.receive[bytes(zeros)].fill(0);
+        }
+        Ok(())
+    }
+
+    fn found(&mut self, block: u32) {
+        self.found.push(block);
+    }
+}
+
 impl Portion {
     pub(super) fn new(parameters: Parameters, shard: Shard, aggregator: u32, spare: &mut Spare) -> Result<Self> {
         let last = shard.blocks().checked_sub(1).map(|last| bytes(shard.block(last)).len());
         let padding = zeroes(last.map_or(0, |last| parameters.block_bytes() as usize - last))?;
         Ok(Self {
-            worker: Worker::new(parameters, shard.blocks()).map_err(refused)?,
-            shard,
+            scan: Scan::new(parameters, shard).map_err(refused)?,
             parameters,
             aggregator,
             message: spare.take(parameters)?,
             global: Votes::empty(parameters),
-            looked: 0,
             found: Vec::new(),
             trailer: vec![0; parameters.index_bytes() as usize],
             padding,
@@ -75,55 +93,22 @@ impl Portion {
 
     /// Goes on until a message is ready, an answer is needed, or `left` bytes have been looked at.
     pub(super) fn turn(&mut self, send: Option<&[u8]>, receive: &mut [u8], left: &mut usize) -> Turn {
-        let mut moved = false;
-        while *left > 0 {
-            match self.worker.poll() {
-                // The sum is in its place already.
-                Step::Store { .. } => moved = true,
-                Step::Scan { from, .. } => {
-                    let array = send.unwrap_or(receive);
-                    let (first, blocks) = (from.max(self.looked), self.shard.blocks());
-                    let (mut block, mut is_found) = (first, false);
-                    while block < blocks && *left > 0 {
-                        let range = bytes(self.shard.block(block));
-                        *left = left.saturating_sub(range.len());
-                        is_found = !is_zero(&array[range]);
-                        if is_found {
-                            break;
-                        }
-                        block += 1;
-                    }
-                    // What nobody has is zero. If another rank has one of these blocks, its sum comes later.
-                    if send.is_some() {
-                        let zeros = self.shard.block(first).start..self.shard.block(block).start;
-                        receive[bytes(zeros)].fill(0);
-                    }
-                    self.looked = block;
-                    moved = true;
-                    if is_found || block == blocks {
-                        self.found.extend(is_found.then_some(block));
-                        // One of the blocks that were to be looked at.
-                        let _ = self.worker.found(is_found.then_some(block));
-                    }
-                }
-                Step::Send => {
-                    self.pack(send.unwrap_or(receive));
-                    return Turn::Send;
-                }
-                Step::Wait | Step::Complete => break,
-            }
+        let mut arrays = Arrays { send, receive, found: &mut self.found };
+        let Ok(turn) = self.scan.turn(&mut arrays, left);
+        if turn == Turn::Send {
+            self.pack(send.unwrap_or(receive));
         }
-        if moved { Turn::Moved } else { Turn::Idle }
+        turn
     }
 
     /// Makes the message that the worker sends.
     fn pack(&mut self, array: &[u8]) {
-        let Some(contribution) = self.worker.message() else { return };
+        let Some(contribution) = self.scan.worker.message() else { return };
         let block_bytes = self.parameters.block_bytes() as usize;
         self.message.clear();
         let sent = contribution.send.len() as usize;
         for block in self.found.drain(..sent) {
-            let range = bytes(self.shard.block(block));
+            let range = bytes(self.scan.shard.block(block));
             let missing = block_bytes - range.len();
             self.message.extend_from_slice(&array[range]);
             // The array's last block may be short.
@@ -137,7 +122,7 @@ impl Portion {
     /// How much of an answer of so many bytes from a rank has come; none if there cannot be one.
     pub(super) fn expects(&self, from: u32, total: u64, parameters: Parameters) -> Option<u64> {
         let expected = u64::from(parameters.message_bytes(self.global.len()));
-        (from == self.aggregator && self.worker.message().is_some() && total == expected).then_some(self.come)
+        (from == self.aggregator && self.scan.worker.message().is_some() && total == expected).then_some(self.come)
     }
 
     pub(super) fn note(&mut self, end: u64) {
@@ -155,7 +140,7 @@ impl Portion {
         // Blocks that follow one another in the array are one piece.
         let last = rest.iter().zip(block..).take_while(|(next, expected)| **next == *expected).last();
         let end = last.map_or(block, |(last, _)| *last);
-        let range = bytes(self.shard.block(block).start..self.shard.block(end).end);
+        let range = bytes(self.scan.shard.block(block).start..self.scan.shard.block(end).end);
         if offset < range.len() {
             &mut receive[range.start + offset..range.end]
         } else {
@@ -168,7 +153,7 @@ impl Portion {
     pub(super) fn put(&mut self, answer: &[u8], receive: &mut [u8]) {
         let block_bytes = self.parameters.block_bytes() as usize;
         for (position, &block) in self.global.indices().iter().enumerate() {
-            let range = bytes(self.shard.block(block));
+            let range = bytes(self.scan.shard.block(block));
             let len = range.len();
             receive[range].copy_from_slice(&answer[position * block_bytes..][..len]);
         }
@@ -179,8 +164,8 @@ impl Portion {
     pub(super) fn took(&mut self) -> bool {
         self.come = 0;
         let Ok(next) = Votes::from_bytes(self.parameters, &self.trailer) else { return false };
-        let (iteration, sums) = (self.worker.iteration(), self.global.len());
-        let taken = self.worker.answer(iteration, sums, &next);
+        let (iteration, sums) = (self.scan.worker.iteration(), self.global.len());
+        let taken = self.scan.worker.answer(iteration, sums, &next);
         self.global = next;
         matches!(taken, Ok(Answered::New))
     }
@@ -190,6 +175,6 @@ impl Portion {
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.worker.is_complete()
+        self.scan.worker.is_complete()
     }
 }

@@ -1,11 +1,10 @@
 //! An aggregator's side of a shard.
 
-use flexcast_proto::sparse::{
-    Added, Aggregator, AggregatorLimits, Incoming, Order, Parameters, PartialSums, Received, split,
-};
+use flexcast_proto::sparse::{Added, Aggregator, AggregatorLimits, Incoming, Order, Parameters, Received};
 
 use super::{DISPLACEMENT_BYTES, Spare, refused};
 use crate::error::Result;
+use crate::p2p::sparse::sums::{Adder, incoming};
 use crate::reduce::Reduction;
 
 /// One shard, as its aggregator sees it.
@@ -47,47 +46,12 @@ impl Receive {
 /// What blocks are added by.
 pub(super) type With = (Parameters, Reduction);
 
-/// Blocks of a message, and the transmit spots that they are added to.
-struct Blocks<'b> {
-    spots: &'b mut [Vec<u8>; 2],
-    message: &'b [u8],
-    block_bytes: usize,
-    reduction: Reduction,
-}
-
-impl Blocks<'_> {
-    fn block(&mut self, spot: u32, place: u32) -> &mut [u8] {
-        &mut self.spots[spot as usize & 1][place as usize * self.block_bytes..][..self.block_bytes]
-    }
-
-    const fn start(&self, packed: u32) -> usize {
-        packed as usize * self.block_bytes
-    }
-}
-
-impl PartialSums for Blocks<'_> {
-    fn copy(&mut self, spot: u32, place: u32, packed: u32) {
-        let (message, start) = (self.message, self.start(packed));
-        let len = self.block_bytes;
-        self.block(spot, place).copy_from_slice(&message[start..start + len]);
-    }
-
-    fn add(&mut self, spot: u32, place: u32, packed: u32) {
-        let (message, start, reduction) = (self.message, self.start(packed), self.reduction);
-        let len = self.block_bytes;
-        reduction.combine(self.block(spot, place), &message[start..start + len]);
-    }
-
-    fn clear(&mut self, spot: u32, place: u32) {
-        self.block(spot, place).fill(0);
-    }
-}
-
 impl Transmit {
     /// Carries out what a message does; whether there is an answer.
     fn add(&mut self, added: &Added, message: &[u8], (parameters, reduction): With) -> bool {
         let block_bytes = parameters.block_bytes() as usize;
-        added.additions.apply(&mut Blocks { spots: &mut self.spots, message, block_bytes, reduction });
+        let [even, odd] = &mut self.spots;
+        added.additions.apply(&mut Adder { spots: [even, odd], message, block_bytes, reduction });
         let Some(answer) = &added.answer else { return false };
         let (spot, sums) = (answer.spot as usize & 1, answer.sums as usize * block_bytes);
         let indices = parameters.index_bytes() as usize;
@@ -235,8 +199,5 @@ impl Sum {
 /// What a message of the current iteration says; none if it cannot be one.
 fn read(aggregator: &Aggregator, message: &[u8], parameters: Parameters) -> Option<Incoming> {
     let (payload, displacement) = message.split_last_chunk::<DISPLACEMENT_BYTES>()?;
-    let displacement = u32::from_le_bytes(*displacement);
-    let blocks = aggregator.summation().blocks_of(displacement).ok()?;
-    let (_, votes) = split(parameters, payload, blocks).ok()?;
-    Some(Incoming { displacement, blocks, votes })
+    incoming(aggregator, payload, u32::from_le_bytes(*displacement), parameters)
 }

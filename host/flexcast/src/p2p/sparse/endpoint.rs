@@ -1,0 +1,217 @@
+//! Endpoints that workers and aggregators exchange before they are connected. An aggregator of another kind gives the same bytes.
+//!
+//! | Offset | Bytes | Field |
+//! |---:|---:|---|
+//! | 0 | 4 | `FXSE` |
+//! | 4 | 1 | version, 1 |
+//! | 5 | 1 | 1 worker, 2 aggregator |
+//! | 6 | 1 | order in which blocks are added: 1 arrival, 2 rank; 0 as each operation says |
+//! | 7 | 1 | 0 |
+//! | 8 | 4 | its number |
+//! | 12 | 4 | workers |
+//! | 16 | 4 | aggregators |
+//! | 20 | 4 | shards of each aggregator |
+//! | 24 | 4 | bytes of a block |
+//! | 28 | 4 | blocks per message, d |
+//! | 32 | 4 | code of the reduction; 0 as each operation says |
+//! | 36 | 4 | shards of each aggregator that operations use; 0 as each says |
+//! | 40 | 8 | bytes of the array; 0 as each operation says |
+//! | 48 | 16 | GID of its port |
+//! | 64 | 6 | its Ethernet address |
+//! | 70 | 2 | 0 |
+//! | 72 | 4 each | numbers of its queue pairs, for one peer after another, and of each shard after shard |
+//!
+//! Numbers are little-endian. First packets have the number 0.
+
+use flexcast_proto::sparse::Order;
+use flexio::{Device, Gid, Mac, RemoteQp};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{Error, Party, Result, Settings};
+
+const MAGIC: [u8; 4] = *b"FXSE";
+const VERSION: u8 = 1;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Head {
+    magic: [u8; 4],
+    version: u8,
+    role: u8,
+    order: u8,
+    reserved: u8,
+    number: U32,
+    workers: U32,
+    aggregators: U32,
+    shards_of_each: U32,
+    block_bytes: U32,
+    blocks_per_message: U32,
+    reduction: U32,
+    used_shards: U32,
+    bytes: U64,
+    gid: [u8; 16],
+    mac: [u8; 6],
+    padding: [u8; 2],
+}
+
+const _: () = assert!(size_of::<Head>() == 72);
+
+impl Head {
+    fn new(party: Party, settings: &Settings, gid: Gid, mac: Mac) -> Self {
+        let parameters = settings.parameters;
+        let (role, number) = match party {
+            Party::Worker(number) => (1, number),
+            Party::Aggregator(number) => (2, number),
+        };
+        let order = |order| match order {
+            Order::Arrival => 1,
+            Order::Rank => 2,
+        };
+        let fixed = settings.fixed;
+        Self {
+            magic: MAGIC,
+            version: VERSION,
+            role,
+            order: fixed.map_or(0, |call| order(call.order)),
+            reserved: 0,
+            number: number.into(),
+            workers: parameters.workers().into(),
+            aggregators: settings.aggregators.into(),
+            shards_of_each: settings.shards_of_each.into(),
+            block_bytes: parameters.block_bytes().into(),
+            blocks_per_message: parameters.blocks_per_message().into(),
+            reduction: fixed.map_or(0, |call| call.reduction.code()).into(),
+            used_shards: fixed.map_or(0, |call| call.shards_of_each).into(),
+            bytes: fixed.map_or(0, |call| call.bytes).into(),
+            gid: gid.0,
+            mac: mac.0,
+            padding: [0; 2],
+        }
+    }
+
+    /// What all have to have alike, by name.
+    fn agreed(&self) -> [(&'static str, u64); 10] {
+        [
+            ("version", self.version.into()),
+            ("order", self.order.into()),
+            ("workers", self.workers.get().into()),
+            ("aggregators", self.aggregators.get().into()),
+            ("shards of each aggregator", self.shards_of_each.get().into()),
+            ("bytes of a block", self.block_bytes.get().into()),
+            ("blocks per message", self.blocks_per_message.get().into()),
+            ("reduction", self.reduction.get().into()),
+            ("shards of each aggregator in use", self.used_shards.get().into()),
+            ("bytes of the array", self.bytes.get()),
+        ]
+    }
+}
+
+/// How many peers somebody has.
+pub(super) const fn peers(party: Party, settings: &Settings) -> u32 {
+    match party {
+        Party::Worker(_) => settings.aggregators,
+        Party::Aggregator(_) => settings.parameters.workers(),
+    }
+}
+
+/// Bytes of an endpoint.
+pub(crate) const fn endpoint_bytes(party: Party, settings: &Settings) -> usize {
+    let queue_pairs = peers(party, settings) as usize * settings.shards_of_each as usize;
+    size_of::<Head>() + queue_pairs * size_of::<U32>()
+}
+
+/// What others have to know of somebody's queue pairs.
+pub(super) fn encode(party: Party, settings: &Settings, device: &Device, qpns: impl Iterator<Item = u32>) -> Vec<u8> {
+    let mut bytes = Head::new(party, settings, device.port().gid, device.info().mac).as_bytes().to_vec();
+    qpns.for_each(|qpn| bytes.extend_from_slice(&qpn.to_le_bytes()));
+    bytes
+}
+
+/// The queue pairs that `from` has for peer number `own`, by shard.
+pub(super) fn decode(bytes: &[u8], from: Party, settings: &Settings, own: u32) -> Result<Vec<RemoteQp>> {
+    let refused = |reason: String| Error::Endpoint { party: from, reason };
+    let expected = endpoint_bytes(from, settings);
+    let (head, rest) = Head::ref_from_prefix(bytes)
+        .map_err(|_| refused(format!("{} bytes, but it has {expected}: give all endpoints, whole", bytes.len())))?;
+    if head.magic != MAGIC {
+        return Err(refused(format!(
+            "begins with {:02x?}, not {MAGIC:02x?}: it is none of a sparse AllReduce",
+            head.magic
+        )));
+    }
+    let wanted = Head::new(from, settings, Gid(head.gid), Mac(head.mac));
+    if (head.role, head.number) != (wanted.role, wanted.number) {
+        let who = if head.role == 1 { "worker" } else { "aggregator" };
+        return Err(refused(format!("is of {who} {}: give the endpoints in their order", head.number)));
+    }
+    for ((what, theirs), (_, own)) in head.agreed().into_iter().zip(wanted.agreed()) {
+        if theirs != own {
+            return Err(refused(format!("{what}: {theirs} there, but {own} here: give all the same settings")));
+        }
+    }
+    let each = settings.shards_of_each as usize;
+    let qpns = <[U32]>::ref_from_bytes(rest).ok().filter(|_| bytes.len() == expected);
+    let own = qpns.and_then(|qpns| qpns.get(own as usize * each..)?.get(..each));
+    let own = own.ok_or_else(|| refused(format!("{} bytes, but it has {expected}", bytes.len())))?;
+    let remote = |qpn: &U32| RemoteQp { qpn: qpn.get(), gid: Gid(head.gid), mac: Mac(head.mac), first_psn: 0 };
+    Ok(own.iter().map(remote).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::p2p::sparse::Call;
+    use crate::reduce::{DataType, Operator, Reduction};
+
+    fn encoded(party: Party, settings: &Settings, qpns: &[u32]) -> Vec<u8> {
+        let head = Head::new(party, settings, Gid([7; 16]), Mac([9; 6]));
+        let qpns = qpns.iter().flat_map(|qpn| qpn.to_le_bytes());
+        head.as_bytes().iter().copied().chain(qpns).collect()
+    }
+
+    #[test]
+    fn each_peer_has_its_queue_pairs() {
+        let settings = Settings::new(3, 2, 2, 1024, 16).unwrap();
+        let aggregator = Party::Aggregator(1);
+        let bytes = encoded(aggregator, &settings, &[10, 11, 20, 21, 30, 31]);
+        assert_eq!(bytes.len(), endpoint_bytes(aggregator, &settings));
+        for own in 0..3 {
+            let queue_pairs = decode(&bytes, aggregator, &settings, own).unwrap();
+            let qpns: Vec<u32> = queue_pairs.iter().map(|remote| remote.qpn).collect();
+            assert_eq!(qpns, [10 * (own + 1), 10 * (own + 1) + 1]);
+            assert_eq!(
+                (queue_pairs[0].gid, queue_pairs[0].mac, queue_pairs[0].first_psn),
+                (Gid([7; 16]), Mac([9; 6]), 0)
+            );
+        }
+        let worker = encoded(Party::Worker(2), &settings, &[1, 2, 3, 4]);
+        assert_eq!(decode(&worker, Party::Worker(2), &settings, 1).unwrap()[0].qpn, 3);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named() {
+        let settings = Settings::new(3, 2, 1, 1024, 16).unwrap();
+        let from = Party::Worker(2);
+        let bytes = encoded(from, &settings, &[1, 2]);
+        let text = |bytes: &[u8], settings: &Settings| decode(bytes, from, settings, 0).unwrap_err().to_string();
+        assert!(text(&bytes[..10], &settings).contains("10 bytes, but it has 80"));
+        assert!(text(&bytes[..76], &settings).contains("76 bytes, but it has 80"));
+        assert!(text(&[0; 80], &settings).contains("none of a sparse AllReduce"));
+        assert!(text(&encoded(Party::Worker(1), &settings, &[1, 2]), &settings).contains("is of worker 1"));
+        assert!(text(&encoded(Party::Aggregator(2), &settings, &[1, 2, 3]), &settings).contains("is of aggregator 2"));
+        let other = Settings::new(3, 2, 1, 2048, 16).unwrap();
+        let message = text(&bytes, &other);
+        assert!(
+            message.contains("worker 2") && message.contains("bytes of a block: 1024 there, but 2048 here"),
+            "{message}"
+        );
+        let sum = Reduction::new(Operator::Sum, DataType::I32).unwrap();
+        let call = Call { bytes: 4096, shards_of_each: 1, reduction: sum, order: Order::Arrival };
+        let message = text(&bytes, &settings.with_call(call).unwrap());
+        assert!(message.contains("order: 0 there, but 1 here"), "{message}");
+        let shorter = settings.with_call(Call { bytes: 2048, ..call }).unwrap();
+        let message = text(&encoded(from, &settings.with_call(call).unwrap(), &[1, 2]), &shorter);
+        assert!(message.contains("bytes of the array: 4096 there, but 2048 here"), "{message}");
+    }
+}

@@ -1,0 +1,136 @@
+//! One queue pair between a worker and an aggregator, for one shard.
+
+use flexio::{
+    Access, CompletionQueue, GatherRequest, LocalSlice, Path, ProtectionDomain, QueueDepths, QueuePair, RemoteQp,
+    SendKind, Transport,
+};
+
+use super::Config;
+
+/// Sends that may be under way. One at a time waits for an answer, but acknowledgements of the ones before it may be late.
+const SEND_DEPTH: u32 = 8;
+/// Every so many sends one completes visibly, so that a full queue has one that does.
+const SIGNALED: u32 = SEND_DEPTH / 2;
+/// Receives: of one message at a time.
+const RECEIVE_DEPTH: u32 = 2;
+/// Pieces of a message: slots of a ring are at most two, and the indices (SA-32).
+pub(super) const PIECES: usize = 3;
+
+/// What a completion is of: comes back in its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Receive,
+    /// So many sends are over.
+    Sends(u32),
+}
+
+impl Work {
+    const fn id(self, link: u32) -> u64 {
+        let code: u64 = match self {
+            Self::Receive => 0,
+            Self::Sends(count) => count as u64,
+        };
+        code << 32 | link as u64
+    }
+
+    /// What an id says: link and work.
+    pub(super) const fn of(id: u64) -> (usize, Self) {
+        let work = match (id >> 32) as u32 {
+            0 => Self::Receive,
+            count => Self::Sends(count),
+        };
+        (id as u32 as usize, work)
+    }
+}
+
+/// Entries that a completion queue for so many links needs.
+pub(super) const fn completions(links: u32) -> u32 {
+    links.saturating_mul(SEND_DEPTH + RECEIVE_DEPTH)
+}
+
+#[derive(Debug)]
+pub(super) struct Link {
+    queue_pair: QueuePair,
+    number: u32,
+    /// Sends whose completion has not been seen.
+    under_way: u32,
+    /// The last of them that no signal will tell of.
+    unsignaled: u32,
+    received_bytes: u64,
+}
+
+impl Link {
+    pub(super) fn new(pd: &ProtectionDomain, completions: &CompletionQueue, number: u32) -> flexio::Result<Self> {
+        let depths = QueueDepths { send: SEND_DEPTH, receive: RECEIVE_DEPTH };
+        let queue_pair = QueuePair::with_lists(pd, Transport::Rc, completions, completions, depths, PIECES as u32)?;
+        queue_pair.init(Access::LOCAL_WRITE, 0)?;
+        Ok(Self { queue_pair, number, under_way: 0, unsignaled: 0, received_bytes: 0 })
+    }
+
+    pub(super) fn qpn(&self) -> u32 {
+        self.queue_pair.qpn()
+    }
+
+    /// Connects; receives may have been posted.
+    pub(super) fn connect(&self, remote: &RemoteQp, config: &Config) -> flexio::Result<()> {
+        self.queue_pair.connect_with(remote, 0, Path::of_class(config.class), config.retry)
+    }
+
+    /// Posts the receive of a message.
+    pub(super) fn receive(&self, pieces: &[LocalSlice]) -> flexio::Result<()> {
+        self.queue_pair.post_scatter(Work::Receive.id(self.number), pieces)
+    }
+
+    /// A message has come.
+    pub(super) const fn received(&mut self, bytes: u32) {
+        self.received_bytes += bytes as u64;
+    }
+
+    /// Bytes of messages that have come.
+    pub(super) const fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    /// Whether there is room for a message.
+    pub(super) const fn has_room(&self) -> bool {
+        self.under_way < SEND_DEPTH
+    }
+
+    /// Whether the peer has acknowledged everything, as far as has been asked for.
+    pub(super) const fn is_drained(&self) -> bool {
+        self.under_way == self.unsignaled
+    }
+
+    /// Sends a message, for which there is room. `last`: its completion is asked for.
+    pub(super) fn send(&mut self, pieces: &[LocalSlice], immediate: u32, last: bool) -> flexio::Result<()> {
+        let covered = self.unsignaled + 1;
+        let signaled = last || covered == SIGNALED;
+        self.queue_pair.post_gather(&GatherRequest {
+            id: Work::Sends(covered).id(self.number),
+            kind: SendKind::Send,
+            pieces,
+            immediate: Some(immediate),
+            signaled,
+        })?;
+        self.under_way += 1;
+        self.unsignaled = if signaled { 0 } else { covered };
+        Ok(())
+    }
+
+    /// So many sends are over.
+    pub(super) const fn sent(&mut self, count: u32) {
+        self.under_way = self.under_way.saturating_sub(count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_say_what_they_are_of() {
+        for (work, link) in [(Work::Receive, 0), (Work::Sends(1), u32::MAX), (Work::Sends(SIGNALED), 7)] {
+            assert_eq!(Work::of(work.id(link)), (link as usize, work));
+        }
+    }
+}

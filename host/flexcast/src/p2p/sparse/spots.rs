@@ -1,0 +1,124 @@
+//! Memory of an aggregator for one shard: a receive spot for each worker, and two transmit spots (SA-20).
+#![allow(unsafe_code)] // Views of registered memory that lie apart, and slices of spots while no card writes to them.
+
+use flexcast_proto::sparse::{Additions, Answer, Parameters};
+use flexio::{Access, HostBuffer, LocalSlice, MemoryRegion, ProtectionDomain};
+
+use super::link::Link;
+use super::sums::Adder;
+use super::{Error, Result};
+use crate::reduce::Reduction;
+
+/// A message in a receive spot.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    bytes: usize,
+    displacement: u32,
+}
+
+/// Who may access a receive spot.
+#[derive(Clone, Copy, Debug)]
+enum Owner {
+    Nobody,
+    /// The card: a receive into it is posted.
+    Card,
+    /// This process.
+    Host(Message),
+}
+
+#[derive(Debug)]
+struct Receive {
+    memory: MemoryRegion,
+    owner: Owner,
+}
+
+impl Receive {
+    /// The message in the spot; none while the card has it.
+    fn message(&self) -> Option<(&[u8], u32)> {
+        let Owner::Host(Message { bytes, displacement }) = self.owner else { return None };
+        // SAFETY: the region has no rights for peers, and no receive into it is posted (`Spots::post` takes the spot from this process first, and needs it
+        // mutably): no card writes to it. No method of another view of it is called, as views lie apart.
+        let memory = unsafe { self.memory.as_slice() };
+        Some((memory.get(..bytes)?, displacement))
+    }
+}
+
+/// The spots of a shard.
+#[derive(Debug)]
+pub(super) struct Spots {
+    /// By worker.
+    receive: Vec<Receive>,
+    /// They take turns.
+    transmit: [MemoryRegion; 2],
+}
+
+impl Spots {
+    /// The spots of so many shards, in one registration.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(super) fn all(pd: &ProtectionDomain, parameters: Parameters, shards: u32) -> Result<Vec<Self>> {
+        let too_long = |value| Error::OutOfRange {
+            what: "the number of bytes of an aggregator's memory",
+            value,
+            limit: "less than the address space: use fewer workers, shards or blocks per message".to_owned(),
+        };
+        let total = parameters.aggregator_bytes().saturating_mul(shards.into());
+        let spot = parameters.spot_bytes() as usize;
+        let bytes = usize::try_from(total).map_err(|_| too_long(total))?;
+        let memory = HostBuffer::zeroed(bytes)?;
+        let region = MemoryRegion::register(pd, memory, Access::LOCAL_WRITE)?.share();
+        let mut at = 0;
+        let mut next = || {
+            let offset = at;
+            at += spot;
+            // SAFETY: each part of the region is in one view.
+            unsafe { region.view(offset, spot) }
+        };
+        let mut shard = || {
+            let receive = (0..parameters.workers())
+                .map(|_| Ok(Receive { memory: next()?, owner: Owner::Nobody }))
+                .collect::<flexio::Result<_>>()?;
+            Ok(Self { receive, transmit: [next()?, next()?] })
+        };
+        (0..shards).map(|_| shard()).collect()
+    }
+
+    /// Posts the receive of a worker's next message. What the spot holds is gone.
+    pub(super) fn post(&mut self, worker: u32, link: &Link) -> Result<()> {
+        let Some(Receive { memory, owner }) = self.receive.get_mut(worker as usize) else { return Ok(()) };
+        let spot = memory.slice(0, memory.len() as u32)?;
+        *owner = Owner::Card;
+        Ok(link.receive(&[spot])?)
+    }
+
+    /// A worker's message has come.
+    pub(super) fn arrived(&mut self, worker: u32, bytes: u32, displacement: u32) {
+        if let Some(receive) = self.receive.get_mut(worker as usize) {
+            receive.owner = Owner::Host(Message { bytes: bytes as usize, displacement });
+        }
+    }
+
+    /// The message of a worker and its immediate; none if none has come.
+    pub(super) fn message(&self, worker: u32) -> Option<(&[u8], u32)> {
+        self.receive.get(worker as usize)?.message()
+    }
+
+    /// Adds the blocks of a worker's message to a transmit spot, from the one straight to the other (SA-07).
+    pub(super) fn add(&mut self, worker: u32, additions: &Additions, block_bytes: usize, reduction: Reduction) {
+        let Self { receive, transmit: [even, odd] } = self;
+        let Some((message, _)) = receive.get(worker as usize).and_then(Receive::message) else { return };
+        // SAFETY: the views lie apart; peers have no rights to them, and no receive is ever posted into a transmit spot: no card writes to them. A card may
+        // read one only to repeat a packet of an answer that all workers have (`flexcast_proto::sparse`), which the receiver drops by its number whatever it holds.
+        let spots = unsafe { [even.as_mut_slice(), odd.as_mut_slice()] };
+        additions.apply(&mut Adder { spots, message, block_bytes, reduction });
+    }
+
+    /// Puts the next global indices behind the sums of an answer; the whole of it.
+    pub(super) fn answer(&self, answer: &Answer, parameters: Parameters) -> Result<LocalSlice> {
+        let spot = &self.transmit[answer.spot as usize & 1];
+        let (sums, indices) = (answer.sums * parameters.block_bytes(), parameters.index_bytes());
+        spot.write(sums as usize, &answer.next.to_bytes()[..indices as usize])?;
+        Ok(spot.slice(0, sums + indices)?)
+    }
+}

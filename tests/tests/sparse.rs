@@ -1,0 +1,358 @@
+//! Sparse AllReduce over reliable connections of emulated cards: workers and aggregators apart from one another, messages counted against the closed form, and every byte
+//! checked against one core's loop over the contributions.
+
+use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
+use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring, with_world};
+use emu_provider::emulated;
+use flexcast::p2p::reference;
+use flexcast::p2p::sparse::{Aggregator, Arrays, Call, Config, Error, Order, Party, Settings, Statistics, Worker};
+use flexcast::reduce::{DataType, Operator, Reduction};
+use flexio::{Bound, ProtectionDomain, Provider, Retry};
+
+const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
+/// Looks of all at most, so that no test hangs.
+const MOST_LOOKS: usize = 20_000_000;
+
+fn on(cards: usize, faults: Vec<FaultEvent>) -> MachineConfig {
+    let topology = Topology::named(&format!("switch-{cards}")).expect("a preset");
+    let network = NetworkConfig { faults: FaultScript { seed: 5, faults }, ..NetworkConfig::new(topology) };
+    MachineConfig { cards, wiring: Wiring::Network(Box::new(network)), ..MachineConfig::default() }
+}
+
+/// Workers on the first cards, aggregators on the others.
+struct World {
+    provider: Provider,
+    settings: Settings,
+    workers: Vec<Worker>,
+    aggregators: Vec<Aggregator>,
+}
+
+/// What became of an operation.
+struct Ends {
+    workers: Vec<Result<(), Error>>,
+    aggregators: Vec<Result<(), Error>>,
+    arrays: Vec<Vec<u8>>,
+}
+
+impl World {
+    fn new(settings: Settings, faults: Vec<FaultEvent>, config: Config) -> Self {
+        let (workers, aggregators) = (settings.parameters().workers(), settings.aggregators());
+        let provider = emulated(on((workers + aggregators) as usize, faults)).expect("a machine");
+        let domain = |card: u32| {
+            ProtectionDomain::new(&provider.open(&format!("mlx5_{card}")).expect("a card")).expect("a domain")
+        };
+        let prepared = (0..workers).map(|own| Worker::prepare(&domain(own), settings, own, config).expect("prepared"));
+        let (ours, told): (Vec<_>, Vec<_>) = prepared.unzip();
+        let prepared = (0..aggregators)
+            .map(|own| Aggregator::prepare(&domain(workers + own), settings, own, config).expect("prepared"));
+        let (theirs, answers): (Vec<_>, Vec<_>) = prepared.unzip();
+        let workers = ours.into_iter().map(|pending| pending.connect(&answers).expect("connected")).collect();
+        let aggregators = theirs.into_iter().map(|pending| pending.connect(&told).expect("connected")).collect();
+        Self { provider, settings, workers, aggregators }
+    }
+
+    fn call(&self, bytes: usize, reduction: Reduction) -> Call {
+        let shards_of_each = self.settings.shards_of_each();
+        Call { bytes: bytes as u64, shards_of_each, reduction, order: Order::Arrival }
+    }
+
+    /// Drives an operation to its end, whatever that is. Without a send array the contribution is in place. Whoever has died calls nothing.
+    fn end(&mut self, call: Call, contributions: &[Vec<u8>], in_place: bool, dead: Option<Party>) -> Ends {
+        let Self { provider, workers, aggregators, .. } = self;
+        let fresh =
+            |contribution: &Vec<u8>| if in_place { contribution.clone() } else { vec![0xa5; contribution.len()] };
+        let mut arrays: Vec<Vec<u8>> = contributions.iter().map(fresh).collect();
+        let is_alive = |party| Some(party) != dead;
+        let alive = |count: usize, party: fn(u32) -> Party| (0..count as u32).map(move |own| is_alive(party(own)));
+        let mut ends: Vec<Option<Result<(), Error>>> =
+            alive(workers.len(), Party::Worker).map(|is_alive| (!is_alive).then_some(Err(Error::Failed))).collect();
+        let mut others: Vec<Option<Result<(), Error>>> = alive(aggregators.len(), Party::Aggregator)
+            .map(|is_alive| (!is_alive).then_some(Err(Error::Failed)))
+            .collect();
+        for (aggregator, end) in aggregators.iter_mut().zip(&mut others).filter(|(_, end)| end.is_none()) {
+            *end = aggregator.begin(call).err().map(Err);
+        }
+        for (worker, _) in workers.iter_mut().zip(&ends).filter(|(_, end)| end.is_none()) {
+            worker.begin(call).expect("begun");
+        }
+        for _ in 0..MOST_LOOKS {
+            for (((worker, end), receive), send) in
+                workers.iter_mut().zip(&mut ends).zip(&mut arrays).zip(contributions)
+            {
+                if end.is_none() {
+                    let send = (!in_place).then_some(&send[..]);
+                    let moved = worker.progress(&mut Arrays { send, receive }).map(drop);
+                    *end = (moved.is_err() || worker.is_complete()).then_some(moved);
+                }
+            }
+            for (aggregator, end) in aggregators.iter_mut().zip(&mut others).filter(|(_, end)| end.is_none()) {
+                let moved = aggregator.progress().map(drop);
+                *end = (moved.is_err() || aggregator.is_complete()).then_some(moved);
+            }
+            if ends.iter().chain(&others).all(Option::is_some) {
+                let all = |ends: Vec<Option<_>>| ends.into_iter().flatten().collect();
+                return Ends { workers: all(ends), aggregators: all(others), arrays };
+            }
+            provider.relax().relax();
+        }
+        panic!("hangs");
+    }
+
+    /// An operation that goes well; every worker gets the reduction.
+    fn gets(&mut self, call: Call, contributions: &[Vec<u8>], in_place: bool) {
+        let Ends { workers, aggregators, arrays } = self.end(call, contributions, in_place, None);
+        workers.into_iter().chain(aggregators).for_each(|end| end.expect("success"));
+        let expected = reference(call.reduction, contributions);
+        for (worker, array) in arrays.iter().enumerate() {
+            assert!(
+                *array == expected,
+                "worker {worker} of {}: {} bytes, {}",
+                arrays.len(),
+                call.bytes,
+                call.reduction
+            );
+        }
+    }
+
+    fn statistics(&self) -> (Vec<Statistics>, Vec<Statistics>) {
+        (
+            self.workers.iter().map(Worker::statistics).collect(),
+            self.aggregators.iter().map(Aggregator::statistics).collect(),
+        )
+    }
+}
+
+/// Contributions of which a block is zero with this probability, in percent. No byte makes a number of any type that is none, or endless; sums of so few are exact in
+/// every type but for those of half precision, whose order of addition is that of workers here.
+fn contributions(workers: u32, bytes: usize, (block_bytes, zeros): (u32, u64), seed: u64) -> Vec<Vec<u8>> {
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut draw = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random >> 8
+    };
+    let mut array = |_| {
+        let mut array = vec![0_u8; bytes];
+        for block in array.chunks_mut(block_bytes as usize) {
+            if draw() % 100 >= zeros {
+                block.iter_mut().for_each(|byte| *byte = (draw() % 0x3c) as u8);
+                block[0] |= 1;
+            }
+        }
+        array
+    };
+    (0..workers).map(&mut array).collect()
+}
+
+/// Messages of each worker by the closed form: of each shard one for the votes, and one for every d blocks that some worker has (SA-09).
+fn messages(settings: &Settings, call: &Call, contributions: &[Vec<u8>]) -> u64 {
+    let d = settings.parameters().blocks_per_message() as usize;
+    let is_used = |range: std::ops::Range<u64>| {
+        let range = range.start as usize..range.end as usize;
+        contributions.iter().any(|array| array[range.clone()].iter().any(|byte| *byte != 0))
+    };
+    let shards = settings.shards(call).expect("shards");
+    let of = |shard: flexcast_proto::sparse::Shard| {
+        let used = (0..shard.blocks()).filter(|block| is_used(shard.block(*block))).count();
+        used.div_ceil(d) as u64 + 1
+    };
+    shards.iter().map(of).sum()
+}
+
+#[test]
+fn every_size_pattern_and_number_of_workers() {
+    // Workers, aggregators, shards of each, bytes of a block, blocks per message.
+    for (workers, aggregators, each, block_bytes, blocks) in
+        [(1, 1, 1, 256, 1), (2, 1, 2, 256, 16), (3, 2, 1, 512, 3), (4, 1, 1, 1024, 32), (6, 3, 2, 256, 5)]
+    {
+        let settings = Settings::new(workers, aggregators, each, block_bytes, blocks).expect("settings");
+        let mut world = World::new(settings, Vec::new(), Config::default());
+        let mut expected = 0;
+        for (elements, zeros) in
+            [(0, 0), (1, 0), (127, 50), (1009, 100), (4099, 0), (4096, 50), (7919, 90), (20_011, 97), (104, 0)]
+        {
+            let arrays = contributions(workers, 4 * elements, (block_bytes, zeros), 7 + elements as u64);
+            let call = world.call(4 * elements, SUM);
+            let before = world.statistics();
+            world.gets(call, &arrays, elements % 2 == 0);
+            if elements > 0 {
+                expected = messages(&settings, &call, &arrays);
+                let (ours, theirs) = world.statistics();
+                for (now, before) in ours.iter().zip(&before.0) {
+                    let count =
+                        (now.sent_messages - before.sent_messages, now.received_messages - before.received_messages);
+                    assert_eq!(count, (expected, expected), "{workers} {aggregators} {elements} {zeros}");
+                }
+                let of = |all: &[Statistics], what: fn(&Statistics) -> u64| all.iter().map(what).sum::<u64>();
+                let answers = of(&theirs, |one| one.sent_messages) - of(&before.1, |one| one.sent_messages);
+                assert_eq!(answers, u64::from(workers) * expected);
+                assert_eq!(of(&ours, |one| one.sent_bytes), of(&theirs, |one| one.received_bytes));
+                assert_eq!(of(&theirs, |one| one.sent_bytes), of(&ours, |one| one.received_bytes));
+            }
+        }
+        assert!(expected > 0);
+        // SA-30 and SA-20: a ring of 2d blocks for each shard of a worker, n + 2 spots for each of an aggregator.
+        let (ours, theirs) = world.statistics();
+        let ring = u64::from(2 * blocks * block_bytes) * u64::from(aggregators * each);
+        assert!(ours.iter().all(|one| one.block_memory_bytes == ring && one.memory_bytes < ring + ring / 20));
+        let spots = u64::from(workers + 2) * u64::from(blocks * (block_bytes + 4)) * u64::from(each);
+        assert!(theirs.iter().all(|one| one.memory_bytes == spots));
+    }
+}
+
+#[test]
+fn every_type_and_operator_that_zeros_do_not_change() {
+    let settings = Settings::new(3, 2, 1, 256, 4).expect("settings");
+    let mut world = World::new(settings, Vec::new(), Config::default());
+    for data_type in
+        [DataType::I32, DataType::I64, DataType::F32, DataType::F64, DataType::F16, DataType::BF16, DataType::U8]
+    {
+        for operator in [Operator::Sum, Operator::Min, Operator::Max] {
+            let reduction = Reduction::new(operator, data_type).expect("the type has it");
+            let bytes = 1001 * reduction.element_bytes() as usize;
+            // Minimum and maximum take a block that is zero for one that is not there: dense ones are the whole truth.
+            let zeros = if operator == Operator::Sum { 60 } else { 0 };
+            let arrays = contributions(3, bytes, (256, zeros), 11);
+            // In the order of workers, as the loop beside it adds.
+            world.gets(Call { order: Order::Rank, ..world.call(bytes, reduction) }, &arrays, false);
+        }
+    }
+}
+
+#[test]
+fn the_order_of_ranks_gives_the_same_bits_whatever_is_slow() {
+    let settings = Settings::new(4, 1, 2, 256, 4).expect("settings");
+    let sum = Reduction::new(Operator::Sum, DataType::F32).expect("the type has it");
+    let array = |worker: i32| (0..3000).flat_map(|at| (1.0 / (1 + at * 7 + worker * 3) as f32).to_ne_bytes()).collect();
+    let arrays: Vec<Vec<u8>> = (0..4).map(array).collect();
+    // Links that lose make other workers late.
+    for (order, ppm) in [(Order::Rank, 0), (Order::Rank, 20_000)] {
+        let faults = vec![FaultEvent::on("*", Fault::Drop { ppm })];
+        let mut world = World::new(
+            settings,
+            if ppm > 0 { faults } else { Vec::new() },
+            Config { bound: Config::default().bound, ..hasty() },
+        );
+        world.gets(Call { order, ..world.call(12_000, sum) }, &arrays, true);
+    }
+}
+
+#[test]
+fn losses_cost_time_and_no_bytes() {
+    let faults = [Fault::Drop { ppm: 20_000 }, Fault::Corrupt { ppm: 10_000 }, Fault::Duplicate { ppm: 10_000 }];
+    let faults = faults.map(|fault| FaultEvent::on("*", fault)).to_vec();
+    let settings = Settings::new(5, 2, 2, 1024, 8).expect("settings");
+    let mut world = World::new(settings, faults, Config { bound: Config::default().bound, ..hasty() });
+    for (seed, zeros) in [(1, 0), (2, 50), (3, 90)] {
+        let arrays = contributions(5, 100_003 * 4, (1024, zeros), seed);
+        let call = world.call(100_003 * 4, SUM);
+        let before = world.statistics().0[0];
+        world.gets(call, &arrays, seed == 2);
+        let now = world.statistics().0[0];
+        assert_eq!(now.sent_messages - before.sent_messages, messages(&settings, &call, &arrays));
+    }
+    let lost = with_world(|world| world.network().map(|network| network.totals().switches.lost_frames)).unwrap();
+    assert!(lost > Some(0), "something was lost");
+}
+
+/// Connections that soon repeat what has not been acknowledged, and soon give a peer up: polls cost the emulator time.
+fn hasty() -> Config {
+    Config { bound: Bound::millis(1), retry: Retry { timeout_exponent: 4, count: 7 }, ..Config::default() }
+}
+
+#[test]
+fn a_worker_that_never_calls_is_named_by_aggregators_and_they_tell_the_others() {
+    let settings = Settings::new(3, 2, 1, 256, 4).expect("settings");
+    // Workers wait longer than aggregators, so that they hear who it is.
+    let mut world = World::new(settings, Vec::new(), hasty());
+    for worker in &mut world.workers {
+        worker.set_bound(Bound::millis(3));
+    }
+    let arrays = contributions(3, 40_000, (256, 0), 3);
+    let call = world.call(40_000, SUM);
+    let ends = world.end(call, &arrays, false, Some(Party::Worker(1)));
+    for end in ends.aggregators {
+        assert!(matches!(end, Err(Error::Timeout { party: Party::Worker(1), .. })), "{end:?}");
+    }
+    for own in [0, 2] {
+        let end = &ends.workers[own];
+        assert!(matches!(end, Err(Error::Ended { worker: Some(1), .. })), "worker {own}: {end:?}");
+    }
+    assert!(matches!(world.workers[0].begin(call), Err(Error::Failed)));
+    assert!(matches!(world.aggregators[0].begin(call), Err(Error::Failed)));
+}
+
+#[test]
+fn an_aggregator_that_never_calls_is_named_by_workers() {
+    let settings = Settings::new(3, 2, 1, 256, 4).expect("settings");
+    let mut world = World::new(settings, Vec::new(), hasty());
+    let arrays = contributions(3, 40_000, (256, 0), 3);
+    let call = world.call(40_000, SUM);
+    let ends = world.end(call, &arrays, false, Some(Party::Aggregator(1)));
+    for end in ends.workers {
+        assert!(matches!(end, Err(Error::Timeout { party: Party::Aggregator(1), .. })), "{end:?}");
+    }
+}
+
+#[test]
+fn a_dead_link_ends_everybody_with_the_name_of_who_is_behind_it() {
+    let settings = Settings::new(3, 1, 1, 1024, 4).expect("settings");
+    let down = |host: &str| vec![FaultEvent { at_ps: 60_000_000, ..FaultEvent::on(host, Fault::Down) }];
+    let config = Config { bound: Bound::millis(3), ..hasty() };
+    let arrays = contributions(3, 3_000_000, (1024, 0), 3);
+    // Of worker 1.
+    let mut world = World::new(settings, down("h1-switch"), config);
+    let call = world.call(3_000_000, SUM);
+    let ends = world.end(call, &arrays, false, None);
+    let names = |end: &Result<(), Error>| match end {
+        Err(Error::Connection { party, .. } | Error::Timeout { party, .. }) => Some(*party),
+        Err(Error::Ended { worker: Some(worker), .. }) => Some(Party::Worker(*worker)),
+        _ => None,
+    };
+    assert_eq!(names(&ends.aggregators[0]), Some(Party::Worker(1)), "{:?}", ends.aggregators);
+    for own in [0, 2] {
+        assert_eq!(names(&ends.workers[own]), Some(Party::Worker(1)), "{:?}", ends.workers);
+    }
+    assert_eq!(names(&ends.workers[1]), Some(Party::Aggregator(0)), "{:?}", ends.workers);
+    // Of the aggregator.
+    let mut world = World::new(settings, down("h3-switch"), config);
+    let ends = world.end(call, &arrays, false, None);
+    for end in &ends.workers {
+        assert_eq!(names(end), Some(Party::Aggregator(0)), "{end:?}");
+    }
+}
+
+#[test]
+fn those_who_call_something_else_are_found() {
+    let settings = Settings::new(2, 1, 1, 256, 4).expect("settings");
+    let mut world = World::new(settings, Vec::new(), hasty());
+    let arrays = contributions(2, 4096, (256, 0), 3);
+    // An aggregator of a shorter array gets votes for blocks that it does not have.
+    let (long, short) = (world.call(4096, SUM), world.call(1024, SUM));
+    world.aggregators[0].begin(short).expect("begun");
+    world.workers.iter_mut().for_each(|worker| worker.begin(long).expect("begun"));
+    let mut receives = arrays.clone();
+    let mut found = None;
+    for _ in 0..MOST_LOOKS {
+        for (worker, receive) in world.workers.iter_mut().zip(&mut receives) {
+            let _ = worker.progress(&mut Arrays { send: None, receive });
+        }
+        if let Err(error) = world.aggregators[0].progress() {
+            found = Some(error);
+            break;
+        }
+        world.provider.relax().relax();
+    }
+    let text = found.expect("an error").to_string();
+    assert!(text.contains("worker") && text.contains("shard has 4 blocks: give all ranks the same array"), "{text}");
+    // Settings that differ are found when connections are made.
+    let fixed = settings.with_call(long).expect("a call");
+    let provider = emulated(on(2, Vec::new())).expect("a machine");
+    let domain = ProtectionDomain::new(&provider.open("mlx5_0").expect("a card")).expect("a domain");
+    let (pending, _) = Worker::prepare(&domain, fixed, 0, Config::default()).expect("prepared");
+    let shorter = settings.with_call(short).expect("a call");
+    let (_, theirs) = Aggregator::prepare(&domain, shorter, 0, Config::default()).expect("prepared");
+    let text = pending.connect(&[theirs]).expect_err("refused").to_string();
+    assert!(text.contains("aggregator 0") && text.contains("bytes of the array: 1024 there, but 4096 here"), "{text}");
+}

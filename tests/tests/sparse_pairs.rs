@@ -1,0 +1,242 @@
+//! Sparse AllReduce of communicators on emulated RDMA cards, by the DPA's datapath with the real firmware beside it and by that of the hosts' processors: the same call as over
+//! Ethernet, every byte checked against one core's loop over the contributions.
+
+use std::time::Duration;
+
+use emu_config::Machine;
+use flexcast::p2p::reference;
+use flexcast::reduce::{DataType, Operator, Reduction};
+use flexcast::{
+    Algorithm, Buffer, Card, Cause, Communicator, Config, DatapathKind, Done, Error, Failed, Firmware, Request,
+    Selection, Shape, SparseOptions, VerbsOptions,
+};
+use flexcast_tests::communicators::{self, Under, connect, drive, ended};
+use flexcast_tests::{image_bytes, told};
+use flexio::Provider;
+
+const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
+const OPTIONS: SparseOptions = SparseOptions { block_bytes: 256, blocks_per_message: 8 };
+
+fn config() -> Config {
+    let config = communicators::config().with_subgroups(1).slots(64).eager_bytes(16 << 10);
+    config.algorithm(Selection::Automatic).recovery_timeout(Duration::from_micros(10_000))
+}
+
+struct World {
+    provider: Provider,
+    all: Vec<Communicator>,
+}
+
+fn world(datapath: DatapathKind, machine: &Machine, ranks: u32, config: &Config) -> World {
+    let provider = emu_provider::emulated(machine.config_of(ranks as usize).expect("a switch")).expect("a machine");
+    let elf = image_bytes("allgather");
+    let open = |number| {
+        let (name, firmware) = (format!("mlx5_{number}"), Firmware { name: "allgather", elf: &elf });
+        match datapath {
+            DatapathKind::Dpa => Card::open(&provider, &name, firmware),
+            _ => Card::verbs(&provider, &name, &VerbsOptions::default()),
+        }
+        .expect("the card opens")
+    };
+    let cards: Vec<Card> = (0..ranks).map(open).collect();
+    let all = connect(cards.iter(), config);
+    World { provider, all }
+}
+
+fn filled(communicator: &Communicator, bytes: &[u8]) -> Buffer {
+    let mut buffer = communicator.card().buffer(bytes.len()).expect("a buffer");
+    buffer.write(0, bytes).expect("written");
+    buffer
+}
+
+/// A rank's array, of which so many blocks in a hundred are zero.
+fn array(rank: u32, bytes: usize, zeros: usize) -> Vec<u8> {
+    let is_zero = |block: usize| (block * 37 + rank as usize * 11) % 100 < zeros;
+    (0..bytes).map(|at| if is_zero(at / 256) { 0 } else { (at % 0x3b) as u8 + 1 }).collect()
+}
+
+impl World {
+    fn end(&self, call: impl Fn(&Communicator, u32) -> Request) -> Vec<Result<Done, Box<Failed>>> {
+        let posted: Vec<_> = self.all.iter().map(|one| (one, call(one, one.rank()))).collect();
+        ended(&self.provider, posted)
+    }
+
+    /// A call that goes well on all ranks, with a result that is checked; the reports.
+    fn gets(&self, bytes: usize, zeros: usize, options: SparseOptions, in_place: bool) -> Vec<Done> {
+        let ranks = self.all.len() as u32;
+        let arrays: Vec<_> = (0..ranks).map(|rank| array(rank, bytes, zeros)).collect();
+        let ends = self.end(|one, rank| {
+            let own = filled(one, &arrays[rank as usize]);
+            if in_place {
+                return one.sparse_all_reduce_in_place(own, SUM, options).expect("accepted");
+            }
+            let mut receive = one.card().buffer(bytes).expect("a buffer");
+            receive.fill(0xa5);
+            one.sparse_all_reduce(own, receive, SUM, options).expect("accepted")
+        });
+        let expected = reference(SUM, &arrays);
+        let check = |(rank, end): (usize, Result<Done, Box<Failed>>)| {
+            let done = end.expect("success");
+            let got = done.receive.to_vec().expect("read");
+            assert!(got == expected, "rank {rank} of {ranks}: {bytes} bytes, {zeros} % zeros, {options:?}");
+            assert_eq!(done.report.decision.algorithm(), Algorithm::Sparse);
+            done
+        };
+        ends.into_iter().enumerate().map(check).collect()
+    }
+}
+
+#[test]
+fn sums_are_right_on_both_datapaths_whatever_changes_from_call_to_call() {
+    for datapath in [DatapathKind::Verbs, DatapathKind::Dpa] {
+        for ranks in [1, 2, 3, 5] {
+            let world = world(datapath, &Machine::default(), ranks, &config());
+            let kilo = SparseOptions { block_bytes: 1024, blocks_per_message: 32 };
+            // Longer arrays have more shards, and other options other memory: connections are made anew.
+            for (elements, zeros, options, in_place) in [
+                (0, 0, OPTIONS, false),
+                (1, 0, OPTIONS, false),
+                (1009, 100, OPTIONS, true),
+                (1009, 50, OPTIONS, false),
+                (20_011, 90, OPTIONS, true),
+                (127, 0, OPTIONS, false),
+                (20_011, 0, kilo, false),
+                (20_011, 60, OPTIONS, false),
+            ] {
+                let ends = world.gets(4 * elements, zeros, options, in_place);
+                let foreign: Vec<u64> = ends.iter().map(|done| done.report.foreign_bytes).collect();
+                let some = ranks > 1 && elements > 0;
+                assert!(foreign.iter().all(|bytes| (*bytes > 0) == some), "{ranks} ranks, {elements}: {foreign:?}");
+            }
+            // Other collectives go on between them.
+            let ends = world
+                .end(|one, rank| one.all_reduce_in_place(filled(one, &array(rank, 4096, 0)), SUM).expect("accepted"));
+            ends.into_iter().for_each(|end| drop(end.expect("success")));
+            world.gets(4 * 5003, 30, OPTIONS, false);
+        }
+    }
+}
+
+#[test]
+fn the_order_of_ranks_gives_the_bits_of_a_loop() {
+    let sum = Reduction::new(Operator::Sum, DataType::F32).expect("the type has it");
+    let world = world(DatapathKind::Verbs, &Machine::default(), 4, &config().reproducible(true));
+    let own = |rank: u32| -> Vec<u8> {
+        (0..3000_u32).flat_map(|at| (1.0 / (1 + at * 7 + rank * 3) as f32).to_ne_bytes()).collect()
+    };
+    let arrays: Vec<_> = (0..4).map(own).collect();
+    let ends = world.end(|one, rank| {
+        one.sparse_all_reduce_in_place(filled(one, &arrays[rank as usize]), sum, OPTIONS).expect("accepted")
+    });
+    let expected = reference(sum, &arrays);
+    for end in ends {
+        assert!(end.expect("success").receive.to_vec().expect("read") == expected);
+    }
+}
+
+#[test]
+fn losses_are_repaired() {
+    for datapath in [DatapathKind::Verbs, DatapathKind::Dpa] {
+        let machine = Machine { loss_ppm: Some(5_000), seed: Some(9), ..Machine::default() };
+        let config = config().retry_exponent(4).barrier_timeout(Duration::from_millis(500));
+        let world = world(datapath, &machine, 3, &config);
+        world.gets(4 * 60_013, 0, OPTIONS, false);
+        world.gets(4 * 60_013, 80, OPTIONS, true);
+    }
+}
+
+/// What a rank calls that the others do not.
+type Odd = fn(&Communicator, SparseOptions) -> Request;
+
+#[test]
+fn ranks_that_call_something_else_are_named_by_all() {
+    for is_connected in [false, true] {
+        let larger = SparseOptions { block_bytes: 512, ..OPTIONS };
+        let odd: [(&str, Odd); 4] = [
+            ("other options", |one, larger| {
+                one.sparse_all_reduce_in_place(filled(one, &[1; 4096]), SUM, larger).expect("accepted")
+            }),
+            ("another length", |one, _| {
+                one.sparse_all_reduce_in_place(filled(one, &[1; 8192]), SUM, OPTIONS).expect("accepted")
+            }),
+            ("a dense one", |one, _| one.all_reduce_in_place(filled(one, &[1; 4096]), SUM).expect("accepted")),
+            ("another operator", |one, _| {
+                let max = Reduction::new(Operator::Max, DataType::I32).expect("the type has it");
+                one.sparse_all_reduce_in_place(filled(one, &[1; 4096]), max, OPTIONS).expect("accepted")
+            }),
+        ];
+        for (what, other) in odd {
+            let world = world(DatapathKind::Verbs, &Machine::default(), 3, &config());
+            if is_connected {
+                world.gets(4096, 0, OPTIONS, true);
+                world.end(|one, _| one.all_reduce_in_place(filled(one, &[1; 4096]), SUM).expect("accepted"));
+            }
+            let ends = world.end(|one, rank| match rank {
+                1 => other(one, larger),
+                _ => one.sparse_all_reduce_in_place(filled(one, &[1; 4096]), SUM, OPTIONS).expect("accepted"),
+            });
+            for (rank, end) in ends.into_iter().enumerate() {
+                let failed = end.expect_err("they differ");
+                let failure = failed.report.failure.expect("told");
+                assert_eq!(failure.cause, Cause::Disagrees, "{what}, rank {rank}, connected {is_connected}: {failed}");
+                assert!(failed.receive.is_some(), "{what}: the buffer comes back");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_stops_is_named_and_buffers_come_back() {
+    let config = config().retry_exponent(4).barrier_timeout(Duration::from_micros(3_000));
+    for datapath in [DatapathKind::Verbs, DatapathKind::Dpa] {
+        // It never calls.
+        let world = world(datapath, &Machine::default(), 3, &config);
+        world.gets(4096, 0, OPTIONS, true);
+        let callers = world.all.iter().filter(|one| one.rank() != 2);
+        let posted: Vec<_> = callers
+            .map(|one| (one, one.sparse_all_reduce_in_place(filled(one, &[1; 4096]), SUM, OPTIONS).expect("accepted")))
+            .collect();
+        for end in ended(&world.provider, posted) {
+            let failed = end.expect_err("rank 2 is missing");
+            assert_eq!(failed.report.failure.expect("told").culprit, 2, "{failed}");
+            assert!(failed.receive.is_some());
+        }
+        // The communicator has failed.
+        let one = &world.all[0];
+        assert!(one.sparse_all_reduce_in_place(filled(one, &[1; 4096]), SUM, OPTIONS).is_err());
+    }
+}
+
+#[test]
+fn a_cancelled_one_ends_on_all_ranks() {
+    let world = world(DatapathKind::Verbs, &Machine::default(), 3, &config());
+    world.gets(4096, 0, OPTIONS, true);
+    let post = |one| {
+        Under::new(one, one.sparse_all_reduce_in_place(filled(one, &[1; 1 << 20]), SUM, OPTIONS).expect("accepted"))
+    };
+    let mut all: Vec<_> = world.all.iter().map(|one: &Communicator| post(one)).collect();
+    let mut is_cancelled = false;
+    drive(&world.provider, &mut all, |since_ps, all| {
+        if since_ps > 40_000_000 && !std::mem::replace(&mut is_cancelled, true) {
+            all[1].communicator.cancel();
+        }
+    });
+    for one in all {
+        let failed = one.done.expect("driven to its end").expect_err("cancelled");
+        told(&failed.error, &["rank 1 cancelled the operation", "allreduce"]);
+        assert!(failed.receive.is_some());
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_sent() {
+    let world = world(DatapathKind::Verbs, &Machine::default(), 2, &config());
+    let one = &world.all[0];
+    let shape = |options| Shape::SparseAllreduce { bytes: 4096, reduction: SUM, options };
+    one.admits(shape(OPTIONS)).expect("carried");
+    let error = one.admits(shape(SparseOptions { blocks_per_message: 33, ..OPTIONS })).expect_err("too many");
+    assert!(matches!(error, Error::Argument { .. }) && error.to_string().contains("33"), "{error}");
+    let product = Reduction::new(Operator::Product, DataType::I32).expect("the type has it");
+    let failed = one.sparse_all_reduce_in_place(filled(one, &[1; 64]), product, OPTIONS).expect_err("refused");
+    assert!(failed.error.to_string().contains("use sum, min, max"), "{failed}");
+}
