@@ -8,6 +8,8 @@
 //!
 //! UD: staging slot, receive entry and copy entry of a completion share its number. A discarded chunk's copy entry becomes a NOP, so the
 //! numbers stay in step. The last copy of every segment is signalled; its completion, and nothing else, posts the receives again.
+//!
+//! Beside them, and sharing nothing with them but queues, is the aggregator of sparse AllReduce (module `sparse`), the library of image `sparse`.
 #![cfg_attr(target_arch = "riscv64", no_std)]
 #![forbid(unsafe_code)]
 
@@ -22,10 +24,12 @@ mod prepare;
 mod receive;
 mod receiver;
 mod send;
+mod sparse;
 mod view;
 
 pub use control::{Control, ControlEvents};
 pub use prepare::check_queue;
 pub use receive::{prepare_receive, receive, resources};
 pub use send::{prepare_send, send_blocks};
+pub use sparse::{aggregate, prepare_sparse};
 pub use view::{ClosedContext, Span};

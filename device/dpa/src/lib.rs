@@ -49,6 +49,7 @@ pub mod receive;
 pub mod send;
 pub mod shared;
 pub mod signals;
+pub mod spots;
 pub mod sys;
 pub mod thread;
 pub mod window;
@@ -65,6 +66,7 @@ pub use receive::ReceiveQueue;
 pub use send::{PairedSegment, SendQueue, WriteSlot};
 pub use shared::HostLine;
 pub use signals::Signals;
+pub use spots::Spots;
 pub use thread::{Counters, Thread};
 pub use window::{Entity, Window, WindowCell, WindowError, WindowWords};
 

@@ -28,13 +28,14 @@ pub mod receive_thread;
 pub mod reference;
 pub mod report;
 pub mod send;
+pub mod sparse;
 
 pub use address::DeviceAddress;
 pub use flexcast_abi_macros::Layout;
 pub use layout::{Fnv, Layout};
 pub use memory::{
     BitmapMemory, CompletionQueueMemory, ContextMemory, HostLine, KeptMemory, MeasuredMemory, MessageMemory, Queue,
-    QueueFault, ReceiveQueueMemory, Region, SendQueueMemory, Shared, SharedBitmapMemory, TableMemory,
+    QueueFault, ReceiveQueueMemory, Region, SendQueueMemory, Shared, SharedBitmapMemory, SpotMemory, TableMemory,
 };
 pub use pingpong::PingPongContext;
 pub use placement::{Placement, RunRow};
@@ -50,6 +51,10 @@ pub use receive_thread::{OperationState, ReceiveThread, ReceiveThreadState};
 pub use report::{CompletionFlag, FLAG_MAGIC, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
 pub use send::{
     SendContext, SendContextState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState,
+};
+pub use sparse::{
+    SPARSE_MACHINE_BYTES, SPARSE_SENDS, SparseElement, SparseInstance, SparseOperation, SparsePeer, SparseReport,
+    SparseStatus, SparseThread, SparseThreadState,
 };
 
 /// Version of the byte layouts and command bits in this crate; raised with every change.

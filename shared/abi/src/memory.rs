@@ -208,6 +208,8 @@ region_kinds! {
     KeptWords;
     /// Lines of 64 bytes that measuring kernels walk through.
     MeasuredLines;
+    /// 64-bit words of blocks and indices, which the card writes and reads and one thread adds up.
+    SpotWords;
 }
 region_kinds! {
     /// Contexts that belong to the thread whose context names them.
@@ -244,6 +246,8 @@ pub type MessageMemory = Region<MessageWords>;
 pub type KeptMemory = Region<KeptWords>;
 /// Memory that is walked through; its extent is in lines of 64 bytes.
 pub type MeasuredMemory = Region<MeasuredLines>;
+/// Receive and transmit spots; their extent is in 64-bit words.
+pub type SpotMemory = Region<SpotWords>;
 /// An array of contexts.
 pub type ContextMemory<T> = Region<Owned<T>>;
 /// A table.

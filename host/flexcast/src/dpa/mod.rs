@@ -5,6 +5,7 @@ pub(crate) mod mailbox;
 pub(crate) mod part;
 pub(crate) mod receive;
 pub(crate) mod send;
+pub(crate) mod sparse;
 pub(crate) mod targets;
 pub(crate) mod units;
 pub(crate) mod waiter;

@@ -1,0 +1,297 @@
+//! Aggregators of sparse AllReduce on a card's DPA: threads of image `sparse`, and the host's control of them.
+//!
+//! Set-up has two phases that do not wait for anybody: [`AggregatorCard::prepare`] makes spots and queue pairs, whose endpoints the workers are told;
+//! [`PreparedAggregator::connect`] takes those of the workers and lets the threads run. From then on they need no host: not between iterations, and
+//! not between operations. What an operation's elements are is told only where that changes ([`DpaAggregator::set_element`]).
+//!
+//! Spots lie in DPA memory: there the card writes what comes into the DPA's second-level cache, and a load takes a thread a twentieth of what it would
+//! through a window to the host's memory.
+
+mod failure;
+mod options;
+
+use std::mem::size_of;
+
+use flexcast_abi::{
+    ContextMemory, DeviceAddress, HostLine, KeptMemory, Layout as _, SPARSE_MACHINE_BYTES, SPARSE_SENDS, SparseElement,
+    SparseInstance, SparseOperation, SparsePeer, SparseReport, SparseThread, SparseThreadState, SpotMemory,
+};
+use flexcast_proto::sparse::Parameters;
+use flexio::{
+    Access, Affinity, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair, EventHandler, HostBuffer,
+    MemoryKey, MemoryRegion, Path, Provider, RemoteQp,
+};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+pub use failure::AggregatorFailure;
+pub use flexcast_abi::SparseElement as AggregatorElement;
+pub use options::AggregatorOptions;
+
+use crate::api::card::Firmware;
+use crate::dpa::card::DpaCard;
+use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
+use crate::error::{Error, Result};
+
+/// What errors say that an argument is of.
+const WHAT: &str = "sparse AllReduce on the DPA";
+/// Blocks are added in rounds of so many bytes.
+const BLOCK_STEP: u32 = 128;
+/// log2 of the receive entries of a worker, of which one is posted.
+const LOG_RECEIVES: u8 = 1;
+const REPORT_BYTES: usize = size_of::<SparseReport>();
+const FIRST_PSN: u32 = 0;
+
+/// A card whose DPA runs image `sparse`. A clone is the same card.
+#[derive(Clone, Debug)]
+pub struct AggregatorCard(DpaCard);
+
+impl AggregatorCard {
+    /// Opens the card `device` (such as `mlx5_0`) and starts `firmware`, image `sparse`, on its DPA. Other processes may run there beside it.
+    ///
+    /// # Errors
+    /// As [`Card::open`](crate::Card::open).
+    pub fn open(provider: &Provider, device: &str, firmware: Firmware<'_>) -> Result<Self> {
+        Ok(Self(DpaCard::open(provider, device, &firmware.load(provider)?)?))
+    }
+
+    /// Makes threads, spots and queue pairs for the workers of `parameters`: a shard for each coroutine of each thread.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] or [`Error::Budget`]: spots that do not fit, blocks that the firmware does not take, no threads; [`Error::Context`];
+    /// [`Error::Flexio`].
+    pub fn prepare(&self, parameters: Parameters, options: &AggregatorOptions) -> Result<PreparedAggregator> {
+        options.check(parameters)?;
+        let Self(card) = self;
+        let process = card.process();
+        let shards = options.shards();
+        let reports = HostBuffer::zeroed(shards as usize * REPORT_BYTES)?;
+        let reports = MemoryRegion::register(card.pd(), reports, Access::LOCAL_WRITE)?;
+        let operation = SparseOperation { element: SparseElement::I32 as u64, ..Default::default() };
+        let operation = DeviceBuffer::from_bytes(process, operation.as_bytes())?;
+        let mut threads = Vec::with_capacity(options.units.len());
+        for (number, unit) in (0..).zip(&options.units) {
+            let maker = Maker { card, parameters, options, reports: &reports, operation: &operation };
+            threads.push(maker.thread(number, *unit)?);
+        }
+        let (card, options) = (card.clone(), options.clone());
+        Ok(PreparedAggregator(DpaAggregator { threads, reports, operation, card, parameters, options }))
+    }
+}
+
+/// What makes a thread.
+struct Maker<'m> {
+    card: &'m DpaCard,
+    parameters: Parameters,
+    options: &'m AggregatorOptions,
+    reports: &'m MemoryRegion,
+    operation: &'m DeviceBuffer,
+}
+
+/// A thread and what belongs to it, in the order in which it ends.
+#[derive(Debug)]
+struct Thread {
+    /// By coroutine, and of each by worker.
+    queue_pairs: Vec<DpaQueuePair>,
+    _cq: DpaCompletionQueue,
+    _spots: MemoryKey,
+    /// Its [`SparseThread`], then instances, workers and machines.
+    memory: DeviceBuffer,
+    handler: EventHandler,
+}
+
+impl Maker<'_> {
+    fn thread(&self, number: u32, unit: u32) -> Result<Thread> {
+        let Self { card, parameters, options, .. } = *self;
+        let process = card.process();
+        let (workers, coroutines) = (parameters.workers(), options.coroutines);
+        let peers = workers * coroutines;
+        let instances_at = size_of::<SparseThread>() as u64;
+        let peers_at = instances_at + u64::from(coroutines) * size_of::<SparseInstance>() as u64;
+        let machines_at = peers_at + u64::from(peers) * size_of::<SparsePeer>() as u64;
+        let bytes = machines_at + u64::from(coroutines) * SPARSE_MACHINE_BYTES;
+        let memory = DeviceBuffer::zeroed(process, bytes)?;
+        let spot_bytes = spot_bytes(parameters);
+        let instance_bytes = u64::from(spot_bytes) * (u64::from(workers) + 2);
+        let spots = DeviceBuffer::zeroed(process, instance_bytes * u64::from(coroutines))?;
+        let key = MemoryKey::new(&spots, Access::LOCAL_WRITE)?;
+        let handler = EventHandler::new(process, "sparse", memory.addr().get(), Affinity::Unit(unit))?;
+        let completions = completions(parameters, coroutines);
+        let cq =
+            DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, CqTarget::Thread(&handler))?;
+        let depths = DpaDepths { log_send: Some(SPARSE_SENDS.ilog2() as u8), log_receive: Some(LOG_RECEIVES) };
+        let queue_pairs: Vec<DpaQueuePair> = (0..peers)
+            .map(|peer| Ok(DpaQueuePair::reliable_by_command(&cq, &cq, depths, peer)?))
+            .collect::<Result<_>>()?;
+        let at = |offset: u64| DeviceAddress::new(memory.addr().offset(offset).get());
+        let instances: Vec<SparseInstance> = (0..coroutines)
+            .map(|coroutine| SparseInstance {
+                shard: number * coroutines + coroutine,
+                workers,
+                block_bytes: parameters.block_bytes(),
+                blocks_per_message: parameters.blocks_per_message(),
+                first_peer: coroutine * workers,
+                spot_bytes,
+                first_spot: u64::from(coroutine) * instance_bytes,
+                operation: HostLine::new(DeviceAddress::new(self.operation.addr().get())),
+                machine: KeptMemory::new(
+                    at(machines_at + u64::from(coroutine) * SPARSE_MACHINE_BYTES),
+                    (SPARSE_MACHINE_BYTES / 8) as u32,
+                ),
+                ..Default::default()
+            })
+            .collect();
+        let contexts: Vec<SparsePeer> = (0..)
+            .zip(&queue_pairs)
+            .map(|(peer, qp): (u32, _)| SparsePeer {
+                receive_queue: receive_memory(qp),
+                send_queue: send_memory(qp),
+                instance: peer / workers,
+                ..Default::default()
+            })
+            .collect();
+        let report = u64::from(number * coroutines) * REPORT_BYTES as u64;
+        let context = SparseThread {
+            layout_hash: SparseThread::HASH,
+            outbox_id: card.outbox().id(),
+            window_id: card.window().id(),
+            window_mkey: self.reports.lkey(),
+            lkey: key.id(),
+            budget: options.budget,
+            thread: number,
+            cq: cq_memory(&cq),
+            instances: ContextMemory::new(at(instances_at), coroutines),
+            peers: ContextMemory::new(at(peers_at), peers),
+            spots: SpotMemory::new(DeviceAddress::new(spots.addr().get()), (spots.len() / 8) as u32),
+            report_host: self.reports.addr().get() + report,
+            ..Default::default()
+        };
+        memory.write(0, context.as_bytes())?;
+        memory.write(instances_at, instances.as_bytes())?;
+        memory.write(peers_at, contexts.as_bytes())?;
+        accepted("aggregator thread", process.call("prepare", memory.addr().get())?)?;
+        Ok(Thread { queue_pairs, _cq: cq, _spots: key, memory, handler })
+    }
+}
+
+/// Bytes from spot to spot.
+const fn spot_bytes(parameters: Parameters) -> u32 {
+    parameters.spot_bytes().next_multiple_of(64)
+}
+
+/// Entries of a thread's completion queue: of every send, of the receive of each worker and of one that is flushed.
+const fn completions(parameters: Parameters, coroutines: u32) -> u64 {
+    let peers = parameters.workers() as u64 * coroutines as u64;
+    (peers * (SPARSE_SENDS + (1 << LOG_RECEIVES))).next_power_of_two()
+}
+
+/// An aggregator that is not connected yet.
+#[derive(Debug)]
+pub struct PreparedAggregator(DpaAggregator);
+
+impl PreparedAggregator {
+    /// How a worker reaches its queue pairs, by shard; none of a worker beyond the last.
+    pub fn endpoints(&self, worker: u32) -> impl Iterator<Item = RemoteQp> + '_ {
+        let Self(DpaAggregator { threads, parameters, .. }) = self;
+        let workers = parameters.workers();
+        threads
+            .iter()
+            .flat_map(|thread| &thread.queue_pairs)
+            .zip((0..workers).cycle())
+            .filter(move |(_, of)| *of == worker)
+            .map(|(qp, _)| qp.endpoint(FIRST_PSN))
+    }
+
+    /// Connects to the queue pairs of the workers, by worker and of each by shard, and lets the threads run. Does not wait for anybody.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a worker or a queue pair that is missing; [`Error::Flexio`].
+    pub fn connect(self, workers: &[impl AsRef<[RemoteQp]>]) -> Result<DpaAggregator> {
+        let Self(mut aggregator) = self;
+        let DpaAggregator { threads, parameters, options, card, .. } = &mut aggregator;
+        let path = Path { traffic_class: options.class, ..Path::default() };
+        let (count, shards) = (parameters.workers(), options.shards());
+        let each = options.coroutines as usize;
+        for (number, thread) in threads.iter_mut().enumerate() {
+            for (place, qp) in thread.queue_pairs.iter_mut().enumerate() {
+                let (worker, shard) = (place % count as usize, number * each + place / count as usize);
+                let remote = workers.get(worker).and_then(|remotes| remotes.as_ref().get(shard));
+                let remote = remote.ok_or_else(|| Error::Argument {
+                    operation: WHAT,
+                    reason: format!(
+                        "queue pair of worker {worker} for shard {shard} is missing: give those of all {count} workers for all {shards} shards"
+                    ),
+                })?;
+                qp.connect_with(remote, FIRST_PSN, path, options.retry)?;
+            }
+        }
+        for thread in threads {
+            thread.handler.run(thread.memory.addr().get())?;
+            card.activate(&thread.handler)?;
+        }
+        Ok(aggregator)
+    }
+}
+
+/// An aggregator on a card's DPA. It stops when this is dropped.
+#[derive(Debug)]
+pub struct DpaAggregator {
+    threads: Vec<Thread>,
+    reports: MemoryRegion,
+    operation: DeviceBuffer,
+    card: DpaCard,
+    parameters: Parameters,
+    options: AggregatorOptions,
+}
+
+impl DpaAggregator {
+    /// What the elements of the operations from the next one on are; at first they are 32-bit integers. To be called while no operation is under way:
+    /// before this card's own worker votes, or, of a card apart from all workers, before any does.
+    ///
+    /// # Errors
+    /// [`Error::Flexio`].
+    pub fn set_element(&self, element: AggregatorElement) -> Result<()> {
+        let operation = SparseOperation { element: element as u64, ..Default::default() };
+        Ok(self.operation.write(0, operation.as_bytes())?)
+    }
+
+    /// Why a shard has stopped, if one has: the first. Workers of it wait in vain.
+    ///
+    /// # Errors
+    /// [`Error::Flexio`], also for firmware that has ended.
+    pub fn failure(&self) -> Result<Option<AggregatorFailure>> {
+        for shard in 0..self.options.shards() {
+            let at = shard as usize * REPORT_BYTES;
+            if self.reports.read_u64(at)? == 0 {
+                continue;
+            }
+            let mut bytes = [0; REPORT_BYTES];
+            self.reports.read(at, &mut bytes)?;
+            let report = SparseReport::read_from_bytes(&bytes).unwrap_or_default();
+            return Ok(Some(AggregatorFailure::of(shard, &report)));
+        }
+        self.card.process().check()?;
+        Ok(None)
+    }
+
+    /// Number of shards.
+    #[must_use]
+    pub fn shards(&self) -> u32 {
+        self.options.shards()
+    }
+
+    /// Sizes that it was made for.
+    #[must_use]
+    pub const fn parameters(&self) -> Parameters {
+        self.parameters
+    }
+
+    /// Where the state of a thread lies in DPA memory, for those who can look there: emulated cards show what a thread has executed.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn thread_state(&self, thread: usize) -> Option<flexio::DevAddr> {
+        let offset = std::mem::offset_of!(SparseThread, state) as u64;
+        self.threads.get(thread).map(|thread| thread.memory.addr().offset(offset))
+    }
+}
+
+const _: () = assert!(size_of::<SparseThreadState>() == 64);

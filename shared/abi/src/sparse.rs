@@ -1,0 +1,200 @@
+//! Contexts of image `sparse`: threads that aggregate shards of a sparse AllReduce.
+//!
+//! No other image has them: [`crate::ABI_HASH`] leaves them out, and the thread's context carries the hash of its own layout, which covers all that it
+//! leads to.
+
+use crate::layout::{abi_codes, abi_struct};
+use crate::{CompletionQueueMemory, ContextMemory, HostLine, KeptMemory, ReceiveQueueMemory, SendQueueMemory, SpotMemory};
+
+/// Bytes of the memory at [`SparseInstance::machine`].
+pub const SPARSE_MACHINE_BYTES: u64 = 512;
+/// Basic blocks of a worker's send queue at least: so many answers may be posted and not yet told complete.
+pub const SPARSE_SENDS: u64 = 8;
+
+abi_codes! {
+    /// What the elements of an operation are, all summed with wraparound.
+    pub enum SparseElement {
+        /// 32-bit integers.
+        I32 = 1,
+        /// 64-bit integers; pairs of fixed-point numbers, too.
+        I64 = 2,
+    }
+}
+
+abi_codes! {
+    /// How an instance is, and why it has stopped. What [`SparseReport::found`] and [`SparseReport::limit`] mean is said with each.
+    pub enum SparseStatus {
+        /// It waits for messages, or for the next operation.
+        Running = 0,
+        /// A second message of a worker before the first was answered. Found: bytes.
+        Repeated = 1,
+        /// A message of another length than its immediate says. Found: bytes; limit: bytes that it should have.
+        Length = 2,
+        /// A displacement with bits behind the last global block. Found: its bits; limit: global blocks.
+        Displacement = 3,
+        /// Block indices that do not ascend. Found: the index; limit: the one before it.
+        Order = 4,
+        /// A block index that is not behind the global ones. Found: the index; limit: the last global one.
+        Behind = 5,
+        /// A block index after a list of global indices that was not full. Found: the index; limit: indices of that list.
+        AfterEnd = 6,
+        /// Another element than there is. Found: its code; limit: the last code.
+        Element = 7,
+        /// A completion that is no send with immediate. Found: its owner and opcode byte.
+        Opcode = 8,
+        /// The connection to a worker is broken. Found: the syndrome of the completion.
+        Connection = 9,
+        /// A block index that no shard has. Found: the index; limit: the most blocks of a shard.
+        Beyond = 10,
+    }
+}
+
+abi_struct! {
+    /// A thread that serves instances. Its device address is the argument of the event handler `sparse`. The host writes it once.
+    #[size = 192, align = 64, memory]
+    pub struct SparseThread {
+        /// [`crate::Layout::HASH`] of this structure.
+        pub layout_hash: u64,
+        /// Outbox of the thread.
+        pub outbox_id: u32,
+        /// Window of the thread.
+        pub window_id: u32,
+        /// Memory key of the window.
+        pub window_mkey: u32,
+        /// Memory key of the spots.
+        pub lkey: u32,
+        /// Completions after which an activation lets others run.
+        pub budget: u32,
+        /// Number of the thread.
+        pub thread: u32,
+        /// CQ of all queue pairs of its instances.
+        pub cq: CompletionQueueMemory,
+        /// The instances.
+        pub instances: ContextMemory<SparseInstance>,
+        /// Their workers, those of an instance one behind another. The user index of a queue pair is its worker's place here.
+        pub peers: ContextMemory<SparsePeer>,
+        /// Receive and transmit spots of all instances.
+        pub spots: SpotMemory,
+        /// Host memory of [`SparseReport`]s: of the instances in their order.
+        pub report_host: u64,
+        /// Zero.
+        pub reserved: u64,
+        /// What it remembers (worker).
+        pub state: SparseThreadState,
+    }
+}
+
+abi_struct! {
+    /// What a thread remembers. The host writes zeros at set-up.
+    #[size = 64, align = 64]
+    pub struct SparseThreadState {
+        /// Completions consumed; never wraps.
+        pub consumed: u64,
+        /// Activations.
+        pub activations: u64,
+        /// Instructions in them.
+        pub instructions: u64,
+        /// Completions of no worker: of a queue pair with a user index that is none.
+        pub strange: u64,
+        /// Messages taken.
+        pub messages: u64,
+        /// 1 once outbox and window of the thread are configured.
+        pub configured: u32,
+        /// 1 after RPC `prepare` accepted the context.
+        pub prepared: u32,
+        /// Zero.
+        pub reserved: [u64; 2],
+    }
+}
+
+abi_struct! {
+    /// One shard: a coroutine of the thread.
+    #[size = 128, align = 64, memory]
+    pub struct SparseInstance {
+        /// Number of the shard.
+        pub shard: u32,
+        /// Workers.
+        pub workers: u32,
+        /// Bytes of a block; a multiple of 64.
+        pub block_bytes: u32,
+        /// Most blocks of a message.
+        pub blocks_per_message: u32,
+        /// Place of its first worker among the thread's.
+        pub first_peer: u32,
+        /// Bytes from spot to spot: those of the longest message, and a multiple of 64.
+        pub spot_bytes: u32,
+        /// Offset of its spots among the thread's: two transmit spots, then a receive spot for each worker.
+        pub first_spot: u64,
+        /// The operation, which the host writes before its own worker votes, and only if it is of another element than the one before.
+        pub operation: HostLine<SparseOperation>,
+        /// Memory for the machine that merges votes.
+        pub machine: KeptMemory,
+        /// Answers given, of all operations; never wraps (thread).
+        pub answers: u64,
+        /// Operations that are over (thread).
+        pub operations: u64,
+        /// A [`SparseElement`] code: of the operation under way (thread).
+        pub element: u32,
+        /// A [`SparseStatus`] code (thread).
+        pub status: u32,
+        /// Zero.
+        pub reserved: [u64; 6],
+    }
+}
+
+abi_struct! {
+    /// A worker of an instance, and the queue pair to it.
+    #[size = 128, align = 64, memory]
+    pub struct SparsePeer {
+        /// Receive queue: always one receive is posted, into the worker's spot.
+        pub receive_queue: ReceiveQueueMemory,
+        /// Send queue, [`SPARSE_SENDS`] basic blocks or more.
+        pub send_queue: SendQueueMemory,
+        /// Place of its instance among the thread's.
+        pub instance: u32,
+        /// Bytes of an answer that waits for room in the send queue; 0: none does (thread).
+        pub owed_bytes: u32,
+        /// Messages taken; never wraps (thread).
+        pub received: u64,
+        /// Entries posted to the send queue; never wraps (thread).
+        pub produced: u64,
+        /// Entries told complete (thread).
+        pub completed: u64,
+        /// Where the answer that waits lies (thread).
+        pub owed_address: u64,
+        /// Zero.
+        pub reserved: [u64; 3],
+    }
+}
+
+abi_struct! {
+    /// What depends on an operation, in a line that the host rewrites.
+    #[size = 64, align = 64]
+    pub struct SparseOperation {
+        /// A [`SparseElement`] code.
+        pub element: u64,
+        /// Zero.
+        pub reserved: [u64; 7],
+    }
+}
+
+abi_struct! {
+    /// What an instance tells in host memory when it stops: once. All zeros until then.
+    #[size = 64, align = 64]
+    pub struct SparseReport {
+        /// A [`SparseStatus`] code. Written last.
+        pub status: u64,
+        /// The worker whose fault it is.
+        pub worker: u64,
+        /// Iteration of the operation under way, 0 being the one that only votes.
+        pub iteration: u64,
+        /// Operations that were over.
+        pub operations: u64,
+        /// See [`SparseStatus`].
+        pub found: u64,
+        /// See [`SparseStatus`].
+        pub limit: u64,
+        /// Zero.
+        pub reserved: [u64; 2],
+    }
+}

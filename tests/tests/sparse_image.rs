@@ -1,0 +1,207 @@
+//! Image `sparse`, the real ELF on an emulated card: sums of integers among workers on other cards, whatever their arrays; and what it does with input that
+//! cannot be.
+
+use emu_config::Machine;
+use flexcast::{AggregatorCard, AggregatorElement, AggregatorOptions, DpaAggregator, Firmware};
+use flexcast_abi::SparseStatus;
+use flexcast_proto::sparse::Parameters;
+use flexcast_tests::sparse::{TestWorker, operate};
+use flexcast_tests::{image_bytes, told};
+use flexio::{Bound, Provider};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+const BOUND: Bound = Bound::millis(20).with_looks(2_000_000);
+const BLOCK: u32 = 256;
+const D: u32 = 4;
+
+/// An aggregator on card 0 and workers on the others.
+struct Bench {
+    aggregator: DpaAggregator,
+    workers: Vec<TestWorker>,
+    provider: Provider,
+}
+
+impl Bench {
+    fn new(workers: u32, options: &AggregatorOptions) -> Self {
+        let parameters = Parameters::new(workers, BLOCK, D, 8).expect("parameters");
+        let machine = Machine::default().config_of(workers as usize + 1).expect("a machine");
+        let provider = emu_provider::emulated(machine).expect("a provider");
+        let names = provider.devices().expect("cards");
+        let elf = image_bytes("sparse");
+        let firmware = Firmware { name: "sparse", elf: &elf };
+        let card = AggregatorCard::open(&provider, &names[0].name, firmware).expect("the image runs");
+        let prepared = card.prepare(parameters, options).expect("it fits");
+        let workers: Vec<TestWorker> = (1..=workers as usize)
+            .map(|card| provider.open(&names[card].name).expect("a card"))
+            .map(|device| TestWorker::new(&device, parameters, options.shards()))
+            .collect();
+        for (worker, number) in workers.iter().zip(0..) {
+            worker.connect(&prepared.endpoints(number).collect::<Vec<_>>());
+        }
+        let endpoints: Vec<_> = workers.iter().map(TestWorker::endpoints).collect();
+        let aggregator = prepared.connect(&endpoints).expect("connected");
+        Self { aggregator, workers, provider }
+    }
+
+    /// An operation; every worker's array must be the sum.
+    fn sum(&mut self, arrays: &[Vec<u8>], element: AggregatorElement) {
+        let expected = sum(arrays, element);
+        let mut arrays = arrays.to_vec();
+        let done = operate(&self.provider, &mut self.workers, &mut arrays, BOUND);
+        let failure = self.aggregator.failure().expect("the firmware runs");
+        assert_eq!((done.as_ref().err(), failure), (None, None));
+        for (worker, array) in arrays.iter().enumerate() {
+            assert!(*array == expected, "worker {worker} of {}: {} bytes", arrays.len(), array.len());
+        }
+    }
+}
+
+fn options(units: &[u32], coroutines: u32) -> AggregatorOptions {
+    AggregatorOptions { units: units.to_vec(), coroutines, ..AggregatorOptions::default() }
+}
+
+/// The sum, element by element.
+fn sum(arrays: &[Vec<u8>], element: AggregatorElement) -> Vec<u8> {
+    let mut total = arrays[0].clone();
+    for array in &arrays[1..] {
+        match element {
+            AggregatorElement::I32 => {
+                for (sum, more) in total.as_chunks_mut().0.iter_mut().zip(array.as_chunks().0) {
+                    *sum = i32::from_le_bytes(*sum).wrapping_add(i32::from_le_bytes(*more)).to_le_bytes();
+                }
+            }
+            AggregatorElement::I64 => {
+                for (sum, more) in total.as_chunks_mut().0.iter_mut().zip(array.as_chunks().0) {
+                    *sum = i64::from_le_bytes(*sum).wrapping_add(i64::from_le_bytes(*more)).to_le_bytes();
+                }
+            }
+        }
+    }
+    total
+}
+
+/// Arrays of `elements` elements in which each block is zero with a probability of `zeros` per cent.
+fn arrays(rng: &mut ChaCha8Rng, workers: u32, bytes: usize, zeros: u32) -> Vec<Vec<u8>> {
+    let array = |rng: &mut ChaCha8Rng| {
+        let mut array = vec![0; bytes];
+        for block in array.chunks_mut(BLOCK as usize) {
+            if rng.random_range(0..100) >= zeros {
+                rng.fill(block);
+            }
+        }
+        array
+    };
+    (0..workers).map(|_| array(rng)).collect()
+}
+
+#[test]
+fn sums_are_exact_whatever_the_arrays_and_one_operation_follows_another() {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    for (workers, units, coroutines) in [(1, vec![1], 1), (2, vec![1], 3), (3, vec![1, 17], 2), (4, vec![5], 2)] {
+        let mut bench = Bench::new(workers, &options(&units, coroutines));
+        for element in [AggregatorElement::I32, AggregatorElement::I64, AggregatorElement::I32] {
+            bench.aggregator.set_element(element).expect("written");
+            for elements in [0, 1, 31, 127, 1009, 4096] {
+                for zeros in [0, 50, 90, 100] {
+                    bench.sum(&arrays(&mut rng, workers, elements * 8, zeros), element);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_wrap_around() {
+    let mut bench = Bench::new(3, &AggregatorOptions::default());
+    for element in [AggregatorElement::I32, AggregatorElement::I64] {
+        bench.aggregator.set_element(element).expect("written");
+        for word in [u64::MAX, i64::MAX as u64, 1 << 63, 0x7FFF_FFFF_7FFF_FFFF, 0x8000_0000_8000_0000] {
+            bench.sum(&vec![word.to_le_bytes().repeat(600); 3], element);
+        }
+    }
+}
+
+/// Bytes of a message of so many blocks, with these indices.
+fn message(blocks: usize, indices: [u32; D as usize]) -> Vec<u8> {
+    let mut bytes = vec![7; blocks * BLOCK as usize];
+    bytes.extend(indices.iter().flat_map(|index| index.to_le_bytes()));
+    bytes
+}
+
+const NONE: u32 = u32::MAX;
+
+/// What worker 1 of 2 sends after both have voted for block 0; the shard must stop with this report, and memory stay as it is.
+fn refused(status: SparseStatus, (found, limit): (u64, u64), words: &[&str], send: impl FnOnce(&mut TestWorker)) {
+    let mut bench = Bench::new(2, &options(&[1], 2));
+    let vote = message(0, [0, 1, NONE, NONE]);
+    for worker in &mut bench.workers {
+        worker.send_raw(0, &vote, Some(0));
+    }
+    let provider = bench.provider.clone();
+    flexcast_tests::world::settle();
+    send(&mut bench.workers[1]);
+    let failure = provider
+        .wait(BOUND, "the shard to stop", || Ok(bench.aggregator.failure().expect("the firmware runs")))
+        .unwrap_or_else(|error| panic!("{status:?}: {error}"));
+    assert_eq!((failure.status, failure.found, failure.limit), (Ok(status), found, limit), "{failure}");
+    assert_eq!((failure.shard, failure.worker, failure.operations), (0, 1, 0), "{failure}");
+    told(&failure, words);
+    // The other shard of the thread goes on: it is complete at once where nobody has anything.
+    for worker in &mut bench.workers {
+        worker.send_raw(1, &message(0, [NONE; 4]), Some(0));
+    }
+    flexcast_tests::world::settle();
+    assert_eq!(bench.aggregator.failure().expect("the firmware runs"), Some(failure));
+}
+
+#[test]
+fn input_that_cannot_be_stops_the_shard_and_nothing_else() {
+    let vote = |indices| move |worker: &mut TestWorker| worker.send_raw(0, &message(2, indices), Some(0));
+    let (block, index) = (u64::from(BLOCK), 16);
+    refused(SparseStatus::Length, (block + index, 2 * block + index), &["272", "528", "worker 1"], |worker| {
+        worker.send_raw(0, &message(1, [NONE; 4]), Some(0));
+    });
+    refused(SparseStatus::Length, (2 * block + index, block + index), &["528", "272"], |worker| {
+        worker.send_raw(0, &message(2, [NONE; 4]), Some(1));
+    });
+    refused(SparseStatus::Displacement, (0b100, 2), &["0x4", "2 blocks"], |worker| {
+        worker.send_raw(0, &message(2, [NONE; 4]), Some(0b100));
+    });
+    refused(SparseStatus::AfterEnd, (5, 0), &["5", "not full"], vote([5, NONE, NONE, NONE]));
+    refused(SparseStatus::Order, (3, 9), &["3", "9", "ascend"], vote([9, 3, NONE, NONE]));
+    refused(SparseStatus::Behind, (1, 1), &["1 already"], vote([1, 2, NONE, NONE]));
+    refused(SparseStatus::Beyond, (u64::from(NONE) - 1, u64::from(NONE) - 1), &["4294967294"], vote([9, NONE - 1, NONE, NONE]));
+    refused(SparseStatus::Repeated, (2 * block + index, 0), &["second message"], |worker| {
+        for _ in 0..2 {
+            worker.send_raw(0, &message(2, [NONE; 4]), Some(0));
+            flexcast_tests::world::settle();
+        }
+    });
+    refused(SparseStatus::Opcode, (0x20, 0), &["immediate"], |worker| {
+        worker.send_raw(0, &message(2, [NONE; 4]), None);
+    });
+    // More than a spot holds: the card itself refuses it.
+    refused(SparseStatus::Connection, (0x01, 0), &["syndrome 0x1"], |worker| {
+        worker.send_raw(0, &message(5, [NONE; 4]), Some(0));
+    });
+}
+
+#[test]
+fn what_does_not_fit_is_told_before_anything_is_made() {
+    let provider = emu_provider::emulated(Machine::default().config_of(2).expect("a machine")).expect("a provider");
+    let name = provider.devices().expect("cards")[0].name.clone();
+    let elf = image_bytes("sparse");
+    let card = AggregatorCard::open(&provider, &name, Firmware { name: "sparse", elf: &elf }).expect("it runs");
+    let refused = |workers, block, d, options: &AggregatorOptions, words: &[&str]| {
+        let parameters = Parameters::new(workers, block, d, 8).expect("parameters");
+        told(&card.prepare(parameters, options).expect_err("it does not fit"), words);
+    };
+    let defaults = AggregatorOptions::default();
+    refused(64, 1024, 32, &defaults, &["64 workers and 2 instances", "1500000", "cache_bytes"]);
+    refused(2, 320, 8, &defaults, &["blocks of 320 bytes", "128", "384"]);
+    refused(2, 256, 8, &options(&[], 1), &["0 threads", "189"]);
+    refused(2, 256, 8, &options(&[0], 1), &["unit 0", "1 to 189"]);
+    refused(2, 256, 8, &options(&[1], 0), &["0 coroutines"]);
+    refused(1024, 256, 1, &options(&[1], 4), &["65536 entries", "32768", "fewer coroutines"]);
+}
