@@ -35,7 +35,7 @@ impl TestWorker {
         let pd = ProtectionDomain::new(device).expect("a protection domain");
         let completions = CompletionQueue::new(device, shards * 16).expect("a completion queue");
         let lane = |_| {
-            let depths = QueueDepths { send: 8, receive: 2 };
+            let depths = QueueDepths { send: 8, receive: 8 };
             let queue_pair = QueuePair::new(&pd, Transport::Rc, &completions, &completions, depths).expect("a queue pair");
             queue_pair.init(Access::LOCAL_WRITE, 0).expect("INIT");
             let bytes = 2 * parameters.spot_bytes() as usize;
@@ -89,9 +89,13 @@ impl TestWorker {
         Ok(complete)
     }
 
-    /// Sends bytes that are no message, or one at a wrong time, on the connection of a shard.
+    /// Sends bytes that are no message, or one at a wrong time, on the connection of a shard. What is answered is received, and not looked at.
     pub fn send_raw(&mut self, shard: usize, bytes: &[u8], immediate: Option<u32>) {
-        self.lanes[shard].send(shard as u64, bytes, immediate);
+        let spot = self.parameters.spot_bytes();
+        let lane = &mut self.lanes[shard];
+        let into = lane.memory.slice(u64::from(spot), spot).expect("inside");
+        lane.queue_pair.post_receive(shard as u64, into).expect("room in the receive queue");
+        lane.send(shard as u64, bytes, immediate);
     }
 
     /// Messages sent on the connection of a shard.

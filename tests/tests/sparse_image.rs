@@ -24,7 +24,11 @@ struct Bench {
 
 impl Bench {
     fn new(workers: u32, options: &AggregatorOptions) -> Self {
-        let parameters = Parameters::new(workers, BLOCK, D, 8).expect("parameters");
+        Self::with(Parameters::new(workers, BLOCK, D, 8).expect("parameters"), options)
+    }
+
+    fn with(parameters: Parameters, options: &AggregatorOptions) -> Self {
+        let workers = parameters.workers();
         let machine = Machine::default().config_of(workers as usize + 1).expect("a machine");
         let provider = emu_provider::emulated(machine).expect("a provider");
         let names = provider.devices().expect("cards");
@@ -168,10 +172,9 @@ fn input_that_cannot_be_stops_the_shard_and_nothing_else() {
     refused(SparseStatus::Displacement, (0b100, 2), &["0x4", "2 blocks"], |worker| {
         worker.send_raw(0, &message(2, [NONE; 4]), Some(0b100));
     });
-    refused(SparseStatus::AfterEnd, (5, 0), &["5", "not full"], vote([5, NONE, NONE, NONE]));
+    refused(SparseStatus::AfterEnd, (5, 2), &["5", "not full"], vote([5, NONE, NONE, NONE]));
     refused(SparseStatus::Order, (3, 9), &["3", "9", "ascend"], vote([9, 3, NONE, NONE]));
     refused(SparseStatus::Behind, (1, 1), &["1 already"], vote([1, 2, NONE, NONE]));
-    refused(SparseStatus::Beyond, (u64::from(NONE) - 1, u64::from(NONE) - 1), &["4294967294"], vote([9, NONE - 1, NONE, NONE]));
     refused(SparseStatus::Repeated, (2 * block + index, 0), &["second message"], |worker| {
         for _ in 0..2 {
             worker.send_raw(0, &message(2, [NONE; 4]), Some(0));
@@ -204,4 +207,28 @@ fn what_does_not_fit_is_told_before_anything_is_made() {
     refused(2, 256, 8, &options(&[0], 1), &["unit 0", "1 to 189"]);
     refused(2, 256, 8, &options(&[1], 0), &["0 coroutines"]);
     refused(1024, 256, 1, &options(&[1], 4), &["65536 entries", "32768", "fewer coroutines"]);
+}
+
+#[test]
+#[ignore]
+fn probe() {
+    for (workers, d, zeros) in [(1, 16, 0), (2, 16, 0), (4, 16, 0), (4, 16, 50), (16, 16, 0), (4, 4, 0)] {
+        for element in [AggregatorElement::I32, AggregatorElement::I64] {
+            let parameters = Parameters::new(workers, 1024, d, 8).expect("parameters");
+            let opts = AggregatorOptions { units: vec![16], coroutines: 1, ..Default::default() };
+            let mut bench = Bench::with(parameters, &opts);
+            bench.aggregator.set_element(element).unwrap();
+            let state = |b: &Bench| -> Vec<u64> { let a = b.aggregator.thread_state(0).unwrap(); let x: [u8; 40] = flexcast_tests::world::get(a); x.as_chunks::<8>().0.iter().map(|c| u64::from_le_bytes(*c)).collect() };
+            let before = state(&bench);
+            let mut rng = ChaCha8Rng::seed_from_u64(7);
+            let bytes = 64 * 1024 * d as usize / 16;
+            let mut a: Vec<Vec<u8>> = arrays(&mut rng, workers, bytes, 0);
+            for (w, a) in a.iter_mut().enumerate() { for (i, b) in a.chunks_mut(1024).enumerate() { if zeros > 0 && (i * 31 + w * 17) % 97 < zeros as usize { b.fill(0); } } }
+            bench.sum(&a, element);
+            let after = state(&bench);
+            let d: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
+            let blocks: usize = a.iter().map(|a| a.chunks(1024).filter(|b| b.iter().any(|x| *x != 0)).count()).sum();
+            println!("n={workers} d={} z={zeros} {element:?}: activations {} instructions {} messages {} blocks {blocks}", parameters.blocks_per_message(), d[1], d[2], d[4]);
+        }
+    }
 }

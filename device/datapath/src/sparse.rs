@@ -1,6 +1,6 @@
 //! Aggregator of sparse AllReduce: a thread that serves instances, each of which sums up one shard.
 //!
-//! All queue pairs of a thread complete on one queue. A message is checked, its votes are merged ([`Summation`]) and its blocks added from the receive
+//! All queue pairs of a thread complete on one queue. A message is checked, its votes are merged (module `votes`) and its blocks added from the receive
 //! spot into the transmit spot, before the next one is looked at. Then its receive is posted again, so that a second message before the answer is seen
 //! as what it is; a worker's next message comes after the answer. The last message of an iteration is followed by the answer to all workers.
 //!
@@ -9,39 +9,24 @@
 
 mod answer;
 mod prepare;
+mod votes;
 
-use dpa::abi::{SparseElement, SparseInstance, SparsePeer, SparseReport, SparseStatus, SparseThread, SparseThreadState};
-use dpa::hw::CqeOpcode;
-use dpa::proto::sparse::{
-    Added, Answer, Incoming, MAX_BLOCKS, Parameters, PartialSums, Summation, SummationError, Votes, VotesError,
+use dpa::abi::{
+    SparseElement, SparseInstance, SparseInstanceState, SparsePeer, SparseReport, SparseStatus, SparseThread,
+    SparseThreadState,
 };
+use dpa::hw::CqeOpcode;
 use dpa::{
-    CompletionQueue, ContextArray, Counters, Kept, Next, Outbox, ReceiveQueue, Spots, Window, WindowCell,
-    error, fatal, fence,
+    CompletionQueue, ContextArray, Counters, Next, Outbox, ReceiveQueue, Spots, Window, WindowCell, error, fatal, fence,
 };
 
 pub use prepare::prepare_sparse;
 
 use crate::receive::resources;
 
-/// What an instance keeps of its shard. Indices lead nowhere here, so that the number of blocks need not be known.
-#[derive(Clone, Copy)]
-struct Machine {
-    parameters: Parameters,
-    summation: Summation,
-}
-
-impl Machine {
-    fn new(instance: &SparseInstance) -> Option<Self> {
-        let SparseInstance { workers, block_bytes, blocks_per_message, .. } = *instance;
-        let parameters = Parameters::new(workers, block_bytes, blocks_per_message, size_of::<u64>() as u32).ok()?;
-        Some(Self { parameters, summation: Self::summation(parameters)? })
-    }
-
-    fn summation(parameters: Parameters) -> Option<Summation> {
-        Summation::new(parameters, MAX_BLOCKS as u32).ok()
-    }
-}
+/// Transmit spots of an instance; receive spots follow them.
+const TRANSMIT_SPOTS: u64 = 2;
+const INDEX_BYTES: u64 = dpa::proto::sparse::INDEX_BYTES as u64;
 
 /// Why an instance stops.
 #[derive(Clone, Copy)]
@@ -156,15 +141,15 @@ impl Served<'_> {
             self.state.strange += 1;
             return;
         };
-        if instance.status != SparseStatus::Running as u32 {
+        if instance.state.status != SparseStatus::Running as u32 {
             return;
         }
         self.state.messages += 1;
         match add(&mut self.spots, instance, peer, number, (displacement, bytes)) {
-            Ok(None) => {}
-            Ok(Some(answer)) => {
+            Ok(false) => {}
+            Ok(true) => {
                 let index = peer.instance as usize;
-                self.answer(index, &answer);
+                self.answer(index);
             }
             Err(fault) => self.fail(number, fault),
         }
@@ -178,16 +163,16 @@ impl Served<'_> {
             self.state.strange += 1;
             return;
         };
-        if instance.status != SparseStatus::Running as u32 {
+        if instance.state.status != SparseStatus::Running as u32 {
             return;
         }
-        instance.status = fault.status as u32;
-        let iteration = kept(instance).summation.iteration();
+        let state = &mut instance.state;
+        state.status = fault.status as u32;
         let report = SparseReport {
             status: fault.status as u64,
             worker: (number - instance.first_peer as usize) as u64,
-            iteration: iteration.into(),
-            operations: instance.operations,
+            iteration: state.iteration.into(),
+            operations: state.operations,
             found: fault.found,
             limit: fault.limit,
             reserved: [0; 2],
@@ -211,13 +196,7 @@ fn find<'s>(
     Some((instance, peer))
 }
 
-/// What an instance keeps.
-#[inline(always)]
-fn kept(instance: &mut SparseInstance) -> &mut Machine {
-    Kept::attach(&mut instance.machine).and_then(Kept::get).unwrap_or_else(|| fatal(error::NOT_PREPARED))
-}
-
-/// Checks a message, merges its votes, adds its blocks, and posts its receive again.
+/// Checks a message, merges its votes, adds its blocks, and posts its receive again. Whether it is the last one of its iteration.
 #[inline(never)]
 fn add(
     spots: &mut Spots<'_>,
@@ -225,89 +204,78 @@ fn add(
     peer: &mut SparsePeer,
     number: usize,
     (displacement, bytes): (u32, u32),
-) -> Result<Option<Answer>, Fault> {
-    if peer.received != instance.answers {
+) -> Result<bool, Fault> {
+    let SparseInstance { workers, block_bytes, blocks_per_message: width, first_spot: transmit, .. } = *instance;
+    let spot_bytes = u64::from(instance.spot_bytes);
+    let spot = transmit + (TRANSMIT_SPOTS + (number as u64 - u64::from(instance.first_peer))) * spot_bytes;
+    let state = &mut instance.state;
+    if peer.received != state.answers {
         return Err(Fault::new(SparseStatus::Repeated, bytes, 0u32));
     }
-    let transmit = instance.first_spot;
-    let spot_bytes = u64::from(instance.spot_bytes);
-    let spot = transmit + (2 + (number as u64 - u64::from(instance.first_peer))) * spot_bytes;
-    let wide = instance.element == SparseElement::I64 as u32;
-    let Machine { parameters, summation } = kept(instance);
-    let blocks = summation
-        .blocks_of(displacement)
-        .map_err(|error| Fault::new(SparseStatus::Displacement, error.bits, error.blocks))?;
-    let expected = parameters.message_bytes(blocks);
-    if bytes != expected {
+    let all = lowest(state.blocks);
+    if displacement & !all != 0 {
+        return Err(Fault::new(SparseStatus::Displacement, displacement, state.blocks));
+    }
+    let present = all & !displacement;
+    let block_bytes = u64::from(block_bytes);
+    let blocks_bytes = u64::from(present.count_ones()) * block_bytes;
+    let expected = blocks_bytes + u64::from(width) * INDEX_BYTES;
+    if u64::from(bytes) != expected {
         return Err(Fault::new(SparseStatus::Length, bytes, expected));
     }
-    let block_bytes = u64::from(parameters.block_bytes());
-    let indices = spots.indices(spot + u64::from(blocks) * block_bytes, parameters.blocks_per_message());
-    let votes = Votes::read(*parameters, indices).map_err(refused_votes)?;
-    let Added { additions, answer } =
-        summation.add(&Incoming { displacement, blocks, votes }).map_err(|error| match error {
-            SummationError::Votes(error) => refused_votes(error),
-            SummationError::Displacement(error) => Fault::new(SparseStatus::Displacement, error.bits, error.blocks),
-            SummationError::Blocks { found, expected } => Fault::new(SparseStatus::Length, found, expected),
-            SummationError::Complete => Fault::new(SparseStatus::Repeated, bytes, 0u32),
-        })?;
-    let to = transmit + u64::from(additions.spot) * spot_bytes;
-    let mut sums = Sums { spots, from: spot, to, block_bytes, wide };
-    additions.apply(&mut sums);
+    votes::take(state, width, spots.indices(spot + blocks_bytes, width))?;
+    let to = transmit + u64::from(state.iteration & 1) * spot_bytes;
+    add_blocks(spots, state, (spot, to), present, block_bytes);
+    state.summed |= present;
+    state.arrived += 1;
+    let last = state.arrived == workers;
+    if last {
+        // Blocks that nobody has had after all.
+        let mut absent = all & !state.summed;
+        while absent != 0 {
+            spots.clear(to + u64::from(absent.trailing_zeros()) * block_bytes, block_bytes);
+            absent &= absent - 1;
+        }
+    }
     peer.received += 1;
     // All is read of the spot before the card may write there again.
     fence::memory();
-    let queue = ReceiveQueue::attach(&peer.receive_queue);
-    queue.set_producer(peer.received + 1);
-    Ok(answer)
+    ReceiveQueue::attach(&peer.receive_queue).set_producer(peer.received + 1);
+    Ok(last)
 }
 
-#[cold]
-fn refused_votes(error: VotesError) -> Fault {
-    match error {
-        VotesError::Count { found, expected } => Fault::new(SparseStatus::Length, found, expected),
-        VotesError::Order { index, before, .. } => Fault::new(SparseStatus::Order, index, before),
-        VotesError::Beyond { index, blocks } => Fault::new(SparseStatus::Beyond, index, blocks),
-        VotesError::Behind { index, global } => Fault::new(SparseStatus::Behind, index, global),
-        VotesError::AfterEnd { index } => Fault::new(SparseStatus::AfterEnd, index, 0u32),
-    }
-}
-
-/// The blocks of a message and a transmit spot.
-struct Sums<'s, 'c> {
-    spots: &'s mut Spots<'c>,
-    from: u64,
-    to: u64,
+/// Copies or adds the blocks of a message, which lie one behind another, to their places in the transmit spot: neighbours at once.
+#[inline(always)]
+fn add_blocks(
+    spots: &mut Spots<'_>,
+    state: &SparseInstanceState,
+    (mut from, to): (u64, u64),
+    present: u32,
     block_bytes: u64,
-    wide: bool,
-}
-
-impl Sums<'_, '_> {
-    #[inline(always)]
-    fn places(&self, place: u32, packed: u32) -> (u64, u64) {
-        (self.from + u64::from(packed) * self.block_bytes, self.to + u64::from(place) * self.block_bytes)
-    }
-}
-
-impl PartialSums for Sums<'_, '_> {
-    #[inline(always)]
-    fn copy(&mut self, _: u32, place: u32, packed: u32) {
-        let (from, to) = self.places(place, packed);
-        self.spots.copy(from, to, self.block_bytes);
-    }
-
-    #[inline(always)]
-    fn add(&mut self, _: u32, place: u32, packed: u32) {
-        let (from, to) = self.places(place, packed);
-        if self.wide {
-            self.spots.add_i64(from, to, self.block_bytes);
+) {
+    let wide = state.element == SparseElement::I64 as u32;
+    let mut rest = present;
+    while rest != 0 {
+        let place = rest.trailing_zeros();
+        let copied = state.summed >> place & 1 == 0;
+        let alike = if copied { rest & !state.summed } else { rest & state.summed };
+        // Ends with the highest place at the latest: ones are shifted in from there.
+        let count = (!(alike >> place)).trailing_zeros();
+        let (at, bytes) = (to + u64::from(place) * block_bytes, u64::from(count) * block_bytes);
+        if copied {
+            spots.copy(from, at, bytes);
+        } else if wide {
+            spots.add_i64(from, at, bytes);
         } else {
-            self.spots.add_i32(from, to, self.block_bytes);
+            spots.add_i32(from, at, bytes);
         }
+        from += bytes;
+        rest &= !(lowest(count) << place);
     }
+}
 
-    #[inline(always)]
-    fn clear(&mut self, _: u32, place: u32) {
-        self.spots.clear(self.to + u64::from(place) * self.block_bytes, self.block_bytes);
-    }
+/// The lowest `count` bits.
+#[inline(always)]
+const fn lowest(count: u32) -> u32 {
+    if count >= u32::BITS { u32::MAX } else { (1 << count) - 1 }
 }

@@ -4,10 +4,10 @@
 //! leads to.
 
 use crate::layout::{abi_codes, abi_struct};
-use crate::{CompletionQueueMemory, ContextMemory, HostLine, KeptMemory, ReceiveQueueMemory, SendQueueMemory, SpotMemory};
+use crate::{CompletionQueueMemory, ContextMemory, HostLine, ReceiveQueueMemory, SendQueueMemory, SpotMemory};
 
-/// Bytes of the memory at [`SparseInstance::machine`].
-pub const SPARSE_MACHINE_BYTES: u64 = 512;
+/// Most blocks of a message: each has a bit in the immediate.
+pub const SPARSE_BLOCKS: usize = 32;
 /// Basic blocks of a worker's send queue at least: so many answers may be posted and not yet told complete.
 pub const SPARSE_SENDS: u64 = 8;
 
@@ -44,8 +44,6 @@ abi_codes! {
         Opcode = 8,
         /// The connection to a worker is broken. Found: the syndrome of the completion.
         Connection = 9,
-        /// A block index that no shard has. Found: the index; limit: the most blocks of a shard.
-        Beyond = 10,
     }
 }
 
@@ -109,13 +107,13 @@ abi_struct! {
 
 abi_struct! {
     /// One shard: a coroutine of the thread.
-    #[size = 128, align = 64, memory]
+    #[size = 384, align = 64, memory]
     pub struct SparseInstance {
         /// Number of the shard.
         pub shard: u32,
         /// Workers.
         pub workers: u32,
-        /// Bytes of a block; a multiple of 64.
+        /// Bytes of a block; a multiple of 128.
         pub block_bytes: u32,
         /// Most blocks of a message.
         pub blocks_per_message: u32,
@@ -127,18 +125,43 @@ abi_struct! {
         pub first_spot: u64,
         /// The operation, which the host writes before its own worker votes, and only if it is of another element than the one before.
         pub operation: HostLine<SparseOperation>,
-        /// Memory for the machine that merges votes.
-        pub machine: KeptMemory,
-        /// Answers given, of all operations; never wraps (thread).
+        /// Zero.
+        pub reserved: [u64; 3],
+        /// What it remembers (thread).
+        pub state: SparseInstanceState,
+    }
+}
+
+abi_struct! {
+    /// What an instance remembers. The host writes zeros at set-up.
+    #[size = 320, align = 64]
+    pub struct SparseInstanceState {
+        /// Answers given, of all operations; never wraps.
         pub answers: u64,
-        /// Operations that are over (thread).
+        /// Operations that are over.
         pub operations: u64,
-        /// A [`SparseElement`] code: of the operation under way (thread).
+        /// Iteration of the operation under way, 0 being the one that only votes.
+        pub iteration: u32,
+        /// Messages of this iteration.
+        pub arrived: u32,
+        /// Blocks of this iteration: global indices.
+        pub blocks: u32,
+        /// Bit j: a message of this iteration has had block j.
+        pub summed: u32,
+        /// Votes are behind this index less one: behind the last global one.
+        pub floor: u64,
+        /// Which of `lists` has the best votes so far: 0 or 1.
+        pub list: u32,
+        /// A [`SparseElement`] code: of the operation under way.
         pub element: u32,
-        /// A [`SparseStatus`] code (thread).
+        /// A [`SparseStatus`] code.
         pub status: u32,
         /// Zero.
-        pub reserved: [u64; 6],
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: u64,
+        /// Ascending indices with the sentinel behind the last.
+        pub lists: [[u32; SPARSE_BLOCKS]; 2],
     }
 }
 

@@ -3,10 +3,10 @@
 use dpa::abi::{SparseElement, SparseInstance, SparsePeer, SparseStatus};
 use dpa::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe};
 use dpa::hw::{ControlSegment, WqeOpcode};
-use dpa::proto::sparse::Answer;
-use dpa::{HostLine, SendQueue, fence};
+use dpa::proto::sparse::SENTINEL;
+use dpa::{HostLine, SendQueue, Spots, fence};
 
-use super::{Fault, Machine, Served, find, kept};
+use super::{Fault, INDEX_BYTES, Served, find};
 
 /// Of a worker's answers every so many is completed visibly. A queue without room has such an entry under way.
 const SIGNALLED: u64 = 4;
@@ -24,22 +24,15 @@ struct Message {
 impl Served<'_> {
     /// Sends the answer of an instance to all its workers: three passes, so that two fences do for all.
     #[inline(never)]
-    pub(super) fn answer(&mut self, index: usize, answer: &Answer) {
+    pub(super) fn answer(&mut self, index: usize) {
         let Some(instance) = self.instances.get(index) else { return };
-        instance.answers += 1;
+        let message = next_iteration(&mut self.spots, instance, self.lkey);
         let (first, workers) = (instance.first_peer as usize, instance.workers as usize);
-        if answer.is_last() {
-            begin_anew(instance);
-        } else if answer.iteration == 0 {
-            // All workers have voted, and the host had written the operation before its own did.
-            let operation = HostLine::attach(&instance.operation).snapshot();
-            instance.element = operation.element as u32;
-            if SparseElement::from_raw(instance.element).is_err() {
-                let last = SparseElement::ALL.len() as u32;
-                return self.fail(first, Fault::new(SparseStatus::Element, operation.element, last));
-            }
+        if instance.state.iteration == 1 && !begin_operation(instance) {
+            let last = SparseElement::ALL.len() as u32;
+            let fault = Fault::new(SparseStatus::Element, instance.state.element, last);
+            return self.fail(first, fault);
         }
-        let message = Self::written(&mut self.spots, instance, answer, self.lkey);
         for peer in self.peers.iter_mut().skip(first).take(workers) {
             write(peer, message);
         }
@@ -54,19 +47,6 @@ impl Served<'_> {
         }
     }
 
-    /// Writes the indices behind the sums.
-    #[inline(always)]
-    fn written(spots: &mut dpa::Spots<'_>, instance: &mut SparseInstance, answer: &Answer, lkey: u32) -> Message {
-        let spot = instance.first_spot + u64::from(answer.spot) * u64::from(instance.spot_bytes);
-        let Machine { parameters, .. } = kept(instance);
-        let mut at = spot + u64::from(answer.sums) * u64::from(parameters.block_bytes());
-        for index in answer.next.places() {
-            spots.set_index(at, *index);
-            at += 4;
-        }
-        Message { bytes: parameters.message_bytes(answer.sums), lkey, address: spots.address() + spot }
-    }
-
     /// The entry of a worker's send queue with this number, modulo 2^16, and all before it are complete.
     pub(super) fn completed(&mut self, number: usize, counter: u16) {
         let Some((instance, peer)) = find(&mut self.instances, &mut self.peers, number) else {
@@ -74,7 +54,7 @@ impl Served<'_> {
             return;
         };
         peer.completed += u64::from(counter.wrapping_sub(peer.completed as u16)) + 1;
-        if peer.owed_bytes != 0 && instance.status == SparseStatus::Running as u32 {
+        if peer.owed_bytes != 0 && instance.state.status == SparseStatus::Running as u32 {
             let message = Message { bytes: peer.owed_bytes, lkey: self.lkey, address: peer.owed_address };
             write(peer, message);
             fence::memory_write();
@@ -108,13 +88,39 @@ fn write(peer: &mut SparsePeer, message: Message) {
     peer.produced = number + 1;
 }
 
-/// The operation is over; the next one begins.
+/// Writes the next global indices behind the sums, and goes on to the next iteration, or to the next operation if there are none.
+#[inline(always)]
+fn next_iteration(spots: &mut Spots<'_>, instance: &mut SparseInstance, lkey: u32) -> Message {
+    let (width, spot_bytes) = (instance.blocks_per_message, u64::from(instance.spot_bytes));
+    let state = &mut instance.state;
+    let spot = instance.first_spot + u64::from(state.iteration & 1) * spot_bytes;
+    let sums_bytes = u64::from(state.blocks) * u64::from(instance.block_bytes);
+    let mut at = spot + sums_bytes;
+    (state.blocks, state.floor) = (0, 0);
+    for index in state.lists[state.list as usize & 1].iter().take(width as usize) {
+        spots.set_index(at, *index);
+        at += INDEX_BYTES;
+        if *index != SENTINEL {
+            state.blocks += 1;
+            state.floor = u64::from(*index) + 1;
+        }
+    }
+    (state.arrived, state.summed) = (0, 0);
+    state.answers += 1;
+    if state.blocks == 0 {
+        state.operations += 1;
+        state.iteration = 0;
+    } else {
+        state.iteration += 1;
+    }
+    Message { bytes: (at - spot) as u32, lkey, address: spots.address() + spot }
+}
+
+/// Takes the operation over: all workers have voted, and the host had written it before its own did. Whether it can be.
 #[cold]
 #[inline(never)]
-fn begin_anew(instance: &mut SparseInstance) {
-    instance.operations += 1;
-    let machine = kept(instance);
-    if let Some(summation) = Machine::summation(machine.parameters) {
-        machine.summation = summation;
-    }
+fn begin_operation(instance: &mut SparseInstance) -> bool {
+    let operation = HostLine::attach(&instance.operation).snapshot();
+    instance.state.element = operation.element as u32;
+    SparseElement::from_raw(instance.state.element).is_ok()
 }

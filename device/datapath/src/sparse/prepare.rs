@@ -3,13 +3,12 @@
 use dpa::abi::{ContextFault, Layout, SPARSE_SENDS, SparseElement, SparseInstance, SparsePeer, SparseStatus, SparseThread};
 use dpa::hw::DataSegment;
 use dpa::spots::STRIDE;
-use dpa::{ContextArray, Kept, ReceiveQueue, fence};
+use dpa::proto::sparse::Parameters;
+use dpa::{ContextArray, ReceiveQueue, fence};
 
-use super::Machine;
+use super::TRANSMIT_SPOTS;
 use crate::prepare::check_queue;
 
-/// Transmit spots of an instance.
-const TRANSMIT_SPOTS: u64 = 2;
 /// Completions of a worker that are to be had room for: of all its sends, and of its receive and one that is flushed.
 const RECEIVES: u64 = 2;
 
@@ -45,12 +44,12 @@ pub fn prepare_sparse(thread: &mut SparseThread) -> Result<(), (ContextFault, u3
         }
         let first = next_peer;
         next_peer += u64::from(instance.workers);
-        let Some(machine) = Machine::new(instance).filter(|_| instance.block_bytes.is_multiple_of(STRIDE as u32)) else {
-            return fault(ContextFault::ChunkBytes);
-        };
+        let SparseInstance { workers, block_bytes, blocks_per_message, .. } = *instance;
+        let parameters = Parameters::new(workers, block_bytes, blocks_per_message, STRIDE as u32);
+        let Ok(parameters) = parameters else { return fault(ContextFault::ChunkBytes) };
         let spot_bytes = u64::from(instance.spot_bytes);
         let all = spot_bytes * (TRANSMIT_SPOTS + u64::from(instance.workers));
-        let fits = spot_bytes >= u64::from(machine.parameters.spot_bytes()) && spot_bytes.is_multiple_of(64);
+        let fits = spot_bytes >= u64::from(parameters.spot_bytes()) && spot_bytes.is_multiple_of(64);
         // Spots of different instances do not overlap, and lie inside.
         if !fits || instance.first_spot != next_spot || all > spots_bytes - next_spot {
             return fault(ContextFault::Staging);
@@ -59,9 +58,8 @@ pub fn prepare_sparse(thread: &mut SparseThread) -> Result<(), (ContextFault, u3
         if !instance.operation.is_there() {
             return fault(ContextFault::DeviceMemory);
         }
-        let Some(mut kept) = Kept::attach(&mut instance.machine) else { return fault(ContextFault::DeviceMemory) };
-        kept.set(machine);
-        (instance.status, instance.element) = (SparseStatus::Running as u32, SparseElement::I32 as u32);
+        let state = &mut instance.state;
+        (state.status, state.element) = (SparseStatus::Running as u32, SparseElement::I32 as u32);
         for worker in first..next_peer {
             let fault = |fault| (fault, worker as u32);
             let peer = peers.get(worker as usize).ok_or_else(|| fault(ContextFault::Worker))?;

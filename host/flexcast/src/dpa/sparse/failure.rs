@@ -68,10 +68,6 @@ impl fmt::Display for AggregatorFailure {
                 f,
                 "block index {found} of worker {worker} after a list that was not full; a worker votes for all that it has"
             ),
-            Ok(SparseStatus::Beyond) => write!(
-                f,
-                "block index {found} of worker {worker}, but a shard has at most {limit} blocks; use larger blocks or more shards"
-            ),
             Ok(SparseStatus::Element) => write!(
                 f,
                 "element code {found}, but codes run from 1 to {limit}; use host and firmware of the same release"

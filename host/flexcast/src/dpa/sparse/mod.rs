@@ -13,7 +13,7 @@ mod options;
 use std::mem::size_of;
 
 use flexcast_abi::{
-    ContextMemory, DeviceAddress, HostLine, KeptMemory, Layout as _, SPARSE_MACHINE_BYTES, SPARSE_SENDS, SparseElement,
+    ContextMemory, DeviceAddress, HostLine, Layout as _, SPARSE_SENDS, SparseElement,
     SparseInstance, SparseOperation, SparsePeer, SparseReport, SparseThread, SparseThreadState, SpotMemory,
 };
 use flexcast_proto::sparse::Parameters;
@@ -94,7 +94,7 @@ struct Thread {
     queue_pairs: Vec<DpaQueuePair>,
     _cq: DpaCompletionQueue,
     _spots: MemoryKey,
-    /// Its [`SparseThread`], then instances, workers and machines.
+    /// Its [`SparseThread`], then instances and workers.
     memory: DeviceBuffer,
     handler: EventHandler,
 }
@@ -107,8 +107,7 @@ impl Maker<'_> {
         let peers = workers * coroutines;
         let instances_at = size_of::<SparseThread>() as u64;
         let peers_at = instances_at + u64::from(coroutines) * size_of::<SparseInstance>() as u64;
-        let machines_at = peers_at + u64::from(peers) * size_of::<SparsePeer>() as u64;
-        let bytes = machines_at + u64::from(coroutines) * SPARSE_MACHINE_BYTES;
+        let bytes = peers_at + u64::from(peers) * size_of::<SparsePeer>() as u64;
         let memory = DeviceBuffer::zeroed(process, bytes)?;
         let spot_bytes = spot_bytes(parameters);
         let instance_bytes = u64::from(spot_bytes) * (u64::from(workers) + 2);
@@ -133,10 +132,6 @@ impl Maker<'_> {
                 spot_bytes,
                 first_spot: u64::from(coroutine) * instance_bytes,
                 operation: HostLine::new(DeviceAddress::new(self.operation.addr().get())),
-                machine: KeptMemory::new(
-                    at(machines_at + u64::from(coroutine) * SPARSE_MACHINE_BYTES),
-                    (SPARSE_MACHINE_BYTES / 8) as u32,
-                ),
                 ..Default::default()
             })
             .collect();
