@@ -17,7 +17,7 @@ use flexcast_proto::{RankInfo, Summary};
 
 pub use options::SparseOptions;
 pub(crate) use options::Split;
-use portion::{Portion, Turn};
+use portion::Portion;
 pub(crate) use sums::Sums;
 
 use super::direct::Begun;
