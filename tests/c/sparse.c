@@ -14,7 +14,7 @@
 #include "expect.h"
 
 /* Blocks of 1 KiB, and the last one is short. */
-enum { RANKS = 3, BLOCK = 256, BLOCKS = 40, SHORT = 17, COUNT = (BLOCKS - 1) * BLOCK + SHORT };
+enum { RANKS = 3, BLOCK = 256, BLOCKS = 100, SHORT = 17, COUNT = (BLOCKS - 1) * BLOCK + SHORT };
 
 static pthread_barrier_t meeting;
 static unsigned char pieces[RANKS][1 << 16];

@@ -36,7 +36,8 @@ impl TestWorker {
         let completions = CompletionQueue::new(device, shards * 16).expect("a completion queue");
         let lane = |_| {
             let depths = QueueDepths { send: 8, receive: 8 };
-            let queue_pair = QueuePair::new(&pd, Transport::Rc, &completions, &completions, depths).expect("a queue pair");
+            let queue_pair =
+                QueuePair::new(&pd, Transport::Rc, &completions, &completions, depths).expect("a queue pair");
             queue_pair.init(Access::LOCAL_WRITE, 0).expect("INIT");
             let bytes = 2 * parameters.spot_bytes() as usize;
             let memory = HostBuffer::zeroed(bytes).expect("memory");
@@ -129,9 +130,8 @@ impl Lane {
                     self.memory.read(at, &mut array[place]).map_err(|error| error.to_string())?;
                 }
                 Step::Scan { from, slot: into } => {
-                    let found = (from..shard.blocks()).find(|block| {
-                        array[place(shard, *block, array.len())].iter().any(|byte| *byte != 0)
-                    });
+                    let found = (from..shard.blocks())
+                        .find(|block| array[place(shard, *block, array.len())].iter().any(|byte| *byte != 0));
                     if let Some(block) = found {
                         let bytes = &array[place(shard, block, array.len())];
                         let into = &mut self.ring[slot(into)];

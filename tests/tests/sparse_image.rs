@@ -218,17 +218,33 @@ fn probe() {
             let opts = AggregatorOptions { units: vec![16], coroutines: 1, ..Default::default() };
             let mut bench = Bench::with(parameters, &opts);
             bench.aggregator.set_element(element).unwrap();
-            let state = |b: &Bench| -> Vec<u64> { let a = b.aggregator.thread_state(0).unwrap(); let x: [u8; 40] = flexcast_tests::world::get(a); x.as_chunks::<8>().0.iter().map(|c| u64::from_le_bytes(*c)).collect() };
+            let state = |b: &Bench| -> Vec<u64> {
+                let a = b.aggregator.thread_state(0).unwrap();
+                let x: [u8; 40] = flexcast_tests::world::get(a);
+                x.as_chunks::<8>().0.iter().map(|c| u64::from_le_bytes(*c)).collect()
+            };
             let before = state(&bench);
             let mut rng = ChaCha8Rng::seed_from_u64(7);
             let bytes = 64 * 1024 * d as usize / 16;
             let mut a: Vec<Vec<u8>> = arrays(&mut rng, workers, bytes, 0);
-            for (w, a) in a.iter_mut().enumerate() { for (i, b) in a.chunks_mut(1024).enumerate() { if zeros > 0 && (i * 31 + w * 17) % 97 < zeros as usize { b.fill(0); } } }
+            for (w, a) in a.iter_mut().enumerate() {
+                for (i, b) in a.chunks_mut(1024).enumerate() {
+                    if zeros > 0 && (i * 31 + w * 17) % 97 < zeros as usize {
+                        b.fill(0);
+                    }
+                }
+            }
             bench.sum(&a, element);
             let after = state(&bench);
             let d: Vec<u64> = after.iter().zip(&before).map(|(a, b)| a - b).collect();
             let blocks: usize = a.iter().map(|a| a.chunks(1024).filter(|b| b.iter().any(|x| *x != 0)).count()).sum();
-            println!("n={workers} d={} z={zeros} {element:?}: activations {} instructions {} messages {} blocks {blocks}", parameters.blocks_per_message(), d[1], d[2], d[4]);
+            println!(
+                "n={workers} d={} z={zeros} {element:?}: activations {} instructions {} messages {} blocks {blocks}",
+                parameters.blocks_per_message(),
+                d[1],
+                d[2],
+                d[4]
+            );
         }
     }
 }

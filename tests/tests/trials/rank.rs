@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use flexcast::bootstrap::{StoreConfig, TcpStore};
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{Card, Communicator, Config, Done, Error, Failed, Selection, SparseOptions, ThreadOptions, UdpOptions};
+use flexcast::{
+    Card, Communicator, Config, Done, Error, Failed, Selection, SparseOptions, ThreadOptions, Tuning, UdpOptions,
+};
 
 use super::draws::Draws;
 
@@ -214,7 +216,8 @@ fn go(task: &str) -> Result<(), Ended> {
     say("connecting");
     let mut draws = Draws::new(seed);
     let loss = [0, 0, 2, 20][draws.below(4) as usize];
-    let mut options = UdpOptions::from_env()?;
+    // Zeros are left out of short arrays, too.
+    let mut options = UdpOptions::from_env()?.tuning(Tuning::default().with_sparse_from_bytes(0));
     if loss > 0 {
         options = options.tap(std::sync::Arc::new(move |rank, _| {
             Box::new(Lossy(Draws::new(seed ^ u64::from(rank)), loss)) as Box<dyn flexcast::Tap>

@@ -133,7 +133,7 @@ impl Bound {
         let at_root = |places: Places, root: u32| if root == own { places } else { Places::only(0, 0, ranks) };
         Ok(match collective {
             Collective::Barrier => plain(Operation::Barrier, Places::equal(0, 1), Places::equal(0, 1)),
-            Collective::Allreduce { bytes, reduction } => {
+            Collective::Allreduce { bytes, reduction } | Collective::SparseAllreduce { bytes, reduction, .. } => {
                 let element = reduction.element_bytes();
                 let with = match algorithm {
                     Algorithm::Ring => Allreduce::Ring,
@@ -145,8 +145,6 @@ impl Bound {
                 let layout = with.layout(bytes / u64::from(element), element, place).map_err(wrong)?;
                 Self::of_layout(Operation::Allreduce(with), (summary, *reduction), &layout, Places::divided)
             }
-            // By machines of its own.
-            Collective::SparseAllreduce { .. } => return Err(impossible()),
             Collective::Reduce { root, bytes, reduction } => {
                 let element = reduction.element_bytes();
                 let with = match algorithm {

@@ -262,7 +262,7 @@ impl Collective {
         let reduction = self.reduction().map_or(0, Reduction::code);
         let root = match self {
             // What else is alike on all ranks.
-            Self::SparseAllreduce { options, .. } => options.code(),
+            Self::SparseAllreduce { options, .. } if algorithm == Algorithm::Sparse => options.code(),
             _ => self.root().unwrap_or(0),
         };
         Summary::between_pairs(self.kind(), root, amount, reduction, algorithm)

@@ -306,11 +306,15 @@ impl Conditions {
         if kind == Kind::Barrier {
             return Decision::of(Algorithm::Dissemination);
         }
-        if let Collective::SparseAllreduce { .. } = collective {
-            return Decision::of(Algorithm::Sparse);
+        if let Collective::SparseAllreduce { bytes, reduction, .. } = collective {
+            let is_short = *bytes < table.sparse_from_bytes().unwrap_or(0).into();
+            // With the order of ranks the bits do not depend on what the tuner knows.
+            if !is_short || reproducible || !crate::SparseOptions::is_dense_too(*reduction) {
+                return Decision::of(Algorithm::Sparse);
+            }
         }
         let carries = |algorithm: &Algorithm| match collective {
-            Collective::Allreduce { .. } => matches!(
+            Collective::Allreduce { .. } | Collective::SparseAllreduce { .. } => matches!(
                 algorithm,
                 Algorithm::Ring | Algorithm::RecursiveDoubling | Algorithm::Linear | Algorithm::Binomial
             ),

@@ -167,3 +167,23 @@ proptest! {
         }
     }
 }
+
+/// Short arrays are summed up whole, where nobody can tell the difference.
+#[test]
+fn a_sparse_allreduce_of_a_short_array_goes_as_an_allreduce_does() {
+    use crate::reduce::{DataType, Operator, Reduction};
+    let decide = |table: &Tuning, operator, bytes, reproducible| {
+        let reduction = Reduction::of(operator, DataType::I32).unwrap();
+        let collective = Collective::SparseAllreduce { bytes, reduction, options: crate::SparseOptions::default() };
+        conditions(4).decide_collective(table, &collective, reproducible).algorithm()
+    };
+    let table = Tuning::ethernet();
+    let of = |operator, bytes, reproducible| decide(&table, operator, bytes, reproducible);
+    assert_eq!(of(Operator::Sum, 64 << 10, false), Algorithm::RecursiveDoubling);
+    assert_eq!(of(Operator::Sum, (64 << 10) + 4, false), Algorithm::Sparse);
+    assert_eq!(of(Operator::Sum, 64, true), Algorithm::Sparse, "the order of ranks");
+    // A block of zeros is one that the rank does not have.
+    assert_eq!(of(Operator::Max, 64, false), Algorithm::Sparse);
+    assert_eq!(decide(&table.with_sparse_from_bytes(0), Operator::Sum, 64, false), Algorithm::Sparse);
+    assert_eq!(decide(Tuning::between_pairs(), Operator::Sum, 64, false), Algorithm::Sparse);
+}

@@ -51,6 +51,12 @@ impl SparseOptions {
         Ok(Split { parameters, reduction, shards, each, is_empty: bytes == 0 })
     }
 
+    /// Whether an AllReduce has the same result: zero changes nothing. (But for the sign of a zero: where all other ranks have a block of zeros, a sum
+    /// that is not made keeps -0.0.)
+    pub(crate) const fn is_dense_too(reduction: Reduction) -> bool {
+        matches!(reduction.operator(), Operator::Sum | Operator::BitOr | Operator::BitXor)
+    }
+
     /// Whether zero is what changes nothing, or blocks of zeros are taken for that.
     fn check_operator(reduction: Reduction) -> std::result::Result<(), String> {
         use Operator::{BitOr, BitXor, LogicalOr, LogicalXor, Max, Min, Sum};

@@ -49,6 +49,7 @@ use crate::datapath::{Admission, Datapath, Posted, Requests, Task, sparse};
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::plan::chains::{ChainMapping, Order, order};
+use crate::plan::direct::Collective;
 use crate::plan::stream::Stream;
 use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Notice, Step};
@@ -261,6 +262,9 @@ impl Engine {
     fn begin(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
         let decision = match &posted.plan {
             Task::Blocks(plan) => self.conditions.decide_by(&self.tuning, plan.kind.of_protocol(), &plan.shape()),
+            Task::Collective(Collective::SparseAllreduce { .. }) if self.apart.count() > 0 => {
+                Decision::of(Algorithm::Sparse)
+            }
             Task::Collective(collective) => {
                 self.conditions.decide_collective(&self.tuning, collective, self.config.reproducible)
             }

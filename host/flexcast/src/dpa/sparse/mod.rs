@@ -13,8 +13,8 @@ mod options;
 use std::mem::size_of;
 
 use flexcast_abi::{
-    ContextMemory, DeviceAddress, HostLine, Layout as _, SPARSE_SENDS, SparseElement,
-    SparseInstance, SparseOperation, SparsePeer, SparseReport, SparseThread, SparseThreadState, SpotMemory,
+    ContextMemory, DeviceAddress, HostLine, Layout as _, SPARSE_SENDS, SparseElement, SparseInstance, SparseOperation,
+    SparsePeer, SparseReport, SparseThread, SparseThreadState, SpotMemory,
 };
 use flexcast_proto::sparse::Parameters;
 use flexio::{
@@ -115,8 +115,7 @@ impl Maker<'_> {
         let key = MemoryKey::new(&spots, Access::LOCAL_WRITE)?;
         let handler = EventHandler::new(process, "sparse", memory.addr().get(), Affinity::Unit(unit))?;
         let completions = completions(parameters, coroutines);
-        let cq =
-            DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, CqTarget::Thread(&handler))?;
+        let cq = DpaCompletionQueue::new(card.outbox(), completions.ilog2() as u8, CqTarget::Thread(&handler))?;
         let depths = DpaDepths { log_send: Some(SPARSE_SENDS.ilog2() as u8), log_receive: Some(LOG_RECEIVES) };
         let queue_pairs: Vec<DpaQueuePair> = (0..peers)
             .map(|peer| Ok(DpaQueuePair::reliable_by_command(&cq, &cq, depths, peer)?))

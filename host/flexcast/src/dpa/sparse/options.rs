@@ -79,8 +79,11 @@ impl AggregatorOptions {
             });
         }
         let budget = CacheBudget { cache_bytes: self.cache_bytes, instances: self.shards() };
-        budget.check(parameters).or_else(|error| argument(format!("{error}; or raise cache_bytes to accept slower loads")))?;
-        let spots = u64::from(spot_bytes(parameters)) * (u64::from(parameters.workers()) + 2) * u64::from(self.coroutines);
+        budget
+            .check(parameters)
+            .or_else(|error| argument(format!("{error}; or raise cache_bytes to accept slower loads")))?;
+        let spots =
+            u64::from(spot_bytes(parameters)) * (u64::from(parameters.workers()) + 2) * u64::from(self.coroutines);
         if spots / 8 > u64::from(u32::MAX) {
             return argument(format!("{spots} bytes of spots of a thread: use fewer coroutines, or smaller messages"));
         }

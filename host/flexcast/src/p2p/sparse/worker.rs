@@ -64,9 +64,7 @@ struct Portion {
 
 impl Memory {
     fn new(pd: &ProtectionDomain, parameters: Parameters, links: usize) -> Result<Self> {
-        let register = |bytes: usize| {
-            MemoryRegion::register(pd, HostBuffer::zeroed(bytes)?, Access::LOCAL_WRITE)
-        };
+        let register = |bytes: usize| MemoryRegion::register(pd, HostBuffer::zeroed(bytes)?, Access::LOCAL_WRITE);
         let rings = register((parameters.ring_bytes() as usize).saturating_mul(links))?;
         let indices = register(2 * parameters.index_bytes() as usize * links)?;
         Ok(Self { rings, indices, parameters })

@@ -231,6 +231,7 @@ impl Engine {
     fn bind(&mut self, task: &Task, algorithm: Algorithm, send: Option<&Buffer>, receive: &mut Buffer) -> Result<Work> {
         if let Task::Collective(collective) = task
             && let Collective::SparseAllreduce { bytes, reduction, options } = collective
+            && algorithm == Algorithm::Sparse
         {
             let (summary, reproducible) = (collective.summary(algorithm), self.config.reproducible);
             let what = (*bytes, *reduction, *options);
