@@ -2,12 +2,14 @@
 //!
 //! Workers and aggregators are the state machines of [`flexcast_proto::sparse`]. Arrays are patterns of zero and non-zero blocks without data ([`Pattern`]).
 //! Around the machines there is a model ([`engine`]) of ports, of processors with several shards each, and of memory: what a worker reads and writes of its array,
-//! and what an aggregator's spots cost that do not stay in its cache. Ring AllReduces run on the same ports ([`ring`]).
+//! and what an aggregator's spots cost that do not stay in its cache ([`world`]). Ring AllReduces run on the same ports ([`ring`]), and the design with fused blocks
+//! in the same world ([`fusion`]).
 //!
 //! Times are virtual: they are as true as [`Machine`] is. Counts are exact.
 
 mod bounds;
 mod engine;
+mod fusion;
 mod params;
 mod pattern;
 mod ports;
@@ -15,9 +17,11 @@ mod report;
 mod ring;
 #[cfg(test)]
 mod tests;
+mod world;
 
 pub use bounds::Bounds;
 pub use engine::simulate;
+pub use fusion::fusion;
 pub use params::{AggregatorKind, Host, Layout, Machine, NetworkParams, NodeParams, SparseParams};
 pub use pattern::{Pattern, PatternName};
 pub use report::{SparseCounts, SparseError, SparseReport};

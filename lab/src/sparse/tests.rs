@@ -112,6 +112,26 @@ fn rings_take_no_less_than_their_links() {
 }
 
 #[test]
+fn fused_blocks_send_the_same_blocks_in_more_messages() {
+    for pattern in ALL {
+        for sparsity in [0.0, 0.5, 0.97, 1.0] {
+            for (workers, bytes) in [(1, 777_777), (2, MIB), (5, MIB), (3, 0), (4, 1)] {
+                let params = params(workers, bytes, pattern, sparsity);
+                let (ours, fused) = (run(&params), fusion(&params).unwrap());
+                assert_eq!(fused.counts.blocks_sent, ours.counts.blocks_sent, "{params:?}");
+                assert_eq!(fused.counts.sums_sent, ours.counts.sums_sent, "{params:?}");
+                assert_eq!(fused.counts.union_blocks, ours.counts.union_blocks);
+                assert!(fused.counts.iterations >= ours.counts.iterations, "columns end at different times");
+                assert!(fused.time_ps >= fused.bounds.least_ps());
+            }
+        }
+    }
+    // Of dense ones, as many.
+    let dense = params(4, MIB, PatternName::Identical, 0.0);
+    assert_eq!(fusion(&dense).unwrap().counts.iterations, run(&dense).counts.iterations);
+}
+
+#[test]
 fn parameters_that_cannot_be_are_named() {
     let wrong = |change: &dyn Fn(&mut SparseParams)| {
         let mut params = params(2, MIB, PatternName::Identical, 0.0);

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::text;
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::{SparseSweep, SumsBy};
-use crate::sparse::{Host, Layout, PatternName, RingKind, SparseParams, ring, simulate};
+use crate::sparse::{Host, Layout, PatternName, RingKind, SparseParams, SparseReport, fusion, ring, simulate};
 
 const MIB: f64 = 1048576.0;
 
@@ -19,6 +19,8 @@ pub struct SparsePoint {
     mib: u64,
     sparsity_percent: f64,
     pattern: PatternName,
+    block_bytes: u32,
+    blocks_per_message: u32,
     coroutines: u32,
     dca: bool,
 }
@@ -27,40 +29,42 @@ impl SparsePoint {
     /// All runs of a sweep.
     #[must_use]
     pub fn all(sweep: &SparseSweep) -> Vec<Self> {
+        let first = Self {
+            host: sweep.host,
+            by: SumsBy::Sparse,
+            workers: 0,
+            aggregators: Layout::Cpu,
+            mib: 0,
+            sparsity_percent: 0.0,
+            pattern: PatternName::Identical,
+            block_bytes: 0,
+            blocks_per_message: 0,
+            coroutines: 0,
+            dca: true,
+        };
+        let all = vec![first];
+        let all = vary(&all, &sweep.by, |point, by| Self { by, ..point });
+        let all = vary(&all, &sweep.workers, |point, workers| Self { workers, ..point });
+        let all = vary(&all, &sweep.mib, |point, mib| Self { mib, ..point });
+        let all = vary(&all, &sweep.aggregators, |point, aggregators| Self { aggregators, ..point });
+        let all = vary(&all, &sweep.pattern, |point, pattern| Self { pattern, ..point });
+        let all = vary(&all, &sweep.sparsity_percent, |point, sparsity_percent| Self { sparsity_percent, ..point });
+        let all = vary(&all, &sweep.block_bytes, |point, block_bytes| Self { block_bytes, ..point });
+        let all =
+            vary(&all, &sweep.blocks_per_message, |point, blocks_per_message| Self { blocks_per_message, ..point });
+        let all = vary(&all, &sweep.coroutines, |point, coroutines| Self { coroutines, ..point });
+        let all = vary(&all, &sweep.dca, |point, dca| Self { dca, ..point });
         let mut points: Vec<Self> = Vec::new();
-        for &by in &sweep.by {
-            for &workers in &sweep.workers {
-                for &mib in &sweep.mib {
-                    for &aggregators in &sweep.aggregators {
-                        for &pattern in &sweep.pattern {
-                            for &sparsity_percent in &sweep.sparsity_percent {
-                                for &coroutines in &sweep.coroutines {
-                                    for &dca in &sweep.dca {
-                                        let point = Self {
-                                            host: sweep.host,
-                                            by,
-                                            workers,
-                                            aggregators,
-                                            mib,
-                                            sparsity_percent,
-                                            pattern,
-                                            coroutines,
-                                            dca,
-                                        };
-                                        if by == SumsBy::Sparse
-                                            || !points.iter().any(|other| other.is_same_ring(&point))
-                                        {
-                                            points.push(point);
-                                        }
-                                    }
-                                }
-                            }
-                        }
-                    }
-                }
+        for point in all {
+            if point.has_aggregators() || !points.iter().any(|other| other.is_same_ring(&point)) {
+                points.push(point);
             }
         }
         points
+    }
+
+    fn has_aggregators(&self) -> bool {
+        matches!(self.by, SumsBy::Sparse | SumsBy::Fusion)
     }
 
     /// A ring knows neither aggregators nor zeros.
@@ -73,6 +77,8 @@ impl SparsePoint {
         SparseParams {
             sparsity: self.sparsity_percent / 100.0,
             pattern: self.pattern,
+            block_bytes: self.block_bytes,
+            blocks_per_message: self.blocks_per_message,
             coroutines: self.coroutines,
             dca: self.dca,
             ..base
@@ -80,8 +86,8 @@ impl SparsePoint {
     }
 
     pub(super) fn weight(&self) -> u64 {
-        // Messages of 16 KiB.
-        self.mib * 64 * u64::from(self.workers)
+        let message = u64::from(self.block_bytes) * u64::from(self.blocks_per_message);
+        (self.mib << 20) / message.max(1) * u64::from(self.workers)
     }
 
     pub(super) fn memory_bytes(&self) -> u64 {
@@ -90,7 +96,7 @@ impl SparsePoint {
     }
 
     pub(super) fn command(&self) -> String {
-        "flexcast report --only sparse-dense,sparse-zeros,sparse-aggregators".to_owned()
+        "flexcast report --only sparse-dense,sparse-zeros,sparse-aggregators,sparse-tuning".to_owned()
     }
 
     pub(super) fn asked(&self) -> Row {
@@ -98,12 +104,14 @@ impl SparsePoint {
             .with("by", self.by.to_string().as_str())
             .with("workers", self.workers)
             .with("mib", self.mib);
-        if self.by != SumsBy::Sparse {
+        if !self.has_aggregators() {
             return row;
         }
         row.with("aggregators", self.aggregators.to_string().as_str())
             .with("pattern", self.pattern.to_string().as_str())
             .with("sparsity_percent", self.sparsity_percent)
+            .with("block_bytes", self.block_bytes)
+            .with("blocks_per_message", self.blocks_per_message)
             .with("coroutines", self.coroutines)
             .with("dca", if self.dca { "on" } else { "off" })
     }
@@ -111,7 +119,8 @@ impl SparsePoint {
     pub(super) fn run(&self) -> Result<Row, String> {
         let params = self.params();
         let kind = match self.by {
-            SumsBy::Sparse => return self.sparse(&params),
+            SumsBy::Sparse => return Ok(self.row(&simulate(&params).map_err(text)?)),
+            SumsBy::Fusion => return Ok(self.row(&fusion(&params).map_err(text)?)),
             SumsBy::Ring => RingKind::Pipelined,
             SumsBy::RingStepwise => RingKind::Stepwise,
         };
@@ -123,11 +132,9 @@ impl SparsePoint {
             .with("wire_mib", found.wire_bytes as f64 / MIB))
     }
 
-    fn sparse(&self, params: &SparseParams) -> Result<Row, String> {
-        let found = simulate(params).map_err(text)?;
+    fn row(&self, found: &SparseReport) -> Row {
         let counts = found.counts;
-        Ok(self
-            .asked()
+        self.asked()
             .with("time_us", found.time_ps as f64 / 1e6)
             .with("effective_gbit_s", found.effective_gbit_s())
             .with("network_bound_us", found.bounds.network_ps as f64 / 1e6)
@@ -137,8 +144,17 @@ impl SparsePoint {
             .with("iterations", counts.iterations)
             .with("messages", counts.messages)
             .with("wire_mib", counts.wire_bytes as f64 / MIB)
-            .with("aggregator_memory_mib", counts.aggregator_memory_bytes as f64 / MIB))
+            .with("aggregator_memory_mib", counts.aggregator_memory_bytes as f64 / MIB)
     }
+}
+
+/// Each of these points with each of some values.
+fn vary<T: Copy>(
+    points: &[SparsePoint],
+    values: &[T],
+    with: impl Fn(SparsePoint, T) -> SparsePoint,
+) -> Vec<SparsePoint> {
+    points.iter().flat_map(|point| values.iter().map(|value| with(point.clone(), *value))).collect()
 }
 
 #[cfg(test)]

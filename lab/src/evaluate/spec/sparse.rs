@@ -12,6 +12,8 @@ crate::options::named!(SumsBy);
 pub enum SumsBy {
     /// Sparse AllReduce through aggregators.
     Sparse,
+    /// Fused blocks through the same aggregators.
+    Fusion,
     /// A ring in segments, as NCCL has it. It sends all blocks.
     Ring,
     /// A ring step by step with one thread that adds, as MPI libraries have it.
@@ -32,6 +34,14 @@ fn dense() -> Vec<f64> {
 
 fn default_of<T: Default>() -> Vec<T> {
     vec![T::default()]
+}
+
+fn block_bytes() -> Vec<u32> {
+    vec![flexcast_proto::sparse::DEFAULT_BLOCK_BYTES]
+}
+
+fn blocks_per_message() -> Vec<u32> {
+    vec![flexcast_proto::sparse::DEFAULT_BLOCKS_PER_MESSAGE]
 }
 
 fn four() -> Vec<u32> {
@@ -65,6 +75,12 @@ pub struct SparseSweep {
     /// Which.
     #[serde(default = "default_of")]
     pub pattern: Vec<PatternName>,
+    /// Bytes of a block.
+    #[serde(default = "block_bytes")]
+    pub block_bytes: Vec<u32>,
+    /// Most blocks of a message.
+    #[serde(default = "blocks_per_message")]
+    pub blocks_per_message: Vec<u32>,
     /// Coroutines of each of the eight threads of an aggregator.
     #[serde(default = "four")]
     pub coroutines: Vec<u32>,
