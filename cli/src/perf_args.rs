@@ -32,6 +32,9 @@ pub(crate) struct PerfArgs {
     /// Of sparse-allreduce: how the zeros of ranks belong together.
     #[arg(long, value_enum, default_value_t = PatternName::Identical)]
     pattern: PatternName,
+    /// Of sparse-allreduce: processes flexcast-aggregator that sum up, instead of the ranks [default: what FLEXCAST_SPARSE_AGGREGATORS says, or none].
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
+    pub(crate) aggregators: Vec<String>,
     /// With the contribution in the receive buffer: allgather, reduce, allreduce, sparse-allreduce and alltoall.
     #[arg(long)]
     in_place: bool,

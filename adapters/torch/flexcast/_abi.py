@@ -118,6 +118,7 @@ class Config(ctypes.Structure):
         *_words(c_uint64, "service_connect_ns service_operation_ns"),
         *_words(c_uint32, "service_processes service_delivery service_buffers service_bound_keys"),
         *_words(c_uint32, "progress_thread progress_cpu"),
+        *_words(c_char_p, "sparse_aggregators"),
     ]
 
 

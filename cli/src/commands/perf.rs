@@ -18,6 +18,9 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     if args.progress_thread {
         config = config.progress_thread(Some(ThreadOptions::default()));
     }
+    if !args.aggregators.is_empty() {
+        config = config.aggregators(args.aggregators.clone());
+    }
     let longest = spec.sizes.iter().max().copied().unwrap_or(0);
     config = config.max_receive_bytes(longest.saturating_mul(store.size().into()).max(64 << 20));
     let communicator = Communicator::create(&card, &mut store, config)?;

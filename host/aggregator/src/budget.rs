@@ -1,4 +1,4 @@
-//! How many workers fit a cache.
+//! Budget of a cache: how many workers fit.
 
 use flexcast_proto::sparse::{CacheBudget, Parameters};
 use serde_json::json;

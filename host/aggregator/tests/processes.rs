@@ -10,6 +10,8 @@ use flexcast::bootstrap::TcpStore;
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{Card, Communicator, Config, SparseOptions, UdpOptions};
 use flexcast_aggregator::daemon::ask;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// Longest that anything here may take; it is far less.
 const BOUND: Duration = Duration::from_secs(60);
@@ -131,16 +133,18 @@ fn a_rank() {
     }
     let card = Card::udp(&UdpOptions::default().interface("lo")).unwrap();
     let mut store = TcpStore::from_env().unwrap();
-    let config = Config::for_card(&card).with_environment().unwrap().barrier_timeout(Duration::from_secs(8));
-    let create = |store: &mut TcpStore, reproducible| {
-        Communicator::create(&card, store, config.clone().reproducible(reproducible))
+    let create = |store: &mut TcpStore, (seconds, reproducible)| {
+        let config = Config::for_card(&card).with_environment().unwrap();
+        let config = config.barrier_timeout(Duration::from_secs(seconds)).reproducible(reproducible);
+        Communicator::create(&card, store, config).unwrap()
     };
     let mut communicator = None;
     for line in std::io::stdin().lines() {
         let line = line.unwrap();
         match line.as_str() {
-            "create" => communicator = Some(create(&mut store, false).unwrap()),
-            "create reproducible" => communicator = Some(create(&mut store, true).unwrap()),
+            "create" => communicator = Some(create(&mut store, (20, false))),
+            "create reproducible" => communicator = Some(create(&mut store, (20, true))),
+            "create hasty" => communicator = Some(create(&mut store, (2, false))),
             _ => {}
         }
         let told = match (line.as_str(), &communicator) {
@@ -309,4 +313,30 @@ fn a_rank_that_is_killed_is_named_to_the_others_and_other_jobs_go_on() {
         assert_eq!(rank.line(), "destroy: fine");
     }
     until("the end of the job", || (daemon.jobs() == 3).then_some(()));
+}
+
+#[test]
+fn whoever_is_silent_is_named_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(folder.path(), free_port(), &[]);
+    let [mut first, mut second] = [job(&[daemon.address]), job(&[daemon.address])];
+    for ranks in [&mut first, &mut second] {
+        all_say(ranks, "create hasty", "create hasty: fine");
+        all_say(ranks, "sums", "sums: fine");
+    }
+    // A rank that does not call, though it lives.
+    first[..2].iter_mut().for_each(|rank| rank.say("sums"));
+    for rank in &mut first[..2] {
+        let line = rank.line();
+        assert!(line.contains("rank 2 was silent"), "{line}");
+    }
+    // A daemon that is alive to the system alone.
+    kill(Pid::from_raw(daemon.child.id() as i32), Signal::SIGSTOP).unwrap();
+    let start = Instant::now();
+    second.iter_mut().for_each(|rank| rank.say("sums"));
+    for rank in &mut second {
+        let line = rank.line();
+        assert!(line.contains(&format!("aggregator {} has said nothing for 1.5s", daemon.address)), "{line}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }

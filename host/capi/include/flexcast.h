@@ -493,6 +493,11 @@
 #define FLEXCAST_CAUSE_CONNECTION 5
 
 /**
+ * An aggregator that is no rank failed the witness; the code is its number among sparse.aggregators, from 0.
+ */
+#define FLEXCAST_CAUSE_AGGREGATOR 6
+
+/**
  * What every function returns. The text that names value, limit and next step: flexcast_last_error().
  */
 typedef enum {
@@ -975,6 +980,11 @@ typedef struct {
    * Processor that the thread stays on, by its number in the system; FLEXCAST_CPU_ANY: the system chooses.
    */
   uint32_t progress_cpu;
+  /**
+   * Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between them, in one order on all ranks; for the datapath
+   * "udp". NULL: what the variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for how long it must stay.
+   */
+  const char *sparse_aggregators;
 } flexcast_config;
 
 /**
@@ -1445,9 +1455,9 @@ flexcast_status flexcast_config_default(flexcast_config *config,
                                         size_t size);
 
 /**
- * Sets a parameter by its name: that of the field, or service.endpoints, service.secret and so on for the fields that begin with service_. Numbers are decimal;
+ * Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on for the fields that begin with service_ or sparse_. Numbers are decimal;
  * `placement`, `transport`, `control`, `algorithm` and `service.delivery` take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of
- * service.endpoints or service.secret is not copied: it must stay until flexcast_comm_create() has returned. FLEXCAST_ERROR_CONFIG for a name that there is not,
+ * service.endpoints, service.secret or sparse.aggregators is not copied: it must stay until flexcast_comm_create() has returned. FLEXCAST_ERROR_CONFIG for a name that there is not,
  * or a value that it cannot have: the structure is as it was, and flexcast_last_error() tells name, value and what it may be.
  */
 flexcast_status flexcast_config_set(flexcast_config *config,

@@ -159,6 +159,9 @@ pub struct flexcast_config {
     pub progress_thread: u32,
     /// Processor that the thread stays on, by its number in the system; FLEXCAST_CPU_ANY: the system chooses.
     pub progress_cpu: u32,
+    /// Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between them, in one order on all ranks; for the datapath
+    /// "udp". NULL: what the variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for how long it must stay.
+    pub sparse_aggregators: *const c_char,
 }
 
 /// Nanoseconds of a time; one beyond 584 years is as good as for ever.
@@ -227,6 +230,7 @@ impl flexcast_config {
             service_bound_keys: 0,
             progress_thread: config.progress_thread.is_some().into(),
             progress_cpu: config.progress_thread.and_then(|thread| thread.cpu).unwrap_or(FLEXCAST_CPU_ANY),
+            sparse_aggregators: std::ptr::null(),
         }
     }
 
@@ -376,7 +380,12 @@ impl flexcast_config {
 pub(crate) unsafe fn read(config: *const flexcast_config, default: &Config) -> Result<Config, Fault> {
     // SAFETY: by this function's contract; all fields are numbers and pointers.
     let given = unsafe { sized(config, flexcast_config::from_env()?, "config") }?;
-    let converted = given.convert(default)?;
+    // SAFETY: by this function's contract.
+    let aggregators = match unsafe { text(given.sparse_aggregators, "sparse_aggregators") }? {
+        Some(names) => Config::aggregators_of(names),
+        None => Config::default().with_environment()?.aggregators,
+    };
+    let converted = given.convert(default)?.aggregators(aggregators);
     match given.control {
         // SAFETY: by this function's contract.
         FLEXCAST_CONTROL_SERVICE => Ok(converted.service(unsafe { given.service() }?)),
@@ -408,6 +417,15 @@ mod tests {
         assert_eq!(config.convert(&longer).unwrap().barrier_timeout, Duration::from_nanos(5));
         // SAFETY: null stands for the defaults.
         assert_eq!(unsafe { read(std::ptr::null(), &longer) }.unwrap(), longer);
+    }
+
+    #[test]
+    fn aggregators_are_those_of_the_field() {
+        let text = c"10.0.0.5:4890, b:1";
+        let config = flexcast_config { sparse_aggregators: text.as_ptr(), ..flexcast_config::default() };
+        // SAFETY: a whole structure with a C string.
+        let read = unsafe { read(&raw const config, &Config::default()) }.unwrap();
+        assert_eq!(read.aggregators, ["10.0.0.5:4890", "b:1"]);
     }
 
     #[test]

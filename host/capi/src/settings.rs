@@ -109,6 +109,7 @@ fields! { config;
     "service.bound_keys" => Keys(&mut config.service_bound_keys),
     "progress_thread" => Word(&mut config.progress_thread, SWITCHES),
     "progress_cpu" => Small(&mut config.progress_cpu, ANY),
+    "sparse.aggregators" => Text(&mut config.sparse_aggregators),
 }
 
 impl Field<'_> {
@@ -175,9 +176,9 @@ pub(crate) fn take_variables(
     Ok(())
 }
 
-/// Sets a parameter by its name: that of the field, or service.endpoints, service.secret and so on for the fields that begin with service_. Numbers are decimal;
+/// Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on for the fields that begin with service_ or sparse_. Numbers are decimal;
 /// `placement`, `transport`, `control`, `algorithm` and `service.delivery` take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of
-/// service.endpoints or service.secret is not copied: it must stay until flexcast_comm_create() has returned. FLEXCAST_ERROR_CONFIG for a name that there is not,
+/// service.endpoints, service.secret or sparse.aggregators is not copied: it must stay until flexcast_comm_create() has returned. FLEXCAST_ERROR_CONFIG for a name that there is not,
 /// or a value that it cannot have: the structure is as it was, and flexcast_last_error() tells name, value and what it may be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_config_set(

@@ -1,4 +1,4 @@
-//! Who is connected: decides whether a worker is taken, and which thread serves its job.
+//! Table of jobs and their workers: decides whether a worker is taken, and which thread serves its job.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,4 +1,4 @@
-//! What a process of aggregators is doing.
+//! Status of a process of aggregators.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What workers and aggregators say to one another beside the messages of operations.
+//! Greeting of workers and reports of aggregators: all that they say to one another beside the messages of operations.
 //!
 //! A worker connects by TCP and says first who it is, little-endian:
 //!
