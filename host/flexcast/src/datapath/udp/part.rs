@@ -471,6 +471,8 @@ mod tests {
         assert!(text.contains("counts 3 ranks"), "{text}");
         let text = refusal(|endpoint| endpoint.eager_bytes = 3.into());
         assert!(text.contains("rank 1 has eager_bytes 3, this rank 65536"), "{text}");
+        let text = refusal(|endpoint| endpoint.aggregators = 2.into());
+        assert!(text.contains("rank 1 has aggregators 2, this rank 0"), "{text}");
         let text = refusal(|endpoint| endpoint.group = v6([239, 1, 1, 1].into()));
         assert!(text.contains("239.1.1.1 group") && text.contains("no group"), "{text}");
         let text = refusal(|endpoint| endpoint.address = v6(std::net::Ipv6Addr::LOCALHOST.into()));
@@ -483,7 +485,7 @@ mod tests {
         assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
         // As a build would tell it that writes words the other way round.
         let text = refusal(|endpoint| endpoint.version = VERSION.swap_bytes().into());
-        assert!(text.contains("rank 1 speaks version 83886080"), "{text}");
+        assert!(text.contains("rank 1 speaks version 100663296"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
         let mut parts = self::parts(2);
