@@ -23,14 +23,16 @@ use super::{Settings, failed, lock};
 use crate::datapath::udp::mesh::{Frame, MESSAGE};
 use crate::error::{Error, Result};
 
-/// Most connections that have not said who they are: others wait meanwhile.
+/// Most connections that have not said who they are, or are refused.
 const MOST_GUESTS: usize = 64;
+/// One of so many guests gives way to another after this time.
+const GRACE: Duration = Duration::from_millis(200);
 /// Longest that one who is refused has to hear why.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Most bytes of one who is refused that are read, so that it hears why.
 const FAREWELL_BYTES: usize = 4 << 20;
-/// How long nothing is taken after the system has refused a connection, such as for want of descriptors.
-const PAUSE: Duration = Duration::from_millis(100);
+/// How long nobody is taken where there is no room: the others wait in the system's queue. So it is when the system refuses a connection, such as for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(50);
 
 const BELL: u64 = u64::MAX;
 const DOOR: u64 = u64::MAX - 1;
@@ -208,6 +210,7 @@ impl Drop for Server {
 struct Guest {
     stream: TcpStream,
     token: u64,
+    since: Instant,
     until: Instant,
     bytes: [u8; GREETING_BYTES],
     come: usize,
@@ -330,8 +333,7 @@ impl Door {
 
     fn accept(&mut self) -> Result<()> {
         loop {
-            if self.guests.len() >= MOST_GUESTS {
-                // The others wait in the system's queue.
+            if self.guests.len() >= MOST_GUESTS && !self.give_way() {
                 return self.pause();
             }
             let stream = match self.listener.accept() {
@@ -354,10 +356,20 @@ impl Door {
                 continue;
             }
             Counts::add(&self.counts.accepted);
-            let until = Instant::now() + self.greeting;
-            let (bytes, come) = ([0; GREETING_BYTES], 0);
-            self.guests.push(Guest { stream, token, until, bytes, come, farewell: None });
+            let since = Instant::now();
+            let (until, bytes, come) = (since + self.greeting, [0; GREETING_BYTES], 0);
+            self.guests.push(Guest { stream, token, since, until, bytes, come, farewell: None });
         }
+    }
+
+    /// The guest that has been there for longest goes, unless it has just come.
+    fn give_way(&mut self) -> bool {
+        let oldest = (0..self.guests.len()).min_by_key(|at| self.guests[*at].since);
+        let Some(oldest) = oldest.filter(|at| self.guests[*at].since.elapsed() >= GRACE) else { return false };
+        if self.guests.swap_remove(oldest).farewell.is_none() {
+            Counts::add(&self.counts.strangers);
+        }
+        true
     }
 
     fn hear(&mut self, token: u64, room: &mut [u8]) {

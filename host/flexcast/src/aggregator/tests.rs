@@ -412,6 +412,44 @@ fn garbage_is_turned_away() {
 }
 
 #[test]
+fn guests_that_say_nothing_give_way_to_workers() {
+    let server = serve(Settings { greeting: Duration::from_secs(60), ..Settings::default() });
+    let _silent: Vec<TcpStream> = (0..100).map(|_| connect(&server, b"FX")).collect();
+    let _worker = join(&server, 0, terms(7, 2));
+    until("the worker", || server.status().connected == 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn changed_bytes_end_a_job_or_change_nothing_else(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        static SERVER: std::sync::OnceLock<Server> = std::sync::OnceLock::new();
+        let settings = Settings { timeout: Duration::from_millis(50), memory_bytes: 1 << 20, ..Settings::default() };
+        let server = SERVER.get_or_init(|| serve(settings));
+        let called = summary(1024, SUM, OPTIONS);
+        let mut other = join(server, 1, terms(7, 2));
+        let mut bytes = [&Greeting { rank: 0, terms: terms(7, 2) }.encode()[..], &votes(1, called)].concat();
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        let (first, second) = bytes.split_at(cut.index(bytes.len()));
+        let mut liar = connect(server, first);
+        let _ = liar.write_all(second);
+        let _ = other.write_all(&votes(1, called));
+        // An answer, a report or the end; never silence.
+        prop_assert!(other.read(&mut [0; 256]).is_ok());
+        drop((liar, other));
+        until("the end of the job", || server.status().connected == 0 && server.status().reserved_bytes == 0);
+        prop_assert!(server.is_alive());
+    }
+}
+
+#[test]
 fn workers_hear_of_the_end() {
     let server = serve(Settings::default());
     let mut worker = join(&server, 0, terms(7, 2));

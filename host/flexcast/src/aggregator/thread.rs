@@ -25,7 +25,7 @@ const BELL: u64 = u64::MAX;
 /// Events taken at a time.
 const EVENTS: usize = 64;
 /// Between two updates of what others see of the jobs.
-const LOOKS: Duration = Duration::from_millis(100);
+const SHOWS: Duration = Duration::from_millis(100);
 
 /// What a thread is told.
 #[derive(Debug)]
@@ -97,7 +97,9 @@ pub(super) struct Thread {
     next: u64,
     room: Vec<u8>,
     stops: bool,
-    looked: Instant,
+    /// When others have last been shown the jobs, and whether something has happened since.
+    shown: Instant,
+    changed: bool,
 }
 
 impl Thread {
@@ -120,7 +122,8 @@ impl Thread {
             next: 0,
             room: vec![0; MOST_FRAME_BYTES],
             stops: false,
-            looked: Instant::now(),
+            shown: Instant::now(),
+            changed: false,
         })
     }
 
@@ -153,6 +156,7 @@ impl Thread {
             touched.extend(self.jobs.iter().filter(due).map(|(key, _)| *key));
             touched.sort_unstable();
             touched.dedup();
+            self.changed |= !touched.is_empty();
             touched.into_iter().for_each(|key| self.turn(key, now));
             self.show(now);
         }
@@ -161,8 +165,8 @@ impl Thread {
 
     fn timeout(&self, now: Instant) -> EpollTimeout {
         let next = self.jobs.values().filter_map(Job::deadline).min();
-        let look = (!self.jobs.is_empty()).then(|| self.looked + LOOKS);
-        let Some(next) = next.into_iter().chain(look).min() else { return EpollTimeout::NONE };
+        let show = self.changed.then(|| self.shown + SHOWS);
+        let Some(next) = next.into_iter().chain(show).min() else { return EpollTimeout::NONE };
         // Whole milliseconds, upwards: rather late than a loop.
         let left = next.saturating_duration_since(now).as_nanos().div_ceil(1_000_000);
         EpollTimeout::from(u16::try_from(left).unwrap_or(u16::MAX))
@@ -210,9 +214,9 @@ impl Thread {
     }
 
     fn show(&mut self, now: Instant) {
-        if now >= self.looked + LOOKS || self.jobs.is_empty() {
+        if self.changed && (now >= self.shown + SHOWS || self.jobs.is_empty()) {
             *lock(&self.looks) = self.jobs.values().map(Job::status).collect();
-            self.looked = now;
+            (self.shown, self.changed) = (now, false);
         }
     }
 }
