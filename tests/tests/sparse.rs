@@ -7,6 +7,11 @@ use emu_provider::emulated;
 use flexcast::p2p::reference;
 use flexcast::p2p::sparse::{Aggregator, Arrays, Call, Config, Error, Order, Party, Settings, Statistics, Worker};
 use flexcast::reduce::{DataType, Operator, Reduction};
+use flexcast_lab::sim;
+use flexcast_lab::sim::params::Operation;
+use flexcast_lab::sim::sparse::{AggregatorsText, SparseArgs};
+use flexcast_lab::sim::spec::{CommunicatorArgs, DatapathName, SimSpec};
+use flexcast_lab::sparse::PatternName;
 use flexio::{Bound, ProtectionDomain, Provider, Retry};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
@@ -355,4 +360,42 @@ fn those_who_call_something_else_are_found() {
     let (_, theirs) = Aggregator::prepare(&domain, shorter, 0, Config::default()).expect("prepared");
     let text = pending.connect(&[theirs]).expect_err("refused").to_string();
     assert!(text.contains("aggregator 0") && text.contains("bytes of the array: 1024 there, but 4096 here"), "{text}");
+}
+
+/// What `flexcast sim --op sparse-allreduce` runs.
+#[test]
+fn simulations_have_right_sums_and_messages() {
+    let apart = |text: &str| text.parse::<AggregatorsText>().expect("aggregators");
+    for (given, pattern, sparsity, bytes, in_rank_order, processor_times) in [
+        ("ranks", PatternName::Identical, 0.9, 400_004, false, false),
+        ("ranks", PatternName::Powerlaw, 0.99, 400_004, true, false),
+        ("cpu:2,arm:1", PatternName::Powerlaw, 0.9, 400_004, false, true),
+        ("arm:1", PatternName::Independent, 0.0, 100_000, false, true),
+        ("cpu:1", PatternName::Overlapping, 1.0, 100_000, true, false),
+        ("cpu:1", PatternName::Identical, 0.5, 0, false, false),
+    ] {
+        let sparse = SparseArgs {
+            workers: Some(4),
+            aggregators: Some(apart(given)),
+            sparsity: Some(sparsity),
+            pattern: Some(pattern),
+            in_rank_order,
+            processor_times,
+            ..SparseArgs::default()
+        };
+        let datapath = if given == "ranks" { DatapathName::Verbs } else { DatapathName::Dpa };
+        let communicator = CommunicatorArgs { datapath, ..CommunicatorArgs::default() };
+        let op = Operation::SparseAllreduce;
+        let spec = SimSpec { op, bytes, iterations: 2, sparse, communicator, ..SimSpec::default() };
+        let (params, machine) = spec.sparse().expect("parameters");
+        let provider = emulated(machine.config_of(params.cards()).expect("a switch")).expect("a machine");
+        let report = sim::sparse::run(&provider, None, &params, &mut |_| {}).expect("a run");
+        assert!(report.is_right() && report.operations == 2, "{report}");
+        let has_sent = report.sent_bytes > 0.0 && report.virtual_time_us > 0.0;
+        assert_eq!(has_sent, bytes > 0, "{report}");
+        if processor_times {
+            // A message of one block or more takes an aggregator on Arm cores 400 ns and 204 ns a block.
+            assert!(report.virtual_time_us > 10.0, "{report}");
+        }
+    }
 }

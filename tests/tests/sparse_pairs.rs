@@ -10,6 +10,7 @@ use flexcast::{
     Algorithm, Buffer, Card, Cause, Communicator, Config, DatapathKind, Done, Error, Failed, Firmware, Request,
     Selection, Shape, SparseOptions, VerbsOptions,
 };
+use flexcast_proto::sparse::{Parameters, Shard, Shards};
 use flexcast_tests::communicators::{self, Under, connect, drive, ended};
 use flexcast_tests::{image_bytes, told};
 use flexio::Provider;
@@ -55,6 +56,21 @@ fn array(rank: u32, bytes: usize, zeros: usize) -> Vec<u8> {
     (0..bytes).map(|at| if is_zero(at / 256) { 0 } else { (at % 0x3b) as u8 + 1 }).collect()
 }
 
+/// Messages of each rank by the closed form (SA-09). Sums are zero where every array is.
+fn messages(sums: &[u8], ranks: u32, options: SparseOptions) -> u64 {
+    let SparseOptions { block_bytes, blocks_per_message } = options;
+    let each = options.shards_of_each(sums.len() as u64, ranks);
+    let parameters = Parameters::new(ranks, block_bytes, blocks_per_message, 4).expect("parameters");
+    let shards = Shards::new(sums.len() as u64, parameters, ranks, 1, each).expect("shards");
+    let is_used =
+        |range: std::ops::Range<u64>| sums[range.start as usize..range.end as usize].iter().any(|byte| *byte != 0);
+    let of = |shard: Shard| {
+        let used = (0..shard.blocks()).filter(|block| is_used(shard.block(*block))).count();
+        used.div_ceil(blocks_per_message as usize) as u64 + 1
+    };
+    if sums.is_empty() { 0 } else { shards.iter().map(of).sum() }
+}
+
 impl World {
     fn end(&self, call: impl Fn(&Communicator, u32) -> Request) -> Vec<Result<Done, Box<Failed>>> {
         let posted: Vec<_> = self.all.iter().map(|one| (one, call(one, one.rank()))).collect();
@@ -80,6 +96,7 @@ impl World {
             let got = done.receive.to_vec().expect("read");
             assert!(got == expected, "rank {rank} of {ranks}: {bytes} bytes, {zeros} % zeros, {options:?}");
             assert_eq!(done.report.decision.algorithm(), Algorithm::Sparse);
+            assert_eq!(done.report.messages, messages(&expected, ranks, options), "rank {rank}: {bytes} {zeros}");
             done
         };
         ends.into_iter().enumerate().map(check).collect()

@@ -8,6 +8,7 @@ use flexcast_lab::service;
 use flexcast_lab::sim::SimError;
 use flexcast_lab::sim::params::SimParams;
 use flexcast_lab::sim::run::{self as sim, Tick};
+use flexcast_lab::sim::sparse;
 use indicatif::ProgressBar;
 
 use super::look;
@@ -20,6 +21,9 @@ use crate::sim_args::SimArgs;
 pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     if args.spec.is_of_service() {
         return run_service(args);
+    }
+    if args.spec.is_sparse() {
+        return run_sparse(args);
     }
     let file = args.file.as_deref().map(read_source).transpose()?;
     let (params, asked) = args.spec.resolve(file.as_ref().map(|file| file.len() as u64))?;
@@ -77,6 +81,32 @@ fn run_service(args: &SimArgs) -> anyhow::Result<ExitCode> {
         out!("{report}")?;
     }
     Ok(if report.digest_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The same of sparse AllReduces.
+fn run_sparse(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(args.file.is_none(), "--file: a sparse AllReduce sums up made-up numbers: give --bytes");
+    let (params, asked) = args.spec.sparse()?;
+    let machine = asked.config_of(params.cards())?;
+    let image = params.needs_image().then(|| read_image(&args.image)).transpose()?;
+    let cards = Emulated::new(machine)?;
+    let capture = asked.capture.as_deref().map(|path| Capture::start(&cards, path)).transpose()?;
+    let look = look::start(&args.look, ProviderName::Emu)?;
+    let bar = progress_bar("operations");
+    bar.set_length(u64::from(params.turns.0) + u64::from(params.turns.1));
+    let report = sparse::run(&cards.provider, image.as_ref(), &params, &mut |over| bar.set_position(over.into()));
+    bar.finish_and_clear();
+    look::finish(look, args.look.stats, image.as_ref().map_or(&[][..], |image| &image.elf), args.json)?;
+    if let Some(capture) = capture {
+        capture.finish()?;
+    }
+    let report = report?;
+    if args.json {
+        out!("{}", serde_json::to_value(&report)?)?;
+    } else {
+        out!("{report}")?;
+    }
+    Ok(if report.is_right() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Shows a tick of a simulation.

@@ -1,8 +1,10 @@
 //! Contents of the buffers that are measured: what each rank sends in each repetition, and what must come of it.
 
+use std::sync::LazyLock;
+
 use super::op::{ELEMENT_BYTES, Op};
 use super::spec::Zeros;
-use crate::sparse::PatternName;
+use crate::sparse::{PatternName, power_law_share};
 
 /// Numbers whose sums over all ranks are exact in single precision, in any order.
 const MOST: u32 = 1000;
@@ -35,9 +37,21 @@ const fn number(rank: u32, turn: u32, at: usize) -> u32 {
     (at as u32).wrapping_mul(0x9E37_79B9).wrapping_add(rank.wrapping_mul(613)).wrapping_add(turn * 7) % MOST
 }
 
+/// By zeros of a hundred: what a power law needs for them.
+static SHARES: LazyLock<[f64; 101]> =
+    LazyLock::new(|| std::array::from_fn(|percent| power_law_share(1.0 - percent as f64 / 100.0)));
+
+/// Any number that looks drawn.
+const fn drawn(block: u32, of: u32, turn: u32) -> u32 {
+    let mut word = block.wrapping_mul(0x9E37_79B9) ^ of.wrapping_mul(0x85EB_CA6B) ^ turn.wrapping_mul(0xC2B2_AE35);
+    word = (word ^ word >> 15).wrapping_mul(0x2C1B_3C6D);
+    word = (word ^ word >> 12).wrapping_mul(0x297A_2D39);
+    word ^ word >> 15
+}
+
 impl Content {
     /// What a rank contributes of element `at`.
-    const fn number(self, rank: u32, at: usize) -> u32 {
+    fn number(self, rank: u32, at: usize) -> u32 {
         if matches!(self.op, Op::SparseAllreduce) && self.is_zero(rank, at / BLOCK_NUMBERS) {
             return 0;
         }
@@ -45,19 +59,20 @@ impl Content {
     }
 
     /// Whether a rank's block is zero.
-    const fn is_zero(self, rank: u32, block: usize) -> bool {
+    fn is_zero(self, rank: u32, block: usize) -> bool {
         let of = match self.zeros.pattern {
             PatternName::Identical => 0,
             PatternName::Overlapping if block.is_multiple_of(2) => 0,
-            PatternName::Independent | PatternName::Overlapping => rank + 1,
+            PatternName::Independent | PatternName::Overlapping | PatternName::Powerlaw => rank + 1,
         };
-        // Any number that looks drawn will do.
-        let mut word = (block as u32).wrapping_mul(0x9E37_79B9)
-            ^ of.wrapping_mul(0x85EB_CA6B)
-            ^ self.turn.wrapping_mul(0xC2B2_AE35);
-        word = (word ^ word >> 15).wrapping_mul(0x2C1B_3C6D);
-        word = (word ^ word >> 12).wrapping_mul(0x297A_2D39);
-        (word ^ word >> 15) % 100 < self.zeros.percent
+        let word = drawn(block as u32, of, self.turn);
+        if self.zeros.pattern == PatternName::Powerlaw {
+            let share = SHARES[self.zeros.percent.min(100) as usize];
+            let [rank, own] =
+                [drawn(block as u32, 0, u32::MAX), word].map(|word| f64::from(word) / f64::from(u32::MAX));
+            return own * rank >= share;
+        }
+        word % 100 < self.zeros.percent
     }
 
     /// The root of the repetition.

@@ -101,6 +101,7 @@ const fn algorithms(operation: Operation) -> &'static str {
         Operation::Alltoall => "pairwise, ring and linear",
         Operation::ReduceScatter => "ring and exchange",
         Operation::Allreduce => "ring, tree, recursive-doubling and exchange",
+        Operation::SparseAllreduce => "none: it has aggregators",
     }
 }
 
@@ -119,7 +120,7 @@ impl Algorithm {
         let name = name.unwrap_or(match operation {
             Operation::Broadcast | Operation::Allgather | Operation::Allgatherv => Name::Multicast,
             Operation::Alltoall => Name::Pairwise,
-            Operation::ReduceScatter | Operation::Allreduce => Name::Ring,
+            Operation::ReduceScatter | Operation::Allreduce | Operation::SparseAllreduce => Name::Ring,
         });
         let segments = given.segments.unwrap_or(DEFAULT_SEGMENTS);
         let segment_bytes = given.segment_bytes.unwrap_or(DEFAULT_SEGMENT_BYTES);
@@ -129,6 +130,7 @@ impl Algorithm {
             Operation::Alltoall => Self::alltoall(name),
             Operation::ReduceScatter => Self::reduce_scatter(name),
             Operation::Allreduce => Self::allreduce(name, segments),
+            Operation::SparseAllreduce => None,
         };
         let Some(algorithm) = algorithm else {
             let name = name.to_possible_value().map(|value| value.get_name().to_owned());

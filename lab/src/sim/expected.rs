@@ -38,9 +38,11 @@ impl<'s> Expected<'s> {
         let at = |block: usize| (block * self.block_bytes).min(self.bytes.len());
         let rank = rank as usize;
         match self.operation {
-            Operation::Broadcast | Operation::Allgather | Operation::Allgatherv | Operation::Allreduce => {
-                Cow::Borrowed(&self.bytes)
-            }
+            Operation::Broadcast
+            | Operation::Allgather
+            | Operation::Allgatherv
+            | Operation::Allreduce
+            | Operation::SparseAllreduce => Cow::Borrowed(&self.bytes),
             Operation::ReduceScatter => Cow::Borrowed(&self.bytes[at(rank)..at(rank + 1)]),
             Operation::Alltoall => {
                 let block = |from: usize| &self.bytes[at(from * self.ranks + rank)..at(from * self.ranks + rank + 1)];

@@ -16,6 +16,7 @@ pub mod run;
 pub mod settings;
 pub mod side;
 pub mod skew;
+pub mod sparse;
 pub mod spec;
 pub mod text;
 pub mod traffic;
@@ -70,6 +71,14 @@ pub enum SimError {
     /// The emulated machine refused something.
     #[error(transparent)]
     Emulator(#[from] emu_machine::MachineError),
+    /// A worker or an aggregator of a sparse AllReduce has failed.
+    #[error("card {rank}: {source}")]
+    Sparse {
+        /// Its card: workers come first.
+        rank: u32,
+        /// Why.
+        source: flexcast::p2p::sparse::Error,
+    },
     /// The collective library refused something on a rank.
     #[error("rank {rank}: {source}")]
     Rank {

@@ -36,6 +36,8 @@ pub enum Operation {
     ReduceScatter,
     /// The sum of all ranks' 32-bit integers to all.
     Allreduce,
+    /// The same without the blocks that are zero.
+    SparseAllreduce,
 }
 
 impl Operation {
@@ -49,13 +51,14 @@ impl Operation {
             Operation::Alltoall => "alltoall",
             Operation::ReduceScatter => "reduce-scatter",
             Operation::Allreduce => "allreduce",
+            Operation::SparseAllreduce => "sparse-allreduce",
         }
     }
 
     /// Whether ranks' contributions are added up.
     #[must_use]
     pub const fn reduces(self) -> bool {
-        matches!(self, Operation::ReduceScatter | Operation::Allreduce)
+        matches!(self, Operation::ReduceScatter | Operation::Allreduce | Operation::SparseAllreduce)
     }
 }
 
@@ -205,7 +208,7 @@ impl SimParams {
             Operation::Allgather | Operation::Allgatherv => {
                 self.total_bytes.unwrap_or(self.bytes.saturating_mul(2 * u64::from(self.ranks)))
             }
-            Operation::Alltoall | Operation::ReduceScatter | Operation::Allreduce => {
+            Operation::Alltoall | Operation::ReduceScatter | Operation::Allreduce | Operation::SparseAllreduce => {
                 self.bytes.saturating_mul(u64::from(self.ranks))
             }
         };
@@ -276,7 +279,7 @@ impl SimParams {
             }
             Operation::Allgather | Operation::Allgatherv => Self { total_bytes: Some(total), ..self },
             // Each rank has bytes of its own.
-            Operation::Alltoall | Operation::ReduceScatter | Operation::Allreduce => self,
+            Operation::Alltoall | Operation::ReduceScatter | Operation::Allreduce | Operation::SparseAllreduce => self,
         }
     }
 
@@ -321,7 +324,7 @@ impl SimParams {
                 (Operation::Broadcast, _) if rank == self.root => self.bytes,
                 (Operation::Broadcast, _) => 0,
                 (Operation::Alltoall, _) => self.bytes * ranks,
-                (Operation::ReduceScatter | Operation::Allreduce, _) => self.bytes,
+                (Operation::ReduceScatter | Operation::Allreduce | Operation::SparseAllreduce, _) => self.bytes,
                 (_, Some(total)) => total / ranks + u64::from(u64::from(rank) < total % ranks),
                 (Operation::Allgather, None) => self.bytes,
                 // From nothing to twice the mean, in an order that is not ascending.
@@ -348,7 +351,7 @@ impl SimParams {
                 let element = u64::from(REDUCTION.element_bytes());
                 (self.bytes / element).div_ceil(self.ranks.into()) * element
             }
-            Operation::Allreduce => self.bytes,
+            Operation::Allreduce | Operation::SparseAllreduce => self.bytes,
         }
     }
 

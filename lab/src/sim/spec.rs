@@ -18,6 +18,7 @@ use super::algorithm::{Algorithm, AlgorithmName, DEFAULT_RADIX, DEFAULT_SEGMENT_
 use super::params::{Operation, SimParams};
 use super::side::Side;
 use super::skew::PostSkew;
+use super::sparse::{SparseArgs, SparseSim};
 use crate::machine_args::NetworkArgs;
 use crate::options::{self, by_name, one_of, whole};
 use crate::service::{CopiesName, Load, ServiceError, ServiceOp, ServiceParams, Shape};
@@ -76,6 +77,10 @@ pub struct SimSpec {
     #[command(flatten)]
     #[serde(flatten)]
     pub staged: StagedArgs,
+    /// A sparse AllReduce.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub sparse: SparseArgs,
     /// The emulated machine.
     #[command(flatten)]
     #[serde(flatten)]
@@ -252,6 +257,7 @@ impl Default for SimSpec {
             algorithm: AlgorithmArgs::default(),
             communicator: CommunicatorArgs::default(),
             staged: StagedArgs::default(),
+            sparse: SparseArgs::default(),
             machine: NetworkArgs::default(),
         }
     }
@@ -315,6 +321,10 @@ impl SimSpec {
             let reason = "service: of service processes `flexcast sim` alone makes a run, without a file".to_owned();
             return Err(SimError::Parameter { what: "--control", reason });
         }
+        if operation == Operation::SparseAllreduce || self.sparse != SparseArgs::default() {
+            let reason = "sparse AllReduces alone have workers, aggregators and patterns of zeros, and `flexcast sim` alone runs them".to_owned();
+            return Err(SimError::Parameter { what: "--op sparse-allreduce", reason });
+        }
         let mut machine = self.machine()?;
         let params = SimParams {
             ranks,
@@ -349,6 +359,43 @@ impl SimSpec {
     #[must_use]
     pub fn is_of_service(&self) -> bool {
         self.communicator.control == SimControlName::Service
+    }
+
+    /// Whether it is a sparse AllReduce: then [`SimSpec::sparse`] says what is simulated.
+    #[must_use]
+    pub const fn is_sparse(&self) -> bool {
+        matches!(self.op, Operation::SparseAllreduce)
+    }
+
+    /// Parameters of a sparse AllReduce, checked, and its machine.
+    ///
+    /// # Errors
+    /// [`SimError`] for the first thing that cannot be.
+    pub fn sparse(&self) -> Result<(SparseSim, Machine), SimError> {
+        let Self { ranks, op, bytes, warm_up, iterations, seed, ref sparse, ref machine, .. } = *self;
+        let datapath = self.communicator.datapath;
+        let taken = SimSpec {
+            ranks,
+            op,
+            bytes,
+            warm_up,
+            iterations,
+            seed,
+            communicator: CommunicatorArgs { datapath, ..CommunicatorArgs::default() },
+            sparse: sparse.clone(),
+            machine: machine.clone(),
+            ..SimSpec::default()
+        };
+        if taken != *self {
+            let known = taken.words();
+            let given = self.words().into_iter().find(|word| word.starts_with("--") && !known.contains(word));
+            let reason = format!("a sparse AllReduce has no {}: leave it out", given.unwrap_or_default());
+            return Err(SimError::Parameter { what: "--op sparse-allreduce", reason });
+        }
+        let machine = self.machine()?;
+        let seed = machine.seed.unwrap_or_default();
+        let params = sparse.resolve(ranks, bytes, (warm_up, iterations), (datapath.into(), seed))?;
+        Ok((params, machine))
     }
 
     /// Parameters of a run with service processes, checked, and its machine.

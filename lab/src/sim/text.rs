@@ -113,7 +113,7 @@ impl Report {
                 format!("{receive_bytes} bytes, about {bytes} from each of {}", count(u64::from(*ranks), "rank"))
             }
             Operation::Alltoall => format!("{bytes} bytes from each of {} to each", count(u64::from(*ranks), "rank")),
-            Operation::ReduceScatter | Operation::Allreduce => {
+            Operation::ReduceScatter | Operation::Allreduce | Operation::SparseAllreduce => {
                 format!("{} of each of {}", count(bytes / 4, "integer"), count(u64::from(*ranks), "rank"))
             }
         };

@@ -23,6 +23,7 @@ pub use bounds::Bounds;
 pub use engine::simulate;
 pub use fusion::fusion;
 pub use params::{AggregatorKind, Host, Layout, Machine, NetworkParams, NodeParams, SparseParams};
+pub(crate) use pattern::power_law_share;
 pub use pattern::{Pattern, PatternName};
 pub use report::{SparseCounts, SparseError, SparseReport};
 pub use ring::{RingKind, RingReport, ring};

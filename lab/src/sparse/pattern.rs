@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use rand::seq::SliceRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,26 @@ pub enum PatternName {
     Independent,
     /// Half of the blocks are the same at all workers, each other one is drawn by each worker.
     Overlapping,
+    /// Each worker's are drawn by themselves, but some blocks are seldom zero: the probability that a block is not falls with its rank, as one to the power of
+    /// -1. Ranks are dealt to blocks by a fixed permutation. So it is with rows of embeddings, of which batches hit few often and most seldom.
+    Powerlaw,
 }
+
+/// Numerator of the power law: a block at the part `u` of all ranks, above 0 and up to 1, is not zero with the probability min(1, share / u), and of all
+/// blocks `density` are not.
+pub(crate) fn power_law_share(density: f64) -> f64 {
+    // The mean of min(1, c / u) is c (1 + ln(1 / c)), which rises with c.
+    let mean = |share: f64| if share > 0.0 { share * (1.0 - share.ln()) } else { 0.0 };
+    let (mut low, mut high) = (0.0, 1.0);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if mean(middle) < density { low = middle } else { high = middle }
+    }
+    if density >= 1.0 { 1.0 } else { low }
+}
+
+/// Seed of the permutation of [`PatternName::Powerlaw`].
+const PERMUTATION: u64 = 1;
 
 /// One bit per block and worker: set where it is not zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,15 +53,17 @@ impl Pattern {
     /// Draws the patterns of so many workers: a block is zero with this probability.
     #[must_use]
     pub fn new(name: PatternName, workers: u32, blocks: u64, sparsity: f64, seed: u64) -> Self {
-        let draw = |stream: u64, wanted: &dyn Fn(u64) -> bool, map: &mut [u64]| {
+        let draw_by = |stream: u64, is_set: &dyn Fn(u64, f64) -> bool, map: &mut [u64]| {
             let mut random = ChaCha8Rng::seed_from_u64(seed);
             random.set_stream(stream);
             for block in 0..blocks {
-                let is_set = random.random::<f64>() >= sparsity;
-                if is_set && wanted(block) {
+                if is_set(block, random.random::<f64>()) {
                     map[(block / 64) as usize] |= 1 << (block % 64);
                 }
             }
+        };
+        let draw = |stream: u64, wanted: &dyn Fn(u64) -> bool, map: &mut [u64]| {
+            draw_by(stream, &|block, drawn| drawn >= sparsity && wanted(block), map);
         };
         let mut common = vec![0; blocks.div_ceil(64) as usize];
         let maps = match name {
@@ -62,6 +84,19 @@ impl Pattern {
                     .map(|stream| {
                         let mut map = common.clone();
                         draw(stream, &|block| block % 2 == 1, &mut map);
+                        map
+                    })
+                    .collect()
+            }
+            PatternName::Powerlaw => {
+                let mut ranks: Vec<u64> = (0..blocks).collect();
+                ranks.shuffle(&mut ChaCha8Rng::seed_from_u64(PERMUTATION));
+                let share = power_law_share(1.0 - sparsity) * blocks as f64;
+                let is_set = |block: u64, drawn: f64| drawn * (ranks[block as usize] as f64 + 0.5) < share;
+                (1..=u64::from(workers))
+                    .map(|stream| {
+                        let mut map = common.clone();
+                        draw_by(stream, &is_set, &mut map);
                         map
                     })
                     .collect()
@@ -129,7 +164,8 @@ mod tests {
 
     #[test]
     fn blocks_are_found_and_counted_one_by_one() {
-        for name in [PatternName::Identical, PatternName::Independent, PatternName::Overlapping] {
+        for name in [PatternName::Identical, PatternName::Independent, PatternName::Overlapping, PatternName::Powerlaw]
+        {
             let pattern = Pattern::new(name, 3, 1000, 0.9, 7);
             for range in [0..1000, 63..65, 64..128, 1..2, 130..777, 5..5] {
                 let mut union = std::collections::BTreeSet::new();
@@ -148,6 +184,21 @@ mod tests {
                 assert_eq!(union.len() as u64, pattern.union(range));
             }
         }
+    }
+
+    #[test]
+    fn a_power_law_has_the_share_that_is_asked_for_and_few_hot_blocks() {
+        for sparsity in [0.0, 0.5, 0.9, 0.99, 1.0] {
+            let pattern = Pattern::new(PatternName::Powerlaw, 4, 100_000, sparsity, 3);
+            for worker in 0..4 {
+                let share = pattern.count(worker, 0..100_000) as f64 / 100_000.0;
+                assert!((share - (1.0 - sparsity)).abs() < 0.01, "{sparsity}: {share}");
+            }
+        }
+        // Hot blocks are those of all workers: the union is far smaller than that of blocks drawn alike.
+        let of = |name| Pattern::new(name, 6, 100_000, 0.9, 1).union(0..100_000) as f64 / 100_000.0;
+        let (power_law, independent) = (of(PatternName::Powerlaw), of(PatternName::Independent));
+        assert!((independent - 0.469).abs() < 0.01 && (0.2..0.4).contains(&power_law), "{power_law} {independent}");
     }
 
     #[test]

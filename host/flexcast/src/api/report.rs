@@ -128,6 +128,9 @@ pub struct Report {
     pub decision: Decision,
     /// Bytes that came from other ranks.
     pub foreign_bytes: u64,
+    /// Messages that a sparse AllReduce took this rank, and as many answers: of each part of the array one for its votes, and one for every
+    /// [`SparseOptions::blocks_per_message`](crate::SparseOptions) blocks that are not zero on some rank.
+    pub messages: u64,
     /// Chunks that multicast lost and the left neighbour had.
     pub recovered_chunks: u64,
     /// Their bytes.

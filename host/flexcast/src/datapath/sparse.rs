@@ -168,6 +168,11 @@ impl Sparse {
         self.foreign_bytes
     }
 
+    /// Messages of this rank's that have been answered.
+    pub(crate) fn messages(&self) -> u64 {
+        self.portions.iter().map(Portion::messages).sum()
+    }
+
     /// Moves the own shards on as far as nothing of other ranks is needed, for a while. Returns whether anything moved.
     pub(crate) fn advance(&mut self, send: Option<&[u8]>, receive: &mut [u8]) -> bool {
         let (mut moved, mut left, mut idle) = (false, SCAN_BYTES, 0);

@@ -9,6 +9,8 @@ use super::*;
 use crate::service::StagedPlan;
 use crate::sim::side::{MAX_COMMUNICATORS, MAX_GAP_BYTES};
 use crate::sim::skew::MAX_SKEW_US;
+use crate::sim::sparse::AggregatorsText;
+use crate::sparse::PatternName;
 
 fn parse(words: &[String]) -> Result<SimSpec, clap::Error> {
     let command = SimSpec::augment_args(clap::Command::new("sim").no_binary_name(true));
@@ -123,11 +125,32 @@ fn staged() -> impl Strategy<Value = StagedArgs> {
     })
 }
 
+fn sparse() -> impl Strategy<Value = SparseArgs> {
+    let who = select(&["ranks", "cpu:5,arm:1", "arm:2"][..]).prop_map(|text| text.parse::<AggregatorsText>().unwrap());
+    let names = (of(1..=MAX_RANKS), of(who), of(0.0..=1.0), of(select(PatternName::value_variants())));
+    let sizes = (of(256..=16_384_u32), of(1..=32_u32), of(1..=64_u32));
+    (names, sizes, any::<(bool, bool)>()).prop_map(|(names, sizes, (in_rank_order, processor_times))| {
+        let (workers, aggregators, sparsity, pattern) = names;
+        let (block, blocks_per_message, shards) = sizes;
+        SparseArgs {
+            workers,
+            aggregators,
+            sparsity,
+            pattern,
+            block,
+            blocks_per_message,
+            shards,
+            in_rank_order,
+            processor_times,
+        }
+    })
+}
+
 fn spec() -> impl Strategy<Value = SimSpec> {
     let shape = (1..=MAX_RANKS, 1..=MAX_RANKS, select(Operation::value_variants()), any::<u64>(), 0..MAX_RANKS);
     let times = (any::<u32>(), 1..=u32::MAX, any::<bool>(), of(any::<u64>()), 0..=MAX_SKEW_US, side());
-    (shape, times, algorithm(), communicator(), staged(), machine()).prop_map(
-        |(shape, times, algorithm, communicator, staged, machine)| {
+    (shape, times, algorithm(), communicator(), staged(), sparse(), machine()).prop_map(
+        |(shape, times, algorithm, communicator, staged, sparse, machine)| {
             let (ranks, ranks_per_card, op, bytes, root) = shape;
             let (warm_up, iterations, overlap, seed, skew_us, side) = times;
             SimSpec {
@@ -145,6 +168,7 @@ fn spec() -> impl Strategy<Value = SimSpec> {
                 algorithm,
                 communicator,
                 staged,
+                sparse,
                 machine,
             }
         },
@@ -238,4 +262,21 @@ fn service_processes_take_what_they_have() {
         let words = words.map(str::to_owned).to_vec();
         assert!(parse(&words).unwrap().resolve(None).unwrap_err().to_string().contains("--control"));
     }
+}
+
+#[test]
+fn what_a_sparse_allreduce_does_not_have_is_refused() {
+    let given = |more: &str| {
+        let words = format!("--op sparse-allreduce {more}");
+        parse(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).unwrap()
+    };
+    let text = |more: &str| given(more).sparse().unwrap_err().to_string();
+    assert!(text("--skew-us 5").contains("has no --skew-us"));
+    assert!(text("--subgroups 2").contains("has no --subgroups"));
+    let (params, _) =
+        given("--workers 6 --aggregators cpu:5,arm:1 --sparsity 0.5 --pattern powerlaw").sparse().unwrap();
+    assert_eq!((params.workers, params.cards(), params.needs_image()), (6, 12, false));
+    assert!(given("--ranks 3").sparse().unwrap().0.needs_image());
+    let other = SimSpec { op: Operation::Allgather, ..given("--sparsity 0.5") };
+    assert!(other.resolve(None).unwrap_err().to_string().contains("sparse"));
 }

@@ -1,6 +1,6 @@
 //! Making the connections between all pairs of ranks.
 
-use flexcast_proto::RankInfo;
+use flexcast_proto::{Algorithm, RankInfo};
 use flexio::{CompletionQueue, ProtectionDomain, Retry};
 
 use super::Pairs;
@@ -135,8 +135,8 @@ impl Pairs {
     }
 
     /// What connections a collective needs, other than those between all pairs.
-    pub(super) fn need(&self, collective: &Collective, config: &Config) -> Option<Need> {
-        Need::of(collective, self.maker.place.ranks(), config.reproducible)
+    pub(super) fn need(&self, collective: &Collective, algorithm: Algorithm, config: &Config) -> Option<Need> {
+        Need::of(collective, self.maker.place.ranks(), config.reproducible).filter(|_| algorithm == Algorithm::Sparse)
     }
 
     /// Bytes that a rank tells the others of its queue pairs.

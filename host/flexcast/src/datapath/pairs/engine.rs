@@ -66,7 +66,7 @@ pub(crate) trait PairEngine {
         let (table, is_ordered) = (Tuning::between_pairs(), self.config().reproducible);
         let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered);
         let is_barrier = posted.plan == Collective::Barrier;
-        let need = self.pairs().need(&posted.plan, self.config());
+        let need = self.pairs().need(&posted.plan, decision.algorithm(), self.config());
         if is_barrier || self.pairs().needs_connections(need.as_ref()) {
             // Before queue pairs are made for it.
             if !is_barrier && !self.has_room(now_ps) {
@@ -93,7 +93,7 @@ pub(crate) trait PairEngine {
     fn start_collective(&mut self, posted: Posted<Collective>, now_ps: u64) -> Result<(), Box<Failed>> {
         let (table, is_ordered) = (Tuning::between_pairs(), self.config().reproducible);
         let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered);
-        let need = self.pairs().need(&posted.plan, self.config());
+        let need = self.pairs().need(&posted.plan, decision.algorithm(), self.config());
         let bounds = Bounds {
             operation: self.operation(),
             wait_ps: ps(self.config().barrier_timeout),

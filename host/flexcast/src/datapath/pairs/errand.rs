@@ -102,7 +102,7 @@ impl Pairs {
         if posted.plan == Collective::Barrier {
             return Ok((posted.map(|_| self.plan(0, config)), Box::new(Errand { name, summary, way: Way::Barrier })));
         }
-        let need = self.need(&posted.plan, config);
+        let need = self.need(&posted.plan, decision.algorithm(), config);
         let (pending, receive) = match self.offer(need.as_ref()) {
             Ok(offer) => offer,
             Err(error) => return Err(posted.refuse(error)),

@@ -42,13 +42,12 @@ pub(crate) struct Exchange {
 }
 
 /// What decides which messages a collective takes.
-#[expect(clippy::large_enum_variant, reason = "an operation by a schedule allocates nothing")]
 #[derive(Debug)]
 enum Work {
     /// A schedule that is known before.
     Scheduled(Bound),
-    /// What the ranks' data is. With the bytes that had come over its connections before.
-    Sparse(Call, u64),
+    /// What the ranks' data is. With the bytes that had come over its connections before, and the messages that had gone.
+    Sparse(Call, [u64; 2]),
 }
 
 /// A collective that begins, as the protocol takes it: its number, and how long it may wait without any progress, and repair.
@@ -178,8 +177,8 @@ impl Pairs {
             if place.ranks() == 1 {
                 self.connect_session_alone(&need)?;
             }
-            let before = self.session.as_ref().map_or(0, |session| session.foreign_bytes(place.rank()));
-            return Ok((Work::Sparse(need.call(), before), 0));
+            let before = self.session.as_ref().map(|session| [session.foreign_bytes(place.rank()), session.messages()]);
+            return Ok((Work::Sparse(need.call(), before.unwrap_or_default()), 0));
         }
         if place.ranks() == 1 {
             self.connect_alone()?;
@@ -303,7 +302,9 @@ impl Pairs {
                 if !session.is_complete() {
                     return Ok(Some(Notice::Transferred { awaited: session.awaited(own) }));
                 }
-                exchange.report.foreign_bytes = session.foreign_bytes(own) - before;
+                let [bytes, messages] = *before;
+                exchange.report.foreign_bytes = session.foreign_bytes(own) - bytes;
+                exchange.report.messages = session.messages() - messages;
             }
             (Work::Scheduled(bound), Some(group), _) => {
                 if !group.is_complete() {

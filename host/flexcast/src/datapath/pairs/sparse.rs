@@ -136,6 +136,11 @@ impl Session {
         self.aggregator.awaited().filter(|worker| *worker != own).or_else(aggregator).unwrap_or(own)
     }
 
+    /// Messages that this rank has sent as a worker.
+    pub(super) const fn messages(&self) -> u64 {
+        self.worker.statistics().sent_messages
+    }
+
     /// Bytes of messages that have come from other ranks.
     pub(super) fn foreign_bytes(&self, own: u32) -> u64 {
         let all = self.worker.statistics().received_bytes + self.aggregator.statistics().received_bytes;

@@ -82,8 +82,9 @@ impl SparseOptions {
         Self { block_bytes: code >> 8, blocks_per_message: code & 0xff }
     }
 
-    /// Shards of each aggregator: as many as have two messages of a dense array, and not too many.
-    pub(crate) fn shards_of_each(self, bytes: u64, aggregators: u32) -> u32 {
+    /// Shards of each aggregator: as many as have two messages of a dense array, up to 3. In a communicator each rank is one.
+    #[must_use]
+    pub fn shards_of_each(self, bytes: u64, aggregators: u32) -> u32 {
         let message = u64::from(self.block_bytes) * u64::from(self.blocks_per_message);
         bytes.div_ceil((2 * message).max(1) * u64::from(aggregators.max(1))).clamp(1, MOST_SHARDS) as u32
     }

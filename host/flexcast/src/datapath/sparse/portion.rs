@@ -170,6 +170,11 @@ impl Portion {
         matches!(taken, Ok(Answered::New))
     }
 
+    /// Messages that have been answered.
+    pub(super) const fn messages(&self) -> u64 {
+        self.scan.worker.iteration() as u64
+    }
+
     pub(super) fn give_back(self, spare: &mut Spare) {
         spare.give(self.message);
     }

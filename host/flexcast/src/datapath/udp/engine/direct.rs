@@ -337,6 +337,7 @@ impl Engine {
             }
             Work::Sparse(sparse) => {
                 report.foreign_bytes = sparse.foreign_bytes();
+                report.messages = sparse.messages();
                 let spare = sparse.into_spare();
                 if spare.bytes() <= kept {
                     self.spare_spots = spare;

@@ -1,0 +1,319 @@
+//! Run of a simulated sparse AllReduce: make workers and aggregators, let them sum up, compare every sum.
+
+use std::time::{Duration, Instant};
+
+use emu_machine::with_world;
+use flexcast::p2p::reference;
+use flexcast::p2p::sparse::{self, Aggregator, Arrays, Call, Config, Order, Settings, Worker};
+use flexcast::{Communicator, Done, Firmware, Pending, Request, SparseOptions, Test, VerbsOptions};
+use flexcast_proto::sparse::Shard;
+use flexio::{ProtectionDomain, Provider};
+use rand::{RngExt as _, SeedableRng as _};
+use rand_chacha::ChaCha8Rng;
+
+use super::options::{Aggregators, SparseSim};
+use super::report::SparseSimReport;
+use crate::sim::SimError;
+use crate::sim::group::{Opening, at, open_cards};
+use crate::sim::params::REDUCTION;
+use crate::sim::traffic::Traffic;
+use crate::sparse::{AggregatorKind, Host, Pattern};
+use crate::tput::run::ImageFile;
+
+/// Virtual time in which any operation ends.
+const BOUND_PS: u64 = 60_000_000_000_000;
+
+/// An error of a worker or an aggregator.
+fn party(rank: u32) -> impl Fn(sparse::Error) -> SimError {
+    move |source| SimError::Sparse { rank, source }
+}
+
+/// What each worker contributes: numbers where its pattern is not zero.
+fn contributions(params: &SparseSim, pattern: &Pattern) -> Vec<Vec<u8>> {
+    let of = |worker: u32| {
+        let mut random = ChaCha8Rng::seed_from_u64(params.seed);
+        random.set_stream(u64::from(worker) << 32 | 1);
+        let mut array = vec![0; params.bytes as usize];
+        for (block, bytes) in (0..).zip(array.chunks_mut(params.block_bytes as usize)) {
+            if pattern.count(worker, block..block + 1) == 1 {
+                random.fill(bytes);
+                // Not zero by accident.
+                bytes[0] |= 1;
+            }
+        }
+        array
+    };
+    (0..params.workers).map(of).collect()
+}
+
+/// Counts of the closed form.
+fn count(report: &mut SparseSimReport, pattern: &Pattern, shards: impl Iterator<Item = Shard>, d: u32) {
+    let mut first = 0;
+    for shard in shards {
+        let next = first + u64::from(shard.blocks());
+        let iterations = pattern.union(first..next).div_ceil(d.into());
+        report.expected_messages += iterations + 1;
+        report.iterations_of_longest_shard = report.iterations_of_longest_shard.max(iterations);
+        report.shards += 1;
+        first = next;
+    }
+    report.union_blocks = pattern.union(0..first);
+}
+
+/// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `image`: only communicators of the DPA need one. `ended` is told after
+/// each operation.
+///
+/// # Errors
+/// [`SimError`]: what has gone wrong with an operation, too. Wrong sums are part of the report.
+pub fn run(
+    provider: &Provider,
+    image: Option<&ImageFile>,
+    params: &SparseSim,
+    ended: &mut dyn FnMut(u32),
+) -> Result<SparseSimReport, SimError> {
+    let pattern = Pattern::new(params.pattern, params.workers, params.blocks(), params.sparsity, params.seed);
+    let contributions = contributions(params, &pattern);
+    let expected = reference(REDUCTION, &contributions);
+    let mut report = SparseSimReport::new(params);
+    let mut group = match &params.aggregators {
+        Aggregators::Ranks => Group::Ranks(Ranks::new(provider, image, params)?),
+        Aggregators::Apart(kinds) => Group::Apart(Apart::new(provider, params, kinds)?),
+    };
+    if params.bytes > 0 {
+        let shards = group.shards(params)?;
+        count(&mut report, &pattern, shards.into_iter(), params.blocks_per_message);
+    }
+    with_world(|world| world.settle())?;
+    let (warm_up, iterations) = params.turns;
+    for turn in 0..warm_up + iterations {
+        let (before, started, start_ps) = (Traffic::now()?, Instant::now(), provider.relax().now_ps());
+        let Operated { end_ps, arrays, messages } = group.operate(provider, &contributions)?;
+        if turn >= warm_up {
+            let took_us = (end_ps - start_ps) as f64 / 1e6;
+            report.add(took_us, Traffic::now()? - before, started.elapsed().as_secs_f64());
+        }
+        report.sums_ok &= arrays.iter().all(|array| *array == expected);
+        report.messages = messages.first().copied().unwrap_or(0);
+        report.messages_ok &= messages.iter().all(|messages| *messages == report.expected_messages);
+        ended(turn + 1);
+    }
+    if let Group::Apart(apart) = &group {
+        report.worker_memory_bytes = apart.workers.first().map(|worker| worker.statistics().block_memory_bytes);
+        report.aggregator_memory_bytes =
+            apart.aggregators.first().map(|aggregator| aggregator.statistics().memory_bytes);
+    }
+    Ok(report)
+}
+
+/// Whoever takes part.
+enum Group {
+    Ranks(Ranks),
+    Apart(Apart),
+}
+
+/// What came of an operation.
+struct Operated {
+    /// When the last worker had its sums.
+    end_ps: u64,
+    arrays: Vec<Vec<u8>>,
+    /// Of each worker.
+    messages: Vec<u64>,
+}
+
+/// Communicators, whose ranks add.
+struct Ranks {
+    all: Vec<Communicator>,
+    options: SparseOptions,
+}
+
+/// Workers, and aggregators with cards of their own.
+struct Apart {
+    settings: Settings,
+    call: Call,
+    workers: Vec<Worker>,
+    aggregators: Vec<Aggregator>,
+}
+
+impl Group {
+    fn shards(&self, params: &SparseSim) -> Result<Vec<Shard>, SimError> {
+        let (settings, call) = match self {
+            Self::Apart(apart) => (apart.settings, apart.call),
+            Self::Ranks(ranks) => {
+                let each = ranks.options.shards_of_each(params.bytes, params.workers);
+                let settings = SparseSim { shards_of_each: each, ..params.clone() }.settings().map_err(party(0))?;
+                (settings, Apart::call(params, each))
+            }
+        };
+        Ok(settings.shards(&call).map_err(party(0))?.iter().collect())
+    }
+
+    fn operate(&mut self, provider: &Provider, contributions: &[Vec<u8>]) -> Result<Operated, SimError> {
+        match self {
+            Self::Ranks(ranks) => ranks.operate(provider, contributions),
+            Self::Apart(apart) => apart.operate(provider, contributions),
+        }
+    }
+}
+
+impl Ranks {
+    fn new(provider: &Provider, image: Option<&ImageFile>, params: &SparseSim) -> Result<Self, SimError> {
+        let count = params.workers as usize;
+        let cards = match image {
+            Some(ImageFile { name, elf }) => {
+                let application = Firmware { name, elf }.load(provider).map_err(at(0))?;
+                open_cards(provider, count, Opening::Firmware(&application))?
+            }
+            None => open_cards(provider, count, Opening::Verbs(VerbsOptions::default()))?,
+        };
+        let config = flexcast::Config::default().reproducible(params.in_rank_order);
+        let make = |(rank, card)| Pending::new(card, rank, params.workers, config.clone()).map_err(at(rank));
+        let pending = (0..).zip(&cards).map(make).collect::<Result<Vec<_>, _>>()?;
+        let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
+        let connect = |(rank, pending): (u32, Pending)| pending.connect(&endpoints).map_err(at(rank));
+        let all = (0..).zip(pending).map(connect).collect::<Result<_, _>>()?;
+        let SparseSim { block_bytes, blocks_per_message, .. } = *params;
+        Ok(Self { all, options: SparseOptions { block_bytes, blocks_per_message } })
+    }
+
+    fn post(&self, rank: u32, array: &[u8]) -> Result<Request, SimError> {
+        let communicator = &self.all[rank as usize];
+        let mut buffer = communicator.card().buffer(array.len()).map_err(at(rank))?;
+        buffer.write(0, array).map_err(at(rank))?;
+        let posted = communicator.sparse_all_reduce_in_place(buffer, REDUCTION, self.options);
+        posted.map_err(|failed| at(rank)(failed.error))
+    }
+
+    fn operate(&self, provider: &Provider, contributions: &[Vec<u8>]) -> Result<Operated, SimError> {
+        let post = |(rank, array): (u32, &Vec<u8>)| self.post(rank, array).map(Some);
+        let mut requests = (0..).zip(contributions).map(post).collect::<Result<Vec<_>, _>>()?;
+        let mut done: Vec<Option<Done>> = requests.iter().map(|_| None).collect();
+        let start_ps = provider.relax().now_ps();
+        while done.iter().any(Option::is_none) {
+            for (rank, communicator) in (0..).zip(&self.all) {
+                let index = rank as usize;
+                let Some(request) = requests[index].take() else {
+                    // Others may still need it.
+                    communicator.progress().map_err(at(rank))?;
+                    continue;
+                };
+                match communicator.test(request) {
+                    Ok(Test::Pending(request)) => requests[index] = Some(request),
+                    Ok(Test::Done(ended)) => done[index] = Some(ended),
+                    Err(failed) => return Err(at(rank)(failed.error)),
+                }
+            }
+            check_time(provider, start_ps, || done.iter().position(Option::is_none))?;
+            if done.iter().any(Option::is_none) {
+                provider.relax().relax();
+            }
+        }
+        let end_ps = provider.relax().now_ps();
+        let done: Vec<Done> = done.into_iter().flatten().collect();
+        let messages = done.iter().map(|done| done.report.messages).collect();
+        let read = |(rank, done): (u32, &Done)| done.receive.to_vec().map_err(at(rank));
+        Ok(Operated { end_ps, arrays: (0..).zip(&done).map(read).collect::<Result<_, _>>()?, messages })
+    }
+}
+
+/// Ends what takes too long.
+fn check_time(provider: &Provider, start_ps: u64, open: impl FnOnce() -> Option<usize>) -> Result<(), SimError> {
+    if provider.relax().now_ps() - start_ps <= BOUND_PS {
+        return Ok(());
+    }
+    match open() {
+        Some(rank) => {
+            Err(SimError::Hang { rank: rank as u32, operation: "sparse-allreduce", bound_us: BOUND_PS / 1_000_000 })
+        }
+        None => Ok(()),
+    }
+}
+
+/// What an aggregator takes for a message and each of its blocks.
+fn times(params: &SparseSim, kind: AggregatorKind) -> (Duration, Duration) {
+    if !params.processor_times {
+        return (Duration::ZERO, Duration::ZERO);
+    }
+    let machine = Host::default().machine();
+    let node = match kind {
+        AggregatorKind::Cpu => machine.host,
+        AggregatorKind::Arm => machine.arm,
+    };
+    let block_ns = u64::from(params.block_bytes) * 1_000_000_000 / node.core_add_bytes_per_s;
+    (Duration::from_nanos(node.message_ps / 1000), Duration::from_nanos(block_ns))
+}
+
+impl Apart {
+    const fn call(params: &SparseSim, shards_of_each: u32) -> Call {
+        let order = if params.in_rank_order { Order::Rank } else { Order::Arrival };
+        Call { bytes: params.bytes, shards_of_each, reduction: REDUCTION, order }
+    }
+
+    fn new(provider: &Provider, params: &SparseSim, kinds: &[AggregatorKind]) -> Result<Self, SimError> {
+        let settings = params.settings().map_err(party(0))?;
+        let call = Self::call(params, params.shards_of_each);
+        let settings = settings.with_call(call).map_err(party(0))?;
+        let devices = provider.devices().map_err(|error| at(0)(error.into()))?;
+        let domain = |card: u32| {
+            let device = devices.get(card as usize).map_or("", |device| &device.name);
+            let domain = provider.open(device).and_then(|device| ProtectionDomain::new(&device));
+            domain.map_err(|error| at(card)(error.into()))
+        };
+        let (mut ours, mut told) = (Vec::new(), Vec::new());
+        for own in 0..params.workers {
+            let prepared = Worker::prepare(&domain(own)?, settings, own, Config::default());
+            let (pending, endpoint) = prepared.map_err(party(own))?;
+            ours.push(pending);
+            told.push(endpoint);
+        }
+        let (mut theirs, mut answers) = (Vec::new(), Vec::new());
+        for (own, kind) in (0..).zip(kinds) {
+            let card = params.workers + own;
+            let (message_time, block_time) = times(params, *kind);
+            let config = Config { message_time, block_time, ..Config::default() };
+            let prepared = Aggregator::prepare(&domain(card)?, settings, own, config);
+            let (pending, endpoint) = prepared.map_err(party(card))?;
+            theirs.push(pending);
+            answers.push(endpoint);
+        }
+        let connect = |(own, pending): (u32, sparse::PendingWorker)| pending.connect(&answers).map_err(party(own));
+        let workers = (0..).zip(ours).map(connect).collect::<Result<_, _>>()?;
+        let connect = |(own, pending): (u32, sparse::PendingAggregator)| pending.connect(&told).map_err(party(own));
+        let aggregators = (params.workers..).zip(theirs).map(connect).collect::<Result<_, _>>()?;
+        Ok(Self { settings, call, workers, aggregators })
+    }
+
+    fn operate(&mut self, provider: &Provider, contributions: &[Vec<u8>]) -> Result<Operated, SimError> {
+        let Self { call, workers, aggregators, .. } = self;
+        let mut arrays = contributions.to_vec();
+        let before: Vec<u64> = workers.iter().map(|worker| worker.statistics().sent_messages).collect();
+        let cards = workers.len() as u32;
+        for (number, aggregator) in (cards..).zip(aggregators.iter_mut()) {
+            aggregator.begin(*call).map_err(party(number))?;
+        }
+        for (number, worker) in (0..).zip(workers.iter_mut()) {
+            worker.begin(*call).map_err(party(number))?;
+        }
+        let start_ps = provider.relax().now_ps();
+        let mut end_ps = start_ps;
+        loop {
+            for ((number, worker), receive) in (0..).zip(workers.iter_mut()).zip(&mut arrays) {
+                if !worker.is_complete() {
+                    worker.progress(&mut Arrays { send: None, receive }).map_err(party(number))?;
+                    end_ps = provider.relax().now_ps();
+                }
+            }
+            for (number, aggregator) in (cards..).zip(aggregators.iter_mut()) {
+                aggregator.progress().map_err(party(number))?;
+            }
+            let is_open = |worker: &Worker| !worker.is_complete();
+            if !workers.iter().any(is_open) && aggregators.iter().all(Aggregator::is_complete) {
+                break;
+            }
+            check_time(provider, start_ps, || workers.iter().position(is_open))?;
+            provider.relax().relax();
+        }
+        let sent = |(worker, before): (&Worker, u64)| worker.statistics().sent_messages - before;
+        let messages = workers.iter().zip(before).map(sent).collect();
+        Ok(Operated { end_ps, arrays, messages })
+    }
+}
