@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
 /// Images that commands load by name.
-const IMAGES: [&str; 4] = ["allgather", "calibration", "pingpong", "reference"];
+const IMAGES: [&str; 5] = ["allgather", "calibration", "pingpong", "reference", "sparse"];
 
 /// What they are built from, and by, below the root of the repository.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "device/Cargo.toml",
     "device/Cargo.lock",
     "device/datapath",
@@ -21,6 +21,7 @@ const SOURCES: [&str; 15] = [
     "device/images/calibration",
     "device/images/pingpong",
     "device/images/reference",
+    "device/images/sparse",
     "shared",
     "linker",
     "toolchains/emu.toml",

@@ -28,8 +28,12 @@ impl Bench {
     }
 
     fn with(parameters: Parameters, options: &AggregatorOptions) -> Self {
+        let machine = Machine::default().config_of(parameters.workers() as usize + 1).expect("a machine");
+        Self::on(machine, parameters, options)
+    }
+
+    fn on(machine: emu_machine::Config, parameters: Parameters, options: &AggregatorOptions) -> Self {
         let workers = parameters.workers();
-        let machine = Machine::default().config_of(workers as usize + 1).expect("a machine");
         let provider = emu_provider::emulated(machine).expect("a provider");
         let names = provider.devices().expect("cards");
         let elf = image_bytes("sparse");
@@ -246,5 +250,34 @@ fn probe() {
                 d[4]
             );
         }
+    }
+}
+
+#[test]
+#[ignore]
+fn sweep() {
+    use emu_machine::timing::Parameters as Timing;
+    let env = |name: &str, default: u32| std::env::var(name).map_or(default, |v| v.parse().unwrap());
+    let (workers, coroutines, d) = (env("N", 4), env("C", 2), env("D", 8));
+    let threads = env("T", 1);
+    let first = if threads > 174 { 1 } else { 16 };
+    let units: Vec<u32> = (first..first + threads).collect();
+    for element in [AggregatorElement::I32, AggregatorElement::I64] {
+        let parameters = Parameters::new(workers, 1024, d, 8).expect("parameters");
+        let timing = Timing::m2();
+        let machine = emu_machine::Config { timing: Some(timing), ..Machine::default().config_of(workers as usize + 1).expect("a machine") };
+        let opts = AggregatorOptions { units: units.clone(), coroutines, cache_bytes: 1 << 30, ..Default::default() };
+        let mut bench = Bench::on(machine, parameters, &opts);
+        bench.aggregator.set_element(element).unwrap();
+        let shards = threads * coroutines;
+        let bytes = (env("I", 12) * d * shards * 1024) as usize;
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        let a = arrays(&mut rng, workers, bytes, 0);
+        let wall = std::time::Instant::now();
+        let mut b = a.clone();
+        let ps = operate(&bench.provider, &mut bench.workers, &mut b, BOUND).unwrap();
+        assert!(b[0] == sum(&a, element));
+        let gbit = f64::from(workers) * bytes as f64 * 8e3 / ps as f64;
+        println!("T={threads} n={workers} c={coroutines} d={d} {element:?} spots {} KiB: {gbit:.1} Gbit/s in {:.1} us; wall {:.1} s", u64::from(shards) * parameters.aggregator_bytes() / 1024, ps as f64 / 1e6, wall.elapsed().as_secs_f64());
     }
 }
