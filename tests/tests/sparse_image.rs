@@ -179,12 +179,6 @@ fn input_that_cannot_be_stops_the_shard_and_nothing_else() {
     refused(SparseStatus::AfterEnd, (5, 2), &["5", "not full"], vote([5, NONE, NONE, NONE]));
     refused(SparseStatus::Order, (3, 9), &["3", "9", "ascend"], vote([9, 3, NONE, NONE]));
     refused(SparseStatus::Behind, (1, 1), &["1 already"], vote([1, 2, NONE, NONE]));
-    refused(SparseStatus::Repeated, (2 * block + index, 0), &["second message"], |worker| {
-        for _ in 0..2 {
-            worker.send_raw(0, &message(2, [NONE; 4]), Some(0));
-            flexcast_tests::world::settle();
-        }
-    });
     refused(SparseStatus::Opcode, (0x20, 0), &["immediate"], |worker| {
         worker.send_raw(0, &message(2, [NONE; 4]), None);
     });
@@ -192,6 +186,23 @@ fn input_that_cannot_be_stops_the_shard_and_nothing_else() {
     refused(SparseStatus::Connection, (0x01, 0), &["syndrome 0x1"], |worker| {
         worker.send_raw(0, &message(5, [NONE; 4]), Some(0));
     });
+}
+
+/// The card holds it back until the answer; then it is judged as one of the next iteration, here of the next operation.
+#[test]
+fn a_second_message_before_the_answer_waits_and_is_not_added() {
+    let mut bench = Bench::new(2, &options(&[1], 1));
+    for worker in &mut bench.workers {
+        worker.send_raw(0, &message(0, [0, 1, NONE, NONE]), Some(0));
+    }
+    flexcast_tests::world::settle();
+    bench.workers[1].send_raw(0, &message(2, [NONE; 4]), Some(0));
+    bench.workers[1].send_raw(0, &message(2, [NONE; 4]), Some(0));
+    bench.workers[0].send_raw(0, &message(2, [NONE; 4]), Some(0));
+    let failure = bench.provider.wait(BOUND, "the shard to stop", || Ok(bench.aggregator.failure().expect("it runs")));
+    let failure = failure.expect("the second message is refused");
+    assert_eq!((failure.status, failure.found, failure.limit), (Ok(SparseStatus::Length), 528, 16), "{failure}");
+    assert_eq!((failure.worker, failure.iteration, failure.operations), (1, 0, 1), "{failure}");
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Aggregator of sparse AllReduce: a thread that serves instances, each of which sums up one shard.
 //!
-//! All queue pairs of a thread complete on one queue. A message is checked, its votes are merged (module `votes`) and its blocks added from the receive
-//! spot into the transmit spot, before the next one is looked at. Then its receive is posted again, so that a second message before the answer is seen
-//! as what it is; a worker's next message comes after the answer. The last message of an iteration is followed by the answer to all workers.
+//! All queue pairs of a thread complete on one queue. A message is checked and its votes are merged (module `votes`) as it comes; its blocks stay in the
+//! worker's receive spot. When the last one of an iteration is there, blocks are summed up from the receive spots straight into the transmit spot: a load
+//! for each word that has come, and a store for each of the sum. Adding each message as it comes would take twice as long, since it loads and stores the
+//! sum every time, and messages of an iteration come together. Then receives are posted again, and the answer is sent to all workers.
+//!
+//! A worker that sends a second message before the answer finds no receive: its card waits, and the message is judged as one of the next iteration.
 //!
 //! Between operations there is no host: with the answer that has no index an instance begins anew. What it cannot take ends the instance, and only it:
 //! it tells the host ([`SparseReport`]), and takes nothing more.
@@ -12,10 +15,10 @@ mod prepare;
 mod votes;
 
 use dpa::abi::{
-    SparseElement, SparseInstance, SparseInstanceState, SparsePeer, SparseReport, SparseStatus, SparseThread,
-    SparseThreadState,
+    SparseElement, SparseInstance, SparsePeer, SparseReport, SparseStatus, SparseThread, SparseThreadState,
 };
 use dpa::hw::CqeOpcode;
+use dpa::spots::SOURCES;
 use dpa::{
     CompletionQueue, ContextArray, Counters, Next, Outbox, ReceiveQueue, Spots, Window, WindowCell, error, fatal, fence,
 };
@@ -145,14 +148,61 @@ impl Served<'_> {
             return;
         }
         self.state.messages += 1;
-        match add(&mut self.spots, instance, peer, number, (displacement, bytes)) {
+        match take(&self.spots, instance, peer, number, (displacement, bytes)) {
             Ok(false) => {}
             Ok(true) => {
                 let index = peer.instance as usize;
-                self.answer(index);
+                self.complete(index);
             }
             Err(fault) => self.fail(number, fault),
         }
+    }
+
+    /// All messages of an iteration are there: sums them up, and answers.
+    #[inline(never)]
+    fn complete(&mut self, index: usize) {
+        let Some(instance) = self.instances.get(index) else { return };
+        let (first, workers) = (instance.first_peer as usize, instance.workers as usize);
+        let to = instance.first_spot + u64::from(instance.state.iteration & 1) * u64::from(instance.spot_bytes);
+        let wide = instance.state.element == SparseElement::I64 as u32;
+        let (blocks, block_bytes) = (instance.state.blocks, u64::from(instance.block_bytes));
+        let mut place = 0;
+        while place < blocks {
+            // Neighbours that the same workers have are one block.
+            let mut run = blocks - place;
+            for peer in self.peers.iter_mut().skip(first).take(workers) {
+                let here = peer.present >> place;
+                run = run.min(if here & 1 == 1 { (!here).trailing_zeros() } else { here.trailing_zeros() });
+            }
+            let at = to + u64::from(place) * block_bytes;
+            self.sum_run((first, workers), place, at, u64::from(run) * block_bytes, wide);
+            place += run;
+        }
+        // All is read of the spots before the card may write there again.
+        fence::memory();
+        for peer in self.peers.iter_mut().skip(first).take(workers) {
+            ReceiveQueue::attach(&peer.receive_queue).set_producer(peer.received + 1);
+        }
+        self.answer(index);
+    }
+
+    /// Sums up neighbours that the same workers have.
+    #[inline(always)]
+    fn sum_run(&mut self, (first, workers): (usize, usize), place: u32, to: u64, bytes: u64, wide: bool) {
+        let (mut from, mut count, mut onto) = ([0; SOURCES], 0, false);
+        for peer in self.peers.iter_mut().skip(first).take(workers) {
+            if peer.present >> place & 1 == 0 {
+                continue;
+            }
+            if count == SOURCES {
+                self.spots.sum(&from, to, bytes, onto, wide);
+                (count, onto) = (0, true);
+            }
+            from[count] = peer.next_block;
+            peer.next_block += bytes;
+            count += 1;
+        }
+        self.spots.sum(from.get(..count).unwrap_or(&[]), to, bytes, onto, wide);
     }
 
     /// Ends a worker's instance, unless it has ended.
@@ -196,82 +246,34 @@ fn find<'s>(
     Some((instance, peer))
 }
 
-/// Checks a message, merges its votes, adds its blocks, and posts its receive again. Whether it is the last one of its iteration.
-#[inline(never)]
-fn add(
-    spots: &mut Spots<'_>,
+/// Checks a message and merges its votes; its blocks stay where they are. Whether it is the last one of its iteration.
+#[inline(always)]
+fn take(
+    spots: &Spots<'_>,
     instance: &mut SparseInstance,
     peer: &mut SparsePeer,
     number: usize,
     (displacement, bytes): (u32, u32),
 ) -> Result<bool, Fault> {
-    let SparseInstance { workers, block_bytes, blocks_per_message: width, first_spot: transmit, .. } = *instance;
-    let spot_bytes = u64::from(instance.spot_bytes);
-    let spot = transmit + (TRANSMIT_SPOTS + (number as u64 - u64::from(instance.first_peer))) * spot_bytes;
+    let SparseInstance { workers, block_bytes, blocks_per_message: width, first_spot, .. } = *instance;
+    let worker = number as u64 - u64::from(instance.first_peer);
+    let spot = first_spot + (TRANSMIT_SPOTS + worker) * u64::from(instance.spot_bytes);
     let state = &mut instance.state;
-    if peer.received != state.answers {
-        return Err(Fault::new(SparseStatus::Repeated, bytes, 0u32));
-    }
     let all = lowest(state.blocks);
     if displacement & !all != 0 {
         return Err(Fault::new(SparseStatus::Displacement, displacement, state.blocks));
     }
     let present = all & !displacement;
-    let block_bytes = u64::from(block_bytes);
-    let blocks_bytes = u64::from(present.count_ones()) * block_bytes;
+    let blocks_bytes = u64::from(present.count_ones()) * u64::from(block_bytes);
     let expected = blocks_bytes + u64::from(width) * INDEX_BYTES;
     if u64::from(bytes) != expected {
         return Err(Fault::new(SparseStatus::Length, bytes, expected));
     }
     votes::take(state, width, spots.indices(spot + blocks_bytes, width))?;
-    let to = transmit + u64::from(state.iteration & 1) * spot_bytes;
-    add_blocks(spots, state, (spot, to), present, block_bytes);
-    state.summed |= present;
     state.arrived += 1;
-    let last = state.arrived == workers;
-    if last {
-        // Blocks that nobody has had after all.
-        let mut absent = all & !state.summed;
-        while absent != 0 {
-            spots.clear(to + u64::from(absent.trailing_zeros()) * block_bytes, block_bytes);
-            absent &= absent - 1;
-        }
-    }
+    (peer.present, peer.next_block) = (present, spot);
     peer.received += 1;
-    // All is read of the spot before the card may write there again.
-    fence::memory();
-    ReceiveQueue::attach(&peer.receive_queue).set_producer(peer.received + 1);
-    Ok(last)
-}
-
-/// Copies or adds the blocks of a message, which lie one behind another, to their places in the transmit spot: neighbours at once.
-#[inline(always)]
-fn add_blocks(
-    spots: &mut Spots<'_>,
-    state: &SparseInstanceState,
-    (mut from, to): (u64, u64),
-    present: u32,
-    block_bytes: u64,
-) {
-    let wide = state.element == SparseElement::I64 as u32;
-    let mut rest = present;
-    while rest != 0 {
-        let place = rest.trailing_zeros();
-        let copied = state.summed >> place & 1 == 0;
-        let alike = if copied { rest & !state.summed } else { rest & state.summed };
-        // Ends with the highest place at the latest: ones are shifted in from there.
-        let count = (!(alike >> place)).trailing_zeros();
-        let (at, bytes) = (to + u64::from(place) * block_bytes, u64::from(count) * block_bytes);
-        if copied {
-            spots.copy(from, at, bytes);
-        } else if wide {
-            spots.add_i64(from, at, bytes);
-        } else {
-            spots.add_i32(from, at, bytes);
-        }
-        from += bytes;
-        rest &= !(lowest(count) << place);
-    }
+    Ok(state.arrived == workers)
 }
 
 /// The lowest `count` bits.

@@ -1,14 +1,17 @@
-//! Spots of a sparse AllReduce: blocks that the card writes and reads, and the loops that copy and add them.
+//! Spots of a sparse AllReduce: blocks that the card writes and reads, and the loops that add them.
 //!
-//! A loop takes [`STRIDE`] bytes a round, eight bytes a load. Each has a symbol of its own, so that listings tell them apart.
+//! A load takes eight bytes. Loads and stores take a thread most of the time, so that a loop adds blocks of up to [`SOURCES`] messages before it stores.
+//! Each has a symbol of its own, and listings tell them apart.
 
 use core::marker::PhantomData;
 
 use crate::abi::SpotMemory;
 use crate::arch::opaque;
 
-/// Bytes of one round of a loop: what blocks are a multiple of.
+/// Bytes of the longest round of a loop: what blocks are a multiple of.
 pub const STRIDE: u64 = 128;
+/// Most places that are summed up at once.
+pub const SOURCES: usize = 4;
 
 const WORDS: usize = STRIDE as usize / 8;
 /// The higher of the two numbers in a word.
@@ -49,36 +52,39 @@ impl<'c> Spots<'c> {
         self.bytes
     }
 
-    /// Copies `bytes` bytes, a multiple of [`STRIDE`].
-    #[inline]
-    pub fn copy(&mut self, from: u64, to: u64, bytes: u64) {
-        let (from, to, end) = self.lanes(from, to, bytes);
-        // SAFETY: both ranges are inside, and end after whole rounds.
-        unsafe { copy_block(from, to, end) };
-    }
-
-    /// Adds `bytes` bytes of 32-bit numbers, a multiple of [`STRIDE`], to those at `to`.
-    #[inline]
-    pub fn add_i32(&mut self, from: u64, to: u64, bytes: u64) {
-        let (from, to, end) = self.lanes(from, to, bytes);
-        // SAFETY: both ranges are inside, and end after whole rounds.
-        unsafe { add_i32(from, to, end) };
-    }
-
-    /// Adds `bytes` bytes of 64-bit numbers, a multiple of [`STRIDE`], to those at `to`.
-    #[inline]
-    pub fn add_i64(&mut self, from: u64, to: u64, bytes: u64) {
-        let (from, to, end) = self.lanes(from, to, bytes);
-        // SAFETY: both ranges are inside, and end after whole rounds.
-        unsafe { add_i64(from, to, end) };
-    }
-
-    /// Fills `bytes` bytes, a multiple of [`STRIDE`], with zeros.
-    #[inline]
-    pub fn clear(&mut self, to: u64, bytes: u64) {
-        let (_, to, end) = self.lanes(to, to, bytes);
-        // SAFETY: the range is inside, and ends after whole rounds.
-        unsafe { clear_block(to, end) };
+    /// Sums up `bytes` bytes, a multiple of [`STRIDE`], of each of the places in `from`, and writes the sums to `to`, or adds them to what is there (`onto`).
+    /// 64-bit numbers if they are `wide`, else 32-bit ones. Beyond [`SOURCES`], places are left out.
+    #[inline(always)]
+    pub fn sum(&mut self, from: &[u64], to: u64, bytes: u64, onto: bool, wide: bool) {
+        if bytes & (STRIDE - 1) != 0 {
+            crate::no_memory();
+        }
+        let to = self.place(to, bytes, 8);
+        // SAFETY: inside, or one past the end.
+        let end = unsafe { to.byte_add(bytes as usize) };
+        let at = |from: u64| self.place(from, bytes, 8).cast_const();
+        // SAFETY: all ranges are inside, and end after whole rounds.
+        unsafe {
+            match (from, onto, wide) {
+                (&[], false, _) => clear_block(to, end),
+                (&[], true, _) => {}
+                (&[a], false, _) => copy_block([at(a)], to, end),
+                (&[a, b], false, false) => sum2_i32([at(a), at(b)], to, end),
+                (&[a, b, c], false, false) => sum3_i32([at(a), at(b), at(c)], to, end),
+                (&[a, b, c, d, ..], false, false) => sum4_i32([at(a), at(b), at(c), at(d)], to, end),
+                (&[a], true, false) => add1_i32([at(a)], to, end),
+                (&[a, b], true, false) => add2_i32([at(a), at(b)], to, end),
+                (&[a, b, c], true, false) => add3_i32([at(a), at(b), at(c)], to, end),
+                (&[a, b, c, d, ..], true, false) => add4_i32([at(a), at(b), at(c), at(d)], to, end),
+                (&[a, b], false, true) => sum2_i64([at(a), at(b)], to, end),
+                (&[a, b, c], false, true) => sum3_i64([at(a), at(b), at(c)], to, end),
+                (&[a, b, c, d, ..], false, true) => sum4_i64([at(a), at(b), at(c), at(d)], to, end),
+                (&[a], true, true) => add1_i64([at(a)], to, end),
+                (&[a, b], true, true) => add2_i64([at(a), at(b)], to, end),
+                (&[a, b, c], true, true) => add3_i64([at(a), at(b), at(c)], to, end),
+                (&[a, b, c, d, ..], true, true) => add4_i64([at(a), at(b), at(c), at(d)], to, end),
+            }
+        }
     }
 
     /// The 32-bit number at `at`.
@@ -117,17 +123,6 @@ impl<'c> Spots<'c> {
         // SAFETY: inside.
         unsafe { self.base.byte_add(at as usize) }
     }
-
-    /// Both ranges, and the end of the second.
-    #[inline(always)]
-    fn lanes(&self, from: u64, to: u64, bytes: u64) -> (*const u64, *mut u64, *mut u64) {
-        if bytes & (STRIDE - 1) != 0 {
-            crate::no_memory();
-        }
-        let (from, to) = (self.place(from, bytes, 8), self.place(to, bytes, 8));
-        // SAFETY: inside, or one past the end.
-        (from, to, unsafe { to.byte_add(bytes as usize) })
-    }
 }
 
 /// Numbers in a spot, one after the other.
@@ -155,71 +150,98 @@ impl Iterator for Indices<'_> {
     }
 }
 
-/// A loop over words: `round` is given the places of a word.
+/// A loop over words of `K` sources, `N` words a round.
+///
+/// Two 32-bit numbers are in a word. The sum of whole words has the right lower number, and a carry in the higher one; a second sum, of the words
+/// without their lower numbers but for one, has the right higher number. It is stored first, and the lower number over it.
 ///
 /// # Safety
-/// `to` to `end` and as many bytes from `from` on are aligned words of the caller's, and whole rounds.
+/// `to` to `end`, and as many bytes of each source, are aligned words of the caller's, and whole rounds.
 #[inline(always)]
-unsafe fn rounds(mut from: *const u64, mut to: *mut u64, end: *mut u64, word: impl Fn(*const u64, *mut u64)) {
+unsafe fn lanes<const K: usize, const N: usize, const ONTO: bool, const WIDE: bool>(
+    mut from: [*const u64; K],
+    mut to: *mut u64,
+    end: *mut u64,
+) {
+    let high = if WIDE { 0 } else { opaque(HIGH) };
     while to != end {
-        for at in 0..WORDS {
+        for at in 0..N {
+            let (mut sum, mut upper, mut is_first) = (0u64, 0u64, true);
+            if ONTO {
+                // SAFETY: by contract.
+                sum = unsafe { to.add(at).read_volatile() };
+                (upper, is_first) = (sum, false);
+            }
+            for source in &from {
+                // SAFETY: by contract.
+                let word = unsafe { source.add(at).read_volatile() };
+                upper = if is_first { word } else { upper.wrapping_add(word & high) };
+                sum = if is_first { word } else { sum.wrapping_add(word) };
+                is_first = false;
+            }
             // SAFETY: by contract.
-            unsafe { word(from.add(at), to.add(at)) };
+            unsafe {
+                if WIDE || (K == 1 && !ONTO) {
+                    to.add(at).write_volatile(sum);
+                } else {
+                    to.add(at).write_volatile(upper);
+                    to.add(at).cast::<u32>().write_volatile(sum as u32);
+                }
+            }
         }
-        // Hidden from the compiler, which would otherwise keep a third register in step.
+        // Hidden from the compiler, which would otherwise keep more registers in step.
         // SAFETY: by contract.
         unsafe {
-            from = opaque(from.add(WORDS) as u64) as *const u64;
-            to = opaque(to.add(WORDS) as u64) as *mut u64;
+            for source in &mut from {
+                *source = opaque(source.add(N) as u64) as *const u64;
+            }
+            to = opaque(to.add(N) as u64) as *mut u64;
         }
     }
 }
 
-/// # Safety
-/// As for [`rounds`].
-#[inline(never)]
-unsafe fn copy_block(from: *const u64, to: *mut u64, end: *mut u64) {
-    // SAFETY: by contract; words are inside.
-    unsafe { rounds(from, to, end, |from, to| to.write_volatile(from.read_volatile())) };
+macro_rules! loops {
+    ($($name:ident = $sources:literal sources, $words:literal words, $onto:literal, $wide:literal;)*) => {$(
+        /// # Safety
+        /// As for [`lanes`].
+        #[inline(never)]
+        unsafe fn $name(from: [*const u64; $sources], to: *mut u64, end: *mut u64) {
+            // SAFETY: by contract.
+            unsafe { lanes::<$sources, $words, $onto, $wide>(from, to, end) };
+        }
+    )*};
 }
 
-/// Two numbers a word. The sum of the words without the lower number of one has the higher sum; the lower one is stored over it. No carry is taken
-/// back out, as one addition of the whole words would need.
-///
-/// # Safety
-/// As for [`rounds`].
-#[inline(never)]
-unsafe fn add_i32(from: *const u64, to: *mut u64, end: *mut u64) {
-    let high = opaque(HIGH);
-    // SAFETY: by contract; words are inside.
-    let word = |from: *const u64, to: *mut u64| unsafe {
-        let (more, sum) = (from.read_volatile(), to.read_volatile());
-        to.write_volatile(sum.wrapping_add(more & high));
-        to.cast::<u32>().write_volatile((sum as u32).wrapping_add(more as u32));
-    };
-    // SAFETY: by contract.
-    unsafe { rounds(from, to, end, word) };
-}
-
-/// # Safety
-/// As for [`rounds`].
-#[inline(never)]
-unsafe fn add_i64(from: *const u64, to: *mut u64, end: *mut u64) {
-    // SAFETY: by contract; words are inside.
-    let word = |from: *const u64, to: *mut u64| unsafe {
-        let more = from.read_volatile();
-        to.write_volatile(to.read_volatile().wrapping_add(more));
-    };
-    // SAFETY: by contract.
-    unsafe { rounds(from, to, end, word) };
+loops! {
+    copy_block = 1 sources, 16 words, false, true;
+    sum2_i32 = 2 sources, 8 words, false, false;
+    sum3_i32 = 3 sources, 8 words, false, false;
+    sum4_i32 = 4 sources, 8 words, false, false;
+    add1_i32 = 1 sources, 16 words, true, false;
+    add2_i32 = 2 sources, 8 words, true, false;
+    add3_i32 = 3 sources, 8 words, true, false;
+    add4_i32 = 4 sources, 8 words, true, false;
+    sum2_i64 = 2 sources, 16 words, false, true;
+    sum3_i64 = 3 sources, 16 words, false, true;
+    sum4_i64 = 4 sources, 8 words, false, true;
+    add1_i64 = 1 sources, 16 words, true, true;
+    add2_i64 = 2 sources, 16 words, true, true;
+    add3_i64 = 3 sources, 8 words, true, true;
+    add4_i64 = 4 sources, 8 words, true, true;
 }
 
 /// # Safety
-/// As for [`rounds`].
+/// As for [`lanes`].
 #[inline(never)]
-unsafe fn clear_block(to: *mut u64, end: *mut u64) {
-    // SAFETY: by contract; words are inside.
-    unsafe { rounds(to, to, end, |_, to| to.write_volatile(0)) };
+unsafe fn clear_block(mut to: *mut u64, end: *mut u64) {
+    while to != end {
+        for at in 0..WORDS {
+            // SAFETY: by contract.
+            unsafe { to.add(at).write_volatile(0) };
+        }
+        // SAFETY: by contract.
+        to = opaque(unsafe { to.add(WORDS) } as u64) as *mut u64;
+    }
 }
 
 #[cfg(all(test, not(target_arch = "riscv64")))]
@@ -244,54 +266,47 @@ mod tests {
         }
     }
 
+    /// Blocks of 128 bytes: sources at 0 to 3, the sum at 4.
     #[test]
     fn sums_wrap_around_in_their_own_halves_and_end_where_they_are_told() {
-        let halves = |sum: u64, more: u64| {
+        let add = |sum: u64, more: u64, wide: bool| {
             let low = (sum as u32).wrapping_add(more as u32);
             let high = ((sum >> 32) as u32).wrapping_add((more >> 32) as u32);
-            u64::from(high) << 32 | u64::from(low)
+            if wide { sum.wrapping_add(more) } else { u64::from(high) << 32 | u64::from(low) }
         };
-        for wide in [false, true] {
+        for (count, onto, wide) in (0..=4).flat_map(|count| {
+            [(false, false), (false, true), (true, false), (true, true)].map(|(onto, wide)| (count, onto, wide))
+        }) {
             let mut memory = Memory([0; 96]);
             for (at, value) in memory.0.iter_mut().enumerate() {
-                *value = word(at as u64 + 7 * u64::from(wide));
+                *value = word((at * 31 + count) as u64);
             }
             let before = memory.0;
             let mut named = spots(&mut memory);
-            let mut view = Spots::attach(&mut named);
-            if wide { view.add_i64(0, 512, 256) } else { view.add_i32(0, 512, 256) };
+            let from = [0, 128, 256, 384];
+            Spots::attach(&mut named).sum(&from[..count], 512, 128, onto, wide);
             for (at, value) in memory.0.iter().enumerate() {
                 let expected = match at {
-                    64..96 if wide => before[at].wrapping_add(before[at - 64]),
-                    64..96 => halves(before[at], before[at - 64]),
+                    64..80 => {
+                        let first = if onto { before[at] } else { 0 };
+                        (0..count).fold(first, |sum, source| add(sum, before[source * 16 + at - 64], wide))
+                    }
                     _ => before[at],
                 };
-                assert_eq!(*value, expected, "word {at}");
+                assert_eq!(*value, expected, "word {at} of {count} sources, onto {onto}, wide {wide}");
             }
         }
     }
 
     #[test]
-    fn blocks_are_copied_and_cleared_and_indices_are_numbers_of_four_bytes() {
+    fn indices_are_numbers_of_four_bytes() {
         let mut memory = Memory([3; 96]);
-        memory.0[..16].fill(9);
         let mut named = spots(&mut memory);
         let mut view = Spots::attach(&mut named);
-        view.copy(0, 256, 128);
-        view.clear(384, 128);
-        view.copy(0, 640, 0);
         view.set_index(764, 77);
         assert_eq!((view.index(764), view.index(760)), (77, 3));
         assert_eq!(view.indices(756, 3).collect::<Vec<_>>(), [0, 3, 77]);
         assert_eq!(view.bytes(), 768);
-        for (at, value) in memory.0.iter().enumerate().take(95) {
-            let expected = match at {
-                0..16 | 32..48 => 9,
-                48..64 => 0,
-                _ => 3,
-            };
-            assert_eq!(*value, expected, "word {at}");
-        }
     }
 
     #[test]
@@ -303,11 +318,14 @@ mod tests {
             assert_eq!(memory.0, [3; 96]);
             ended.is_err()
         };
-        assert!(refused(&|spots| spots.copy(0, 768, 128)));
-        assert!(refused(&|spots| spots.add_i32(u64::MAX - 63, 0, 128)));
-        assert!(refused(&|spots| spots.add_i64(0, 4, 128)));
-        assert!(refused(&|spots| spots.clear(0, 896)));
-        assert!(refused(&|spots| spots.clear(0, 64)));
+        for wide in [false, true] {
+            assert!(refused(&|spots| spots.sum(&[0], 768, 128, false, wide)));
+            assert!(refused(&|spots| spots.sum(&[0, 128, u64::MAX - 63], 0, 128, true, wide)));
+            assert!(refused(&|spots| spots.sum(&[0], 4, 128, true, wide)));
+            assert!(refused(&|spots| spots.sum(&[0, 644], 128, 128, true, wide)));
+            assert!(refused(&|spots| spots.sum(&[], 0, 896, false, wide)));
+            assert!(refused(&|spots| spots.sum(&[0], 128, 64, false, wide)));
+        }
         assert!(refused(&|spots| spots.set_index(766, 1)));
         assert!(refused(&|spots| _ = spots.indices(760, 3)));
         assert!(!refused(&|spots| _ = spots.indices(760, 2)));

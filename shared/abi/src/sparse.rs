@@ -26,24 +26,22 @@ abi_codes! {
     pub enum SparseStatus {
         /// It waits for messages, or for the next operation.
         Running = 0,
-        /// A second message of a worker before the first was answered. Found: bytes.
-        Repeated = 1,
         /// A message of another length than its immediate says. Found: bytes; limit: bytes that it should have.
-        Length = 2,
+        Length = 1,
         /// A displacement with bits behind the last global block. Found: its bits; limit: global blocks.
-        Displacement = 3,
+        Displacement = 2,
         /// Block indices that do not ascend. Found: the index; limit: the one before it.
-        Order = 4,
+        Order = 3,
         /// A block index that is not behind the global ones. Found: the index; limit: the last global one.
-        Behind = 5,
+        Behind = 4,
         /// A block index after a list of global indices that was not full. Found: the index; limit: indices of that list.
-        AfterEnd = 6,
+        AfterEnd = 5,
         /// Another element than there is. Found: its code; limit: the last code.
-        Element = 7,
+        Element = 6,
         /// A completion that is no send with immediate. Found: its owner and opcode byte.
-        Opcode = 8,
+        Opcode = 7,
         /// The connection to a worker is broken. Found: the syndrome of the completion.
-        Connection = 9,
+        Connection = 8,
     }
 }
 
@@ -146,8 +144,8 @@ abi_struct! {
         pub arrived: u32,
         /// Blocks of this iteration: global indices.
         pub blocks: u32,
-        /// Bit j: a message of this iteration has had block j.
-        pub summed: u32,
+        /// Zero.
+        pub reserved: u32,
         /// Votes are behind this index less one: behind the last global one.
         pub floor: u64,
         /// Which of `lists` has the best votes so far: 0 or 1.
@@ -157,9 +155,9 @@ abi_struct! {
         /// A [`SparseStatus`] code.
         pub status: u32,
         /// Zero.
-        pub reserved: u32,
+        pub reserved_2: u32,
         /// Zero.
-        pub reserved_2: u64,
+        pub reserved_3: u64,
         /// Ascending indices with the sentinel behind the last.
         pub lists: [[u32; SPARSE_BLOCKS]; 2],
     }
@@ -185,8 +183,14 @@ abi_struct! {
         pub completed: u64,
         /// Where the answer that waits lies (thread).
         pub owed_address: u64,
+        /// Where the next block of its message lies among the thread's spots (thread).
+        pub next_block: u64,
+        /// Bit j: its message has block j (thread).
+        pub present: u32,
         /// Zero.
-        pub reserved: [u64; 3],
+        pub reserved: u32,
+        /// Zero.
+        pub reserved_2: u64,
     }
 }
 

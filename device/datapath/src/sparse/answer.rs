@@ -105,7 +105,7 @@ fn next_iteration(spots: &mut Spots<'_>, instance: &mut SparseInstance, lkey: u3
             state.floor = u64::from(*index) + 1;
         }
     }
-    (state.arrived, state.summed) = (0, 0);
+    state.arrived = 0;
     state.answers += 1;
     if state.blocks == 0 {
         state.operations += 1;

@@ -43,10 +43,6 @@ impl fmt::Display for AggregatorFailure {
         let Self { shard, worker, iteration, operations, status, found, limit } = self;
         write!(f, "shard {shard} has stopped in iteration {iteration} after {operations} operations: ")?;
         match status {
-            Ok(SparseStatus::Repeated) => write!(
-                f,
-                "second message of worker {worker}, of {found} bytes, before the first is answered; a worker waits for the answer first"
-            ),
             Ok(SparseStatus::Length) => write!(
                 f,
                 "message of {found} bytes from worker {worker}, but its displacement says {limit}; give all ranks the same parameters"
