@@ -272,11 +272,25 @@ fn sweep() {
     let (workers, coroutines, d) = (env("N", 4), env("C", 2), env("D", 8));
     let threads = env("T", 1);
     let first = if threads > 174 { 1 } else { 16 };
-    let units: Vec<u32> = (first..first + threads).collect();
+    let units: Vec<u32> = if env("S", 0) == 1 {
+        (0..threads).map(|t| 16 + t % 11 * 16 + t / 11).collect()
+    } else {
+        (first..first + threads).collect()
+    };
     for element in [AggregatorElement::I32, AggregatorElement::I64] {
         let parameters = Parameters::new(workers, 1024, d, 8).expect("parameters");
-        let timing = Timing::m2();
-        let machine = emu_machine::Config { timing: Some(timing), ..Machine::default().config_of(workers as usize + 1).expect("a machine") };
+        let mut timing = Timing::m2();
+        if let Ok(set) = std::env::var("SET") {
+            for one in set.split(",") {
+                let (g, r) = one.split_once(".").unwrap();
+                let (n, v) = r.split_once("=").unwrap();
+                timing = timing.with(g, n, v.parse().unwrap()).unwrap();
+            }
+        }
+        let machine = emu_machine::Config {
+            timing: Some(timing),
+            ..Machine::default().config_of(workers as usize + 1).expect("a machine")
+        };
         let opts = AggregatorOptions { units: units.clone(), coroutines, cache_bytes: 1 << 30, ..Default::default() };
         let mut bench = Bench::on(machine, parameters, &opts);
         bench.aggregator.set_element(element).unwrap();
@@ -289,6 +303,11 @@ fn sweep() {
         let ps = operate(&bench.provider, &mut bench.workers, &mut b, BOUND).unwrap();
         assert!(b[0] == sum(&a, element));
         let gbit = f64::from(workers) * bytes as f64 * 8e3 / ps as f64;
-        println!("T={threads} n={workers} c={coroutines} d={d} {element:?} spots {} KiB: {gbit:.1} Gbit/s in {:.1} us; wall {:.1} s", u64::from(shards) * parameters.aggregator_bytes() / 1024, ps as f64 / 1e6, wall.elapsed().as_secs_f64());
+        println!(
+            "T={threads} n={workers} c={coroutines} d={d} {element:?} spots {} KiB: {gbit:.1} Gbit/s in {:.1} us; wall {:.1} s",
+            u64::from(shards) * parameters.aggregator_bytes() / 1024,
+            ps as f64 / 1e6,
+            wall.elapsed().as_secs_f64()
+        );
     }
 }

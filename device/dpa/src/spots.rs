@@ -54,7 +54,7 @@ impl<'c> Spots<'c> {
 
     /// Sums up `bytes` bytes, a multiple of [`STRIDE`], of each of the places in `from`, and writes the sums to `to`, or adds them to what is there (`onto`).
     /// 64-bit numbers if they are `wide`, else 32-bit ones. Beyond [`SOURCES`], places are left out.
-    #[inline(always)]
+    #[inline(never)]
     pub fn sum(&mut self, from: &[u64], to: u64, bytes: u64, onto: bool, wide: bool) {
         if bytes & (STRIDE - 1) != 0 {
             crate::no_memory();
@@ -314,7 +314,8 @@ mod tests {
         let refused = |access: &dyn Fn(&mut Spots<'_>)| {
             let mut memory = Memory([3; 96]);
             let mut named = spots(&mut memory);
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| access(&mut Spots::attach(&mut named))));
+            let ended =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| access(&mut Spots::attach(&mut named))));
             assert_eq!(memory.0, [3; 96]);
             ended.is_err()
         };

@@ -1,9 +1,11 @@
 //! Checking a thread's context once, so that the datapath need not, and posting the first receives.
 
-use dpa::abi::{ContextFault, Layout, SPARSE_SENDS, SparseElement, SparseInstance, SparsePeer, SparseStatus, SparseThread};
+use dpa::abi::{
+    ContextFault, Layout, SPARSE_SENDS, SparseElement, SparseInstance, SparsePeer, SparseStatus, SparseThread,
+};
 use dpa::hw::DataSegment;
-use dpa::spots::STRIDE;
 use dpa::proto::sparse::Parameters;
+use dpa::spots::STRIDE;
 use dpa::{ContextArray, ReceiveQueue, fence};
 
 use super::TRANSMIT_SPOTS;

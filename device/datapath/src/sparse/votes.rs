@@ -46,11 +46,7 @@ impl<V: Iterator<Item = u32>> Ascending<V> {
 
 /// Takes a message's votes in. There must be none once a list of global indices was not full.
 #[inline(always)]
-pub(super) fn take(
-    state: &mut SparseInstanceState,
-    width: u32,
-    votes: impl Iterator<Item = u32>,
-) -> Result<(), Fault> {
+pub(super) fn take(state: &mut SparseInstanceState, width: u32, votes: impl Iterator<Item = u32>) -> Result<(), Fault> {
     let [even, odd] = &mut state.lists;
     let (top, other) = if state.list == 0 { (even, odd) } else { (odd, even) };
     let mut votes = Ascending { votes, floor: state.floor, global: state.floor };
