@@ -7,7 +7,9 @@ use flexcast_abi::SparseStatus;
 use flexcast_proto::sparse::Parameters;
 use flexcast_tests::sparse::{TestWorker, operate};
 use flexcast_tests::{image_bytes, told};
-use flexio::{Bound, Provider};
+use flexcast::p2p::sparse::{Arrays, Call, Config, Order, Settings, Worker};
+use flexcast::reduce::{DataType, Operator, Reduction};
+use flexio::{Bound, ProtectionDomain, Provider};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
@@ -309,5 +311,65 @@ fn sweep() {
             ps as f64 / 1e6,
             wall.elapsed().as_secs_f64()
         );
+    }
+}
+
+/// The library's own workers, a card each, whose DPA aggregates its shards.
+#[test]
+fn workers_of_the_library_do_not_tell_a_dpa_from_a_processor() {
+    const RANKS: u32 = 3;
+    let settings = Settings::new(RANKS, RANKS, 2, BLOCK, D).expect("settings");
+    let provider = emu_provider::emulated(Machine::default().config_of(RANKS as usize).expect("a machine")).expect("a provider");
+    let elf = image_bytes("sparse");
+    let cards: Vec<AggregatorCard> = provider
+        .devices()
+        .expect("cards")
+        .iter()
+        .map(|info| AggregatorCard::open(&provider, &info.name, Firmware { name: "sparse", elf: &elf }).expect("it runs"))
+        .collect();
+    let options = options(&[1, 2], 1);
+    let mut pending = Vec::new();
+    let (mut worker_ends, mut aggregator_ends) = (Vec::new(), Vec::new());
+    for (card, number) in cards.iter().zip(0..) {
+        let pd = ProtectionDomain::new(&provider.open(&provider.devices().expect("cards")[number as usize].name).expect("a card"))
+            .expect("a domain");
+        let (worker, end) = Worker::prepare(&pd, settings, number, Config::default()).expect("a worker");
+        worker_ends.push(end);
+        let (aggregator, end) = card.prepare_for(&settings, number, &options).expect("an aggregator");
+        aggregator_ends.push(end);
+        pending.push((worker, aggregator));
+    }
+    let mut ranks: Vec<(Worker, DpaAggregator)> = (0..)
+        .zip(pending)
+        .map(|(number, (worker, aggregator))| {
+            let aggregator = aggregator.connect_for(&settings, number, &worker_ends).expect("connected");
+            (worker.connect(&aggregator_ends).expect("connected"), aggregator)
+        })
+        .collect();
+    let mut rng = ChaCha8Rng::seed_from_u64(9);
+    for (element, ty) in [(AggregatorElement::I32, DataType::I32), (AggregatorElement::I64, DataType::I64)] {
+        let reduction = Reduction::new(Operator::Sum, ty).expect("a sum");
+        for (bytes, zeros) in [(0, 0), (8, 0), (40_000, 60), (100_000, 10)] {
+            let mut arrays = arrays(&mut rng, RANKS, bytes, zeros);
+            let expected = sum(&arrays, element);
+            let call = Call { bytes: bytes as u64, shards_of_each: 2, reduction, order: Order::Arrival };
+            for (worker, aggregator) in &mut ranks {
+                aggregator.set_element(element).expect("written");
+                worker.begin(call).expect("idle");
+            }
+            let done = provider.wait(BOUND, "a sparse AllReduce", || {
+                let mut complete = true;
+                for ((worker, _), array) in ranks.iter_mut().zip(&mut arrays) {
+                    worker.progress(&mut Arrays { send: None, receive: array }).expect("progress");
+                    complete &= worker.is_complete();
+                }
+                Ok(complete.then_some(()))
+            });
+            for (_, aggregator) in &ranks {
+                assert_eq!(aggregator.failure().expect("it runs"), None);
+            }
+            done.expect("complete");
+            assert!(arrays.iter().all(|array| *array == expected), "{bytes} bytes");
+        }
     }
 }

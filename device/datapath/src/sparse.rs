@@ -8,7 +8,7 @@
 //! A worker that sends a second message before the answer finds no receive: its card waits, and the message is judged as one of the next iteration.
 //!
 //! Between operations there is no host: with the answer that has no index an instance begins anew. What it cannot take ends the instance, and only it:
-//! it tells the host ([`SparseReport`]), and takes nothing more.
+//! it tells the host ([`SparseReport`]) and, instead of an answer, the workers, and takes nothing more.
 
 mod answer;
 mod prepare;
@@ -145,7 +145,8 @@ impl Served<'_> {
             return;
         };
         if instance.state.status != SparseStatus::Running as u32 {
-            return;
+            peer.received += 1;
+            return self.give_up(number);
         }
         self.state.messages += 1;
         match take(&self.spots, instance, peer, number, (displacement, bytes)) {
@@ -217,10 +218,11 @@ impl Served<'_> {
             return;
         }
         let state = &mut instance.state;
-        state.status = fault.status as u32;
+        let worker = (number - instance.first_peer as usize) as u32;
+        (state.status, state.culprit) = (fault.status as u32, worker + 1);
         let report = SparseReport {
             status: fault.status as u64,
-            worker: (number - instance.first_peer as usize) as u64,
+            worker: worker.into(),
             iteration: state.iteration.into(),
             operations: state.operations,
             found: fault.found,
@@ -231,6 +233,14 @@ impl Served<'_> {
         let cell: WindowCell<SparseReport> = self.window.cell(at).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
         cell.store_part::<0, SparseReport>(&report);
         fence::window_writeback();
+        let (first, workers, answers) = (instance.first_peer as usize, instance.workers as usize, instance.state.answers);
+        for waiting in first..first + workers {
+            // Others are told when their messages come. A broken connection carries nothing.
+            let waits = self.peers.get(waiting).is_some_and(|peer| peer.received != answers);
+            if (waits || waiting == number) && (waiting != number || fault.status != SparseStatus::Connection) {
+                self.give_up(waiting);
+            }
+        }
     }
 }
 

@@ -154,10 +154,10 @@ abi_struct! {
         pub element: u32,
         /// A [`SparseStatus`] code.
         pub status: u32,
+        /// Whose fault it is that the instance has stopped: the worker's number plus 1, as workers are told.
+        pub culprit: u32,
         /// Zero.
-        pub reserved_2: u32,
-        /// Zero.
-        pub reserved_3: u64,
+        pub reserved_2: u64,
         /// Ascending indices with the sentinel behind the last.
         pub lists: [[u32; SPARSE_BLOCKS]; 2],
     }

@@ -47,6 +47,29 @@ impl Served<'_> {
         }
     }
 
+    /// Tells a worker whose message has come that its instance has stopped: a message without bytes, with the culprit in the immediate. One without room
+    /// for it is not told.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn give_up(&mut self, number: usize) {
+        let Some((instance, peer)) = find(&mut self.instances, &mut self.peers, number) else { return };
+        let queue = SendQueue::attach(&peer.send_queue);
+        if peer.produced - peer.completed >= queue.depth() {
+            return;
+        }
+        // Its completion would tell nothing.
+        let words = [
+            ControlSegment::head(peer.produced as u16, WqeOpcode::SendImmediate, queue.number(), 1),
+            ControlSegment::tail(FLAG_ON_ERROR, instance.state.culprit),
+        ];
+        queue.write_words(peer.produced, words);
+        peer.produced += 1;
+        fence::memory_write();
+        queue.set_producer(peer.produced);
+        fence::outbox();
+        self.outbox.ring_sq(queue.number(), peer.produced);
+    }
+
     /// The entry of a worker's send queue with this number, modulo 2^16, and all before it are complete.
     pub(super) fn completed(&mut self, number: usize, counter: u16) {
         let Some((instance, peer)) = find(&mut self.instances, &mut self.peers, number) else {

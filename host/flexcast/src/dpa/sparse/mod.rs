@@ -31,6 +31,7 @@ use crate::api::card::Firmware;
 use crate::dpa::card::DpaCard;
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::error::{Error, Result};
+use crate::p2p::sparse::{Party, Settings, decode, encode};
 
 /// What errors say that an argument is of.
 const WHAT: &str = "sparse AllReduce on the DPA";
@@ -75,6 +76,30 @@ impl AggregatorCard {
         }
         let (card, options) = (card.clone(), options.clone());
         Ok(PreparedAggregator(DpaAggregator { threads, reports, operation, card, parameters, options }))
+    }
+}
+
+impl AggregatorCard {
+    /// [`AggregatorCard::prepare`] of aggregator `number` of those that [`Worker`](crate::p2p::sparse::Worker)s know by their endpoints, and its own endpoint.
+    ///
+    /// # Errors
+    /// As [`AggregatorCard::prepare`]; threads and coroutines that do not give as many shards.
+    pub fn prepare_for(
+        &self,
+        settings: &Settings,
+        number: u32,
+        options: &AggregatorOptions,
+    ) -> Result<(PreparedAggregator, Vec<u8>)> {
+        if settings.shards_of_each() != options.shards() {
+            let (wanted, shards) = (settings.shards_of_each(), options.shards());
+            let reason = format!("{shards} shards of {} threads, but each aggregator has {wanted}: threads times coroutines are its shards", options.units.len());
+            return Err(Error::Argument { operation: WHAT, reason });
+        }
+        let prepared = self.prepare(settings.parameters(), options)?;
+        let workers = 0..settings.parameters().workers();
+        let qpns = workers.flat_map(|worker| prepared.endpoints(worker)).map(|remote| remote.qpn);
+        let endpoint = encode(Party::Aggregator(number), settings, self.0.device(), qpns);
+        Ok((prepared, endpoint))
     }
 }
 
@@ -223,6 +248,21 @@ impl PreparedAggregator {
             card.activate(&thread.handler)?;
         }
         Ok(aggregator)
+    }
+}
+
+impl PreparedAggregator {
+    /// [`PreparedAggregator::connect`] by the endpoints of all workers, in their order.
+    ///
+    /// # Errors
+    /// As [`PreparedAggregator::connect`]; [`Error::Argument`] for an endpoint that is damaged or of other settings.
+    pub fn connect_for(self, settings: &Settings, number: u32, workers: &[impl AsRef<[u8]>]) -> Result<DpaAggregator> {
+        let remotes: Vec<Vec<RemoteQp>> = (0..)
+            .zip(workers)
+            .map(|(worker, bytes)| decode(bytes.as_ref(), Party::Worker(worker), settings, number))
+            .collect::<Result<_, _>>()
+            .map_err(|error| Error::Argument { operation: WHAT, reason: error.to_string() })?;
+        self.connect(&remotes)
     }
 }
 

@@ -122,14 +122,14 @@ pub(crate) const fn endpoint_bytes(party: Party, settings: &Settings) -> usize {
 }
 
 /// What others have to know of somebody's queue pairs.
-pub(super) fn encode(party: Party, settings: &Settings, device: &Device, qpns: impl Iterator<Item = u32>) -> Vec<u8> {
+pub(crate) fn encode(party: Party, settings: &Settings, device: &Device, qpns: impl Iterator<Item = u32>) -> Vec<u8> {
     let mut bytes = Head::new(party, settings, device.port().gid, device.info().mac).as_bytes().to_vec();
     qpns.for_each(|qpn| bytes.extend_from_slice(&qpn.to_le_bytes()));
     bytes
 }
 
 /// The queue pairs that `from` has for peer number `own`, by shard.
-pub(super) fn decode(bytes: &[u8], from: Party, settings: &Settings, own: u32) -> Result<Vec<RemoteQp>> {
+pub(crate) fn decode(bytes: &[u8], from: Party, settings: &Settings, own: u32) -> Result<Vec<RemoteQp>> {
     let refused = |reason: String| Error::Endpoint { party: from, reason };
     let expected = endpoint_bytes(from, settings);
     let (head, rest) = Head::ref_from_prefix(bytes)
