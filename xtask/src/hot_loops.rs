@@ -44,8 +44,26 @@ struct Entry {
     /// Which of the function's innermost loops, by address of the head, from 0.
     nth_loop: usize,
     text: String,
+    /// How often `each` is there, one behind another, before `reasons`.
+    #[serde(default)]
+    times: usize,
+    /// Mnemonics and reasons of what is unrolled, shown once.
+    #[serde(default)]
+    each: Vec<(String, String)>,
     /// Mnemonic and reason of each instruction, in order of address.
     reasons: Vec<(String, String)>,
+}
+
+impl Entry {
+    /// Mnemonic and reason of each instruction of the loop.
+    fn all(&self) -> impl Iterator<Item = &(String, String)> + Clone {
+        std::iter::repeat_n(&self.each, self.times).flatten().chain(&self.reasons)
+    }
+
+    /// Instructions that are not shown: repetitions of the first ones.
+    fn hidden(&self) -> std::ops::Range<usize> {
+        self.each.len()..self.each.len() * self.times.max(1)
+    }
 }
 
 /// A loop in its image.
@@ -211,21 +229,21 @@ fn generate(table: &Table, images: &BTreeMap<String, Image>) -> Result<String> {
 /// Reasons must follow the code: one for each instruction, with the mnemonic it was written for.
 fn compare(entry: &Entry, found: &Found) -> Result<()> {
     let words = found.code.iter().map(word);
-    let wanted = entry.reasons.iter().map(|(word, _)| word.as_str());
+    let wanted = entry.all().map(|(word, _)| word.as_str());
     if let Some(at) = words.clone().zip(wanted.clone()).position(|(is, was)| is != was) {
         bail!(
             "loop {}: instruction {at} is `{}`, the reason in docs/hot-loops.toml is for `{}`; `cargo xtask hot-loops --entries` prints the loop anew",
             entry.title,
             found.code[at],
-            entry.reasons[at].0
+            entry.all().nth(at).map_or("", |(word, _)| word)
         );
     }
-    if words.len() != wanted.len() {
+    if words.len() != wanted.clone().count() {
         bail!(
             "loop {} has {} instructions, docs/hot-loops.toml has {} reasons; `cargo xtask hot-loops --entries` prints the loop anew",
             entry.title,
             words.len(),
-            wanted.len()
+            wanted.count()
         );
     }
     Ok(())
@@ -247,7 +265,14 @@ fn render(out: &mut String, entry: &Entry, found: &Found) {
         found.function,
         found.code.len()
     );
-    for (instruction, (_, reason)) in found.code.iter().zip(&entry.reasons) {
+    let hidden = entry.hidden();
+    for (at, (instruction, (_, reason))) in found.code.iter().zip(entry.all()).enumerate() {
+        if at == hidden.start && !hidden.is_empty() {
+            let _ = writeln!(out, "| | … | the same {} times more |", entry.times - 1);
+        }
+        if hidden.contains(&at) {
+            continue;
+        }
         let _ = writeln!(
             out,
             "| {:x} | `{}` | {reason} |",
@@ -277,7 +302,7 @@ fn print_entries() -> Result<()> {
         let found = find(entry, &images[&entry.image])?;
         status::print(format_args!("# {}: {} instructions\nreasons = [", entry.title, found.code.len()))?;
         for (at, instruction) in found.code.iter().enumerate() {
-            let old = entry.reasons.get(at).filter(|(was, _)| *was == word(instruction));
+            let old = entry.all().nth(at).filter(|(was, _)| *was == word(instruction));
             let reason = old.map_or("", |(_, reason)| reason.as_str());
             status::print(format_args!(
                 "    [{:?}, {reason:?}], # {:x}: {}",
