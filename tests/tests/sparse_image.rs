@@ -4,7 +4,7 @@
 use emu_config::Machine;
 use flexcast::{AggregatorCard, AggregatorElement, AggregatorOptions, DpaAggregator, Firmware};
 use flexcast_abi::SparseStatus;
-use flexcast_proto::sparse::Parameters;
+use flexcast_proto::sparse::{FixedPoint, Parameters};
 use flexcast_tests::sparse::{TestWorker, operate};
 use flexcast_tests::{image_bytes, told};
 use flexcast::p2p::sparse::{Arrays, Call, Config, Order, Settings, Worker};
@@ -371,5 +371,33 @@ fn workers_of_the_library_do_not_tell_a_dpa_from_a_processor() {
             done.expect("complete");
             assert!(arrays.iter().all(|array| *array == expected), "{bytes} bytes");
         }
+    }
+}
+
+#[test]
+fn fixed_point_numbers_are_summed_within_their_error() {
+    const NUMBERS: usize = 5001;
+    let mut bench = Bench::new(3, &AggregatorOptions::default());
+    bench.aggregator.set_element(AggregatorElement::I64).expect("written");
+    let format = FixedPoint::new(3, 100.0).expect("a format");
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    let numbers: Vec<Vec<f32>> = (0..3).map(|_| (0..NUMBERS).map(|_| rng.random_range(-100.0..100.0)).collect()).collect();
+    let mut arrays: Vec<Vec<u8>> = numbers
+        .iter()
+        .map(|numbers| {
+            let mut words = vec![0; NUMBERS.div_ceil(2)];
+            format.encode(numbers, &mut words).expect("within the bound");
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        })
+        .collect();
+    operate(&bench.provider, &mut bench.workers, &mut arrays, BOUND).expect("complete");
+    let words: Vec<u64> = arrays[2].as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let mut sums = vec![0.0; NUMBERS];
+    format.decode(&words, &mut sums).expect("as many");
+    assert_eq!(format.error(), 1.5 / f64::from(1 << 21));
+    for (at, sum) in sums.iter().enumerate() {
+        let exact: f64 = numbers.iter().map(|numbers| f64::from(numbers[at])).sum();
+        let rounding = f64::from(sum.abs()) * f64::from(f32::EPSILON) / 2.0;
+        assert!((f64::from(*sum) - exact).abs() <= format.error() + rounding, "{sum} for {exact}");
     }
 }

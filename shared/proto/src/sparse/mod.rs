@@ -37,6 +37,7 @@
 mod aggregator;
 mod budget;
 mod displacement;
+mod fixed_point;
 mod parameters;
 mod retry;
 mod ring;
@@ -49,6 +50,7 @@ mod worker;
 pub use aggregator::{Aggregator, AggregatorError, AggregatorLimits, LostWorker, Order, Received};
 pub use budget::{BudgetError, CacheBudget};
 pub use displacement::{Displacement, DisplacementError};
+pub use fixed_point::{FixedPoint, FixedPointError};
 pub use parameters::{
     DEFAULT_BLOCK_BYTES, DEFAULT_BLOCKS_PER_MESSAGE, INDEX_BYTES, MAX_BLOCK_BYTES, MAX_BLOCKS, MAX_BLOCKS_PER_MESSAGE,
     MIN_BLOCK_BYTES, ParameterError, Parameters,
