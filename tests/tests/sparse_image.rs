@@ -2,13 +2,13 @@
 //! cannot be.
 
 use emu_config::Machine;
+use flexcast::p2p::sparse::{Arrays, Call, Config, Order, Settings, Worker};
+use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{AggregatorCard, AggregatorElement, AggregatorOptions, DpaAggregator, Firmware};
 use flexcast_abi::SparseStatus;
 use flexcast_proto::sparse::{FixedPoint, Parameters};
 use flexcast_tests::sparse::{TestWorker, operate};
 use flexcast_tests::{image_bytes, told};
-use flexcast::p2p::sparse::{Arrays, Call, Config, Order, Settings, Worker};
-use flexcast::reduce::{DataType, Operator, Reduction};
 use flexio::{Bound, ProtectionDomain, Provider};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -319,20 +319,25 @@ fn sweep() {
 fn workers_of_the_library_do_not_tell_a_dpa_from_a_processor() {
     const RANKS: u32 = 3;
     let settings = Settings::new(RANKS, RANKS, 2, BLOCK, D).expect("settings");
-    let provider = emu_provider::emulated(Machine::default().config_of(RANKS as usize).expect("a machine")).expect("a provider");
+    let provider =
+        emu_provider::emulated(Machine::default().config_of(RANKS as usize).expect("a machine")).expect("a provider");
     let elf = image_bytes("sparse");
     let cards: Vec<AggregatorCard> = provider
         .devices()
         .expect("cards")
         .iter()
-        .map(|info| AggregatorCard::open(&provider, &info.name, Firmware { name: "sparse", elf: &elf }).expect("it runs"))
+        .map(|info| {
+            AggregatorCard::open(&provider, &info.name, Firmware { name: "sparse", elf: &elf }).expect("it runs")
+        })
         .collect();
     let options = options(&[1, 2], 1);
     let mut pending = Vec::new();
     let (mut worker_ends, mut aggregator_ends) = (Vec::new(), Vec::new());
     for (card, number) in cards.iter().zip(0..) {
-        let pd = ProtectionDomain::new(&provider.open(&provider.devices().expect("cards")[number as usize].name).expect("a card"))
-            .expect("a domain");
+        let pd = ProtectionDomain::new(
+            &provider.open(&provider.devices().expect("cards")[number as usize].name).expect("a card"),
+        )
+        .expect("a domain");
         let (worker, end) = Worker::prepare(&pd, settings, number, Config::default()).expect("a worker");
         worker_ends.push(end);
         let (aggregator, end) = card.prepare_for(&settings, number, &options).expect("an aggregator");
@@ -381,7 +386,8 @@ fn fixed_point_numbers_are_summed_within_their_error() {
     bench.aggregator.set_element(AggregatorElement::I64).expect("written");
     let format = FixedPoint::new(3, 100.0).expect("a format");
     let mut rng = ChaCha8Rng::seed_from_u64(3);
-    let numbers: Vec<Vec<f32>> = (0..3).map(|_| (0..NUMBERS).map(|_| rng.random_range(-100.0..100.0)).collect()).collect();
+    let numbers: Vec<Vec<f32>> =
+        (0..3).map(|_| (0..NUMBERS).map(|_| rng.random_range(-100.0..100.0)).collect()).collect();
     let mut arrays: Vec<Vec<u8>> = numbers
         .iter()
         .map(|numbers| {

@@ -233,7 +233,8 @@ impl Served<'_> {
         let cell: WindowCell<SparseReport> = self.window.cell(at).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
         cell.store_part::<0, SparseReport>(&report);
         fence::window_writeback();
-        let (first, workers, answers) = (instance.first_peer as usize, instance.workers as usize, instance.state.answers);
+        let (first, workers, answers) =
+            (instance.first_peer as usize, instance.workers as usize, instance.state.answers);
         for waiting in first..first + workers {
             // Others are told when their messages come. A broken connection carries nothing.
             let waits = self.peers.get(waiting).is_some_and(|peer| peer.received != answers);

@@ -33,13 +33,18 @@ pub enum FixedPointError {
         workers: u32,
     },
     /// No bound.
-    #[error("bound {bound} of the magnitude of a contribution: give a finite number above 0, from {} on", f32::MIN_POSITIVE)]
+    #[error(
+        "bound {bound} of the magnitude of a contribution: give a finite number above 0, from {} on",
+        f32::MIN_POSITIVE
+    )]
     Bound {
         /// What was given.
         bound: f32,
     },
     /// A contribution beyond the bound, or none.
-    #[error("contribution {value} at place {place}: its magnitude must be at most {bound}; raise the bound, or sum up as f32 on processors")]
+    #[error(
+        "contribution {value} at place {place}: its magnitude must be at most {bound}; raise the bound, or sum up as f32 on processors"
+    )]
     Beyond {
         /// The contribution.
         value: f32,
@@ -178,7 +183,10 @@ mod tests {
                 for (value, sign) in values.into_iter().zip(signs) {
                     let expected = f64::from(sign) * f64::from(bound) * f64::from(workers);
                     let expected = expected as f32;
-                    assert!(value == expected || (f64::from(value) - f64::from(expected)).abs() <= 2.0 * format.error(), "{workers} x {bound}: {value}");
+                    assert!(
+                        value == expected || (f64::from(value) - f64::from(expected)).abs() <= 2.0 * format.error(),
+                        "{workers} x {bound}: {value}"
+                    );
                 }
             }
         }

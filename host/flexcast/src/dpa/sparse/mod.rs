@@ -92,7 +92,10 @@ impl AggregatorCard {
     ) -> Result<(PreparedAggregator, Vec<u8>)> {
         if settings.shards_of_each() != options.shards() {
             let (wanted, shards) = (settings.shards_of_each(), options.shards());
-            let reason = format!("{shards} shards of {} threads, but each aggregator has {wanted}: threads times coroutines are its shards", options.units.len());
+            let reason = format!(
+                "{shards} shards of {} threads, but each aggregator has {wanted}: threads times coroutines are its shards",
+                options.units.len()
+            );
             return Err(Error::Argument { operation: WHAT, reason });
         }
         let prepared = self.prepare(settings.parameters(), options)?;
