@@ -13,7 +13,8 @@ fn run(params: &SparseParams) -> SparseReport {
     simulate(params).unwrap()
 }
 
-const ALL: [PatternName; 3] = [PatternName::Identical, PatternName::Independent, PatternName::Overlapping];
+const ALL: [PatternName; 4] =
+    [PatternName::Identical, PatternName::Independent, PatternName::Overlapping, PatternName::Powerlaw];
 
 #[test]
 fn iterations_and_messages_are_those_of_the_union() {
