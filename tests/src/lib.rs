@@ -1,6 +1,6 @@
 //! Tests across crates: the whole chain from the host library to the firmware.
 //!
-//! This library finds the device images, makes tiny ones ([`code`]), looks into the emulated machine ([`world`](mod@world)), runs the throughput harness ([`run`]), has workers of sparse AllReduce ([`sparse`]), compares with
+//! This library finds the device images, makes tiny ones ([`code`]), looks into the emulated machine ([`world`](mod@world)), runs the throughput harness ([`run`]), has workers of sparse AllReduce ([`sparse`]) and whole groups of them ([`sparse_world`]), compares with
 //! recorded output ([`golden`]), builds the emulator's C libraries ([`libs`]) and the
 //! examples ([`examples`]), connects ranks ([`ranks`], [`communicators`]), makes hosts of network namespaces ([`hosts`]), reads the console blocks of documents ([`transcript`]), copies the tree ([`tree`]) and reads error messages as a user would ([`told`]).
 
@@ -13,6 +13,7 @@ pub mod libs;
 pub mod ranks;
 pub mod run;
 pub mod sparse;
+pub mod sparse_world;
 pub mod transcript;
 pub mod tree;
 pub mod world;

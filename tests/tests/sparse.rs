@@ -1,10 +1,9 @@
 //! Sparse AllReduce over reliable connections of emulated cards: workers and aggregators apart from one another, messages counted against the closed form, and every byte
 //! checked against one core's loop over the contributions.
 
-use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
-use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring, with_world};
+use emu_machine::fabric::{Fault, FaultEvent};
+use emu_machine::with_world;
 use emu_provider::emulated;
-use flexcast::p2p::reference;
 use flexcast::p2p::sparse::{Aggregator, Arrays, Call, Config, Error, Order, Party, Settings, Statistics, Worker};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast_lab::sim;
@@ -12,144 +11,10 @@ use flexcast_lab::sim::params::Operation;
 use flexcast_lab::sim::sparse::{AggregatorsText, SparseArgs};
 use flexcast_lab::sim::spec::{CommunicatorArgs, DatapathName, SimSpec};
 use flexcast_lab::sparse::PatternName;
-use flexio::{Bound, ProtectionDomain, Provider, Retry};
+use flexcast_tests::sparse_world::{MOST_LOOKS, World, contributions, on};
+use flexio::{Bound, ProtectionDomain, Retry};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
-/// Looks of all at most, so that no test hangs.
-const MOST_LOOKS: usize = 20_000_000;
-
-fn on(cards: usize, faults: Vec<FaultEvent>) -> MachineConfig {
-    let topology = Topology::named(&format!("switch-{cards}")).expect("a preset");
-    let network = NetworkConfig { faults: FaultScript { seed: 5, faults }, ..NetworkConfig::new(topology) };
-    MachineConfig { cards, wiring: Wiring::Network(Box::new(network)), ..MachineConfig::default() }
-}
-
-/// Workers on the first cards, aggregators on the others.
-struct World {
-    provider: Provider,
-    settings: Settings,
-    workers: Vec<Worker>,
-    aggregators: Vec<Aggregator>,
-}
-
-/// What became of an operation.
-struct Ends {
-    workers: Vec<Result<(), Error>>,
-    aggregators: Vec<Result<(), Error>>,
-    arrays: Vec<Vec<u8>>,
-}
-
-impl World {
-    fn new(settings: Settings, faults: Vec<FaultEvent>, config: Config) -> Self {
-        let (workers, aggregators) = (settings.parameters().workers(), settings.aggregators());
-        let provider = emulated(on((workers + aggregators) as usize, faults)).expect("a machine");
-        let domain = |card: u32| {
-            ProtectionDomain::new(&provider.open(&format!("mlx5_{card}")).expect("a card")).expect("a domain")
-        };
-        let prepared = (0..workers).map(|own| Worker::prepare(&domain(own), settings, own, config).expect("prepared"));
-        let (ours, told): (Vec<_>, Vec<_>) = prepared.unzip();
-        let prepared = (0..aggregators)
-            .map(|own| Aggregator::prepare(&domain(workers + own), settings, own, config).expect("prepared"));
-        let (theirs, answers): (Vec<_>, Vec<_>) = prepared.unzip();
-        let workers = ours.into_iter().map(|pending| pending.connect(&answers).expect("connected")).collect();
-        let aggregators = theirs.into_iter().map(|pending| pending.connect(&told).expect("connected")).collect();
-        Self { provider, settings, workers, aggregators }
-    }
-
-    fn call(&self, bytes: usize, reduction: Reduction) -> Call {
-        let shards_of_each = self.settings.shards_of_each();
-        Call { bytes: bytes as u64, shards_of_each, reduction, order: Order::Arrival }
-    }
-
-    /// Drives an operation to its end, whatever that is. Without a send array the contribution is in place. Whoever has died calls nothing.
-    fn end(&mut self, call: Call, contributions: &[Vec<u8>], in_place: bool, dead: Option<Party>) -> Ends {
-        let Self { provider, workers, aggregators, .. } = self;
-        let fresh =
-            |contribution: &Vec<u8>| if in_place { contribution.clone() } else { vec![0xa5; contribution.len()] };
-        let mut arrays: Vec<Vec<u8>> = contributions.iter().map(fresh).collect();
-        let is_alive = |party| Some(party) != dead;
-        let alive = |count: usize, party: fn(u32) -> Party| (0..count as u32).map(move |own| is_alive(party(own)));
-        let mut ends: Vec<Option<Result<(), Error>>> =
-            alive(workers.len(), Party::Worker).map(|is_alive| (!is_alive).then_some(Err(Error::Failed))).collect();
-        let mut others: Vec<Option<Result<(), Error>>> = alive(aggregators.len(), Party::Aggregator)
-            .map(|is_alive| (!is_alive).then_some(Err(Error::Failed)))
-            .collect();
-        for (aggregator, end) in aggregators.iter_mut().zip(&mut others).filter(|(_, end)| end.is_none()) {
-            *end = aggregator.begin(call).err().map(Err);
-        }
-        for (worker, _) in workers.iter_mut().zip(&ends).filter(|(_, end)| end.is_none()) {
-            worker.begin(call).expect("begun");
-        }
-        for _ in 0..MOST_LOOKS {
-            for (((worker, end), receive), send) in
-                workers.iter_mut().zip(&mut ends).zip(&mut arrays).zip(contributions)
-            {
-                if end.is_none() {
-                    let send = (!in_place).then_some(&send[..]);
-                    let moved = worker.progress(&mut Arrays { send, receive }).map(drop);
-                    *end = (moved.is_err() || worker.is_complete()).then_some(moved);
-                }
-            }
-            for (aggregator, end) in aggregators.iter_mut().zip(&mut others).filter(|(_, end)| end.is_none()) {
-                let moved = aggregator.progress().map(drop);
-                *end = (moved.is_err() || aggregator.is_complete()).then_some(moved);
-            }
-            if ends.iter().chain(&others).all(Option::is_some) {
-                let all = |ends: Vec<Option<_>>| ends.into_iter().flatten().collect();
-                return Ends { workers: all(ends), aggregators: all(others), arrays };
-            }
-            provider.relax().relax();
-        }
-        panic!("hangs");
-    }
-
-    /// An operation that goes well; every worker gets the reduction.
-    fn gets(&mut self, call: Call, contributions: &[Vec<u8>], in_place: bool) {
-        let Ends { workers, aggregators, arrays } = self.end(call, contributions, in_place, None);
-        workers.into_iter().chain(aggregators).for_each(|end| end.expect("success"));
-        let expected = reference(call.reduction, contributions);
-        for (worker, array) in arrays.iter().enumerate() {
-            assert!(
-                *array == expected,
-                "worker {worker} of {}: {} bytes, {}",
-                arrays.len(),
-                call.bytes,
-                call.reduction
-            );
-        }
-    }
-
-    fn statistics(&self) -> (Vec<Statistics>, Vec<Statistics>) {
-        (
-            self.workers.iter().map(Worker::statistics).collect(),
-            self.aggregators.iter().map(Aggregator::statistics).collect(),
-        )
-    }
-}
-
-/// Contributions of which a block is zero with this probability, in percent. No byte makes a number of any type that is none, or endless; sums of so few are exact in
-/// every type but for those of half precision, whose order of addition is that of workers here.
-fn contributions(workers: u32, bytes: usize, (block_bytes, zeros): (u32, u64), seed: u64) -> Vec<Vec<u8>> {
-    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut draw = move || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random >> 8
-    };
-    let mut array = |_| {
-        let mut array = vec![0_u8; bytes];
-        for block in array.chunks_mut(block_bytes as usize) {
-            if draw() % 100 >= zeros {
-                block.iter_mut().for_each(|byte| *byte = (draw() % 0x3c) as u8);
-                block[0] |= 1;
-            }
-        }
-        array
-    };
-    (0..workers).map(&mut array).collect()
-}
-
 /// Messages of each worker by the closed form: of each shard one for the votes, and one for every d blocks that some worker has (SA-09).
 fn messages(settings: &Settings, call: &Call, contributions: &[Vec<u8>]) -> u64 {
     let d = settings.parameters().blocks_per_message() as usize;

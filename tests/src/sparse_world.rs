@@ -1,0 +1,194 @@
+//! Workers and aggregators of sparse AllReduces on one emulated machine, driven to the end of an operation, whatever that is.
+
+use emu_machine::fabric::{FaultEvent, FaultScript, Topology};
+use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring};
+use emu_provider::emulated;
+use flexcast::p2p::reference;
+use flexcast::p2p::sparse::{Aggregator, Arrays, Call, Config, Error, Order, Party, Settings, Statistics, Worker};
+use flexcast::reduce::Reduction;
+use flexio::{ProtectionDomain, Provider};
+
+/// Looks of all at most, so that no test hangs.
+pub const MOST_LOOKS: usize = 20_000_000;
+
+/// A machine with so many cards at one switch.
+///
+/// # Panics
+/// There is no such machine.
+#[must_use]
+pub fn on(cards: usize, faults: Vec<FaultEvent>) -> MachineConfig {
+    let topology = Topology::named(&format!("switch-{cards}")).expect("a preset");
+    let network = NetworkConfig { faults: FaultScript { seed: 5, faults }, ..NetworkConfig::new(topology) };
+    MachineConfig { cards, wiring: Wiring::Network(Box::new(network)), ..MachineConfig::default() }
+}
+
+/// Workers on the first cards, aggregators on the others.
+pub struct World {
+    /// Of the machine.
+    pub provider: Provider,
+    /// What all have agreed on.
+    pub settings: Settings,
+    /// By number.
+    pub workers: Vec<Worker>,
+    /// By number.
+    pub aggregators: Vec<Aggregator>,
+}
+
+/// What became of an operation.
+pub struct Ends {
+    /// Of each worker.
+    pub workers: Vec<Result<(), Error>>,
+    /// Of each aggregator.
+    pub aggregators: Vec<Result<(), Error>>,
+    /// Of each worker, whatever is in it.
+    pub arrays: Vec<Vec<u8>>,
+}
+
+impl World {
+    /// A machine with faults, and all connections.
+    ///
+    /// # Panics
+    /// Connections cannot be made.
+    #[must_use]
+    pub fn new(settings: Settings, faults: Vec<FaultEvent>, config: Config) -> Self {
+        let (workers, aggregators) = (settings.parameters().workers(), settings.aggregators());
+        let provider = emulated(on((workers + aggregators) as usize, faults)).expect("a machine");
+        let domain = |card: u32| {
+            ProtectionDomain::new(&provider.open(&format!("mlx5_{card}")).expect("a card")).expect("a domain")
+        };
+        let prepared = (0..workers).map(|own| Worker::prepare(&domain(own), settings, own, config).expect("prepared"));
+        let (ours, told): (Vec<_>, Vec<_>) = prepared.unzip();
+        let prepared = (0..aggregators)
+            .map(|own| Aggregator::prepare(&domain(workers + own), settings, own, config).expect("prepared"));
+        let (theirs, answers): (Vec<_>, Vec<_>) = prepared.unzip();
+        let workers = ours.into_iter().map(|pending| pending.connect(&answers).expect("connected")).collect();
+        let aggregators = theirs.into_iter().map(|pending| pending.connect(&told).expect("connected")).collect();
+        Self { provider, settings, workers, aggregators }
+    }
+
+    /// An operation with all shards, in the order of arrival.
+    #[must_use]
+    pub fn call(&self, bytes: usize, reduction: Reduction) -> Call {
+        let shards_of_each = self.settings.shards_of_each();
+        Call { bytes: bytes as u64, shards_of_each, reduction, order: Order::Arrival }
+    }
+
+    /// Drives an operation to its end, whatever that is. Without a send array the contribution is in place. Whoever is dead calls nothing.
+    ///
+    /// # Panics
+    /// It has no end.
+    pub fn end(&mut self, call: Call, contributions: &[Vec<u8>], in_place: bool, dead: Option<Party>) -> Ends {
+        self.end_with_death(call, contributions, in_place, dead.map(|party| (party, 0)))
+    }
+
+    /// The same, where somebody calls nothing any more after so many looks.
+    ///
+    /// # Panics
+    /// As [`World::end`].
+    pub fn end_with_death(
+        &mut self,
+        call: Call,
+        contributions: &[Vec<u8>],
+        in_place: bool,
+        death: Option<(Party, usize)>,
+    ) -> Ends {
+        let dead = death.filter(|(_, after)| *after == 0).map(|(party, _)| party);
+        let Self { provider, workers, aggregators, .. } = self;
+        let fresh =
+            |contribution: &Vec<u8>| if in_place { contribution.clone() } else { vec![0xa5; contribution.len()] };
+        let mut arrays: Vec<Vec<u8>> = contributions.iter().map(fresh).collect();
+        let is_alive = |party| Some(party) != dead;
+        let alive = |count: usize, party: fn(u32) -> Party| (0..count as u32).map(move |own| is_alive(party(own)));
+        let mut ends: Vec<Option<Result<(), Error>>> =
+            alive(workers.len(), Party::Worker).map(|is_alive| (!is_alive).then_some(Err(Error::Failed))).collect();
+        let mut others: Vec<Option<Result<(), Error>>> = alive(aggregators.len(), Party::Aggregator)
+            .map(|is_alive| (!is_alive).then_some(Err(Error::Failed)))
+            .collect();
+        for (aggregator, end) in aggregators.iter_mut().zip(&mut others).filter(|(_, end)| end.is_none()) {
+            *end = aggregator.begin(call).err().map(Err);
+        }
+        for (worker, _) in workers.iter_mut().zip(&ends).filter(|(_, end)| end.is_none()) {
+            worker.begin(call).expect("begun");
+        }
+        for look in 0..MOST_LOOKS {
+            if let Some((party, _)) = death.filter(|(_, after)| *after == look) {
+                let end = match party {
+                    Party::Worker(own) => &mut ends[own as usize],
+                    Party::Aggregator(own) => &mut others[own as usize],
+                };
+                end.get_or_insert(Err(Error::Failed));
+            }
+            for (((worker, end), receive), send) in
+                workers.iter_mut().zip(&mut ends).zip(&mut arrays).zip(contributions)
+            {
+                if end.is_none() {
+                    let send = (!in_place).then_some(&send[..]);
+                    let moved = worker.progress(&mut Arrays { send, receive }).map(drop);
+                    *end = (moved.is_err() || worker.is_complete()).then_some(moved);
+                }
+            }
+            for (aggregator, end) in aggregators.iter_mut().zip(&mut others).filter(|(_, end)| end.is_none()) {
+                let moved = aggregator.progress().map(drop);
+                *end = (moved.is_err() || aggregator.is_complete()).then_some(moved);
+            }
+            if ends.iter().chain(&others).all(Option::is_some) {
+                let all = |ends: Vec<Option<_>>| ends.into_iter().flatten().collect();
+                return Ends { workers: all(ends), aggregators: all(others), arrays };
+            }
+            provider.relax().relax();
+        }
+        panic!("hangs");
+    }
+
+    /// An operation that goes well; every worker gets the reduction.
+    ///
+    /// # Panics
+    /// It does not.
+    pub fn gets(&mut self, call: Call, contributions: &[Vec<u8>], in_place: bool) {
+        let Ends { workers, aggregators, arrays } = self.end(call, contributions, in_place, None);
+        workers.into_iter().chain(aggregators).for_each(|end| end.expect("success"));
+        let expected = reference(call.reduction, contributions);
+        for (worker, array) in arrays.iter().enumerate() {
+            assert!(
+                *array == expected,
+                "worker {worker} of {}: {} bytes, {}",
+                arrays.len(),
+                call.bytes,
+                call.reduction
+            );
+        }
+    }
+
+    /// Of all workers, and of all aggregators.
+    #[must_use]
+    pub fn statistics(&self) -> (Vec<Statistics>, Vec<Statistics>) {
+        (
+            self.workers.iter().map(Worker::statistics).collect(),
+            self.aggregators.iter().map(Aggregator::statistics).collect(),
+        )
+    }
+}
+
+/// Contributions of which a block is zero with this probability, in percent. No byte makes a number of any type that is none, or endless; sums of so few are exact in
+/// every type but for those of half precision, whose order of addition is that of workers here.
+#[must_use]
+pub fn contributions(workers: u32, bytes: usize, (block_bytes, zeros): (u32, u64), seed: u64) -> Vec<Vec<u8>> {
+    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut draw = move || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random >> 8
+    };
+    let mut array = |_| {
+        let mut array = vec![0_u8; bytes];
+        for block in array.chunks_mut(block_bytes as usize) {
+            if draw() % 100 >= zeros {
+                block.iter_mut().for_each(|byte| *byte = (draw() % 0x3c) as u8);
+                block[0] |= 1;
+            }
+        }
+        array
+    };
+    (0..workers).map(&mut array).collect()
+}
