@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use flexcast_proto::{Cause, Failure};
+use nix::libc;
 
 use super::Engine;
 use crate::aggregator::wire::{MOST_AGGREGATORS, Report};
@@ -41,8 +42,6 @@ struct Known {
     name: String,
     /// When something has last come from it, or the operation has begun.
     heard_ps: u64,
-    /// Something has come from it in this operation.
-    has_spoken: bool,
     /// Whom it waits for, as it says.
     waits_for: Option<u32>,
     /// Why it has failed.
@@ -55,8 +54,7 @@ pub(super) struct Apart(Vec<Known>);
 
 impl Apart {
     pub(super) fn new(config: &Config) -> Self {
-        let known =
-            |name: &String| Known { name: name.clone(), heard_ps: 0, has_spoken: false, waits_for: None, reason: None };
+        let known = |name: &String| Known { name: name.clone(), heard_ps: 0, waits_for: None, reason: None };
         Self(config.aggregators.iter().map(known).collect())
     }
 
@@ -67,7 +65,7 @@ impl Apart {
     /// An operation begins.
     pub(super) fn begin(&mut self, now_ps: u64) {
         for known in &mut self.0 {
-            (known.heard_ps, known.has_spoken, known.waits_for, known.reason) = (now_ps, false, None, None);
+            (known.heard_ps, known.waits_for, known.reason) = (now_ps, None, None);
         }
     }
 
@@ -78,7 +76,7 @@ impl Apart {
     /// Something has come from an aggregator.
     pub(super) fn hear(&mut self, number: u32, now_ps: u64) {
         if let Some(known) = self.get_mut(number) {
-            (known.heard_ps, known.has_spoken) = (now_ps, true);
+            known.heard_ps = now_ps;
         }
     }
 
@@ -156,7 +154,7 @@ impl Engine {
                 let awaited = self.awaited_rank(peer);
                 return self.conversation.notify(since_ps, Notice::Transferred { awaited });
             }
-            Report::Lost { rank } => failed(rank, Cause::Connection(nix::libc::ECONNRESET as u16)),
+            Report::Lost { rank } => failed(rank, Cause::Connection(libc::ECONNRESET as u16)),
             Report::Silent { rank } => failed(rank, Cause::Silent(flexcast_proto::WaitedFor::Block)),
             Report::Differs { rank, theirs } => Notice::Disagrees { rank, theirs },
             Report::Refused { reason } => return self.fail_apart(number, format!("refuses this job: {reason}")),
@@ -170,8 +168,9 @@ impl Engine {
         if !self.uses_apart() {
             return;
         }
-        let has_spoken = self.apart.get_mut(number).is_some_and(|known| known.has_spoken);
-        let reason = if has_spoken {
+        let is_there =
+            ![libc::ECONNREFUSED, libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH].contains(&i32::from(code));
+        let reason = if is_there {
             format!("has gone in the midst of the operation ({}): see whether it runs, and its log", text(code))
         } else {
             format!(
