@@ -48,7 +48,7 @@ pub enum Command {
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServeArgs {
-    /// TOML file with the options below as keys (listen = "10.0.0.5:4890", memory = "1G"); what the command line says comes first.
+    /// TOML file with the options below as keys (listen = "10.0.0.5:4890", memory = "1G", status_socket = "/run/aggregator"); what the command line says comes first.
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
