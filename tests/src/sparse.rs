@@ -1,12 +1,23 @@
-//! Workers of a sparse AllReduce over reliable connections, for tests of whoever aggregates: each sends what [`Worker`] says and no more. Blocks are
-//! copied to and from registered memory.
+//! Workers of a sparse AllReduce over reliable connections, for tests of aggregators on a DPA: each sends what [`Worker`] says and no more. Blocks are
+//! copied to and from registered memory. Every function panics where something is not to be had.
+#![allow(clippy::missing_panics_doc)]
 
+use emu_machine::Config;
+use flexcast::{AggregatorCard, AggregatorElement, AggregatorOptions, DpaAggregator, Firmware};
+use flexcast_abi::SparseThreadState;
 use flexcast_proto::sparse::{Parameters, Shard, Shards, Step, Worker, split};
 use flexio::{
     Access, Bound, CompletionQueue, Device, HostBuffer, MemoryRegion, Path, ProtectionDomain, Provider, QueueDepths,
     QueuePair, RemoteQp, Retry, SendKind, SendRequest, Transport,
 };
+use rand::RngExt as _;
+use rand_chacha::ChaCha8Rng;
+use zerocopy::FromBytes as _;
 
+use crate::image_bytes;
+
+/// Longest wait of a test.
+pub const BOUND: Bound = Bound::millis(20).with_looks(2_000_000);
 /// Which completions are of sends.
 const SENT: u64 = 1 << 32;
 
@@ -200,4 +211,94 @@ pub fn operate(
         Some(error) => Err(error),
         None => done.map(|()| provider.relax().now_ps() - begin_ps).map_err(|error| error.to_string()),
     }
+}
+
+/// An aggregator on card 0 and workers on the others.
+pub struct Bench {
+    /// On card 0.
+    pub aggregator: DpaAggregator,
+    /// On the other cards.
+    pub workers: Vec<TestWorker>,
+    /// The machine.
+    pub provider: Provider,
+}
+
+impl Bench {
+    /// Loads image `sparse` and connects.
+    #[must_use]
+    pub fn new(machine: Config, parameters: Parameters, options: &AggregatorOptions) -> Self {
+        let workers = parameters.workers();
+        let provider = emu_provider::emulated(machine).expect("a provider");
+        let names = provider.devices().expect("cards");
+        let elf = image_bytes("sparse");
+        let firmware = Firmware { name: "sparse", elf: &elf };
+        let card = AggregatorCard::open(&provider, &names[0].name, firmware).expect("the image runs");
+        let prepared = card.prepare(parameters, options).expect("it fits");
+        let workers: Vec<TestWorker> = (1..=workers as usize)
+            .map(|card| provider.open(&names[card].name).expect("a card"))
+            .map(|device| TestWorker::new(&device, parameters, options.shards()))
+            .collect();
+        for (worker, number) in workers.iter().zip(0..) {
+            worker.connect(&prepared.endpoints(number).collect::<Vec<_>>());
+        }
+        let endpoints: Vec<_> = workers.iter().map(TestWorker::endpoints).collect();
+        let aggregator = prepared.connect(&endpoints).expect("connected");
+        Self { aggregator, workers, provider }
+    }
+
+    /// An operation; every worker's array must be the sum. Its span in picoseconds of virtual time.
+    pub fn sum(&mut self, arrays: &[Vec<u8>], element: AggregatorElement) -> u64 {
+        let expected = sum(arrays, element);
+        let mut arrays = arrays.to_vec();
+        let done = operate(&self.provider, &mut self.workers, &mut arrays, BOUND);
+        let failure = self.aggregator.failure().expect("the firmware runs");
+        assert_eq!((done.as_ref().err(), failure), (None, None));
+        for (worker, array) in arrays.iter().enumerate() {
+            assert!(*array == expected, "worker {worker} of {}: {} bytes", arrays.len(), array.len());
+        }
+        done.unwrap_or_default()
+    }
+
+    /// State of an aggregator's thread, as it lies in DPA memory.
+    #[must_use]
+    pub fn state(&self, thread: usize) -> SparseThreadState {
+        let at = self.aggregator.thread_state(thread).expect("a thread");
+        let bytes: [u8; size_of::<SparseThreadState>()] = crate::world::get(at);
+        SparseThreadState::read_from_bytes(&bytes).expect("as many bytes")
+    }
+}
+
+/// The sum, element by element.
+#[must_use]
+pub fn sum(arrays: &[Vec<u8>], element: AggregatorElement) -> Vec<u8> {
+    let mut total = arrays[0].clone();
+    for array in &arrays[1..] {
+        match element {
+            AggregatorElement::I32 => {
+                for (sum, more) in total.as_chunks_mut().0.iter_mut().zip(array.as_chunks().0) {
+                    *sum = i32::from_le_bytes(*sum).wrapping_add(i32::from_le_bytes(*more)).to_le_bytes();
+                }
+            }
+            AggregatorElement::I64 => {
+                for (sum, more) in total.as_chunks_mut().0.iter_mut().zip(array.as_chunks().0) {
+                    *sum = i64::from_le_bytes(*sum).wrapping_add(i64::from_le_bytes(*more)).to_le_bytes();
+                }
+            }
+        }
+    }
+    total
+}
+
+/// Arrays of `bytes` bytes in which each block is zero with a probability of `zeros` per cent.
+pub fn arrays(rng: &mut ChaCha8Rng, (workers, block): (u32, u32), bytes: usize, zeros: u32) -> Vec<Vec<u8>> {
+    let array = |rng: &mut ChaCha8Rng| {
+        let mut array = vec![0; bytes];
+        for block in array.chunks_mut(block as usize) {
+            if rng.random_range(0..100) >= zeros {
+                rng.fill(block);
+            }
+        }
+        array
+    };
+    (0..workers).map(|_| array(rng)).collect()
 }

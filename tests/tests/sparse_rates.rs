@@ -1,0 +1,129 @@
+//! What aggregators on a DPA cost: instructions, which are exact, and rates under timing model M.2 (*emulated*).
+
+use emu_config::Machine;
+use emu_machine::Config;
+use emu_machine::timing::Parameters as Timing;
+use flexcast::{AggregatorElement, AggregatorOptions};
+use flexcast_proto::sparse::Parameters;
+use flexcast_tests::compiled_as_recorded;
+use flexcast_tests::sparse::{Bench, arrays};
+use rand::SeedableRng as _;
+use rand_chacha::ChaCha8Rng;
+
+const BLOCK: u32 = 1024;
+/// As many as have all kinds of entries of send queues.
+const ITERATIONS: u32 = 8;
+const ELEMENTS: [AggregatorElement; 2] = [AggregatorElement::I32, AggregatorElement::I64];
+
+fn bench(workers: u32, width: u32, options: &AggregatorOptions, timing: Option<Timing>) -> Bench {
+    let parameters = Parameters::new(workers, BLOCK, width, 8).expect("parameters");
+    let machine = Machine::default().config_of(workers as usize + 1).expect("a machine");
+    Bench::new(Config { timing, ..machine }, parameters, options)
+}
+
+/// Instructions of [`ITERATIONS`] iterations of dense arrays, all of a thread with one shard: of the messages of all workers, their sums and the answer.
+fn instructions(workers: u32, width: u32, element: AggregatorElement) -> u64 {
+    let options = AggregatorOptions { coroutines: 1, ..AggregatorOptions::default() };
+    let mut bench = bench(workers, width, &options, None);
+    bench.aggregator.set_element(element).expect("written");
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let mut of = |iterations: u32| {
+        let before = bench.state(0);
+        bench.sum(&arrays(&mut rng, (workers, BLOCK), (BLOCK * width * iterations) as usize, 0), element);
+        let after = bench.state(0);
+        assert_eq!(after.messages - before.messages, u64::from(workers * (iterations + 1)));
+        after.instructions - before.instructions
+    };
+    // What begins and ends an operation is in both.
+    let (few, many) = (of(4), of(4 + ITERATIONS));
+    many - few
+}
+
+/// The figures of SPECIFICATION.md and docs/sparse-dpa.md.
+#[test]
+fn instructions_per_block_and_per_message() {
+    if !compiled_as_recorded("sparse") {
+        return;
+    }
+    let messages = u64::from(4 * ITERATIONS);
+    let beside = |width: u32, element| {
+        let block = if element == AggregatorElement::I32 { 504 } else { 280 };
+        instructions(4, width, element) - messages * u64::from(width) * block
+    };
+    for (width, narrow, wide) in [(1, 12_288, 12_286), (16, 24_542, 24_526)] {
+        let all = ELEMENTS.map(|element| beside(width, element));
+        println!("4 workers, {width} blocks: {:?} instructions for each message beside the loops", all.map(|all| all / messages));
+        assert_eq!(all, [narrow, wide], "of {messages} messages");
+    }
+}
+
+/// Incoming blocks in Gbit/s: dense arrays of four workers, each on a card with a link of 200 Gbit/s, to one card's aggregators.
+fn rate(
+    units: &[u32],
+    (coroutines, width): (u32, u32),
+    iterations: u32,
+    element: AggregatorElement,
+    timing: Timing,
+) -> f64 {
+    const WORKERS: u32 = 4;
+    let options =
+        AggregatorOptions { units: units.to_vec(), coroutines, cache_bytes: u64::MAX, ..AggregatorOptions::default() };
+    let mut bench = bench(WORKERS, width, &options, Some(timing));
+    bench.aggregator.set_element(element).expect("written");
+    let bytes = (BLOCK * width * iterations * options.shards()) as usize;
+    let arrays = arrays(&mut ChaCha8Rng::seed_from_u64(7), (WORKERS, BLOCK), bytes, 0);
+    let span_ps = bench.sum(&arrays, element);
+    f64::from(WORKERS) * bytes as f64 * 8e3 / span_ps as f64
+}
+
+/// The table of docs/sparse-dpa.md: minutes, so by `--ignored` alone.
+#[test]
+#[ignore = "minutes; prints the table of docs/sparse-dpa.md"]
+fn rates_of_more_and_more_harts() {
+    println!(
+        "| Harts | Cores | Shards | Blocks per message | Spots, KiB | i32, Gbit/s | i64 and fixed point, Gbit/s |"
+    );
+    println!("|---:|---:|---:|---:|---:|---:|---:|");
+    for (harts, coroutines, width) in [
+        (1, 2, 16),
+        (8, 1, 16),
+        (16, 1, 8),
+        (16, 1, 16),
+        (32, 1, 8),
+        (64, 1, 4),
+        (96, 1, 2),
+        (128, 1, 2),
+        (144, 1, 2),
+        (160, 1, 2),
+        (174, 1, 1),
+        (174, 1, 2),
+    ] {
+        let units: Vec<u32> = (16..16 + harts).collect();
+        let iterations = if harts < 64 { 8 } else { 48 };
+        let [narrow, wide] = ELEMENTS.map(|element| rate(&units, (coroutines, width), iterations, element, Timing::m2()));
+        let shards = harts * coroutines;
+        let spots = u64::from(shards * 6 * width * (BLOCK + 4)) >> 10;
+        println!("| {harts} | {} | {shards} | {width} | {spots} | {narrow:.1} | {wide:.1} |", harts.div_ceil(16));
+    }
+    let units: Vec<u32> = (16..190).collect();
+    for (what, width, group, name, value) in [
+        ("174 harts, an L2 of 6 MiB", 2, "caches", "l2_bytes", 6 << 20),
+        ("174 harts, an L2 of 6 MiB", 4, "caches", "l2_bytes", 6 << 20),
+        ("174 harts, an L2 of 24 MiB", 8, "caches", "l2_bytes", 24 << 20),
+    ] {
+        let timing = || Timing::m2().with(group, name, value).expect("a parameter");
+        let [narrow, wide] = ELEMENTS.map(|element| rate(&units, (1, width), 24, element, timing()));
+        println!("{what}, {width} blocks per message: {narrow:.1} and {wide:.1} Gbit/s");
+    }
+}
+
+/// One core, in a short run; the fuller its harts are, the nearer it comes to one instruction per cycle.
+#[test]
+fn a_core_adds_up_what_a_tenth_of_the_link_brings() {
+    let units: Vec<u32> = (16..32).collect();
+    let [narrow, wide] = ELEMENTS.map(|element| rate(&units, (1, 8), 8, element, Timing::m2()));
+    println!("one core, 16 harts: {narrow:.3} and {wide:.3} Gbit/s (emulated, M.2)");
+    if compiled_as_recorded("sparse") {
+        assert_eq!((format!("{narrow:.1}"), format!("{wide:.1}")), ("23.0".to_owned(), "33.2".to_owned()));
+    }
+}
