@@ -52,7 +52,10 @@ fn instructions_per_block_and_per_message() {
     };
     for (width, narrow, wide) in [(1, 12_288, 12_286), (16, 24_542, 24_526)] {
         let all = ELEMENTS.map(|element| beside(width, element));
-        println!("4 workers, {width} blocks: {:?} instructions for each message beside the loops", all.map(|all| all / messages));
+        println!(
+            "4 workers, {width} blocks: {:?} instructions for each message beside the loops",
+            all.map(|all| all / messages)
+        );
         assert_eq!(all, [narrow, wide], "of {messages} messages");
     }
 }
@@ -100,7 +103,8 @@ fn rates_of_more_and_more_harts() {
     ] {
         let units: Vec<u32> = (16..16 + harts).collect();
         let iterations = if harts < 64 { 8 } else { 48 };
-        let [narrow, wide] = ELEMENTS.map(|element| rate(&units, (coroutines, width), iterations, element, Timing::m2()));
+        let [narrow, wide] =
+            ELEMENTS.map(|element| rate(&units, (coroutines, width), iterations, element, Timing::m2()));
         let shards = harts * coroutines;
         let spots = u64::from(shards * 6 * width * (BLOCK + 4)) >> 10;
         println!("| {harts} | {} | {shards} | {width} | {spots} | {narrow:.1} | {wide:.1} |", harts.div_ceil(16));

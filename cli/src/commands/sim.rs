@@ -1,5 +1,6 @@
 //! `flexcast sim`.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use emu_provider::Emulated;
@@ -88,7 +89,9 @@ fn run_sparse(args: &SimArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.file.is_none(), "--file: a sparse AllReduce sums up made-up numbers: give --bytes");
     let (params, asked) = args.spec.sparse()?;
     let machine = asked.config_of(params.cards())?;
-    let image = params.needs_image().then(|| read_image(&args.image)).transpose()?;
+    // The option's default is the image of communicators.
+    let named = |name: &'static str| if args.image.as_os_str() == "allgather" { Path::new(name) } else { &args.image };
+    let image = params.image().map(|name| read_image(named(name))).transpose()?;
     let cards = Emulated::new(machine)?;
     let capture = asked.capture.as_deref().map(|path| Capture::start(&cards, path)).transpose()?;
     let look = look::start(&args.look, ProviderName::Emu)?;

@@ -79,6 +79,14 @@ pub enum SimError {
         /// Why.
         source: flexcast::p2p::sparse::Error,
     },
+    /// A shard has stopped on the DPA of a card.
+    #[error("card {rank}: {failure}")]
+    Dpa {
+        /// Its card.
+        rank: u32,
+        /// Why.
+        failure: flexcast::AggregatorFailure,
+    },
     /// The collective library refused something on a rank.
     #[error("rank {rank}: {source}")]
     Rank {

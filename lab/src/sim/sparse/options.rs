@@ -27,7 +27,7 @@ pub struct SparseArgs {
     /// Workers, each on a card of its own [default: --ranks].
     #[arg(long, value_parser = whole::<u32>(1, flexcast_proto::MAX_RANKS), value_name = "N")]
     pub workers: Option<u32>,
-    /// Who adds: the processor of every worker (ranks), or aggregators on cards of their own, on processors of servers (cpu:N) and on Arm cores of cards (arm:N), as
+    /// Who adds: the processor of every worker (ranks), the DPA of every worker's card with image `sparse` (dpa), or aggregators on cards of their own, on processors of servers (cpu:N) and on Arm cores of cards (arm:N), as
     /// in cpu:5,arm:1 [default: ranks].
     #[arg(long, value_name = "WHO")]
     pub aggregators: Option<AggregatorsText>,
@@ -43,8 +43,8 @@ pub struct SparseArgs {
     /// Most blocks of a message.
     #[arg(long, value_parser = whole::<u32>(1, MAX_BLOCKS_PER_MESSAGE), value_name = "D", help = format!("Most blocks of a message [default: {DEFAULT_BLOCKS_PER_MESSAGE}]"))]
     pub blocks_per_message: Option<u32>,
-    /// Shards of each aggregator that has a card of its own.
-    #[arg(long, value_parser = whole::<u32>(1, MAX_SHARDS_OF_EACH), value_name = "N", help = format!("Shards of each aggregator that has a card of its own [default: {DEFAULT_SHARDS}]"))]
+    /// Shards of each aggregator that has a card of its own, or is a DPA: there each has a thread.
+    #[arg(long, value_parser = whole::<u32>(1, MAX_SHARDS_OF_EACH), value_name = "N", help = format!("Shards of each aggregator that has a card of its own, or is a DPA: there each has a thread [default: {DEFAULT_SHARDS}]"))]
     pub shards: Option<u32>,
     /// Add in the order of workers.
     #[arg(long)]
@@ -65,6 +65,8 @@ fn part(text: &str) -> Result<f64, String> {
 pub enum Aggregators {
     /// Every worker's own processor.
     Ranks,
+    /// The DPA of every worker's card.
+    Dpa,
     /// Those with cards of their own, in order.
     Apart(Vec<AggregatorKind>),
 }
@@ -84,9 +86,11 @@ impl FromStr for AggregatorsText {
         if text == "ranks" {
             return Ok(Self { text: text.to_owned(), aggregators: Aggregators::Ranks });
         }
+        if text == "dpa" {
+            return Ok(Self { text: text.to_owned(), aggregators: Aggregators::Dpa });
+        }
         if text.split([',', ':']).any(|word| word == "dpa") {
-            return Err("dpa: this release has no aggregators on the DPA in a simulation: give ranks, cpu:N or arm:N"
-                .to_owned());
+            return Err(format!("{text}: the DPA of every worker's card adds, or none does: give dpa alone"));
         }
         let mut all = Vec::new();
         for word in text.split(',') {
@@ -200,6 +204,16 @@ impl SparseArgs {
         } else if datapath != DatapathKind::Dpa {
             return refuse("--datapath", "only communicators have one: give --aggregators ranks".to_owned());
         }
+        if let Aggregators::Dpa = params.aggregators {
+            if self.processor_times {
+                let reason = "instructions of a DPA take their time by the machine's model: give --model m2".to_owned();
+                return refuse("--processor-times", reason);
+            }
+            if self.in_rank_order {
+                let reason = "sums of integers do not depend on the order, and a DPA adds nothing else: leave it out";
+                return refuse("--in-rank-order", reason.to_owned());
+            }
+        }
         let refused =
             |error: flexcast::p2p::sparse::Error| SimError::Parameter { what: "--block", reason: error.to_string() };
         params.settings().map_err(refused)?;
@@ -216,7 +230,7 @@ impl SparseSim {
     #[must_use]
     pub fn apart(&self) -> &[AggregatorKind] {
         match &self.aggregators {
-            Aggregators::Ranks => &[],
+            Aggregators::Ranks | Aggregators::Dpa => &[],
             Aggregators::Apart(all) => all,
         }
     }
@@ -227,10 +241,14 @@ impl SparseSim {
         (self.workers as usize + self.apart().len()).max(2)
     }
 
-    /// Whether cards run firmware.
+    /// The image that cards run, if they run firmware.
     #[must_use]
-    pub fn needs_image(&self) -> bool {
-        self.aggregators == Aggregators::Ranks && self.datapath == DatapathKind::Dpa
+    pub fn image(&self) -> Option<&'static str> {
+        match self.aggregators {
+            Aggregators::Ranks if self.datapath == DatapathKind::Dpa => Some("allgather"),
+            Aggregators::Dpa => Some("sparse"),
+            Aggregators::Ranks | Aggregators::Apart(_) => None,
+        }
     }
 
     /// Bytes of the patterns' blocks in all.
@@ -241,7 +259,7 @@ impl SparseSim {
     /// Number of aggregators.
     pub(super) fn aggregator_count(&self) -> u32 {
         match &self.aggregators {
-            Aggregators::Ranks => self.workers,
+            Aggregators::Ranks | Aggregators::Dpa => self.workers,
             Aggregators::Apart(all) => all.len() as u32,
         }
     }
@@ -261,6 +279,7 @@ mod tests {
     fn aggregators_are_read_or_refused_with_what_may_be_given() {
         let of = |text: &str| text.parse::<AggregatorsText>();
         assert_eq!(of("ranks").unwrap().aggregators, Aggregators::Ranks);
+        assert_eq!(of("dpa").unwrap().aggregators, Aggregators::Dpa);
         let mixed = of("cpu:2,arm:1").unwrap();
         let expected = vec![AggregatorKind::Cpu, AggregatorKind::Cpu, AggregatorKind::Arm];
         assert_eq!(
@@ -268,8 +287,8 @@ mod tests {
             (Aggregators::Apart(expected), "cpu:2,arm:1".to_owned())
         );
         for (text, word) in [
-            ("dpa", "no aggregators on the DPA"),
-            ("cpu:1,dpa:1", "no aggregators on the DPA"),
+            ("dpa:2", "give dpa alone"),
+            ("cpu:1,dpa:1", "give dpa alone"),
             ("", "cpu:5,arm:1"),
             ("cpu", "cpu:5,arm:1"),
             ("cpu:0", "cpu:5,arm:1"),
@@ -292,6 +311,10 @@ mod tests {
         assert!(text(SparseArgs { shards: Some(2), ..default.clone() }, DatapathKind::Dpa, 4).contains("cpu:N"));
         let apart = SparseArgs { aggregators: Some("cpu:1".parse().unwrap()), ..default.clone() };
         assert!(text(apart, DatapathKind::Verbs, 4).contains("--aggregators ranks"));
+        let dpa = SparseArgs { aggregators: Some("dpa".parse().unwrap()), ..default.clone() };
+        assert!(text(SparseArgs { processor_times: true, ..dpa.clone() }, DatapathKind::Dpa, 4).contains("--model m2"));
+        assert!(text(SparseArgs { in_rank_order: true, ..dpa.clone() }, DatapathKind::Dpa, 4).contains("leave it out"));
+        assert!(text(dpa, DatapathKind::Verbs, 4).contains("--aggregators ranks"));
         assert!(text(SparseArgs { block: Some(258), ..default }, DatapathKind::Dpa, 4).contains("258"));
     }
 }

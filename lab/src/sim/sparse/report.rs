@@ -15,8 +15,8 @@ pub struct SparseSimReport {
     pub kind: &'static str,
     /// Workers.
     pub workers: u32,
-    /// Aggregators: on processors of workers, of servers, and on Arm cores.
-    pub aggregators: [u32; 3],
+    /// Aggregators: on processors of workers, of servers, on Arm cores, and on the DPA of workers' cards.
+    pub aggregators: [u32; 4],
     /// Whether adding took virtual time.
     pub processor_times: bool,
     /// Bytes of the array.
@@ -69,11 +69,12 @@ impl SparseSimReport {
     pub(super) fn new(params: &SparseSim) -> Self {
         let workers = f64::from(params.workers);
         let of = |kind| params.apart().iter().filter(|other| **other == kind).count() as u32;
-        let own = if params.aggregators == Aggregators::Ranks { params.workers } else { 0 };
+        let all_if = |kind| if params.aggregators == kind { params.workers } else { 0 };
+        let (own, dpa) = (all_if(Aggregators::Ranks), all_if(Aggregators::Dpa));
         Self {
             kind: "emulated",
             workers: params.workers,
-            aggregators: [own, of(AggregatorKind::Cpu), of(AggregatorKind::Arm)],
+            aggregators: [own, of(AggregatorKind::Cpu), of(AggregatorKind::Arm), dpa],
             processor_times: params.processor_times,
             bytes: params.bytes,
             sparsity: params.sparsity,
@@ -119,9 +120,12 @@ impl SparseSimReport {
     }
 
     fn adders(&self) -> String {
-        let [own, cpu, arm] = self.aggregators;
+        let [own, cpu, arm, dpa] = self.aggregators;
         if own > 0 {
             return "the workers' processors".to_owned();
+        }
+        if dpa > 0 {
+            return "the DPA of the workers' cards".to_owned();
         }
         let one = |count: u32, what: &str| (count > 0).then(|| format!("{count} {what}"));
         let all = [one(cpu, "aggregators on servers"), one(arm, "on Arm cores of cards")];
@@ -144,9 +148,9 @@ impl fmt::Display for SparseSimReport {
             self.virtual_time_us,
             self.operations,
             self.best_virtual_time_us,
-            match (self.processor_times, self.aggregators[0]) {
+            match (self.processor_times, self.aggregators) {
                 (true, _) => "aggregators take time to add, workers none to scan",
-                (false, 0) => "processors take no time, Arm cores neither",
+                (false, [0, .., 0]) => "processors take no time, Arm cores neither",
                 (false, _) => "processors take no time",
             }
         )?;

@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 use emu_machine::with_world;
 use flexcast::p2p::reference;
 use flexcast::p2p::sparse::{self, Aggregator, Arrays, Call, Config, Order, Settings, Worker};
-use flexcast::{Communicator, Done, Firmware, Pending, Request, SparseOptions, Test, VerbsOptions};
+use flexcast::{
+    AggregatorCard, AggregatorOptions, Communicator, Done, DpaAggregator, Firmware, Pending, PreparedAggregator,
+    Request, SparseOptions, Test, VerbsOptions,
+};
 use flexcast_proto::sparse::Shard;
 use flexio::{ProtectionDomain, Provider};
 use rand::{RngExt as _, SeedableRng as _};
@@ -77,6 +80,7 @@ pub fn run(
     let mut report = SparseSimReport::new(params);
     let mut group = match &params.aggregators {
         Aggregators::Ranks => Group::Ranks(Ranks::new(provider, image, params)?),
+        Aggregators::Dpa => Group::Apart(Apart::on_dpas(provider, image, params)?),
         Aggregators::Apart(kinds) => Group::Apart(Apart::new(provider, params, kinds)?),
     };
     if params.bytes > 0 {
@@ -99,8 +103,13 @@ pub fn run(
     }
     if let Group::Apart(apart) = &group {
         report.worker_memory_bytes = apart.workers.first().map(|worker| worker.statistics().block_memory_bytes);
-        report.aggregator_memory_bytes =
-            apart.aggregators.first().map(|aggregator| aggregator.statistics().memory_bytes);
+        let on_dpa =
+            |aggregator: &DpaAggregator| aggregator.parameters().aggregator_bytes() * u64::from(aggregator.shards());
+        report.aggregator_memory_bytes = apart
+            .aggregators
+            .first()
+            .map(|aggregator| aggregator.statistics().memory_bytes)
+            .or_else(|| apart.on_dpa.first().map(on_dpa));
     }
     Ok(report)
 }
@@ -126,12 +135,13 @@ struct Ranks {
     options: SparseOptions,
 }
 
-/// Workers, and aggregators with cards of their own.
+/// Workers, and aggregators with cards of their own or on the DPA of the workers' cards.
 struct Apart {
     settings: Settings,
     call: Call,
     workers: Vec<Worker>,
     aggregators: Vec<Aggregator>,
+    on_dpa: Vec<DpaAggregator>,
 }
 
 impl Group {
@@ -242,6 +252,30 @@ fn times(params: &SparseSim, kind: AggregatorKind) -> (Duration, Duration) {
     (Duration::from_nanos(node.message_ps / 1000), Duration::from_nanos(block_ns))
 }
 
+/// Name of a card.
+fn device(provider: &Provider, card: u32) -> Result<String, SimError> {
+    let devices = provider.devices().map_err(|error| at(card)(error.into()))?;
+    Ok(devices.get(card as usize).map_or_else(String::new, |device| device.name.clone()))
+}
+
+fn domain(provider: &Provider, card: u32) -> Result<ProtectionDomain, SimError> {
+    let domain = provider.open(&device(provider, card)?).and_then(|device| ProtectionDomain::new(&device));
+    domain.map_err(|error| at(card)(error.into()))
+}
+
+/// Workers that are not connected, and their endpoints.
+fn pending_workers(
+    provider: &Provider,
+    settings: Settings,
+    workers: u32,
+) -> Result<(Vec<sparse::PendingWorker>, Vec<Vec<u8>>), SimError> {
+    let worker = |own| {
+        let prepared = Worker::prepare(&domain(provider, own)?, settings, own, Config::default());
+        prepared.map_err(party(own))
+    };
+    Ok((0..workers).map(worker).collect::<Result<Vec<_>, _>>()?.into_iter().unzip())
+}
+
 impl Apart {
     const fn call(params: &SparseSim, shards_of_each: u32) -> Call {
         let order = if params.in_rank_order { Order::Rank } else { Order::Arrival };
@@ -249,28 +283,14 @@ impl Apart {
     }
 
     fn new(provider: &Provider, params: &SparseSim, kinds: &[AggregatorKind]) -> Result<Self, SimError> {
-        let settings = params.settings().map_err(party(0))?;
-        let call = Self::call(params, params.shards_of_each);
-        let settings = settings.with_call(call).map_err(party(0))?;
-        let devices = provider.devices().map_err(|error| at(0)(error.into()))?;
-        let domain = |card: u32| {
-            let device = devices.get(card as usize).map_or("", |device| &device.name);
-            let domain = provider.open(device).and_then(|device| ProtectionDomain::new(&device));
-            domain.map_err(|error| at(card)(error.into()))
-        };
-        let (mut ours, mut told) = (Vec::new(), Vec::new());
-        for own in 0..params.workers {
-            let prepared = Worker::prepare(&domain(own)?, settings, own, Config::default());
-            let (pending, endpoint) = prepared.map_err(party(own))?;
-            ours.push(pending);
-            told.push(endpoint);
-        }
+        let (settings, call) = Self::settings(params)?;
+        let (ours, told) = pending_workers(provider, settings, params.workers)?;
         let (mut theirs, mut answers) = (Vec::new(), Vec::new());
         for (own, kind) in (0..).zip(kinds) {
             let card = params.workers + own;
             let (message_time, block_time) = times(params, *kind);
             let config = Config { message_time, block_time, ..Config::default() };
-            let prepared = Aggregator::prepare(&domain(card)?, settings, own, config);
+            let prepared = Aggregator::prepare(&domain(provider, card)?, settings, own, config);
             let (pending, endpoint) = prepared.map_err(party(card))?;
             theirs.push(pending);
             answers.push(endpoint);
@@ -279,10 +299,54 @@ impl Apart {
         let workers = (0..).zip(ours).map(connect).collect::<Result<_, _>>()?;
         let connect = |(own, pending): (u32, sparse::PendingAggregator)| pending.connect(&told).map_err(party(own));
         let aggregators = (params.workers..).zip(theirs).map(connect).collect::<Result<_, _>>()?;
-        Ok(Self { settings, call, workers, aggregators })
+        Ok(Self { settings, call, workers, aggregators, on_dpa: Vec::new() })
+    }
+
+    /// Each worker's card has an aggregator on its DPA, with a thread for each shard.
+    fn on_dpas(provider: &Provider, image: Option<&ImageFile>, params: &SparseSim) -> Result<Self, SimError> {
+        let missing = || SimError::Parameter {
+            what: "--image",
+            reason: "none, but the DPA runs image `sparse`: give that".to_owned(),
+        };
+        let ImageFile { name, elf } = image.ok_or_else(missing)?;
+        let (settings, call) = Self::settings(params)?;
+        let (ours, told) = pending_workers(provider, settings, params.workers)?;
+        let units = (1..=params.shards_of_each).collect();
+        let options = AggregatorOptions { units, coroutines: 1, ..AggregatorOptions::default() };
+        let (mut theirs, mut answers) = (Vec::new(), Vec::new());
+        for own in 0..params.workers {
+            let device = device(provider, own)?;
+            let card = AggregatorCard::open(provider, &device, Firmware { name, elf }).map_err(at(own))?;
+            let (pending, endpoint) = card.prepare_for(&settings, own, &options).map_err(at(own))?;
+            theirs.push(pending);
+            answers.push(endpoint);
+        }
+        let connect = |(own, pending): (u32, sparse::PendingWorker)| pending.connect(&answers).map_err(party(own));
+        let workers = (0..).zip(ours).map(connect).collect::<Result<_, _>>()?;
+        let connect =
+            |(own, pending): (u32, PreparedAggregator)| pending.connect_for(&settings, own, &told).map_err(at(own));
+        let on_dpa = (0..).zip(theirs).map(connect).collect::<Result<_, _>>()?;
+        Ok(Self { settings, call, workers, aggregators: Vec::new(), on_dpa })
+    }
+
+    fn settings(params: &SparseSim) -> Result<(Settings, Call), SimError> {
+        let call = Self::call(params, params.shards_of_each);
+        let settings = params.settings().and_then(|settings| settings.with_call(call)).map_err(party(0))?;
+        Ok((settings, call))
+    }
+
+    /// An error for the first shard that has stopped on a DPA.
+    fn check_dpas(&self) -> Result<(), SimError> {
+        for (rank, aggregator) in (0..).zip(&self.on_dpa) {
+            if let Some(failure) = aggregator.failure().map_err(at(rank))? {
+                return Err(SimError::Dpa { rank, failure });
+            }
+        }
+        Ok(())
     }
 
     fn operate(&mut self, provider: &Provider, contributions: &[Vec<u8>]) -> Result<Operated, SimError> {
+        self.check_dpas()?;
         let Self { call, workers, aggregators, .. } = self;
         let mut arrays = contributions.to_vec();
         let before: Vec<u64> = workers.iter().map(|worker| worker.statistics().sent_messages).collect();
@@ -314,6 +378,7 @@ impl Apart {
         }
         let sent = |(worker, before): (&Worker, u64)| worker.statistics().sent_messages - before;
         let messages = workers.iter().zip(before).map(sent).collect();
+        self.check_dpas()?;
         Ok(Operated { end_ps, arrays, messages })
     }
 }

@@ -275,8 +275,10 @@ fn what_a_sparse_allreduce_does_not_have_is_refused() {
     assert!(text("--subgroups 2").contains("has no --subgroups"));
     let (params, _) =
         given("--workers 6 --aggregators cpu:5,arm:1 --sparsity 0.5 --pattern powerlaw").sparse().unwrap();
-    assert_eq!((params.workers, params.cards(), params.needs_image()), (6, 12, false));
-    assert!(given("--ranks 3").sparse().unwrap().0.needs_image());
+    assert_eq!((params.workers, params.cards(), params.image()), (6, 12, None));
+    assert_eq!(given("--ranks 3").sparse().unwrap().0.image(), Some("allgather"));
+    let (params, _) = given("--workers 3 --aggregators dpa").sparse().unwrap();
+    assert_eq!((params.cards(), params.image()), (3, Some("sparse")));
     let other = SimSpec { op: Operation::Allgather, ..given("--sparsity 0.5") };
     assert!(other.resolve(None).unwrap_err().to_string().contains("sparse"));
 }
