@@ -273,6 +273,26 @@ fn exchanges_and_reductions_give_every_rank_its_own() {
     }
 }
 
+/// Ranks of both datapaths, and aggregators apart: every sum, and as many messages as the closed form says.
+#[test]
+fn a_sparse_allreduce_is_exact() {
+    for aggregators in ["ranks", "ranks --datapath verbs", "cpu:2,arm:1 --processor-times"] {
+        let args =
+            format!("--op sparse-allreduce --workers 3 --bytes 200004 --sparsity 0.9 --aggregators {aggregators}");
+        let output = tool(&format!("--json {args}"));
+        assert!(output.status.success(), "{args}: {}", String::from_utf8_lossy(&output.stderr));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON object on stdout");
+        assert_eq!((&report["sums_ok"], &report["messages_ok"]), (&true.into(), &true.into()), "{report}");
+        assert_eq!(report["messages"], report["expected_messages"], "{report}");
+        let of = |key: &str| report[key].as_f64().expect("a number");
+        assert!(of("sent_bytes") > 0.0 && of("sent_bytes") < of("dense_ring_bytes") / 3.0, "{report}");
+        let text = String::from_utf8(tool(&args).stdout).expect("text");
+        for line in ["every sum on every worker", "by the closed form", "a ring of the dense array (computed)"] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+}
+
 #[test]
 fn a_file_is_gathered_and_broadcast() {
     let file = tempfile::NamedTempFile::new().unwrap();

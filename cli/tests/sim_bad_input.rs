@@ -99,6 +99,10 @@ fn algorithms() {
         ("--op allreduce --bytes 1023", ["--bytes: 1023 bytes", "give a multiple of 4"]),
         ("--op alltoall --file Cargo.toml", ["--file: alltoall takes none", "--op broadcast or allgather"]),
         ("--algorithm pairwise", ["pairwise does no allgather", "multicast, auto, ring"]),
+        ("--op sparse-allreduce --skew-us 5", ["has no --skew-us", "leave it out"]),
+        ("--op sparse-allreduce --bytes 1023", ["--bytes: 1023 bytes", "give a multiple of 4"]),
+        ("--op sparse-allreduce --aggregators cpu:2 --datapath verbs", ["--datapath", "give --aggregators ranks"]),
+        ("--op allgather --sparsity 0.5", ["--op sparse-allreduce", "patterns of zeros"]),
     ] {
         refused(args, &words);
     }

@@ -1,14 +1,16 @@
 //! Sparse AllReduce of communicators on emulated RDMA cards, by the DPA's datapath with the real firmware beside it and by that of the hosts' processors: the same call as over
 //! Ethernet, every byte checked against one core's loop over the contributions.
+#![allow(unsafe_code)] // Whoever gives memory by its address vouches for it.
 
 use std::time::Duration;
 
 use emu_config::Machine;
 use flexcast::p2p::reference;
 use flexcast::reduce::{DataType, Operator, Reduction};
+use flexcast::registration::Limits;
 use flexcast::{
     Algorithm, Buffer, Card, Cause, Communicator, Config, DatapathKind, Done, Error, Failed, Firmware, Request,
-    Selection, Shape, SparseOptions, VerbsOptions,
+    Selection, Shape, SparseOptions, UserMemory, VerbsOptions,
 };
 use flexcast_proto::sparse::{Parameters, Shard, Shards};
 use flexcast_tests::communicators::{self, Under, connect, drive, ended};
@@ -256,4 +258,31 @@ fn what_cannot_be_is_refused_before_anything_is_sent() {
     let product = Reduction::new(Operator::Product, DataType::I32).expect("the type has it");
     let failed = one.sparse_all_reduce_in_place(filled(one, &[1; 64]), product, OPTIONS).expect_err("refused");
     assert!(failed.error.to_string().contains("use sum, min, max"), "{failed}");
+}
+
+/// Arrays are not given to the card: memory that is not registered will do, and a card's registrations stay as they are.
+#[test]
+fn arrays_need_no_registration() {
+    let world = world(DatapathKind::Verbs, &Machine::default(), 3, &config());
+    let bytes = 4 * 5003;
+    let mut arrays: Vec<Vec<u8>> = (0..3).map(|rank| array(rank, bytes, 40)).collect();
+    let expected = reference(SUM, &arrays);
+    let memories: Vec<UserMemory> =
+        world.all.iter().map(|one| UserMemory::new(&one.card(), Limits::default())).collect();
+    let mut posted = Vec::new();
+    for ((one, memory), array) in world.all.iter().zip(&memories).zip(&mut arrays) {
+        // SAFETY: the arrays stay as they are until the operations are over.
+        let buffer = unsafe { memory.unregistered(array.as_mut_ptr(), array.len()) }.expect("a buffer");
+        posted.push((one, one.sparse_all_reduce_in_place(buffer, SUM, OPTIONS).expect("accepted")));
+    }
+    for end in ended(&world.provider, posted) {
+        drop(end.expect("success"));
+    }
+    assert!(memories.iter().all(|memory| memory.statistics().misses == 0), "nothing was registered");
+    assert!(arrays.iter().all(|array| *array == expected));
+    // Other collectives need it.
+    let one = &world.all[0];
+    // SAFETY: refused, or over before the array goes.
+    let buffer = unsafe { memories[0].unregistered(arrays[0].as_mut_ptr(), bytes) }.expect("a buffer");
+    assert!(one.all_reduce_in_place(buffer, SUM).is_err());
 }

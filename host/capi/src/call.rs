@@ -410,6 +410,11 @@ impl Call {
 }
 
 impl Action {
+    /// Whether the card reaches no memory of the caller's, as what it sends and receives is copied.
+    pub(crate) const fn is_copied(&self) -> bool {
+        matches!(self, Self::SparseAllreduce { .. })
+    }
+
     const fn name(&self) -> &'static str {
         match self {
             Self::Barrier => "barrier",

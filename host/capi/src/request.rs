@@ -238,10 +238,17 @@ impl Operation {
                 claims.push(card.claims.claim(send.start, send.bytes, false, "send")?);
             }
             let memory = card.memory();
+            let is_copied = self.call.action.is_copied();
             // SAFETY: the caller vouches for the memory; no other operation writes it, as `claim` has seen.
-            let receive = unsafe { memory.buffer(receive.start.cast(), receive.bytes) }?;
+            let buffer = |start: *mut u8, bytes| unsafe {
+                if is_copied { memory.unregistered(start, bytes) } else { memory.buffer(start, bytes) }
+            };
             // SAFETY: the same, and it is given as a send buffer.
-            let send = send.map(|send| unsafe { memory.source(send.start.cast(), send.bytes) }).transpose()?;
+            let source = |start: *mut u8, bytes| unsafe {
+                if is_copied { memory.unregistered(start, bytes) } else { memory.source(start, bytes) }
+            };
+            let receive = buffer(receive.start.cast(), receive.bytes)?;
+            let send = send.map(|send| source(send.start.cast(), send.bytes)).transpose()?;
             self.call.post(communicator, send, receive).map_err(|refused| Fault::from(&refused.error))
         })();
         match posted {

@@ -62,6 +62,9 @@ impl Communicator {
     /// ([`Tuning::sparse_from_bytes`](crate::Tuning::sparse_from_bytes); the report says by which algorithm): that is sooner done than finding the zeros. There -0.0 of one rank
     /// and 0.0 of the others are 0.0. After a failure `receive` is part old and part new.
     ///
+    /// Over an RDMA card the array is never given to the card, which sends from and receives into a ring of 2d blocks for each part of it. So it may be memory that is not registered
+    /// ([`UserMemory::unregistered`](crate::UserMemory::unregistered)).
+    ///
     /// With [`Config::reproducible`](crate::Config::reproducible) blocks are added in the order of ranks; otherwise in the order in which they come, and sums of
     /// floating-point numbers differ from call to call in their last bits.
     ///
@@ -365,7 +368,10 @@ impl Communicator {
         self.admission().check_collective(operation)?;
         let (own, ranks) = (self.rank(), self.size());
         let refuse = |reason: String| Err(Error::Argument { operation, reason });
-        self.check_buffers(operation, send, receive)?;
+        // Blocks of a sparse AllReduce are copied: any memory will do.
+        if !matches!(collective, Collective::SparseAllreduce { .. }) || !self.admission().registered {
+            self.check_buffers(operation, send, receive)?;
+        }
         if let Some(root) = collective.root().filter(|root| *root >= ranks) {
             return refuse(format!("root {root} of {ranks} ranks: roots run from 0 to {}", ranks - 1));
         }

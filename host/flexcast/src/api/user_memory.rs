@@ -96,6 +96,24 @@ impl UserMemory {
         self.view(start.cast_mut(), len, Access::empty())
     }
 
+    /// The same without a registration, for a sparse AllReduce, which copies blocks and needs none; see
+    /// [`Communicator::sparse_all_reduce`](crate::Communicator::sparse_all_reduce).
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a null pointer.
+    ///
+    /// # Safety
+    /// As for [`UserMemory::buffer`], or, of a buffer that is only given as a send buffer, as for [`UserMemory::source`]; but once the buffer is dropped the
+    /// memory may go.
+    pub unsafe fn unregistered(&self, start: *mut u8, len: usize) -> Result<Buffer> {
+        if len == 0 {
+            return Buffer::of_host(0);
+        }
+        let start = NonNull::new(start).ok_or_else(|| null(len))?;
+        // SAFETY: the caller promises just that.
+        Ok(unsafe { Buffer::of_address(start, len) })
+    }
+
     /// Only through the unsafe functions, whose callers vouch for the memory.
     fn view(&self, start: *mut u8, len: usize, access: Access) -> Result<Buffer> {
         if len == 0 {

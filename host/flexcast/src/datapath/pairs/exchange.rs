@@ -367,7 +367,8 @@ impl Pairs {
         let Exchange { request, collective, send, receive, state, report, .. } = exchange;
         let State::Failed(failure) = state else { return Ok(None) };
         (self.group, self.session) = (None, None);
-        let renew = |buffer: Buffer| buffer.renewed(self.maker.pd());
+        // Peers never know what is not registered.
+        let renew = |buffer: Buffer| if buffer.is_registered() { buffer.renewed(self.maker.pd()) } else { Ok(buffer) };
         let (send, receive) = (send.map(renew).transpose()?, Some(renew(receive)?));
         let error = Error::Failed { operation: collective.kind().name(), failure };
         Ok(Some((request, Err(Box::new(Failed { error, send, receive, report })))))

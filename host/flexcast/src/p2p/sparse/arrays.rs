@@ -44,44 +44,42 @@ fn beyond(range: &Range<usize>, len: usize) -> flexio::Error {
     flexio::Error::OutOfRange { what: "the end of a block", value: range.end as u64, limit }
 }
 
+fn part(array: &mut [u8], range: Range<usize>) -> flexio::Result<&mut [u8]> {
+    let len = array.len();
+    array.get_mut(range.clone()).ok_or_else(|| beyond(&range, len))
+}
+
+fn load(array: &[u8], range: Range<usize>, to: &MemoryRegion, offset: usize) -> flexio::Result<bool> {
+    to.load(offset, array.get(range.clone()).ok_or_else(|| beyond(&range, array.len()))?)
+}
+
 impl Array for Arrays<'_> {
     fn bytes(&self) -> u64 {
         self.send.map_or(self.receive.len(), |send| send.len().min(self.receive.len())) as u64
     }
 
     fn load(&self, range: Range<usize>, to: &MemoryRegion, offset: usize) -> flexio::Result<bool> {
-        let array = self.send.unwrap_or(self.receive);
-        to.load(offset, array.get(range.clone()).ok_or_else(|| beyond(&range, array.len()))?)
+        load(self.send.unwrap_or(self.receive), range, to, offset)
     }
 
     fn store(&mut self, range: Range<usize>, from: &MemoryRegion, offset: usize) -> flexio::Result<()> {
-        let len = self.receive.len();
-        from.read(offset, self.receive.get_mut(range.clone()).ok_or_else(|| beyond(&range, len))?)
+        from.read(offset, part(self.receive, range)?)
     }
 
     fn clear(&mut self, range: Range<usize>) -> flexio::Result<()> {
-        let len = self.receive.len();
         if self.send.is_some() {
-            self.receive.get_mut(range.clone()).ok_or_else(|| beyond(&range, len))?.fill(0);
+            part(self.receive, range)?.fill(0);
         }
         Ok(())
     }
 }
 
-/// Buffers of a communicator's caller, which cards may know.
+/// Buffers of a communicator's caller, whether cards know them or not.
 #[derive(Debug)]
 pub(crate) struct Buffers<'a> {
     /// The contribution; none if it is in `receive`.
     pub(crate) send: Option<&'a Buffer>,
     pub(crate) receive: &'a mut Buffer,
-}
-
-impl Buffers<'_> {
-    fn region(buffer: &Buffer) -> flexio::Result<&MemoryRegion> {
-        let limit = "1: make buffers by the communicator's card".to_owned();
-        let none = flexio::Error::OutOfRange { what: "number of registrations of a buffer", value: 0, limit };
-        buffer.region().map_err(|_| none)
-    }
 }
 
 impl Array for Buffers<'_> {
@@ -90,18 +88,28 @@ impl Array for Buffers<'_> {
     }
 
     fn load(&self, range: Range<usize>, to: &MemoryRegion, offset: usize) -> flexio::Result<bool> {
-        let array = Self::region(self.send.unwrap_or(self.receive))?;
-        to.load_from(offset, array, range.start, range.len())
+        let array = self.send.unwrap_or(self.receive);
+        match array.region() {
+            Ok(array) => to.load_from(offset, array, range.start, range.len()),
+            Err(_) => load(array.bytes(), range, to, offset),
+        }
     }
 
     fn store(&mut self, range: Range<usize>, from: &MemoryRegion, offset: usize) -> flexio::Result<()> {
-        Self::region(self.receive)?.copy_from(range.start, from, offset, range.len())
+        match self.receive.region() {
+            Ok(array) => array.copy_from(range.start, from, offset, range.len()),
+            Err(_) => from.read(offset, part(self.receive.bytes_mut(), range)?),
+        }
     }
 
     fn clear(&mut self, range: Range<usize>) -> flexio::Result<()> {
-        match self.send {
-            Some(_) => Self::region(self.receive)?.clear(range.start, range.len()),
-            None => Ok(()),
+        match (self.send, self.receive.region()) {
+            (None, _) => Ok(()),
+            (Some(_), Ok(array)) => array.clear(range.start, range.len()),
+            (Some(_), Err(_)) => {
+                part(self.receive.bytes_mut(), range)?.fill(0);
+                Ok(())
+            }
         }
     }
 }
