@@ -268,7 +268,7 @@ fn arrays_need_no_registration() {
     let mut arrays: Vec<Vec<u8>> = (0..3).map(|rank| array(rank, bytes, 40)).collect();
     let expected = reference(SUM, &arrays);
     let memories: Vec<UserMemory> =
-        world.all.iter().map(|one| UserMemory::new(&one.card(), Limits::default())).collect();
+        world.all.iter().map(|one| UserMemory::new(one.card(), Limits::default())).collect();
     let mut posted = Vec::new();
     for ((one, memory), array) in world.all.iter().zip(&memories).zip(&mut arrays) {
         // SAFETY: the arrays stay as they are until the operations are over.
