@@ -1,4 +1,4 @@
-//! What aggregators on a DPA cost: instructions, which are exact, and rates under timing model M.2 (*emulated*).
+//! Costs of aggregators on a DPA: instructions, which are exact, and rates under timing model M.2 (*emulated*).
 
 use emu_config::Machine;
 use emu_machine::Config;

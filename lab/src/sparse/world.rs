@@ -1,4 +1,4 @@
-//! What all engines share: threads of workers and aggregators and the processors that they run on, ports, memories, messages under way, and what happens
+//! Shared world of all engines: threads of workers and aggregators and the processors that they run on, ports, memories, messages under way, and what happens
 //! next.
 
 use std::collections::VecDeque;

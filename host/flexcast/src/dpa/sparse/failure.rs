@@ -1,4 +1,4 @@
-//! Why an aggregator's shard has stopped.
+//! Reason for which an aggregator's shard has stopped.
 
 use std::fmt;
 
