@@ -1,7 +1,7 @@
 //! Table of jobs and their workers: decides whether a worker is taken, and which thread serves its job.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use super::Settings;
 use super::wire::{Greeting, Terms};
@@ -48,10 +48,9 @@ impl Registry {
                 "it has {most} connections already: start it with more (--connections), or another one"
             ));
         }
-        let jobs = self.jobs.keys().filter(|(job, aggregator)| {
-            *job != terms.job && !self.jobs.keys().any(|(other, before)| other == job && before < aggregator)
-        });
-        if !self.jobs.contains_key(&key) && jobs.count() as u32 >= self.settings.jobs {
+        // A job may have several aggregators here.
+        let jobs: HashSet<u64> = self.jobs.keys().map(|(job, _)| *job).collect();
+        if !jobs.contains(&terms.job) && jobs.len() as u64 >= u64::from(self.settings.jobs) {
             let most = self.settings.jobs;
             return Err(format!("it serves {most} jobs already: start it with more (--jobs), or another one"));
         }
