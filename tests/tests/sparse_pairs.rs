@@ -10,7 +10,7 @@ use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::registration::Limits;
 use flexcast::{
     Algorithm, Buffer, Card, Cause, Communicator, Config, DatapathKind, Done, Error, Failed, Firmware, Request,
-    Selection, Shape, SparseOptions, UserMemory, VerbsOptions,
+    Selection, Shape, SparseOptions, Test, UserMemory, VerbsOptions,
 };
 use flexcast_proto::sparse::{Parameters, Shard, Shards};
 use flexcast_tests::communicators::{self, Under, connect, drive, ended};
@@ -285,4 +285,43 @@ fn arrays_need_no_registration() {
     // SAFETY: refused, or over before the array goes.
     let buffer = unsafe { memories[0].unregistered(arrays[0].as_mut_ptr(), bytes) }.expect("a buffer");
     assert!(one.all_reduce_in_place(buffer, SUM).is_err());
+}
+
+/// A rank goes in the middle of an operation, with its queue pairs: as a worker it owes messages, as an aggregator sums.
+#[test]
+fn a_rank_that_goes_in_the_middle_is_named() {
+    for (datapath, after_ps) in
+        [(DatapathKind::Verbs, 30_000_000), (DatapathKind::Verbs, 70_000_000), (DatapathKind::Dpa, 50_000_000)]
+    {
+        let config = config().retry_exponent(3).barrier_timeout(Duration::from_micros(50_000));
+        let mut world = world(datapath, &Machine::default(), 3, &config);
+        world.gets(4096, 0, OPTIONS, true);
+        let post = |one: &Communicator| {
+            let own = filled(one, &array(one.rank(), 2 << 20, 10));
+            Some(one.sparse_all_reduce_in_place(own, SUM, OPTIONS).expect("accepted"))
+        };
+        let mut requests: Vec<Option<Request>> = world.all.iter().map(post).collect();
+        let mut ends: Vec<Option<Box<Failed>>> = vec![None, None];
+        let start_ps = world.provider.relax().now_ps();
+        while ends.iter().any(Option::is_none) {
+            let since_ps = world.provider.relax().now_ps() - start_ps;
+            assert!(since_ps < communicators::BOUND_PS, "hangs");
+            if since_ps > after_ps && world.all.len() == 3 {
+                drop((world.all.remove(2), requests.remove(2)));
+            }
+            for (one, request) in world.all.iter().zip(&mut requests) {
+                let Some(posted) = request.take() else { continue };
+                match one.test(posted) {
+                    Ok(Test::Pending(posted)) => *request = Some(posted),
+                    Ok(Test::Done(_)) => panic!("rank {} has all sums after {since_ps} ps", one.rank()),
+                    Err(failed) => ends[one.rank() as usize] = Some(failed),
+                }
+            }
+            world.provider.relax().relax();
+        }
+        for failed in ends.into_iter().flatten() {
+            assert_eq!(failed.report.failure.expect("told").culprit, 2, "{failed}");
+            assert!(failed.receive.is_some(), "the buffer comes back");
+        }
+    }
 }
