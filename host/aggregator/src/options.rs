@@ -15,17 +15,20 @@ use crate::AggregatorError;
 /// Where it listens unless it is told otherwise: of this computer alone.
 pub const LISTEN: &str = "127.0.0.1:4890";
 
-/// Sums up sparse AllReduce (Flexcast) for groups whose ranks do not do it themselves. One daemon serves several jobs at once; a job may use several.
-///
-/// Start it on a computer that all ranks reach, and name it to each of them:
-///
-///     flexcast-aggregator --listen 10.0.0.5:4890
-///     FLEXCAST_SPARSE_AGGREGATORS=10.0.0.5:4890 mpirun -n 4 flexcast perf --op sparse-allreduce
-///
-/// Ranks connect by TCP, by their first sparse AllReduce. Nothing is encrypted: whoever reaches the port can open jobs of its own, within the bounds below, but
-/// does not get into those of others.
+const ABOUT: &str = "\
+Sums up sparse AllReduce (Flexcast) for groups whose ranks do not do it themselves. One daemon serves several jobs at once; a job may use several.
+
+Start it on a computer that all ranks reach, and name it to each of them:
+
+    flexcast-aggregator --listen 10.0.0.5:4890
+    FLEXCAST_SPARSE_AGGREGATORS=10.0.0.5:4890 mpirun -n 4 flexcast perf --op sparse-allreduce
+
+Ranks connect by TCP, by their first sparse AllReduce. Nothing is encrypted: whoever reaches the port can open jobs of its own, within the bounds below, but
+does not get into those of others.";
+
+/// Sums up sparse AllReduce for groups whose ranks do not do it themselves.
 #[derive(Debug, Parser)]
-#[command(name = "flexcast-aggregator", version, args_conflicts_with_subcommands = true, verbatim_doc_comment)]
+#[command(name = "flexcast-aggregator", version, args_conflicts_with_subcommands = true, long_about = ABOUT)]
 pub struct Options {
     /// What to do; none: serve.
     #[command(subcommand)]
