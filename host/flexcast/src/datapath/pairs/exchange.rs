@@ -3,7 +3,7 @@
 use flexcast_proto::p2p::{Memory, Operation, Schedule};
 use flexcast_proto::{Cause, Failure, Kind, OperationDescriptor, RankSet, Summary};
 
-use super::sparse::{self, Need};
+use super::sparse::{self, Need, Session};
 use super::{NO_NEWS, NOT_STARTED, News, Pairs};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::{Done, Failed, Outcome};
@@ -327,6 +327,8 @@ impl Pairs {
         Some(match exchange.state {
             State::Active => {
                 let silent_ps = self.group.as_ref().and_then(Group::deadline_ps);
+                let session_ps = self.session.as_ref().and_then(Session::deadline_ps);
+                let silent_ps = silent_ps.into_iter().chain(session_ps).min();
                 exchange.deadline_ps.min(silent_ps.unwrap_or(u64::MAX))
             }
             State::Released => u64::MAX,

@@ -129,6 +129,11 @@ impl Session {
         self.worker.is_complete() && self.aggregator.is_complete()
     }
 
+    /// When it is to be moved on although nothing has come.
+    pub(super) fn deadline_ps(&self) -> Option<u64> {
+        [self.worker.deadline_ps(), self.aggregator.deadline_ps()].into_iter().flatten().min()
+    }
+
     /// The rank that owes the first thing that is missing.
     pub(super) fn awaited(&self, own: u32) -> u32 {
         let aggregator = || self.worker.awaited().filter(|aggregator| *aggregator != own);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use flexcast_proto::sparse::{self, Added, AggregatorLimits, Received};
 use flexio::{Bound, Completion, CompletionQueue, LocalSlice, ProtectionDomain};
 
-use super::endpoint::{decode, encode};
+use super::endpoint::{decode, encode_probed, is_probed};
 use super::link::{Link, Work, completions};
 use super::spots::Spots;
 use super::sums::incoming;
@@ -73,9 +73,9 @@ impl PendingAggregator {
             let endpoint = workers.get(worker as usize).ok_or_else(missing)?;
             let remotes = decode(endpoint.as_ref(), party, settings, *number)?;
             for ((shard, remote), spots) in remotes.iter().enumerate().zip(spots.iter_mut()) {
-                let link = &links[worker as usize * each + shard];
+                let link = &mut links[worker as usize * each + shard];
                 spots.post(worker, link)?;
-                link.connect(remote, config)?;
+                link.connect(remote, is_probed(endpoint.as_ref()), config)?;
             }
         }
         Ok(aggregator)
@@ -102,7 +102,7 @@ impl Aggregator {
         let completions = CompletionQueue::new(pd.device(), completions(count))?;
         let links = (0..count).map(|link| Link::new(pd, &completions, link)).collect::<flexio::Result<Vec<_>>>()?;
         let spots = Spots::all(pd, parameters, each)?;
-        let endpoint = encode(Party::Aggregator(number), &settings, pd.device(), links.iter().map(Link::qpn));
+        let endpoint = encode_probed(Party::Aggregator(number), &settings, pd.device(), links.iter().map(Link::qpn));
         let memory_bytes = parameters.aggregator_bytes() * u64::from(each);
         let statistics = Statistics { block_memory_bytes: memory_bytes, memory_bytes, ..Statistics::default() };
         let aggregator = Self {
@@ -218,11 +218,11 @@ impl Aggregator {
     /// When [`Aggregator::advance`] has something to do although nothing comes, in picoseconds of the provider's clock.
     #[must_use]
     pub fn deadline_ps(&self) -> Option<u64> {
-        self.unsent
-            .front()
-            .map(|unsent| unsent.at_ps)
-            .or_else(|| self.running.as_ref().map(|_| self.busy_ps))
-            .filter(|at_ps| *at_ps > self.now_ps())
+        self.running.as_ref()?;
+        let now_ps = self.now_ps();
+        let work_ps = self.unsent.front().map_or(self.busy_ps, |unsent| unsent.at_ps);
+        let probes_ps = self.links.iter().filter_map(Link::probe_ps);
+        probes_ps.chain(Some(work_ps).filter(|at_ps| *at_ps > now_ps)).min()
     }
 
     /// The worker that owes the first thing that is missing; none while nothing is.
@@ -256,8 +256,9 @@ impl Aggregator {
     /// Tells all workers that wait for an answer why there is none.
     fn tell(&mut self, culprit: u32) {
         self.unsent.clear();
+        let now_ps = self.now_ps();
         for link in self.links.iter_mut().filter(|link| link.has_room()) {
-            if let Err(error) = link.send(&[], culprit.saturating_add(1), true) {
+            if let Err(error) = link.send(&[], culprit.saturating_add(1), true, now_ps) {
                 tracing::debug!(%error, "a worker cannot be told of a failure");
             }
         }
@@ -268,6 +269,9 @@ impl Aggregator {
         if now_ps >= self.busy_ps {
             moved |= self.collect(now_ps)?;
             moved |= self.flush(now_ps)?;
+        }
+        if !moved {
+            self.links.iter_mut().try_for_each(|link| link.poll_silence(now_ps))?;
         }
         if let Some(Running { sums, .. }) = &self.running
             && sums.iter().all(sparse::Aggregator::is_complete)
@@ -408,7 +412,7 @@ impl Aggregator {
                 continue;
             };
             let party = Party::Worker(number as u32 / settings.shards_of_each);
-            let posted = link.send(&[answer], 0, last);
+            let posted = link.send(&[answer], 0, last, now_ps);
             posted.map_err(|source| Error::Connection { party, source })?;
             statistics.sent_messages += 1;
             statistics.sent_bytes += u64::from(answer.len);

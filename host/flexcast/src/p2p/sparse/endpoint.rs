@@ -6,7 +6,7 @@
 //! | 4 | 1 | version, 1 |
 //! | 5 | 1 | 1 worker, 2 aggregator |
 //! | 6 | 1 | order in which blocks are added: 1 arrival, 2 rank; 0 as each operation says |
-//! | 7 | 1 | 0 |
+//! | 7 | 1 | 1: its queue pairs answer Reads of nothing, by which peers find out what is lost; 0: they do not |
 //! | 8 | 4 | its number |
 //! | 12 | 4 | workers |
 //! | 16 | 4 | aggregators |
@@ -40,7 +40,7 @@ struct Head {
     version: u8,
     role: u8,
     order: u8,
-    reserved: u8,
+    is_probed: u8,
     number: U32,
     workers: U32,
     aggregators: U32,
@@ -74,7 +74,7 @@ impl Head {
             version: VERSION,
             role,
             order: fixed.map_or(0, |call| order(call.order)),
-            reserved: 0,
+            is_probed: 0,
             number: number.into(),
             workers: parameters.workers().into(),
             aggregators: settings.aggregators.into(),
@@ -119,6 +119,25 @@ pub(super) const fn peers(party: Party, settings: &Settings) -> u32 {
 pub(crate) const fn endpoint_bytes(party: Party, settings: &Settings) -> usize {
     let queue_pairs = peers(party, settings) as usize * settings.shards_of_each as usize;
     size_of::<Head>() + queue_pairs * size_of::<U32>()
+}
+
+/// Whether the queue pairs of an endpoint answer Reads of nothing.
+pub(super) fn is_probed(bytes: &[u8]) -> bool {
+    Head::ref_from_prefix(bytes).is_ok_and(|(head, _)| head.is_probed == 1)
+}
+
+/// [`encode`] for queue pairs that answer Reads of nothing.
+pub(super) fn encode_probed(
+    party: Party,
+    settings: &Settings,
+    device: &Device,
+    qpns: impl Iterator<Item = u32>,
+) -> Vec<u8> {
+    let mut bytes = encode(party, settings, device, qpns);
+    if let Ok((head, _)) = Head::mut_from_prefix(&mut bytes) {
+        head.is_probed = 1;
+    }
+    bytes
 }
 
 /// What others have to know of somebody's queue pairs.

@@ -16,6 +16,12 @@ const RECEIVE_DEPTH: u32 = 2;
 /// Pieces of a message: slots of a ring are at most two, and the indices (SA-32).
 pub(super) const PIECES: usize = 3;
 
+/// A peer that has been silent for so long is probed, by a Read of nothing: its card sees by the packet's number that one before it is missing, and asks for it
+/// ([`requester`](crate::requester) does the same). The next probes come after four times as long each.
+const PROBE_PS: u64 = 25_000_000;
+/// Probes of one silence. Behind them there is the card's own timeout.
+const MOST_PROBES: u32 = 3;
+
 /// What a completion is of: comes back in its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
@@ -57,22 +63,37 @@ pub(super) struct Link {
     /// The last of them that no signal will tell of.
     unsignaled: u32,
     received_bytes: u64,
+    /// Whether the peer answers Reads of nothing.
+    is_probed: bool,
+    /// When the peer is probed next; none while nothing shows that something is missing.
+    probe_ps: Option<u64>,
+    probes: u32,
 }
 
 impl Link {
     pub(super) fn new(pd: &ProtectionDomain, completions: &CompletionQueue, number: u32) -> flexio::Result<Self> {
         let depths = QueueDepths { send: SEND_DEPTH, receive: RECEIVE_DEPTH };
         let queue_pair = QueuePair::with_lists(pd, Transport::Rc, completions, completions, depths, PIECES as u32)?;
-        queue_pair.init(Access::LOCAL_WRITE, 0)?;
-        Ok(Self { queue_pair, number, under_way: 0, unsignaled: 0, received_bytes: 0 })
+        queue_pair.init(Access::LOCAL_WRITE | Access::REMOTE_READ, 0)?;
+        Ok(Self {
+            queue_pair,
+            number,
+            under_way: 0,
+            unsignaled: 0,
+            received_bytes: 0,
+            is_probed: false,
+            probe_ps: None,
+            probes: 0,
+        })
     }
 
     pub(super) fn qpn(&self) -> u32 {
         self.queue_pair.qpn()
     }
 
-    /// Connects; receives may have been posted.
-    pub(super) fn connect(&self, remote: &RemoteQp, config: &Config) -> flexio::Result<()> {
+    /// Connects; receives may have been posted. `is_probed`: the peer answers Reads of nothing.
+    pub(super) fn connect(&mut self, remote: &RemoteQp, is_probed: bool, config: &Config) -> flexio::Result<()> {
+        self.is_probed = is_probed;
         self.queue_pair.connect_with(remote, 0, Path::of_class(config.class), config.retry)
     }
 
@@ -84,6 +105,8 @@ impl Link {
     /// A message has come.
     pub(super) const fn received(&mut self, bytes: u32) {
         self.received_bytes += bytes as u64;
+        // What was sent before has come, or there would be no answer.
+        self.probe_ps = None;
     }
 
     /// Bytes of messages that have come.
@@ -102,7 +125,13 @@ impl Link {
     }
 
     /// Sends a message, for which there is room. `last`: its completion is asked for.
-    pub(super) fn send(&mut self, pieces: &[LocalSlice], immediate: u32, last: bool) -> flexio::Result<()> {
+    pub(super) fn send(
+        &mut self,
+        pieces: &[LocalSlice],
+        immediate: u32,
+        last: bool,
+        now_ps: u64,
+    ) -> flexio::Result<()> {
         let covered = self.unsignaled + 1;
         let signaled = last || covered == SIGNALED;
         self.queue_pair.post_gather(&GatherRequest {
@@ -114,12 +143,40 @@ impl Link {
         })?;
         self.under_way += 1;
         self.unsignaled = if signaled { 0 } else { covered };
+        (self.probe_ps, self.probes) = (Some(now_ps.saturating_add(PROBE_PS)), 0);
         Ok(())
     }
 
     /// So many sends are over.
     pub(super) const fn sent(&mut self, count: u32) {
         self.under_way = self.under_way.saturating_sub(count);
+        if self.under_way == 0 {
+            self.probe_ps = None;
+        }
+    }
+
+    /// When the peer is to be probed.
+    pub(super) fn probe_ps(&self) -> Option<u64> {
+        self.probe_ps.filter(|_| self.is_probed && self.has_room() && self.probes < MOST_PROBES)
+    }
+
+    /// Probes a peer that has been silent for too long.
+    pub(super) fn poll_silence(&mut self, now_ps: u64) -> flexio::Result<()> {
+        if self.probe_ps().is_none_or(|at_ps| now_ps < at_ps) {
+            return Ok(());
+        }
+        // When it is over, so is all that was sent before it.
+        self.queue_pair.post_gather(&GatherRequest {
+            id: Work::Sends(self.unsignaled + 1).id(self.number),
+            kind: SendKind::Read { remote_addr: 0, rkey: 0 },
+            pieces: &[],
+            immediate: None,
+            signaled: true,
+        })?;
+        (self.under_way, self.unsignaled) = (self.under_way + 1, 0);
+        self.probes += 1;
+        self.probe_ps = Some(now_ps.saturating_add(PROBE_PS << (2 * self.probes)));
+        Ok(())
     }
 }
 

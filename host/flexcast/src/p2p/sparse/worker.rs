@@ -7,7 +7,7 @@ use flexio::{Access, Bound, Completion, CompletionQueue, HostBuffer, LocalSlice,
 
 use super::aggregator::{MAX_BATCHES, OWN_FAULT};
 use super::arrays::Array;
-use super::endpoint::{decode, encode};
+use super::endpoint::{decode, encode_probed, is_probed};
 use super::link::{Link, PIECES, Work, completions};
 use super::scan::{Places, Scan, Turn};
 use super::{Call, Config, Error, Party, Patience, Result, Settings, Statistics};
@@ -136,14 +136,14 @@ impl PendingWorker {
     /// # Errors
     /// [`Error::Endpoint`] for one that is missing, damaged or of other settings; [`Error::Flexio`].
     pub fn connect(self, aggregators: &[impl AsRef<[u8]>]) -> Result<Worker> {
-        let Self(worker) = self;
-        let Worker { number, settings, config, links, .. } = &worker;
-        for (aggregator, links) in (0..).zip(links.chunks(settings.shards_of_each as usize)) {
+        let Self(mut worker) = self;
+        let Worker { number, settings, config, links, .. } = &mut worker;
+        for (aggregator, links) in (0..).zip(links.chunks_mut(settings.shards_of_each as usize)) {
             let party = Party::Aggregator(aggregator);
             let missing = || Error::Endpoint { party, reason: "missing: give those of all aggregators".to_owned() };
             let endpoint = aggregators.get(aggregator as usize).ok_or_else(missing)?;
-            for (link, remote) in links.iter().zip(decode(endpoint.as_ref(), party, settings, *number)?) {
-                link.connect(&remote, config)?;
+            for (link, remote) in links.iter_mut().zip(decode(endpoint.as_ref(), party, settings, *number)?) {
+                link.connect(&remote, is_probed(endpoint.as_ref()), config)?;
             }
         }
         Ok(worker)
@@ -170,7 +170,7 @@ impl Worker {
         let completions = CompletionQueue::new(pd.device(), completions(count))?;
         let links = (0..count).map(|link| Link::new(pd, &completions, link)).collect::<flexio::Result<Vec<_>>>()?;
         let memory = Memory::new(pd, settings.parameters, count as usize)?;
-        let endpoint = encode(Party::Worker(number), &settings, pd.device(), links.iter().map(Link::qpn));
+        let endpoint = encode_probed(Party::Worker(number), &settings, pd.device(), links.iter().map(Link::qpn));
         let block_memory_bytes = memory.rings.len() as u64;
         let memory_bytes = block_memory_bytes + memory.indices.len() as u64;
         let statistics = Statistics { block_memory_bytes, memory_bytes, ..Statistics::default() };
@@ -278,6 +278,13 @@ impl Worker {
         moved
     }
 
+    /// When [`Worker::advance`] has something to do although nothing comes, in picoseconds of the provider's clock.
+    #[must_use]
+    pub fn deadline_ps(&self) -> Option<u64> {
+        self.running.as_ref()?;
+        self.links.iter().filter_map(Link::probe_ps).min()
+    }
+
     /// The aggregator whose answer is waited for; none while none is.
     #[must_use]
     pub fn awaited(&self) -> Option<u32> {
@@ -373,6 +380,7 @@ impl Worker {
 
     /// Goes on with the shards as far as nothing of aggregators is needed, for a while. Tells whether anything moved.
     fn drive(&mut self, array: &mut impl Array) -> Result<bool> {
+        let now_ps = self.now_ps();
         let Self { running: Some(running), memory, links, statistics, .. } = self else { return Ok(false) };
         let (count, mut moved, mut left, mut idle) = (running.portions.len(), false, SCAN_BYTES, 0);
         while left > 0 && idle < count {
@@ -393,10 +401,13 @@ impl Worker {
                     idle += 1;
                     continue;
                 }
-                statistics.sent_bytes += portion.send(link, memory)?;
+                statistics.sent_bytes += portion.send(link, memory, now_ps)?;
                 statistics.sent_messages += 1;
                 moved = true;
             }
+        }
+        if !moved {
+            links.iter_mut().try_for_each(|link| link.poll_silence(now_ps))?;
         }
         if running.portions.iter().all(|portion| portion.scan.worker.is_complete()) {
             self.running = None;
@@ -408,14 +419,14 @@ impl Worker {
 
 impl Portion {
     /// Posts the receive of the answer, and sends the message. Returns its bytes.
-    fn send(&self, link: &mut Link, memory: &Memory) -> Result<u64> {
+    fn send(&self, link: &mut Link, memory: &Memory, now_ps: u64) -> Result<u64> {
         let Some(message) = self.scan.worker.message() else { return Ok(0) };
         let votes = message.votes.to_bytes();
         memory.indices.write(memory.indices(self.link, false), &votes[..memory.parameters.index_bytes() as usize])?;
         let (pieces, count) = memory.pieces(self.link, message.receive, true)?;
         link.receive(&pieces[..count])?;
         let (pieces, count) = memory.pieces(self.link, message.send, false)?;
-        link.send(&pieces[..count], message.displacement.bits(), false)?;
+        link.send(&pieces[..count], message.displacement.bits(), false, now_ps)?;
         Ok(pieces[..count].iter().map(|piece| u64::from(piece.len)).sum())
     }
 }
