@@ -126,6 +126,21 @@ fn losses_cost_time_and_no_bytes() {
     assert!(lost > Some(0), "something was lost");
 }
 
+/// With the cards' timeout of 8.4 ms alone each message whose last packet is lost takes that long: 59 ms in all here. A probe brings it at once, unless what the peer's card
+/// says of the gap is lost as well.
+#[test]
+fn a_lost_last_packet_is_found_by_a_probe() {
+    let settings = Settings::new(4, 2, 1, 1024, 8).expect("settings");
+    let faults = vec![FaultEvent::on("*", Fault::Drop { ppm: 10_000 })];
+    let mut world = World::new(settings, faults, Config::default());
+    let arrays = contributions(4, 600_000, (1024, 0), 9);
+    let start_ps = world.provider.relax().now_ps();
+    world.gets(world.call(600_000, SUM), &arrays, false);
+    let took_us = (world.provider.relax().now_ps() - start_ps) / 1_000_000;
+    let lost = with_world(|world| world.network().map(|network| network.totals().switches.lost_frames)).unwrap();
+    assert!(lost > Some(10) && took_us < 2 * 8_400, "{lost:?} frames lost, {took_us} us");
+}
+
 /// Connections that soon repeat what has not been acknowledged, and soon give a peer up: polls cost the emulator time.
 fn hasty() -> Config {
     Config { bound: Bound::millis(1), retry: Retry { timeout_exponent: 4, count: 7 }, ..Config::default() }
