@@ -8,7 +8,9 @@ use flexcast_abi::{
     PingPongContext, Placement, ProgressCommand, ProgressDetail, ProgressLine, ProgressPeer, ProgressReads,
     ProgressReport, ProgressThread, ProgressThreadStatus, ReceiveContext, ReceiveQueueMemory, ReceiveReport,
     ReceiveState, ReceiveStatus, ReceiveThread, ReceiveView, RunRow, SendContext, SendOperation, SendQueueMemory,
-    SendReport, SendRun, SendStatus, SendThread, Shared, Signals, TableMemory, Transport, bring_up_answer,
+    SendReport, SendRun, SendStatus, SendThread, Shared, Signals, SparseElement, SparseInstance, SparseInstanceState,
+    SparseOperation, SparsePeer, SparseReport, SparseStatus, SparseThread, SparseThreadState, TableMemory, Transport,
+    bring_up_answer,
 };
 
 /// Hashes by version. When this fails, raise ABI_VERSION and add a line; never edit a published one.
@@ -128,6 +130,43 @@ fn discriminants_are_fixed() {
     assert_eq!(Transport::from_raw(1), Ok(Transport::Uc));
     assert_eq!(Transport::from_raw(2), Ok(Transport::Ud));
     assert_eq!(Transport::from_raw(3), Err(3));
+}
+
+/// Hash of the context of image `sparse`, which covers all that it leads to but reports and operations of the same size. No host drives an image of another one.
+#[test]
+fn layouts_of_image_sparse_are_those_of_this_version() {
+    assert_eq!(SparseThread::HASH, 0xb002_ec09_256e_2d36, "the layouts changed: {:#018x}", SparseThread::HASH);
+    assert_eq!(SparseReport::HASH, 0x1319_1f33_0d47_bd76, "the layout changed: {:#018x}", SparseReport::HASH);
+    let bytes = [
+        size_of::<SparseThread>(),
+        size_of::<SparseThreadState>(),
+        size_of::<SparseInstance>(),
+        size_of::<SparseInstanceState>(),
+        size_of::<SparsePeer>(),
+        size_of::<SparseOperation>(),
+        size_of::<SparseReport>(),
+    ];
+    assert_eq!(bytes, [192, 64, 384, 320, 128, 64, 64]);
+    assert_eq!((offset_of!(SparseThread, state), offset_of!(SparseInstance, state)), (128, 64));
+    assert_eq!((offset_of!(SparseInstanceState, lists), offset_of!(SparseReport, status)), (64, 0));
+    let statuses = [
+        (0, SparseStatus::Running),
+        (1, SparseStatus::Length),
+        (2, SparseStatus::Displacement),
+        (3, SparseStatus::Order),
+        (4, SparseStatus::Behind),
+        (5, SparseStatus::AfterEnd),
+        (6, SparseStatus::Element),
+        (7, SparseStatus::Opcode),
+        (8, SparseStatus::Connection),
+    ];
+    assert_eq!(statuses.len(), SparseStatus::ALL.len());
+    for (raw, status) in statuses {
+        assert_eq!(SparseStatus::from_raw(raw), Ok(status));
+    }
+    assert_eq!(SparseElement::from_raw(1), Ok(SparseElement::I32));
+    assert_eq!(SparseElement::from_raw(2), Ok(SparseElement::I64));
+    assert_eq!(SparseElement::from_raw(3), Err(3));
 }
 
 #[test]
