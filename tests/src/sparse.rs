@@ -110,6 +110,13 @@ impl TestWorker {
         lane.send(shard as u64, bytes, immediate);
     }
 
+    /// What has come of the answers to [`TestWorker::send_raw`]: shard, bytes and immediate of each.
+    pub fn take_raw(&mut self) -> Vec<(u64, u32, Option<u32>)> {
+        let all = self.completions.poll().expect("a queue");
+        let answers = all.iter().filter(|completion| completion.id & SENT == 0);
+        answers.map(|completion| (completion.id, completion.byte_len, completion.immediate)).collect()
+    }
+
     /// Messages sent on the connection of a shard.
     #[must_use]
     pub fn messages(&self, shard: usize) -> u64 {

@@ -16,7 +16,7 @@ use flexcast_lab::tput::plan::Params;
 use flexcast_lab::tput::run::{Cards, made_up_bytes};
 use flexcast_proto::sparse::Parameters;
 use flexcast_tests::run::{reference, tput_on};
-use flexcast_tests::sparse::{Bench, arrays};
+use flexcast_tests::sparse::{BOUND, Bench, arrays};
 use flexcast_tests::{chain, image_bytes as image};
 use flexio::{
     Access, Affinity, Application, Bound, CompletionQueue, CqTarget, DevAddr, DeviceBuffer, DpaCompletionQueue,
@@ -269,6 +269,34 @@ fn image_sparse() {
         let races = with_world(|world| world.take_races()).expect("this thread's machine");
         let other = races.iter().find(|race| !race.to_string().contains("was posted to read: "));
         assert!(other.is_none(), "sparse, seed {seed}: {}", other.expect("a race"));
+    }
+}
+
+/// A shard that ends: the host reads the report, and both workers learn whose fault it is, the one that comes later, too.
+#[test]
+fn image_sparse_tells_why_a_shard_has_stopped() {
+    let parameters = Parameters::new(2, 256, 4, 8).expect("parameters");
+    let message = |blocks: usize, first: u32| {
+        let indices = [first, u32::MAX, u32::MAX, u32::MAX].map(u32::to_le_bytes);
+        [vec![1; blocks * 256], indices.concat()].concat()
+    };
+    for seed in 0..=seeds() {
+        let memory = if seed == 0 { MemoryModel::Strong } else { MemoryModel::weak(seed) };
+        let machine = Machine::default().config_of(3).expect("a machine");
+        let mut bench = Bench::new(Config { memory, ..machine }, parameters, &AggregatorOptions::default());
+        for worker in &mut bench.workers {
+            worker.send_raw(0, &message(0, 0), Some(0));
+        }
+        flexcast_tests::world::settle();
+        bench.workers[1].send_raw(0, &message(2, u32::MAX), Some(0));
+        let failure = bench.provider.wait(BOUND, "a report", || Ok(bench.aggregator.failure().expect("it runs")));
+        let failure = failure.unwrap_or_else(|error| panic!("sparse, seed {seed}: {error}"));
+        assert_eq!((failure.worker, failure.found, failure.limit), (1, 528, 272), "seed {seed}: {failure}");
+        bench.workers[0].send_raw(0, &message(1, u32::MAX), Some(0));
+        flexcast_tests::world::settle();
+        for worker in &mut bench.workers {
+            assert_eq!(worker.take_raw(), [(0, 16, Some(0)), (0, 0, Some(2))], "sparse, seed {seed}");
+        }
     }
 }
 

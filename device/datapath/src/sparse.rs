@@ -19,9 +19,7 @@ use dpa::abi::{
 };
 use dpa::hw::CqeOpcode;
 use dpa::spots::SOURCES;
-use dpa::{
-    CompletionQueue, ContextArray, Counters, Next, Outbox, ReceiveQueue, Spots, Window, WindowCell, error, fatal, fence,
-};
+use dpa::{CompletionQueue, ContextArray, Counters, Next, Outbox, Spots, Window, WindowCell, error, fatal, fence};
 
 pub use prepare::prepare_sparse;
 
@@ -178,11 +176,6 @@ impl Served<'_> {
             let at = to + u64::from(place) * block_bytes;
             self.sum_run((first, workers), place, at, u64::from(run) * block_bytes, wide);
             place += run;
-        }
-        // All is read of the spots before the card may write there again.
-        fence::memory();
-        for peer in self.peers.iter_mut().skip(first).take(workers) {
-            ReceiveQueue::attach(&peer.receive_queue).set_producer(peer.received + 1);
         }
         self.answer(index);
     }

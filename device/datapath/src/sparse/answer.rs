@@ -4,7 +4,7 @@ use dpa::abi::{SparseElement, SparseInstance, SparsePeer, SparseStatus};
 use dpa::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe};
 use dpa::hw::{ControlSegment, WqeOpcode};
 use dpa::proto::sparse::SENTINEL;
-use dpa::{HostLine, SendQueue, Spots, fence};
+use dpa::{HostLine, Outbox, ReceiveQueue, SendQueue, Spots, fence};
 
 use super::{Fault, INDEX_BYTES, Served, find};
 
@@ -36,9 +36,11 @@ impl Served<'_> {
         for peer in self.peers.iter_mut().skip(first).take(workers) {
             write(peer, message);
         }
-        // Entries before the records, the records before the doorbells.
+        // Entries and sums before the records, the records before the doorbells. What was loaded from receive spots is in the sums: no load is left when
+        // the card may write there again.
         fence::memory_write();
         for peer in self.peers.iter_mut().skip(first).take(workers) {
+            ReceiveQueue::attach(&peer.receive_queue).set_producer(peer.received + 1);
             SendQueue::attach(&peer.send_queue).set_producer(peer.produced);
         }
         fence::outbox();
@@ -64,10 +66,7 @@ impl Served<'_> {
         ];
         queue.write_words(peer.produced, words);
         peer.produced += 1;
-        fence::memory_write();
-        queue.set_producer(peer.produced);
-        fence::outbox();
-        self.outbox.ring_sq(queue.number(), peer.produced);
+        hand_over(peer, &self.outbox);
     }
 
     /// The entry of a worker's send queue with this number, modulo 2^16, and all before it are complete.
@@ -80,13 +79,18 @@ impl Served<'_> {
         if peer.owed_bytes != 0 && instance.state.status == SparseStatus::Running as u32 {
             let message = Message { bytes: peer.owed_bytes, lkey: self.lkey, address: peer.owed_address };
             write(peer, message);
-            fence::memory_write();
-            let queue = SendQueue::attach(&peer.send_queue);
-            queue.set_producer(peer.produced);
-            fence::outbox();
-            self.outbox.ring_sq(queue.number(), peer.produced);
+            hand_over(peer, &self.outbox);
         }
     }
+}
+
+/// Tells the card of a worker's entries.
+fn hand_over(peer: &SparsePeer, outbox: &Outbox) {
+    let queue = SendQueue::attach(&peer.send_queue);
+    fence::memory_write();
+    queue.set_producer(peer.produced);
+    fence::outbox();
+    outbox.ring_sq(queue.number(), peer.produced);
 }
 
 /// Writes the next entry of a worker's send queue, or notes that there is no room for it.
