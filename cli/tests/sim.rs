@@ -10,17 +10,17 @@ use serde_json::Value;
 const RANKS: u64 = 188;
 const PORTS: u64 = 212;
 
-fn image() -> String {
+fn image(name: &str) -> String {
     let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/device/emu");
     let images = std::env::var_os("FLEXCAST_IMAGES").map_or(default, PathBuf::from);
-    let image = images.join("allgather.elf");
+    let image = images.join(name).with_extension("elf");
     assert!(image.exists(), "no image {}: run `cargo xtask build` first", image.display());
     image.to_string_lossy().into_owned()
 }
 
 fn tool(args: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_flexcast"))
-        .args(["sim", "--image", &image()])
+        .args(["sim", "--image", &image(if args.contains("--aggregators dpa") { "sparse" } else { "allgather" })])
         .args(args.split_whitespace())
         .output()
         .expect("the tool starts")
@@ -273,10 +273,10 @@ fn exchanges_and_reductions_give_every_rank_its_own() {
     }
 }
 
-/// Ranks of both datapaths, and aggregators apart: every sum, and as many messages as the closed form says.
+/// Ranks of both datapaths, aggregators apart, and on the DPA of every card: every sum, and as many messages as the closed form says.
 #[test]
 fn a_sparse_allreduce_is_exact() {
-    for aggregators in ["ranks", "ranks --datapath verbs", "cpu:2,arm:1 --processor-times"] {
+    for aggregators in ["ranks", "ranks --datapath verbs", "cpu:2,arm:1 --processor-times", "dpa --shards 2"] {
         let args =
             format!("--op sparse-allreduce --workers 3 --bytes 200004 --sparsity 0.9 --aggregators {aggregators}");
         let output = tool(&format!("--json {args}"));
