@@ -13,6 +13,8 @@ use crate::sparse::{AggregatorKind, PatternName};
 pub struct SparseSimReport {
     /// `emulated`.
     pub kind: &'static str,
+    /// Cost model behind the times.
+    pub model: String,
     /// Workers.
     pub workers: u32,
     /// Aggregators: on processors of workers, of servers, on Arm cores, and on the DPA of workers' cards.
@@ -66,13 +68,14 @@ pub struct SparseSimReport {
 }
 
 impl SparseSimReport {
-    pub(super) fn new(params: &SparseSim) -> Self {
+    pub(super) fn new(params: &SparseSim, model: String) -> Self {
         let workers = f64::from(params.workers);
         let of = |kind| params.apart().iter().filter(|other| **other == kind).count() as u32;
         let all_if = |kind| if params.aggregators == kind { params.workers } else { 0 };
         let (own, dpa) = (all_if(Aggregators::Ranks), all_if(Aggregators::Dpa));
         Self {
             kind: "emulated",
+            model,
             workers: params.workers,
             aggregators: [own, of(AggregatorKind::Cpu), of(AggregatorKind::Arm), dpa],
             processor_times: params.processor_times,
@@ -144,13 +147,14 @@ impl fmt::Display for SparseSimReport {
         )?;
         writeln!(
             f,
-            "{:.1} us of virtual time (emulated; mean of {}, best {:.1} us); {}",
+            "{:.1} us (emulated, cost model {}; mean of {}, best {:.1} us); {}",
             self.virtual_time_us,
+            self.model,
             self.operations,
             self.best_virtual_time_us,
             match (self.processor_times, self.aggregators) {
                 (true, _) => "aggregators take time to add, workers none to scan",
-                (false, [0, .., 0]) => "processors take no time, Arm cores neither",
+                (false, [_, _, arm, _]) if arm > 0 => "processors take no time, Arm cores neither",
                 (false, _) => "processors take no time",
             }
         )?;

@@ -77,7 +77,8 @@ pub fn run(
     let pattern = Pattern::new(params.pattern, params.workers, params.blocks(), params.sparsity, params.seed);
     let contributions = contributions(params, &pattern);
     let expected = reference(REDUCTION, &contributions);
-    let mut report = SparseSimReport::new(params);
+    let model = with_world(|world| world.config().model_name().to_owned())?;
+    let mut report = SparseSimReport::new(params, model);
     let mut group = match &params.aggregators {
         Aggregators::Ranks => Group::Ranks(Ranks::new(provider, image, params)?),
         Aggregators::Dpa => Group::Apart(Apart::on_dpas(provider, image, params)?),
