@@ -221,17 +221,19 @@ static void refusals(flexcast_comm *comm)
 /* The last rank calls it otherwise: all are told, and with what. */
 static void disagreements(struct rank *rank, flexcast_bootstrap *bootstrap)
 {
-    static float arrays[RANKS][4 * BLOCK];
+    /* Long enough that zeros are looked for. */
+    enum { LONG = 96 * BLOCK };
+    static float arrays[RANKS][LONG + BLOCK];
     const int other = rank->number == RANKS - 1;
 
     for (int way = 0; way < 4; way++) {
         flexcast_comm *comm = NULL;
         flexcast_request *request = NULL;
         flexcast_report report;
-        flexcast_collective given = sparse(FLEXCAST_IN_PLACE, arrays[rank->number], 3 * BLOCK, FLEXCAST_FLOAT, FLEXCAST_SUM);
+        flexcast_collective given = sparse(FLEXCAST_IN_PLACE, arrays[rank->number], LONG, FLEXCAST_FLOAT, FLEXCAST_SUM);
 
         if (way == 0 && other)
-            given.count = 4 * BLOCK;
+            given.count = LONG + BLOCK;
         if (way == 1 && other)
             given.block_bytes = 512;
         if (way == 2 && other)

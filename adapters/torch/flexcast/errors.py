@@ -110,6 +110,7 @@ OF_CODE: dict[int, type[Error]] = {
     125: CardError,
     126: ConfigurationError,
     127: Unsupported,
+    128: PeerFailed,
 }
 
 

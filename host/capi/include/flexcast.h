@@ -660,6 +660,10 @@ typedef enum {
    * The system has no userfaultfd, or does not let this process have it: leave `memory_watch` out.
    */
   FLEXCAST_ERROR_WATCH = 127,
+  /**
+   * An aggregator of sparse AllReduce that is no rank failed: the text names its address.
+   */
+  FLEXCAST_ERROR_AGGREGATOR = 128,
 } flexcast_status;
 
 /**

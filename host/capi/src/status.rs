@@ -89,6 +89,8 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_VARIABLE = 126,
     /// The system has no userfaultfd, or does not let this process have it: leave `memory_watch` out.
     FLEXCAST_ERROR_WATCH = 127,
+    /// An aggregator of sparse AllReduce that is no rank failed: the text names its address.
+    FLEXCAST_ERROR_AGGREGATOR = 128,
 }
 
 use flexcast_status::*;
@@ -134,6 +136,7 @@ const TEXTS: [(flexcast_status, &CStr); 39] = [
     (FLEXCAST_ERROR_SOCKET, c"the system refused a socket"),
     (FLEXCAST_ERROR_VARIABLE, c"an environment variable has a value that it cannot have"),
     (FLEXCAST_ERROR_WATCH, c"memory cannot be watched"),
+    (FLEXCAST_ERROR_AGGREGATOR, c"an aggregator has failed"),
 ];
 
 impl flexcast_status {
@@ -153,7 +156,8 @@ impl flexcast_status {
             Error::TooManyChunks { .. } => FLEXCAST_ERROR_TOO_MANY_CHUNKS,
             Error::Argument { .. } => FLEXCAST_ERROR_ARGUMENT,
             Error::Space(_) => FLEXCAST_ERROR_SPACE,
-            Error::Failed { .. } | Error::Aggregator { .. } => FLEXCAST_ERROR_FAILED,
+            Error::Failed { .. } => FLEXCAST_ERROR_FAILED,
+            Error::Aggregator { .. } => FLEXCAST_ERROR_AGGREGATOR,
             Error::Broken { .. } => FLEXCAST_ERROR_BROKEN,
             Error::ProgressThread { .. } => FLEXCAST_ERROR_PROGRESS_THREAD,
             Error::ForeignRequest { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,
@@ -219,7 +223,7 @@ mod tests {
     #[test]
     fn codes_keep_their_numbers() {
         let numbers: Vec<i32> = TEXTS.iter().map(|(status, _)| *status as i32).collect();
-        assert_eq!(numbers, (0..=10).chain(100..=127).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..=10).chain(100..=128).collect::<Vec<_>>());
         let source = include_str!("status.rs");
         let body =
             source.split("pub enum flexcast_status {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("it");

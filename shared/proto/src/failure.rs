@@ -28,6 +28,7 @@ pub enum Cause {
     /// The connection from the witness to it broke. The code is that of the completion.
     Connection(u16),
     /// An aggregator that is no rank failed the witness, which stands for the culprit. The code is its number among those that ranks were given.
+    #[cfg(feature = "aggregators")]
     Aggregator(u16),
 }
 
@@ -41,6 +42,7 @@ impl Cause {
             Self::Disagrees => 3,
             Self::Device(code) => 4 | (code as u32) << 16,
             Self::Connection(code) => 5 | (code as u32) << 16,
+            #[cfg(feature = "aggregators")]
             Self::Aggregator(number) => 6 | (number as u32) << 16,
         }
     }
@@ -56,6 +58,7 @@ impl Cause {
             (3, _) => Self::Disagrees,
             (4, _) => Self::Device((bits >> 16) as u16),
             (5, _) => Self::Connection((bits >> 16) as u16),
+            #[cfg(feature = "aggregators")]
             (6, _) => Self::Aggregator((bits >> 16) as u16),
             _ => return Err(bits),
         };
@@ -143,6 +146,7 @@ impl core::fmt::Display for Told<'_> {
                 "the connection from rank {witness} to rank {culprit} broke with code {code:#x}: see whether rank {culprit} is alive, \
                  and the link between them"
             ),
+            #[cfg(feature = "aggregators")]
             Cause::Aggregator(number) => write!(
                 f,
                 "aggregator {number}, counted from 0, failed rank {witness}: see whether it runs, its log, and the network"

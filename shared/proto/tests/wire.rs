@@ -126,7 +126,7 @@ fn what_is_malformed_is_reported() {
     for (body, change, text) in cases {
         assert_eq!(refused(body, change).1, text);
     }
-    assert_eq!(refused(silent, |b| b[28] = 0).0, WireError::Code { field: "cause", found: 0, last: 5 });
+    assert_eq!(refused(silent, |b| b[28] = 0).0, WireError::Code { field: "cause", found: 0, last: 6 });
     assert_eq!(refused(silent, |b| b[20] = 255).0, WireError::Rank { field: "culprit", found: 255, ranks: 188 });
     assert_eq!(refused(silent, |b| b[24] = 255).0, WireError::Rank { field: "witness", found: 255, ranks: 188 });
     assert_eq!(CODEC.decode(&[]), Err(WireError::Length { found: 0, expected: 20 }));

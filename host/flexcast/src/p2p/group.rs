@@ -7,6 +7,7 @@ use flexcast_proto::p2p::{Allgather, Blocks, Broadcast, Operation, Schedule, Tra
 use flexio::{Completion, CompletionQueue, MemoryRegion, ProtectionDomain};
 
 use super::announcement::OperationDescriptor;
+use super::collect::collect;
 use super::connection::{Connection, Immediate, Work};
 use super::operation::{Buffer, Division, Pieces, Running};
 use super::reduce::Reducing;
@@ -15,8 +16,6 @@ use crate::requester::{Outcome, Wire};
 
 /// Bytes copied at a time from a contribution to its place.
 const COPY_BYTES: usize = 1 << 16;
-/// Completions looked at in one call, so that it ends: in batches of at most 32.
-const MAX_BATCHES: u32 = 64;
 
 /// What a group has done since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -352,20 +351,7 @@ impl Group {
     fn collect(&mut self) -> Result<bool, Error> {
         let completions = self.completions.clone();
         let now_ps = self.now_ps();
-        let mut seen = false;
-        for _ in 0..MAX_BATCHES {
-            let mut result = Ok(());
-            let count = completions.poll_each(|completion| {
-                if result.is_ok() {
-                    result = self.handle(&completion, now_ps);
-                }
-            })?;
-            result?;
-            seen |= count > 0;
-            if count < 32 {
-                break;
-            }
-        }
+        let seen = collect(&completions, |completion| self.handle(completion, now_ps))?;
         if seen {
             (self.progress_ps, self.looks) = (now_ps, 0);
         }

@@ -34,6 +34,7 @@
 
 mod announcement;
 mod call;
+mod collect;
 mod connection;
 mod connections;
 mod endpoint;

@@ -56,7 +56,12 @@ const CANCELLED: u8 = 2;
 const DISAGREES: u8 = 3;
 const DEVICE: u8 = 4;
 const CONNECTION: u8 = 5;
+#[cfg(feature = "aggregators")]
 const AGGREGATOR: u8 = 6;
+#[cfg(feature = "aggregators")]
+const LAST_CAUSE: u8 = AGGREGATOR;
+#[cfg(not(feature = "aggregators"))]
+const LAST_CAUSE: u8 = CONNECTION;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -225,6 +230,7 @@ impl Codec {
                     Cause::Disagrees => (DISAGREES, 0, 0),
                     Cause::Device(code) => (DEVICE, 0, code),
                     Cause::Connection(code) => (CONNECTION, 0, code),
+                    #[cfg(feature = "aggregators")]
                     Cause::Aggregator(number) => (AGGREGATOR, 0, number),
                 };
                 let (culprit, witness) = (culprit.into(), witness.into());
@@ -412,8 +418,9 @@ impl Codec {
             DISAGREES => Cause::Disagrees,
             DEVICE => Cause::Device(code.get()),
             CONNECTION => Cause::Connection(code.get()),
+            #[cfg(feature = "aggregators")]
             AGGREGATOR => Cause::Aggregator(code.get()),
-            found => return Err(WireError::Code { field: "cause", found, last: AGGREGATOR }),
+            found => return Err(WireError::Code { field: "cause", found, last: LAST_CAUSE }),
         };
         Ok(Failure { culprit: self.rank("culprit", culprit)?, witness: self.rank("witness", witness)?, cause })
     }

@@ -10,11 +10,10 @@ use super::link::{Link, Work, completions};
 use super::spots::Spots;
 use super::sums::incoming;
 use super::{Call, Config, Error, Party, Patience, Result, Settings, Statistics};
+use crate::p2p::collect::collect;
 
 /// In place of a worker's number, in the immediate of an answer that ends the operation: the aggregator's own fault.
 pub(super) const OWN_FAULT: u32 = u32::MAX;
-/// Completions looked at in one call, so that it ends: in batches of at most 32.
-pub(super) const MAX_BATCHES: u32 = 64;
 
 /// An aggregator's queue pairs that are not connected yet.
 #[derive(Debug)]
@@ -267,7 +266,8 @@ impl Aggregator {
     fn drive(&mut self, now_ps: u64) -> Result<bool> {
         let mut moved = self.flush(now_ps)?;
         if now_ps >= self.busy_ps {
-            moved |= self.collect(now_ps)?;
+            let completions = self.completions.clone();
+            moved |= collect(&completions, |completion| self.handle(completion, now_ps))?;
             moved |= self.flush(now_ps)?;
         }
         if !moved {
@@ -283,26 +283,6 @@ impl Aggregator {
             moved = true;
         }
         Ok(moved)
-    }
-
-    /// Takes completions; tells whether there were any.
-    fn collect(&mut self, now_ps: u64) -> Result<bool> {
-        let completions = self.completions.clone();
-        let mut seen = false;
-        for _ in 0..MAX_BATCHES {
-            let mut result = Ok(());
-            let count = completions.poll_each(|completion| {
-                if result.is_ok() {
-                    result = self.handle(&completion, now_ps);
-                }
-            })?;
-            result?;
-            seen |= count > 0;
-            if count < 32 {
-                break;
-            }
-        }
-        Ok(seen)
     }
 
     fn handle(&mut self, completion: &Completion, now_ps: u64) -> Result<()> {

@@ -5,12 +5,13 @@ use std::ops::Range;
 use flexcast_proto::sparse::{Answered, Parameters, Slots, Votes};
 use flexio::{Access, Bound, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, ProtectionDomain};
 
-use super::aggregator::{MAX_BATCHES, OWN_FAULT};
+use super::aggregator::OWN_FAULT;
 use super::arrays::Array;
 use super::endpoint::{decode, encode_probed, is_probed};
 use super::link::{Link, PIECES, Work, completions};
 use super::scan::{Places, Scan, Turn};
 use super::{Call, Config, Error, Party, Patience, Result, Settings, Statistics};
+use crate::p2p::collect::collect;
 
 /// Bytes that a worker looks at before it serves its connections again.
 const SCAN_BYTES: usize = 1 << 20;
@@ -301,21 +302,7 @@ impl Worker {
     /// Takes completions; tells whether there were any.
     fn collect(&mut self) -> Result<bool> {
         let completions = self.completions.clone();
-        let mut seen = false;
-        for _ in 0..MAX_BATCHES {
-            let mut result = Ok(());
-            let count = completions.poll_each(|completion| {
-                if result.is_ok() {
-                    result = self.handle(&completion);
-                }
-            })?;
-            result?;
-            seen |= count > 0;
-            if count < 32 {
-                break;
-            }
-        }
-        Ok(seen)
+        collect(&completions, |completion| self.handle(completion))
     }
 
     fn handle(&mut self, completion: &Completion) -> Result<()> {
