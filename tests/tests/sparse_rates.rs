@@ -81,7 +81,7 @@ fn rate(
 
 /// The table of docs/sparse-dpa.md: minutes, so by `--ignored` alone.
 #[test]
-#[ignore = "minutes; prints the table of docs/sparse-dpa.md"]
+#[ignore = "minutes, and prints the table of docs/sparse-dpa.md: cargo test -p flexcast-tests --test sparse_rates -- --ignored --nocapture"]
 fn rates_of_more_and_more_harts() {
     println!(
         "| Harts | Cores | Shards | Blocks per message | Spots, KiB | i32, Gbit/s | i64 and fixed point, Gbit/s |"
