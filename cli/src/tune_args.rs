@@ -13,12 +13,12 @@ use flexcast_lab::tune::TuneSpec;
 Start one process per rank, as for `flexcast perf`. Rank 0 writes the file. Programs read it where FLEXCAST_TUNING names it; that of rank 0 \
 counts for all ranks. What the table does not have is chosen as without it.")]
 pub(crate) struct TuneArgs {
-    /// The collectives that have more than one algorithm.
+    /// The collectives that have more than one algorithm; of sparse-allreduce, from which length and density on the whole array is sent.
     #[arg(
         long,
         value_enum,
         value_delimiter = ',',
-        default_values_t = [Op::Allgather, Op::Broadcast, Op::Reduce, Op::Allreduce, Op::ReduceScatter, Op::Alltoall],
+        default_values_t = [Op::Allgather, Op::Broadcast, Op::Reduce, Op::Allreduce, Op::ReduceScatter, Op::Alltoall, Op::SparseAllreduce],
         value_name = "LIST"
     )]
     ops: Vec<Op>,

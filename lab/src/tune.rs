@@ -3,6 +3,8 @@
 //! Each algorithm has a communicator of its own. Lengths are measured in rounds, each algorithm once in every round, so that what disturbs the
 //! network for a while disturbs all of them; of the medians of the rounds the least counts.
 
+mod sparse;
+
 use flexcast::bootstrap::Exchange;
 use flexcast::{Algorithm, Card, Choice, Communicator, Config, Kind, Tuning};
 use serde::Serialize;
@@ -105,7 +107,7 @@ pub fn fastest_way(usual: Way, figures: &[WayFigure]) -> Option<Way> {
     means.min_by(|(_, left), (_, right)| left.total_cmp(right)).filter(|(_, part)| *part <= WORTH).map(|(way, _)| way)
 }
 
-/// The kind of a measured operation; none of those that have only one algorithm.
+/// The kind of a measured operation; none of those that have only one algorithm, nor of those of which the data decides.
 #[must_use]
 pub const fn kind(op: Op) -> Option<Kind> {
     match op {
@@ -195,7 +197,9 @@ pub fn run(
         }
         let mut fastest: Vec<(u64, Algorithm)> = Vec::new();
         for bytes in spec.sizes.iter().copied() {
-            let medians = least_medians(&measured, exchange, spec, (op, bytes), |algorithm| *algorithm)?;
+            let of = Spec { op, ..Spec::default() };
+            let medians =
+                least_medians(&measured, exchange, spec, (bytes, &of), |algorithm, name| name == algorithm.name())?;
             let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
             let of_length = measured.iter().zip(&medians).filter(|(_, median)| median.is_finite());
             for ((algorithm, _), median_us) in of_length {
@@ -218,24 +222,31 @@ pub fn run(
             choices.extend(table(Kind::Allgatherv, ranks, &fastest));
         }
     }
-    Ok(Tuned { figures, ways, tuning: chosen(Tuning::new(choices)?)? })
+    let mut tuning = chosen(Tuning::new(choices)?)?;
+    // Last: it is compared with an AllReduce by what was the fastest.
+    if spec.ops.contains(&Op::SparseAllreduce) {
+        let (measured, costs) = sparse::measure(card, exchange, spec, tuning.clone(), show)?;
+        figures.extend(measured);
+        tuning = tuning.with_sparse_costs(costs)?;
+    }
+    Ok(Tuned { figures, ways, tuning })
 }
 
-/// The least of the rounds' medians of each communicator, in microseconds; infinite where something else carried the data than `algorithm` says, such as
-/// what is too long for the barrier. All have their turn in every round.
+/// The least of the rounds' medians of each communicator for one length, in microseconds; infinite where `is_it` does not have the name of what carried the data:
+/// something else may, such as of what is too long for the barrier. All have their turn in every round.
 fn least_medians<T>(
     measured: &[(T, Communicator)],
     exchange: &mut dyn Exchange,
     spec: &TuneSpec,
-    (op, bytes): (Op, u64),
-    algorithm: impl Fn(&T) -> Algorithm,
+    (bytes, of): (u64, &Spec),
+    is_it: impl Fn(&T, &str) -> bool,
 ) -> Result<Vec<f64>, PerfError> {
     let mut medians = vec![f64::INFINITY; measured.len()];
+    let one = Spec { sizes: Sizes::one(bytes), repetitions: spec.repetitions, ..of.clone() };
     for _ in 0..spec.rounds {
-        for ((of, communicator), median) in measured.iter().zip(&mut medians) {
-            let spec = Spec { op, sizes: Sizes::one(bytes), repetitions: spec.repetitions, ..Spec::default() };
-            for row in perf::run(communicator, exchange, &spec, |_| {})? {
-                if row.algorithm == algorithm(of).name() {
+        for ((way, communicator), median) in measured.iter().zip(&mut medians) {
+            for row in perf::run(communicator, exchange, &one, |_| {})? {
+                if is_it(way, &row.algorithm) {
                     *median = median.min(row.median_us);
                 }
             }
@@ -267,7 +278,9 @@ fn measure_ways(
             measured.push((way, Communicator::create(card, exchange, config)?));
         }
         for bytes in spec.sizes.iter().copied().filter(|bytes| *bytes >= LEAST_WAY_BYTES) {
-            let medians = least_medians(&measured, exchange, spec, (op, bytes), |_| Algorithm::Multicast)?;
+            let of = Spec { op, ..Spec::default() };
+            let medians =
+                least_medians(&measured, exchange, spec, (bytes, &of), |_, name| name == Algorithm::Multicast.name())?;
             for ((way, _), median_us) in measured.iter().zip(medians) {
                 let Way { subgroups, chunk_bytes } = *way;
                 show(&format!(

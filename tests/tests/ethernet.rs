@@ -303,3 +303,47 @@ fn the_measuring_command_runs_as_ranks_of_launchers() {
         assert!(rows.iter().all(|row| row["errors"] == 0 && row["ranks"] == 3 && row["op"] == "allgather"), "{line}");
     }
 }
+
+/// What is measured is a table that is read: by `flexcast info`, and by ranks that then sum up a sparse array.
+#[test]
+fn the_table_of_the_tuning_command_is_one_that_programs_read() {
+    let tool = &allgather(false).tool;
+    let folder = scratch("tune");
+    let file = folder.join("tuning.toml");
+    let run = |args: &[&str], tuned: bool| {
+        let tcp = free_tcp_port().to_string();
+        let start = |rank: u16| {
+            let mut command = Command::new(tool);
+            command.args(args).args(["--interface", "lo"]);
+            command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
+            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &tcp);
+            if tuned && rank == 0 {
+                command.env("FLEXCAST_TUNING", &file);
+            }
+            Rank::start(&mut command, &folder, &format!("{}-{rank}", args[0]))
+        };
+        let mut ranks: Vec<Rank> = (0..2).map(start).collect();
+        let ends: Vec<(bool, String)> = ranks.iter_mut().map(|rank| rank.end(BOUND)).collect();
+        assert!(ends.iter().all(|(success, _)| *success), "{ends:?}");
+        ends[0].1.clone()
+    };
+    let object = |text: &str| -> serde_json::Value {
+        let line = text.lines().find(|line| line.starts_with('{')).expect("one object");
+        serde_json::from_str(line).expect("JSON")
+    };
+    let name = file.to_str().expect("a name");
+    let ops = "allreduce,sparse-allreduce";
+    let args =
+        ["tune", "--ops", ops, "--sizes", "1K,64K", "--rounds", "1", "--repetitions", "2", "--json", "--output", name];
+    let told = object(&run(&args, false));
+    let of = |op: &str| told["rows"].as_array().expect("rows").iter().filter(|row| row["op"] == op).count();
+    assert_eq!(of("sparse-allreduce"), 2 * 3, "{told}");
+    let mut info = Command::new(tool);
+    info.args(["info", "--json", "--interface", "lo"]).env("FLEXCAST_TUNING", &file);
+    let info = object(&String::from_utf8_lossy(&info.output().expect("it starts").stdout));
+    let lengths: Vec<_> = info["sparse"].as_array().expect("points").iter().map(|point| &point["bytes"]).collect();
+    assert_eq!(lengths, [1 << 10, 64 << 10], "{info}");
+    let args = ["perf", "--op", "sparse-allreduce", "--sizes", "1K,64K,1M", "--repetitions", "3", "--json"];
+    let told = object(&run(&args, true));
+    assert!(told["rows"].as_array().expect("rows").iter().all(|row| row["errors"] == 0), "{told}");
+}

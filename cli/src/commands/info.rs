@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
-use flexcast::{Card, Choice, DEFAULT_PORT, UdpOptions};
+use flexcast::{Card, Choice, DEFAULT_PORT, SparseCost, Tuning, UdpOptions};
 use flexcast_cli::out;
 use flexio::Provider;
 use serde_json::json;
@@ -53,6 +53,8 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
             "rdma_devices": rdma.as_deref().unwrap_or_default(),
             "choices_of_file": of_file,
             "choices": choices,
+            "sparse_from_bytes": tuning.sparse_from_bytes(),
+            "sparse": tuning.sparse_costs(),
         });
         out!("{info}")?;
         return Ok(ExitCode::SUCCESS);
@@ -95,5 +97,23 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
         table.add_row([operation.name().to_owned(), ranks, bytes, algorithm.name().to_owned()]);
     }
     out!("{table}")?;
+    print_sparse(&tuning)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// From which length and density on a sparse AllReduce sends the whole array.
+fn print_sparse(tuning: &Tuning) -> anyhow::Result<()> {
+    if let Some(bytes) = tuning.sparse_from_bytes() {
+        out!("sparse AllReduces look for zeros in arrays of {bytes} bytes and more")?;
+        return Ok(());
+    }
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL_CONDENSED);
+    table.set_header(["up to ranks", "bytes", "dense us", "sparse us, no zeros", "sparse us, 90 % zeros"]);
+    for SparseCost { ranks, bytes, dense_us, full_us, tenth_us } in tuning.sparse_costs() {
+        let ranks = if *ranks == u32::MAX { "any".to_owned() } else { ranks.to_string() };
+        table.add_row([ranks, bytes.to_string(), dense_us.to_string(), full_us.to_string(), tenth_us.to_string()]);
+    }
+    out!("times by which a sparse AllReduce looks for zeros or sends everything:\n{table}")?;
+    Ok(())
 }

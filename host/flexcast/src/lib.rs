@@ -75,7 +75,7 @@ pub use error::{Error, Result};
 pub use memory::registration;
 pub use plan::chains::ChainMapping;
 pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};
-pub use tuner::{Algorithm, Choice, Decision, MAX_LINEAR_RANKS, Selection, Tuning};
+pub use tuner::{Algorithm, Choice, Decision, MAX_LINEAR_RANKS, Selection, SparseCost, Tuning};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
 pub use flexcast_proto::{Cause, Failure, Kind};

@@ -173,6 +173,12 @@ impl Sparse {
         self.portions.iter().map(Portion::messages).sum()
     }
 
+    /// Blocks that were not zero on all ranks, and all blocks: when it is complete, alike on all ranks.
+    pub(crate) fn found(&self) -> (u64, u64) {
+        let all = self.portions.iter().map(Portion::found);
+        all.fold((0, 0), |(summed, blocks), [more, of]| (summed + more, blocks + of))
+    }
+
     /// Moves the own shards on as far as nothing of other ranks is needed, for a while. Returns whether anything moved.
     pub(crate) fn advance(&mut self, send: Option<&[u8]>, receive: &mut [u8]) -> bool {
         let (mut moved, mut left, mut idle) = (false, SCAN_BYTES, 0);

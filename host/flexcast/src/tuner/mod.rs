@@ -6,6 +6,7 @@
 mod backoff;
 mod cost;
 mod losses;
+mod sparse;
 mod table;
 
 use std::time::Duration;
@@ -17,6 +18,8 @@ use flexcast_proto::{Kind, RankInfo, RankSet};
 pub(crate) use backoff::{Backoff, Slowness};
 pub use flexcast_proto::Algorithm;
 pub(crate) use losses::Losses;
+pub(crate) use sparse::Densities;
+pub use sparse::SparseCost;
 pub use table::{Choice, Tuning};
 pub(crate) use table::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS};
 
@@ -211,6 +214,7 @@ pub struct Decision {
     algorithm: Algorithm,
     /// By the algorithm's code.
     predicted_ps: [Option<u64>; Algorithm::ALL.len()],
+    density_ppm: Option<u32>,
 }
 
 impl Decision {
@@ -224,6 +228,13 @@ impl Decision {
     #[must_use]
     pub fn predicted(&self, algorithm: Algorithm) -> Option<Duration> {
         self.predicted_ps[algorithm as usize].map(|ps| Duration::from_nanos(ps / 1000))
+    }
+
+    /// Of a sparse AllReduce: of a million blocks of the array those that were expected not to be zero on all ranks, as the last operation on such an array found them; none
+    /// before any has looked, and for one that looks whatever was found.
+    #[must_use]
+    pub const fn density_ppm(&self) -> Option<u32> {
+        self.density_ppm
     }
 }
 
@@ -286,8 +297,15 @@ impl Conditions {
         Decision::of(chosen.filter(carries).unwrap_or(without))
     }
 
-    /// Chooses the algorithm of another collective by a table. `reproducible`: reductions are made in the order of ranks.
-    pub(crate) fn decide_collective(&self, table: &Tuning, collective: &Collective, reproducible: bool) -> Decision {
+    /// Chooses the algorithm of another collective by a table. `reproducible`: reductions are made in the order of ranks. `densities`: what has been found in arrays of
+    /// sparse AllReduces.
+    pub(crate) fn decide_collective(
+        &self,
+        table: &Tuning,
+        collective: &Collective,
+        reproducible: bool,
+        densities: &Densities,
+    ) -> Decision {
         let kind = collective.kind();
         let bytes = match collective {
             Collective::Reduce { bytes, .. }
@@ -306,12 +324,25 @@ impl Conditions {
         if kind == Kind::Barrier {
             return Decision::of(Algorithm::Dissemination);
         }
+        let (mut expected, mut dense_ps) = (Decision::default(), None);
         if let Collective::SparseAllreduce { bytes, reduction, .. } = collective {
-            let is_short = *bytes < table.sparse_from_bytes().unwrap_or(0).into();
             // With the order of ranks the bits do not depend on what the tuner knows.
-            if !is_short || reproducible || !crate::SparseOptions::is_dense_too(*reduction) {
-                return Decision::of(Algorithm::Sparse);
+            let is_open = !reproducible && crate::SparseOptions::is_dense_too(*reduction);
+            let times = table.sparse_times(self.ranks, *bytes).filter(|_| is_open);
+            expected.density_ppm = times.and_then(|_| densities.known(*bytes, *reduction));
+            let is_sparse = match (table.sparse_from_bytes(), &times) {
+                (Some(least), _) => *bytes >= least.into(),
+                (None, Some(times)) => times.favour_sparse(expected.density_ppm),
+                (None, None) => true,
+            };
+            if let Some(times) = &times {
+                let of_sparse = times.sparse_ps(expected.density_ppm.unwrap_or(0));
+                expected.predicted_ps[Algorithm::Sparse as usize] = Some(of_sparse);
             }
+            if is_sparse || !is_open {
+                return Decision { algorithm: Algorithm::Sparse, ..expected };
+            }
+            dense_ps = times.map(|times| times.dense_ps);
         }
         let carries = |algorithm: &Algorithm| match collective {
             Collective::Allreduce { .. } | Collective::SparseAllreduce { .. } => matches!(
@@ -328,7 +359,9 @@ impl Conditions {
         let ordered = reproducible && kind.reduces();
         let chosen = self.selection.direct().or_else(|| table.choose(kind, self.ranks, bytes));
         let chosen = chosen.filter(|algorithm| !ordered && carries(algorithm));
-        Decision::of(chosen.unwrap_or(Algorithm::Linear))
+        let algorithm = chosen.unwrap_or(Algorithm::Linear);
+        expected.predicted_ps[algorithm as usize] = dense_ps;
+        Decision { algorithm, ..expected }
     }
 }
 

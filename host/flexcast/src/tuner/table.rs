@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use flexcast_proto::{Algorithm, Kind};
 use serde::{Deserialize, Serialize};
 
+use super::sparse::{SparseCost, SparseCosts, Times};
 use crate::error::{Error, Result};
 
 /// A line of a [`Tuning`]: the algorithm of an operation up to a number of ranks and a length.
@@ -47,6 +48,7 @@ pub struct Tuning {
     subgroups: Option<u32>,
     chunk_bytes: Option<u32>,
     sparse_from_bytes: Option<u32>,
+    sparse: SparseCosts,
 }
 
 /// Most lines: what ranks tell one another stays short.
@@ -65,6 +67,8 @@ struct File {
     sparse_from_bytes: Option<u32>,
     #[serde(default)]
     choice: Vec<Line>,
+    #[serde(default)]
+    sparse: Vec<SparseCost>,
 }
 
 /// A line of a file.
@@ -100,8 +104,8 @@ impl Tuning {
         Ok(Self::of(choices))
     }
 
-    const fn of(choices: Vec<Choice>) -> Self {
-        Self { choices, subgroups: None, chunk_bytes: None, sparse_from_bytes: None }
+    fn of(choices: Vec<Choice>) -> Self {
+        Self { choices, ..Self::default() }
     }
 
     /// One algorithm for an operation, whatever the ranks and lengths.
@@ -132,7 +136,7 @@ impl Tuning {
         Ok(Self { chunk_bytes: Some(bytes), ..self })
     }
 
-    /// The same with sparse AllReduces that look for zeros in arrays of at least so many bytes; shorter ones go as an AllReduce does.
+    /// The same with sparse AllReduces that look for zeros in all arrays of at least so many bytes, whatever is expected to be faster; shorter ones go as an AllReduce does.
     #[must_use]
     pub fn with_sparse_from_bytes(self, bytes: u32) -> Self {
         Self { sparse_from_bytes: Some(bytes), ..self }
@@ -142,6 +146,25 @@ impl Tuning {
     #[must_use]
     pub const fn sparse_from_bytes(&self) -> Option<u32> {
         self.sparse_from_bytes
+    }
+
+    /// The same with these times, by which a sparse AllReduce goes as an AllReduce does where that is expected to be faster.
+    ///
+    /// # Errors
+    /// [`Error::Argument`]: more than 256 points, or one whose nearly empty arrays take longer than full ones.
+    pub fn with_sparse_costs(self, costs: Vec<SparseCost>) -> Result<Self> {
+        Ok(Self { sparse: SparseCosts::new(costs)?, ..self })
+    }
+
+    /// Times of sparse AllReduces, by number of ranks and then by length.
+    #[must_use]
+    pub fn sparse_costs(&self) -> &[SparseCost] {
+        self.sparse.points()
+    }
+
+    /// How long an AllReduce takes that looks for zeros, or one that does not; none if it does not say.
+    pub(super) fn sparse_times(&self, ranks: u32, bytes: u64) -> Option<Times> {
+        self.sparse.times(ranks, bytes)
     }
 
     /// Subgroups for what is multicast, if it says how many.
@@ -183,7 +206,7 @@ impl Tuning {
         if let Some(bytes) = file.sparse_from_bytes {
             tuning = tuning.with_sparse_from_bytes(bytes);
         }
-        Ok(tuning)
+        tuning.with_sparse_costs(file.sparse)
     }
 
     /// Reads a file.
@@ -223,12 +246,23 @@ impl Tuning {
                 "[[choice]]\noperation = \"{operation}\"\nranks = {ranks}\nbytes = {bytes}\nalgorithm = \"{algorithm}\"\n"
             );
         }
+        for SparseCost { ranks, bytes, dense_us, full_us, tenth_us } in self.sparse.points() {
+            let bytes = (*bytes).min(i64::MAX as u64);
+            let _ = writeln!(
+                text,
+                "[[sparse]]\nranks = {ranks}\nbytes = {bytes}\ndense_us = {dense_us}\nfull_us = {full_us}\ntenth_us = {tenth_us}\n"
+            );
+        }
         text
     }
 
     /// What is known of an Ethernet interface without measuring it.
     pub(crate) fn ethernet() -> Self {
-        Self::of(ETHERNET.to_vec()).with_sparse_from_bytes(SPARSE_FROM_BYTES)
+        static TABLE: LazyLock<Tuning> = LazyLock::new(|| {
+            let sparse = SparseCosts::new(SPARSE.to_vec()).unwrap_or_default();
+            Tuning { sparse, ..Tuning::of(ETHERNET.to_vec()) }
+        });
+        TABLE.clone()
     }
 
     /// What is known of ranks of one computer, which share memory.
@@ -254,6 +288,7 @@ impl Tuning {
         self.subgroups = self.subgroups.or(other.subgroups);
         self.chunk_bytes = self.chunk_bytes.or(other.chunk_bytes);
         self.sparse_from_bytes = self.sparse_from_bytes.or(other.sparse_from_bytes);
+        self.sparse = self.sparse.or(other.sparse);
         self
     }
 }
@@ -292,10 +327,25 @@ const ETHERNET: &[Choice] = &[
     choice(Kind::Alltoall, ANY, LONG, Algorithm::Pairwise),
 ];
 
-/// Of a sparse AllReduce over an Ethernet interface: its votes are a round trip more than the messages of an AllReduce. Measured with `flexcast compare --in-place`
-/// among 4 hosts, network namespaces of a computer with 2 processors: an AllReduce of 16 KiB took 142 us, a sparse one with 90 % zeros 240 us; 64 KiB
-/// 216 and 288 us; 256 KiB 573 and 367 us.
-const SPARSE_FROM_BYTES: u32 = (64 << 10) + 1;
+/// Of sparse AllReduces over an Ethernet interface, unless a file says otherwise. Measured with `flexcast tune --ops sparse-allreduce` among 4 hosts, network namespaces of a
+/// computer with 2 processors.
+const SPARSE: &[SparseCost] = &[
+    sparse(16 << 10, [106, 228, 205]),
+    sparse(32 << 10, [120, 289, 212]),
+    sparse(64 << 10, [159, 322, 223]),
+    sparse(128 << 10, [183, 348, 244]),
+    sparse(256 << 10, [340, 614, 309]),
+    sparse(512 << 10, [992, 1454, 572]),
+    sparse(1 << 20, [2174, 2914, 853]),
+    sparse(2 << 20, [4749, 5874, 996]),
+    sparse(4 << 20, [7667, 6916, 1672]),
+    sparse(8 << 20, [18268, 14264, 3573]),
+    sparse(32 << 20, [71884, 55551, 13287]),
+];
+
+const fn sparse(bytes: u64, [dense_us, full_us, tenth_us]: [u32; 3]) -> SparseCost {
+    SparseCost { ranks: ANY, bytes, dense_us, full_us, tenth_us }
+}
 
 /// Of the ranks of one computer. Measured by `flexcast tune` among two and four ranks on two processors: among four an Allgather of 64 KiB is fastest by
 /// multicast (244 us, around the ring 269 us), as are Broadcasts from 1 MiB on (1,529 us, by a tree 1,766 us; 256 KiB 306 to 417 us, by a tree 110 to 363 us). Two

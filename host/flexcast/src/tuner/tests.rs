@@ -168,22 +168,56 @@ proptest! {
     }
 }
 
-/// Short arrays are summed up whole, where nobody can tell the difference.
+/// Arrays are summed up whole where that is expected to be faster and nobody can tell the difference.
 #[test]
-fn a_sparse_allreduce_of_a_short_array_goes_as_an_allreduce_does() {
+fn a_sparse_allreduce_goes_as_an_allreduce_does_where_that_is_faster() {
     use crate::reduce::{DataType, Operator, Reduction};
-    let decide = |table: &Tuning, operator, bytes, reproducible| {
-        let reduction = Reduction::of(operator, DataType::I32).unwrap();
-        let collective = Collective::SparseAllreduce { bytes, reduction, options: crate::SparseOptions::default() };
-        conditions(4).decide_collective(table, &collective, reproducible).algorithm()
+    let reduction = |operator| Reduction::of(operator, DataType::I32).unwrap();
+    let call = |operator, bytes| Collective::SparseAllreduce {
+        bytes,
+        reduction: reduction(operator),
+        options: crate::SparseOptions::default(),
     };
-    let table = Tuning::ethernet();
-    let of = |operator, bytes, reproducible| decide(&table, operator, bytes, reproducible);
-    assert_eq!(of(Operator::Sum, 64 << 10, false), Algorithm::RecursiveDoubling);
-    assert_eq!(of(Operator::Sum, (64 << 10) + 4, false), Algorithm::Sparse);
-    assert_eq!(of(Operator::Sum, 64, true), Algorithm::Sparse, "the order of ranks");
-    // A block of zeros is one that the rank does not have.
-    assert_eq!(of(Operator::Max, 64, false), Algorithm::Sparse);
-    assert_eq!(decide(&table.with_sparse_from_bytes(0), Operator::Sum, 64, false), Algorithm::Sparse);
-    assert_eq!(decide(Tuning::between_pairs(), Operator::Sum, 64, false), Algorithm::Sparse);
+    let mut densities = Densities::default();
+    let sum = Operator::Sum;
+    let cost = SparseCost { ranks: 8, bytes: 1 << 20, dense_us: 100, full_us: 230, tenth_us: 50 };
+    let short = SparseCost { bytes: 64 << 10, dense_us: 40, tenth_us: 41, ..cost };
+    let table = Tuning::default().with_sparse_costs(vec![cost, short]).unwrap().before(Tuning::ethernet());
+    let decide = |table: &Tuning, densities: &Densities, operator, bytes, reproducible| {
+        conditions(4).decide_collective(table, &call(operator, bytes), reproducible, densities)
+    };
+    let of = |densities: &Densities, operator, bytes, reproducible| {
+        decide(&table, densities, operator, bytes, reproducible).algorithm()
+    };
+    let dense = |bytes| {
+        let collective = Collective::Allreduce { bytes, reduction: reduction(sum) };
+        conditions(4).decide_collective(&table, &collective, false, &Densities::default()).algorithm()
+    };
+    assert_eq!(of(&densities, sum, 64 << 10, false), dense(64 << 10), "whatever is in it");
+    assert_eq!(of(&densities, sum, 64, false), dense(64));
+    assert_eq!(of(&densities, sum, 1 << 20, false), Algorithm::Sparse, "nobody has looked");
+    densities.note(1 << 20, reduction(sum), Some((1, 5)));
+    let decision = decide(&table, &densities, sum, 1 << 20, false);
+    assert_eq!((decision.algorithm(), decision.density_ppm()), (Algorithm::Sparse, Some(200_000)));
+    assert_eq!(decision.predicted(Algorithm::Sparse), Some(Duration::from_micros(70)));
+    densities.note(1 << 20, reduction(sum), Some((7, 20)));
+    let decision = decide(&table, &densities, sum, 1 << 20, false);
+    assert_eq!((decision.algorithm(), decision.density_ppm()), (dense(1 << 20), Some(350_000)));
+    assert_eq!(decision.predicted(decision.algorithm()), Some(Duration::from_micros(100)));
+    assert_eq!(decision.predicted(Algorithm::Sparse), Some(Duration::from_micros(100)));
+    // Of another operator nobody knows; a block of zeros is one that the rank does not have; and the order of ranks is kept whatever is faster.
+    assert_eq!(of(&densities, Operator::BitOr, 1 << 20, false), Algorithm::Sparse);
+    assert_eq!(of(&densities, Operator::Max, 64, false), Algorithm::Sparse);
+    assert_eq!(of(&densities, sum, 64, true), Algorithm::Sparse);
+    // Whoever says from which length on counts before what was measured.
+    let always = table.clone().with_sparse_from_bytes(0);
+    assert_eq!(decide(&always, &densities, sum, 1 << 20, false).algorithm(), Algorithm::Sparse);
+    assert_eq!(decide(&always, &densities, sum, 64, false).algorithm(), Algorithm::Sparse);
+    assert_eq!(decide(Tuning::between_pairs(), &densities, sum, 64, false).algorithm(), Algorithm::Sparse);
+    // Without a file, over Ethernet: short arrays whole, long ones in any case sparse.
+    let mut full = Densities::default();
+    full.note(32 << 20, reduction(sum), Some((1, 1)));
+    let ethernet = Tuning::ethernet();
+    assert_eq!(decide(&ethernet, &full, sum, 32 << 20, false).algorithm(), Algorithm::Sparse);
+    assert_ne!(decide(&ethernet, &full, sum, 64 << 10, false).algorithm(), Algorithm::Sparse);
 }

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::thread;
 
 use flexcast::bootstrap::{StoreConfig, TcpStore};
-use flexcast::{Buffer, Card, Communicator, Config, UdpOptions};
+use flexcast::{Buffer, Card, Communicator, Config, Tuning, UdpOptions};
 
 /// What rank `rank` contributes.
 pub(crate) fn block(rank: u32, bytes: usize) -> Vec<u8> {
@@ -26,11 +26,17 @@ pub(crate) struct Group {
     ranks: u32,
     options: UdpOptions,
     configure: Box<dyn Fn(Config) -> Config + Sync>,
+    of_first: Option<Tuning>,
 }
 
 impl Group {
     pub(crate) fn new(ranks: u32, options: UdpOptions, configure: impl Fn(Config) -> Config + Sync + 'static) -> Self {
-        Self { ranks, options, configure: Box::new(configure) }
+        Self { ranks, options, configure: Box::new(configure), of_first: None }
+    }
+
+    /// The same where rank 0, and nobody else, has a tuning.
+    pub(crate) fn tuned(self, tuning: Tuning) -> Self {
+        Self { of_first: Some(tuning), ..self }
     }
 
     /// Runs a program on every rank: over sockets alone, and again with shared memory.
@@ -57,7 +63,10 @@ impl Group {
                     }
                     .unwrap();
                     let card = Card::udp(options).unwrap();
-                    let config = (self.configure)(Config::for_card(&card));
+                    let mut config = (self.configure)(Config::for_card(&card));
+                    if rank == 0 && self.of_first.is_some() {
+                        config = config.tuning(self.of_first.clone());
+                    }
                     let communicator = Communicator::create(&card, &mut store, config).unwrap();
                     program(&communicator, rank);
                 });

@@ -4,6 +4,7 @@ mod bad_input;
 mod collectives;
 mod faults;
 mod group;
+mod sparse;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use crate::datapath::{Posted, Requests};
 use crate::error::{Error, Result};
 use crate::plan::direct::Collective;
 use crate::protocol::driver::Notice;
-use crate::tuner::{Conditions, Decision, Tuning};
+use crate::tuner::{Conditions, Decision, Densities, Tuning};
 
 /// The engine of a datapath, which has operations of blocks of its own.
 pub(crate) trait PairEngine {
@@ -64,7 +64,7 @@ pub(crate) trait PairEngine {
     /// It cannot be carried: with its buffers.
     fn begin_collective(&mut self, posted: Posted<Collective>, now_ps: u64) -> Result<bool, Box<Failed>> {
         let (table, is_ordered) = (Tuning::between_pairs(), self.config().reproducible);
-        let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered);
+        let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered, &Densities::default());
         let is_barrier = posted.plan == Collective::Barrier;
         let need = self.pairs().need(&posted.plan, decision.algorithm(), self.config());
         if is_barrier || self.pairs().needs_connections(need.as_ref()) {
@@ -92,7 +92,7 @@ pub(crate) trait PairEngine {
     /// It cannot be carried: with its buffers.
     fn start_collective(&mut self, posted: Posted<Collective>, now_ps: u64) -> Result<(), Box<Failed>> {
         let (table, is_ordered) = (Tuning::between_pairs(), self.config().reproducible);
-        let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered);
+        let decision = self.conditions().decide_collective(table, &posted.plan, is_ordered, &Densities::default());
         let need = self.pairs().need(&posted.plan, decision.algorithm(), self.config());
         let bounds = Bounds {
             operation: self.operation(),

@@ -29,6 +29,8 @@ pub(super) struct Portion {
     padding: Vec<u8>,
     /// Bytes of the answer that have come.
     come: u64,
+    /// Blocks whose sums have come.
+    summed: u64,
 }
 
 /// Whether every bit is zero.
@@ -88,6 +90,7 @@ impl Portion {
             trailer: vec![0; parameters.index_bytes() as usize],
             padding,
             come: 0,
+            summed: 0,
         })
     }
 
@@ -167,7 +170,13 @@ impl Portion {
         let (iteration, sums) = (self.scan.worker.iteration(), self.global.len());
         let taken = self.scan.worker.answer(iteration, sums, &next);
         self.global = next;
+        self.summed += u64::from(sums);
         matches!(taken, Ok(Answered::New))
+    }
+
+    /// Blocks that were not zero on all ranks so far, and all blocks.
+    pub(super) fn found(&self) -> [u64; 2] {
+        [self.summed, self.scan.shard.blocks().into()]
     }
 
     /// Messages that have been answered.

@@ -55,7 +55,7 @@ use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::Gathered;
 use crate::protocol::engine::{activations_ps, descriptor};
-use crate::tuner::{Conditions, Decision, Tuning};
+use crate::tuner::{Conditions, Decision, Densities, Tuning};
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;
@@ -152,6 +152,8 @@ pub(crate) struct Engine {
     spare: Spare,
     /// The same of sparse ones.
     spare_spots: sparse::Spare,
+    /// What sparse AllReduces have found.
+    densities: Densities,
     /// Bytes of temporary memory that the last operations were long enough to have kept.
     spare_limit: usize,
     /// When an operation that is over ends although something that this rank has said waits.
@@ -250,6 +252,7 @@ impl Engine {
             gathered: Gathered::default(),
             spare: Spare::default(),
             spare_spots: sparse::Spare::default(),
+            densities: Densities::default(),
             spare_limit: 0,
             lingers_ps: None,
         };
@@ -266,7 +269,7 @@ impl Engine {
                 Decision::of(Algorithm::Sparse)
             }
             Task::Collective(collective) => {
-                self.conditions.decide_collective(&self.tuning, collective, self.config.reproducible)
+                self.conditions.decide_collective(&self.tuning, collective, self.config.reproducible, &self.densities)
             }
         };
         let Posted { request, plan, send, receive, posted_ps } = posted;

@@ -19,6 +19,7 @@ mod part;
 mod pump;
 mod sockets;
 mod tap;
+mod told;
 mod waiter;
 mod workers;
 

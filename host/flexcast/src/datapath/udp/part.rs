@@ -5,8 +5,8 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flexcast_proto::RankInfo;
 use flexcast_proto::sparse::Order;
-use flexcast_proto::{Algorithm, Kind, RankInfo};
 use socket2::Socket;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -17,16 +17,17 @@ use super::fanout::{self, Bell, Fanout, Meeting, Member};
 use super::interface::Interface;
 use super::mesh::{self, Connect, Doors, Mesh};
 use super::sockets::{self, Sockets, at};
+use super::told;
 use super::waiter::SocketWaiter;
 use crate::api::config::{Config, Control, ETHERNET_GBIT_PER_S};
 use crate::error::{Error, Result};
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
-use crate::tuner::{Choice, LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Tuning};
+use crate::tuner::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Tuning};
 
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 /// Bits of a chunk's number.
 pub(super) const PSN_BITS: u32 = 31;
@@ -79,41 +80,6 @@ impl Endpoint {
         let is_open = self.door.get() != 0 && other.door.get() != 0;
         is_open && (self.host, self.user) == (other.host, other.user)
     }
-}
-
-/// A line of a rank's tuning, behind its endpoint.
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-struct Line {
-    operation: u8,
-    algorithm: u8,
-    zero: [u8; 2],
-    ranks: U32,
-    bytes: U64,
-}
-
-impl Line {
-    fn new(choice: &Choice) -> Self {
-        Self {
-            operation: choice.operation as u8,
-            algorithm: choice.algorithm as u8,
-            zero: [0; 2],
-            ranks: choice.ranks.into(),
-            bytes: choice.bytes.into(),
-        }
-    }
-
-    fn choice(&self) -> Option<Choice> {
-        let operation = Kind::of_code(self.operation)?;
-        let algorithm = Algorithm::of_code(self.algorithm)?;
-        Some(Choice { operation, algorithm, ranks: self.ranks.get(), bytes: self.bytes.get() })
-    }
-}
-
-/// The tuning behind an endpoint.
-fn tuning(bytes: &[u8]) -> Option<Tuning> {
-    let lines = <[Line]>::ref_from_bytes(bytes).ok()?;
-    Tuning::new(lines.iter().map(Line::choice).collect::<Option<_>>()?).ok()
 }
 
 /// A number of this computer, or of a network namespace of it: what is sent there is received there. `part`: of ranks that count as those of one computer.
@@ -240,8 +206,8 @@ impl Part {
     pub(crate) fn endpoint(&self) -> Vec<u8> {
         // Of all ranks that of rank 0 counts, so that all choose alike.
         let tuning = self.config.tuning.as_ref().or(self.interface.options().tuning.as_ref());
-        let lines: Vec<Line> = tuning.into_iter().flat_map(Tuning::choices).map(Line::new).collect();
-        [self.own.as_bytes(), lines.as_bytes()].concat()
+        let tuning = told::encode(tuning.unwrap_or(&Tuning::default()));
+        [self.own.as_bytes(), &tuning].concat()
     }
 
     /// Checks what the others have told, in the order of ranks.
@@ -328,7 +294,7 @@ impl Part {
     /// Connects to the ranks that told `endpoints`.
     pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine, SocketWaiter)> {
         let all = self.all(endpoints)?;
-        let of_first = endpoints[0].get(size_of::<Endpoint>()..).and_then(tuning);
+        let of_first = endpoints[0].get(size_of::<Endpoint>()..).and_then(told::decode);
         let Some(tuning) = of_first else {
             let reason = "told a tuning that cannot be: run one build on all ranks".to_owned();
             return Err(Error::Peer { rank: 0, reason });
@@ -407,11 +373,14 @@ impl Part {
     pub(super) fn refuses(&self, others: &[Vec<u8>]) -> Option<Error> {
         let mut told = others.to_vec();
         told.insert(self.place.rank() as usize, self.endpoint());
-        let tuned = told[0].get(size_of::<Endpoint>()..).and_then(tuning);
+        let tuned = told[0].get(size_of::<Endpoint>()..).and_then(told::decode);
         if let Some(tuning) = &tuned {
             // What is accepted is what it says.
-            let lines: Vec<Line> = tuning.choices().iter().map(Line::new).collect();
-            assert!(self::tuning(lines.as_bytes()).is_some(), "a tuning that was read can be told");
+            assert_eq!(
+                told::decode(&told::encode(tuning)).as_ref(),
+                Some(tuning),
+                "a tuning that was read can be told"
+            );
         }
         self.all(&told).err()
     }
@@ -485,7 +454,7 @@ mod tests {
         assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
         // As a build would tell it that writes words the other way round.
         let text = refusal(|endpoint| endpoint.version = VERSION.swap_bytes().into());
-        assert!(text.contains("rank 1 speaks version 100663296"), "{text}");
+        assert!(text.contains("rank 1 speaks version 117440512"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
         let mut parts = self::parts(2);

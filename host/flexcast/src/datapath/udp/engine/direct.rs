@@ -16,6 +16,7 @@ use crate::datapath::{Posted, Task};
 use crate::error::{Error, Result};
 use crate::plan::direct::Collective;
 use crate::protocol::driver::Notice;
+use crate::reduce::Reduction;
 use crate::tuner::Decision;
 
 /// Bytes of temporary memory that are kept between two operations in any case; more after one on a long buffer: twice that, and less with each operation
@@ -92,6 +93,8 @@ pub(super) struct Exchanging {
     pub(super) send: Option<Buffer>,
     pub(super) receive: Buffer,
     pub(super) operation: u32,
+    /// An array whose zeros are looked for, or could have been.
+    array: Option<(u64, Reduction)>,
     work: Work,
     pub(super) state: State,
     /// A rank has called something else: what comes goes nowhere.
@@ -197,6 +200,10 @@ impl Engine {
             Work::Sparse(_) => 0,
         };
         let report = Report { phases, decision, foreign_bytes, ..Report::default() };
+        let array = match &task {
+            Task::Collective(Collective::SparseAllreduce { bytes, reduction, .. }) => Some((*bytes, *reduction)),
+            _ => None,
+        };
         let operation = self.conversation.participant().operation();
         let bound_ps = ps(self.config.barrier_timeout);
         let descriptor = OperationDescriptor {
@@ -216,6 +223,7 @@ impl Engine {
             send,
             receive,
             operation,
+            array,
             work,
             state: State::Active,
             disagrees: false,
@@ -325,7 +333,14 @@ impl Engine {
             return false;
         }
         let Some(exchanging) = self.exchanging.take() else { return false };
-        let Exchanging { request, name, send, receive, state, mut report, work, .. } = exchanging;
+        let Exchanging { request, name, send, receive, state, mut report, array, work, .. } = exchanging;
+        let found = match &work {
+            Work::Scheduled(_) => None,
+            Work::Sparse(sparse) => Some(sparse.found()),
+        };
+        if let Some((bytes, reduction)) = array {
+            self.densities.note(bytes, reduction, found);
+        }
         self.spare_limit = (2 * receive.len()).max(self.spare_limit - self.spare_limit / 16);
         let kept = SPARE_BYTES.max(self.spare_limit);
         match work {
