@@ -22,6 +22,7 @@ use super::wire::{GREETING_BYTES, Greeting, Report, Unheard};
 use super::{Settings, failed, lock};
 use crate::datapath::udp::mesh::{Frame, MESSAGE};
 use crate::error::{Error, Result};
+use crate::memory::nodes::Nodes;
 
 /// Most connections that have not said who they are, or are refused.
 const MOST_GUESTS: usize = 64;
@@ -123,8 +124,14 @@ impl Server {
         };
         epoll.add(&*server.bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL)).map_err(failed)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, DOOR)).map_err(failed)?;
+        let nodes = Arc::new(Nodes::of_this_thread());
         for (number, side) in sides.into_iter().enumerate() {
+            let nodes = Arc::clone(&nodes);
             let run = move || {
+                // It makes the spots of its jobs: they are then on its node.
+                if let Some(node) = nodes.bind_this_thread(number, address.ip()) {
+                    tracing::info!(number, node, "a thread of aggregators is bound to a node");
+                }
                 if let Err(error) = side.run() {
                     tracing::error!(%error, "a thread of aggregators has failed");
                 }

@@ -203,7 +203,9 @@ impl Engine {
         let tap = interface.options().tap.as_ref().map(|make| make(place.rank(), place.ranks()));
         let codec = Codec::new(id, place.rank(), secret);
         let workers = match &fanout {
-            Some(fanout) if !fanout.has_all() => Workers::start(&sockets, fanout, (codec, tap.is_none()), &waiter)?,
+            Some(fanout) if !fanout.has_all() => {
+                Workers::start(&sockets, fanout, (codec, tap.is_none()), &waiter, interface.address())?
+            }
             _ => Workers::default(),
         };
         let stripe_chunks = sockets::most_of_run(HEADER_BYTES + config.chunk_bytes as usize);

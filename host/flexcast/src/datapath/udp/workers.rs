@@ -4,6 +4,7 @@
 //! and to the system. The thread that moves the communicator on does the same for the first subgroup, and all else: it takes chunks from the rings to
 //! their places, and fills the runs. Runs go to a worker and come back empty, so nothing is allocated; neither side waits for the other.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,7 @@ use super::sockets::{Lane, RUN_BYTES, Sent, Sockets};
 use super::waiter::SocketWaiter;
 use crate::datapath::Waiter as _;
 use crate::error::{Error, Result};
+use crate::memory::nodes::Nodes;
 
 /// Runs of data that a worker has at a time.
 const DATA_RUNS: usize = 4;
@@ -96,7 +98,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts one for each subgroup of the sockets but the first. `checks`: they check tags of what comes.
+    /// Starts one for each subgroup of the sockets but the first, near the card that has an address of this computer. `checks`: they check tags of what comes.
     ///
     /// # Errors
     /// The system gives no descriptor or no thread.
@@ -105,6 +107,7 @@ impl Workers {
         fanout: &Arc<Fanout>,
         (codec, checks): (Codec, bool),
         waiter: &SocketWaiter,
+        near: IpAddr,
     ) -> Result<Self> {
         let failed = |source| Error::Socket {
             what: "thread of a subgroup".to_owned(),
@@ -114,7 +117,7 @@ impl Workers {
         // Those that have begun end where a later one cannot.
         let mut workers = Self { all: Vec::new(), fanout: Some(Arc::clone(fanout)) };
         for (subgroup, lane) in sockets.other_lanes() {
-            let worker = worker((subgroup, lane), fanout, (codec, checks), waiter);
+            let worker = worker((subgroup, lane), fanout, (codec, checks), waiter, near);
             workers.all.push(worker.map_err(failed)?);
         }
         Ok(workers)
@@ -200,6 +203,7 @@ fn worker(
     fanout: &Arc<Fanout>,
     (codec, checks): (Codec, bool),
     waiter: &SocketWaiter,
+    near: IpAddr,
 ) -> std::io::Result<Worker> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
@@ -235,7 +239,11 @@ fn worker(
         waiter: waiter.clone(),
     };
     let name = format!("flexcast-sub{subgroup}");
-    let handle = Some(thread::Builder::new().name(name).spawn(|| body.work())?);
+    let work = move || {
+        Nodes::of_this_thread().bind_this_thread(subgroup - 1, near);
+        body.work();
+    };
+    let handle = Some(thread::Builder::new().name(name).spawn(work)?);
     Ok(Worker { subgroup, shared, outward, back, free, handle })
 }
 
@@ -410,7 +418,7 @@ mod tests {
         let fanout = Arc::new(Fanout::alone(2).unwrap());
         let codec = Codec::new(7, 3, Some(SECRET));
         let waiter = SocketWaiter::new().unwrap();
-        let workers = Workers::start(&sockets, &fanout, (codec, true), &waiter).unwrap();
+        let workers = Workers::start(&sockets, &fanout, (codec, true), &waiter, IpAddr::from([127, 0, 0, 1])).unwrap();
         waiter.add_fanout(Arc::clone(&fanout));
         fanout.join();
         (workers, fanout, codec, waiter)
