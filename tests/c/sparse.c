@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sparse AllReduces over a network interface, a thread for each rank: sums to the bit, parameters, refusals, and ranks that do not agree. Says "all as promised" at the
- * end.
+ * Sparse AllReduces, a thread for each rank: sums to the bit, parameters, refusals, ranks that do not agree, and contributions in memory that cannot be written or is not
+ * aligned. Usage: sparse ALLGATHER.elf FOLDER, the folder that of the emulator's libraries, with as many cards as ranks: memory is tested over a network interface and over
+ * those cards, all else over the interface. Says "all as promised" at the end.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "expect.h"
 
@@ -22,7 +24,7 @@ static size_t length;
 
 struct rank {
     flexcast_card *card;
-    int number;
+    int number, is_ethernet;
 };
 
 /* An Allgather of threads. */
@@ -187,6 +189,57 @@ static void sums(flexcast_comm *comm, int rank)
     free(wanted);
 }
 
+/* What a rank has of an array of 64-bit integers: a seventh of its blocks is zero at all ranks, another one at all but one. */
+static int64_t wide(size_t at, int rank)
+{
+    size_t block = at / (BLOCK / 2) % 7;
+    return block == 0 || (block == 1 && rank != 2) ? 0 : ((int64_t)at - 4000) * (rank + 1) * ((int64_t)1 << 40);
+}
+
+/* Contributions in memory that can only be read, results beside other bytes of the program, and neither at an address that suits its elements. */
+static void memory(flexcast_comm *comm, int rank)
+{
+    enum { GUARD = 16, MOST = COUNT * sizeof(float), AFTER = MOST + 3 * GUARD };
+    unsigned char *receive = malloc(AFTER), *wanted = malloc(MOST), *own = malloc(MOST);
+    unsigned char *page = mmap(NULL, AFTER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    flexcast_request *request = NULL;
+
+    IS(page != MAP_FAILED);
+    for (int kind = 0; kind < 2; kind++)
+        for (size_t shift = 0; shift < 9; shift += shift == 3 ? 5 : 1) {
+            /* Longer than what is summed up without a look for zeros, and shorter. */
+            const size_t bytes = shift == 2 ? 4000 : MOST / 8 * 8, count = bytes / (kind ? 8 : 4);
+            const uint32_t type = kind ? FLEXCAST_INT64 : FLEXCAST_FLOAT;
+            unsigned char *send = page + shift, *result = receive + GUARD + (shift * 5 + 1) % 8;
+            for (size_t at = 0; at < count; at++) {
+                int64_t mine = wide(at, rank), sum = wide(at, 0) + wide(at, 1) + wide(at, 2);
+                float narrow_mine = (float)(mine >> 40), narrow_sum = (float)(sum >> 40);
+                memcpy(own + at * (kind ? 8 : 4), kind ? (void *)&mine : (void *)&narrow_mine, kind ? 8 : 4);
+                memcpy(wanted + at * (kind ? 8 : 4), kind ? (void *)&sum : (void *)&narrow_sum, kind ? 8 : 4);
+            }
+            memcpy(send, own, bytes);
+            memset(receive, 0xee, AFTER);
+            IS(mprotect(page, AFTER, PROT_READ) == 0);
+            OK(flexcast_sparse_allreduce(comm, send, result, count, type, FLEXCAST_SUM, &request));
+            finish(request);
+            IS(memcmp(result, wanted, bytes) == 0);
+            IS(memcmp(send, own, bytes) == 0);
+            int others = 0;
+            for (unsigned char *at = receive; at < receive + AFTER; at++)
+                others += (at < result || at >= result + bytes) && *at != 0xee;
+            IS(others == 0);
+            memcpy(result, own, bytes);
+            OK(flexcast_sparse_allreduce(comm, FLEXCAST_IN_PLACE, result, count, type, FLEXCAST_SUM, &request));
+            finish(request);
+            IS(memcmp(result, wanted, bytes) == 0);
+            IS(mprotect(page, AFTER, PROT_READ | PROT_WRITE) == 0);
+        }
+    IS(munmap(page, AFTER) == 0);
+    free(receive);
+    free(wanted);
+    free(own);
+}
+
 static void refusals(flexcast_comm *comm)
 {
     float send[4] = {1.0f}, receive[4];
@@ -260,33 +313,51 @@ static void *run(void *given)
 
     OK(flexcast_bootstrap_callback(gather, rank, rank->number, RANKS, &bootstrap));
     OK(flexcast_comm_create(rank->card, bootstrap, NULL, &comm));
-    sums(comm, rank->number);
-    refusals(comm);
+    memory(comm, rank->number);
+    if (rank->is_ethernet) {
+        sums(comm, rank->number);
+        refusals(comm);
+    }
     OK(flexcast_comm_free(comm));
-    disagreements(rank, bootstrap);
+    if (rank->is_ethernet)
+        disagreements(rank, bootstrap);
     OK(flexcast_bootstrap_free(bootstrap));
     return NULL;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    static const char *datapaths[] = {"udp", "verbs", "dpa"}, *devices[RANKS] = {"mlx5_0", "mlx5_1", "mlx5_2"};
     flexcast_card_options options;
-    flexcast_card *card = NULL;
     pthread_t threads[RANKS];
-    struct rank ranks[RANKS];
+    struct rank ranks[RANKS] = {{NULL, 0, 0}};
 
+    if (argc != 3)
+        return 2;
     IS(pthread_barrier_init(&meeting, NULL, RANKS) == 0);
-    OK(flexcast_card_options_default(&options, sizeof options));
-    options.datapath = "udp";
-    options.interface_name = "lo";
-    OK(flexcast_card_open(&options, &card));
-    for (int at = 0; at < RANKS; at++) {
-        ranks[at] = (struct rank){card, at};
-        IS(pthread_create(&threads[at], NULL, run, &ranks[at]) == 0);
+    for (int way = 0; way < 3; way++) {
+        OK(flexcast_card_options_default(&options, sizeof options));
+        options.datapath = datapaths[way];
+        options.interface_name = way == 0 ? "lo" : NULL;
+        options.libraries = way == 0 ? NULL : argv[2];
+        options.firmware_path = way == 2 ? argv[1] : NULL;
+        for (int at = 0; at < RANKS; at++) {
+            options.device = way == 0 ? NULL : devices[at];
+            ranks[at] = (struct rank){ranks[0].card, at, way == 0};
+            /* Ranks share the interface, and have a card each. */
+            if ((way > 0 || at == 0) && flexcast_card_open(&options, &ranks[at].card) != FLEXCAST_OK) {
+                fprintf(stderr, "%s: %s\n", datapaths[way], flexcast_last_error());
+                return 1;
+            }
+        }
+        for (int at = 0; at < RANKS; at++)
+            IS(pthread_create(&threads[at], NULL, run, &ranks[at]) == 0);
+        for (int at = 0; at < RANKS; at++)
+            IS(pthread_join(threads[at], NULL) == 0);
+        for (int at = 0; at < RANKS; at++)
+            if (way > 0 || at == 0)
+                OK(flexcast_card_close(ranks[at].card));
     }
-    for (int at = 0; at < RANKS; at++)
-        IS(pthread_join(threads[at], NULL) == 0);
-    OK(flexcast_card_close(card));
     if (wrong == 0)
         printf("all as promised\n");
     return wrong != 0;

@@ -157,7 +157,7 @@ class Collectives:
     def sparse_allreduce(
         self, array: Any, op: str = "sum", *, out: Any = None, block_bytes: int | None = None, blocks_per_message: int | None = None
     ) -> Any:
-        """allreduce() for arrays of which much is zero: blocks of zeros are neither sent nor summed. Of the datapath udp; NotSupported elsewhere.
+        """allreduce() for arrays of which much is zero: blocks of zeros are neither sent nor summed.
 
         `op` is sum, min, max, bit_or, bit_xor, logical_or or logical_xor; for min and max a block of zeros is one that the rank does not have. -0.0 is not
         zero. Sizes are alike on all ranks: bytes of a block, 256 to 16384 and a multiple of 4 (1024 without), and most blocks of a message, 1 to 32 (32).

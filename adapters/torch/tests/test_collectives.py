@@ -6,10 +6,12 @@ from __future__ import annotations
 import array
 import asyncio
 import ctypes
+import mmap
 import os
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -327,6 +329,24 @@ def sparse(rank: int, size: int) -> int:
 
         checks.true(asyncio.run(awaited()) == [sum(range(size)), 0, size])
         checks.true(list(comm.isparse_allreduce(array.array("q", [1])).future().result(60)) == [size])
+        # Contributions that can only be read, and elements at odd addresses, of either length.
+        for kind in "fq":
+            for count in (100, 20_001):
+                own, expected = (array.array(kind, (at * factor if at // 500 % 3 else 0 for at in range(count))) for factor in (rank + 1, sum(range(size + 1))))
+                with tempfile.TemporaryFile() as file:
+                    file.write(b"?" + bytes(own))
+                    file.flush()
+                    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped)[1:] as page, page.cast(kind) as odd:
+                        checks.same(comm.sparse_allreduce(odd), expected, ("read-only", kind, count))
+                        checks.refused(flexcast.ArgumentError, "read-only", comm.sparse_allreduce, own, out=odd)
+                for shift in (1, 2, 7):
+                    room = bytearray(b"!" * (len(bytes(own)) + 16))
+                    out = memoryview(room)[shift:][: len(bytes(own))].cast(kind)
+                    comm.sparse_allreduce(own, out=out)
+                    checks.true(room == b"!" * shift + bytes(expected) + b"!" * (16 - shift), ("odd", kind, count, shift))
+                    out[:] = own
+                    comm.sparse_allreduce(flexcast.IN_PLACE, out=out)
+                    checks.true(room == b"!" * shift + bytes(expected) + b"!" * (16 - shift), ("in place, odd", kind, count, shift))
         ones = array.array("f", [1.0])
         checks.refused(flexcast.NotSupported, "use sum", comm.sparse_allreduce, ones, "prod")
         checks.refused(flexcast.ArgumentError, "256 to 16384", comm.sparse_allreduce, ones, block_bytes=128)
