@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use derive_more::{AddAssign, Sub};
+use emu_machine::timing::cache::LINE_BYTES;
 use emu_machine::timing::{Counts, unit};
 use emu_machine::{MachineError, with_world};
 use serde::Serialize;
@@ -52,6 +53,7 @@ struct Numbers {
     window: u64,
     store_hits: u64,
     store_new_lines: u64,
+    stores_beyond_l2: u64,
     code_misses: u64,
     /// In units of time, of which sums are exact.
     #[serde(skip)]
@@ -71,6 +73,12 @@ impl Levels {
         [self.0.l2, self.0.l3, self.0.dpa_memory]
     }
 
+    /// Bytes of the lines that threads loaded or stored and that L2 did not have.
+    #[must_use]
+    pub const fn bytes_beyond_l2(&self) -> u64 {
+        (self.0.l3 + self.0.dpa_memory + self.0.stores_beyond_l2) * LINE_BYTES
+    }
+
     /// Cycles that threads waited for shared paths.
     #[must_use]
     pub const fn waited_cycles(&self) -> u64 {
@@ -88,8 +96,30 @@ impl Levels {
 
 impl From<Counts> for Levels {
     fn from(counts: Counts) -> Self {
-        let Counts { l1, l2, l3, dpa_memory, window, store_hits, store_new_lines, code_misses, waited } = counts;
-        Self(Numbers { l1, l2, l3, dpa_memory, window, store_hits, store_new_lines, code_misses, waited })
+        let Counts {
+            l1,
+            l2,
+            l3,
+            dpa_memory,
+            window,
+            store_hits,
+            store_new_lines,
+            stores_beyond_l2,
+            code_misses,
+            waited,
+        } = counts;
+        Self(Numbers {
+            l1,
+            l2,
+            l3,
+            dpa_memory,
+            window,
+            store_hits,
+            store_new_lines,
+            stores_beyond_l2,
+            code_misses,
+            waited,
+        })
     }
 }
 

@@ -95,7 +95,9 @@ fn the_simple_model_has_no_levels_to_tell_of() {
     assert!(serde_json::to_value(&plain).expect("JSON").get("accesses").is_none());
     let machine = Config { timing: Some(Parameters::m2()), ..emu_provider::lossy(0, 1) };
     let json = serde_json::to_value(run(machine)).expect("JSON");
-    for name in ["l1", "l2", "l3", "dpa_memory", "window", "store_hits", "code_misses", "waited_cycles"] {
+    for name in
+        ["l1", "l2", "l3", "dpa_memory", "window", "store_hits", "stores_beyond_l2", "code_misses", "waited_cycles"]
+    {
         assert!(json["accesses"][name].is_u64() && json["accesses"]["by"]["rings"][name].is_u64(), "{name}: {json}");
     }
     assert!(json["accesses"]["llc_hit_rate"].is_f64(), "{json}");

@@ -4,6 +4,7 @@ use emu_config::Machine;
 use emu_machine::Config;
 use emu_machine::timing::Parameters as Timing;
 use flexcast::{AggregatorElement, AggregatorOptions};
+use flexcast_lab::accesses::Accesses;
 use flexcast_proto::sparse::Parameters;
 use flexcast_tests::compiled_as_recorded;
 use flexcast_tests::sparse::{Bench, arrays};
@@ -77,6 +78,53 @@ fn rate(
     let arrays = arrays(&mut ChaCha8Rng::seed_from_u64(7), (WORKERS, BLOCK), bytes, 0);
     let span_ps = bench.sum(&arrays, element);
     f64::from(WORKERS) * bytes as f64 * 8e3 / span_ps as f64
+}
+
+/// Bytes of lines that harts of one core, a shard each, load or store beyond L2 for each byte of blocks of four workers, once all is warm; and the same of what L2
+/// has.
+fn memory_per_byte(width: u32, timing: Timing) -> (f64, u64) {
+    const WORKERS: u32 = 4;
+    let options = AggregatorOptions {
+        units: (16..32).collect(),
+        coroutines: 1,
+        cache_bytes: u64::MAX,
+        ..AggregatorOptions::default()
+    };
+    let mut bench = bench(WORKERS, width, &options, Some(timing));
+    bench.aggregator.set_element(AggregatorElement::I64).expect("written");
+    let bytes = (BLOCK * width * 2 * options.shards()) as usize;
+    let arrays = arrays(&mut ChaCha8Rng::seed_from_u64(7), (WORKERS, BLOCK), bytes, 0);
+    // All entries of all queues have been used then, and after that all spots.
+    let zeros = vec![vec![0; bytes]; WORKERS as usize];
+    for arrays in std::iter::repeat_n(&zeros, 20).chain([&arrays, &arrays]) {
+        bench.sum(arrays, AggregatorElement::I64);
+    }
+    let before = Accesses::now().expect("a machine");
+    bench.sum(&arrays, AggregatorElement::I64);
+    let mut counted = None;
+    Accesses::add_since(&mut counted, before.as_ref()).expect("a machine");
+    let levels = counted.expect("a timing model counts them").all;
+    (levels.bytes_beyond_l2() as f64 / (WORKERS as usize * bytes) as f64, levels.beyond_l1()[0])
+}
+
+/// SA-24 and SA-07: sums are made of what lies in L2 alone as long as all spots fit it, without a temporary buffer; then lines come from memory, and go there.
+#[test]
+fn spots_that_fit_l2_cost_no_memory() {
+    let m2 = Timing::m2;
+    let spots = |width: u32| u64::from(16 * 6 * width) * u64::from(BLOCK + 4);
+    let l2_bytes = m2().get("caches", "l2_bytes").expect("a parameter").value;
+    assert!(spots(15) < l2_bytes && spots(16) > l2_bytes);
+    let all = [8, 16, 24].map(|width| memory_per_byte(width, m2()));
+    println!("bytes beyond L2 per byte of blocks, 8, 16 and 24 blocks in a message: {all:?} (emulated, M.2)");
+    let [half, just, beyond] = all.map(|(part, _)| part);
+    assert_eq!(half, 0.0, "half of L2");
+    assert!((0.01..0.3).contains(&just) && beyond > 0.5, "{all:?}");
+    // What comes is loaded once; beside it, and the sums that are stored, there is little: 64 bytes of a line for each 64 of blocks.
+    let (_, loads) = all[0];
+    let lines = f64::from(4 * 16 * 2 * 8 * BLOCK / 64);
+    assert!((1.0..1.35).contains(&(loads as f64 / lines)), "{loads} lines from L2 for {lines} of blocks");
+    let larger = memory_per_byte(16, m2().with("caches", "l2_bytes", 4 << 20).expect("a power of two of sets"));
+    assert_eq!(larger.0, 0.0, "a larger cache");
 }
 
 /// The table of docs/sparse-dpa.md: minutes, so by `--ignored` alone.

@@ -49,6 +49,8 @@ pub struct Counts {
     pub store_hits: u64,
     /// Stores to other lines.
     pub store_new_lines: u64,
+    /// Lines that left a store buffer and were not in L2.
+    pub stores_beyond_l2: u64,
     /// Lines of code that were not in their core's code cache.
     pub code_misses: u64,
     /// Units of time that threads waited for shared paths.
@@ -325,6 +327,7 @@ impl Memory {
                 if in_l2 {
                     return reached;
                 }
+                self.count(line * LINE_BYTES, |counts| counts.stores_beyond_l2 += 1);
                 let reached = self.paths.l3.enter(reached);
                 if in_l3 { reached } else { self.paths.dpa_memory_write.enter(reached) }
             }

@@ -46,6 +46,9 @@ pub struct SparseArgs {
     /// Shards of each aggregator that has a card of its own, or is a DPA: there each has a thread.
     #[arg(long, value_parser = whole::<u32>(1, MAX_SHARDS_OF_EACH), value_name = "N", help = format!("Shards of each aggregator that has a card of its own, or is a DPA: there each has a thread [default: {DEFAULT_SHARDS}]"))]
     pub shards: Option<u32>,
+    /// Bytes of a DPA's cache that all spots of its shards have to fit in, as long as nobody accepts slower loads from memory [default: 1.5 MB].
+    #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "BYTES")]
+    pub dpa_cache: Option<u64>,
     /// Add in the order of workers.
     #[arg(long)]
     pub in_rank_order: bool,
@@ -146,6 +149,8 @@ pub struct SparseSim {
     pub blocks_per_message: u32,
     /// Shards of each aggregator, if it has a card of its own.
     pub shards_of_each: u32,
+    /// Bytes of a DPA's cache that all spots have to fit in; none: the library's.
+    pub dpa_cache: Option<u64>,
     /// Whether blocks are added in the order of workers.
     pub in_rank_order: bool,
     /// Whether adding takes virtual time.
@@ -180,6 +185,7 @@ impl SparseArgs {
             block_bytes: self.block.unwrap_or(DEFAULT_BLOCK_BYTES),
             blocks_per_message: self.blocks_per_message.unwrap_or(DEFAULT_BLOCKS_PER_MESSAGE),
             shards_of_each: self.shards.unwrap_or(DEFAULT_SHARDS),
+            dpa_cache: self.dpa_cache,
             in_rank_order: self.in_rank_order,
             processor_times: self.processor_times,
             turns,
@@ -203,6 +209,9 @@ impl SparseArgs {
             }
         } else if datapath != DatapathKind::Dpa {
             return refuse("--datapath", "only communicators have one: give --aggregators ranks".to_owned());
+        }
+        if self.dpa_cache.is_some() && params.aggregators != Aggregators::Dpa {
+            return refuse("--dpa-cache", "no DPA adds: give --aggregators dpa".to_owned());
         }
         if let Aggregators::Dpa = params.aggregators {
             if self.processor_times {
@@ -311,6 +320,8 @@ mod tests {
         assert!(text(SparseArgs { shards: Some(2), ..default.clone() }, DatapathKind::Dpa, 4).contains("cpu:N"));
         let apart = SparseArgs { aggregators: Some("cpu:1".parse().unwrap()), ..default.clone() };
         assert!(text(apart, DatapathKind::Verbs, 4).contains("--aggregators ranks"));
+        let cache = SparseArgs { dpa_cache: Some(1), ..default.clone() };
+        assert!(text(cache, DatapathKind::Dpa, 4).contains("--aggregators dpa"));
         let dpa = SparseArgs { aggregators: Some("dpa".parse().unwrap()), ..default.clone() };
         assert!(text(SparseArgs { processor_times: true, ..dpa.clone() }, DatapathKind::Dpa, 4).contains("--model m2"));
         assert!(text(SparseArgs { in_rank_order: true, ..dpa.clone() }, DatapathKind::Dpa, 4).contains("leave it out"));

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::options::{Aggregators, SparseSim};
+use crate::accesses::Accesses;
 use crate::sim::traffic::Traffic;
 use crate::sparse::{AggregatorKind, PatternName};
 
@@ -37,6 +38,8 @@ pub struct SparseSimReport {
     pub blocks: u64,
     /// Those that some worker has.
     pub union_blocks: u64,
+    /// Blocks that are not zero, of all workers together.
+    pub contributed_blocks: u64,
     /// Operations counted.
     pub operations: u32,
     /// Time from the beginning to the last worker's sums, in microseconds.
@@ -59,6 +62,9 @@ pub struct SparseSimReport {
     pub dense_ring_bytes: f64,
     /// All traffic of the operations that are counted.
     pub traffic: Traffic,
+    /// Accesses of DPA threads during them, by the level of memory that served them; with a timing model and DPAs that add alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accesses: Option<Accesses>,
     /// Whether every worker's sums were those of one core's loop over the contributions, to the bit.
     pub sums_ok: bool,
     /// Whether each worker's messages were as many as the closed form says.
@@ -87,6 +93,7 @@ impl SparseSimReport {
             shards: 0,
             blocks: params.blocks(),
             union_blocks: 0,
+            contributed_blocks: 0,
             operations: 0,
             virtual_time_us: 0.0,
             best_virtual_time_us: f64::INFINITY,
@@ -99,10 +106,20 @@ impl SparseSimReport {
             // Each of n workers sends 2 (n - 1) / n of it.
             dense_ring_bytes: 2.0 * (workers - 1.0) * params.bytes as f64,
             traffic: Traffic::default(),
+            accesses: None,
             sums_ok: true,
             messages_ok: true,
             wall_s: 0.0,
         }
+    }
+
+    /// Bytes of lines that DPA threads loaded or stored and that L2 did not have, for each byte of blocks that came to them.
+    #[must_use]
+    pub fn beyond_l2_per_byte(&self) -> Option<f64> {
+        let came = self.contributed_blocks * u64::from(self.block_bytes) * u64::from(self.operations);
+        let [.., dpa] = self.aggregators;
+        let accesses = self.accesses.as_ref().filter(|_| came > 0 && dpa > 0)?;
+        Some(accesses.all.bytes_beyond_l2() as f64 / came as f64)
     }
 
     /// Whether all is right.
@@ -172,6 +189,9 @@ impl fmt::Display for SparseSimReport {
         )?;
         if let (Some(worker), Some(aggregator)) = (self.worker_memory_bytes, self.aggregator_memory_bytes) {
             writeln!(f, "registered for blocks: {worker} bytes of each worker, {aggregator} of each aggregator")?;
+        }
+        if let Some(part) = self.beyond_l2_per_byte() {
+            writeln!(f, "memory of DPAs beyond L2: {part:.4} bytes for each byte of blocks that came")?;
         }
         let part = if self.dense_ring_bytes > 0.0 { self.sent_bytes / self.dense_ring_bytes } else { 0.0 };
         write!(

@@ -16,6 +16,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::options::{Aggregators, SparseSim};
 use super::report::SparseSimReport;
+use crate::accesses::Accesses;
 use crate::sim::SimError;
 use crate::sim::group::{Opening, at, open_cards};
 use crate::sim::params::REDUCTION;
@@ -88,14 +89,17 @@ pub fn run(
         let shards = group.shards(params)?;
         count(&mut report, &pattern, shards.into_iter(), params.blocks_per_message);
     }
+    report.contributed_blocks = (0..params.workers).map(|worker| pattern.count(worker, 0..params.blocks())).sum();
     with_world(|world| world.settle())?;
     let (warm_up, iterations) = params.turns;
     for turn in 0..warm_up + iterations {
         let (before, started, start_ps) = (Traffic::now()?, Instant::now(), provider.relax().now_ps());
+        let accesses = Accesses::now()?;
         let Operated { end_ps, arrays, messages } = group.operate(provider, &contributions)?;
         if turn >= warm_up {
             let took_us = (end_ps - start_ps) as f64 / 1e6;
             report.add(took_us, Traffic::now()? - before, started.elapsed().as_secs_f64());
+            Accesses::add_since(&mut report.accesses, accesses.as_ref())?;
         }
         report.sums_ok &= arrays.iter().all(|array| *array == expected);
         report.messages = messages.first().copied().unwrap_or(0);
@@ -313,7 +317,9 @@ impl Apart {
         let (settings, call) = Self::settings(params)?;
         let (ours, told) = pending_workers(provider, settings, params.workers)?;
         let units = (1..=params.shards_of_each).collect();
-        let options = AggregatorOptions { units, coroutines: 1, ..AggregatorOptions::default() };
+        let default = AggregatorOptions::default();
+        let cache_bytes = params.dpa_cache.unwrap_or(default.cache_bytes);
+        let options = AggregatorOptions { units, coroutines: 1, cache_bytes, ..default };
         let (mut theirs, mut answers) = (Vec::new(), Vec::new());
         for own in 0..params.workers {
             let device = device(provider, own)?;

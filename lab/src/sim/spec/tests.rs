@@ -126,12 +126,13 @@ fn staged() -> impl Strategy<Value = StagedArgs> {
 }
 
 fn sparse() -> impl Strategy<Value = SparseArgs> {
-    let who = select(&["ranks", "cpu:5,arm:1", "arm:2"][..]).prop_map(|text| text.parse::<AggregatorsText>().unwrap());
+    let who =
+        select(&["ranks", "cpu:5,arm:1", "arm:2", "dpa"][..]).prop_map(|text| text.parse::<AggregatorsText>().unwrap());
     let names = (of(1..=MAX_RANKS), of(who), of(0.0..=1.0), of(select(PatternName::value_variants())));
-    let sizes = (of(256..=16_384_u32), of(1..=32_u32), of(1..=64_u32));
+    let sizes = (of(256..=16_384_u32), of(1..=32_u32), of(1..=64_u32), of(1..=u64::MAX));
     (names, sizes, any::<(bool, bool)>()).prop_map(|(names, sizes, (in_rank_order, processor_times))| {
         let (workers, aggregators, sparsity, pattern) = names;
-        let (block, blocks_per_message, shards) = sizes;
+        let (block, blocks_per_message, shards, dpa_cache) = sizes;
         SparseArgs {
             workers,
             aggregators,
@@ -140,6 +141,7 @@ fn sparse() -> impl Strategy<Value = SparseArgs> {
             block,
             blocks_per_message,
             shards,
+            dpa_cache,
             in_rank_order,
             processor_times,
         }
