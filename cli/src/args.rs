@@ -323,6 +323,13 @@ mod tests {
                         spec.machine.set.clone_from(&model.set);
                         assert_eq!((args.spec, args.json), (spec, true), "{command}");
                     }
+                    Point::DpaSums(point) => {
+                        let Command::Sim(args) = parsed() else { panic!("{command}") };
+                        let mut spec = point.spec;
+                        spec.machine.model.clone_from(&model.model);
+                        spec.machine.set.clone_from(&model.set);
+                        assert_eq!((args.spec, args.json), (spec, true), "{command}");
+                    }
                     Point::Tput(point) => {
                         let Command::Tput(args) = parsed() else { panic!("{command}") };
                         assert_eq!((args.spec, args.pair.json), (point.spec, true), "{command}");

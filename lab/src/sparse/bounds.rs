@@ -3,7 +3,7 @@
 use flexcast_proto::sparse::Shards;
 use serde::Serialize;
 
-use super::params::SparseParams;
+use super::params::{ArraysIn, SparseParams};
 use super::pattern::Pattern;
 use crate::flow::time_ps;
 
@@ -39,10 +39,14 @@ impl Bounds {
                 received[worker as usize] += union;
             }
         }
+        let memory_bytes_per_s = match (params.arrays, params.machine.device) {
+            (ArraysIn::Device | ArraysIn::Staged, Some(device)) => device.memory_bytes_per_s,
+            _ => params.machine.host.memory_bytes_per_s,
+        };
         let fullest = sent.into_iter().chain(received).max().unwrap_or(0);
         Self {
             network_ps: time_ps(fullest, params.machine.network.port_bytes_per_s),
-            memory_ps: time_ps(params.bytes, params.machine.host.memory_bytes_per_s),
+            memory_ps: time_ps(params.bytes, memory_bytes_per_s),
         }
     }
 

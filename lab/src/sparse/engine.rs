@@ -5,7 +5,7 @@ use flexcast_proto::sparse::{
 };
 
 use super::bounds::Bounds;
-use super::params::SparseParams;
+use super::params::{ArraysIn, SparseParams};
 use super::pattern::Pattern;
 use super::report::{SparseError, SparseReport};
 use super::world::{Job, Machines, What, World};
@@ -55,6 +55,10 @@ fn check(params: &SparseParams) -> Result<Parameters, SparseError> {
     if !(0.0..=1.0).contains(&params.sparsity) {
         let value = params.sparsity.to_string();
         return Err(SparseError::Parameter { what: "sparsity", value, limit: "give a part from 0 to 1" });
+    }
+    if params.arrays != ArraysIn::Host && params.machine.device.is_none() {
+        let (what, value) = ("where arrays are", params.arrays.to_string());
+        return Err(SparseError::Parameter { what, value, limit: "these servers have no devices: give v100 or a100" });
     }
     const MOST: u64 = 1 << 34;
     if params.bytes > MOST {
@@ -119,7 +123,6 @@ impl Machines for Engine {
         }
         world.counts.scanned_bytes += scanned;
         world.counts.stored_bytes += stored;
-        busy_ps += time_ps(stored + scanned, node.core_stream_bytes_per_s);
         let done_ps = world.stream(job.worker, (stored + scanned, busy_ps), now_ps);
         if machine.is_complete() {
             world.end_ps = world.end_ps.max(done_ps);

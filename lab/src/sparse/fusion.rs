@@ -140,7 +140,6 @@ impl Machines for Fusion {
                 }
             }
         }
-        busy_ps += time_ps(read + written, node.core_stream_bytes_per_s);
         let done_ps = world.stream(worker, (read + written, busy_ps), now_ps);
         let is_last = |current: &Vec<u32>| current.iter().all(|block| *block == NONE);
         if matches!(job.what, What::Answer) && is_last(&shard.currents[shard.taken[worker as usize]]) {

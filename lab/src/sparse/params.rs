@@ -1,10 +1,11 @@
 //! Parameters of a simulated sparse AllReduce, and those of its publication's testbed (EV-11).
 
+use flexcast_proto::sparse::Parameters;
 use serde::{Deserialize, Serialize};
 
 use super::pattern::PatternName;
 
-crate::options::named!(Host, Layout);
+crate::options::named!(ArraysIn, Host, Layout);
 
 /// The network. Each node has one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,6 +43,34 @@ pub struct NodeParams {
     pub post_ps: u64,
 }
 
+/// An accelerator of a worker's node, with which its card shares a PCIe switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceParams {
+    /// Theoretical rate of its memory: the bound.
+    pub memory_bytes_per_s: u64,
+    /// Its sustained rate: what kernels are served.
+    pub sustained_bytes_per_s: u64,
+    /// Payload over PCIe in each direction.
+    pub pcie_bytes_per_s: u64,
+    /// From the call of a kernel or a copy until a core knows that it has ended, beside what it moves.
+    pub launch_ps: u64,
+}
+
+/// Where arrays are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ArraysIn {
+    /// In host memory.
+    #[default]
+    Host,
+    /// In memory of a device. Cards reach it over PCIe (GPUDirect). Before anything is sent, one kernel looks for blocks that are not zero and copies them to registered
+    /// device memory; sums come there, and one copy puts them into the array. Rings add by the device.
+    Device,
+    /// In memory of a device that cards do not reach. An engine with aggregators copies the array to host memory, works there, and copies it back; a ring adds by the
+    /// device, and its segments pass through buffers in host memory.
+    Staged,
+}
+
 /// Nodes and what is between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
@@ -51,6 +80,8 @@ pub struct Machine {
     pub host: NodeParams,
     /// Aggregators on Arm cores of a card, which is a node of its own.
     pub arm: NodeParams,
+    /// The accelerator of each worker.
+    pub device: Option<DeviceParams>,
 }
 
 /// What an aggregator runs on.
@@ -119,6 +150,23 @@ const fn sustained(memory_bytes_per_s: u64) -> u64 {
 }
 
 impl Host {
+    /// Its accelerator. Rates of device memories are those of NVIDIA's data sheets (V100: 900 GB/s; A100 with 40 GB: 1555 GB/s), of which the same share is sustained as of
+    /// host memory. PCIe is that of a card of 100 Gbit/s, 16 lanes of the third generation: 15.75 GB/s, of which 256 of 280 bytes are payload. The time of a launch is chosen.
+    #[must_use]
+    pub const fn device(self) -> Option<DeviceParams> {
+        let memory_bytes_per_s = match self {
+            Self::Haswell | Self::Skylake => return None,
+            Self::V100 => 900_000_000_000,
+            Self::A100 => 1_555_000_000_000,
+        };
+        Some(DeviceParams {
+            memory_bytes_per_s,
+            sustained_bytes_per_s: sustained(memory_bytes_per_s),
+            pcie_bytes_per_s: 14_400_000_000,
+            launch_ps: 10_000_000,
+        })
+    }
+
     /// The testbed with such servers. Rates of ports and memories, and the cache of the card, are published. Latency, MTU, caches of servers and what cores take are
     /// chosen: nobody has published them.
     #[must_use]
@@ -159,7 +207,7 @@ impl Host {
             // Preamble 8, Ethernet 14 + 4, IPv4 20, UDP 8, transport header 12, its checksum 4, gap 12.
             packet_overhead_bytes: 82,
         };
-        Machine { network, host, arm }
+        Machine { network, host, arm, device: self.device() }
     }
 }
 
@@ -176,6 +224,8 @@ pub struct SparseParams {
     pub colocated: bool,
     /// Bytes of the array.
     pub bytes: u64,
+    /// Where it is.
+    pub arrays: ArraysIn,
     /// Bytes of a block, b.
     pub block_bytes: u32,
     /// Blocks of a message, d.
@@ -204,6 +254,7 @@ impl SparseParams {
             aggregators: layout.aggregators(workers),
             colocated: layout == Layout::Colocated,
             bytes,
+            arrays: ArraysIn::Host,
             block_bytes: flexcast_proto::sparse::DEFAULT_BLOCK_BYTES,
             blocks_per_message: flexcast_proto::sparse::DEFAULT_BLOCKS_PER_MESSAGE,
             threads: 8,
@@ -228,6 +279,15 @@ impl SparseParams {
             AggregatorKind::Cpu => self.machine.host,
             AggregatorKind::Arm => self.machine.arm,
         }
+    }
+
+    /// Bytes of the first aggregator's spots over its cache. Those of aggregators on one node share it; this is of aggregators apart.
+    #[must_use]
+    pub fn spots_over_cache(&self) -> Option<f64> {
+        let parameters = Parameters::new(self.workers, self.block_bytes, self.blocks_per_message, 4).ok()?;
+        let cache_bytes = self.node_params(*self.aggregators.first()?).cache_bytes;
+        let instances = f64::from(self.threads * self.coroutines);
+        Some(parameters.aggregator_bytes() as f64 * instances / cache_bytes as f64)
     }
 
     /// The node of each aggregator.

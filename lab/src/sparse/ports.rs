@@ -47,17 +47,20 @@ impl Ports {
     }
 }
 
-/// Memories of all nodes.
+/// A memory of each node, or the way to one.
 #[derive(Debug)]
-pub(super) struct Memories {
+pub(super) struct Lines {
     rates: Vec<u64>,
     free_ps: Vec<u64>,
 }
 
-impl Memories {
-    pub(super) fn new(nodes: &[NodeParams]) -> Self {
-        let rates = nodes.iter().map(|node| node.sustained_bytes_per_s).collect();
-        Self { rates, free_ps: vec![0; nodes.len()] }
+impl Lines {
+    pub(super) fn new(rates: Vec<u64>) -> Self {
+        Self { free_ps: vec![0; rates.len()], rates }
+    }
+
+    pub(super) fn memories(nodes: &[NodeParams]) -> Self {
+        Self::new(nodes.iter().map(|node| node.sustained_bytes_per_s).collect())
     }
 
     /// When so many bytes are read or written.

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::params::Machine;
-use super::ports::{Memories, Ports};
+use super::device::Devices;
+use super::params::{ArraysIn, Machine};
+use super::ports::{Lines, Ports};
 use crate::flow::{Queue, time_ps};
 
 crate::options::named!(RingKind);
@@ -47,11 +48,14 @@ enum Event {
     Whole(Segment),
 }
 
-/// An AllReduce of `bytes` bytes among so many servers.
+/// An AllReduce of `bytes` bytes among so many servers. Arrays that are not in host memory are added by the devices of the servers, in one kernel for all segments; servers
+/// without devices have them in host memory.
 #[must_use]
-pub fn ring(kind: RingKind, machine: &Machine, workers: u32, bytes: u64) -> RingReport {
+pub fn ring(kind: RingKind, machine: &Machine, arrays: ArraysIn, (workers, bytes): (u32, u64)) -> RingReport {
     let nodes = vec![machine.host; workers as usize];
-    let (mut ports, mut memories) = (Ports::new(machine.network, nodes.len()), Memories::new(&nodes));
+    let (mut ports, mut memories) = (Ports::new(machine.network, nodes.len()), Lines::memories(&nodes));
+    let mut devices = Devices::new(arrays, machine.device, workers);
+    let begin_ps = devices.as_ref().map_or(0, |devices| devices.kernel_ps(0));
     let threads = if kind == RingKind::Pipelined { THREADS } else { 1 };
     let mut free_ps = vec![vec![0_u64; threads]; nodes.len()];
     let mut queue = Queue::new();
@@ -61,7 +65,7 @@ pub fn ring(kind: RingKind, machine: &Machine, workers: u32, bytes: u64) -> Ring
     if steps > 0 {
         for node in 0..workers {
             for first in (0..piece).step_by(longest as usize) {
-                queue.plan(0, Event::Send(Segment { node, step: 0, bytes: longest.min(piece - first) }));
+                queue.plan(begin_ps, Event::Send(Segment { node, step: 0, bytes: longest.min(piece - first) }));
             }
         }
     }
@@ -69,12 +73,26 @@ pub fn ring(kind: RingKind, machine: &Machine, workers: u32, bytes: u64) -> Ring
     while let Some((now_ps, event)) = queue.next() {
         match event {
             Event::Send(segment) => {
-                let posted_ps = now_ps + machine.host.post_ps;
+                let mut posted_ps = now_ps + machine.host.post_ps;
+                if let Some(devices) = &mut devices {
+                    posted_ps = devices.gather(segment.node, segment.bytes, posted_ps);
+                    if !devices.is_direct() {
+                        // Into a buffer, and out of it.
+                        posted_ps = posted_ps.max(memories.serve(segment.node, 2 * segment.bytes, now_ps));
+                    }
+                }
                 let head_ps = ports.leave(segment.node, segment.bytes, posted_ps);
                 queue.plan(head_ps, Event::Head(Segment { node: (segment.node + 1) % workers, ..segment }));
             }
             Event::Head(segment) => {
-                queue.plan(ports.arrive(segment.node, segment.bytes, now_ps), Event::Whole(segment));
+                let mut whole_ps = ports.arrive(segment.node, segment.bytes, now_ps);
+                if let Some(devices) = &mut devices {
+                    if !devices.is_direct() {
+                        whole_ps = whole_ps.max(memories.serve(segment.node, 2 * segment.bytes, now_ps));
+                    }
+                    whole_ps = devices.scatter(segment.node, segment.bytes, whole_ps);
+                }
+                queue.plan(whole_ps, Event::Whole(segment));
             }
             Event::Whole(segment) => {
                 let mut ready_ps = now_ps + machine.host.message_ps;
@@ -83,8 +101,12 @@ pub fn ring(kind: RingKind, machine: &Machine, workers: u32, bytes: u64) -> Ring
                     let all = &mut free_ps[segment.node as usize];
                     let Some(thread) = all.iter_mut().min() else { continue };
                     let start_ps = ready_ps.max(*thread);
-                    let added_ps = start_ps + time_ps(segment.bytes, machine.host.core_add_memory_bytes_per_s);
-                    ready_ps = added_ps.max(memories.serve(segment.node, 3 * segment.bytes, now_ps));
+                    ready_ps = if let Some(devices) = &mut devices {
+                        devices.serve(segment.node, 3 * segment.bytes, start_ps)
+                    } else {
+                        let added_ps = start_ps + time_ps(segment.bytes, machine.host.core_add_memory_bytes_per_s);
+                        added_ps.max(memories.serve(segment.node, 3 * segment.bytes, now_ps))
+                    };
                     *thread = ready_ps;
                 }
                 if segment.step + 1 < steps {

@@ -101,15 +101,15 @@ fn rings_take_no_less_than_their_links() {
     for workers in [2, 4, 6] {
         let bytes = 8 * MIB;
         let least = 2.0 * f64::from(workers - 1) / f64::from(workers) * bytes as f64 / 12.5e9 * 1e12;
-        let [pipelined, stepwise] =
-            [RingKind::Pipelined, RingKind::Stepwise].map(|kind| ring(kind, &machine, workers, bytes));
+        let [pipelined, stepwise] = [RingKind::Pipelined, RingKind::Stepwise]
+            .map(|kind| ring(kind, &machine, ArraysIn::Host, (workers, bytes)));
         assert!(
             pipelined.time_ps as f64 >= least && (pipelined.time_ps as f64) < 1.2 * least,
             "{workers}: {pipelined:?}"
         );
         assert!(stepwise.time_ps > pipelined.time_ps);
     }
-    assert_eq!(ring(RingKind::Pipelined, &machine, 1, MIB).time_ps, 0);
+    assert_eq!(ring(RingKind::Pipelined, &machine, ArraysIn::Host, (1, MIB)).time_ps, 0);
 }
 
 #[test]
@@ -130,6 +130,44 @@ fn fused_blocks_send_the_same_blocks_in_more_messages() {
     // Of dense ones, as many.
     let dense = params(4, MIB, PatternName::Identical, 0.0);
     assert_eq!(fusion(&dense).unwrap().counts.iterations, run(&dense).counts.iterations);
+}
+
+#[test]
+fn arrays_of_devices_cost_a_scan_and_a_copy_more_and_no_core() {
+    for (host, memory) in [(Host::V100, 900e9), (Host::A100, 1555e9)] {
+        let params = |arrays, sparsity| SparseParams {
+            arrays,
+            sparsity,
+            threads: 2,
+            ..SparseParams::new(host, 2, Layout::Cpu, 8 * MIB)
+        };
+        for sparsity in [0.0, 0.75] {
+            let of = |arrays| run(&params(arrays, sparsity));
+            let (host, device, staged) = (of(ArraysIn::Host), of(ArraysIn::Device), of(ArraysIn::Staged));
+            let counts = |report: &SparseReport| SparseCounts { events: 0, ..report.counts };
+            assert_eq!(counts(&host), counts(&device));
+            assert_eq!(counts(&host), counts(&staged));
+            // Two kernels: the array is read and what is not zero written; sums are read and written.
+            let used = device.counts.union_blocks as f64 * 1024.0;
+            let kernels_ps = 2.0 * 10e6 + (8.0 * MIB as f64 + 3.0 * used) / (memory * 836.0 / 1024.0) * 1e12;
+            let network_ps = device.bounds.network_ps as f64;
+            let rest_ps = device.time_ps as f64 - kernels_ps;
+            assert!(rest_ps > network_ps && rest_ps < 1.2 * network_ps + 20e6, "{sparsity}: {rest_ps} {network_ps}");
+            // All of the array passes PCIe twice, before and after.
+            let copies_ps = 2.0 * (10e6 + 8.0 * MIB as f64 / 14.4e9 * 1e12);
+            let more_ps = staged.time_ps as f64 - host.time_ps as f64;
+            assert!((more_ps / copies_ps - 1.0).abs() < 0.02, "{more_ps} {copies_ps}");
+        }
+        let least_ps = 2.0 * 3.0 / 4.0 * 8.0 * MIB as f64 / 12.5e9 * 1e12;
+        let of = |arrays| ring(RingKind::Pipelined, &host.machine(), arrays, (4, 8 * MIB)).time_ps as f64;
+        let (direct, staged) = (of(ArraysIn::Device), of(ArraysIn::Staged));
+        assert!(direct >= least_ps && direct < 1.2 * least_ps, "{direct} {least_ps}");
+        // Buffers take four passes over host memory, for which 34.9 GB/s are too few.
+        let buffers_ps = 4.0 * 1.5 * 8.0 * MIB as f64 / (42.7e9 * 836.0 / 1024.0) * 1e12;
+        assert!(if host == Host::V100 { staged >= buffers_ps } else { staged < 1.2 * least_ps }, "{staged}");
+    }
+    let none = SparseParams { arrays: ArraysIn::Device, ..params(2, MIB, PatternName::Identical, 0.0) };
+    assert!(simulate(&none).unwrap_err().to_string().contains("give v100 or a100"));
 }
 
 #[test]

@@ -5,11 +5,12 @@ use std::collections::VecDeque;
 
 use flexcast_proto::sparse::{CacheBudget, Parameters, Shard, Shards};
 
+use super::device::Devices;
 use super::params::{NodeParams, SparseParams};
 use super::pattern::Pattern;
-use super::ports::{Memories, Ports};
+use super::ports::{Lines, Ports};
 use super::report::{SparseCounts, SparseError};
-use crate::flow::Queue;
+use crate::flow::{Queue, time_ps};
 
 /// Machines of workers, at most: a few hundred bytes each.
 const MOST_MACHINES: u64 = 1 << 20;
@@ -86,7 +87,9 @@ pub(super) struct World<'a> {
     pattern: &'a Pattern,
     pub(super) nodes: Vec<NodeParams>,
     pub(super) places: Vec<Place>,
-    pub(super) memories: Memories,
+    pub(super) memories: Lines,
+    /// With arrays in memory of devices.
+    devices: Option<Devices>,
     pub(super) counts: SparseCounts,
     pub(super) end_ps: u64,
     threads: Vec<Thread>,
@@ -135,7 +138,8 @@ impl<'a> World<'a> {
             places: (0..).zip(shards.iter()).map(place).collect(),
             threads: threads.collect(),
             ports: Ports::new(params.machine.network, nodes.len()),
-            memories: Memories::new(&nodes),
+            memories: Lines::memories(&nodes),
+            devices: Devices::new(params.arrays, params.machine.device, params.workers),
             missing: (0..).zip(&nodes).map(of_node).collect(),
             nodes,
             queue: Queue::new(),
@@ -148,7 +152,8 @@ impl<'a> World<'a> {
     pub(super) fn run(&mut self, machines: &mut impl Machines) -> Result<SparseCounts, SparseError> {
         for shard in 0..self.places.len() as u32 {
             for worker in 0..self.params.workers {
-                self.deliver(machines, Job { shard, worker, what: What::Begin, payload: 0 }, 0)?;
+                let begin_ps = self.begin_ps(worker);
+                self.deliver(machines, Job { shard, worker, what: What::Begin, payload: 0 }, begin_ps)?;
             }
         }
         while let Some((now_ps, event)) = self.queue.next() {
@@ -156,7 +161,10 @@ impl<'a> World<'a> {
                 Event::Free(thread) => self.free(machines, thread, now_ps)?,
                 Event::Head(job) => {
                     let to = self.threads[self.thread_of(job) as usize].node;
-                    let whole_ps = self.ports.arrive(to, job.payload, now_ps);
+                    let mut whole_ps = self.ports.arrive(to, job.payload, now_ps);
+                    if let Some(devices) = self.direct().filter(|_| matches!(job.what, What::Answer)) {
+                        whole_ps = devices.scatter(to, job.payload, whole_ps);
+                    }
                     self.queue.plan(whole_ps, Event::Whole(job));
                 }
                 Event::Whole(job) => self.deliver(machines, job, now_ps)?,
@@ -165,6 +173,7 @@ impl<'a> World<'a> {
         if let Some((worker, shard, iteration)) = machines.unfinished() {
             return Err(SparseError::Stuck { worker, shard, iteration });
         }
+        self.end_ps += self.after_ps();
         Ok(SparseCounts {
             shards: self.places.len() as u64,
             union_blocks: self.pattern.union(0..self.pattern.blocks()),
@@ -201,7 +210,11 @@ impl<'a> World<'a> {
                 self.queue.plan(now_ps + self.params.machine.network.local_ps, Event::Whole(job));
             } else {
                 self.counts.payload_bytes += job.payload;
-                self.queue.plan(self.ports.leave(from, job.payload, now_ps), Event::Head(job));
+                let mut ready_ps = now_ps;
+                if let Some(devices) = self.direct().filter(|_| matches!(job.what, What::Message)) {
+                    ready_ps = devices.gather(from, job.payload, now_ps);
+                }
+                self.queue.plan(self.ports.leave(from, job.payload, ready_ps), Event::Head(job));
             }
         }
         self.threads[number as usize].posted = posted;
@@ -234,9 +247,34 @@ impl<'a> World<'a> {
         self.pattern.next(worker, range).map(|block| (block - first) as u32)
     }
 
-    /// A worker's memory and core have read and written so much: when they are done.
+    /// Devices whose memory cards reach.
+    fn direct(&mut self) -> Option<&mut Devices> {
+        self.devices.as_mut().filter(|devices| devices.is_direct())
+    }
+
+    /// When a worker can send something of its array.
+    fn begin_ps(&self, worker: u32) -> u64 {
+        let used = self.pattern.count(worker, 0..self.pattern.blocks()) * u64::from(self.params.block_bytes);
+        let bytes = self.params.bytes;
+        self.devices.as_ref().map_or(0, |devices| devices.before_ps(bytes, used.min(bytes)))
+    }
+
+    /// From the last sum until the array has all of them.
+    fn after_ps(&self) -> u64 {
+        let Some(devices) = &self.devices else { return 0 };
+        let sums = self.pattern.union(0..self.pattern.blocks()) * u64::from(self.params.block_bytes);
+        let bytes = self.params.bytes;
+        devices.after_ps(if devices.is_direct() { sums.min(bytes) } else { bytes })
+    }
+
+    /// A worker's core takes `busy_ps`, and reads and writes so many bytes of an array, unless that is in a device's memory, where nothing is left to be done: when both are
+    /// done.
     pub(super) fn stream(&mut self, worker: u32, (bytes, busy_ps): (u64, u64), now_ps: u64) -> u64 {
-        (now_ps + busy_ps).max(self.memories.serve(worker, bytes, now_ps))
+        if self.direct().is_some() {
+            return now_ps + busy_ps;
+        }
+        let core_ps = time_ps(bytes, self.nodes[worker as usize].core_stream_bytes_per_s);
+        (now_ps + busy_ps + core_ps).max(self.memories.serve(worker, bytes, now_ps))
     }
 
     /// Cards and cores have moved so many bytes from and to spots of an aggregator; those that are not in its cache, in memory: when that is done.

@@ -1,6 +1,7 @@
 //! One run on an emulated machine of its own, and its row. Bytes are compared before a time is told.
 
 mod concurrent;
+mod dpa_sums;
 mod flow;
 mod incast;
 mod link;
@@ -13,6 +14,7 @@ use emu_config::Timing;
 use serde::Serialize;
 
 pub use concurrent::ConcurrentPoint;
+pub use dpa_sums::DpaSumsPoint;
 pub use flow::{ApplicationPoint, FlowPoint};
 pub use incast::IncastPoint;
 pub use link::{CABLE_GBIT_PER_S, link_goodput, wire_bytes};
@@ -45,6 +47,8 @@ pub enum Point {
     Application(ApplicationPoint),
     /// Of a simulated sparse AllReduce.
     Sparse(SparsePoint),
+    /// Of a sparse AllReduce by DPAs.
+    DpaSums(Box<DpaSumsPoint>),
 }
 
 impl Point {
@@ -58,6 +62,8 @@ impl Point {
             .map(|pair| Self::Reference(ReferencePoint::of(pair)));
         let tput = experiment.tput.iter().flat_map(PairSweep::pairs).map(|pair| Self::Tput(TputPoint::of(pair)));
         let sim = experiment.sim.iter().flat_map(SimPoint::all).map(|point| Self::Sim(Box::new(point)));
+        let dpa_sums =
+            experiment.dpa_sums.iter().flat_map(DpaSumsPoint::all).map(|point| Self::DpaSums(Box::new(point)));
         reference
             .chain(tput)
             .chain(sim)
@@ -66,6 +72,7 @@ impl Point {
             .chain(experiment.flow.iter().flat_map(FlowPoint::all).map(Self::Flow))
             .chain(experiment.application.iter().flat_map(ApplicationPoint::all).map(Self::Application))
             .chain(experiment.sparse.iter().flat_map(SparsePoint::all).map(Self::Sparse))
+            .chain(dpa_sums)
             .collect()
     }
 
@@ -81,6 +88,7 @@ impl Point {
             Self::Flow(point) => point.weight(),
             Self::Application(point) => point.weight(),
             Self::Sparse(point) => point.weight(),
+            Self::DpaSums(point) => point.weight(),
         }
     }
 
@@ -96,6 +104,7 @@ impl Point {
             Self::Flow(point) => point.memory_bytes(),
             Self::Application(point) => point.memory_bytes(),
             Self::Sparse(point) => point.memory_bytes(),
+            Self::DpaSums(point) => point.memory_bytes(),
         }
     }
 
@@ -111,6 +120,7 @@ impl Point {
             Self::Flow(point) => point.asked(),
             Self::Application(point) => point.asked(),
             Self::Sparse(point) => point.asked(),
+            Self::DpaSums(point) => point.asked(),
         }
     }
 
@@ -127,6 +137,7 @@ impl Point {
             Self::Flow(point) => return point.command(),
             Self::Application(point) => return point.command(),
             Self::Sparse(point) => return point.command(),
+            Self::DpaSums(point) => return point.command(model) + " --json",
         };
         if let Some(model) = &model.model {
             text.push_str(&format!(" --model {model}"));
@@ -151,6 +162,7 @@ impl Point {
             Self::Flow(point) => point.run(),
             Self::Application(point) => point.run(),
             Self::Sparse(point) => point.run(),
+            Self::DpaSums(point) => point.run(images, model),
         }
     }
 }

@@ -5,7 +5,9 @@ use serde::Serialize;
 use super::text;
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::{SparseSweep, SumsBy};
-use crate::sparse::{Host, Layout, PatternName, RingKind, SparseParams, SparseReport, fusion, ring, simulate};
+use crate::sparse::{
+    ArraysIn, Host, Layout, PatternName, RingKind, SparseParams, SparseReport, fusion, ring, simulate,
+};
 
 const MIB: f64 = 1048576.0;
 
@@ -13,6 +15,7 @@ const MIB: f64 = 1048576.0;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SparsePoint {
     host: Host,
+    arrays: ArraysIn,
     by: SumsBy,
     workers: u32,
     aggregators: Layout,
@@ -31,6 +34,7 @@ impl SparsePoint {
     pub fn all(sweep: &SparseSweep) -> Vec<Self> {
         let first = Self {
             host: sweep.host,
+            arrays: ArraysIn::Host,
             by: SumsBy::Sparse,
             workers: 0,
             aggregators: Layout::Cpu,
@@ -43,6 +47,7 @@ impl SparsePoint {
             dca: true,
         };
         let all = vec![first];
+        let all = vary(&all, &sweep.arrays, |point, arrays| Self { arrays, ..point });
         let all = vary(&all, &sweep.by, |point, by| Self { by, ..point });
         let all = vary(&all, &sweep.workers, |point, workers| Self { workers, ..point });
         let all = vary(&all, &sweep.mib, |point, mib| Self { mib, ..point });
@@ -69,12 +74,13 @@ impl SparsePoint {
 
     /// A ring knows neither aggregators nor zeros.
     fn is_same_ring(&self, other: &Self) -> bool {
-        (self.by, self.workers, self.mib) == (other.by, other.workers, other.mib)
+        (self.by, self.arrays, self.workers, self.mib) == (other.by, other.arrays, other.workers, other.mib)
     }
 
     fn params(&self) -> SparseParams {
         let base = SparseParams::new(self.host, self.workers, self.aggregators, self.mib << 20);
         SparseParams {
+            arrays: self.arrays,
             sparsity: self.sparsity_percent / 100.0,
             pattern: self.pattern,
             block_bytes: self.block_bytes,
@@ -96,12 +102,14 @@ impl SparsePoint {
     }
 
     pub(super) fn command(&self) -> String {
-        "flexcast report --only sparse-dense,sparse-zeros,sparse-aggregators,sparse-tuning".to_owned()
+        "flexcast report --only sparse-dense,sparse-zeros,sparse-aggregators,sparse-tuning,sparse-memory".to_owned()
     }
 
     pub(super) fn asked(&self) -> Row {
         let row = Row::new(Kind::Emulated, &format!("sparse AllReduce, {}", self.host))
             .with("by", self.by.to_string().as_str())
+            .with("host", self.host.to_string().as_str())
+            .with("arrays", self.arrays.to_string().as_str())
             .with("workers", self.workers)
             .with("mib", self.mib);
         if !self.has_aggregators() {
@@ -124,7 +132,7 @@ impl SparsePoint {
             SumsBy::Ring => RingKind::Pipelined,
             SumsBy::RingStepwise => RingKind::Stepwise,
         };
-        let found = ring(kind, &params.machine, self.workers, params.bytes);
+        let found = ring(kind, &params.machine, self.arrays, (self.workers, params.bytes));
         Ok(self
             .asked()
             .with("time_us", found.time_ps as f64 / 1e6)
@@ -134,7 +142,9 @@ impl SparsePoint {
 
     fn row(&self, found: &SparseReport) -> Row {
         let counts = found.counts;
-        self.asked()
+        let blocks = (counts.blocks_sent * u64::from(self.block_bytes)).max(1);
+        let row = self
+            .asked()
             .with("time_us", found.time_ps as f64 / 1e6)
             .with("effective_gbit_s", found.effective_gbit_s())
             .with("network_bound_us", found.bounds.network_ps as f64 / 1e6)
@@ -145,6 +155,11 @@ impl SparsePoint {
             .with("messages", counts.messages)
             .with("wire_mib", counts.wire_bytes as f64 / MIB)
             .with("aggregator_memory_mib", counts.aggregator_memory_bytes as f64 / MIB)
+            .with("beyond_cache_per_byte", counts.aggregator_memory_bytes as f64 / blocks as f64);
+        match self.params().spots_over_cache() {
+            Some(part) => row.with("spots_over_cache", part),
+            None => row,
+        }
     }
 }
 

@@ -14,7 +14,7 @@ macro_rules! held {
 }
 
 /// Paths and texts of the experiments.
-const EXPERIMENTS: [(&str, &str); 22] = held![
+const EXPERIMENTS: [(&str, &str); 23] = held![
     "applications.toml",
     "buffer-size.toml",
     "chunk-rate.toml",
@@ -31,6 +31,7 @@ const EXPERIMENTS: [(&str, &str); 22] = held![
     "service-staged.toml",
     "sparse-aggregators.toml",
     "sparse-dense.toml",
+    "sparse-memory.toml",
     "sparse-tuning.toml",
     "sparse-zeros.toml",
     "staging.toml",

@@ -16,7 +16,7 @@ pub use draw::{Bound, Limit, Plot, Scale};
 pub use flow::{Application, ApplicationSweep, Carrier, FlowSweep};
 pub use held::{held, write_scripts};
 pub use read::{FOLDER, choose, parse, read_folder};
-pub use sparse::{SparseSweep, SumsBy};
+pub use sparse::{DpaSumsSweep, SparseSweep, SumsBy};
 pub use sweep::{ConcurrentSweep, Fastest, IncastSweep, Linear, Pair, PairSweep, SimSweep, Spread};
 
 /// An experiment: what is asked, what is run, what was published, what is expected.
@@ -60,6 +60,9 @@ pub struct Experiment {
     /// Runs of simulated sparse AllReduces.
     #[serde(default)]
     pub sparse: Vec<SparseSweep>,
+    /// Runs of sparse AllReduces whose aggregators are DPAs.
+    #[serde(default)]
+    pub dpa_sums: Vec<DpaSumsSweep>,
     /// Statistics over runs that differ in their seed.
     #[serde(default)]
     pub spread: Vec<Spread>,

@@ -69,7 +69,7 @@ pub fn parse(text: &str, reduced: bool) -> Result<Experiment, String> {
 
 fn parse_one(text: &str, reduced: bool) -> Result<Experiment, String> {
     let mut table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
-    for group in ["reference", "tput", "sim", "concurrent", "incast", "flow", "application", "sparse"] {
+    for group in ["reference", "tput", "sim", "concurrent", "incast", "flow", "application", "sparse", "dpa_sums"] {
         let Some(toml::Value::Array(sweeps)) = table.get_mut(group) else { continue };
         for sweep in sweeps.iter_mut().filter_map(toml::Value::as_table_mut) {
             // What is different in the reduced form.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::sparse::{Host, Layout, PatternName};
+use crate::sparse::{ArraysIn, Host, Layout, PatternName};
 
 crate::options::named!(SumsBy);
 
@@ -52,13 +52,16 @@ fn on() -> Vec<bool> {
     vec![true]
 }
 
-/// Every combination of some parameters of a simulated sparse AllReduce. Of a ring there is one run for each host, number of workers and size.
+/// Every combination of some parameters of a simulated sparse AllReduce. Of a ring there is one run for each host, place of arrays, number of workers and size.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SparseSweep {
     /// Servers.
     #[serde(default)]
     pub host: Host,
+    /// Where arrays are.
+    #[serde(default = "default_of")]
+    pub arrays: Vec<ArraysIn>,
     /// How arrays are summed.
     #[serde(default = "sparse")]
     pub by: Vec<SumsBy>,
@@ -87,4 +90,18 @@ pub struct SparseSweep {
     /// Whether cards reach the last-level cache of their aggregator.
     #[serde(default = "on")]
     pub dca: Vec<bool>,
+}
+
+/// Every combination of some parameters of `flexcast sim --op sparse-allreduce --aggregators dpa`, of dense arrays.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DpaSumsSweep {
+    /// Workers, each with a card whose DPA adds.
+    pub workers: Vec<u32>,
+    /// Shards of each DPA, each with a thread.
+    pub shards: Vec<u32>,
+    /// Most blocks of a message.
+    pub blocks_per_message: Vec<u32>,
+    /// Messages with blocks of each shard and worker.
+    pub messages: u32,
 }
