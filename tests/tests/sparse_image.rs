@@ -4,7 +4,7 @@
 use emu_config::Machine;
 use flexcast::p2p::sparse::{Arrays, Call, Config, Order, Settings, Worker};
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast::{AggregatorCard, AggregatorElement, AggregatorOptions, DpaAggregator, Firmware};
+use flexcast::{AggregatorCard, AggregatorElement, AggregatorOptions, AggregatorStanding, DpaAggregator, Firmware};
 use flexcast_abi::SparseStatus;
 use flexcast_proto::sparse::{FixedPoint, Parameters};
 use flexcast_tests::sparse::{BOUND, Bench, TestWorker, arrays, operate, sum};
@@ -110,6 +110,30 @@ fn input_that_cannot_be_stops_the_shard_and_nothing_else() {
     refused(SparseStatus::Connection, (0x01, 0), &["syndrome 0x1"], |worker| {
         worker.send_raw(0, &message(5, [NONE; 4]), Some(0));
     });
+}
+
+#[test]
+fn a_host_that_asks_learns_whom_the_thread_waits_for_and_when_all_have_their_answers() {
+    let mut bench = bench(2, &options(&[1, 17], 2));
+    let ask = |bench: &mut Bench| {
+        bench.aggregator.ask().expect("asked");
+        let aggregator = &bench.aggregator;
+        let answer = bench.provider.wait(BOUND, "the answer", || Ok(aggregator.standing().expect("the firmware runs")));
+        answer.expect("all threads answer")
+    };
+    let idle = AggregatorStanding { awaited: None, is_answered: true };
+    assert_eq!(ask(&mut bench), idle);
+    bench.sum(&arrays(&mut ChaCha8Rng::seed_from_u64(3), (2, BLOCK), 9000, 30), AggregatorElement::I32);
+    flexcast_tests::world::settle();
+    assert_eq!(ask(&mut bench), idle);
+    // The other thread has two shards of its own.
+    bench.workers[0].send_raw(3, &message(0, [0, 1, NONE, NONE]), Some(0));
+    flexcast_tests::world::settle();
+    assert_eq!(ask(&mut bench), AggregatorStanding { awaited: Some(1), is_answered: true });
+    bench.workers[1].send_raw(3, &message(0, [0, 1, NONE, NONE]), Some(0));
+    flexcast_tests::world::settle();
+    assert_eq!(ask(&mut bench).awaited, Some(0));
+    assert_eq!(bench.aggregator.failure().expect("the firmware runs"), None);
 }
 
 /// The card holds it back until the answer; then it is judged as one of the next iteration, here of the next operation.

@@ -8,9 +8,11 @@
 //! A worker that sends a second message before the answer finds no receive: its card waits, and the message is judged as one of the next iteration.
 //!
 //! Between operations there is no host: with the answer that has no index an instance begins anew. What it cannot take ends the instance, and only it:
-//! it tells the host ([`SparseReport`]) and, instead of an answer, the workers, and takes nothing more.
+//! it tells the host ([`SparseReport`]) and, instead of an answer, the workers, and takes nothing more. A host that asks how far a thread is (module `look`) wakes
+//! it: a thread that finds nothing to do looks for the question.
 
 mod answer;
+mod look;
 mod prepare;
 mod votes;
 
@@ -84,11 +86,15 @@ pub fn aggregate(thread: &mut SparseThread) -> Next {
 
 impl Served<'_> {
     fn serve(&mut self, budget: u64) -> Next {
+        let consumed = self.state.consumed;
         for _ in 0..budget {
             if !self.cq.is_ready(self.state.consumed) {
                 // A queue armed at an index that the card has passed fires at once: what is overlooked here wakes the thread.
                 self.outbox.arm_cq(self.cq.number(), self.state.consumed);
                 if !self.cq.is_ready(self.state.consumed) {
+                    if self.state.consumed == consumed {
+                        self.look();
+                    }
                     return Next::Reschedule;
                 }
             }
@@ -220,7 +226,7 @@ impl Served<'_> {
             operations: state.operations,
             found: fault.found,
             limit: fault.limit,
-            reserved: [0; 2],
+            ..SparseReport::default()
         };
         let at = self.report_host + u64::from(peer.instance) * size_of::<SparseReport>() as u64;
         let cell: WindowCell<SparseReport> = self.window.cell(at).unwrap_or_else(|_| fatal(error::NO_RESOURCE));

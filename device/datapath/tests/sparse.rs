@@ -7,7 +7,7 @@ use dpa::Next;
 use dpa::hw::CqeOpcode;
 use dpa::proto::sparse::{Parameters, Step, Worker, split};
 use fixture::sparse::SparseFixture;
-use flexcast_abi::{ContextFault, SparseElement, SparseStatus};
+use flexcast_abi::{ContextFault, SPARSE_LOOK_UNANSWERED, SparseElement, SparseStatus};
 use rng::Rng;
 
 const NONE: u32 = u32::MAX;
@@ -198,6 +198,29 @@ fn who_comes_after_the_end_learns_of_it_and_broken_connections_carry_nothing() {
     fixture.activate();
     let told: Vec<_> = fixture.carry().iter().map(|sent| (sent.peer, sent.immediate, sent.bytes.len())).collect();
     assert_eq!(told, [(2, 2, 0)]);
+}
+
+#[test]
+fn a_host_that_asks_learns_who_is_waited_for_and_whether_all_have_their_answers() {
+    const UNANSWERED: u64 = SPARSE_LOOK_UNANSWERED;
+    let mut fixture = SparseFixture::ready(2, 2, 256, 4);
+    assert_eq!(fixture.ask(1), 1 << 32, "nobody has begun");
+    let mut fixture = voted();
+    assert_eq!(fixture.ask(7), 7 << 32 | UNANSWERED | 1);
+    assert!(fixture.deliver(2, &message(2, [NONE; 4]), 0));
+    fixture.activate();
+    assert_eq!(fixture.ask(7), 7 << 32 | UNANSWERED | 1, "the same question is answered once");
+    assert_eq!(fixture.ask(8), 8 << 32 | UNANSWERED | 2);
+    assert!(fixture.deliver(3, &message(2, [NONE; 4]), 0));
+    fixture.activate();
+    assert_eq!(fixture.carry().len(), 2);
+    assert_eq!(fixture.ask(9), 9 << 32 | UNANSWERED);
+    assert!(fixture.tell_sent(2));
+    fixture.activate();
+    assert_eq!(fixture.ask(10), 10 << 32 | UNANSWERED);
+    assert!(fixture.tell_sent(3), "the last answer of an operation is completed visibly");
+    fixture.activate();
+    assert_eq!(fixture.ask(11), 11 << 32);
 }
 
 #[test]

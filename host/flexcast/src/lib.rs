@@ -68,7 +68,8 @@ pub use datapath::udp::{DEFAULT_PORT, Interface, ReceiveBuffer, UdpOptions};
 pub use datapath::udp::{MakeTap, Tap, hostile};
 pub use datapath::verbs::VerbsOptions;
 pub use dpa::sparse::{
-    AggregatorCard, AggregatorElement, AggregatorFailure, AggregatorOptions, DpaAggregator, PreparedAggregator,
+    AggregatorCard, AggregatorElement, AggregatorFailure, AggregatorOptions, AggregatorStanding, DpaAggregator,
+    PreparedAggregator,
 };
 pub use dpa::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 pub use error::{Error, Result};

@@ -53,8 +53,8 @@ pub use send::{
     SendContext, SendContextState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState,
 };
 pub use sparse::{
-    SPARSE_BLOCKS, SPARSE_SENDS, SparseElement, SparseInstance, SparseInstanceState, SparseOperation, SparsePeer,
-    SparseReport, SparseStatus, SparseThread, SparseThreadState,
+    SPARSE_BLOCKS, SPARSE_LOOK_UNANSWERED, SPARSE_SENDS, SparseElement, SparseInstance, SparseInstanceState,
+    SparseOperation, SparsePeer, SparseReport, SparseStatus, SparseThread, SparseThreadState,
 };
 
 /// Version of the byte layouts and command bits in this crate; raised with every change.

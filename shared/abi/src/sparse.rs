@@ -10,6 +10,8 @@ use crate::{CompletionQueueMemory, ContextMemory, HostLine, ReceiveQueueMemory, 
 pub const SPARSE_BLOCKS: usize = 32;
 /// Basic blocks of a worker's send queue at least: so many answers may be posted and not yet told complete.
 pub const SPARSE_SENDS: u64 = 8;
+/// Of [`SparseReport::look`]: a worker has not acknowledged all of its answers.
+pub const SPARSE_LOOK_UNANSWERED: u64 = 1 << 31;
 
 abi_codes! {
     /// What the elements of an operation are, all summed with wraparound.
@@ -98,8 +100,10 @@ abi_struct! {
         pub configured: u32,
         /// 1 after RPC `prepare` accepted the context.
         pub prepared: u32,
+        /// The last [`SparseOperation::question`] that it has answered.
+        pub answered: u64,
         /// Zero.
-        pub reserved: [u64; 2],
+        pub reserved: u64,
     }
 }
 
@@ -200,13 +204,15 @@ abi_struct! {
     pub struct SparseOperation {
         /// A [`SparseElement`] code.
         pub element: u64,
+        /// Number of the host's last question how far the thread is ([`SparseReport::look`]); 0: none. The host wakes the thread after it has written it.
+        pub question: u64,
         /// Zero.
-        pub reserved: [u64; 7],
+        pub reserved: [u64; 6],
     }
 }
 
 abi_struct! {
-    /// What an instance tells in host memory when it stops: once. All zeros until then.
+    /// What an instance tells in host memory when it stops: once. All zeros until then, but for what the host has asked for.
     #[size = 64, align = 64]
     pub struct SparseReport {
         /// A [`SparseStatus`] code. Written last.
@@ -221,7 +227,10 @@ abi_struct! {
         pub found: u64,
         /// See [`SparseStatus`].
         pub limit: u64,
+        /// Of a thread's first instance, how far the thread is: the lower 32 bits of [`SparseOperation::question`] in the upper ones,
+        /// [`SPARSE_LOOK_UNANSWERED`], and in bits 30:0 the number plus 1 of a worker whose message an operation under way waits for, 0 if there is none.
+        pub look: u64,
         /// Zero.
-        pub reserved: [u64; 2],
+        pub reserved: u64,
     }
 }

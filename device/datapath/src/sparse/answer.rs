@@ -8,7 +8,7 @@ use dpa::{HostLine, Outbox, ReceiveQueue, SendQueue, Spots, fence};
 
 use super::{Fault, INDEX_BYTES, Served, find};
 
-/// Of a worker's answers every so many is completed visibly. A queue without room has such an entry under way.
+/// Of a worker's answers every so many is completed visibly, and the last one of an operation. A queue without room has such an entry under way.
 const SIGNALLED: u64 = 4;
 
 const _: () = assert!(dpa::abi::SPARSE_SENDS >= 2 * SIGNALLED);
@@ -33,8 +33,9 @@ impl Served<'_> {
             let fault = Fault::new(SparseStatus::Element, instance.state.element, last);
             return self.fail(first, fault);
         }
+        let last = instance.state.iteration == 0;
         for peer in self.peers.iter_mut().skip(first).take(workers) {
-            write(peer, message);
+            write(peer, message, last);
         }
         // Entries and sums before the records, the records before the doorbells. What was loaded from receive spots is in the sums: no load is left when
         // the card may write there again.
@@ -78,7 +79,7 @@ impl Served<'_> {
         peer.completed += u64::from(counter.wrapping_sub(peer.completed as u16)) + 1;
         if peer.owed_bytes != 0 && instance.state.status == SparseStatus::Running as u32 {
             let message = Message { bytes: peer.owed_bytes, lkey: self.lkey, address: peer.owed_address };
-            write(peer, message);
+            write(peer, message, instance.state.iteration == 0);
             hand_over(peer, &self.outbox);
         }
     }
@@ -93,9 +94,10 @@ fn hand_over(peer: &SparsePeer, outbox: &Outbox) {
     outbox.ring_sq(queue.number(), peer.produced);
 }
 
-/// Writes the next entry of a worker's send queue, or notes that there is no room for it.
+/// Writes the next entry of a worker's send queue, or notes that there is no room for it. The `last` answer of an operation is completed visibly: so the host can
+/// find out whether the worker has it.
 #[inline(always)]
-fn write(peer: &mut SparsePeer, message: Message) {
+fn write(peer: &mut SparsePeer, message: Message, last: bool) {
     let queue = SendQueue::attach(&peer.send_queue);
     let number = peer.produced;
     let Message { bytes, lkey, address } = message;
@@ -104,7 +106,7 @@ fn write(peer: &mut SparsePeer, message: Message) {
         return;
     }
     peer.owed_bytes = 0;
-    let flags = if number % SIGNALLED == SIGNALLED - 1 { FLAG_SIGNALLED } else { FLAG_ON_ERROR };
+    let flags = if last || number % SIGNALLED == SIGNALLED - 1 { FLAG_SIGNALLED } else { FLAG_ON_ERROR };
     let words = [
         ControlSegment::head(number as u16, WqeOpcode::SendImmediate, queue.number(), SendWqe::SEGMENTS),
         ControlSegment::tail(flags, 0),

@@ -10,11 +10,11 @@
 mod failure;
 mod options;
 
-use std::mem::size_of;
+use std::mem::{offset_of, size_of};
 
 use flexcast_abi::{
-    ContextMemory, DeviceAddress, HostLine, Layout as _, SPARSE_SENDS, SparseElement, SparseInstance, SparseOperation,
-    SparsePeer, SparseReport, SparseThread, SparseThreadState, SpotMemory,
+    ContextMemory, DeviceAddress, HostLine, Layout as _, SPARSE_LOOK_UNANSWERED, SPARSE_SENDS, SparseElement,
+    SparseInstance, SparseOperation, SparsePeer, SparseReport, SparseThread, SparseThreadState, SpotMemory,
 };
 use flexcast_proto::sparse::Parameters;
 use flexio::{
@@ -75,7 +75,7 @@ impl AggregatorCard {
             threads.push(maker.thread(number, *unit)?);
         }
         let (card, options) = (card.clone(), options.clone());
-        Ok(PreparedAggregator(DpaAggregator { threads, reports, operation, card, parameters, options }))
+        Ok(PreparedAggregator(DpaAggregator { threads, reports, operation, question: 0, card, parameters, options }))
     }
 }
 
@@ -275,9 +275,20 @@ pub struct DpaAggregator {
     threads: Vec<Thread>,
     reports: MemoryRegion,
     operation: DeviceBuffer,
+    /// Number of the last question.
+    question: u32,
     card: DpaCard,
     parameters: Parameters,
     options: AggregatorOptions,
+}
+
+/// How far an aggregator was when it was asked ([`DpaAggregator::ask`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AggregatorStanding {
+    /// The worker whose message an operation under way waits for; none while none waits.
+    pub awaited: Option<u32>,
+    /// Whether all workers have acknowledged the answers of all operations. While one is under way some are not told, and it is false.
+    pub is_answered: bool,
 }
 
 impl DpaAggregator {
@@ -287,8 +298,38 @@ impl DpaAggregator {
     /// # Errors
     /// [`Error::Flexio`].
     pub fn set_element(&self, element: AggregatorElement) -> Result<()> {
-        let operation = SparseOperation { element: element as u64, ..Default::default() };
-        Ok(self.operation.write(0, operation.as_bytes())?)
+        Ok(self.operation.write(offset_of!(SparseOperation, element) as u64, &(element as u64).to_le_bytes())?)
+    }
+
+    /// Asks how far its threads are; a library call for each. Does not wait: [`DpaAggregator::standing`] has the answer later. A thread that has just been busy may
+    /// overlook the question: ask again.
+    ///
+    /// # Errors
+    /// [`Error::Flexio`]; [`Error::Context`] where the runtime does not wake a thread.
+    pub fn ask(&mut self) -> Result<()> {
+        self.question = self.question.checked_add(1).unwrap_or(1);
+        let question = u64::from(self.question).to_le_bytes();
+        self.operation.write(offset_of!(SparseOperation, question) as u64, &question)?;
+        self.threads.iter().try_for_each(|thread| self.card.activate(&thread.handler))
+    }
+
+    /// The answer to the last question; none before all threads have given it.
+    ///
+    /// # Errors
+    /// [`Error::Flexio`].
+    pub fn standing(&self) -> Result<Option<AggregatorStanding>> {
+        let mut standing = AggregatorStanding { awaited: None, is_answered: true };
+        for number in 0..self.threads.len() {
+            let shard = number * self.options.coroutines as usize;
+            let look = self.reports.read_u64(shard * REPORT_BYTES + offset_of!(SparseReport, look))?;
+            if look >> 32 != u64::from(self.question) {
+                return Ok(None);
+            }
+            let worker = (look & (SPARSE_LOOK_UNANSWERED - 1)) as u32;
+            standing.awaited = standing.awaited.or(worker.checked_sub(1));
+            standing.is_answered &= look & SPARSE_LOOK_UNANSWERED == 0;
+        }
+        Ok(Some(standing))
     }
 
     /// Why a shard has stopped, if one has: the first. Workers of it wait in vain.
