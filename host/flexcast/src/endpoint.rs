@@ -6,12 +6,12 @@ use flexcast_abi::{ABI_HASH, Fnv};
 use flexio::{Device, Gid, Mac, MulticastGroup, RemoteQp};
 
 use crate::api::card::DatapathKind;
-use crate::api::config::Config;
+use crate::api::config::{Aggregation, Config};
 use crate::error::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
-pub(crate) const VERSION: u32 = 8;
+pub(crate) const VERSION: u32 = 9;
 
 /// One rank, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ pub(crate) struct Capabilities {
     fields: [u64; CAPABILITIES.len()],
 }
 
-const CAPABILITIES: [&str; 12] = [
+const CAPABILITIES: [&str; 14] = [
     "datapath number",
     "chunk_bytes",
     "subgroups",
@@ -143,6 +143,8 @@ const CAPABILITIES: [&str; 12] = [
     "control",
     "eager_bytes",
     "algorithm",
+    "sparse_aggregation",
+    "cache_bytes for sparse_aggregation",
 ];
 
 impl Capabilities {
@@ -156,8 +158,12 @@ impl Capabilities {
             control,
             eager_bytes,
             algorithm,
+            sparse_aggregation,
+            cache_bytes,
             ..
         } = *config;
+        // Which operations are the DPA's follows from it.
+        let spots_bytes = if sparse_aggregation == Aggregation::Dpa { cache_bytes } else { 0 };
         Self {
             fields: [
                 datapath as u64,
@@ -172,6 +178,8 @@ impl Capabilities {
                 control as u64,
                 eager_bytes.into(),
                 algorithm as u64,
+                sparse_aggregation as u64,
+                spots_bytes,
             ],
         }
     }
@@ -471,8 +479,8 @@ mod tests {
         };
         let text = with(&|told| told[1] = endpoint(2).to_bytes());
         assert!(text.contains("rank 1 says that it is rank 2"), "{text}");
-        let text = with(&|told| told[2][8] = 9);
-        assert!(text.contains("rank 2 speaks version 9"), "{text}");
+        let text = with(&|told| told[2][8] = 8);
+        assert!(text.contains("rank 2 speaks version 8"), "{text}");
         let text = with(&|told| told[2][12] ^= 1);
         assert!(text.contains("rank 2 was built with another ABI"), "{text}");
         let other = Endpoint {

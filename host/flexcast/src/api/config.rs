@@ -70,6 +70,35 @@ impl std::fmt::Display for Control {
     }
 }
 
+/// What adds up the blocks that a sparse AllReduce sends over RDMA cards. Each rank's part of the array is its own to add.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Aggregation {
+    /// The ranks' processors.
+    #[default]
+    Host,
+    /// The DPAs of the ranks' cards, which run image `sparse` beside what else they run ([`Card::start_aggregators`](crate::Card::start_aggregators)). They add integers
+    /// of 32 and 64 bits, with wraparound, in blocks of a multiple of 128 bytes, as far as the spots of all ranks fit [`Config::cache_bytes`]. Other operators, elements
+    /// and blocks are for the processors all the same: the report of each operation says who has added ([`Decision::aggregation`](crate::Decision::aggregation)).
+    Dpa,
+}
+
+impl Aggregation {
+    /// Its name in variables and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Dpa => "dpa",
+        }
+    }
+}
+
+impl std::fmt::Display for Aggregation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// What an operation takes beyond its data, as a first estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overheads {
@@ -193,6 +222,8 @@ pub struct Config {
     /// Processes `flexcast-aggregator` that sum up what sparse AllReduce sends, as `host:port`, in one order on all ranks; over an Ethernet interface. One
     /// that is named twice serves with two of its threads. Default none: every rank sums up a part.
     pub aggregators: Vec<String>,
+    /// What adds up what sparse AllReduce sends over RDMA cards. Default the ranks' processors.
+    pub sparse_aggregation: Aggregation,
     /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
     pub psn_bits: Option<u32>,
     /// Ranks that multicast at the same time; 0: as few as keep the links busy, given `link_gbit_per_s` and the activation time in
@@ -275,6 +306,7 @@ setters! {
     tuning: Option<Tuning>,
     reproducible: bool,
     aggregators: Vec<String>,
+    sparse_aggregation: Aggregation,
     psn_bits: Option<u32>,
     chains: u32,
     chain_mapping: ChainMapping,
@@ -315,6 +347,7 @@ impl Default for Config {
             tuning: None,
             reproducible: false,
             aggregators: Vec::new(),
+            sparse_aggregation: Aggregation::Host,
             psn_bits: None,
             chains: 0,
             chain_mapping: ChainMapping::Contiguous,
@@ -391,6 +424,8 @@ pub(crate) struct Derived {
 const EMULATED_RECOVERY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Variable with the aggregators.
 const AGGREGATORS: &str = "FLEXCAST_SPARSE_AGGREGATORS";
+/// Variable with what adds up what sparse AllReduce sends.
+const AGGREGATION: &str = "FLEXCAST_SPARSE_AGGREGATION";
 /// Rate of a network interface, which nobody has measured.
 pub(crate) const ETHERNET_GBIT_PER_S: u64 = 10;
 /// How long nothing comes over a network interface before the rest counts as lost: processes are not always run.
@@ -413,7 +448,7 @@ impl Config {
     }
 
     /// The same with what the variables `FLEXCAST_CONTROL` (host, device or service), `FLEXCAST_SPARSE_AGGREGATORS` (`host:port`, several with commas between
-    /// them) and, for service processes, those of [`ServiceOptions::from_env`] say.
+    /// them), `FLEXCAST_SPARSE_AGGREGATION` (host or dpa) and, for service processes, those of [`ServiceOptions::from_env`] say.
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have.
@@ -432,6 +467,14 @@ impl Config {
         }
         if let Ok(names) = std::env::var(AGGREGATORS) {
             self.aggregators = Self::aggregators_of(&names);
+        }
+        match std::env::var(AGGREGATION) {
+            Ok(name) if !name.is_empty() => {
+                let found = [Aggregation::Host, Aggregation::Dpa].into_iter().find(|one| one.name() == name);
+                self.sparse_aggregation =
+                    found.ok_or(Error::Variable { name: AGGREGATION, value: name, limit: "host or dpa" })?;
+            }
+            _ => {}
         }
         Ok(self)
     }
@@ -539,7 +582,7 @@ impl Config {
         }
         range("subgroups", self.subgroups, 1, MAX_SUBGROUPS)?;
         if !self.aggregators.is_empty() {
-            let limit = "0 with a card: aggregators that are no ranks are for Ethernet interfaces".to_owned();
+            let limit = "0 with a card: aggregators that are no ranks are for Ethernet interfaces; with a card, sparse_aggregation dpa takes the adding from the processors".to_owned();
             return Err(Error::Config { what: "number of aggregators", value: self.aggregators.len() as u64, limit });
         }
         let streams = self.transport.streams(self.subgroups, ranks)?;

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use flexcast_abi::bring_up_answer;
 use flexio::{Application, Device, EventHandler, Outbox, Process, ProtectionDomain, Provider, Window};
 
+use crate::dpa::sparse::AggregatorCard;
 use crate::dpa::units::Units;
 use crate::error::{Error, Result};
 
@@ -20,6 +21,8 @@ struct Opened {
     process: Process,
     units: Mutex<Units>,
     serial: AtomicU32,
+    /// Image `sparse` beside this one.
+    aggregators: OnceLock<AggregatorCard>,
 }
 
 impl fmt::Debug for DpaCard {
@@ -46,7 +49,8 @@ impl DpaCard {
         let window = Window::new(&process)?;
         let outbox = Outbox::new(&process)?;
         let (units, serial) = (Mutex::new(Units::new()), AtomicU32::new(0));
-        Ok(Self(Arc::new(Opened { window, outbox, process, units, serial })))
+        let aggregators = OnceLock::new();
+        Ok(Self(Arc::new(Opened { window, outbox, process, units, serial, aggregators })))
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -89,6 +93,11 @@ impl DpaCard {
             0 => Ok(()),
             code => Err(Error::Context { what: "thread", number: handler.id(), code, name: "not woken".to_owned() }),
         }
+    }
+
+    /// Where image `sparse` is, once it is started.
+    pub(crate) fn aggregators(&self) -> &OnceLock<AggregatorCard> {
+        &self.0.aggregators
     }
 
     /// A number that no other communicator of this card has had.

@@ -7,10 +7,10 @@ use flexcast_abi::{DeviceAddress, ReceiveView, Signals};
 use flexcast_proto::{Alpha, CollectiveIds, RankInfo, StallWindow};
 use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion};
 
-use crate::api::card::DatapathKind;
+use crate::api::card::{Card, DatapathKind, Kind};
 use crate::api::config::{Config, Derived, Footprint, ps};
 use crate::datapath::Requests;
-use crate::datapath::pairs::{Maker, Pairs, unconnected};
+use crate::datapath::pairs::{Maker, OnDpa, Pairs, unconnected};
 use crate::dpa::card::DpaCard;
 use crate::dpa::receive::{self, Receive};
 use crate::dpa::send::{self, Send};
@@ -41,6 +41,7 @@ pub(crate) struct Part {
     parts: Parts,
     /// Connections for what may go by other ways than multicast.
     direct: Option<p2p::Pending>,
+    on_dpa: Option<OnDpa>,
     own: Endpoint,
 }
 
@@ -158,9 +159,11 @@ impl Part {
             receiver: Receiver::default(),
         };
         let copier = Copier::new(card)?;
-        let pairs = Pairs::new(Maker::new(card.pd(), place, &config, config.selection()), None);
+        let on_dpa = Card::of(Kind::Dpa(card.clone())).dpa_aggregators(&config)?;
+        let maker = Maker::new(card.pd(), place, &config, config.selection()).with_aggregators(on_dpa.clone());
+        let pairs = Pairs::new(maker, None);
         let parts = Parts { driver, pairs, send, receive, copier, _units: units };
-        Ok(Self { card: card.clone(), config, derived, footprint, place, parts, direct, own })
+        Ok(Self { card: card.clone(), config, derived, footprint, place, parts, direct, on_dpa, own })
     }
 
     /// What the other ranks must know of this one.
@@ -186,9 +189,9 @@ impl Part {
             let pending = pending.with_link_rate(speed.link_gbit_per_s);
             self.parts.pairs.group = Some(pending.connect(&told).map_err(|error| unconnected(own, error))?);
         }
-        let Self { card, config, derived, footprint, place, .. } = self;
+        let Self { card, config, derived, footprint, place, on_dpa, .. } = self;
         let config = Config { link_gbit_per_s: speed.link_gbit_per_s, ..config };
-        let maker = Maker::new(card.pd(), place, &config, config.selection());
+        let maker = Maker::new(card.pd(), place, &config, config.selection()).with_aggregators(on_dpa);
         self.parts.pairs = Pairs::new(maker, self.parts.pairs.group.take());
         let conditions = Conditions {
             selection: config.selection(),

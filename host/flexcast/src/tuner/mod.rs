@@ -11,6 +11,7 @@ mod table;
 
 use std::time::Duration;
 
+use crate::api::config::Aggregation;
 use crate::plan::direct::Collective;
 use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Broadcast, Operation, Reduce, ReduceScatter, Schedule};
 use flexcast_proto::{Kind, RankInfo, RankSet};
@@ -215,6 +216,7 @@ pub struct Decision {
     /// By the algorithm's code.
     predicted_ps: [Option<u64>; Algorithm::ALL.len()],
     density_ppm: Option<u32>,
+    aggregation: Option<Aggregation>,
 }
 
 impl Decision {
@@ -222,6 +224,17 @@ impl Decision {
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
+    }
+
+    /// What adds up the blocks of a sparse AllReduce over RDMA cards ([`Config::sparse_aggregation`](crate::Config::sparse_aggregation)); none of another
+    /// operation.
+    #[must_use]
+    pub const fn aggregation(&self) -> Option<Aggregation> {
+        self.aggregation
+    }
+
+    pub(crate) const fn with_aggregation(self, aggregation: Option<Aggregation>) -> Self {
+        Self { aggregation, ..self }
     }
 
     /// How long the operation was expected to take by an algorithm; none for one that could not be taken.

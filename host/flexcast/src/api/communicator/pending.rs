@@ -52,6 +52,7 @@ impl Pending {
                 (Kind::Dpa(_) | Kind::Verbs(_), control) => config.control = control,
             }
         }
+        card.dpa_aggregators(&config)?;
         let own = match card.kind() {
             Kind::Dpa(card) => {
                 Own::Dpa(Box::new(Part::new(card, rank, ranks, config)?), CardWaiter::new(card.device()))

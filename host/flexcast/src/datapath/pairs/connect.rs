@@ -4,7 +4,7 @@ use flexcast_proto::{Algorithm, RankInfo};
 use flexio::{CompletionQueue, ProtectionDomain, Retry};
 
 use super::Pairs;
-use super::sparse::{Need, PendingSession};
+use super::sparse::{Fault, Need, OnDpa, PendingSession};
 use crate::api::buffer::Buffer;
 use crate::api::config::Config;
 use crate::error::{Error, Result};
@@ -22,6 +22,8 @@ pub(crate) struct Maker {
     selection: Selection,
     /// The slowest of all ranks' links.
     link_gbit_per_s: u64,
+    /// Where sparse AllReduces are added, if not by processors.
+    on_dpa: Option<OnDpa>,
 }
 
 /// Limits and patience of a communicator's connections.
@@ -41,11 +43,12 @@ pub(crate) fn unconnected(own: u32, error: p2p::Error) -> Error {
 }
 
 /// The same of connections for sparse AllReduces.
-fn unconnected_session(own: u32, error: sparse::Error) -> Error {
-    match error {
-        sparse::Error::Flexio(error) => Error::Flexio(error),
+fn unconnected_session(own: u32, fault: Fault) -> Error {
+    match fault {
+        Fault::Link(sparse::Error::Flexio(error)) => Error::Flexio(error),
+        Fault::Here(error) => error,
         other => {
-            let rank = super::sparse::culprit(&other).unwrap_or(own);
+            let rank = other.culprit().unwrap_or(own);
             Error::Peer { rank, reason: format!("cannot connect for a sparse AllReduce: {other}") }
         }
     }
@@ -55,7 +58,16 @@ impl Maker {
     /// `selection`: what else the connections are to carry.
     pub(crate) fn new(pd: &ProtectionDomain, place: RankInfo, config: &Config, selection: Selection) -> Self {
         let link_gbit_per_s = config.link_gbit_per_s;
-        Self { pd: pd.clone(), place, config: config_of(config), selection, link_gbit_per_s }
+        Self { pd: pd.clone(), place, config: config_of(config), selection, link_gbit_per_s, on_dpa: None }
+    }
+
+    /// The same with aggregators of sparse AllReduces on DPAs, if there are some.
+    pub(crate) fn with_aggregators(self, on_dpa: Option<OnDpa>) -> Self {
+        Self { on_dpa, ..self }
+    }
+
+    pub(super) const fn on_dpa(&self) -> Option<&OnDpa> {
+        self.on_dpa.as_ref()
     }
 
     /// Patience of the connections.
@@ -131,12 +143,13 @@ impl Pairs {
     }
 
     fn has_session(&self, need: &Need) -> bool {
-        self.session.as_ref().is_some_and(|session| session.carries(need))
+        self.sessions[need.aggregation() as usize].as_ref().is_some_and(|session| session.carries(need))
     }
 
     /// What connections a collective needs, other than those between all pairs.
     pub(super) fn need(&self, collective: &Collective, algorithm: Algorithm, config: &Config) -> Option<Need> {
-        Need::of(collective, self.maker.place.ranks(), config.reproducible).filter(|_| algorithm == Algorithm::Sparse)
+        let need = Need::of(collective, self.maker.place.ranks(), config.reproducible, self.maker.on_dpa());
+        need.filter(|_| algorithm == Algorithm::Sparse)
     }
 
     /// Bytes that a rank tells the others of its queue pairs.
@@ -201,8 +214,10 @@ impl Pairs {
                 self.is_complete = true;
             }
             Some(Pending::Sparse(pending)) => {
+                let at = pending.aggregation() as usize;
                 let session = pending.connect(&endpoints);
-                self.session = Some(session.map_err(|error| Refusal::Here(unconnected_session(place.rank(), error)))?);
+                let session = session.map_err(|fault| Refusal::Here(unconnected_session(place.rank(), fault)))?;
+                self.sessions[at] = Some(session);
             }
         }
         Ok(())
@@ -213,9 +228,9 @@ impl Pairs {
         if self.has_session(need) {
             return Ok(());
         }
-        let refused = |error| unconnected_session(self.maker.place.rank(), error);
+        let refused = |fault| unconnected_session(self.maker.place.rank(), fault);
         let (pending, endpoint) = PendingSession::prepare(&self.maker, *need).map_err(refused)?;
-        self.session = Some(pending.connect(&[&endpoint]).map_err(refused)?);
+        self.sessions[need.aggregation() as usize] = Some(pending.connect(&[&endpoint]).map_err(refused)?);
         Ok(())
     }
 

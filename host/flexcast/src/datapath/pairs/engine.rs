@@ -3,6 +3,7 @@
 use flexcast_proto::{Algorithm, Cause, OperationDescriptor};
 
 use super::errand::Connecting;
+use super::sparse::Need;
 use super::{Bounds, Errand, NOT_STARTED, News, Pairs, Refusal, Way};
 use crate::api::buffer::Buffer;
 use crate::api::config::{Config, ps};
@@ -99,6 +100,7 @@ pub(crate) trait PairEngine {
             wait_ps: ps(self.config().barrier_timeout),
             repair_ps: ps(self.config().recovery_timeout),
         };
+        let decision = decision.with_aggregation(need.as_ref().map(Need::aggregation));
         let descriptor = self.pairs_mut().begin(posted, decision, bounds, need)?;
         self.start_direct(descriptor, now_ps);
         // What has come early may differ: then nothing is sent.

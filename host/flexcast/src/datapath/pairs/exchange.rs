@@ -6,6 +6,7 @@ use flexcast_proto::{Cause, Failure, Kind, OperationDescriptor, RankSet, Summary
 use super::sparse::{self, Need, Session};
 use super::{NO_NEWS, NOT_STARTED, News, Pairs};
 use crate::api::buffer::Buffer;
+use crate::api::config::Aggregation;
 use crate::api::outcome::{Done, Failed, Outcome};
 use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::Posted;
@@ -46,8 +47,8 @@ pub(crate) struct Exchange {
 enum Work {
     /// A schedule that is known before.
     Scheduled(Bound),
-    /// What the ranks' data is. With the bytes that had come over its connections before, and the messages that had gone.
-    Sparse(Call, [u64; 2]),
+    /// What the ranks' data is. With who adds, the bytes that had come over its connections before, and the messages that had gone.
+    Sparse(Call, Aggregation, [u64; 2]),
 }
 
 /// A collective that begins, as the protocol takes it: its number, and how long it may wait without any progress, and repair.
@@ -72,21 +73,6 @@ pub(crate) fn blame(own: u32, error: &p2p::Error) -> (u32, Cause) {
     }
 }
 
-/// The same for connections of a sparse AllReduce.
-fn blame_session(own: u32, error: &p2p::sparse::Error) -> (u32, Cause) {
-    use p2p::sparse::Error as Sparse;
-    let cause = match error {
-        Sparse::Connection { source: flexio::Error::Completion { status, .. }, .. } => {
-            Cause::Connection(*status as u16)
-        }
-        Sparse::Connection { .. } | Sparse::Protocol { .. } | Sparse::Ended { .. } | Sparse::Timeout { .. } => {
-            Cause::Connection(PROTOCOL_VIOLATION)
-        }
-        _ => Cause::Device(NOT_STARTED),
-    };
-    (sparse::culprit(error).unwrap_or(own), cause)
-}
-
 /// What a peer has called, if that is what connections have met with.
 pub(crate) fn called(error: &p2p::Error, own: Summary) -> Option<Notice> {
     let p2p::Error::Mismatch { peer, peer_block_bytes, peer_call, .. } = error else { return None };
@@ -103,7 +89,7 @@ fn buffer(of: &Buffer) -> Result<p2p::Buffer<'_>> {
 /// Why a collective has not begun, or does not go on.
 enum Fault {
     Connections(p2p::Error),
-    Session(p2p::sparse::Error),
+    Session(sparse::Fault),
     Here(Error),
 }
 
@@ -119,9 +105,9 @@ impl From<p2p::Error> for Fault {
     }
 }
 
-impl From<p2p::sparse::Error> for Fault {
-    fn from(error: p2p::sparse::Error) -> Self {
-        Self::Session(error)
+impl From<sparse::Fault> for Fault {
+    fn from(fault: sparse::Fault) -> Self {
+        Self::Session(fault)
     }
 }
 
@@ -177,8 +163,9 @@ impl Pairs {
             if place.ranks() == 1 {
                 self.connect_session_alone(&need)?;
             }
-            let before = self.session.as_ref().map(|session| [session.foreign_bytes(place.rank()), session.messages()]);
-            return Ok((Work::Sparse(need.call(), before.unwrap_or_default()), 0));
+            let session = self.sessions[need.aggregation() as usize].as_ref();
+            let before = session.map(|session| [session.foreign_bytes(place.rank()), session.messages()]);
+            return Ok((Work::Sparse(need.call(), need.aggregation(), before.unwrap_or_default()), 0));
         }
         if place.ranks() == 1 {
             self.connect_alone()?;
@@ -196,29 +183,35 @@ impl Pairs {
         if !self.exchange.as_ref().is_some_and(|exchange| exchange.state.is_active()) {
             return NO_NEWS;
         }
-        let started = self.hand_over();
+        let started = self.hand_over(now_ps);
         self.news(started.map(|()| true), now_ps)
     }
 
     /// Takes what has come, and sends what may be sent.
     pub(crate) fn poll(&mut self, now_ps: u64) -> News {
-        let Self { group, session, exchange, .. } = self;
+        let Self { group, sessions, exchange, .. } = self;
         let Some(exchange) = exchange.as_mut().filter(|exchange| exchange.state.is_active()) else { return NO_NEWS };
         let Exchange { work, send, receive, .. } = exchange;
-        let moved = match (work, group, session) {
-            (Work::Scheduled(_), Some(group), _) => group.advance().map_err(Fault::Connections),
-            (Work::Sparse(..), _, Some(session)) => session.advance(send.as_ref(), receive).map_err(Fault::Session),
+        let moved = match (work, group) {
+            (Work::Scheduled(_), Some(group)) => group.advance().map_err(Fault::Connections),
+            (Work::Sparse(_, aggregation, _), _) => match &mut sessions[*aggregation as usize] {
+                Some(session) => session.advance(send.as_ref(), receive, now_ps).map_err(Fault::Session),
+                None => return NO_NEWS,
+            },
             _ => return NO_NEWS,
         };
         self.news(moved, now_ps)
     }
 
-    fn hand_over(&mut self) -> std::result::Result<(), Fault> {
-        let Self { group, session, exchange, kept, maker, .. } = self;
+    fn hand_over(&mut self, now_ps: u64) -> std::result::Result<(), Fault> {
+        let Self { group, sessions, exchange, kept, maker, .. } = self;
         let Some(Exchange { collective, work, send, receive, .. }) = exchange else { return Ok(()) };
-        let (bound, group) = match (work, group, session) {
-            (Work::Scheduled(bound), Some(group), _) => (bound, group),
-            (Work::Sparse(call, _), _, Some(session)) => return Ok(session.begin(*call)?),
+        let (bound, group) = match (work, group) {
+            (Work::Scheduled(bound), Some(group)) => (bound, group),
+            (Work::Sparse(call, aggregation, _), _) => {
+                let session = sessions[*aggregation as usize].as_mut();
+                return Ok(session.map_or(Ok(()), |session| session.begin(*call, now_ps))?);
+            }
             _ => return Ok(()),
         };
         let (operation, summary) = (bound.operation, &bound.summary);
@@ -280,9 +273,9 @@ impl Pairs {
                 tracing::error!(%error, "a collective between pairs of ranks failed");
                 [failed((own, Cause::Device(NOT_STARTED))), None]
             }
-            Fault::Session(error) => {
-                tracing::error!(%error, "a sparse AllReduce failed");
-                [failed(blame_session(own, &error)), None]
+            Fault::Session(fault) => {
+                tracing::error!(error = %fault, "a sparse AllReduce failed");
+                [failed((fault.culprit().unwrap_or(own), fault.cause())), None]
             }
             Fault::Connections(error) => {
                 tracing::error!(%error, "a collective between pairs of ranks failed");
@@ -295,10 +288,11 @@ impl Pairs {
     /// How far the connections are.
     fn take_note(&mut self, now_ps: u64) -> std::result::Result<Option<Notice>, Fault> {
         let own = self.maker.place.rank();
-        let Self { group, session, exchange, .. } = self;
+        let Self { group, sessions, exchange, .. } = self;
         let Some(exchange) = exchange else { return Ok(None) };
-        match (&exchange.work, group, session) {
-            (Work::Sparse(_, before), _, Some(session)) => {
+        match (&exchange.work, group) {
+            (Work::Sparse(_, aggregation, before), _) => {
+                let Some(session) = &sessions[*aggregation as usize] else { return Ok(None) };
                 if !session.is_complete() {
                     return Ok(Some(Notice::Transferred { awaited: session.awaited(own) }));
                 }
@@ -306,7 +300,7 @@ impl Pairs {
                 exchange.report.foreign_bytes = session.foreign_bytes(own) - bytes;
                 exchange.report.messages = session.messages() - messages;
             }
-            (Work::Scheduled(bound), Some(group), _) => {
+            (Work::Scheduled(bound), Some(group)) => {
                 if !group.is_complete() {
                     let awaited = group.awaited().map_or(own, |(rank, _)| rank);
                     return Ok(Some(Notice::Transferred { awaited }));
@@ -327,8 +321,8 @@ impl Pairs {
         Some(match exchange.state {
             State::Active => {
                 let silent_ps = self.group.as_ref().and_then(Group::deadline_ps);
-                let session_ps = self.session.as_ref().and_then(Session::deadline_ps);
-                let silent_ps = silent_ps.into_iter().chain(session_ps).min();
+                let sessions_ps = self.sessions.iter().flatten().filter_map(Session::deadline_ps);
+                let silent_ps = silent_ps.into_iter().chain(sessions_ps).min();
                 exchange.deadline_ps.min(silent_ps.unwrap_or(u64::MAX))
             }
             State::Released => u64::MAX,
@@ -368,7 +362,7 @@ impl Pairs {
         let Some(exchange) = self.exchange.take_if(is_over) else { return Ok(None) };
         let Exchange { request, collective, send, receive, state, report, .. } = exchange;
         let State::Failed(failure) = state else { return Ok(None) };
-        (self.group, self.session) = (None, None);
+        (self.group, self.sessions) = (None, [None, None]);
         // Peers never know what is not registered.
         let renew = |buffer: Buffer| if buffer.is_registered() { buffer.renewed(self.maker.pd()) } else { Ok(buffer) };
         let (send, receive) = (send.map(renew).transpose()?, Some(renew(receive)?));

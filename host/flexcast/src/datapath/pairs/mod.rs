@@ -21,6 +21,7 @@ pub(crate) use connect::{Maker, Refusal, unconnected};
 pub(crate) use engine::PairEngine;
 pub(crate) use errand::{Errand, Way};
 pub(crate) use exchange::{Bounds, blame, called};
+pub(crate) use sparse::OnDpa;
 
 use self::exchange::Exchange;
 use self::sparse::Session;
@@ -44,8 +45,8 @@ pub(crate) struct Pairs {
     pub(crate) group: Option<Group>,
     /// Whether it has connections between all pairs.
     is_complete: bool,
-    /// Connections for sparse AllReduces, if there has been one.
-    session: Option<Session>,
+    /// Connections for sparse AllReduces, if there has been one: with aggregators on processors, and on DPAs.
+    sessions: [Option<Session>; 2],
     pub(crate) exchange: Option<Exchange>,
     /// What an Alltoall in place sends from: what comes replaces it in the user's buffer.
     kept: Option<Buffer>,
@@ -55,7 +56,7 @@ pub(crate) struct Pairs {
 impl Pairs {
     /// With the connections that there are from the beginning, if any.
     pub(crate) const fn new(maker: Maker, group: Option<Group>) -> Self {
-        Self { group, is_complete: false, session: None, exchange: None, kept: None, maker }
+        Self { group, is_complete: false, sessions: [None, None], exchange: None, kept: None, maker }
     }
 
     /// Whether a collective is under way on them.

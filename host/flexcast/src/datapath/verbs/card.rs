@@ -1,13 +1,14 @@
 //! RDMA cards whose queues this process polls itself.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use flexio::{Device, ProtectionDomain, Provider};
 
 use crate::api::config::ps;
+use crate::dpa::sparse::AggregatorCard;
 use crate::error::{Error, Result};
 
 /// How collectives go over an RDMA card without its DPA.
@@ -59,6 +60,8 @@ struct Opened {
     pd: ProtectionDomain,
     options: VerbsOptions,
     serial: AtomicU32,
+    /// Image `sparse` on its DPA.
+    aggregators: OnceLock<AggregatorCard>,
 }
 
 impl fmt::Debug for VerbsCard {
@@ -75,7 +78,8 @@ impl VerbsCard {
     pub(crate) fn open(provider: &Provider, device: &str, options: &VerbsOptions) -> Result<Self> {
         options.check(provider.relax().is_virtual())?;
         let pd = ProtectionDomain::new(&provider.open_plain(device)?)?;
-        Ok(Self(Arc::new(Opened { pd, options: *options, serial: AtomicU32::new(0) })))
+        let (serial, aggregators) = (AtomicU32::new(0), OnceLock::new());
+        Ok(Self(Arc::new(Opened { pd, options: *options, serial, aggregators })))
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -93,6 +97,11 @@ impl VerbsCard {
     /// What a chunk takes its receiver, in picoseconds of virtual time.
     pub(super) fn chunk_ps(&self) -> u64 {
         ps(self.0.options.chunk_time)
+    }
+
+    /// Where image `sparse` is, once it is started.
+    pub(crate) fn aggregators(&self) -> &OnceLock<AggregatorCard> {
+        &self.0.aggregators
     }
 
     /// A number that no other communicator of this card has had.

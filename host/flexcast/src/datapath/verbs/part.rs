@@ -5,7 +5,7 @@ use flexcast_proto::RankInfo;
 use super::card::VerbsCard;
 use super::engine::{Engine, Links};
 use super::queues::{Queues, Root};
-use crate::api::card::DatapathKind;
+use crate::api::card::{Card, DatapathKind, Kind};
 use crate::api::config::{Config, Control, Derived, Footprint};
 use crate::datapath::pairs::{Maker, Pairs};
 use crate::endpoint::{self, Capabilities, Endpoint, Receiver, Speed};
@@ -115,7 +115,9 @@ impl Part {
         queues.join(endpoint::group(id, 0)?, endpoint::q_key(id), alone)?;
         let roots = all.iter().map(|endpoint| Root { gid: endpoint.gid, qpn: endpoint.receiver.qpn }).collect();
         let slots = all.iter().map(|endpoint| endpoint.receiver.slots).min().unwrap_or(config.slots);
-        let pairs = Pairs::new(Maker::new(card.pd(), place, &config, Selection::Multicast), None);
+        let on_dpa = Card::of(Kind::Verbs(card.clone())).dpa_aggregators(&config)?;
+        let maker = Maker::new(card.pd(), place, &config, Selection::Multicast).with_aggregators(on_dpa);
+        let pairs = Pairs::new(maker, None);
         let links = Links { queues, control, pairs, roots, slots };
         let engine = Engine::new(card, place, id, (config, derived), links);
         Ok((engine, footprint))

@@ -55,6 +55,10 @@ impl AggregatorCard {
         Ok(Self(DpaCard::open(provider, device, &firmware.load(provider)?)?))
     }
 
+    pub(crate) const fn card(&self) -> &DpaCard {
+        &self.0
+    }
+
     /// Makes threads, spots and queue pairs for the workers of `parameters`: a shard for each coroutine of each thread.
     ///
     /// # Errors
@@ -349,6 +353,10 @@ impl DpaAggregator {
         }
         self.card.process().check()?;
         Ok(None)
+    }
+
+    pub(crate) fn provider(&self) -> Provider {
+        self.card.device().provider().clone()
     }
 
     /// Number of shards.

@@ -35,6 +35,7 @@ pub(crate) struct Parts {
 }
 
 /// The execution units of a communicator, given back when it is dropped.
+#[derive(Debug)]
 pub(crate) struct Units {
     pub(crate) card: DpaCard,
     pub(crate) units: Vec<u32>,
