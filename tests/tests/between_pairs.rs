@@ -6,91 +6,24 @@ use std::time::Duration;
 use emu_config::Machine;
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
-    Algorithm, Blocks, Buffer, Card, Cause, Communicator, Config, Control, DatapathKind, Done, Error, Failed, Firmware,
-    Request, Selection, VerbsOptions,
+    Algorithm, Blocks, Buffer, Cause, Communicator, Config, Control, DatapathKind, Error, Failed, Request, Selection,
 };
-use flexcast_tests::communicators::{self, Under, connect, contribution, drive, ended, gathers};
-use flexcast_tests::{image_bytes, told};
-use flexio::Provider;
+use flexcast_tests::card_ranks::{CardRanks, config, empty, filled};
+use flexcast_tests::communicators::{self, Under, contribution, drive, ended, gathers};
+use flexcast_tests::told;
 
 const PS_PER_US: u64 = 1_000_000;
 const DATAPATHS: [DatapathKind; 2] = [DatapathKind::Dpa, DatapathKind::Verbs];
 
-/// Small queues, and the barrier's own way for what is short.
-fn config() -> Config {
-    let config = communicators::config().with_subgroups(1).slots(64).eager_bytes(16 << 10);
-    config.algorithm(Selection::Automatic).recovery_timeout(Duration::from_micros(10_000))
-}
-
-/// Ranks with a card each.
-struct World<'w> {
-    provider: &'w Provider,
-    all: Vec<Communicator>,
-}
-
-fn world(datapath: DatapathKind, machine: Machine, ranks: u32, config: &Config, body: impl FnOnce(&mut World<'_>)) {
-    let provider = emu_provider::emulated(machine.config_of(ranks as usize).expect("a switch")).expect("a machine");
-    let elf = image_bytes("allgather");
-    let open = |number| {
-        let (name, firmware) = (format!("mlx5_{number}"), Firmware { name: "allgather", elf: &elf });
-        match datapath {
-            DatapathKind::Dpa => Card::open(&provider, &name, firmware),
-            _ => Card::verbs(&provider, &name, &VerbsOptions::default()),
-        }
-        .expect("the card opens")
-    };
-    let cards: Vec<Card> = (0..ranks).map(open).collect();
-    let all = connect(cards.iter(), config);
-    body(&mut World { provider: &provider, all });
+fn world(datapath: DatapathKind, machine: Machine, ranks: u32, config: &Config, body: impl FnOnce(&mut CardRanks)) {
+    body(&mut CardRanks::new(datapath, &machine, ranks, config));
 }
 
 /// The same on both datapaths, and without losses.
-fn worlds(ranks: u32, config: &Config, body: impl Fn(&World<'_>)) {
+fn worlds(ranks: u32, config: &Config, body: impl Fn(&CardRanks)) {
     for datapath in DATAPATHS {
         world(datapath, Machine::default(), ranks, config, |world| body(world));
     }
-}
-
-impl World<'_> {
-    fn ranks(&self) -> u32 {
-        self.all.len() as u32
-    }
-
-    /// What becomes of a call on all ranks.
-    fn end(&self, call: impl Fn(&Communicator, u32) -> Request) -> Vec<Result<Done, Box<Failed>>> {
-        let posted: Vec<_> = self.all.iter().map(|one| (one, call(one, one.rank()))).collect();
-        ended(self.provider, posted)
-    }
-
-    /// A call that goes well on all ranks.
-    fn call(&self, call: impl Fn(&Communicator, u32) -> Result<Request, Box<Failed>>) -> Vec<Done> {
-        let all = self.end(|one, rank| call(one, rank).expect("accepted"));
-        all.into_iter().map(|end| end.expect("success")).collect()
-    }
-
-    /// The same, of which every rank gets what is expected of it.
-    fn gets(
-        &self,
-        expected: impl Fn(u32) -> Vec<u8>,
-        call: impl Fn(&Communicator, u32) -> Result<Request, Box<Failed>>,
-    ) {
-        for (rank, done) in (0..).zip(self.call(call)) {
-            let (got, expected) = (done.receive.to_vec().expect("read"), expected(rank));
-            assert!(got == expected, "rank {rank} of {}: {} bytes", self.ranks(), expected.len());
-        }
-    }
-}
-
-fn filled(communicator: &Communicator, bytes: &[u8]) -> Buffer {
-    let mut buffer = communicator.card().buffer(bytes.len()).expect("a buffer");
-    buffer.write(0, bytes).expect("written");
-    buffer
-}
-
-fn empty(communicator: &Communicator, bytes: usize) -> Buffer {
-    let mut buffer = communicator.card().buffer(bytes).expect("a buffer");
-    buffer.fill(0xA5);
-    buffer
 }
 
 /// Elements of a contribution. No byte makes a number of any type that is none, or endless.
@@ -113,7 +46,7 @@ fn of((operator, data_type): (Operator, DataType)) -> Reduction {
 }
 
 /// Every reduction of so many elements, in place and not, with every root of two.
-fn reductions_are_right(world: &World<'_>, reduction: Reduction, count: usize) {
+fn reductions_are_right(world: &CardRanks, reduction: Reduction, count: usize) {
     let (ranks, element) = (world.ranks(), reduction.element_bytes() as usize);
     let own = |rank: u32| elements(rank, count, reduction);
     let all = reduced(ranks, count, reduction);
@@ -230,7 +163,7 @@ fn part(from: u32, to: u32, bytes: usize) -> Vec<u8> {
     contribution(u64::from(from), to as usize, bytes)
 }
 
-fn blocks_are_right(world: &World<'_>, bytes: usize) {
+fn blocks_are_right(world: &CardRanks, bytes: usize) {
     let ranks = world.ranks();
     let from_here = |rank| (0..ranks).flat_map(|to| part(rank, to, bytes)).collect::<Vec<u8>>();
     let to_here = |rank| (0..ranks).flat_map(|from| part(from, rank, bytes)).collect::<Vec<u8>>();
@@ -494,7 +427,7 @@ fn a_late_rank_hears_of_operations_far_ahead_in_their_turn() {
             all.extend((0..3).map(|root| Under::new(late, gathers(late, root))));
             all.push(Under::new(late, late.barrier().expect("accepted")));
             all.push(Under::new(late, communicators::gather(late, round, 30)));
-            drive(world.provider, &mut all, |_, _| {});
+            drive(&world.provider, &mut all, |_, _| {});
             for (number, one) in all.iter().enumerate() {
                 let done = one.done.as_ref().expect("driven").as_ref().expect("success");
                 let expected = match number % 5 {
@@ -635,7 +568,7 @@ fn a_rank_that_does_not_call_is_named_within_the_bound() {
             let posted: Vec<_> = others
                 .map(|one| (one, one.all_reduce_in_place(empty(one, 10_000), of(SUM)).expect("accepted")))
                 .collect();
-            for end in ended(world.provider, posted) {
+            for end in ended(&world.provider, posted) {
                 let failed = end.expect_err("one is missing");
                 told(&failed.error, &["rank 2 was silent", "allreduce"]);
                 assert_eq!(failed.receive.as_ref().map(Buffer::len), Some(10_000));
@@ -682,7 +615,7 @@ fn a_cancelled_operation_ends_on_all_ranks_and_buffers_come_back() {
                 |one: &Communicator| one.all_to_all(empty(one, 900_000), empty(one, 900_000)).expect("accepted");
             let mut all: Vec<_> = world.all.iter().map(|one| Under::new(one, start(one))).collect();
             let mut is_cancelled = false;
-            drive(world.provider, &mut all, |since_ps, all| {
+            drive(&world.provider, &mut all, |since_ps, all| {
                 if since_ps > 8 * PS_PER_US && !std::mem::replace(&mut is_cancelled, true) {
                     all[1].communicator.cancel();
                 }
@@ -711,7 +644,7 @@ fn arguments_that_cannot_be_are_refused_with_the_buffers() {
         assert!(text(one.gather_in_place(empty(one, 8), 0)).contains("only root 0"));
         // Nothing of it has reached the other rank.
         world.call(|one, _| one.barrier());
-        gathers(world.provider, &world.all, 3, 100);
+        gathers(&world.provider, &world.all, 3, 100);
     });
 }
 
@@ -723,6 +656,6 @@ fn with_the_protocol_on_the_card_they_are_refused() {
         let refused = one.all_reduce_in_place(empty(one, 8), of(SUM)).expect_err("refused");
         told(&refused.error, &["allreduce", "control = device", "set control to host"]);
         assert!(refused.receive.is_some());
-        gathers(world.provider, &world.all, 3, 100);
+        gathers(&world.provider, &world.all, 3, 100);
     });
 }

@@ -9,48 +9,15 @@ use flexcast::p2p::reference;
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::registration::Limits;
 use flexcast::{
-    Algorithm, Buffer, Card, Cause, Communicator, Config, DatapathKind, Done, Error, Failed, Firmware, Request,
-    Selection, Shape, SparseOptions, Test, UserMemory, VerbsOptions,
+    Algorithm, Cause, Communicator, DatapathKind, Done, Error, Failed, Request, Shape, SparseOptions, UserMemory,
 };
 use flexcast_proto::sparse::{Parameters, Shard, Shards};
-use flexcast_tests::communicators::{self, Under, connect, drive, ended};
-use flexcast_tests::{image_bytes, told};
-use flexio::Provider;
+use flexcast_tests::card_ranks::{CardRanks, config, filled};
+use flexcast_tests::communicators::{Under, drive, ended};
+use flexcast_tests::told;
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 const OPTIONS: SparseOptions = SparseOptions { block_bytes: 256, blocks_per_message: 8 };
-
-fn config() -> Config {
-    let config = communicators::config().with_subgroups(1).slots(64).eager_bytes(16 << 10);
-    config.algorithm(Selection::Automatic).recovery_timeout(Duration::from_micros(10_000))
-}
-
-struct World {
-    provider: Provider,
-    all: Vec<Communicator>,
-}
-
-fn world(datapath: DatapathKind, machine: &Machine, ranks: u32, config: &Config) -> World {
-    let provider = emu_provider::emulated(machine.config_of(ranks as usize).expect("a switch")).expect("a machine");
-    let elf = image_bytes("allgather");
-    let open = |number| {
-        let (name, firmware) = (format!("mlx5_{number}"), Firmware { name: "allgather", elf: &elf });
-        match datapath {
-            DatapathKind::Dpa => Card::open(&provider, &name, firmware),
-            _ => Card::verbs(&provider, &name, &VerbsOptions::default()),
-        }
-        .expect("the card opens")
-    };
-    let cards: Vec<Card> = (0..ranks).map(open).collect();
-    let all = connect(cards.iter(), config);
-    World { provider, all }
-}
-
-fn filled(communicator: &Communicator, bytes: &[u8]) -> Buffer {
-    let mut buffer = communicator.card().buffer(bytes.len()).expect("a buffer");
-    buffer.write(0, bytes).expect("written");
-    buffer
-}
 
 /// A rank's array, of which so many blocks in a hundred are zero.
 fn array(rank: u32, bytes: usize, zeros: usize) -> Vec<u8> {
@@ -73,43 +40,35 @@ fn messages(sums: &[u8], ranks: u32, options: SparseOptions) -> u64 {
     if sums.is_empty() { 0 } else { shards.iter().map(of).sum() }
 }
 
-impl World {
-    fn end(&self, call: impl Fn(&Communicator, u32) -> Request) -> Vec<Result<Done, Box<Failed>>> {
-        let posted: Vec<_> = self.all.iter().map(|one| (one, call(one, one.rank()))).collect();
-        ended(&self.provider, posted)
-    }
-
-    /// A call that goes well on all ranks, with a result that is checked; the reports.
-    fn gets(&self, bytes: usize, zeros: usize, options: SparseOptions, in_place: bool) -> Vec<Done> {
-        let ranks = self.all.len() as u32;
-        let arrays: Vec<_> = (0..ranks).map(|rank| array(rank, bytes, zeros)).collect();
-        let ends = self.end(|one, rank| {
-            let own = filled(one, &arrays[rank as usize]);
-            if in_place {
-                return one.sparse_all_reduce_in_place(own, SUM, options).expect("accepted");
-            }
-            let mut receive = one.card().buffer(bytes).expect("a buffer");
-            receive.fill(0xa5);
-            one.sparse_all_reduce(own, receive, SUM, options).expect("accepted")
-        });
-        let expected = reference(SUM, &arrays);
-        let check = |(rank, end): (usize, Result<Done, Box<Failed>>)| {
-            let done = end.expect("success");
-            let got = done.receive.to_vec().expect("read");
-            assert!(got == expected, "rank {rank} of {ranks}: {bytes} bytes, {zeros} % zeros, {options:?}");
-            assert_eq!(done.report.decision.algorithm(), Algorithm::Sparse);
-            assert_eq!(done.report.messages, messages(&expected, ranks, options), "rank {rank}: {bytes} {zeros}");
-            done
-        };
-        ends.into_iter().enumerate().map(check).collect()
-    }
+/// A call that goes well on all ranks, with a result that is checked; the reports.
+fn gets(world: &CardRanks, bytes: usize, zeros: usize, options: SparseOptions, in_place: bool) -> Vec<Done> {
+    let ranks = world.ranks();
+    let arrays: Vec<_> = (0..ranks).map(|rank| array(rank, bytes, zeros)).collect();
+    let ends = world.end(|one, rank| {
+        let own = filled(one, &arrays[rank as usize]);
+        if in_place {
+            return one.sparse_all_reduce_in_place(own, SUM, options).expect("accepted");
+        }
+        let mut receive = one.card().buffer(bytes).expect("a buffer");
+        receive.fill(0xa5);
+        one.sparse_all_reduce(own, receive, SUM, options).expect("accepted")
+    });
+    let expected = reference(SUM, &arrays);
+    let check = |(rank, end): (usize, Result<Done, Box<Failed>>)| {
+        let done = end.expect("success");
+        let got = done.receive.to_vec().expect("read");
+        assert!(got == expected, "rank {rank} of {ranks}: {bytes} bytes, {zeros} % zeros, {options:?}");
+        assert_eq!(done.report.decision.algorithm(), Algorithm::Sparse);
+        assert_eq!(done.report.messages, messages(&expected, ranks, options), "rank {rank}: {bytes} {zeros}");
+        done
+    };
+    ends.into_iter().enumerate().map(check).collect()
 }
-
 #[test]
 fn sums_are_right_on_both_datapaths_whatever_changes_from_call_to_call() {
     for datapath in [DatapathKind::Verbs, DatapathKind::Dpa] {
         for ranks in [1, 2, 3, 5] {
-            let world = world(datapath, &Machine::default(), ranks, &config());
+            let world = CardRanks::new(datapath, &Machine::default(), ranks, &config());
             let kilo = SparseOptions { block_bytes: 1024, blocks_per_message: 32 };
             // Longer arrays have more shards, and other options other memory: connections are made anew.
             for (elements, zeros, options, in_place) in [
@@ -122,7 +81,7 @@ fn sums_are_right_on_both_datapaths_whatever_changes_from_call_to_call() {
                 (20_011, 0, kilo, false),
                 (20_011, 60, OPTIONS, false),
             ] {
-                let ends = world.gets(4 * elements, zeros, options, in_place);
+                let ends = gets(&world, 4 * elements, zeros, options, in_place);
                 let foreign: Vec<u64> = ends.iter().map(|done| done.report.foreign_bytes).collect();
                 let some = ranks > 1 && elements > 0;
                 assert!(foreign.iter().all(|bytes| (*bytes > 0) == some), "{ranks} ranks, {elements}: {foreign:?}");
@@ -131,7 +90,7 @@ fn sums_are_right_on_both_datapaths_whatever_changes_from_call_to_call() {
             let ends = world
                 .end(|one, rank| one.all_reduce_in_place(filled(one, &array(rank, 4096, 0)), SUM).expect("accepted"));
             ends.into_iter().for_each(|end| drop(end.expect("success")));
-            world.gets(4 * 5003, 30, OPTIONS, false);
+            gets(&world, 4 * 5003, 30, OPTIONS, false);
         }
     }
 }
@@ -139,7 +98,7 @@ fn sums_are_right_on_both_datapaths_whatever_changes_from_call_to_call() {
 #[test]
 fn the_order_of_ranks_gives_the_bits_of_a_loop() {
     let sum = Reduction::new(Operator::Sum, DataType::F32).expect("the type has it");
-    let world = world(DatapathKind::Verbs, &Machine::default(), 4, &config().reproducible(true));
+    let world = CardRanks::new(DatapathKind::Verbs, &Machine::default(), 4, &config().reproducible(true));
     let own = |rank: u32| -> Vec<u8> {
         (0..3000_u32).flat_map(|at| (1.0 / (1 + at * 7 + rank * 3) as f32).to_ne_bytes()).collect()
     };
@@ -158,9 +117,9 @@ fn losses_are_repaired() {
     for datapath in [DatapathKind::Verbs, DatapathKind::Dpa] {
         let machine = Machine { loss_ppm: Some(5_000), seed: Some(9), ..Machine::default() };
         let config = config().retry_exponent(4).barrier_timeout(Duration::from_millis(500));
-        let world = world(datapath, &machine, 3, &config);
-        world.gets(4 * 60_013, 0, OPTIONS, false);
-        world.gets(4 * 60_013, 80, OPTIONS, true);
+        let world = CardRanks::new(datapath, &machine, 3, &config);
+        gets(&world, 4 * 60_013, 0, OPTIONS, false);
+        gets(&world, 4 * 60_013, 80, OPTIONS, true);
     }
 }
 
@@ -185,9 +144,9 @@ fn ranks_that_call_something_else_are_named_by_all() {
             }),
         ];
         for (what, other) in odd {
-            let world = world(DatapathKind::Verbs, &Machine::default(), 3, &config());
+            let world = CardRanks::new(DatapathKind::Verbs, &Machine::default(), 3, &config());
             if is_connected {
-                world.gets(4096, 0, OPTIONS, true);
+                gets(&world, 4096, 0, OPTIONS, true);
                 world.end(|one, _| one.all_reduce_in_place(filled(one, &[1; 4096]), SUM).expect("accepted"));
             }
             let ends = world.end(|one, rank| match rank {
@@ -209,8 +168,8 @@ fn a_rank_that_stops_is_named_and_buffers_come_back() {
     let config = config().retry_exponent(4).barrier_timeout(Duration::from_micros(3_000));
     for datapath in [DatapathKind::Verbs, DatapathKind::Dpa] {
         // It never calls.
-        let world = world(datapath, &Machine::default(), 3, &config);
-        world.gets(4096, 0, OPTIONS, true);
+        let world = CardRanks::new(datapath, &Machine::default(), 3, &config);
+        gets(&world, 4096, 0, OPTIONS, true);
         let callers = world.all.iter().filter(|one| one.rank() != 2);
         let posted: Vec<_> = callers
             .map(|one| (one, one.sparse_all_reduce_in_place(filled(one, &[1; 4096]), SUM, OPTIONS).expect("accepted")))
@@ -228,8 +187,8 @@ fn a_rank_that_stops_is_named_and_buffers_come_back() {
 
 #[test]
 fn a_cancelled_one_ends_on_all_ranks() {
-    let world = world(DatapathKind::Verbs, &Machine::default(), 3, &config());
-    world.gets(4096, 0, OPTIONS, true);
+    let world = CardRanks::new(DatapathKind::Verbs, &Machine::default(), 3, &config());
+    gets(&world, 4096, 0, OPTIONS, true);
     let post = |one| {
         Under::new(one, one.sparse_all_reduce_in_place(filled(one, &[1; 1 << 20]), SUM, OPTIONS).expect("accepted"))
     };
@@ -249,7 +208,7 @@ fn a_cancelled_one_ends_on_all_ranks() {
 
 #[test]
 fn what_cannot_be_is_refused_before_anything_is_sent() {
-    let world = world(DatapathKind::Verbs, &Machine::default(), 2, &config());
+    let world = CardRanks::new(DatapathKind::Verbs, &Machine::default(), 2, &config());
     let one = &world.all[0];
     let shape = |options| Shape::SparseAllreduce { bytes: 4096, reduction: SUM, options };
     one.admits(shape(OPTIONS)).expect("carried");
@@ -263,7 +222,7 @@ fn what_cannot_be_is_refused_before_anything_is_sent() {
 /// Arrays are not given to the card: memory that is not registered will do, and a card's registrations stay as they are.
 #[test]
 fn arrays_need_no_registration() {
-    let world = world(DatapathKind::Verbs, &Machine::default(), 3, &config());
+    let world = CardRanks::new(DatapathKind::Verbs, &Machine::default(), 3, &config());
     let bytes = 4 * 5003;
     let mut arrays: Vec<Vec<u8>> = (0..3).map(|rank| array(rank, bytes, 40)).collect();
     let expected = reference(SUM, &arrays);
@@ -294,32 +253,13 @@ fn a_rank_that_goes_in_the_middle_is_named() {
         [(DatapathKind::Verbs, 30_000_000), (DatapathKind::Verbs, 70_000_000), (DatapathKind::Dpa, 50_000_000)]
     {
         let config = config().retry_exponent(3).barrier_timeout(Duration::from_micros(50_000));
-        let mut world = world(datapath, &Machine::default(), 3, &config);
-        world.gets(4096, 0, OPTIONS, true);
-        let post = |one: &Communicator| {
-            let own = filled(one, &array(one.rank(), 2 << 20, 10));
-            Some(one.sparse_all_reduce_in_place(own, SUM, OPTIONS).expect("accepted"))
+        let world = CardRanks::new(datapath, &Machine::default(), 3, &config);
+        gets(&world, 4096, 0, OPTIONS, true);
+        let post = |one: &Communicator, rank| {
+            let own = filled(one, &array(rank, 2 << 20, 10));
+            one.sparse_all_reduce_in_place(own, SUM, OPTIONS).expect("accepted")
         };
-        let mut requests: Vec<Option<Request>> = world.all.iter().map(post).collect();
-        let mut ends: Vec<Option<Box<Failed>>> = vec![None, None];
-        let start_ps = world.provider.relax().now_ps();
-        while ends.iter().any(Option::is_none) {
-            let since_ps = world.provider.relax().now_ps() - start_ps;
-            assert!(since_ps < communicators::BOUND_PS, "hangs");
-            if since_ps > after_ps && world.all.len() == 3 {
-                drop((world.all.remove(2), requests.remove(2)));
-            }
-            for (one, request) in world.all.iter().zip(&mut requests) {
-                let Some(posted) = request.take() else { continue };
-                match one.test(posted) {
-                    Ok(Test::Pending(posted)) => *request = Some(posted),
-                    Ok(Test::Done(_)) => panic!("rank {} has all sums after {since_ps} ps", one.rank()),
-                    Err(failed) => ends[one.rank() as usize] = Some(failed),
-                }
-            }
-            world.provider.relax().relax();
-        }
-        for failed in ends.into_iter().flatten() {
+        for failed in world.without_the_last(post, after_ps, false) {
             assert_eq!(failed.report.failure.expect("told").culprit, 2, "{failed}");
             assert!(failed.receive.is_some(), "the buffer comes back");
         }
