@@ -31,7 +31,7 @@ use crate::api::card::Firmware;
 use crate::dpa::card::DpaCard;
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::error::{Error, Result};
-use crate::p2p::sparse::{Party, Settings, decode, encode};
+use crate::p2p::sparse::{Party, Settings, decode, encode_probed};
 
 /// What errors say that an argument is of.
 const WHAT: &str = "sparse AllReduce on the DPA";
@@ -105,7 +105,8 @@ impl AggregatorCard {
         let prepared = self.prepare(settings.parameters(), options)?;
         let workers = 0..settings.parameters().workers();
         let qpns = workers.flat_map(|worker| prepared.endpoints(worker)).map(|remote| remote.qpn);
-        let endpoint = encode(Party::Aggregator(number), settings, self.0.device(), qpns);
+        // The card answers them by itself: the firmware has no part in it.
+        let endpoint = encode_probed(Party::Aggregator(number), settings, self.0.device(), qpns);
         Ok((prepared, endpoint))
     }
 }

@@ -127,7 +127,7 @@ pub(super) fn is_probed(bytes: &[u8]) -> bool {
 }
 
 /// [`encode`] for queue pairs that answer Reads of nothing.
-pub(super) fn encode_probed(
+pub(crate) fn encode_probed(
     party: Party,
     settings: &Settings,
     device: &Device,
@@ -141,7 +141,7 @@ pub(super) fn encode_probed(
 }
 
 /// What others have to know of somebody's queue pairs.
-pub(crate) fn encode(party: Party, settings: &Settings, device: &Device, qpns: impl Iterator<Item = u32>) -> Vec<u8> {
+fn encode(party: Party, settings: &Settings, device: &Device, qpns: impl Iterator<Item = u32>) -> Vec<u8> {
     let mut bytes = Head::new(party, settings, device.port().gid, device.info().mac).as_bytes().to_vec();
     qpns.for_each(|qpn| bytes.extend_from_slice(&qpn.to_le_bytes()));
     bytes
