@@ -1,6 +1,6 @@
 //! Choice of what moves the data of real processes: a card's DPA, the processors over an RDMA card, or a network interface.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -32,6 +32,9 @@ pub(crate) struct CardArgs {
     /// Image `allgather` for the card's DPA.
     #[arg(long, value_name = "FILE")]
     firmware: Option<PathBuf>,
+    /// Image `sparse`, started on the card's DPA for FLEXCAST_SPARSE_AGGREGATION=dpa [default: FLEXCAST_SPARSE_FIRMWARE, or none].
+    #[arg(long, value_name = "FILE")]
+    sparse_firmware: Option<PathBuf>,
     /// Network interface, by name or address [default: FLEXCAST_INTERFACE, or the first that can multicast].
     #[arg(long, value_name = "NAME|ADDRESS")]
     interface: Option<String>,
@@ -82,17 +85,23 @@ impl CardArgs {
     }
 
     fn verbs(&self) -> anyhow::Result<Card> {
-        let provider = Provider::rdma()?;
+        let sparse = self.sparse_firmware();
+        let provider = if sparse.is_some() { Provider::system()? } else { Provider::rdma()? };
         let device = self.device(&provider)?;
-        Ok(Card::verbs(&provider, &device, &VerbsOptions::default())?)
+        started(Card::verbs(&provider, &device, &VerbsOptions::default())?, sparse)
+    }
+
+    fn sparse_firmware(&self) -> Option<PathBuf> {
+        let variable = || std::env::var_os("FLEXCAST_SPARSE_FIRMWARE").filter(|path| !path.is_empty());
+        self.sparse_firmware.clone().or_else(|| variable().map(PathBuf::from))
     }
 
     fn dpa(&self) -> anyhow::Result<Card> {
         let path = self.firmware.as_ref().context("the datapath dpa needs --firmware FILE: the image allgather")?;
-        let elf = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        let elf = read(path)?;
         let provider = Provider::system()?;
         let device = self.device(&provider)?;
-        Ok(Card::open(&provider, &device, Firmware { name: "allgather", elf: &elf })?)
+        started(Card::open(&provider, &device, Firmware { name: "allgather", elf: &elf })?, self.sparse_firmware())
     }
 
     fn device(&self, provider: &Provider) -> anyhow::Result<String> {
@@ -102,4 +111,16 @@ impl CardArgs {
         let first = provider.devices()?.into_iter().next().map(|device| device.name);
         first.context("no RDMA device here: see whether a card and its driver are there")
     }
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))
+}
+
+/// A card on whose DPA image `sparse` is started, if it is given.
+fn started(card: Card, sparse: Option<PathBuf>) -> anyhow::Result<Card> {
+    if let Some(path) = sparse {
+        card.start_aggregators(Firmware { name: "sparse", elf: &read(&path)? })?;
+    }
+    Ok(card)
 }

@@ -102,7 +102,12 @@ static void reductions(flexcast_comm *comm, int rank, int size)
     expect(flexcast_allreduce(comm, send, receive, 1, 99, FLEXCAST_SUM, &request) == FLEXCAST_ERROR_ARGUMENT,
            "a type that is none is refused");
     status = flexcast_sparse_allreduce(comm, send, receive, COUNT, FLEXCAST_INT32, FLEXCAST_SUM, &request);
-    finish(status, request, "sparse_allreduce");
+    expect(status == FLEXCAST_OK && flexcast_wait(request) == FLEXCAST_OK, "sparse_allreduce");
+    flexcast_report report;
+    expect(flexcast_request_report(request, &report, sizeof report) == FLEXCAST_OK, "report of sparse_allreduce");
+    const char *by = getenv("FLEXCAST_SPARSE_AGGREGATION");
+    expect(report.added_by_dpa == (by != NULL && strcmp(by, "dpa") == 0), "who adds in sparse_allreduce");
+    finish(FLEXCAST_OK, request, "sparse_allreduce");
     expect(are_sums(receive, size, 0, COUNT), "sums of sparse_allreduce");
     /* Pairs: the largest value, and who has it. */
     struct { double value; int index; } pair = {.value = rank == 2 % size ? 5.5 : -1.0, .index = rank};

@@ -96,6 +96,11 @@ fn every_collective_of_programs_in_c_is_right() {
             command.args([&rank.to_string(), "4", &format!("127.0.0.1:{tcp}")]).env_remove("LD_LIBRARY_PATH");
             command.env("FLEXCAST_DATAPATH", datapath).env("FLEXCAST_LIBRARIES", &example.libraries);
             command.env("FLEXCAST_FIRMWARE", &example.image);
+            if datapath == "dpa" {
+                // Image `sparse` beside the other: the DPAs add what sparse AllReduce sends.
+                command.env("FLEXCAST_SPARSE_FIRMWARE", flexcast_tests::image_path("sparse"));
+                command.env("FLEXCAST_SPARSE_AGGREGATION", "dpa");
+            }
             command.env("FLEXCAST_MACHINE", format!("toml:[job]\nfirst_port = {udp}"));
             command.env("PMI_RANK", rank.to_string()).env("PMI_SIZE", "4");
             Rank::start(&mut command, &folder, &format!("rank-{rank}"))

@@ -91,6 +91,7 @@ class CardOptions(ctypes.Structure):
         ("datapath", c_char_p),
         ("interface_name", c_char_p),
         ("memory_watch", c_char_p),
+        ("sparse_firmware_path", c_char_p),
     ]
 
 
@@ -119,6 +120,7 @@ class Config(ctypes.Structure):
         *_words(c_uint32, "service_processes service_delivery service_buffers service_bound_keys"),
         *_words(c_uint32, "progress_thread progress_cpu"),
         *_words(c_char_p, "sparse_aggregators"),
+        *_words(c_uint32, "sparse_aggregation"),
     ]
 
 

@@ -28,8 +28,11 @@ class Card:
         libraries: str | os.PathLike[str] | None = None,
         firmware: str | os.PathLike[str] | None = None,
         memory_watch: str | None = None,
+        sparse_firmware: str | os.PathLike[str] | None = None,
     ) -> Card:
         """Opens one. `datapath` is "udp", "verbs", "dpa" or "auto"; what is None follows FLEXCAST_DATAPATH, FLEXCAST_INTERFACE and FLEXCAST_MEMORY_WATCH.
+
+        `sparse_firmware` is the image `sparse`, started on the card's DPA for sparse.aggregation=dpa; None follows FLEXCAST_SPARSE_FIRMWARE.
 
         Memory that an operation has used is registered with an RDMA card, and forgotten when the operation is over, since Python may free it. With
         memory_watch="userfaultfd" the system tells when it is freed, and registrations stay until then.
@@ -43,6 +46,7 @@ class Card:
         options.libraries = _text(libraries)
         options.firmware_path = _text(firmware)
         options.memory_watch = _text(memory_watch)
+        options.sparse_firmware_path = _text(sparse_firmware)
         handle = ctypes.c_void_p()
         check(found.flexcast_card_open(ctypes.byref(options), ctypes.byref(handle)))
         card = cls(handle)

@@ -78,6 +78,17 @@
 #define FLEXCAST_PLACEMENT_SPREAD 1
 
 /**
+ * The ranks' processors add what a sparse AllReduce sends over RDMA cards.
+ */
+#define FLEXCAST_AGGREGATION_HOST 0
+
+/**
+ * The DPAs of the ranks' cards add integers of 32 and 64 bits, in blocks of a multiple of 128 bytes, and processors all else. For that image `sparse` runs there:
+ * `sparse_firmware_path` in flexcast_card_options.
+ */
+#define FLEXCAST_AGGREGATION_DPA 1
+
+/**
  * For `lookahead_chunks`: as many chunks as hide most of the activation of the next root.
  */
 #define FLEXCAST_LOOKAHEAD_AUTOMATIC UINT32_MAX
@@ -737,6 +748,11 @@ typedef struct {
    * when pages are unmapped, moved or emptied. NULL: what FLEXCAST_MEMORY_WATCH says, or else "off". The datapath "udp" registers nothing.
    */
   const char *memory_watch;
+  /**
+   * File of the image `sparse`, which is started on the card's DPA beside what else runs there, for FLEXCAST_AGGREGATION_DPA; NULL: what FLEXCAST_SPARSE_FIRMWARE
+   * says, or else none. Not used by the datapath "udp".
+   */
+  const char *sparse_firmware_path;
 } flexcast_card_options;
 
 /**
@@ -989,6 +1005,11 @@ typedef struct {
    * "udp". NULL: what the variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for how long it must stay.
    */
   const char *sparse_aggregators;
+  /**
+   * What adds up what a sparse AllReduce sends over RDMA cards, one of FLEXCAST_AGGREGATION_*. flexcast_config_default() sets what the variable
+   * FLEXCAST_SPARSE_AGGREGATION (host or dpa) says.
+   */
+  uint32_t sparse_aggregation;
 } flexcast_config;
 
 /**
@@ -1311,6 +1332,10 @@ typedef struct {
    * The rate that limited how fast the own bytes were multicast, in Mbit/s; 0: none. Of the datapath "udp".
    */
   uint32_t pace_mbit_per_s;
+  /**
+   * 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (FLEXCAST_AGGREGATION_DPA).
+   */
+  uint32_t added_by_dpa;
 } flexcast_report;
 
 #ifdef __cplusplus
@@ -1460,7 +1485,7 @@ flexcast_status flexcast_config_default(flexcast_config *config,
 
 /**
  * Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on for the fields that begin with service_ or sparse_. Numbers are decimal;
- * `placement`, `transport`, `control`, `algorithm` and `service.delivery` take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of
+ * `placement`, `transport`, `control`, `algorithm`, `service.delivery` and `sparse.aggregation` take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of
  * service.endpoints, service.secret or sparse.aggregators is not copied: it must stay until flexcast_comm_create() has returned. FLEXCAST_ERROR_CONFIG for a name that there is not,
  * or a value that it cannot have: the structure is as it was, and flexcast_last_error() tells name, value and what it may be.
  */

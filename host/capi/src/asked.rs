@@ -3,7 +3,7 @@
 use std::ffi::{OsString, c_char};
 use std::path::Path;
 
-use flexcast_rust::{Card, Firmware};
+use flexcast_rust::{Card, Firmware, VerbsOptions};
 use flexio::Provider;
 
 use crate::card::{CARD_DEFAULTS, OpenCard, flexcast_card_options};
@@ -14,6 +14,7 @@ use crate::status::flexcast_status::*;
 const LIBRARIES: &str = "FLEXCAST_LIBRARIES";
 const DEVICE: &str = "FLEXCAST_DEVICE";
 const FIRMWARE: &str = "FLEXCAST_FIRMWARE";
+const SPARSE_FIRMWARE: &str = "FLEXCAST_SPARSE_FIRMWARE";
 
 /// What moves the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +98,7 @@ pub(crate) struct Asked {
     device: Option<Given>,
     path: Option<Given>,
     firmware: Option<Vec<u8>>,
+    sparse: Option<Given>,
     interface: Option<String>,
     datapath: Datapath,
     watched: bool,
@@ -138,6 +140,7 @@ impl Asked {
             }
             None => given(options.firmware_path, "firmware_path", FIRMWARE)?,
         };
+        let sparse = given(options.sparse_firmware_path, "sparse_firmware_path", SPARSE_FIRMWARE)?;
         let named = owned(options.datapath, "datapath")?;
         let names_a_card = firmware.is_some() || [&path, &libraries, &device].iter().any(|given| given.is_some());
         let by_variable = variable("FLEXCAST_DATAPATH", &read)?;
@@ -145,7 +148,7 @@ impl Asked {
         let interface = owned(options.interface_name, "interface_name")?;
         let watch = owned(options.memory_watch, "memory_watch")?;
         let watched = is_watched(watch.as_deref(), variable("FLEXCAST_MEMORY_WATCH", &read)?.as_deref())?;
-        Ok(Self { libraries, device, path, firmware, interface, datapath, watched })
+        Ok(Self { libraries, device, path, firmware, sparse, interface, datapath, watched })
     }
 
     pub(crate) fn open(&self) -> Result<OpenCard, Fault> {
@@ -165,9 +168,24 @@ impl Asked {
 
     /// An RDMA card, without firmware on its DPA.
     fn verbs(&self) -> Result<OpenCard, Fault> {
-        let provider = self.provider(Provider::rdma)?;
+        let provider = self.provider(if self.sparse.is_some() { Provider::system } else { Provider::rdma })?;
         let device = self.device(&provider)?;
-        OpenCard::verbs(&provider, &device, self.watched).map_err(|fault| Given::blame(self.device.as_ref(), fault))
+        let card = Card::verbs(&provider, &device, &VerbsOptions::default())
+            .map_err(|error| Given::blame(self.device.as_ref(), Fault::from(error)))?;
+        self.opened(card)
+    }
+
+    /// A card that is open; starts image `sparse` on its DPA, if that is given.
+    fn opened(&self, card: Card) -> Result<OpenCard, Fault> {
+        if let Some(given) = &self.sparse {
+            let name = &given.value;
+            let blame = |fault| Given::blame(Some(given), fault);
+            let elf = std::fs::read(name).map_err(|error| {
+                blame(Fault::new(FLEXCAST_ERROR_FIRMWARE, format!("firmware {name} cannot be read: {error}")))
+            })?;
+            card.start_aggregators(Firmware { name, elf: &elf }).map_err(|error| blame(Fault::from(error)))?;
+        }
+        OpenCard::of(card, self.watched)
     }
 
     /// A card whose DPA runs the firmware.
@@ -194,7 +212,7 @@ impl Asked {
             // Which of the two is wrong, the text says.
             Given::blame(self.path.as_ref(), Given::blame(self.device.as_ref(), fault))
         })?;
-        OpenCard::of(card, self.watched)
+        self.opened(card)
     }
 
     /// The libraries in a folder, or those that `installed` finds.
@@ -261,7 +279,7 @@ mod tests {
     fn variables_stand_in_for_what_the_options_leave_open() {
         let none = asked(CARD_DEFAULTS, &[(DEVICE, ""), (LIBRARIES, ""), (FIRMWARE, "")]);
         assert_eq!((none.device, none.libraries, none.path, none.datapath), (None, None, None, Datapath::Udp));
-        let all = [(DEVICE, "mlx5_1"), (LIBRARIES, "/l"), (FIRMWARE, "/f.elf")];
+        let all = [(DEVICE, "mlx5_1"), (LIBRARIES, "/l"), (FIRMWARE, "/f.elf"), (SPARSE_FIRMWARE, "/s.elf")];
         let by_variable = asked(CARD_DEFAULTS, &all);
         let given = |value: &str, from| Some(Given { value: value.to_owned(), from });
         assert_eq!(by_variable.device, given("mlx5_1", DEVICE));
@@ -272,10 +290,13 @@ mod tests {
             libraries: c"/mine".as_ptr(),
             firmware_path: c"mine.elf".as_ptr(),
             datapath: c"verbs".as_ptr(),
+            sparse_firmware_path: c"sparse.elf".as_ptr(),
             ..CARD_DEFAULTS
         };
+        assert_eq!(by_variable.sparse, given("/s.elf", SPARSE_FIRMWARE));
         let by_option = asked(options, &all);
         assert_eq!(by_option.device, given("mlx5_7", "device"));
+        assert_eq!(by_option.sparse, given("sparse.elf", "sparse_firmware_path"));
         assert_eq!(by_option.libraries, given("/mine", "libraries"));
         assert_eq!((by_option.path, by_option.datapath), (given("mine.elf", "firmware_path"), Datapath::Verbs));
         // An image in memory has no file.

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flexcast_rust::registration::{Limits, Range};
-use flexcast_rust::{Card, DatapathKind, UdpOptions, UserMemory, VerbsOptions};
-use flexio::Provider;
+use flexcast_rust::{Card, DatapathKind, UdpOptions, UserMemory};
 
 use crate::asked::Asked;
 use crate::claims::Claims;
@@ -49,6 +48,9 @@ pub struct flexcast_card_options {
     /// How freed memory is noticed, so that its registration is not used again: "off", by flexcast_buffer_invalidate() alone; "userfaultfd", by the system, which tells
     /// when pages are unmapped, moved or emptied. NULL: what FLEXCAST_MEMORY_WATCH says, or else "off". The datapath "udp" registers nothing.
     pub memory_watch: *const c_char,
+    /// File of the image `sparse`, which is started on the card's DPA beside what else runs there, for FLEXCAST_AGGREGATION_DPA; NULL: what FLEXCAST_SPARSE_FIRMWARE
+    /// says, or else none. Not used by the datapath "udp".
+    pub sparse_firmware_path: *const c_char,
 }
 
 pub(crate) const CARD_DEFAULTS: flexcast_card_options = flexcast_card_options {
@@ -61,6 +63,7 @@ pub(crate) const CARD_DEFAULTS: flexcast_card_options = flexcast_card_options {
     datapath: std::ptr::null(),
     interface_name: std::ptr::null(),
     memory_watch: std::ptr::null(),
+    sparse_firmware_path: std::ptr::null(),
 };
 
 /// A card, its registrations, and the memory that operations use. Communicators hold it, too.
@@ -145,11 +148,6 @@ impl OpenCard {
         };
         tracing::info!(datapath = card.datapath().name(), "card is open");
         Ok(Self { memory, card, claims: Claims::default(), users: AtomicU32::new(0) })
-    }
-
-    /// An RDMA card, without firmware on its DPA.
-    pub(crate) fn verbs(provider: &Provider, device: &str, watched: bool) -> Result<Self, Fault> {
-        Self::of(Card::verbs(provider, device, &VerbsOptions::default())?, watched)
     }
 
     pub(crate) fn card(&self) -> &Card {

@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::time::Duration;
 
 use flexcast_rust::{
-    Config, Control, Selection, ServiceDelivery, ServiceOptions, ThreadOptions, ThreadPlacement, Transport,
+    Aggregation, Config, Control, Selection, ServiceDelivery, ServiceOptions, ThreadOptions, ThreadPlacement, Transport,
 };
 
 use crate::fault::{Fault, call};
@@ -16,6 +16,12 @@ use crate::status::flexcast_status::{self, *};
 pub const FLEXCAST_PLACEMENT_COMPACT: u32 = 0;
 /// One thread of each core in turn.
 pub const FLEXCAST_PLACEMENT_SPREAD: u32 = 1;
+
+/// The ranks' processors add what a sparse AllReduce sends over RDMA cards.
+pub const FLEXCAST_AGGREGATION_HOST: u32 = 0;
+/// The DPAs of the ranks' cards add integers of 32 and 64 bits, in blocks of a multiple of 128 bytes, and processors all else. For that image `sparse` runs there:
+/// `sparse_firmware_path` in flexcast_card_options.
+pub const FLEXCAST_AGGREGATION_DPA: u32 = 1;
 
 /// For `lookahead_chunks`: as many chunks as hide most of the activation of the next root.
 pub const FLEXCAST_LOOKAHEAD_AUTOMATIC: u32 = u32::MAX;
@@ -162,6 +168,9 @@ pub struct flexcast_config {
     /// Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between them, in one order on all ranks; for the datapath
     /// "udp". NULL: what the variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for how long it must stay.
     pub sparse_aggregators: *const c_char,
+    /// What adds up what a sparse AllReduce sends over RDMA cards, one of FLEXCAST_AGGREGATION_*. flexcast_config_default() sets what the variable
+    /// FLEXCAST_SPARSE_AGGREGATION (host or dpa) says.
+    pub sparse_aggregation: u32,
 }
 
 /// Nanoseconds of a time; one beyond 584 years is as good as for ever.
@@ -231,13 +240,15 @@ impl flexcast_config {
             progress_thread: config.progress_thread.is_some().into(),
             progress_cpu: config.progress_thread.and_then(|thread| thread.cpu).unwrap_or(FLEXCAST_CPU_ANY),
             sparse_aggregators: std::ptr::null(),
+            sparse_aggregation: config.sparse_aggregation as u32,
         }
     }
 
     /// The defaults, with what the environment asks for.
     fn from_env() -> Result<Self, Fault> {
-        let control = Config::default().with_environment()?.control;
-        let mut config = Self { control: number_of(control), ..Self::default() };
+        let asked = Config::default().with_environment()?;
+        let (control, sparse_aggregation) = (number_of(asked.control), asked.sparse_aggregation as u32);
+        let mut config = Self { control, sparse_aggregation, ..Self::default() };
         settings::take_variables(&mut config, |name| std::env::var_os(name))?;
         Ok(config)
     }
@@ -318,6 +329,14 @@ impl flexcast_config {
                 FLEXCAST_CONTROL_SERVICE => Control::Service,
                 other => {
                     let text = format!("control is {other}: must be 0 (host), 1 (device) or 2 (service)");
+                    return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
+                }
+            })
+            .sparse_aggregation(match self.sparse_aggregation {
+                FLEXCAST_AGGREGATION_HOST => Aggregation::Host,
+                FLEXCAST_AGGREGATION_DPA => Aggregation::Dpa,
+                other => {
+                    let text = format!("sparse_aggregation is {other}: must be 0 (host) or 1 (DPA)");
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
             })
@@ -426,6 +445,18 @@ mod tests {
         // SAFETY: a whole structure with a C string.
         let read = unsafe { read(&raw const config, &Config::default()) }.unwrap();
         assert_eq!(read.aggregators, ["10.0.0.5:4890", "b:1"]);
+    }
+
+    #[test]
+    fn every_aggregation_has_its_number() {
+        for (number, aggregation) in
+            [(FLEXCAST_AGGREGATION_HOST, Aggregation::Host), (FLEXCAST_AGGREGATION_DPA, Aggregation::Dpa)]
+        {
+            let config = flexcast_config { sparse_aggregation: number, ..flexcast_config::default() };
+            assert_eq!(config.convert(&Config::default()).unwrap().sparse_aggregation, aggregation);
+        }
+        let config = flexcast_config { sparse_aggregation: 2, ..flexcast_config::default() };
+        assert!(config.convert(&Config::default()).unwrap_err().text.contains("sparse_aggregation is 2"));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use flexcast_rust::{Cause, Communicator, Outcome, Report, Request};
+use flexcast_rust::{Aggregation, Cause, Communicator, Outcome, Report, Request};
 
 use crate::call::{Call, Place};
 use crate::communicator::{Group, flexcast_comm};
@@ -90,6 +90,8 @@ pub struct flexcast_report {
     pub witness: u32,
     /// The rate that limited how fast the own bytes were multicast, in Mbit/s; 0: none. Of the datapath "udp".
     pub pace_mbit_per_s: u32,
+    /// 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (FLEXCAST_AGGREGATION_DPA).
+    pub added_by_dpa: u32,
 }
 
 impl flexcast_report {
@@ -130,6 +132,7 @@ impl flexcast_report {
             culprit: report.failure.map_or(0, |failure| failure.culprit),
             witness: report.failure.map_or(0, |failure| failure.witness),
             pace_mbit_per_s: report.pace_mbit_per_s.unwrap_or(0),
+            added_by_dpa: (report.decision.aggregation() == Some(Aggregation::Dpa)).into(),
         }
     }
 }

@@ -4,10 +4,11 @@ use std::ffi::{OsString, c_char};
 use std::ops::RangeInclusive;
 
 use crate::config::{
-    FLEXCAST_ALGORITHM_AUTOMATIC, FLEXCAST_ALGORITHM_BRUCK, FLEXCAST_ALGORITHM_LINEAR, FLEXCAST_ALGORITHM_MULTICAST,
-    FLEXCAST_ALGORITHM_RECURSIVE_DOUBLING, FLEXCAST_ALGORITHM_RING, FLEXCAST_BOUND_KEYS_NONE, FLEXCAST_CONTROL_DEVICE,
-    FLEXCAST_CONTROL_HOST, FLEXCAST_CONTROL_SERVICE, FLEXCAST_DELIVERY_AUTO, FLEXCAST_DELIVERY_DIRECT,
-    FLEXCAST_DELIVERY_FLAT, FLEXCAST_DELIVERY_HIERARCHICAL, FLEXCAST_PLACEMENT_COMPACT, FLEXCAST_PLACEMENT_SPREAD,
+    FLEXCAST_AGGREGATION_DPA, FLEXCAST_AGGREGATION_HOST, FLEXCAST_ALGORITHM_AUTOMATIC, FLEXCAST_ALGORITHM_BRUCK,
+    FLEXCAST_ALGORITHM_LINEAR, FLEXCAST_ALGORITHM_MULTICAST, FLEXCAST_ALGORITHM_RECURSIVE_DOUBLING,
+    FLEXCAST_ALGORITHM_RING, FLEXCAST_BOUND_KEYS_NONE, FLEXCAST_CONTROL_DEVICE, FLEXCAST_CONTROL_HOST,
+    FLEXCAST_CONTROL_SERVICE, FLEXCAST_DELIVERY_AUTO, FLEXCAST_DELIVERY_DIRECT, FLEXCAST_DELIVERY_FLAT,
+    FLEXCAST_DELIVERY_HIERARCHICAL, FLEXCAST_PLACEMENT_COMPACT, FLEXCAST_PLACEMENT_SPREAD,
     FLEXCAST_TRANSPORT_UC_MULTICAST, FLEXCAST_TRANSPORT_UC_UNICAST, FLEXCAST_TRANSPORT_UD, flexcast_config,
 };
 use crate::fault::{Fault, call};
@@ -38,6 +39,7 @@ const DELIVERIES: Words = &[
     ("hierarchical", FLEXCAST_DELIVERY_HIERARCHICAL),
     ("direct", FLEXCAST_DELIVERY_DIRECT),
 ];
+const AGGREGATIONS: Words = &[("host", FLEXCAST_AGGREGATION_HOST), ("dpa", FLEXCAST_AGGREGATION_DPA)];
 const SWITCHES: Words = &[("0", 0), ("1", 1)];
 /// Numbers whose bounds are the communicator's.
 const ANY: RangeInclusive<u32> = 0..=u32::MAX;
@@ -110,6 +112,7 @@ fields! { config;
     "progress_thread" => Word(&mut config.progress_thread, SWITCHES),
     "progress_cpu" => Small(&mut config.progress_cpu, ANY),
     "sparse.aggregators" => Text(&mut config.sparse_aggregators),
+    "sparse.aggregation" => Word(&mut config.sparse_aggregation, AGGREGATIONS),
 }
 
 impl Field<'_> {
@@ -151,7 +154,7 @@ impl Field<'_> {
     }
 }
 
-/// The variable of a parameter. Those of service processes have names of their own, which the library reads.
+/// The variable of a parameter. Those of service processes and of sparse AllReduce have names of their own, which the library reads.
 fn variable(name: &str) -> Option<String> {
     (!name.contains('.') && name != "control").then(|| format!("FLEXCAST_{}", name.to_ascii_uppercase()))
 }
@@ -177,7 +180,7 @@ pub(crate) fn take_variables(
 }
 
 /// Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on for the fields that begin with service_ or sparse_. Numbers are decimal;
-/// `placement`, `transport`, `control`, `algorithm` and `service.delivery` take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of
+/// `placement`, `transport`, `control`, `algorithm`, `service.delivery` and `sparse.aggregation` take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of
 /// service.endpoints, service.secret or sparse.aggregators is not copied: it must stay until flexcast_comm_create() has returned. FLEXCAST_ERROR_CONFIG for a name that there is not,
 /// or a value that it cannot have: the structure is as it was, and flexcast_last_error() tells name, value and what it may be.
 #[unsafe(no_mangle)]
