@@ -77,6 +77,7 @@ pub fn api() -> VerbsApi {
         ibv_dealloc_pd,
         ibv_reg_mr,
         ibv_reg_mr_iova2,
+        ibv_reg_dmabuf_mr,
         ibv_dereg_mr,
         ibv_create_comp_channel,
         ibv_destroy_comp_channel,

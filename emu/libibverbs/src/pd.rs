@@ -167,6 +167,18 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
 }
 
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    _: *mut ibv_pd,
+    _: u64,
+    _: usize,
+    _: u64,
+    _: c_int,
+    _: c_int,
+) -> *mut ibv_mr {
+    pointer("ibv_reg_dmabuf_mr", || Err(Errno::unsupported("memory of other devices is not emulated")))
+}
+
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     status("ibv_dereg_mr", || {
         let region = handle::get::<Mr>(mr)?;

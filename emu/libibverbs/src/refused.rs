@@ -59,11 +59,6 @@ status! {
 }
 
 pointer! {
-    "memory of other devices is not emulated":
-    ibv_reg_dmabuf_mr
-}
-
-pointer! {
     "objects of another process are not emulated":
     ibv_import_device, ibv_import_dm, ibv_import_mr, ibv_import_pd
 }

@@ -36,6 +36,15 @@ fn devices_are_listed_by_name_and_nothing_else_is_a_device() {
 }
 
 #[test]
+fn memory_of_other_devices_is_refused() {
+    let [host, _other] = two_cards();
+    unsafe {
+        assert!((host.api.ibv_reg_dmabuf_mr)(host.pd, 0, 4096, 0x1000, 0, 0).is_null());
+    }
+    assert_eq!(errno(), libc::EOPNOTSUPP);
+}
+
+#[test]
 fn one_card_is_one_device() {
     emu_machine::configure(emu_machine::Config { cards: 1, ..Default::default() }).unwrap();
     let api = emu_libibverbs::api();

@@ -182,6 +182,22 @@ impl Device {
         &self.0.port
     }
 
+    /// Most pieces of memory of one message; see [`QueuePair::with_lists`](crate::QueuePair::with_lists).
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn max_pieces(&self) -> Result<u32> {
+        Ok(u32::try_from(self.attributes()?.max_sge).unwrap_or(0))
+    }
+
+    pub(crate) fn attributes(&self) -> Result<sys::ibv_device_attr> {
+        let mut attr = sys::ibv_device_attr::default();
+        // SAFETY: the context is open and `attr` is writable.
+        let errno = unsafe { (self.provider().verbs().ibv_query_device)(self.context(), &raw mut attr) };
+        verbs_ok("ibv_query_device", errno, || format!("of {}", self.info().name))?;
+        Ok(attr)
+    }
+
     pub(crate) fn known_vhca_id(&self) -> &OnceLock<u16> {
         &self.0.vhca_id
     }

@@ -82,6 +82,20 @@ pub enum Error {
         /// What was asked for.
         detail: String,
     },
+    /// Card or kernel does not take memory of another device.
+    #[error("{call} failed: {errno}, for {bytes} bytes at {addr} of another device; {next}")]
+    PeerMemory {
+        /// The C function.
+        call: &'static str,
+        /// What the system said.
+        errno: std::io::Error,
+        /// Address of the memory.
+        addr: HostAddr,
+        /// Its length.
+        bytes: u64,
+        /// What may help.
+        next: &'static str,
+    },
     /// A firmware command was refused.
     #[error(
         "firmware refused {command}: status {status:#x}, syndrome {syndrome:#x}{}; look the syndrome up in the firmware's release notes",

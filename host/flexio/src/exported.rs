@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use verbs_sys as sys;
 
 use crate::addr::HostAddr;
-use crate::device::{Device, ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
+use crate::device::{Device, ProtectionDomain, non_null, warn_unless_ok};
 use crate::dpa_qp::refused;
 use crate::error::{Error, Result};
 use crate::memory::{Access, MemoryRegion};
@@ -141,11 +141,7 @@ impl Device {
     /// # Errors
     /// [`Error::Verbs`].
     pub fn system_image_guid(&self) -> Result<u64> {
-        let mut attr = sys::ibv_device_attr::default();
-        // SAFETY: the context is open and `attr` is writable.
-        let errno = unsafe { (self.provider().verbs().ibv_query_device)(self.context(), &raw mut attr) };
-        verbs_ok("ibv_query_device", errno, || format!("of {}", self.info().name))?;
-        Ok(u64::from_be(attr.sys_image_guid))
+        Ok(u64::from_be(self.attributes()?.sys_image_guid))
     }
 
     /// Id of the device's virtual HCA on its card: asked for once, by a control operation.

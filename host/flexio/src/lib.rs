@@ -12,7 +12,7 @@
 //!
 //! ```text
 //! Provider ─ Device ─┬─ ProtectionDomain ─┬─ MemoryRegion ─ ExportedRegion
-//!                    │                    ├─ AddressHandle, AliasKey, AliasPool, BindingPool ─ Binding
+//!                    │                    ├─ PeerRegion, AddressHandle, AliasKey, AliasPool, BindingPool ─ Binding
 //!                    │                    └─ QueuePair (and its CompletionQueues) ─ MulticastMembership
 //!                    ├─ CompletionQueue
 //!                    └─ Process (and its Application and ProtectionDomain)
@@ -22,7 +22,7 @@
 //! ```
 //!
 //! Nothing relies on destructors for memory safety: a card reaches host memory only through a [`MemoryRegion`], and that owns
-//! its bytes (the form that does not is `unsafe` for just this reason).
+//! its bytes (the form that does not is `unsafe` for just this reason, and so is a [`PeerRegion`]).
 //!
 //! # Threads
 //!
@@ -60,6 +60,7 @@ mod memory;
 mod msg_stream;
 mod multicast;
 mod path;
+mod peer_memory;
 mod posting;
 mod prm;
 mod process;
@@ -91,6 +92,7 @@ pub use memory::{Access, MemoryRegion, SharedRegion};
 pub use msg_stream::{MsgLevel, MsgStream};
 pub use multicast::{MulticastGroup, MulticastMembership};
 pub use path::{AddressHandle, Path, Retry};
+pub use peer_memory::PeerRegion;
 pub use posting::{GatherRequest, InlineRequest, LocalSlice, RECEIVES_AT_ONCE, SendKind, SendRequest};
 pub use process::{HeapInfo, Process};
 pub use provider::Provider;

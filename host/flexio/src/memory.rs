@@ -99,7 +99,7 @@ impl MemoryRegion {
         Ok(Self::of(pd, (raw, access), start, len, None))
     }
 
-    fn of(
+    pub(crate) fn of(
         pd: &ProtectionDomain,
         (raw, access): (Raw<sys::ibv_mr>, Access),
         start: NonNull<u8>,

@@ -46,6 +46,10 @@ verbs_api! {
         fn ibv_reg_mr_iova2(
             pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint,
         ) -> *mut ibv_mr;
+        /// Memory of another device, by its dma-buf.
+        fn ibv_reg_dmabuf_mr(
+            pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int,
+        ) -> *mut ibv_mr;
         fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
         fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
         fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
