@@ -1,12 +1,13 @@
 //! Tests across crates: the whole chain from the host library to the firmware.
 //!
-//! This library finds the device images, makes tiny ones ([`code`]), looks into the emulated machine ([`world`](mod@world)), runs the throughput harness ([`run`]), has workers of sparse AllReduce ([`sparse`]) and whole groups of them ([`sparse_world`]), compares with
+//! This library finds the device images, makes tiny ones ([`code`]), looks into the emulated machine ([`world`](mod@world)), runs the throughput harness ([`run`]), has workers of sparse AllReduce ([`sparse`]) and whole groups of them ([`sparse_world`], with arrays in [`device_memory`], too), compares with
 //! recorded output ([`golden`]), builds the emulator's C libraries ([`libs`]) and the
 //! examples ([`examples`]), connects ranks ([`ranks`], [`communicators`], [`card_ranks`]), makes hosts of network namespaces ([`hosts`]), reads the console blocks of documents ([`transcript`]), copies the tree ([`tree`]) and reads error messages as a user would ([`told`]).
 
 pub mod card_ranks;
 pub mod code;
 pub mod communicators;
+pub mod device_memory;
 pub mod examples;
 pub mod golden;
 pub mod hosts;

@@ -4,9 +4,13 @@ use emu_machine::fabric::{FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring};
 use emu_provider::emulated;
 use flexcast::p2p::reference;
-use flexcast::p2p::sparse::{Aggregator, Arrays, Call, Config, Error, Order, Party, Settings, Statistics, Worker};
+use flexcast::p2p::sparse::{
+    Aggregator, Arrays, Call, Config, Error, Order, Party, Settings, Staged, Statistics, Worker,
+};
 use flexcast::reduce::Reduction;
 use flexio::{ProtectionDomain, Provider};
+
+use crate::device_memory::{Device, DeviceArrays, DeviceMemory, Traffic};
 
 /// Looks of all at most, so that no test hangs.
 pub const MOST_LOOKS: usize = 20_000_000;
@@ -30,8 +34,21 @@ pub struct World {
     pub settings: Settings,
     /// By number.
     pub workers: Vec<Worker>,
+    /// Whose arrays are in the memory of accelerators: their numbers follow.
+    pub staged: Vec<Worker<Staged<Device>>>,
     /// By number.
     pub aggregators: Vec<Aggregator>,
+}
+
+/// The last workers of a world: their arrays are in the memory of accelerators.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OnDevices {
+    /// How many they are.
+    pub workers: u32,
+    /// Bytes of the buffer of each.
+    pub bytes: usize,
+    /// Looks after which their programs are over.
+    pub looks: u32,
 }
 
 /// What became of an operation.
@@ -42,6 +59,8 @@ pub struct Ends {
     pub aggregators: Vec<Result<(), Error>>,
     /// Of each worker, whatever is in it.
     pub arrays: Vec<Vec<u8>>,
+    /// Of workers with accelerators: what these have done with their arrays.
+    pub traffic: Vec<Traffic>,
 }
 
 impl World {
@@ -51,19 +70,36 @@ impl World {
     /// Connections cannot be made.
     #[must_use]
     pub fn new(settings: Settings, faults: Vec<FaultEvent>, config: Config) -> Self {
+        Self::with_devices(settings, faults, config, OnDevices::default())
+    }
+
+    /// The same with accelerators.
+    ///
+    /// # Panics
+    /// As [`World::new`].
+    #[must_use]
+    pub fn with_devices(settings: Settings, faults: Vec<FaultEvent>, config: Config, devices: OnDevices) -> Self {
         let (workers, aggregators) = (settings.parameters().workers(), settings.aggregators());
         let provider = emulated(on((workers + aggregators) as usize, faults)).expect("a machine");
         let domain = |card: u32| {
             ProtectionDomain::new(&provider.open(&format!("mlx5_{card}")).expect("a card")).expect("a domain")
         };
-        let prepared = (0..workers).map(|own| Worker::prepare(&domain(own), settings, own, config).expect("prepared"));
-        let (ours, told): (Vec<_>, Vec<_>) = prepared.unzip();
+        let first = workers - devices.workers;
+        let prepared = (0..first).map(|own| Worker::prepare(&domain(own), settings, own, config).expect("prepared"));
+        let (ours, mut told): (Vec<_>, Vec<_>) = prepared.unzip();
+        let prepared = (first..workers).map(|own| {
+            let device = Device::new(&domain(own), devices.bytes, devices.looks);
+            Worker::staged(device, settings, own, config).expect("prepared")
+        });
+        let (staged, of_staged): (Vec<_>, Vec<_>) = prepared.unzip();
+        told.extend(of_staged);
         let prepared = (0..aggregators)
             .map(|own| Aggregator::prepare(&domain(workers + own), settings, own, config).expect("prepared"));
         let (theirs, answers): (Vec<_>, Vec<_>) = prepared.unzip();
         let workers = ours.into_iter().map(|pending| pending.connect(&answers).expect("connected")).collect();
         let aggregators = theirs.into_iter().map(|pending| pending.connect(&told).expect("connected")).collect();
-        Self { provider, settings, workers, aggregators }
+        let staged = staged.into_iter().map(|pending| pending.connect(&answers).expect("connected")).collect();
+        Self { provider, settings, workers, staged, aggregators }
     }
 
     /// An operation with all shards, in the order of arrival.
@@ -93,14 +129,22 @@ impl World {
         death: Option<(Party, usize)>,
     ) -> Ends {
         let dead = death.filter(|(_, after)| *after == 0).map(|(party, _)| party);
-        let Self { provider, workers, aggregators, .. } = self;
+        let Self { provider, workers, staged, aggregators, .. } = self;
         let fresh =
             |contribution: &Vec<u8>| if in_place { contribution.clone() } else { vec![0xa5; contribution.len()] };
         let mut arrays: Vec<Vec<u8>> = contributions.iter().map(fresh).collect();
+        let on_devices = |(send, receive): (&Vec<u8>, &Vec<u8>)| DeviceArrays {
+            send: (!in_place).then(|| DeviceMemory::new(send)),
+            receive: DeviceMemory::new(receive),
+        };
+        let first = workers.len();
+        let mut device_arrays: Vec<DeviceArrays> =
+            contributions.iter().zip(&arrays).skip(first).map(on_devices).collect();
         let is_alive = |party| Some(party) != dead;
         let alive = |count: usize, party: fn(u32) -> Party| (0..count as u32).map(move |own| is_alive(party(own)));
-        let mut ends: Vec<Option<Result<(), Error>>> =
-            alive(workers.len(), Party::Worker).map(|is_alive| (!is_alive).then_some(Err(Error::Failed))).collect();
+        let mut ends: Vec<Option<Result<(), Error>>> = alive(first + staged.len(), Party::Worker)
+            .map(|is_alive| (!is_alive).then_some(Err(Error::Failed)))
+            .collect();
         let mut others: Vec<Option<Result<(), Error>>> = alive(aggregators.len(), Party::Aggregator)
             .map(|is_alive| (!is_alive).then_some(Err(Error::Failed)))
             .collect();
@@ -108,6 +152,9 @@ impl World {
             *end = aggregator.begin(call).err().map(Err);
         }
         for (worker, _) in workers.iter_mut().zip(&ends).filter(|(_, end)| end.is_none()) {
+            worker.begin(call).expect("begun");
+        }
+        for (worker, _) in staged.iter_mut().zip(&ends[first..]).filter(|(_, end)| end.is_none()) {
             worker.begin(call).expect("begun");
         }
         for look in 0..MOST_LOOKS {
@@ -127,25 +174,35 @@ impl World {
                     *end = (moved.is_err() || worker.is_complete()).then_some(moved);
                 }
             }
+            for ((worker, end), array) in staged.iter_mut().zip(&mut ends[first..]).zip(&mut device_arrays) {
+                if end.is_none() {
+                    let moved = worker.progress(array).map(drop);
+                    *end = (moved.is_err() || worker.is_complete()).then_some(moved);
+                }
+            }
             for (aggregator, end) in aggregators.iter_mut().zip(&mut others).filter(|(_, end)| end.is_none()) {
                 let moved = aggregator.progress().map(drop);
                 *end = (moved.is_err() || aggregator.is_complete()).then_some(moved);
             }
             if ends.iter().chain(&others).all(Option::is_some) {
                 let all = |ends: Vec<Option<_>>| ends.into_iter().flatten().collect();
-                return Ends { workers: all(ends), aggregators: all(others), arrays };
+                for (array, on_device) in arrays[first..].iter_mut().zip(&device_arrays) {
+                    *array = on_device.receive.to_vec();
+                }
+                let traffic = device_arrays.iter().map(DeviceArrays::traffic).collect();
+                return Ends { workers: all(ends), aggregators: all(others), arrays, traffic };
             }
             provider.relax().relax();
         }
         panic!("hangs");
     }
 
-    /// An operation that goes well; every worker gets the reduction.
+    /// An operation that goes well; every worker gets the reduction. What accelerators have done with arrays.
     ///
     /// # Panics
     /// It does not.
-    pub fn gets(&mut self, call: Call, contributions: &[Vec<u8>], in_place: bool) {
-        let Ends { workers, aggregators, arrays } = self.end(call, contributions, in_place, None);
+    pub fn gets(&mut self, call: Call, contributions: &[Vec<u8>], in_place: bool) -> Vec<Traffic> {
+        let Ends { workers, aggregators, arrays, traffic } = self.end(call, contributions, in_place, None);
         workers.into_iter().chain(aggregators).for_each(|end| end.expect("success"));
         let expected = reference(call.reduction, contributions);
         for (worker, array) in arrays.iter().enumerate() {
@@ -157,13 +214,14 @@ impl World {
                 call.reduction
             );
         }
+        traffic
     }
 
     /// Of all workers, and of all aggregators.
     #[must_use]
     pub fn statistics(&self) -> (Vec<Statistics>, Vec<Statistics>) {
         (
-            self.workers.iter().map(Worker::statistics).collect(),
+            self.workers.iter().map(Worker::statistics).chain(self.staged.iter().map(Worker::statistics)).collect(),
             self.aggregators.iter().map(Aggregator::statistics).collect(),
         )
     }

@@ -1,6 +1,11 @@
 //! Sparse AllReduce over reliable connections of emulated cards: workers and aggregators apart from one another, messages counted against the closed form, and every byte
 //! checked against one core's loop over the contributions.
 
+#[path = "sparse/gpu.rs"]
+mod gpu;
+#[path = "sparse/staged.rs"]
+mod staged;
+
 use emu_machine::fabric::{Fault, FaultEvent};
 use emu_machine::with_world;
 use emu_provider::emulated;

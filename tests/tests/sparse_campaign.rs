@@ -1,5 +1,5 @@
 //! Campaign of sparse AllReduce over reliable connections of emulated cards: groups drawn from seeds, with sizes, patterns, types, operators, links that lose, repeat and delay, and
-//! deaths of workers and aggregators. Each live party ends with the right result or learns who is at fault, in bounded virtual time.
+//! deaths of workers and aggregators; some workers have arrays in the memory of accelerators. Each live party ends with the right result or learns who is at fault, in bounded virtual time.
 //!
 //! `FLEXCAST_SPARSE_SEEDS=7..8 cargo test -p flexcast-tests --test sparse_campaign` runs one seed alone, `FLEXCAST_SPARSE_SEEDS=0..2000` all of the campaign.
 
@@ -8,7 +8,7 @@ use std::time::Instant;
 use emu_machine::fabric::{Fault, FaultEvent};
 use flexcast::p2p::sparse::{Call, Config, Error, Order, Party, Settings};
 use flexcast::reduce::{DataType, Operator, Reduction};
-use flexcast_tests::sparse_world::{Ends, World, contributions};
+use flexcast_tests::sparse_world::{Ends, OnDevices, World, contributions};
 use flexio::{Bound, Retry};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -17,6 +17,10 @@ use rand_chacha::ChaCha8Rng;
 const THREADS: usize = 2;
 /// Those of every run.
 const FEW: u64 = 60;
+
+/// Elements of an array, and its bytes, at most.
+const MOST_ELEMENTS: usize = 20_000;
+const MOST_BYTES: usize = MOST_ELEMENTS * 8;
 
 fn seeds() -> Vec<u64> {
     let Ok(given) = std::env::var("FLEXCAST_SPARSE_SEEDS") else { return (0..FEW).collect() };
@@ -73,7 +77,7 @@ impl Case {
             0 => 0,
             1 => 1,
             2 => pick(random, &[7, 127, 1009, 4099, 10_007]),
-            _ => random.random_range(0..20_000),
+            _ => random.random_range(0..MOST_ELEMENTS),
         };
         let (zeros, seed) = (pick(random, &[0, 50, 90, 99, 100]), random.random());
         let parameters = self.settings.parameters();
@@ -154,12 +158,22 @@ fn patient() -> Config {
     Config { bound: Bound::millis(40), retry: Retry { timeout_exponent: 4, count: 7 }, ..Config::default() }
 }
 
+/// Every other group has workers with accelerators, if their messages have no more pieces than the card takes.
+fn devices(seed: u64, settings: &Settings) -> OnDevices {
+    let parameters = settings.parameters();
+    if seed.is_multiple_of(2) || parameters.blocks_per_message() > 29 {
+        return OnDevices::default();
+    }
+    let workers = 1 + (seed / 2) as u32 % parameters.workers();
+    OnDevices { workers, bytes: MOST_BYTES.next_multiple_of(parameters.block_bytes() as usize), looks: seed as u32 % 5 }
+}
+
 /// Runs a case: operations that went well, and those that failed; or what is wrong.
 fn run(seed: u64) -> Result<(u32, u32), String> {
     let mut case = Case::new(seed);
     let parameters = case.settings.parameters();
     let (workers, block_bytes) = (parameters.workers(), parameters.block_bytes() as usize);
-    let mut world = World::new(case.settings, case.faults.clone(), patient());
+    let mut world = World::with_devices(case.settings, case.faults.clone(), patient(), devices(seed, &case.settings));
     let (mut well, last) = (0, case.random.random_range(1..=3));
     for operation in 1..=last {
         let (call, arrays, in_place) = case.operation();
@@ -172,7 +186,8 @@ fn run(seed: u64) -> Result<(u32, u32), String> {
             };
             (party, pick(random, &[0, 1, 10, 100, 1000]))
         });
-        let Ends { workers: ends, aggregators, arrays: results } = world.end_with_death(call, &arrays, in_place, death);
+        let Ends { workers: ends, aggregators, arrays: results, .. } =
+            world.end_with_death(call, &arrays, in_place, death);
         let expected = expected(&call, block_bytes, &arrays);
         let what = || format!("operation {operation}, {call:?}, {death:?}, {:?}", case.faults);
         let dead = death.map(|(party, _)| party);

@@ -261,6 +261,12 @@ impl Worker {
         Ok(Answered::New)
     }
 
+    /// The global blocks of the message under way: its displacement is about them, and its answer brings their sums.
+    #[must_use]
+    pub const fn global(&self) -> &Votes {
+        &self.global
+    }
+
     /// Number of the message under way, or of the next one.
     #[must_use]
     pub const fn iteration(&self) -> u32 {

@@ -99,7 +99,7 @@ impl Aggregator {
         let (parameters, each) = (settings.parameters, settings.shards_of_each);
         let count = parameters.workers() * each;
         let completions = CompletionQueue::new(pd.device(), completions(count))?;
-        let links = (0..count).map(|link| Link::new(pd, &completions, link)).collect::<flexio::Result<Vec<_>>>()?;
+        let links = (0..count).map(|link| Link::new(pd, &completions, link, 1)).collect::<flexio::Result<Vec<_>>>()?;
         let spots = Spots::all(pd, parameters, each)?;
         let endpoint = encode_probed(Party::Aggregator(number), &settings, pd.device(), links.iter().map(Link::qpn));
         let memory_bytes = parameters.aggregator_bytes() * u64::from(each);
@@ -187,10 +187,14 @@ impl Aggregator {
         if self.advance()? || self.running.is_none() {
             return Ok(true);
         }
-        let now_ps = self.now_ps();
-        let awaited = self.awaited();
-        let looked = self.patience.look(now_ps, self.config.bound, || awaited.map(Party::Worker));
-        self.ended(looked).map(|()| false)
+        let overdue = self.patience.overdue(self.now_ps(), self.config.bound);
+        let ended = match overdue.zip(self.awaited()) {
+            Some(((waited_us, looks), worker)) => {
+                Err(Error::Timeout { party: Party::Worker(worker), waited_us, looks })
+            }
+            None => Ok(()),
+        };
+        self.ended(ended).map(|()| false)
     }
 
     /// The same for a caller that bounds operations itself. Tells whether anything has happened.

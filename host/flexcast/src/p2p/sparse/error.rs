@@ -45,6 +45,25 @@ pub enum Error {
     /// The card or its library refused something.
     #[error(transparent)]
     Flexio(#[from] flexio::Error),
+    /// The accelerator, or its driver, refused something.
+    #[error("the accelerator cannot {what}")]
+    Accelerator {
+        /// What was asked for.
+        what: String,
+        /// Why, and what may help.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The accelerator's programs do not end.
+    #[error(
+        "waited {waited_us} us ({looks} looks) for the accelerator; is it busy with something else? If so, raise the bound"
+    )]
+    AcceleratorTimeout {
+        /// Time without progress, by the provider's clock.
+        waited_us: u64,
+        /// How often was looked in vain.
+        looks: u64,
+    },
     /// What somebody said of its queue pairs cannot be used.
     #[error("endpoint of {party}: {reason}")]
     Endpoint {

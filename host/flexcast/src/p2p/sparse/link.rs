@@ -13,8 +13,6 @@ const SEND_DEPTH: u32 = 8;
 const SIGNALED: u32 = SEND_DEPTH / 2;
 /// Receives: of one message at a time.
 const RECEIVE_DEPTH: u32 = 2;
-/// Pieces of a message: slots of a ring are at most two, and the indices (SA-32).
-pub(super) const PIECES: usize = 3;
 
 /// A peer that has been silent for so long is probed, by a Read of nothing: its card sees by the packet's number that one before it is missing, and asks for it
 /// ([`requester`](crate::requester) does the same). The next probes come after four times as long each.
@@ -71,9 +69,15 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(pd: &ProtectionDomain, completions: &CompletionQueue, number: u32) -> flexio::Result<Self> {
+    /// For messages in up to so many pieces of memory.
+    pub(super) fn new(
+        pd: &ProtectionDomain,
+        completions: &CompletionQueue,
+        number: u32,
+        pieces: u32,
+    ) -> flexio::Result<Self> {
         let depths = QueueDepths { send: SEND_DEPTH, receive: RECEIVE_DEPTH };
-        let queue_pair = QueuePair::with_lists(pd, Transport::Rc, completions, completions, depths, PIECES as u32)?;
+        let queue_pair = QueuePair::with_lists(pd, Transport::Rc, completions, completions, depths, pieces)?;
         queue_pair.init(Access::LOCAL_WRITE | Access::REMOTE_READ, 0)?;
         Ok(Self {
             queue_pair,

@@ -5,8 +5,9 @@
 //! blocks in the order of their indices, and d indices of 4 bytes behind them ([`flexcast_proto::sparse`]). The immediate of a worker's message is its displacement; that of
 //! an answer is 0, or, without any bytes, one more than the number of the worker for whose sake the aggregator has given up.
 //!
-//! A worker's only registered memory for blocks is a ring of 2d for each shard: it loads blocks there, looking at them, sends from there and receives sums there. The array is
-//! never registered. An aggregator has a receive spot for each worker and two transmit spots; blocks are added from the ones straight to the other.
+//! A worker whose array is the processor's has a ring of 2d blocks for each shard: it loads blocks there, looking at them, sends from there and receives sums there. The array is
+//! never registered. One whose array is in the memory of an [`Accelerator`] ([`Worker::staged`]) has a buffer there, as long as the array, in which each block has its place; the
+//! processor sees a bitmap. An aggregator has a receive spot for each worker and two transmit spots; blocks are added from the ones straight to the other.
 //!
 //! Set-up has two phases and neither blocks: `prepare` makes queue pairs and tells how they are reached; when all have exchanged that, `connect` takes what the others have
 //! told. Then [`Worker::begin`] and [`Aggregator::begin`] start an operation, and `progress` drives it.
@@ -30,13 +31,17 @@
 //! # }
 //! ```
 
+mod accelerator;
 mod aggregator;
+mod arrangement;
 mod arrays;
 mod endpoint;
 mod error;
 mod link;
+mod ring;
 pub(crate) mod scan;
 mod spots;
+mod staged;
 pub(crate) mod sums;
 mod worker;
 
@@ -45,12 +50,15 @@ use std::time::Duration;
 use flexcast_proto::sparse::{Parameters, Shards};
 use flexio::{Bound, Retry};
 
+pub use accelerator::{Accelerator, Stretch};
 pub use aggregator::{Aggregator, PendingAggregator};
 pub(crate) use arrays::Buffers;
 pub use arrays::{Array, Arrays};
 pub(crate) use endpoint::{decode, encode_probed, endpoint_bytes};
 pub use error::{Error, Party, Result};
 pub use flexcast_proto::sparse::Order;
+pub use ring::Ring;
+pub use staged::Staged;
 pub use worker::{PendingWorker, Worker};
 
 use crate::reduce::Reduction;
@@ -132,6 +140,11 @@ impl Settings {
         self.shards_of_each
     }
 
+    /// Queue pairs of a worker.
+    const fn links(&self) -> u32 {
+        self.aggregators * self.shards_of_each
+    }
+
     /// The shards of an operation.
     ///
     /// # Errors
@@ -198,6 +211,8 @@ pub struct Statistics {
     pub received_bytes: u64,
     /// Blocks of messages that have come: sums, or what is added to them.
     pub blocks: u64,
+    /// Pieces of memory of a message, or of an answer, at most. Workers count them.
+    pub most_pieces: u64,
     /// Bytes of registered memory for blocks.
     pub block_memory_bytes: u64,
     /// Bytes of all registered memory.
@@ -216,16 +231,11 @@ impl Patience {
         (self.progress_ps, self.looks) = (now_ps, 0);
     }
 
-    /// Notes a look in vain. An error for the one who is waited for, if that has been too long.
-    fn look(&mut self, now_ps: u64, bound: Bound, awaited: impl FnOnce() -> Option<Party>) -> Result<()> {
+    /// Notes a look in vain. If that has been too long: microseconds without progress, and looks.
+    fn overdue(&mut self, now_ps: u64, bound: Bound) -> Option<(u64, u64)> {
         self.looks += 1;
         let waited_ps = now_ps.saturating_sub(self.progress_ps);
-        if u128::from(waited_ps) < bound.span.as_nanos() * 1000 && self.looks < bound.looks {
-            return Ok(());
-        }
-        match awaited() {
-            Some(party) => Err(Error::Timeout { party, waited_us: waited_ps / 1_000_000, looks: self.looks }),
-            None => Ok(()),
-        }
+        let is_over = u128::from(waited_ps) >= bound.span.as_nanos() * 1000 || self.looks >= bound.looks;
+        is_over.then_some((waited_ps / 1_000_000, self.looks))
     }
 }

@@ -1,15 +1,17 @@
 //! A worker: it sends the blocks of its array that are not zero, and gets the sums.
 
-use std::ops::Range;
-
-use flexcast_proto::sparse::{Answered, Parameters, Slots, Votes};
+use flexcast_proto::sparse::{Answered, Parameters, Votes};
 use flexio::{Access, Bound, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, ProtectionDomain};
 
+use super::accelerator::Accelerator;
 use super::aggregator::OWN_FAULT;
+use super::arrangement::{Arrangement, Blocks, Portion};
 use super::arrays::Array;
 use super::endpoint::{decode, encode_probed, is_probed};
-use super::link::{Link, PIECES, Work, completions};
-use super::scan::{Places, Scan, Turn};
+use super::link::{Link, Work, completions};
+use super::ring::Ring;
+use super::scan::{Scan, Turn};
+use super::staged::Staged;
 use super::{Call, Config, Error, Party, Patience, Result, Settings, Statistics};
 use crate::p2p::collect::collect;
 
@@ -18,30 +20,34 @@ const SCAN_BYTES: usize = 1 << 20;
 
 /// A worker's queue pairs that are not connected yet.
 #[derive(Debug)]
-pub struct PendingWorker(Worker);
+pub struct PendingWorker<M = Ring>(Worker<M>);
 
-/// Whoever has an array.
+/// Whoever has an array. Its blocks travel from and to a [`Ring`] in the host's memory, or a buffer of an accelerator ([`Staged`]).
 #[derive(Debug)]
-pub struct Worker {
+pub struct Worker<M = Ring> {
     number: u32,
     settings: Settings,
     config: Config,
     /// By aggregator, and of each by shard. Before the memory that they use: dropped first.
     links: Vec<Link>,
-    memory: Memory,
+    blocks: M,
+    indices: Indices,
     completions: CompletionQueue,
+    /// Longest array, in bytes.
+    most_bytes: u64,
     running: Option<Running>,
     failed: bool,
     patience: Patience,
     statistics: Statistics,
+    /// Of a message that is being posted.
+    pieces: Vec<LocalSlice>,
 }
 
-/// Registered memory of a worker: of each link a ring of 2d blocks (SA-30), and the indices that are sent and received behind blocks.
+/// Registered memory for the indices that are sent and received behind blocks.
 #[derive(Debug)]
-struct Memory {
-    rings: MemoryRegion,
-    indices: MemoryRegion,
-    parameters: Parameters,
+struct Indices {
+    region: MemoryRegion,
+    bytes: u32,
 }
 
 /// An operation under way.
@@ -52,91 +58,33 @@ struct Running {
     portions: Vec<Portion>,
     /// The portion whose turn it is.
     turn: usize,
+    /// The array has been seen.
+    is_started: bool,
 }
 
-/// One shard.
-#[derive(Debug)]
-struct Portion {
-    scan: Scan,
-    link: usize,
-    /// A message is ready for which its link has no room.
-    is_held: bool,
-}
-
-impl Memory {
+impl Indices {
     fn new(pd: &ProtectionDomain, parameters: Parameters, links: usize) -> Result<Self> {
-        let register = |bytes: usize| MemoryRegion::register(pd, HostBuffer::zeroed(bytes)?, Access::LOCAL_WRITE);
-        let rings = register((parameters.ring_bytes() as usize).saturating_mul(links))?;
-        let indices = register(2 * parameters.index_bytes() as usize * links)?;
-        Ok(Self { rings, indices, parameters })
+        let bytes = parameters.index_bytes();
+        let memory = HostBuffer::zeroed(2 * bytes as usize * links)?;
+        Ok(Self { region: MemoryRegion::register(pd, memory, Access::LOCAL_WRITE)?, bytes })
     }
 
-    fn slot(&self, link: usize, slot: u32) -> usize {
-        link * self.parameters.ring_bytes() as usize + slot as usize * self.parameters.block_bytes() as usize
+    /// Where those of a link's message, or of its answer, are.
+    const fn offset(&self, link: usize, is_answer: bool) -> usize {
+        (2 * link + is_answer as usize) * self.bytes as usize
     }
 
-    /// Where the indices of a link's message, or of its answer, are.
-    const fn indices(&self, link: usize, is_answer: bool) -> usize {
-        (2 * link + is_answer as usize) * self.parameters.index_bytes() as usize
-    }
-
-    /// The pieces of a message: slots of the ring, and the indices (SA-32).
-    fn pieces(&self, link: usize, slots: Slots, is_answer: bool) -> Result<([LocalSlice; PIECES], usize)> {
-        let indices = self.indices.slice(self.indices(link, is_answer) as u64, self.parameters.index_bytes())?;
-        let (mut pieces, mut count) = ([indices; PIECES], 0);
-        for range in slots.ranges().into_iter().filter(|range| !range.is_empty()) {
-            let bytes = range.len() as u32 * self.parameters.block_bytes();
-            pieces[count] = self.rings.slice(self.slot(link, range.start) as u64, bytes)?;
-            count += 1;
-        }
-        pieces[count] = indices;
-        Ok((pieces, count + 1))
+    fn piece(&self, link: usize, is_answer: bool) -> flexio::Result<LocalSlice> {
+        self.region.slice(self.offset(link, is_answer) as u64, self.bytes)
     }
 }
 
-/// What the scan of a shard works on.
-struct Ring<'r, A> {
-    array: &'r mut A,
-    memory: &'r Memory,
-    link: usize,
-}
-
-fn bytes(range: &Range<u64>) -> Range<usize> {
-    range.start as usize..range.end as usize
-}
-
-impl<A: Array> Places for Ring<'_, A> {
-    type Error = flexio::Error;
-
-    fn store(&mut self, block: Range<u64>, slot: u32) -> flexio::Result<()> {
-        let Self { array, memory, link } = self;
-        array.store(bytes(&block), &memory.rings, memory.slot(*link, slot))
-    }
-
-    fn load(&mut self, block: Range<u64>, slot: u32) -> flexio::Result<bool> {
-        let Self { array, memory, link } = self;
-        let (range, at) = (bytes(&block), memory.slot(*link, slot));
-        let (len, whole) = (range.len(), memory.parameters.block_bytes() as usize);
-        if len < whole {
-            // The array's last block may be short: it travels with zeros behind it.
-            memory.rings.clear(at + len, whole - len)?;
-        }
-        array.load(range, &memory.rings, at)
-    }
-
-    fn skip(&mut self, zeros: Range<u64>) -> flexio::Result<()> {
-        self.array.clear(bytes(&zeros))
-    }
-
-    fn found(&mut self, _: u32) {}
-}
-
-impl PendingWorker {
+impl<M> PendingWorker<M> {
     /// Takes the endpoints of all aggregators, in their order. Does not wait for anybody.
     ///
     /// # Errors
     /// [`Error::Endpoint`] for one that is missing, damaged or of other settings; [`Error::Flexio`].
-    pub fn connect(self, aggregators: &[impl AsRef<[u8]>]) -> Result<Worker> {
+    pub fn connect(self, aggregators: &[impl AsRef<[u8]>]) -> Result<Worker<M>> {
         let Self(mut worker) = self;
         let Worker { number, settings, config, links, .. } = &mut worker;
         for (aggregator, links) in (0..).zip(links.chunks_mut(settings.shards_of_each as usize)) {
@@ -162,30 +110,111 @@ impl Worker {
         number: u32,
         config: Config,
     ) -> Result<(PendingWorker, Vec<u8>)> {
+        let blocks = || Ring::new(pd, settings.parameters, settings.links());
+        Self::prepare_with(pd, settings, number, config, blocks)
+    }
+
+    /// Takes what has come, looks at a part of the array, and sends what may be sent. Does not wait; between two calls the caller lets the card make progress
+    /// ([`flexio::Relax`]). The array is the same in all calls of an operation, and nobody else changes it. Tells whether anything has happened.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::Connection`], [`Error::Protocol`], [`Error::Ended`], each naming whose fault it is; [`Error::Flexio`]; an array of another length.
+    /// From then on [`Error::Failed`]: the array is part old and part new.
+    pub fn progress(&mut self, array: &mut impl Array) -> Result<bool> {
+        self.progress_with(array)
+    }
+
+    /// The same for a caller that bounds operations itself.
+    ///
+    /// # Errors
+    /// As [`Worker::progress`], but [`Error::Timeout`].
+    pub fn advance(&mut self, array: &mut impl Array) -> Result<bool> {
+        self.advance_with(array)
+    }
+}
+
+impl<D: Accelerator> Worker<Staged<D>> {
+    /// Makes the queue pairs of worker `number` on the card that knows the accelerator's buffer, and what aggregators need to know of it. Arrays may be as long as the
+    /// buffer.
+    ///
+    /// # Errors
+    /// No such worker; more blocks per message than the card takes pieces of memory, less one for indices; a buffer shorter than a block; [`Error::Flexio`].
+    pub fn staged(
+        accelerator: D,
+        settings: Settings,
+        number: u32,
+        config: Config,
+    ) -> Result<(PendingWorker<Staged<D>>, Vec<u8>)> {
+        let pd = accelerator.staging().pd().clone();
+        let blocks = || Staged::new(accelerator, settings.parameters);
+        Self::prepare_with(&pd, settings, number, config, blocks)
+    }
+
+    /// Takes what has come, moves the accelerator's work on, and sends what may be sent. Does not wait; between two calls the caller lets the card make progress
+    /// ([`flexio::Relax`]). The array is the same in all calls of an operation, and nobody else uses it until that is over. Tells whether anything has happened.
+    ///
+    /// # Errors
+    /// As [`Worker::progress`] of a ring; [`Error::Accelerator`], [`Error::AcceleratorTimeout`]. From then on [`Error::Failed`]: the array is as it was, unless the
+    /// accelerator failed to copy sums to it.
+    pub fn progress(&mut self, array: &mut D::Array) -> Result<bool> {
+        self.progress_with(array)
+    }
+
+    /// The same for a caller that bounds operations itself.
+    ///
+    /// # Errors
+    /// As [`Worker::progress`], but those of a bound.
+    pub fn advance(&mut self, array: &mut D::Array) -> Result<bool> {
+        self.advance_with(array)
+    }
+
+    /// The accelerator.
+    #[must_use]
+    pub const fn accelerator(&self) -> &D {
+        self.blocks.accelerator()
+    }
+}
+
+impl<M> Worker<M> {
+    fn prepare_with(
+        pd: &ProtectionDomain,
+        settings: Settings,
+        number: u32,
+        config: Config,
+        blocks: impl FnOnce() -> Result<M>,
+    ) -> Result<(PendingWorker<M>, Vec<u8>)>
+    where
+        M: Blocks,
+    {
         let workers = settings.parameters.workers();
         if number >= workers {
             let limit = format!("below {workers}, as there are so many");
             return Err(Error::OutOfRange { what: "the worker's number", value: number.into(), limit });
         }
-        let count = settings.aggregators * settings.shards_of_each;
+        let (count, blocks) = (settings.links(), blocks()?);
         let completions = CompletionQueue::new(pd.device(), completions(count))?;
-        let links = (0..count).map(|link| Link::new(pd, &completions, link)).collect::<flexio::Result<Vec<_>>>()?;
-        let memory = Memory::new(pd, settings.parameters, count as usize)?;
+        let pieces = blocks.most_pieces() + 1;
+        let links =
+            (0..count).map(|link| Link::new(pd, &completions, link, pieces)).collect::<flexio::Result<Vec<_>>>()?;
+        let indices = Indices::new(pd, settings.parameters, count as usize)?;
         let endpoint = encode_probed(Party::Worker(number), &settings, pd.device(), links.iter().map(Link::qpn));
-        let block_memory_bytes = memory.rings.len() as u64;
-        let memory_bytes = block_memory_bytes + memory.indices.len() as u64;
+        let block_memory_bytes = blocks.memory_bytes();
+        let memory_bytes = block_memory_bytes + indices.region.len() as u64;
         let statistics = Statistics { block_memory_bytes, memory_bytes, ..Statistics::default() };
         let worker = Self {
             number,
             settings,
             config,
             links,
-            memory,
+            most_bytes: blocks.most_bytes(),
+            blocks,
+            indices,
             completions,
             running: None,
             failed: false,
             patience: Patience::default(),
             statistics,
+            pieces: Vec::new(),
         };
         Ok((PendingWorker(worker), endpoint))
     }
@@ -226,6 +255,11 @@ impl Worker {
             return Err(Error::Busy);
         }
         let shards = self.settings.shards(&call)?;
+        if call.bytes > self.most_bytes {
+            let limit =
+                format!("at most {}, the bytes of the accelerator's buffer: make a longer one", self.most_bytes);
+            return Err(Error::OutOfRange { what: "the array's length", value: call.bytes, limit });
+        }
         if call.bytes == 0 {
             self.statistics.operations += 1;
             return Ok(());
@@ -237,38 +271,40 @@ impl Worker {
         };
         let portions = shards.iter().enumerate().map(portion).collect::<Result<Vec<_>>>()?;
         self.patience.restart(self.now_ps());
-        self.running = Some(Running { call, portions, turn: 0 });
+        self.running = Some(Running { call, portions, turn: 0, is_started: false });
         Ok(())
     }
 
-    /// Takes what has come, looks at a part of the array, and sends what may be sent. Does not wait; between two calls the caller lets the card make progress
-    /// ([`flexio::Relax`]). The array is the same in all calls of an operation, and nobody else changes it. Tells whether anything has happened.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`], [`Error::Connection`], [`Error::Protocol`], [`Error::Ended`], each naming whose fault it is; [`Error::Flexio`]; an array of another length.
-    /// From then on [`Error::Failed`]: the array is part old and part new.
-    pub fn progress(&mut self, array: &mut impl Array) -> Result<bool> {
-        if self.advance(array)? || self.running.is_none() {
+    fn progress_with<A: ?Sized>(&mut self, array: &mut A) -> Result<bool>
+    where
+        M: Arrangement<A>,
+    {
+        if self.advance_with(array)? || self.running.is_none() {
             return Ok(true);
         }
-        let (now_ps, awaited) = (self.now_ps(), self.awaited());
-        let looked = self.patience.look(now_ps, self.config.bound, || awaited.map(Party::Aggregator));
-        self.failed |= looked.is_err();
-        looked.map(|()| false)
+        let now_ps = self.now_ps();
+        let Some((waited_us, looks)) = self.patience.overdue(now_ps, self.config.bound) else { return Ok(false) };
+        let error = match self.awaited() {
+            _ if self.blocks.is_busy() => Error::AcceleratorTimeout { waited_us, looks },
+            Some(aggregator) => Error::Timeout { party: Party::Aggregator(aggregator), waited_us, looks },
+            None => return Ok(false),
+        };
+        self.failed = true;
+        Err(error)
     }
 
-    /// The same for a caller that bounds operations itself.
-    ///
-    /// # Errors
-    /// As [`Worker::progress`], but [`Error::Timeout`].
-    pub fn advance(&mut self, array: &mut impl Array) -> Result<bool> {
+    fn advance_with<A: ?Sized>(&mut self, array: &mut A) -> Result<bool>
+    where
+        M: Arrangement<A>,
+    {
         if self.failed {
             return Err(Error::Failed);
         }
         let Some(running) = &self.running else { return Ok(false) };
-        if array.bytes() < running.call.bytes {
+        let bytes = self.blocks.array_bytes(array);
+        if bytes < running.call.bytes {
             let limit = format!("{}, as the operation has so many", running.call.bytes);
-            return Err(Error::OutOfRange { what: "the array's length", value: array.bytes(), limit });
+            return Err(Error::OutOfRange { what: "the array's length", value: bytes, limit });
         }
         let moved = self.collect().and_then(|seen| Ok(self.drive(array)? | seen));
         match &moved {
@@ -336,7 +372,9 @@ impl Worker {
 
     /// An answer has come.
     fn answer(&mut self, link: usize, aggregator: u32, byte_len: u32) -> Result<()> {
-        let Self { settings: Settings { parameters, shards_of_each, .. }, running, memory, statistics, .. } = self;
+        let Self {
+            settings: Settings { parameters, shards_of_each, .. }, running, indices: memory, statistics, ..
+        } = self;
         let refused = |reason| Error::Protocol { party: Party::Aggregator(aggregator), reason };
         let portion = running.as_mut().and_then(|running| {
             let shard = link as u32 % *shards_of_each;
@@ -355,7 +393,7 @@ impl Worker {
         }
         let mut indices = [0; Votes::MAX_BYTES];
         let indices = &mut indices[..parameters.index_bytes() as usize];
-        memory.indices.read(memory.indices(link, true), indices)?;
+        memory.region.read(memory.offset(link, true), indices)?;
         let next = Votes::from_bytes(*parameters, indices).map_err(|error| refused(error.to_string()))?;
         let answered = worker.answer(message.iteration, sums, &next).map_err(|error| refused(error.to_string()))?;
         if answered == Answered::Old {
@@ -366,18 +404,27 @@ impl Worker {
     }
 
     /// Goes on with the shards as far as nothing of aggregators is needed, for a while. Tells whether anything moved.
-    fn drive(&mut self, array: &mut impl Array) -> Result<bool> {
+    fn drive<A: ?Sized>(&mut self, array: &mut A) -> Result<bool>
+    where
+        M: Arrangement<A>,
+    {
         let now_ps = self.now_ps();
-        let Self { running: Some(running), memory, links, statistics, .. } = self else { return Ok(false) };
-        let (count, mut moved, mut left, mut idle) = (running.portions.len(), false, SCAN_BYTES, 0);
+        let Self { running: Some(running), blocks, indices, links, statistics, pieces, .. } = self else {
+            return Ok(false);
+        };
+        if !std::mem::replace(&mut running.is_started, true) {
+            blocks.start(array, &running.portions)?;
+        }
+        let (count, mut moved, mut left, mut idle) = (running.portions.len(), blocks.poll()?, SCAN_BYTES, 0);
         while left > 0 && idle < count {
-            let portion = &mut running.portions[running.turn];
-            running.turn = (running.turn + 1) % count;
+            let number = running.turn;
+            let portion = &mut running.portions[number];
+            running.turn = (number + 1) % count;
             let Some(link) = links.get_mut(portion.link) else { break };
             let is_ready = if portion.is_held {
                 true
             } else {
-                let turn = portion.scan.turn(&mut Ring { array, memory, link: portion.link }, &mut left)?;
+                let turn = blocks.turn(array, number, portion, &mut left)?;
                 idle = if turn == Turn::Idle { idle + 1 } else { 0 };
                 moved |= turn != Turn::Idle;
                 turn == Turn::Send
@@ -388,7 +435,8 @@ impl Worker {
                     idle += 1;
                     continue;
                 }
-                statistics.sent_bytes += portion.send(link, memory, now_ps)?;
+                statistics.sent_bytes +=
+                    send(portion, link, blocks, indices, (pieces, &mut statistics.most_pieces), now_ps)?;
                 statistics.sent_messages += 1;
                 moved = true;
             }
@@ -396,7 +444,8 @@ impl Worker {
         if !moved {
             links.iter_mut().try_for_each(|link| link.poll_silence(now_ps))?;
         }
-        if running.portions.iter().all(|portion| portion.scan.worker.is_complete()) {
+        let is_summed = running.portions.iter().all(|portion| portion.scan.worker.is_complete());
+        if is_summed && blocks.finish(array, &running.portions)? {
             self.running = None;
             self.statistics.operations += 1;
         }
@@ -404,16 +453,27 @@ impl Worker {
     }
 }
 
-impl Portion {
-    /// Posts the receive of the answer, and sends the message. Returns its bytes.
-    fn send(&self, link: &mut Link, memory: &Memory, now_ps: u64) -> Result<u64> {
-        let Some(message) = self.scan.worker.message() else { return Ok(0) };
-        let votes = message.votes.to_bytes();
-        memory.indices.write(memory.indices(self.link, false), &votes[..memory.parameters.index_bytes() as usize])?;
-        let (pieces, count) = memory.pieces(self.link, message.receive, true)?;
-        link.receive(&pieces[..count])?;
-        let (pieces, count) = memory.pieces(self.link, message.send, false)?;
-        link.send(&pieces[..count], message.displacement.bits(), false, now_ps)?;
-        Ok(pieces[..count].iter().map(|piece| u64::from(piece.len)).sum())
-    }
+/// Posts the receive of the answer to a portion's message, and sends the message. Returns its bytes.
+fn send<A: ?Sized, M: Arrangement<A>>(
+    portion: &Portion,
+    link: &mut Link,
+    blocks: &M,
+    indices: &Indices,
+    (pieces, most_pieces): (&mut Vec<LocalSlice>, &mut u64),
+    now_ps: u64,
+) -> Result<u64> {
+    let Some(message) = portion.scan.worker.message() else { return Ok(0) };
+    let votes = message.votes.to_bytes();
+    indices.region.write(indices.offset(portion.link, false), &votes[..indices.bytes as usize])?;
+    pieces.clear();
+    blocks.received(portion, &message, pieces)?;
+    pieces.push(indices.piece(portion.link, true)?);
+    link.receive(pieces)?;
+    *most_pieces = (*most_pieces).max(pieces.len() as u64);
+    pieces.clear();
+    blocks.sent(portion, &message, pieces)?;
+    pieces.push(indices.piece(portion.link, false)?);
+    link.send(pieces, message.displacement.bits(), false, now_ps)?;
+    *most_pieces = (*most_pieces).max(pieces.len() as u64);
+    Ok(pieces.iter().map(|piece| u64::from(piece.len)).sum())
 }
