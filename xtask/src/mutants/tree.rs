@@ -12,7 +12,7 @@ use crate::test_programs::artifacts;
 use crate::{new_file, process, status, workspace};
 
 /// The images whose firmware is mutated and run.
-const IMAGES: [&str; 3] = ["reference", "pingpong", "allgather"];
+const IMAGES: [&str; 4] = ["reference", "pingpong", "allgather", "sparse"];
 /// The test programs whose tests named `image_...` run those images on weak memory.
 const TESTS: [&str; 3] = ["weak_memory", "allgather_image", "progress_thread"];
 /// What a build of the firmware needs.
