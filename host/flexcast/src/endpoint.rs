@@ -6,8 +6,9 @@ use flexcast_abi::{ABI_HASH, Fnv};
 use flexio::{Device, Gid, Mac, MulticastGroup, RemoteQp};
 
 use crate::api::card::DatapathKind;
-use crate::api::config::{Aggregation, Config};
+use crate::api::config::Config;
 use crate::error::{Error, Result};
+use crate::tuner::Aggregation;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.

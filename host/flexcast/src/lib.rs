@@ -54,8 +54,7 @@ pub use api::card::{Card, DatapathKind, Firmware};
 pub use api::collectives::Blocks;
 pub use api::communicator::{Attendance, Communicator, Pending};
 pub use api::config::{
-    Aggregation, Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads,
-    ThreadOptions,
+    Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, ThreadOptions,
 };
 pub use api::outcome::{Done, Failed, Outcome};
 pub use api::post::Shape;
@@ -77,7 +76,7 @@ pub use error::{Error, Result};
 pub use memory::registration;
 pub use plan::chains::ChainMapping;
 pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};
-pub use tuner::{Algorithm, Choice, Decision, MAX_LINEAR_RANKS, Selection, SparseCost, Tuning};
+pub use tuner::{Aggregation, Algorithm, Choice, Decision, MAX_LINEAR_RANKS, Selection, SparseCost, Tuning};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
 pub use flexcast_proto::{Cause, Failure, Kind};

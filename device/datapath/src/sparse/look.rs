@@ -1,4 +1,4 @@
-//! How far a thread is, for a host that asks: whom it waits for, and whether all workers have their answers.
+//! Standing of a thread, for a host that asks: whom it waits for, and whether all workers have their answers.
 
 use core::mem::offset_of;
 

@@ -7,13 +7,10 @@ use flexcast_abi::{ABI_HASH, ABI_VERSION};
 use flexio::{AbiExpectation, Application, Device, ProtectionDomain, Provider};
 
 use crate::api::buffer::Buffer;
-use crate::api::config::{Aggregation, Config};
 use crate::api::report::duration;
-use crate::datapath::pairs::OnDpa;
 use crate::datapath::udp::{Interface, UdpOptions};
 use crate::datapath::verbs::{VerbsCard, VerbsOptions};
 use crate::dpa::card::DpaCard;
-use crate::dpa::sparse::AggregatorCard;
 use crate::error::{Error, Result};
 
 /// A device image as read from a file.
@@ -115,7 +112,7 @@ impl Card {
         Interface::open(options).map(|interface| Self(Kind::Udp(interface)))
     }
 
-    /// Starts `firmware`, image `sparse`, on the card's DPA, beside what runs there. Communicators with [`Aggregation::Dpa`] need it. Of a card on which it runs
+    /// Starts `firmware`, image `sparse`, on the card's DPA, beside what runs there. Communicators with [`Aggregation::Dpa`](crate::Aggregation::Dpa) need it. Of a card on which it runs
     /// nothing changes.
     ///
     /// # Errors
@@ -130,39 +127,12 @@ impl Card {
             }
         };
         if place.get().is_none() {
-            let started = AggregatorCard::open(device.provider(), &device.info().name, firmware)?;
+            let application = firmware.load(device.provider())?;
+            let started = DpaCard::open(device.provider(), &device.info().name, &application)?;
             // Another thread may have been faster: then this one ends.
             _ = place.set(started);
         }
         Ok(())
-    }
-
-    /// The aggregators of communicators with this configuration; none unless it asks for them.
-    ///
-    /// # Errors
-    /// [`Error::Config`]: the card has none.
-    pub(crate) fn dpa_aggregators(&self, config: &Config) -> Result<Option<OnDpa>> {
-        if config.sparse_aggregation == Aggregation::Host {
-            return Ok(None);
-        }
-        let (place, units) = match &self.0 {
-            Kind::Dpa(card) => (card.aggregators().get(), Some(card)),
-            Kind::Verbs(card) => (card.aggregators().get(), None),
-            Kind::Udp(_) => (None, None),
-        };
-        let limit = match self.0 {
-            Kind::Udp(_) => "host (0) over a network interface, which has no DPA",
-            Kind::Dpa(_) | Kind::Verbs(_) => {
-                "host (0), unless image `sparse` runs on the card: start it (Card::start_aggregators; sparse_firmware_path or FLEXCAST_SPARSE_FIRMWARE of the C interface)"
-            }
-        };
-        match place {
-            Some(card) => Ok(Some(OnDpa::new(card, units.unwrap_or(card.card()), config))),
-            None => {
-                let value = config.sparse_aggregation as u64;
-                Err(Error::Config { what: "sparse_aggregation", value, limit: limit.to_owned() })
-            }
-        }
     }
 
     pub(crate) const fn kind(&self) -> &Kind {

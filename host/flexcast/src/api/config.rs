@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::plan::chains::ChainMapping;
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
-use crate::tuner::{self, Selection, Tuning};
+use crate::tuner::{self, Aggregation, Selection, Tuning};
 
 /// Bytes in front of the payload of a datagram in its staging slot.
 pub(crate) const GRH_BYTES: u32 = 40;
@@ -65,35 +65,6 @@ impl Control {
 }
 
 impl std::fmt::Display for Control {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// What adds up the blocks that a sparse AllReduce sends over RDMA cards. Each rank's part of the array is its own to add.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Aggregation {
-    /// The ranks' processors.
-    #[default]
-    Host,
-    /// The DPAs of the ranks' cards, which run image `sparse` beside what else they run ([`Card::start_aggregators`](crate::Card::start_aggregators)). They add integers
-    /// of 32 and 64 bits, with wraparound, in blocks of a multiple of 128 bytes, as far as the spots of all ranks fit [`Config::cache_bytes`]. Other operators, elements
-    /// and blocks are for the processors all the same: the report of each operation says who has added ([`Decision::aggregation`](crate::Decision::aggregation)).
-    Dpa,
-}
-
-impl Aggregation {
-    /// Its name in variables and reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Dpa => "dpa",
-        }
-    }
-}
-
-impl std::fmt::Display for Aggregation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
@@ -470,7 +441,7 @@ impl Config {
         }
         match std::env::var(AGGREGATION) {
             Ok(name) if !name.is_empty() => {
-                let found = [Aggregation::Host, Aggregation::Dpa].into_iter().find(|one| one.name() == name);
+                let found = Aggregation::ALL.into_iter().find(|one| one.name() == name);
                 self.sparse_aggregation =
                     found.ok_or(Error::Variable { name: AGGREGATION, value: name, limit: "host or dpa" })?;
             }

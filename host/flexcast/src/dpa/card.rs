@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use flexcast_abi::bring_up_answer;
 use flexio::{Application, Device, EventHandler, Outbox, Process, ProtectionDomain, Provider, Window};
 
-use crate::dpa::sparse::AggregatorCard;
-use crate::dpa::units::Units;
+use crate::dpa::units::{ThreadPlacement, Units};
 use crate::error::{Error, Result};
 
 /// An open card whose DPA runs the library's firmware. The process on the card ends with the last of its handles, communicators and buffers.
@@ -22,7 +21,7 @@ struct Opened {
     units: Mutex<Units>,
     serial: AtomicU32,
     /// Image `sparse` beside this one.
-    aggregators: OnceLock<AggregatorCard>,
+    aggregators: OnceLock<DpaCard>,
 }
 
 impl fmt::Debug for DpaCard {
@@ -83,8 +82,19 @@ impl DpaCard {
     }
 
     /// The execution units that are free. A panic elsewhere leaves them as they are.
-    pub(crate) fn units(&self) -> MutexGuard<'_, Units> {
+    fn units(&self) -> MutexGuard<'_, Units> {
         self.0.units.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes execution units, whose threads want so many bytes in the last-level cache.
+    ///
+    /// # Errors
+    /// [`Error::Budget`] when there are not so many.
+    pub(crate) fn take_units(&self, count: u32, placement: ThreadPlacement, hot_bytes: u64) -> Result<TakenUnits> {
+        let mut all = self.units();
+        let units = all.take(count, placement)?;
+        all.hot_bytes += hot_bytes;
+        Ok(TakenUnits { card: self.clone(), units, hot_bytes })
     }
 
     /// Wakes a thread once, so that it arms its queues; from then on they wake it.
@@ -96,12 +106,28 @@ impl DpaCard {
     }
 
     /// Where image `sparse` is, once it is started.
-    pub(crate) fn aggregators(&self) -> &OnceLock<AggregatorCard> {
+    pub(crate) fn aggregators(&self) -> &OnceLock<DpaCard> {
         &self.0.aggregators
     }
 
     /// A number that no other communicator of this card has had.
     pub(crate) fn next_serial(&self) -> u32 {
         self.0.serial.fetch_add(1, Ordering::Relaxed).wrapping_add(1)
+    }
+}
+
+/// Execution units, given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct TakenUnits {
+    card: DpaCard,
+    pub(crate) units: Vec<u32>,
+    hot_bytes: u64,
+}
+
+impl Drop for TakenUnits {
+    fn drop(&mut self) {
+        let mut all = self.card.units();
+        all.give_back(&self.units);
+        all.hot_bytes -= self.hot_bytes;
     }
 }

@@ -23,7 +23,7 @@ use crate::plan::stream::Stream;
 use crate::protocol::device::{self, DeviceDriver};
 use crate::protocol::driver::{Connect, Driver, QueuePairs};
 use crate::protocol::eager::Gathered;
-use crate::protocol::engine::{Engine, Parts, Units};
+use crate::protocol::engine::{Engine, Parts};
 use crate::protocol::host::HostDriver;
 use crate::protocol::peers::peers;
 use crate::tuner::{self, Conditions, Losses, Selection};
@@ -107,10 +107,7 @@ impl Part {
             let next = "lower slots, subgroups or chunk_bytes, or free another communicator of this card";
             return Err(Error::Budget { what: "bytes of DPA memory for staging", needed, limit, next });
         }
-        let units = card.units().take(footprint.threads, config.placement)?;
-        let hot_bytes = footprint.hot_bytes();
-        card.units().hot_bytes += hot_bytes;
-        let units = Units { card: card.clone(), units, hot_bytes };
+        let units = card.take_units(footprint.threads, config.placement, footprint.hot_bytes())?;
         if card.hot_bytes() > config.cache_bytes {
             let (hot_bytes, cache_bytes) = (card.hot_bytes(), config.cache_bytes);
             tracing::warn!(hot_bytes, cache_bytes, "the card's communicators together exceed the last-level cache");
@@ -159,7 +156,7 @@ impl Part {
             receiver: Receiver::default(),
         };
         let copier = Copier::new(card)?;
-        let on_dpa = Card::of(Kind::Dpa(card.clone())).dpa_aggregators(&config)?;
+        let on_dpa = OnDpa::of(&Card::of(Kind::Dpa(card.clone())), &config)?;
         let maker = Maker::new(card.pd(), place, &config, config.selection()).with_aggregators(on_dpa.clone());
         let pairs = Pairs::new(maker, None);
         let parts = Parts { driver, pairs, send, receive, copier, _units: units };

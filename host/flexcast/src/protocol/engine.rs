@@ -26,7 +26,7 @@ use crate::protocol::control::Read;
 use crate::protocol::driver::{Notice, Step};
 pub(crate) use operation::Running;
 use operation::{Fault, Sending, State};
-pub(crate) use state::{Engine, Parts, Units};
+pub(crate) use state::{Engine, Parts};
 
 /// Code of [`Cause::Device`] for a worker that does not answer.
 const NO_ANSWER: u16 = u16::MAX;

@@ -3,6 +3,7 @@
 //! Ranks exchange the rates of their links and the numbers of their threads when they connect. Each rank computes its choice from the lowest
 //! of all ([`Conditions`]). A wrong rate makes operations slower; ranks agree all the same.
 
+mod aggregation;
 mod backoff;
 mod cost;
 mod losses;
@@ -11,11 +12,11 @@ mod table;
 
 use std::time::Duration;
 
-use crate::api::config::Aggregation;
 use crate::plan::direct::Collective;
 use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Broadcast, Operation, Reduce, ReduceScatter, Schedule};
 use flexcast_proto::{Kind, RankInfo, RankSet};
 
+pub use aggregation::Aggregation;
 pub(crate) use backoff::{Backoff, Slowness};
 pub use flexcast_proto::Algorithm;
 pub(crate) use losses::Losses;

@@ -6,7 +6,6 @@ use flexcast_proto::{Cause, Failure, Kind, OperationDescriptor, RankSet, Summary
 use super::sparse::{self, Need, Session};
 use super::{NO_NEWS, NOT_STARTED, News, Pairs};
 use crate::api::buffer::Buffer;
-use crate::api::config::Aggregation;
 use crate::api::outcome::{Done, Failed, Outcome};
 use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::Posted;
@@ -18,7 +17,7 @@ use crate::p2p::{self, Group};
 use crate::plan::direct::{Collective, Places};
 use crate::protocol::conversation::PROTOCOL_VIOLATION;
 use crate::protocol::driver::Notice;
-use crate::tuner::Decision;
+use crate::tuner::{Aggregation, Decision};
 
 /// Longest that others are given to hear of a failure before this rank's connections go.
 const WIND_UP_PS: u64 = 1_000_000_000_000;

@@ -11,7 +11,6 @@ use thiserror::Error as ThisError;
 use super::NOT_STARTED;
 use super::connect::Maker;
 use crate::api::buffer::Buffer;
-use crate::api::config::Aggregation;
 use crate::datapath::sparse::SparseOptions;
 use crate::dpa::sparse::AggregatorFailure;
 use crate::error::Error;
@@ -20,6 +19,7 @@ use crate::p2p::sparse::{
 };
 use crate::plan::direct::Collective;
 use crate::protocol::conversation::PROTOCOL_VIOLATION;
+use crate::tuner::Aggregation;
 
 pub(crate) use on_dpa::OnDpa;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flexio::{Device, ProtectionDomain, Provider};
 
 use crate::api::config::ps;
-use crate::dpa::sparse::AggregatorCard;
+use crate::dpa::card::DpaCard;
 use crate::error::{Error, Result};
 
 /// How collectives go over an RDMA card without its DPA.
@@ -61,7 +61,7 @@ struct Opened {
     options: VerbsOptions,
     serial: AtomicU32,
     /// Image `sparse` on its DPA.
-    aggregators: OnceLock<AggregatorCard>,
+    aggregators: OnceLock<DpaCard>,
 }
 
 impl fmt::Debug for VerbsCard {
@@ -100,7 +100,7 @@ impl VerbsCard {
     }
 
     /// Where image `sparse` is, once it is started.
-    pub(crate) fn aggregators(&self) -> &OnceLock<AggregatorCard> {
+    pub(crate) fn aggregators(&self) -> &OnceLock<DpaCard> {
         &self.0.aggregators
     }
 

@@ -7,7 +7,7 @@ use super::engine::{Engine, Links};
 use super::queues::{Queues, Root};
 use crate::api::card::{Card, DatapathKind, Kind};
 use crate::api::config::{Config, Control, Derived, Footprint};
-use crate::datapath::pairs::{Maker, Pairs};
+use crate::datapath::pairs::{Maker, OnDpa, Pairs};
 use crate::endpoint::{self, Capabilities, Endpoint, Receiver, Speed};
 use crate::error::{Error, Result};
 use crate::plan::stream::Transport;
@@ -115,7 +115,7 @@ impl Part {
         queues.join(endpoint::group(id, 0)?, endpoint::q_key(id), alone)?;
         let roots = all.iter().map(|endpoint| Root { gid: endpoint.gid, qpn: endpoint.receiver.qpn }).collect();
         let slots = all.iter().map(|endpoint| endpoint.receiver.slots).min().unwrap_or(config.slots);
-        let on_dpa = Card::of(Kind::Verbs(card.clone())).dpa_aggregators(&config)?;
+        let on_dpa = OnDpa::of(&Card::of(Kind::Verbs(card.clone())), &config)?;
         let maker = Maker::new(card.pd(), place, &config, Selection::Multicast).with_aggregators(on_dpa);
         let pairs = Pairs::new(maker, None);
         let links = Links { queues, control, pairs, roots, slots };

@@ -55,8 +55,9 @@ impl AggregatorCard {
         Ok(Self(DpaCard::open(provider, device, &firmware.load(provider)?)?))
     }
 
-    pub(crate) const fn card(&self) -> &DpaCard {
-        &self.0
+    /// A card on which image `sparse` runs.
+    pub(crate) const fn of(card: DpaCard) -> Self {
+        Self(card)
     }
 
     /// Makes threads, spots and queue pairs for the workers of `parameters`: a shard for each coroutine of each thread.

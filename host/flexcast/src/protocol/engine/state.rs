@@ -13,7 +13,7 @@ use crate::api::outcome::Failed;
 use crate::api::report::MessageCounts;
 use crate::datapath::pairs::Pairs;
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
-use crate::dpa::card::DpaCard;
+use crate::dpa::card::{DpaCard, TakenUnits};
 use crate::dpa::receive::Receive;
 use crate::dpa::send::Send;
 use crate::error::{Error, Result};
@@ -31,23 +31,7 @@ pub(crate) struct Parts {
     pub(crate) send: Send,
     pub(crate) receive: Receive,
     pub(crate) copier: Copier,
-    pub(crate) _units: Units,
-}
-
-/// The execution units of a communicator, given back when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Units {
-    pub(crate) card: DpaCard,
-    pub(crate) units: Vec<u32>,
-    pub(crate) hot_bytes: u64,
-}
-
-impl Drop for Units {
-    fn drop(&mut self) {
-        let mut all = self.card.units();
-        all.give_back(&self.units);
-        all.hot_bytes -= self.hot_bytes;
-    }
+    pub(crate) _units: TakenUnits,
 }
 
 /// What a communicator locks: all that changes.

@@ -6,17 +6,18 @@ use flexcast_proto::sparse::{CacheBudget, Parameters};
 use flexio::{Bound, Retry};
 
 use super::Fault;
+use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, ps};
 use crate::datapath::sparse::SparseOptions;
-use crate::dpa::card::DpaCard;
+use crate::dpa::card::{DpaCard, TakenUnits};
 use crate::dpa::sparse::{
     AggregatorCard, AggregatorElement, AggregatorOptions, AggregatorStanding, DpaAggregator, PreparedAggregator,
 };
 use crate::dpa::units::ThreadPlacement;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::p2p::sparse::Settings;
-use crate::protocol::engine::Units;
 use crate::reduce::{DataType, Operator, Reduction};
+use crate::tuner::Aggregation;
 
 /// Most shards of a rank, each with a thread: a core of the DPA.
 const MOST_SHARDS: u64 = 16;
@@ -51,7 +52,32 @@ const fn element_of(reduction: Reduction) -> Option<AggregatorElement> {
 }
 
 impl OnDpa {
-    pub(crate) fn new(card: &AggregatorCard, units: &DpaCard, config: &Config) -> Self {
+    /// The aggregators of communicators with this configuration; none unless it asks for them.
+    ///
+    /// # Errors
+    /// [`Error::Config`]: the card has none.
+    pub(crate) fn of(card: &Card, config: &Config) -> Result<Option<Self>> {
+        if config.sparse_aggregation == Aggregation::Host {
+            return Ok(None);
+        }
+        let (started, units) = match card.kind() {
+            Kind::Dpa(card) => (card.aggregators().get(), Some(card)),
+            Kind::Verbs(card) => (card.aggregators().get(), None),
+            Kind::Udp(_) => (None, None),
+        };
+        let limit = match card.kind() {
+            Kind::Udp(_) => "host (0) over a network interface, which has no DPA",
+            Kind::Dpa(_) | Kind::Verbs(_) => {
+                "host (0), unless image `sparse` runs on the card: start it (Card::start_aggregators; sparse_firmware_path or FLEXCAST_SPARSE_FIRMWARE of the C interface)"
+            }
+        };
+        let value = config.sparse_aggregation as u64;
+        let missing = || Error::Config { what: "sparse_aggregation", value, limit: limit.to_owned() };
+        let started = started.ok_or_else(missing)?;
+        Ok(Some(Self::new(started, units.unwrap_or(started), config)))
+    }
+
+    fn new(card: &DpaCard, units: &DpaCard, config: &Config) -> Self {
         let options = AggregatorOptions {
             units: Vec::new(),
             coroutines: 1,
@@ -62,7 +88,8 @@ impl OnDpa {
         };
         // A rank that knows who is missing tells it before others, who do not, hold somebody else for the culprit.
         let silence_ps = ps(config.barrier_timeout) / 4 * 3;
-        Self { card: card.clone(), units: units.clone(), placement: config.placement, options, silence_ps }
+        let card = AggregatorCard::of(card.clone());
+        Self { card, units: units.clone(), placement: config.placement, options, silence_ps }
     }
 
     /// Shards of each aggregator; none if the operation is one for processors. Alike on all ranks.
@@ -84,10 +111,8 @@ impl OnDpa {
     /// Makes threads and queue pairs of rank `own`, and what workers are told.
     pub(super) fn prepare(&self, settings: &Settings, own: u32) -> Result<(PendingAdder, Vec<u8>)> {
         let shards = settings.shards_of_each();
-        let units = self.units.units().take(shards, self.placement)?;
         let hot_bytes = settings.parameters().aggregator_bytes() * u64::from(shards);
-        self.units.units().hot_bytes += hot_bytes;
-        let units = Units { card: self.units.clone(), units, hot_bytes };
+        let units = self.units.take_units(shards, self.placement, hot_bytes)?;
         let options = AggregatorOptions { units: units.units.clone(), ..self.options.clone() };
         let (prepared, endpoint) = self.card.prepare_for(settings, own, &options)?;
         Ok((PendingAdder { prepared, own, silence_ps: self.silence_ps, units }, endpoint))
@@ -109,7 +134,7 @@ pub(super) struct PendingAdder {
     prepared: PreparedAggregator,
     own: u32,
     silence_ps: u64,
-    units: Units,
+    units: TakenUnits,
 }
 
 impl PendingAdder {
@@ -142,7 +167,7 @@ pub(super) struct Adder {
     /// Whether all operations have ended well, as far as the own worker has a part in them.
     is_idle: bool,
     /// Given back after the threads have ended.
-    _units: Units,
+    _units: TakenUnits,
 }
 
 impl Adder {
