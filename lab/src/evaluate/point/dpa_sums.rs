@@ -4,7 +4,6 @@ use emu_config::Timing;
 use emu_machine::timing::Model;
 use serde::Serialize;
 
-use super::text;
 use crate::evaluate::row::{Kind, Row};
 use crate::evaluate::spec::DpaSumsSweep;
 use crate::images::Images;
@@ -94,15 +93,15 @@ impl DpaSumsPoint {
     }
 
     pub(super) fn run(&self, images: &Images, timing: &Timing) -> Result<Row, String> {
-        let (params, machine) = self.timed(timing).sparse().map_err(text)?;
-        let config = machine.config_of(params.cards()).map_err(text)?;
+        let (params, machine) = self.timed(timing).sparse().map_err(|error| error.to_string())?;
+        let config = machine.config_of(params.cards()).map_err(|error| error.to_string())?;
         let cache_bytes = match &config.timing {
-            Some(parameters) => Some(Model::new(parameters).map_err(text)?.l2.0),
+            Some(parameters) => Some(Model::new(parameters).map_err(|error| error.to_string())?.l2.0),
             None => None,
         };
-        let provider = emu_provider::emulated(config).map_err(text)?;
-        let image = images.read("sparse").map_err(text)?;
-        let report = sparse::run(&provider, Some(&image), &params, &mut |_| {}).map_err(text)?;
+        let provider = emu_provider::emulated(config).map_err(|error| error.to_string())?;
+        let image = images.read("sparse").map_err(|error| error.to_string())?;
+        let report = sparse::run(&provider, Some(&image), &params, &mut |_| {}).map_err(|error| error.to_string())?;
         if !report.is_right() {
             return Err(format!("wrong sums or numbers of messages: {report}"));
         }
