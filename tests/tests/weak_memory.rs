@@ -264,6 +264,12 @@ fn image_sparse() {
             bench.aggregator.set_element(element).expect("written");
             bench.sum(&arrays(&mut rng, (2, 256), 10_000, 30), element);
         }
+        flexcast_tests::world::settle();
+        bench.aggregator.ask().expect("asked");
+        let aggregator = &bench.aggregator;
+        let standing = bench.provider.wait(BOUND, "an answer", || Ok(aggregator.standing().expect("it runs")));
+        let standing = standing.unwrap_or_else(|error| panic!("sparse, seed {seed}: {error}"));
+        assert_eq!((standing.awaited, standing.is_answered), (None, true), "sparse, seed {seed}");
         // An answer's spot is written to again once all workers have sent the message that follows the answer, without a look at the completion of its
         // send: if a card repeats it because of a late acknowledgement, the worker's card drops the repeat by its packet numbers.
         let races = with_world(|world| world.take_races()).expect("this thread's machine");
