@@ -58,7 +58,7 @@ impl Communicator {
 
     /// The same as [`Communicator::all_reduce`] for contributions of which much is zero: blocks that are zero are neither sent nor summed, and nobody has to say where they
     /// are. A block is zero if all of its bits are, so that -0.0 and NaN travel. For minimum and maximum a block that is zero is one that the rank does not have. Every
-    /// rank sums up a part of the array, on its processor. Over an Ethernet interface sums go as [`Communicator::all_reduce`] makes them, zeros included, where that is expected to be
+    /// rank sums up a part of the array, on its processor or on its card's DPA ([`Config::sparse_aggregation`](crate::Config::sparse_aggregation)). Over an Ethernet interface sums go as [`Communicator::all_reduce`] makes them, zeros included, where that is expected to be
     /// faster: short arrays, and of others those in which the last operation on an array of that length has found too few zeros ([`SparseCost`](crate::SparseCost); the
     /// report says by which algorithm, and what either was expected to take). There -0.0 of one rank and 0.0 of the others are 0.0. After a failure `receive` is part old and part new.
     ///
