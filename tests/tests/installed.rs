@@ -179,7 +179,10 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
     assert_eq!(std::fs::read_link(lib.join("libflexcast.so")).expect("a link"), Path::new("libflexcast.so.1"));
     let header = workspace_root().join("host/capi/include/flexcast.h");
     assert!(std::fs::read(prefix.join("include/flexcast.h")).ok() == std::fs::read(&header).ok());
-    assert!(std::fs::read(prefix.join("share/flexcast/allgather.elf")).ok() == Some(image_bytes("allgather")));
+    for image in ["allgather", "sparse"] {
+        let installed = prefix.join(format!("share/flexcast/{image}.elf"));
+        assert!(std::fs::read(installed).ok() == Some(image_bytes(image)), "{image}");
+    }
 
     // The name, and every function of the header with a version: those of the first one are what they were, and all others came with the second.
     let (soname, exported) = exports(&lib.join("libflexcast.so.1"));
@@ -198,6 +201,8 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
     std::fs::rename(&prefix, &moved).expect("moved");
     let Some(firmware) = pkg_config(&moved, &["--variable=firmware"]) else { return };
     let [firmware] = &*firmware else { panic!("{firmware:?}") };
+    let sparse = pkg_config(&moved, &["--variable=sparse_firmware"]).expect("as above");
+    assert!(Path::new(&sparse[0]).is_file(), "{sparse:?}");
     let version = pkg_config(&moved, &["--modversion"]).expect("as above");
     assert_eq!(version, [env!("CARGO_PKG_VERSION")]);
     build(&moved, compiler, "examples/c/allgather.c", &[]).expect("as above");

@@ -23,8 +23,8 @@ pub(crate) struct Install {
 const LIBRARY: &str = "libflexcast.so";
 /// First version of the interface whose programs the library serves.
 const SERVES_FROM: u32 = 1;
-/// Images that the library needs.
-const IMAGES: [&str; 1] = ["allgather"];
+/// Images that the library needs: the datapath on the DPA, and aggregators of sparse AllReduce there.
+const IMAGES: [&str; 2] = ["allgather", "sparse"];
 
 impl Install {
     pub(crate) fn run(&self) -> Result<()> {
@@ -88,6 +88,7 @@ fn pkg_config() -> String {
          includedir=${{prefix}}/include\n\
          libdir=${{prefix}}/lib\n\
          firmware=${{prefix}}/share/flexcast/{image}.elf\n\
+         sparse_firmware=${{prefix}}/share/flexcast/{sparse}.elf\n\
          \n\
          Name: Flexcast\n\
          Description: Non-blocking Broadcast and Allgather with the datapath on the DPA of the network card\n\
@@ -96,6 +97,7 @@ fn pkg_config() -> String {
          Libs: -L${{libdir}} -lflexcast\n\
          Libs.private: {system}\n",
         image = IMAGES[0],
+        sparse = IMAGES[1],
         version = env!("CARGO_PKG_VERSION"),
         system = emu_libs::SYSTEM_LIBRARIES.join(" "),
     )
@@ -106,6 +108,7 @@ fn cmake_config(soname: &str) -> String {
     format!(
         "get_filename_component(_flexcast_prefix \"${{CMAKE_CURRENT_LIST_DIR}}/../../..\" ABSOLUTE)\n\
          set(Flexcast_FIRMWARE \"${{_flexcast_prefix}}/share/flexcast/{image}.elf\")\n\
+         set(Flexcast_SPARSE_FIRMWARE \"${{_flexcast_prefix}}/share/flexcast/{sparse}.elf\")\n\
          if(NOT TARGET Flexcast::flexcast)\n  \
            add_library(Flexcast::flexcast SHARED IMPORTED)\n  \
            set_target_properties(Flexcast::flexcast PROPERTIES\n    \
@@ -120,6 +123,7 @@ fn cmake_config(soname: &str) -> String {
          endif()\n\
          unset(_flexcast_prefix)\n",
         image = IMAGES[0],
+        sparse = IMAGES[1],
         system = emu_libs::SYSTEM_LIBRARIES.join(";"),
     )
 }
