@@ -160,7 +160,7 @@ class Collectives:
         """allreduce() for arrays of which much is zero: blocks of zeros are neither sent nor summed.
 
         `op` is sum, min, max, bit_or, bit_xor, logical_or or logical_xor; for min and max a block of zeros is one that the rank does not have. -0.0 is not
-        zero. Sizes are alike on all ranks: bytes of a block, 256 to 16384 and a multiple of 4 (1024 without), and most blocks of a message, 1 to 32 (32).
+        zero; but short or full arrays may be summed whole where that is expected to be faster. Sizes are alike on all ranks: bytes of a block, 256 to 16384 and a multiple of 4 (1024 without), and most blocks of a message, 1 to 32 (32).
         """
         return self._awaiting().isparse_allreduce(array, op, out=out, block_bytes=block_bytes, blocks_per_message=blocks_per_message).result()
 

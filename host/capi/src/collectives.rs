@@ -42,7 +42,8 @@ pub unsafe extern "C" fn flexcast_allreduce(
 
 /// The same as flexcast_allreduce() for contributions of which much is zero: blocks of 1 KiB (another length: by flexcast_init()) that are zero are neither sent nor
 /// summed, and nobody has to say where they are. A block is zero if all of its bits are, so that -0.0 and NaN travel. `op` is FLEXCAST_SUM, _MIN, _MAX, _LOGICAL_OR, _LOGICAL_XOR, _BIT_OR or
-/// _BIT_XOR; for minimum and maximum a block that is zero is one that the rank does not have. Carried where flexcast_allreduce() is.
+/// _BIT_XOR; for minimum and maximum a block that is zero is one that the rank does not have. Carried where flexcast_allreduce() is. Over a network interface, sums whose arrays
+/// are short or have had few zeros may go as flexcast_allreduce() makes them, where that is expected to be faster: there -0.0 of one rank and 0.0 of the others are 0.0.
 /// `send` may lie in memory that can only be read, and neither pointer need be aligned to its elements.
 ///
 /// With `reproducible` in flexcast_config blocks are added in the order of ranks; otherwise in the order in which they come, so that sums of floating-point numbers of more
