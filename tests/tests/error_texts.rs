@@ -16,9 +16,10 @@ use flexcast_tests::examples::{allgather, compile, compiler};
 use flexcast_tests::{image_path, workspace_root};
 
 /// Crates whose errors reach programs.
-const LIBRARIES: [&str; 10] = [
+const LIBRARIES: [&str; 11] = [
     "shared/isa/src",
     "image/src",
+    "host/cuda/src",
     "host/verbs-sys/src",
     "host/flexio-sys/src",
     "host/doca-sys/src",

@@ -64,11 +64,7 @@ pub enum CudaError {
     },
 }
 
-impl std::fmt::Debug for CudaError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        std::fmt::Display::fmt(self, f)
-    }
-}
+flexcast_error::debug_as_display!(CudaError);
 
 fn name(status: DriverError) -> String {
     let text = status.error_string().ok().map(|text| text.to_string_lossy().into_owned());

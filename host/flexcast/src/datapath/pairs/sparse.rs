@@ -26,7 +26,7 @@ pub(crate) use on_dpa::OnDpa;
 type Result<T> = std::result::Result<T, Fault>;
 
 /// What goes wrong with a sparse AllReduce.
-#[derive(Debug, ThisError)]
+#[derive(ThisError)]
 pub(crate) enum Fault {
     /// Of a connection.
     #[error(transparent)]
@@ -41,6 +41,8 @@ pub(crate) enum Fault {
     #[error(transparent)]
     Here(#[from] Error),
 }
+
+flexcast_error::debug_as_display!(Fault);
 
 impl Fault {
     /// The rank to blame; none: this one.
