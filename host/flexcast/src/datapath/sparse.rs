@@ -173,7 +173,7 @@ impl Sparse {
         self.portions.iter().map(Portion::messages).sum()
     }
 
-    /// Blocks that were not zero on all ranks, and all blocks: when it is complete, alike on all ranks.
+    /// Blocks that are not zero on some rank, and all blocks. When the operation is complete, both are alike on all ranks.
     pub(crate) fn found(&self) -> (u64, u64) {
         let all = self.portions.iter().map(Portion::found);
         all.fold((0, 0), |(summed, blocks), [more, of]| (summed + more, blocks + of))

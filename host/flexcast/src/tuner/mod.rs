@@ -244,8 +244,8 @@ impl Decision {
         self.predicted_ps[algorithm as usize].map(|ps| Duration::from_nanos(ps / 1000))
     }
 
-    /// Of a sparse AllReduce: of a million blocks of the array those that were expected not to be zero on all ranks, as the last operation on such an array found them; none
-    /// before any has looked, and for one that looks whatever was found.
+    /// Of a sparse AllReduce: how many of a million blocks were expected to have a bit that is set on some rank. It is what the last sparse one of such an array found. None if
+    /// none was before, and for one in 16, which looks whatever was found.
     #[must_use]
     pub const fn density_ppm(&self) -> Option<u32> {
         self.density_ppm

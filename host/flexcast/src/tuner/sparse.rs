@@ -42,8 +42,8 @@ pub(super) struct Times {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SparseCosts(Vec<SparseCost>);
 
-/// Parts of an array's blocks that any rank had not zero, as the last sparse AllReduce of such an array found them. Ranks find the same and call
-/// the same, so that this is alike on all of them.
+/// How many blocks of an array were not zero on some rank, as the last sparse AllReduce of such an array found it. All ranks call and find the
+/// same, so that this is alike on all of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Densities(Vec<Seen>);
 

@@ -174,7 +174,7 @@ impl Portion {
         matches!(taken, Ok(Answered::New))
     }
 
-    /// Blocks that were not zero on all ranks so far, and all blocks.
+    /// Blocks whose sums have come, those that are not zero on some rank, and all blocks.
     pub(super) fn found(&self) -> [u64; 2] {
         [self.summed, self.scan.shard.blocks().into()]
     }
