@@ -76,10 +76,8 @@ fn every_size_pattern_and_number_of_workers() {
     }
 }
 
-#[test]
-fn every_type_and_operator_that_zeros_do_not_change() {
-    let settings = Settings::new(3, 2, 1, 256, 4).expect("settings");
-    let mut world = World::new(settings, Vec::new(), Config::default());
+/// Sums, minimum and maximum of three workers' arrays of all kinds of elements.
+fn every_type_and_operator(world: &mut World) {
     for data_type in
         [DataType::I32, DataType::I64, DataType::F32, DataType::F64, DataType::F16, DataType::BF16, DataType::U8]
     {
@@ -93,6 +91,12 @@ fn every_type_and_operator_that_zeros_do_not_change() {
             world.gets(Call { order: Order::Rank, ..world.call(bytes, reduction) }, &arrays, false);
         }
     }
+}
+
+#[test]
+fn every_type_and_operator_that_zeros_do_not_change() {
+    let settings = Settings::new(3, 2, 1, 256, 4).expect("settings");
+    every_type_and_operator(&mut World::new(settings, Vec::new(), Config::default()));
 }
 
 #[test]

@@ -5,8 +5,7 @@ use std::os::fd::AsFd as _;
 
 use emu_machine::fabric::{Fault, FaultEvent};
 use emu_provider::emulated;
-use flexcast::p2p::sparse::{Call, Config, Error, Order, Party, Settings, Worker};
-use flexcast::reduce::{DataType, Operator, Reduction};
+use flexcast::p2p::sparse::{Config, Error, Party, Settings, Worker};
 use flexcast_tests::device_memory::{Device, DeviceArrays, DeviceMemory, Traffic};
 use flexcast_tests::sparse_world::{OnDevices, World, contributions, on};
 use flexcast_tests::told;
@@ -77,21 +76,10 @@ fn pieces_are_one_more_than_blocks_at_most_and_neighbours_are_one() {
 }
 
 #[test]
-fn every_type_and_operator() {
+fn every_type_and_operator_that_zeros_do_not_change() {
     let settings = Settings::new(3, 2, 1, 256, 4).expect("settings");
     let devices = OnDevices { workers: 2, bytes: 8192, looks: 1 };
-    let mut world = World::with_devices(settings, Vec::new(), Config::default(), devices);
-    for data_type in
-        [DataType::I32, DataType::I64, DataType::F32, DataType::F64, DataType::F16, DataType::BF16, DataType::U8]
-    {
-        for operator in [Operator::Sum, Operator::Min, Operator::Max] {
-            let reduction = Reduction::new(operator, data_type).expect("the type has it");
-            let bytes = 1001 * reduction.element_bytes() as usize;
-            let zeros = if operator == Operator::Sum { 60 } else { 0 };
-            let arrays = contributions(3, bytes, (256, zeros), 11);
-            world.gets(Call { order: Order::Rank, ..world.call(bytes, reduction) }, &arrays, false);
-        }
-    }
+    super::every_type_and_operator(&mut World::with_devices(settings, Vec::new(), Config::default(), devices));
 }
 
 #[test]

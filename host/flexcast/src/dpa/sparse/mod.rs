@@ -31,7 +31,7 @@ use crate::api::card::Firmware;
 use crate::dpa::card::DpaCard;
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::error::{Error, Result};
-use crate::p2p::sparse::{Party, Settings, decode, encode_probed};
+use crate::p2p::sparse::{Party, Settings, decode, encode};
 
 /// What errors say that an argument is of.
 const WHAT: &str = "sparse AllReduce on the DPA";
@@ -107,7 +107,7 @@ impl AggregatorCard {
         let workers = 0..settings.parameters().workers();
         let qpns = workers.flat_map(|worker| prepared.endpoints(worker)).map(|remote| remote.qpn);
         // The card answers them by itself: the firmware has no part in it.
-        let endpoint = encode_probed(Party::Aggregator(number), settings, self.0.device(), qpns);
+        let endpoint = encode(Party::Aggregator(number), settings, self.0.device(), qpns);
         Ok((prepared, endpoint))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use flexcast_proto::sparse::{self, Added, AggregatorLimits, Received};
 use flexio::{Bound, Completion, CompletionQueue, LocalSlice, ProtectionDomain};
 
-use super::endpoint::{decode, encode_probed, is_probed};
+use super::endpoint::{decode, encode};
 use super::link::{Link, Work, completions};
 use super::spots::Spots;
 use super::sums::incoming;
@@ -74,7 +74,7 @@ impl PendingAggregator {
             for ((shard, remote), spots) in remotes.iter().enumerate().zip(spots.iter_mut()) {
                 let link = &mut links[worker as usize * each + shard];
                 spots.post(worker, link)?;
-                link.connect(remote, is_probed(endpoint.as_ref()), config)?;
+                link.connect(remote, config)?;
             }
         }
         Ok(aggregator)
@@ -101,7 +101,7 @@ impl Aggregator {
         let completions = CompletionQueue::new(pd.device(), completions(count))?;
         let links = (0..count).map(|link| Link::new(pd, &completions, link, 1)).collect::<flexio::Result<Vec<_>>>()?;
         let spots = Spots::all(pd, parameters, each)?;
-        let endpoint = encode_probed(Party::Aggregator(number), &settings, pd.device(), links.iter().map(Link::qpn));
+        let endpoint = encode(Party::Aggregator(number), &settings, pd.device(), links.iter().map(Link::qpn));
         let memory_bytes = parameters.aggregator_bytes() * u64::from(each);
         let statistics = Statistics { block_memory_bytes: memory_bytes, memory_bytes, ..Statistics::default() };
         let aggregator = Self {

@@ -6,7 +6,7 @@
 //! | 4 | 1 | version, 1 |
 //! | 5 | 1 | 1 worker, 2 aggregator |
 //! | 6 | 1 | order in which blocks are added: 1 arrival, 2 rank; 0 as each operation says |
-//! | 7 | 1 | 1: its queue pairs answer Reads of nothing, by which peers find out what is lost; 0: they do not |
+//! | 7 | 1 | 0 |
 //! | 8 | 4 | its number |
 //! | 12 | 4 | workers |
 //! | 16 | 4 | aggregators |
@@ -21,7 +21,7 @@
 //! | 70 | 2 | 0 |
 //! | 72 | 4 each | numbers of its queue pairs, for one peer after another, and of each shard after shard |
 //!
-//! Numbers are little-endian. First packets have the number 0.
+//! Numbers are little-endian. First packets have the number 0. Queue pairs answer Reads of nothing, by which peers find out what is lost.
 
 use flexcast_proto::sparse::Order;
 use flexio::{Device, Gid, Mac, RemoteQp};
@@ -40,7 +40,7 @@ struct Head {
     version: u8,
     role: u8,
     order: u8,
-    is_probed: u8,
+    reserved: u8,
     number: U32,
     workers: U32,
     aggregators: U32,
@@ -74,7 +74,7 @@ impl Head {
             version: VERSION,
             role,
             order: fixed.map_or(0, |call| order(call.order)),
-            is_probed: 0,
+            reserved: 0,
             number: number.into(),
             workers: parameters.workers().into(),
             aggregators: settings.aggregators.into(),
@@ -121,27 +121,8 @@ pub(crate) const fn endpoint_bytes(party: Party, settings: &Settings) -> usize {
     size_of::<Head>() + queue_pairs * size_of::<U32>()
 }
 
-/// Whether the queue pairs of an endpoint answer Reads of nothing.
-pub(super) fn is_probed(bytes: &[u8]) -> bool {
-    Head::ref_from_prefix(bytes).is_ok_and(|(head, _)| head.is_probed == 1)
-}
-
-/// [`encode`] for queue pairs that answer Reads of nothing.
-pub(crate) fn encode_probed(
-    party: Party,
-    settings: &Settings,
-    device: &Device,
-    qpns: impl Iterator<Item = u32>,
-) -> Vec<u8> {
-    let mut bytes = encode(party, settings, device, qpns);
-    if let Ok((head, _)) = Head::mut_from_prefix(&mut bytes) {
-        head.is_probed = 1;
-    }
-    bytes
-}
-
 /// What others have to know of somebody's queue pairs.
-fn encode(party: Party, settings: &Settings, device: &Device, qpns: impl Iterator<Item = u32>) -> Vec<u8> {
+pub(crate) fn encode(party: Party, settings: &Settings, device: &Device, qpns: impl Iterator<Item = u32>) -> Vec<u8> {
     let mut bytes = Head::new(party, settings, device.port().gid, device.info().mac).as_bytes().to_vec();
     qpns.for_each(|qpn| bytes.extend_from_slice(&qpn.to_le_bytes()));
     bytes

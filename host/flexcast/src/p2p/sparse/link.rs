@@ -61,8 +61,6 @@ pub(super) struct Link {
     /// The last of them that no signal will tell of.
     unsignaled: u32,
     received_bytes: u64,
-    /// Whether the peer answers Reads of nothing.
-    is_probed: bool,
     /// When the peer is probed next; none while nothing shows that something is missing.
     probe_ps: Option<u64>,
     probes: u32,
@@ -79,25 +77,15 @@ impl Link {
         let depths = QueueDepths { send: SEND_DEPTH, receive: RECEIVE_DEPTH };
         let queue_pair = QueuePair::with_lists(pd, Transport::Rc, completions, completions, depths, pieces)?;
         queue_pair.init(Access::LOCAL_WRITE | Access::REMOTE_READ, 0)?;
-        Ok(Self {
-            queue_pair,
-            number,
-            under_way: 0,
-            unsignaled: 0,
-            received_bytes: 0,
-            is_probed: false,
-            probe_ps: None,
-            probes: 0,
-        })
+        Ok(Self { queue_pair, number, under_way: 0, unsignaled: 0, received_bytes: 0, probe_ps: None, probes: 0 })
     }
 
     pub(super) fn qpn(&self) -> u32 {
         self.queue_pair.qpn()
     }
 
-    /// Connects; receives may have been posted. `is_probed`: the peer answers Reads of nothing.
-    pub(super) fn connect(&mut self, remote: &RemoteQp, is_probed: bool, config: &Config) -> flexio::Result<()> {
-        self.is_probed = is_probed;
+    /// Connects; receives may have been posted.
+    pub(super) fn connect(&mut self, remote: &RemoteQp, config: &Config) -> flexio::Result<()> {
         self.queue_pair.connect_with(remote, 0, Path::of_class(config.class), config.retry)
     }
 
@@ -161,7 +149,7 @@ impl Link {
 
     /// When the peer is to be probed.
     pub(super) fn probe_ps(&self) -> Option<u64> {
-        self.probe_ps.filter(|_| self.is_probed && self.has_room() && self.probes < MOST_PROBES)
+        self.probe_ps.filter(|_| self.has_room() && self.probes < MOST_PROBES)
     }
 
     /// Probes a peer that has been silent for too long.

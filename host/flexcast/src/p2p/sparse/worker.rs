@@ -7,7 +7,7 @@ use super::accelerator::Accelerator;
 use super::aggregator::OWN_FAULT;
 use super::arrangement::{Arrangement, Blocks, Portion};
 use super::arrays::Array;
-use super::endpoint::{decode, encode_probed, is_probed};
+use super::endpoint::{decode, encode};
 use super::link::{Link, Work, completions};
 use super::ring::Ring;
 use super::scan::{Scan, Turn};
@@ -92,7 +92,7 @@ impl<M> PendingWorker<M> {
             let missing = || Error::Endpoint { party, reason: "missing: give those of all aggregators".to_owned() };
             let endpoint = aggregators.get(aggregator as usize).ok_or_else(missing)?;
             for (link, remote) in links.iter_mut().zip(decode(endpoint.as_ref(), party, settings, *number)?) {
-                link.connect(&remote, is_probed(endpoint.as_ref()), config)?;
+                link.connect(&remote, config)?;
             }
         }
         Ok(worker)
@@ -197,7 +197,7 @@ impl<M> Worker<M> {
         let links =
             (0..count).map(|link| Link::new(pd, &completions, link, pieces)).collect::<flexio::Result<Vec<_>>>()?;
         let indices = Indices::new(pd, settings.parameters, count as usize)?;
-        let endpoint = encode_probed(Party::Worker(number), &settings, pd.device(), links.iter().map(Link::qpn));
+        let endpoint = encode(Party::Worker(number), &settings, pd.device(), links.iter().map(Link::qpn));
         let block_memory_bytes = blocks.memory_bytes();
         let memory_bytes = block_memory_bytes + indices.region.len() as u64;
         let statistics = Statistics { block_memory_bytes, memory_bytes, ..Statistics::default() };

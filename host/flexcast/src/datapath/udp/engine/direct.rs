@@ -334,30 +334,30 @@ impl Engine {
         }
         let Some(exchanging) = self.exchanging.take() else { return false };
         let Exchanging { request, name, send, receive, state, mut report, array, work, .. } = exchanging;
-        let found = match &work {
-            Work::Scheduled(_) => None,
-            Work::Sparse(sparse) => Some(sparse.found()),
-        };
-        if let Some((bytes, reduction)) = array {
-            self.densities.note(bytes, reduction, found);
-        }
         self.spare_limit = (2 * receive.len()).max(self.spare_limit - self.spare_limit / 16);
         let kept = SPARE_BYTES.max(self.spare_limit);
-        match work {
+        let found = match work {
             Work::Scheduled(direct) => {
                 let spare = direct.into_spare();
                 if spare.bytes() <= kept {
                     self.spare = spare;
                 }
+                None
             }
             Work::Sparse(sparse) => {
                 report.foreign_bytes = sparse.foreign_bytes();
                 report.messages = sparse.messages();
+                let found = sparse.found();
                 let spare = sparse.into_spare();
                 if spare.bytes() <= kept {
                     self.spare_spots = spare;
                 }
+                Some(found)
             }
+        };
+        // After a failure, too: no operation follows one.
+        if let Some((bytes, reduction)) = array {
+            self.densities.note(bytes, reduction, found);
         }
         if let State::Failed(failure) = state {
             let error = match failure.cause {
