@@ -6,9 +6,11 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use flexcast::aggregator::{Server, Status};
+use flexcast::{Card, VerbsOptions};
 use flexcast_service::daemon::http::Http;
 use flexcast_service::daemon::signals::{Signals, notify};
 use flexcast_service::daemon::{start_log, status};
+use flexio::Provider;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use sd_notify::NotifyState;
@@ -55,10 +57,13 @@ pub fn serve(args: &ServeArgs) -> Result<(), AggregatorError> {
         }
         None => None,
     };
-    let server = Server::start(listener, args.settings())?;
     let settings = args.settings();
+    let server = match &args.device {
+        Some(device) => Server::with_card(listener, settings, &card(device, args.libraries.as_deref())?)?,
+        None => Server::start(listener, settings)?,
+    };
     tracing::info!(
-        listen = %server.address(), threads = settings.threads, memory_bytes = settings.memory_bytes, jobs = settings.jobs,
+        listen = %server.address(), device = args.device.as_deref().unwrap_or("none"), threads = settings.threads, memory_bytes = settings.memory_bytes, jobs = settings.jobs,
         "serving"
     );
     notify(&[NotifyState::Ready]);
@@ -68,6 +73,18 @@ pub fn serve(args: &ServeArgs) -> Result<(), AggregatorError> {
     ended?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Opens an RDMA card.
+fn card(device: &str, libraries: Option<&Path>) -> Result<Card, AggregatorError> {
+    let provider = match libraries {
+        Some(folder) => Provider::from_folder(folder),
+        None => Provider::rdma(),
+    };
+    let opened = provider.map_err(flexcast::Error::from);
+    opened
+        .and_then(|provider| Card::verbs(&provider, device, &VerbsOptions::default()))
+        .map_err(|source| AggregatorError::Device { device: device.to_owned(), source: Box::new(source) })
 }
 
 fn run(
@@ -121,9 +138,20 @@ pub fn print_status(args: &StatusArgs) -> Result<(), AggregatorError> {
         println!("{text}");
         return Ok(());
     }
-    let Status { address, threads, memory_bytes, reserved_bytes, connected, accepted, refused, strangers, jobs } =
-        status;
-    println!("{address}: {threads} threads, {reserved_bytes} of {memory_bytes} bytes for sums taken");
+    let Status {
+        address,
+        device,
+        threads,
+        memory_bytes,
+        reserved_bytes,
+        connected,
+        accepted,
+        refused,
+        strangers,
+        jobs,
+    } = status;
+    let device = device.map_or_else(String::new, |device| format!(" with {device}"));
+    println!("{address}{device}: {threads} threads, {reserved_bytes} of {memory_bytes} bytes for sums taken");
     println!("{connected} workers are connected; of {accepted} connections, {refused} refused, {strangers} strangers");
     for job in jobs {
         let waits = match (job.operation, job.waits_for) {
@@ -132,12 +160,13 @@ pub fn print_status(args: &StatusArgs) -> Result<(), AggregatorError> {
             (Some(number), Some(rank)) => format!("operation {number} waits for rank {rank}"),
         };
         println!(
-            "job {}: aggregator {} of {}, {} of {} workers, {waits}; {} operations, {} bytes received, {} bytes for sums",
+            "job {}: aggregator {} of {}, {} of {} workers by {}, {waits}; {} operations, {} bytes received, {} bytes for sums",
             job.job,
             job.aggregator,
             job.aggregators,
             job.connected,
             job.workers,
+            job.carrier,
             job.operations,
             job.received_bytes,
             job.reserved_bytes

@@ -44,6 +44,14 @@ pub enum AggregatorError {
     /// The aggregators cannot be started.
     #[error(transparent)]
     Flexcast(#[from] flexcast::Error),
+    /// The RDMA card cannot be opened.
+    #[error("--device {device}: {source}")]
+    Device {
+        /// The device.
+        device: String,
+        /// Why.
+        source: Box<flexcast::Error>,
+    },
     /// A thread has ended.
     #[error("a thread of aggregators has failed: see the log, and start the program again")]
     Died,

@@ -23,8 +23,12 @@ Start it on a computer that all ranks reach, and name it to each of them:
     flexcast-aggregator --listen 10.0.0.5:4890
     FLEXCAST_SPARSE_AGGREGATORS=10.0.0.5:4890 mpirun -n 4 flexcast perf --op sparse-allreduce
 
-Ranks connect by TCP, by their first sparse AllReduce. Nothing is encrypted: whoever reaches the port can open jobs of its own, within the bounds below, but
-does not get into those of others.";
+Ranks connect by TCP, by their first sparse AllReduce. With --device, those that have RDMA cards send blocks to this one by queue pairs:
+
+    flexcast-aggregator --listen 10.0.0.5:4890 --device mlx5_0
+    FLEXCAST_SPARSE_AGGREGATORS=10.0.0.5:4890 mpirun -n 4 flexcast perf --datapath verbs --op sparse-allreduce
+
+Nothing is encrypted: whoever reaches the port can open jobs of its own, within the bounds below, but does not get into those of others.";
 
 /// Sums up sparse AllReduce for groups whose ranks do not do it themselves.
 #[derive(Debug, Parser)]
@@ -58,6 +62,12 @@ pub struct ServeArgs {
     /// Address and port on which workers connect [default: 127.0.0.1:4890].
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
+    /// RDMA device, such as mlx5_0, to which ranks with RDMA cards send blocks. Others send them by TCP as without [default: none].
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// Folder with the libraries of RDMA cards, such as the emulator's [default: those of the system].
+    #[arg(long, value_name = "FOLDER", requires = "device")]
+    pub libraries: Option<PathBuf>,
     /// Threads that sum up. Each job has one of them, or several if its ranks name the aggregator several times [default: as many as processors].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
@@ -188,6 +198,8 @@ impl ServeArgs {
         Ok(Self {
             config: None,
             listen: self.listen.or(file.listen),
+            device: self.device.or(file.device),
+            libraries: self.libraries.or(file.libraries),
             threads: self.threads.or(file.threads),
             memory: self.memory.or(file.memory),
             jobs: self.jobs.or(file.jobs),

@@ -12,7 +12,7 @@ use crate::tuner::Aggregation;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
-pub(crate) const VERSION: u32 = 9;
+pub(crate) const VERSION: u32 = 10;
 
 /// One rank, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ pub(crate) struct Capabilities {
     fields: [u64; CAPABILITIES.len()],
 }
 
-const CAPABILITIES: [&str; 14] = [
+const CAPABILITIES: [&str; 15] = [
     "datapath number",
     "chunk_bytes",
     "subgroups",
@@ -146,6 +146,7 @@ const CAPABILITIES: [&str; 14] = [
     "algorithm",
     "sparse_aggregation",
     "cache_bytes for sparse_aggregation",
+    "number of aggregators",
 ];
 
 impl Capabilities {
@@ -181,6 +182,7 @@ impl Capabilities {
                 algorithm as u64,
                 sparse_aggregation as u64,
                 spots_bytes,
+                config.aggregators.len() as u64,
             ],
         }
     }

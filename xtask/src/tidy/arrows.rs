@@ -46,7 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("host/capi", &["host/flexcast", "host/flexio"]),
     ("host/service", &["host/flexio", "shared/proto"]),
     ("host/cuda", &["host/flexcast", "host/flexio", "shared/error"]),
-    ("host/aggregator", &["host/flexcast", "host/service", "shared/proto"]),
+    ("host/aggregator", &["host/flexcast", "host/flexio", "host/service", "shared/proto"]),
     ("lab", &["host/flexio", "host/flexcast", "host/service", "emu/", "image", "shared/"]),
     ("cli", &["lab", "host/flexio", "host/flexcast", "host/service", "emu/", "image", "shared/"]),
     ("device/dpa-macros", &[]),

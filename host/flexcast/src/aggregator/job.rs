@@ -7,6 +7,7 @@ use flexcast_proto::Summary;
 use flexcast_proto::p2p::Part;
 
 use super::budget::Reservation;
+use super::cards::Cards;
 use super::operation::Operation;
 use super::status::JobStatus;
 use super::wire::{Report, Terms};
@@ -45,6 +46,8 @@ pub(super) struct Job {
     /// Number of the last operation that has begun.
     latest: Option<u32>,
     spare: Spare,
+    /// Where RDMA cards carry the blocks.
+    cards: Option<Cards>,
     reservation: Reservation,
     /// When a message has last been added, or an answer sent.
     progressed: Instant,
@@ -64,7 +67,10 @@ struct Ears<'j> {
     operation: &'j mut Option<Operation>,
     latest: &'j mut Option<u32>,
     spare: &'j mut Spare,
+    cards: &'j mut Option<Cards>,
     reservation: &'j mut Reservation,
+    /// The own queue pairs, for all workers.
+    endpoint: Option<Vec<u8>>,
     /// The job has failed: what comes goes nowhere.
     is_over: bool,
     begun: bool,
@@ -90,8 +96,19 @@ impl Listener for Ears<'_> {
         under_way.is_none_or(|under_way| operation.wrapping_sub(under_way.number).cast_signed() <= 0)
     }
 
-    fn hear(&mut self, _: Event<'_>) {
-        self.wrong = true;
+    fn hear(&mut self, event: Event<'_>) {
+        if self.is_over || self.end.is_some() {
+            return;
+        }
+        let (Event::Message { from, bytes }, Some(cards)) = (event, self.cards.as_mut()) else {
+            self.wrong = true;
+            return;
+        };
+        match cards.offer(from, bytes, self.terms, self.reservation) {
+            Ok(None) => {}
+            Ok(endpoint) => self.endpoint = endpoint,
+            Err(reason) => self.end = Some(Report::Refused { reason }),
+        }
     }
 
     fn begin(&mut self, from: u32, head: &Head) -> bool {
@@ -105,7 +122,12 @@ impl Listener for Ears<'_> {
             }
             let called = (head.operation, head.summary, from);
             match Operation::new(called, self.terms, self.reservation, std::mem::take(self.spare)) {
-                Ok(operation) => *self.operation = Some(operation),
+                Ok(operation) => {
+                    if let Some((cards, call)) = self.cards.as_mut().zip(operation.call()) {
+                        cards.call(call);
+                    }
+                    *self.operation = Some(operation);
+                }
                 Err(reason) => {
                     self.end = Some(Report::Refused { reason });
                     return true;
@@ -159,7 +181,13 @@ pub(super) trait Watcher {
 }
 
 impl Job {
-    pub(super) fn new(terms: Terms, timeout: Duration, reservation: Reservation, now: Instant) -> Self {
+    /// `cards`: what adds where RDMA cards carry the blocks.
+    pub(super) fn new(
+        terms: Terms,
+        timeout: Duration,
+        (reservation, cards): (Reservation, Option<Cards>),
+        now: Instant,
+    ) -> Self {
         Self {
             terms,
             timeout,
@@ -168,6 +196,7 @@ impl Job {
             operation: None,
             latest: None,
             spare: Spare::default(),
+            cards,
             reservation,
             progressed: now,
             noticed: now,
@@ -196,14 +225,16 @@ impl Job {
     }
 
     fn listen(&mut self, rank: u32, now: Instant, hear: impl FnOnce(&mut Peer, &mut Ears<'_>)) {
-        let Self { terms, seats, operation, latest, spare, reservation, closes, .. } = self;
+        let Self { terms, seats, operation, latest, spare, cards, reservation, closes, .. } = self;
         let Some(seat) = seats.get_mut(rank as usize).and_then(Option::as_mut) else { return };
         let mut ears = Ears {
             terms,
             operation,
             latest,
             spare,
+            cards,
             reservation,
+            endpoint: None,
             is_over: closes.is_some(),
             begun: false,
             progressed: false,
@@ -212,14 +243,18 @@ impl Job {
             received_bytes: 0,
         };
         hear(&mut seat.peer, &mut ears);
-        let Ears { begun, progressed, wrong, mut end, received_bytes, .. } = ears;
+        let Ears { endpoint, begun, progressed, wrong, mut end, received_bytes, .. } = ears;
         if wrong {
             tracing::warn!(job = %format!("{:x}", self.terms.job), rank, "a worker does not keep to the protocol");
             seat.peer.distrust();
         }
         self.received_bytes += received_bytes;
-        if begun || progressed {
+        if begun || progressed || endpoint.is_some() {
             self.progressed = now;
+        }
+        if let Some(bytes) = endpoint {
+            let (report, number) = (Report::Endpoint { bytes }.encode(), self.latest.unwrap_or(0));
+            self.seats.iter_mut().flatten().for_each(|seat| seat.peer.add(MESSAGE, number, [&report, &[]]));
         }
         if begun {
             (self.noticed, self.leaving) = (now, None);
@@ -228,6 +263,29 @@ impl Job {
         }
         if let Some(report) = end {
             self.fail(&report, now);
+        }
+    }
+
+    /// Whether [`Job::poll`] is to be called again and again: queue pairs say by themselves that something has come to nobody.
+    pub(super) fn is_polling(&self) -> bool {
+        self.operation.as_ref().is_some_and(Operation::is_polling)
+    }
+
+    /// Adds what has come over queue pairs. Returns whether there was anything.
+    pub(super) fn poll(&mut self, now: Instant) -> bool {
+        let Self { operation: Some(operation), cards: Some(cards), .. } = self else { return false };
+        match cards.advance() {
+            Ok(moved) => {
+                operation.note(cards.is_complete(), cards.awaited());
+                if moved {
+                    self.progressed = now;
+                }
+                moved
+            }
+            Err(report) => {
+                self.fail(&report, now);
+                true
+            }
         }
     }
 
@@ -387,6 +445,7 @@ impl Job {
             seat.peer.add(END, 0, [&[], &[]]);
         }
         self.spare = Spare::default();
+        self.received_bytes += self.cards.take().map_or(0, |cards| cards.received_bytes());
         self.reservation.give_back();
         self.closes = Some(now + CLOSING);
     }
@@ -411,7 +470,8 @@ impl Job {
             operation: self.operation.as_ref().map(|operation| operation.number),
             waits_for: self.operation.as_ref().and_then(Operation::missing),
             operations: self.operations,
-            received_bytes: self.received_bytes,
+            received_bytes: self.received_bytes + self.cards.as_ref().map_or(0, Cards::received_bytes),
+            carrier: self.terms.carrier.name().to_owned(),
             reserved_bytes: self.reservation.bytes(),
         }
     }

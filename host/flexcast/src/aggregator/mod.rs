@@ -7,6 +7,7 @@
 //! Whatever workers or strangers say: memory is bounded by what [`Settings`] allow, and so is the time that one waits for another.
 
 mod budget;
+mod cards;
 mod job;
 mod operation;
 mod registry;

@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use super::Settings;
-use super::wire::{Greeting, Terms};
+use super::wire::{Carrier, Greeting, Terms};
 
 /// A job at one of its aggregators.
 pub(super) type Key = (u64, u32);
@@ -24,6 +24,8 @@ struct Served {
 #[derive(Debug)]
 pub(super) struct Registry {
     settings: Settings,
+    /// Whether there is an RDMA card.
+    has_card: bool,
     jobs: HashMap<Key, Served>,
     /// Jobs of each thread.
     loads: Vec<usize>,
@@ -31,8 +33,9 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    pub(super) fn new(settings: Settings) -> Self {
-        Self { loads: vec![0; settings.threads.max(1) as usize], settings, jobs: HashMap::new(), connections: 0 }
+    pub(super) fn new(settings: Settings, has_card: bool) -> Self {
+        let loads = vec![0; settings.threads.max(1) as usize];
+        Self { settings, has_card, jobs: HashMap::new(), loads, connections: 0 }
     }
 
     /// Takes a worker: which thread serves it.
@@ -42,6 +45,9 @@ impl Registry {
     pub(super) fn join(&mut self, greeting: &Greeting) -> Result<usize, String> {
         let Greeting { rank, terms } = *greeting;
         let key = (terms.job, terms.aggregator);
+        if matches!(terms.carrier, Carrier::Cards { .. }) && !self.has_card {
+            return Err("it has no RDMA card, which ranks with cards need: start it with --device".to_owned());
+        }
         if self.connections >= self.settings.connections {
             let most = self.settings.connections;
             return Err(format!(
@@ -110,12 +116,21 @@ impl Registry {
 /// How what a worker says differs from what the job's first one has said.
 fn differs(first: &Terms, terms: &Terms, rank: u32) -> String {
     let text = |terms: &Terms| {
-        let Terms { workers, aggregators, order, .. } = terms;
+        let Terms { workers, aggregators, order, carrier, .. } = terms;
         let order = match order {
             flexcast_proto::sparse::Order::Arrival => "as blocks come",
             flexcast_proto::sparse::Order::Rank => "in the order of ranks (reproducible)",
         };
-        format!("{workers} workers and {aggregators} aggregators, sums {order}")
+        let carrier = match carrier {
+            Carrier::Connection => "TCP".to_owned(),
+            Carrier::Cards { class, retry } => {
+                format!(
+                    "RDMA cards of class {class}, timeout 2^{}, sent again {} times",
+                    retry.timeout_exponent, retry.count
+                )
+            }
+        };
+        format!("{workers} workers and {aggregators} aggregators, sums {order}, over {carrier}")
     };
     format!("rank {rank} has {}, others of its job {}: give all ranks one configuration", text(terms), text(first))
 }
@@ -127,13 +142,14 @@ mod tests {
     use super::*;
 
     fn greeting(job: u64, aggregator: u32, rank: u32) -> Greeting {
-        let terms = Terms { job, proof: job + 1, workers: 3, aggregator, aggregators: 2, order: Order::Arrival };
+        let (order, carrier) = (Order::Arrival, Carrier::Connection);
+        let terms = Terms { job, proof: job + 1, workers: 3, aggregator, aggregators: 2, order, carrier };
         Greeting { rank, terms }
     }
 
     #[test]
     fn jobs_are_spread_over_threads_and_forgotten_with_their_last_worker() {
-        let mut registry = Registry::new(Settings { threads: 2, jobs: 2, ..Settings::default() });
+        let mut registry = Registry::new(Settings { threads: 2, jobs: 2, ..Settings::default() }, false);
         let threads = [greeting(1, 0, 0), greeting(1, 1, 0), greeting(1, 0, 2), greeting(2, 0, 1)];
         assert_eq!(threads.map(|greeting| registry.join(&greeting)), [Ok(0), Ok(1), Ok(0), Ok(0)]);
         assert!(registry.join(&greeting(3, 0, 0)).is_err_and(|text| text.contains("2 jobs")));
@@ -148,7 +164,7 @@ mod tests {
 
     #[test]
     fn whoever_does_not_belong_to_a_job_is_told_why() {
-        let mut registry = Registry::new(Settings { connections: 3, ..Settings::default() });
+        let mut registry = Registry::new(Settings { connections: 3, ..Settings::default() }, false);
         registry.join(&greeting(1, 0, 0)).unwrap();
         let mut refused = |greeting: Greeting| registry.join(&greeting).unwrap_err();
         assert!(refused(greeting(1, 0, 0)).contains("rank 0 of job 0000000000000001 is connected already"));
@@ -160,6 +176,13 @@ mod tests {
         assert!(refused(with(|terms| terms.proof = 0)).contains("another group has the number"));
         assert!(refused(with(|terms| terms.workers = 4)).contains("rank 1 has 4 workers and 2 aggregators"));
         assert!(refused(with(|terms| terms.order = Order::Rank)).contains("in the order of ranks"));
+        let retry = flexio::Retry::default();
+        let with_card = |greeting: &mut Greeting| greeting.terms.carrier = Carrier::Cards { class: 0, retry };
+        let mut one = greeting(1, 0, 1);
+        with_card(&mut one);
+        assert!(registry.join(&one).unwrap_err().contains("start it with --device"));
+        registry.has_card = true;
+        assert!(registry.join(&one).unwrap_err().contains("over RDMA cards of class 0, timeout 2^14"));
         registry.end((1, 0));
         assert!(registry.join(&greeting(1, 0, 1)).unwrap_err().contains("has failed"));
         registry.join(&greeting(5, 0, 0)).unwrap();

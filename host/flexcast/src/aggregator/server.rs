@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use flexio::ProtectionDomain;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -20,6 +21,7 @@ use super::status::Status;
 use super::thread::{Command, Looks, Shared, Thread};
 use super::wire::{GREETING_BYTES, Greeting, Report, Unheard};
 use super::{Settings, failed, lock};
+use crate::api::card::{Card, Kind};
 use crate::datapath::udp::mesh::{Frame, MESSAGE};
 use crate::error::{Error, Result};
 use crate::memory::nodes::Nodes;
@@ -89,18 +91,39 @@ fn no_thread(source: std::io::Error) -> Error {
 }
 
 impl Server {
-    /// Starts to serve those who connect to `listener`.
+    /// Starts to serve those who connect to `listener`, and send blocks by that connection.
     ///
     /// # Errors
     /// The system refuses threads or sockets.
     pub fn start(listener: TcpListener, settings: Settings) -> Result<Self> {
+        Self::start_with(listener, settings, None)
+    }
+
+    /// The same, and ranks with RDMA cards send blocks to this one.
+    ///
+    /// # Errors
+    /// As [`Server::start`]; [`Error::Argument`]: the card is a network interface.
+    pub fn with_card(listener: TcpListener, settings: Settings, card: &Card) -> Result<Self> {
+        let pd = match card.kind() {
+            Kind::Verbs(card) => card.pd(),
+            Kind::Dpa(card) => card.pd(),
+            Kind::Udp(_) => {
+                let reason = "a network interface is no RDMA card: start without one, and ranks send by TCP".to_owned();
+                return Err(Error::Argument { operation: "aggregators", reason });
+            }
+        };
+        Self::start_with(listener, settings, Some(pd.clone()))
+    }
+
+    fn start_with(listener: TcpListener, settings: Settings, pd: Option<ProtectionDomain>) -> Result<Self> {
         let of_socket = |source| Error::Socket { what: "TCP socket".to_owned(), source, next: "try again" };
         let address = listener.local_addr().map_err(of_socket)?;
         listener.set_nonblocking(true).map_err(of_socket)?;
         let shared = Arc::new(Shared {
-            registry: Mutex::new(Registry::new(settings)),
+            registry: Mutex::new(Registry::new(settings, pd.is_some())),
             budget: Budget::new(settings.memory_bytes),
             timeout: settings.timeout,
+            pd,
         });
         let (mut links, mut looks, mut sides) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..settings.threads.max(1) {
@@ -174,6 +197,7 @@ impl Server {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Status {
             address: self.address.to_string(),
+            device: self.shared.pd.as_ref().map(|pd| pd.device().info().name.clone()),
             threads: self.settings.threads.max(1),
             memory_bytes: self.settings.memory_bytes,
             reserved_bytes: self.shared.budget.taken(),

@@ -11,6 +11,8 @@ pub struct JobStatus {
     pub aggregator: u32,
     /// Aggregators of the job.
     pub aggregators: u32,
+    /// What carries its blocks: `tcp` or `rdma`.
+    pub carrier: String,
     /// Workers of the job.
     pub workers: u32,
     /// Those that are connected.
@@ -32,6 +34,8 @@ pub struct JobStatus {
 pub struct Status {
     /// Where it listens.
     pub address: String,
+    /// The RDMA card, if there is one.
+    pub device: Option<String>,
     /// Threads that sum up.
     pub threads: u32,
     /// Memory for sums of all jobs.

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::budget::{Budget, Reservation};
 use super::operation::Operation;
-use super::wire::{Greeting, Report, Terms};
+use super::wire::{Carrier, Greeting, Report, Terms};
 use super::{Server, Settings};
 use crate::datapath::direct::Begun;
 use crate::datapath::sparse::{Aggregators, Outgoing, Spare, Sparse, SparseOptions};
@@ -60,7 +60,8 @@ impl Group {
         let called = summary(bytes, reduction, options);
         let order = if reproducible { Order::Rank } else { Order::Arrival };
         let one = |aggregator| {
-            let terms = Terms { job: 1, proof: 2, workers, aggregator, aggregators, order };
+            let carrier = Carrier::Connection;
+            let terms = Terms { job: 1, proof: 2, workers, aggregator, aggregators, order, carrier };
             let mut reservation = Reservation::new(Budget::new(u64::MAX));
             Operation::new((1, called, 0), &terms, &mut reservation, Spare::default()).unwrap()
         };
@@ -213,7 +214,8 @@ fn serve(settings: Settings) -> Server {
 }
 
 fn terms(job: u64, workers: u32) -> Terms {
-    Terms { job, proof: 1, workers, aggregator: 0, aggregators: 1, order: Order::Arrival }
+    let (order, carrier) = (Order::Arrival, Carrier::Connection);
+    Terms { job, proof: 1, workers, aggregator: 0, aggregators: 1, order, carrier }
 }
 
 fn connect(server: &Server, bytes: &[u8]) -> TcpStream {

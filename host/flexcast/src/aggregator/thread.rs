@@ -7,16 +7,18 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use flexio::ProtectionDomain;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
 
 use super::budget::{Budget, Reservation};
+use super::cards::Cards;
 use super::job::{Job, Watcher};
 use super::lock;
 use super::registry::{Key, Registry};
 use super::status::JobStatus;
-use super::wire::{Greeting, Report};
+use super::wire::{Carrier, Greeting, Report};
 use crate::datapath::udp::mesh::{Interest, MOST_FRAME_BYTES};
 use crate::error::Result;
 
@@ -42,6 +44,8 @@ pub(super) struct Shared {
     pub(super) registry: Mutex<Registry>,
     pub(super) budget: Arc<Budget>,
     pub(super) timeout: Duration,
+    /// Of the RDMA card, if there is one.
+    pub(super) pd: Option<ProtectionDomain>,
 }
 
 /// A thread's jobs as others see them.
@@ -131,7 +135,9 @@ impl Thread {
     pub(super) fn run(mut self) -> Result<()> {
         while !(self.stops && self.jobs.is_empty()) {
             let mut events = [EpollEvent::empty(); EVENTS];
-            let found = match self.epoll.wait(&mut events, self.timeout(Instant::now())) {
+            let polling = self.jobs.values().any(Job::is_polling);
+            let timeout = if polling { EpollTimeout::ZERO } else { self.timeout(Instant::now()) };
+            let found = match self.epoll.wait(&mut events, timeout) {
                 Ok(found) => found,
                 Err(Errno::EINTR) => 0,
                 Err(errno) => return Err(super::failed(errno)),
@@ -152,6 +158,8 @@ impl Thread {
                     touched.push(key);
                 }
             }
+            let polled = |(key, job): (&Key, &mut Job)| (job.is_polling() && job.poll(now)).then_some(*key);
+            touched.extend(self.jobs.iter_mut().filter_map(polled));
             let due = |(_, job): &(&Key, &Job)| job.deadline().is_some_and(|deadline| deadline <= now);
             touched.extend(self.jobs.iter().filter(due).map(|(key, _)| *key));
             touched.sort_unstable();
@@ -181,7 +189,9 @@ impl Thread {
                     let key = (terms.job, terms.aggregator);
                     let new = || {
                         let reservation = Reservation::new(Arc::clone(&self.shared.budget));
-                        Job::new(terms, self.shared.timeout, reservation, now)
+                        let pd = self.shared.pd.clone().filter(|_| terms.carrier != Carrier::Connection);
+                        let cards = pd.map(|pd| Cards::new(pd, terms.workers));
+                        Job::new(terms, self.shared.timeout, (reservation, cards), now)
                     };
                     let job = self.jobs.entry(key).or_insert_with(new);
                     self.next += 1;

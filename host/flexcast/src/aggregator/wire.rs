@@ -5,7 +5,7 @@
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|
 //! | 0 | 4 | `FXAG` |
-//! | 4 | 4 | version: 1 |
+//! | 4 | 4 | version: 2 |
 //! | 8 | 8 | job: number of the communicator, which its rank 0 has drawn |
 //! | 16 | 8 | proof: alike for all workers of a job, and known to them alone |
 //! | 24 | 4 | rank |
@@ -14,18 +14,24 @@
 //! | 36 | 4 | aggregators of the job |
 //! | 40 | 1 | order in which blocks are added: 0 as they come, 1 by rank |
 //! | 41 | 1 | 1: the worker's words begin with their highest byte |
-//! | 42 | 6 | zeros |
+//! | 42 | 1 | what carries blocks: 0 this connection, 1 queue pairs of RDMA cards |
+//! | 43 | 3 | traffic class of queue pairs, exponent of their timeout, and how often they send again; 0 without |
+//! | 46 | 2 | zeros |
 //!
 //! Frames follow, as between two ranks: messages of operations both ways, each with its length, operator, element, block and blocks per message; and
 //! from the aggregator the reports here ([`Report`]).
+//!
+//! Where RDMA cards carry blocks, a worker's messages of operations are empty and say what it calls. Before its first one, and whenever it has other queue pairs, it sends their endpoint
+//! ([`p2p::sparse`](crate::p2p::sparse)) as a control message. When those of all workers are there, the aggregator answers each with its own.
 
 use flexcast_proto::sparse::Order;
 use flexcast_proto::{Algorithm, Kind, MAX_RANKS, Summary};
+use flexio::Retry;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: [u8; 4] = *b"FXAG";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Most aggregators of a job.
 pub(crate) const MOST_AGGREGATORS: u32 = 64;
 /// Longest reason of a refusal.
@@ -44,11 +50,39 @@ struct Hello {
     aggregators: U32,
     by_rank: u8,
     big_endian: u8,
-    zero: [u8; 6],
+    on_cards: u8,
+    class: u8,
+    timeout_exponent: u8,
+    count: u8,
+    zero: [u8; 2],
 }
 
 /// Bytes of a greeting.
 pub(crate) const GREETING_BYTES: usize = size_of::<Hello>();
+
+/// What carries blocks between workers and aggregators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// The connection on which a worker has said who it is.
+    Connection,
+    /// Queue pairs of RDMA cards.
+    Cards {
+        /// Traffic class.
+        class: u8,
+        /// Patience with a silent peer.
+        retry: Retry,
+    },
+}
+
+impl Carrier {
+    /// Its name in a status.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Connection => "tcp",
+            Self::Cards { .. } => "rdma",
+        }
+    }
+}
 
 /// What all workers of a job say alike to an aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +93,7 @@ pub(crate) struct Terms {
     pub(crate) aggregator: u32,
     pub(crate) aggregators: u32,
     pub(crate) order: Order,
+    pub(crate) carrier: Carrier,
 }
 
 /// Who connects.
@@ -79,7 +114,11 @@ pub(crate) enum Unheard {
 
 impl Greeting {
     pub(crate) fn encode(&self) -> [u8; GREETING_BYTES] {
-        let Terms { job, proof, workers, aggregator, aggregators, order } = self.terms;
+        let Terms { job, proof, workers, aggregator, aggregators, order, carrier } = self.terms;
+        let (on_cards, class, retry) = match carrier {
+            Carrier::Connection => (0, 0, Retry { timeout_exponent: 0, count: 0 }),
+            Carrier::Cards { class, retry } => (1, class, retry),
+        };
         let hello = Hello {
             magic: MAGIC,
             version: VERSION.into(),
@@ -91,7 +130,11 @@ impl Greeting {
             aggregators: aggregators.into(),
             by_rank: u8::from(order == Order::Rank),
             big_endian: u8::from(cfg!(target_endian = "big")),
-            zero: [0; 6],
+            on_cards,
+            class,
+            timeout_exponent: retry.timeout_exponent,
+            count: retry.count,
+            zero: [0; 2],
         };
         zerocopy::transmute!(hello)
     }
@@ -122,7 +165,8 @@ impl Greeting {
             && aggregator < aggregators
             && hello.by_rank <= 1
             && hello.big_endian <= 1
-            && hello.zero == [0; 6];
+            && hello.on_cards <= 1
+            && hello.zero == [0; 2];
         if !is_sound {
             return refused(format!(
                 "rank {rank} of {workers} workers at aggregator {aggregator} of {aggregators} cannot be: there are at most {MAX_RANKS} workers \
@@ -134,7 +178,19 @@ impl Greeting {
         }
         let order = if hello.by_rank == 1 { Order::Rank } else { Order::Arrival };
         let (job, proof) = (hello.job.get(), hello.proof.get());
-        Ok(Self { rank, terms: Terms { job, proof, workers, aggregator, aggregators, order } })
+        let Hello { class, timeout_exponent, count, .. } = hello;
+        let carrier = match hello.on_cards {
+            0 if (class, timeout_exponent, count) == (0, 0, 0) => Carrier::Connection,
+            1 if (1..=31).contains(&timeout_exponent) && count <= 7 => {
+                Carrier::Cards { class, retry: Retry { timeout_exponent, count } }
+            }
+            _ => {
+                return refused(format!(
+                    "queue pairs with the timeout 2^{timeout_exponent}, sent again {count} times, cannot be: 1 to 31, and up to 7"
+                ));
+            }
+        };
+        Ok(Self { rank, terms: Terms { job, proof, workers, aggregator, aggregators, order, carrier } })
     }
 }
 
@@ -151,6 +207,8 @@ pub(crate) enum Report {
     Differs { rank: u32, theirs: Summary },
     /// It does not serve this worker any more, for this reason.
     Refused { reason: String },
+    /// Its queue pairs, which are connected to those of all workers.
+    Endpoint { bytes: Vec<u8> },
 }
 
 const WAITING: u8 = 1;
@@ -158,6 +216,7 @@ const LOST: u8 = 2;
 const DIFFERS: u8 = 3;
 const REFUSED: u8 = 4;
 const SILENT: u8 = 5;
+const ENDPOINT: u8 = 6;
 
 /// What a report begins with.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -202,6 +261,7 @@ impl Report {
                 let reason = &reason.as_bytes()[..reason.floor_char_boundary(MOST_REASON_BYTES)];
                 [start(REFUSED, 0).as_bytes(), reason].concat()
             }
+            Self::Endpoint { bytes } => [start(ENDPOINT, 0).as_bytes(), bytes].concat(),
         }
     }
 
@@ -228,6 +288,7 @@ impl Report {
                 // It goes to the screens of users as it is.
                 Some(Self::Refused { reason: text.chars().filter(|letter| !letter.is_control()).collect() })
             }
+            ENDPOINT if rank == 0 => Some(Self::Endpoint { bytes: rest.to_vec() }),
             _ => None,
         }
     }
@@ -241,13 +302,30 @@ mod tests {
 
     const GREETING: Greeting = Greeting {
         rank: 2,
-        terms: Terms { job: 7, proof: 9, workers: 4, aggregator: 1, aggregators: 3, order: Order::Rank },
+        terms: Terms {
+            job: 7,
+            proof: 9,
+            workers: 4,
+            aggregator: 1,
+            aggregators: 3,
+            order: Order::Rank,
+            carrier: Carrier::Connection,
+        },
     };
 
     #[test]
     fn greetings_are_what_was_encoded() {
         let bytes = GREETING.encode();
         assert_eq!(Greeting::decode(&bytes), Ok(GREETING));
+        let retry = Retry { timeout_exponent: 11, count: 7 };
+        let carrier = Carrier::Cards { class: 0x60, retry };
+        let over_cards = Greeting { terms: Terms { carrier, ..GREETING.terms }, ..GREETING };
+        assert_eq!(Greeting::decode(&over_cards.encode()), Ok(over_cards));
+        for (at, value) in [(44, 0), (44, 32), (45, 8), (42, 0)] {
+            let mut bytes = over_cards.encode();
+            bytes[at] = value;
+            assert!(matches!(Greeting::decode(&bytes), Err(Unheard::Refused(_))), "byte {at}");
+        }
         assert!(Greeting::may_begin(&bytes[..3]) && Greeting::may_begin(&bytes) && !Greeting::may_begin(b"GET "));
         let text = |at: usize, value: u8| {
             let mut bytes = bytes;
@@ -258,7 +336,7 @@ mod tests {
             }
         };
         assert!(text(4, 9).contains("the worker version 9"));
-        for (at, value) in [(24, 4), (28, 0), (29, 9), (32, 3), (36, 0), (36, 65), (40, 2), (47, 1)] {
+        for (at, value) in [(24, 4), (28, 0), (29, 9), (32, 3), (36, 0), (36, 65), (40, 2), (42, 2), (47, 1)] {
             assert!(text(at, value).contains("cannot be"), "byte {at}");
         }
         assert!(text(41, u8::from(cfg!(target_endian = "little"))).contains("order of bytes"));
@@ -276,6 +354,7 @@ mod tests {
             Report::Silent { rank: 2 },
             Report::Differs { rank: 1, theirs },
             Report::Refused { reason: "no room".to_owned() },
+            Report::Endpoint { bytes: vec![7; 99] },
         ] {
             assert_eq!(Report::decode(&report.encode(), 4), Some(report));
         }
@@ -289,7 +368,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0_u8..7) {
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0_u8..8) {
             let mut report = bytes.clone();
             if let Some(first) = report.first_mut() {
                 *first = kind;

@@ -190,7 +190,7 @@ pub struct Config {
     /// core that goes through all contributions in turn. Only sums and products of floating-point numbers depend on the order. Without it the order is
     /// still the same each time for one length and one number of ranks. Default false.
     pub reproducible: bool,
-    /// Processes `flexcast-aggregator` that sum up what sparse AllReduce sends, as `host:port`, in one order on all ranks; over an Ethernet interface. One
+    /// Processes `flexcast-aggregator` that sum up what sparse AllReduce sends, as `host:port`, in one order on all ranks. With an RDMA card theirs need one, too. One
     /// that is named twice serves with two of its threads. Default none: every rank sums up a part.
     pub aggregators: Vec<String>,
     /// What adds up what sparse AllReduce sends over RDMA cards. Default the ranks' processors.
@@ -552,10 +552,6 @@ impl Config {
             return Err(Error::Config { what: "chunk_bytes", value: self.chunk_bytes.into(), limit });
         }
         range("subgroups", self.subgroups, 1, MAX_SUBGROUPS)?;
-        if !self.aggregators.is_empty() {
-            let limit = "0 with a card: aggregators that are no ranks are for Ethernet interfaces; with a card, sparse_aggregation dpa takes the adding from the processors".to_owned();
-            return Err(Error::Config { what: "number of aggregators", value: self.aggregators.len() as u64, limit });
-        }
         let streams = self.transport.streams(self.subgroups, ranks)?;
         range("receive_threads", self.receive_threads, 1, streams)?;
         range("send_threads", self.send_threads, 1, streams)?;

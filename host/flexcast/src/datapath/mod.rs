@@ -5,6 +5,7 @@
 //! ([`Requests`]).
 
 mod admission;
+pub(crate) mod apart;
 pub(crate) mod cpu;
 pub(crate) mod direct;
 pub(crate) mod pairs;

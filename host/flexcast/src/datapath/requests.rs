@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use flexcast_proto::{Cause, Failure};
 
+use super::apart::of_witness;
 use super::{Posted, Task};
 use crate::api::outcome::{Failed, Outcome};
 use crate::api::report::Report;
@@ -111,18 +112,32 @@ impl Requests {
         self.desk().broken
     }
 
-    /// The error of operations that are posted although the communicator has failed.
-    pub(crate) fn refusal(&self, failure: Failure) -> Error {
-        let aggregator = match failure.cause {
+    /// The aggregator that a failure names.
+    fn aggregator(&self, failure: Failure) -> Option<String> {
+        match failure.cause {
             Cause::Aggregator(number) => self.desk().aggregators.get(usize::from(number)).cloned(),
             _ => None,
-        };
-        Error::Broken { failure, aggregator }
+        }
     }
 
-    /// Which aggregators the communicator has, for errors.
-    pub(crate) fn name_aggregators(&self, names: &[String]) {
-        self.desk().aggregators = names.to_vec();
+    /// The error of operations that are posted although the communicator has failed.
+    pub(crate) fn refusal(&self, failure: Failure) -> Error {
+        Error::Broken { failure, aggregator: self.aggregator(failure) }
+    }
+
+    /// The error of an operation that fails because of something that another rank may have found.
+    pub(crate) fn failed(&self, operation: &'static str, failure: Failure) -> Error {
+        match self.aggregator(failure) {
+            Some(address) => Error::Aggregator { operation, address, reason: of_witness(failure), failure },
+            None => Error::Failed { operation, failure },
+        }
+    }
+
+    /// None yet, of a communicator with these aggregators that are no ranks.
+    pub(crate) fn of(aggregators: &[String]) -> Self {
+        let requests = Self::default();
+        requests.desk().aggregators = aggregators.to_vec();
+        requests
     }
 
     /// The communicator has failed.

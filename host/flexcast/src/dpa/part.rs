@@ -10,7 +10,7 @@ use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion};
 use crate::api::card::{Card, DatapathKind, Kind};
 use crate::api::config::{Config, Derived, Footprint, ps};
 use crate::datapath::Requests;
-use crate::datapath::pairs::{Maker, OnDpa, Pairs, unconnected};
+use crate::datapath::pairs::{Adders, Maker, Pairs, unconnected};
 use crate::dpa::card::DpaCard;
 use crate::dpa::receive::{self, Receive};
 use crate::dpa::send::{self, Send};
@@ -41,7 +41,7 @@ pub(crate) struct Part {
     parts: Parts,
     /// Connections for what may go by other ways than multicast.
     direct: Option<p2p::Pending>,
-    on_dpa: Option<OnDpa>,
+    adders: Adders,
     own: Endpoint,
 }
 
@@ -156,11 +156,11 @@ impl Part {
             receiver: Receiver::default(),
         };
         let copier = Copier::new(card)?;
-        let on_dpa = OnDpa::of(&Card::of(Kind::Dpa(card.clone())), &config)?;
-        let maker = Maker::new(card.pd(), place, &config, config.selection()).with_aggregators(on_dpa.clone());
+        let adders = Adders::of(&Card::of(Kind::Dpa(card.clone())), &config)?;
+        let maker = Maker::new(card.pd(), place, &config, config.selection()).with_adders(adders.clone());
         let pairs = Pairs::new(maker, None);
         let parts = Parts { driver, pairs, send, receive, copier, _units: units };
-        Ok(Self { card: card.clone(), config, derived, footprint, place, parts, direct, on_dpa, own })
+        Ok(Self { card: card.clone(), config, derived, footprint, place, parts, direct, adders, own })
     }
 
     /// What the other ranks must know of this one.
@@ -186,9 +186,9 @@ impl Part {
             let pending = pending.with_link_rate(speed.link_gbit_per_s);
             self.parts.pairs.group = Some(pending.connect(&told).map_err(|error| unconnected(own, error))?);
         }
-        let Self { card, config, derived, footprint, place, on_dpa, .. } = self;
+        let Self { card, config, derived, footprint, place, adders, .. } = self;
         let config = Config { link_gbit_per_s: speed.link_gbit_per_s, ..config };
-        let maker = Maker::new(card.pd(), place, &config, config.selection()).with_aggregators(on_dpa);
+        let maker = Maker::new(card.pd(), place, &config, config.selection()).with_adders(adders);
         self.parts.pairs = Pairs::new(maker, self.parts.pairs.group.take());
         let conditions = Conditions {
             selection: config.selection(),
@@ -215,7 +215,7 @@ impl Part {
             gathered: Gathered::default(),
             current: None,
             waiting: VecDeque::new(),
-            requests: Requests::default(),
+            requests: Requests::of(&config.aggregators),
             lost: Vec::new(),
             card,
             derived,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Communicator;
 use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, Control, Footprint};
-use crate::datapath::pairs::OnDpa;
+use crate::datapath::pairs::Adders;
 use crate::datapath::service::{ControlReport, Parts};
 use crate::datapath::{udp, verbs};
 use crate::dpa::part::Part;
@@ -53,7 +53,7 @@ impl Pending {
                 (Kind::Dpa(_) | Kind::Verbs(_), control) => config.control = control,
             }
         }
-        OnDpa::of(card, &config)?;
+        Adders::check(card, &config)?;
         let own = match card.kind() {
             Kind::Dpa(card) => {
                 Own::Dpa(Box::new(Part::new(card, rank, ranks, config)?), CardWaiter::new(card.device()))

@@ -4,7 +4,7 @@ use flexcast_proto::{Algorithm, RankInfo};
 use flexio::{CompletionQueue, ProtectionDomain, Retry};
 
 use super::Pairs;
-use super::sparse::{Fault, Need, OnDpa, PendingSession};
+use super::sparse::{Adders, Fault, Need, PendingSession};
 use crate::api::buffer::Buffer;
 use crate::api::config::Config;
 use crate::error::{Error, Result};
@@ -22,8 +22,8 @@ pub(crate) struct Maker {
     selection: Selection,
     /// The slowest of all ranks' links.
     link_gbit_per_s: u64,
-    /// Where sparse AllReduces are added, if not by processors.
-    on_dpa: Option<OnDpa>,
+    /// Who adds what sparse AllReduces send.
+    adders: Adders,
 }
 
 /// Limits and patience of a communicator's connections.
@@ -58,16 +58,21 @@ impl Maker {
     /// `selection`: what else the connections are to carry.
     pub(crate) fn new(pd: &ProtectionDomain, place: RankInfo, config: &Config, selection: Selection) -> Self {
         let link_gbit_per_s = config.link_gbit_per_s;
-        Self { pd: pd.clone(), place, config: config_of(config), selection, link_gbit_per_s, on_dpa: None }
+        Self { pd: pd.clone(), place, config: config_of(config), selection, link_gbit_per_s, adders: Adders::Ranks }
     }
 
-    /// The same with aggregators of sparse AllReduces on DPAs, if there are some.
-    pub(crate) fn with_aggregators(self, on_dpa: Option<OnDpa>) -> Self {
-        Self { on_dpa, ..self }
+    /// The same with these aggregators of sparse AllReduces.
+    pub(crate) fn with_adders(self, adders: Adders) -> Self {
+        Self { adders, ..self }
     }
 
-    pub(super) const fn on_dpa(&self) -> Option<&OnDpa> {
-        self.on_dpa.as_ref()
+    pub(super) const fn adders(&self) -> &Adders {
+        &self.adders
+    }
+
+    /// Limits and patience of connections for sparse AllReduces.
+    pub(super) fn sparse_config(&self) -> sparse::Config {
+        sparse::Config { retry: self.config.retry, class: self.config.data_class, ..sparse::Config::default() }
     }
 
     /// Patience of the connections.
@@ -148,7 +153,7 @@ impl Pairs {
 
     /// What connections a collective needs, other than those between all pairs.
     pub(super) fn need(&self, collective: &Collective, algorithm: Algorithm, config: &Config) -> Option<Need> {
-        let need = Need::of(collective, self.maker.place.ranks(), config.reproducible, self.maker.on_dpa());
+        let need = Need::of(collective, self.maker.place.ranks(), config.reproducible, self.maker.adders());
         need.filter(|_| algorithm == Algorithm::Sparse)
     }
 
@@ -215,7 +220,7 @@ impl Pairs {
             }
             Some(Pending::Sparse(pending)) => {
                 let at = pending.aggregation() as usize;
-                let session = pending.connect(&endpoints);
+                let session = pending.connect(&endpoints, self.sessions[at].take());
                 let session = session.map_err(|fault| Refusal::Here(unconnected_session(place.rank(), fault)))?;
                 self.sessions[at] = Some(session);
             }
@@ -230,7 +235,8 @@ impl Pairs {
         }
         let refused = |fault| unconnected_session(self.maker.place.rank(), fault);
         let (pending, endpoint) = PendingSession::prepare(&self.maker, *need).map_err(refused)?;
-        self.sessions[need.aggregation() as usize] = Some(pending.connect(&[&endpoint]).map_err(refused)?);
+        let before = self.sessions[need.aggregation() as usize].take();
+        self.sessions[need.aggregation() as usize] = Some(pending.connect(&[&endpoint], before).map_err(refused)?);
         Ok(())
     }
 

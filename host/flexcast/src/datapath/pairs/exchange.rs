@@ -46,7 +46,7 @@ pub(crate) struct Exchange {
 enum Work {
     /// A schedule that is known before.
     Scheduled(Bound),
-    /// What the ranks' data is. With who adds, the bytes that had come over its connections before, and the messages that had gone.
+    /// What the ranks' data is. With who adds, the messages that had gone over its connections before, and the bytes that had come.
     Sparse(Call, Aggregation, [u64; 2]),
 }
 
@@ -163,7 +163,7 @@ impl Pairs {
                 self.connect_session_alone(&need)?;
             }
             let session = self.sessions[need.aggregation() as usize].as_ref();
-            let before = session.map(|session| [session.foreign_bytes(place.rank()), session.messages()]);
+            let before = session.map(|session| session.counts(place.rank()));
             return Ok((Work::Sparse(need.call(), need.aggregation(), before.unwrap_or_default()), 0));
         }
         if place.ranks() == 1 {
@@ -295,9 +295,8 @@ impl Pairs {
                 if !session.is_complete() {
                     return Ok(Some(Notice::Transferred { awaited: session.awaited(own) }));
                 }
-                let [bytes, messages] = *before;
-                exchange.report.foreign_bytes = session.foreign_bytes(own) - bytes;
-                exchange.report.messages = session.messages() - messages;
+                let ([messages, bytes], [sent, came]) = (session.counts(own), *before);
+                (exchange.report.messages, exchange.report.foreign_bytes) = (messages - sent, bytes - came);
             }
             (Work::Scheduled(bound), Some(group)) => {
                 if !group.is_complete() {
@@ -361,11 +360,18 @@ impl Pairs {
         let Some(exchange) = self.exchange.take_if(is_over) else { return Ok(None) };
         let Exchange { request, collective, send, receive, state, report, .. } = exchange;
         let State::Failed(failure) = state else { return Ok(None) };
+        let name = collective.kind().name();
+        let found = match failure.cause {
+            Cause::Aggregator(number) => {
+                self.sessions.iter().flatten().find_map(|session| session.error(name, number, failure))
+            }
+            _ => None,
+        };
         (self.group, self.sessions) = (None, [None, None]);
         // Peers never know what is not registered.
         let renew = |buffer: Buffer| if buffer.is_registered() { buffer.renewed(self.maker.pd()) } else { Ok(buffer) };
         let (send, receive) = (send.map(renew).transpose()?, Some(renew(receive)?));
-        let error = Error::Failed { operation: collective.kind().name(), failure };
+        let error = found.unwrap_or(Error::Failed { operation: name, failure });
         Ok(Some((request, Err(Box::new(Failed { error, send, receive, report })))))
     }
 }

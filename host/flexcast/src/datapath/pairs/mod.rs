@@ -21,7 +21,7 @@ pub(crate) use connect::{Maker, Refusal, unconnected};
 pub(crate) use engine::PairEngine;
 pub(crate) use errand::{Errand, Way};
 pub(crate) use exchange::{Bounds, blame, called};
-pub(crate) use sparse::OnDpa;
+pub(crate) use sparse::Adders;
 
 use self::exchange::Exchange;
 use self::sparse::Session;

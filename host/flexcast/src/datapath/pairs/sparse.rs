@@ -1,27 +1,31 @@
-//! Connections of a communicator for sparse AllReduces: each rank is a worker of all shards, and the aggregator of its own, by its processor or its card's DPA.
+//! Connections of a communicator for sparse AllReduces: each rank is a worker of all shards, and the aggregator of its own, by its processor or its card's DPA, unless others than ranks
+//! are aggregators ([`apart`]).
 
+mod apart;
+mod between;
+mod contacts;
 mod on_dpa;
 
 use flexcast_abi::SparseStatus;
 use flexcast_proto::sparse::Order;
-use flexcast_proto::{Cause, RankInfo, WaitedFor};
-use flexio::ProtectionDomain;
+use flexcast_proto::{Cause, Failure, WaitedFor};
 use thiserror::Error as ThisError;
 
 use super::NOT_STARTED;
 use super::connect::Maker;
 use crate::api::buffer::Buffer;
+use crate::api::card::Card;
 use crate::datapath::sparse::SparseOptions;
 use crate::dpa::sparse::AggregatorFailure;
 use crate::error::Error;
-use crate::p2p::sparse::{
-    self, Aggregator, Buffers, Call, Config, Party, PendingAggregator, PendingWorker, Settings, Worker, endpoint_bytes,
-};
+use crate::p2p::sparse::{self, Call, Party, Settings, endpoint_bytes};
 use crate::plan::direct::Collective;
 use crate::protocol::conversation::PROTOCOL_VIOLATION;
 use crate::tuner::Aggregation;
 
-pub(crate) use on_dpa::OnDpa;
+use apart::Apart;
+use between::{Between, PendingBetween};
+use on_dpa::OnDpa;
 
 type Result<T> = std::result::Result<T, Fault>;
 
@@ -37,6 +41,22 @@ pub(crate) enum Fault {
     /// The own DPA has waited for a rank for too long.
     #[error("rank {0} has sent the aggregator on this rank's DPA nothing for too long; is it still there?")]
     Silent(u32),
+    /// An aggregator that is no rank has failed.
+    #[error("aggregator {number}, counted from 0, {reason}")]
+    Aggregator {
+        /// Its number.
+        number: u16,
+        /// What it has done, or not done, and what helps.
+        reason: String,
+    },
+    /// An aggregator that is no rank names the one to blame.
+    #[error("an aggregator says that the operation fails because of rank {rank} ({cause:?})")]
+    Told {
+        /// The culprit.
+        rank: u32,
+        /// What has happened.
+        cause: Cause,
+    },
     /// Of this rank.
     #[error(transparent)]
     Here(#[from] Error),
@@ -50,8 +70,9 @@ impl Fault {
         match self {
             Self::Link(error) => culprit(error),
             Self::Shard(AggregatorFailure { status: Ok(SparseStatus::Element) | Err(_), .. }) | Self::Here(_) => None,
+            Self::Aggregator { .. } => None,
             Self::Shard(failure) => Some(failure.worker),
-            Self::Silent(rank) => Some(*rank),
+            Self::Silent(rank) | Self::Told { rank, .. } => Some(*rank),
         }
     }
 
@@ -65,6 +86,8 @@ impl Fault {
                 Cause::Connection(*found as u16)
             }
             Self::Silent(_) => Cause::Silent(WaitedFor::Block),
+            Self::Aggregator { number, .. } => Cause::Aggregator(*number),
+            Self::Told { cause, .. } => *cause,
             Self::Link(
                 sparse::Error::Connection { .. }
                 | sparse::Error::Protocol { .. }
@@ -83,49 +106,83 @@ pub(crate) struct Need {
     options: SparseOptions,
     call: Call,
     aggregation: Aggregation,
+    /// Aggregators that are no ranks; 0: the ranks are.
+    apart: u32,
+}
+
+/// Who adds what a communicator's sparse AllReduces send.
+#[derive(Clone, Debug)]
+pub(crate) enum Adders {
+    /// The ranks' processors.
+    Ranks,
+    /// The DPAs of the ranks' cards, where they can; else the processors.
+    Dpas(OnDpa),
+    /// Others than ranks.
+    Apart(Apart),
+}
+
+impl Adders {
+    /// Those of communicators with this configuration.
+    ///
+    /// # Errors
+    /// The card has none; an aggregator has no address.
+    pub(crate) fn of(card: &Card, config: &crate::api::config::Config) -> crate::error::Result<Self> {
+        if let Some(apart) = Apart::of(config)? {
+            return Ok(Self::Apart(apart));
+        }
+        Ok(OnDpa::of(card, config)?.map_or(Self::Ranks, Self::Dpas))
+    }
+
+    /// Whether the card has what is asked for.
+    ///
+    /// # Errors
+    /// It has not.
+    pub(crate) fn check(card: &Card, config: &crate::api::config::Config) -> crate::error::Result<()> {
+        OnDpa::of(card, config).map(drop)
+    }
+
+    const fn on_dpa(&self) -> Option<&OnDpa> {
+        match self {
+            Self::Dpas(on_dpa) => Some(on_dpa),
+            Self::Ranks | Self::Apart(_) => None,
+        }
+    }
+
+    const fn apart(&self) -> Option<&Apart> {
+        match self {
+            Self::Apart(apart) => Some(apart),
+            Self::Ranks | Self::Dpas(_) => None,
+        }
+    }
 }
 
 /// Connected queue pairs, and the memory that they use.
 #[derive(Debug)]
-pub(crate) struct Session {
-    options: SparseOptions,
-    shards_of_each: u32,
-    // Before the worker: at its end the DPA still has workers to answer, the own one among them.
-    adder: Adder,
-    worker: Worker,
-}
-
-/// Who adds this rank's shards.
-#[derive(Debug)]
-enum Adder {
-    Host(Aggregator),
-    Dpa(on_dpa::Adder),
+pub(crate) enum Session {
+    /// Ranks are the aggregators.
+    Ranks(Box<Between>),
+    /// Others are.
+    Apart(Box<apart::Session>),
 }
 
 /// The same before they are connected.
 #[derive(Debug)]
-pub(crate) struct PendingSession {
-    need: Need,
-    settings: Settings,
-    worker: PendingWorker,
-    adder: PendingAdder,
-}
-
-#[derive(Debug)]
-enum PendingAdder {
-    Host(PendingAggregator),
-    Dpa(on_dpa::PendingAdder),
+pub(crate) enum PendingSession {
+    Ranks(PendingBetween),
+    Apart(apart::Pending),
 }
 
 impl Need {
     /// None of another collective.
-    pub(super) fn of(collective: &Collective, ranks: u32, reproducible: bool, on_dpa: Option<&OnDpa>) -> Option<Self> {
+    pub(super) fn of(collective: &Collective, ranks: u32, reproducible: bool, adders: &Adders) -> Option<Self> {
         let Collective::SparseAllreduce { bytes, reduction, options } = *collective else { return None };
         let order = if reproducible { Order::Rank } else { Order::Arrival };
-        let on_dpa = on_dpa.and_then(|on_dpa| on_dpa.shards_of_each(options, (bytes, reduction), ranks));
+        let apart = adders.apart().map_or(0, Apart::count);
+        let on_dpa = adders.on_dpa().and_then(|on_dpa| on_dpa.shards_of_each(options, (bytes, reduction), ranks));
         let aggregation = if on_dpa.is_some() { Aggregation::Dpa } else { Aggregation::Host };
-        let shards_of_each = on_dpa.unwrap_or_else(|| options.shards_of_each(bytes, ranks));
-        Some(Self { options, call: Call { bytes, shards_of_each, reduction, order }, aggregation })
+        let aggregators = if apart > 0 { apart } else { ranks };
+        let shards_of_each = on_dpa.unwrap_or_else(|| options.shards_of_each(bytes, aggregators));
+        Some(Self { options, call: Call { bytes, shards_of_each, reduction, order }, aggregation, apart })
     }
 
     pub(super) const fn call(&self) -> Call {
@@ -139,7 +196,8 @@ impl Need {
 
     fn settings(&self, ranks: u32) -> sparse::Result<Settings> {
         let SparseOptions { block_bytes, blocks_per_message } = self.options;
-        Settings::new(ranks, ranks, self.call.shards_of_each, block_bytes, blocks_per_message)
+        let aggregators = if self.apart > 0 { self.apart } else { ranks };
+        Settings::new(ranks, aggregators, self.call.shards_of_each, block_bytes, blocks_per_message)
     }
 
     /// Bytes of the endpoints of a worker and of an aggregator.
@@ -150,6 +208,9 @@ impl Need {
 
     /// Bytes that a rank tells the others.
     pub(super) fn endpoint_bytes(&self, ranks: u32) -> u64 {
+        if self.apart > 0 {
+            return apart::PROPOSAL_BYTES as u64;
+        }
         self.halves(ranks).map_or(0, |halves| halves.iter().sum::<usize>() as u64)
     }
 
@@ -157,9 +218,13 @@ impl Need {
     pub(super) fn room(&self, ranks: u32) -> String {
         let each = self.call.shards_of_each;
         let Ok(parameters) = self.settings(ranks).map(|settings| settings.parameters()) else { return String::new() };
-        let ring_bytes = u64::from(each) * u64::from(ranks) * u64::from(parameters.ring_bytes());
-        let (next, queue_pairs) = ("use fewer blocks per message, or split this communicator", ranks * each);
+        let aggregators = if self.apart > 0 { self.apart } else { ranks };
+        let ring_bytes = u64::from(each) * u64::from(aggregators) * u64::from(parameters.ring_bytes());
+        let (next, queue_pairs) = ("use fewer blocks per message, or split this communicator", aggregators * each);
         match self.aggregation {
+            Aggregation::Host if self.apart > 0 => {
+                format!("{queue_pairs} queue pairs and {ring_bytes} bytes of a sparse AllReduce: {next}")
+            }
             Aggregation::Host => {
                 let bytes = u64::from(each) * parameters.aggregator_bytes() + ring_bytes;
                 format!("{} queue pairs and {bytes} bytes of a sparse AllReduce: {next}", 2 * queue_pairs)
@@ -176,116 +241,98 @@ impl Need {
 
 impl PendingSession {
     pub(super) fn prepare(maker: &Maker, need: Need) -> Result<(Self, Vec<u8>)> {
-        let (pd, place): (&ProtectionDomain, RankInfo) = (maker.pd(), maker.place);
-        let settings = need.settings(place.ranks())?;
-        let retry = maker.retry();
-        let config = Config { retry, class: maker.data_class(), ..Config::default() };
-        let (worker, mut endpoint) = Worker::prepare(pd, settings, place.rank(), config)?;
-        let (adder, behind) = match (need.aggregation, maker.on_dpa()) {
-            (Aggregation::Dpa, Some(on_dpa)) => {
-                let (adder, behind) = on_dpa.prepare(&settings, place.rank())?;
-                (PendingAdder::Dpa(adder), behind)
-            }
-            _ => {
-                let (aggregator, behind) = Aggregator::prepare(pd, settings, place.rank(), config)?;
-                (PendingAdder::Host(aggregator), behind)
-            }
-        };
-        endpoint.extend(behind);
-        Ok((Self { need, settings, worker, adder }, endpoint))
+        if let Some(apart) = maker.adders().apart() {
+            let (pending, proposal) = apart::Pending::prepare(maker, apart, need)?;
+            return Ok((Self::Apart(pending), proposal));
+        }
+        let (pending, endpoint) = PendingBetween::prepare(maker, need)?;
+        Ok((Self::Ranks(pending), endpoint))
     }
 
     /// What adds.
     pub(super) const fn aggregation(&self) -> Aggregation {
-        self.need.aggregation
+        match self {
+            Self::Ranks(pending) => pending.need.aggregation,
+            Self::Apart(_) => Aggregation::Host,
+        }
     }
 
-    /// Connects with the ranks that have told these endpoints, in their order.
-    pub(super) fn connect(self, endpoints: &[&[u8]]) -> Result<Session> {
-        let Self { need, settings, worker, adder } = self;
-        let [workers, _] = need.halves(settings.aggregators())?;
-        let (ours, theirs): (Vec<_>, Vec<_>) =
-            endpoints.iter().map(|endpoint| endpoint.split_at_checked(workers).unwrap_or((endpoint, &[]))).unzip();
-        Ok(Session {
-            options: need.options,
-            shards_of_each: settings.shards_of_each(),
-            adder: match adder {
-                PendingAdder::Host(aggregator) => Adder::Host(aggregator.connect(&ours)?),
-                PendingAdder::Dpa(adder) => Adder::Dpa(adder.connect(&settings, &ours)?),
-            },
-            worker: worker.connect(&theirs)?,
-        })
+    /// Connects with the ranks that have told these endpoints, in their order. `before`: connections for the same, which these replace.
+    pub(super) fn connect(self, endpoints: &[&[u8]], before: Option<Session>) -> Result<Session> {
+        match self {
+            Self::Ranks(pending) => pending.connect(endpoints).map(|between| Session::Ranks(Box::new(between))),
+            Self::Apart(pending) => {
+                let before = match before {
+                    Some(Session::Apart(session)) => Some(*session),
+                    _ => None,
+                };
+                pending.connect(endpoints, before).map(|session| Session::Apart(Box::new(session)))
+            }
+        }
     }
 }
 
 impl Session {
     /// Whether a call can go over these connections, which are for who adds it.
     pub(super) fn carries(&self, need: &Need) -> bool {
-        self.options == need.options && need.call.shards_of_each <= self.shards_of_each
+        let (options, shards_of_each) = match self {
+            Self::Ranks(between) => (between.options, between.shards_of_each),
+            Self::Apart(session) => (session.need().options, session.need().call.shards_of_each),
+        };
+        options == need.options && need.call.shards_of_each <= shards_of_each
     }
 
     pub(super) fn begin(&mut self, call: Call, now_ps: u64) -> Result<()> {
-        match &mut self.adder {
-            Adder::Host(aggregator) => aggregator.begin(call)?,
-            Adder::Dpa(adder) => adder.begin(call.reduction, now_ps)?,
+        match self {
+            Self::Ranks(between) => between.begin(call, now_ps),
+            Self::Apart(session) => session.begin(call, now_ps),
         }
-        Ok(self.worker.begin(call)?)
     }
 
-    /// Moves both sides on. Tells whether anything has happened.
+    /// Moves all sides on. Tells whether anything has happened.
     pub(super) fn advance(&mut self, send: Option<&Buffer>, receive: &mut Buffer, now_ps: u64) -> Result<bool> {
-        let mut moved = match &mut self.adder {
-            Adder::Host(aggregator) => aggregator.advance()?,
-            Adder::Dpa(_) => false,
-        };
-        moved |= self.worker.advance(&mut Buffers { send, receive })?;
-        if let Adder::Dpa(adder) = &mut self.adder {
-            adder.watch(moved, self.worker.is_complete(), now_ps)?;
+        match self {
+            Self::Ranks(between) => between.advance(send, receive, now_ps),
+            Self::Apart(session) => session.advance(send, receive, now_ps),
         }
-        Ok(moved)
     }
 
     pub(super) const fn is_complete(&self) -> bool {
-        match &self.adder {
-            Adder::Host(aggregator) => self.worker.is_complete() && aggregator.is_complete(),
-            // What others still wait for needs no host.
-            Adder::Dpa(_) => self.worker.is_complete(),
+        match self {
+            Self::Ranks(between) => between.is_complete(),
+            Self::Apart(session) => session.is_complete(),
         }
     }
 
     /// When it is to be moved on although nothing has come.
     pub(super) fn deadline_ps(&self) -> Option<u64> {
-        let adder_ps = match &self.adder {
-            Adder::Host(aggregator) => aggregator.deadline_ps(),
-            Adder::Dpa(adder) => (!self.worker.is_complete()).then(|| adder.deadline_ps()),
-        };
-        [self.worker.deadline_ps(), adder_ps].into_iter().flatten().min()
+        match self {
+            Self::Ranks(between) => between.deadline_ps(),
+            Self::Apart(session) => session.deadline_ps(),
+        }
     }
 
     /// The rank that owes the first thing that is missing.
     pub(super) fn awaited(&self, own: u32) -> u32 {
-        // What the own aggregator waits for is the cause of what the own worker waits for.
-        let of_adder = match &self.adder {
-            Adder::Host(aggregator) => aggregator.awaited(),
-            Adder::Dpa(_) => None,
-        };
-        let of_worker = || self.worker.awaited().filter(|aggregator| *aggregator != own);
-        of_adder.filter(|worker| *worker != own).or_else(of_worker).unwrap_or(own)
+        match self {
+            Self::Ranks(between) => between.awaited(own),
+            Self::Apart(session) => session.awaited().unwrap_or(own),
+        }
     }
 
-    /// Messages that this rank has sent as a worker.
-    pub(super) const fn messages(&self) -> u64 {
-        self.worker.statistics().sent_messages
+    /// Messages that this rank has sent as a worker, and bytes of messages that have come to the host from others.
+    pub(super) fn counts(&self, own: u32) -> [u64; 2] {
+        match self {
+            Self::Ranks(between) => between.counts(own),
+            Self::Apart(session) => session.counts(),
+        }
     }
 
-    /// Bytes of messages that have come to the host from other ranks.
-    pub(super) fn foreign_bytes(&self, own: u32) -> u64 {
-        let as_worker = self.worker.statistics().received_bytes - self.worker.received_from(own);
-        match &self.adder {
-            Adder::Host(aggregator) => {
-                as_worker + aggregator.statistics().received_bytes - aggregator.received_from(own)
-            }
-            Adder::Dpa(_) => as_worker,
+    /// The error of an operation that has failed because of an aggregator that is no rank; none if ranks are the aggregators.
+    pub(super) fn error(&self, operation: &'static str, number: u16, failure: Failure) -> Option<Error> {
+        match self {
+            Self::Ranks(_) => None,
+            Self::Apart(session) => Some(session.error(operation, number, failure)),
         }
     }
 }

@@ -94,7 +94,7 @@ impl SparseOptions {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Split {
     pub(crate) parameters: Parameters,
-    pub(super) reduction: Reduction,
+    pub(crate) reduction: Reduction,
     shards: Shards,
     /// Shards of each aggregator.
     pub(crate) each: u32,

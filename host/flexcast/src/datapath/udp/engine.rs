@@ -20,8 +20,6 @@ use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow, WaitedFor};
 
-use self::apart::Apart;
-pub(super) use self::apart::resolve;
 use self::direct::Exchanging;
 use self::ears::Ears;
 use self::operation::{Running, State};
@@ -40,6 +38,7 @@ use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, ps};
 use crate::api::outcome::{Done, Failed};
 use crate::api::report::MessageCounts;
+use crate::datapath::apart::Apart;
 use crate::datapath::cpu::incoming::Incoming;
 use crate::datapath::cpu::stripes::Stripes;
 use crate::datapath::cpu::watch;
@@ -211,7 +210,8 @@ impl Engine {
         let stripe_chunks = sockets::most_of_run(HEADER_BYTES + config.chunk_bytes as usize);
         let stripes = Stripes::new(1 + workers.count() as u32, stripe_chunks as u32);
         let mut engine = Self {
-            apart: Apart::new(&config),
+            apart: Apart::new(&config.aggregators),
+            requests: Requests::of(&config.aggregators),
             codec,
             window: Window::new(place, 1, WAITS),
             pace: Pace::new(config.pacing_gbit_per_s, config.link_gbit_per_s),
@@ -244,7 +244,6 @@ impl Engine {
             current: None,
             exchanging: None,
             waiting: VecDeque::new(),
-            requests: Requests::default(),
             statistics: Statistics::default(),
             sent: SendReport::default(),
             broken: None,
@@ -258,7 +257,6 @@ impl Engine {
             spare_limit: 0,
             lingers_ps: None,
         };
-        engine.requests.name_aggregators(&engine.config.aggregators);
         engine.watch_connections()?;
         Ok(engine)
     }
@@ -609,7 +607,7 @@ impl Engine {
         self.fanout.iter().for_each(|fanout| fanout.leave());
         self.mesh.forget_serves();
         if let State::Failed(failure) = running.state {
-            let error = Error::Failed { operation: running.plan.kind.name(), failure };
+            let error = self.requests.failed(running.plan.kind.name(), failure);
             let Running { request, send, receive, report, .. } = running;
             self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return Ok(true);

@@ -12,7 +12,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::datagram::Secret;
-use super::engine::{Engine, Links, resolve};
+use super::engine::{Engine, Links};
 use super::fanout::{self, Bell, Fanout, Meeting, Member};
 use super::interface::Interface;
 use super::mesh::{self, Connect, Doors, Mesh};
@@ -20,6 +20,7 @@ use super::sockets::{self, Sockets, at};
 use super::told;
 use super::waiter::SocketWaiter;
 use crate::api::config::{Config, Control, ETHERNET_GBIT_PER_S};
+use crate::datapath::apart::resolve;
 use crate::error::{Error, Result};
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;

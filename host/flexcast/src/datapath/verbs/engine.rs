@@ -149,7 +149,7 @@ impl Engine {
             gathered: Gathered::default(),
             current: None,
             waiting: VecDeque::new(),
-            requests: Requests::default(),
+            requests: Requests::of(&config.aggregators),
             lost: Vec::new(),
             card,
             place,

@@ -7,7 +7,7 @@ use super::engine::{Engine, Links};
 use super::queues::{Queues, Root};
 use crate::api::card::{Card, DatapathKind, Kind};
 use crate::api::config::{Config, Control, Derived, Footprint};
-use crate::datapath::pairs::{Maker, OnDpa, Pairs};
+use crate::datapath::pairs::{Adders, Maker, Pairs};
 use crate::endpoint::{self, Capabilities, Endpoint, Receiver, Speed};
 use crate::error::{Error, Result};
 use crate::plan::stream::Transport;
@@ -24,6 +24,7 @@ pub(crate) struct Part {
     footprint: Footprint,
     queues: Queues,
     control: control::Control,
+    adders: Adders,
     own: Endpoint,
 }
 
@@ -92,7 +93,8 @@ impl Part {
             rows: (0, 0),
             receiver: Receiver { qpn: queues.qpn(), slots: config.slots },
         };
-        Ok(Self { card: card.clone(), place, config, derived, footprint, queues, control, own })
+        let adders = Adders::of(&Card::of(Kind::Verbs(card.clone())), &config)?;
+        Ok(Self { card: card.clone(), place, config, derived, footprint, queues, control, adders, own })
     }
 
     /// What the other ranks must know of this one.
@@ -107,7 +109,7 @@ impl Part {
     /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].
     pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine, Footprint)> {
         let all = Endpoint::all(&self.own, endpoints)?;
-        let Self { card, place, config, derived, footprint, mut queues, mut control, .. } = self;
+        let Self { card, place, config, derived, footprint, mut queues, mut control, adders, .. } = self;
         let id = all[0].communicator;
         let config = Config { link_gbit_per_s: Speed::lowest(&all).link_gbit_per_s, ..config };
         control.connect(place.rank(), &all, &config)?;
@@ -115,8 +117,7 @@ impl Part {
         queues.join(endpoint::group(id, 0)?, endpoint::q_key(id), alone)?;
         let roots = all.iter().map(|endpoint| Root { gid: endpoint.gid, qpn: endpoint.receiver.qpn }).collect();
         let slots = all.iter().map(|endpoint| endpoint.receiver.slots).min().unwrap_or(config.slots);
-        let on_dpa = OnDpa::of(&Card::of(Kind::Verbs(card.clone())), &config)?;
-        let maker = Maker::new(card.pd(), place, &config, Selection::Multicast).with_aggregators(on_dpa);
+        let maker = Maker::new(card.pd(), place, &config, Selection::Multicast).with_adders(adders);
         let pairs = Pairs::new(maker, None);
         let links = Links { queues, control, pairs, roots, slots };
         let engine = Engine::new(card, place, id, (config, derived), links);

@@ -128,6 +128,17 @@ pub(crate) fn encode(party: Party, settings: &Settings, device: &Device, qpns: i
     bytes
 }
 
+/// The settings of an endpoint, which are not checked against others.
+pub(crate) fn settings_of(bytes: &[u8], from: Party) -> Result<Settings> {
+    let refused = |reason: &str| Error::Endpoint { party: from, reason: reason.to_owned() };
+    let (head, _) = Head::ref_from_prefix(bytes).map_err(|_| refused("too short"))?;
+    if (head.magic, head.version) != (MAGIC, VERSION) {
+        return Err(refused("of another kind, or another version: install one release on all computers"));
+    }
+    let Head { workers, aggregators, shards_of_each, block_bytes, blocks_per_message, .. } = *head;
+    Settings::new(workers.get(), aggregators.get(), shards_of_each.get(), block_bytes.get(), blocks_per_message.get())
+}
+
 /// The queue pairs that `from` has for peer number `own`, by shard.
 pub(crate) fn decode(bytes: &[u8], from: Party, settings: &Settings, own: u32) -> Result<Vec<RemoteQp>> {
     let refused = |reason: String| Error::Endpoint { party: from, reason };

@@ -54,7 +54,7 @@ pub use accelerator::{Accelerator, Stretch};
 pub use aggregator::{Aggregator, PendingAggregator};
 pub(crate) use arrays::Buffers;
 pub use arrays::{Array, Arrays};
-pub(crate) use endpoint::{decode, encode, endpoint_bytes};
+pub(crate) use endpoint::{decode, encode, endpoint_bytes, settings_of};
 pub use error::{Error, Party, Result};
 pub use flexcast_proto::sparse::Order;
 pub use ring::Ring;

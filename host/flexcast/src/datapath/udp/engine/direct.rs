@@ -13,7 +13,7 @@ use crate::datapath::direct::{Begun, Direct};
 use crate::datapath::sparse::{Aggregators, Outgoing, Sparse};
 use crate::datapath::udp::mesh::{Head, Source};
 use crate::datapath::{Posted, Task};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::plan::direct::Collective;
 use crate::protocol::driver::Notice;
 use crate::reduce::Reduction;
@@ -362,7 +362,7 @@ impl Engine {
         if let State::Failed(failure) = state {
             let error = match failure.cause {
                 Cause::Aggregator(number) => self.apart.error(name, number, failure, self.place.rank()),
-                _ => Error::Failed { operation: name, failure },
+                _ => self.requests.failed(name, failure),
             };
             self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return true;

@@ -91,6 +91,18 @@ pub(crate) struct Doors {
     pub(crate) numbers: Vec<u64>,
 }
 
+/// Begins to connect to an address, without waiting for it.
+pub(crate) fn begin_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_tcp_nodelay(true)?;
+    match socket.connect(&address.into()) {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(socket.into())
+}
+
 /// Connections that are made when a communicator is.
 #[derive(Debug)]
 pub(super) struct Met {
@@ -208,18 +220,12 @@ impl Connect {
             Some(number) => self.aggregators.get(number as usize),
         };
         let address = *address.ok_or(ErrorKind::AddrNotAvailable)?;
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-        socket.set_tcp_nodelay(true)?;
-        match socket.connect(&address.into()) {
-            Ok(()) => {}
-            Err(error) if error.raw_os_error() == Some(nix::libc::EINPROGRESS) => {}
-            Err(error) => return Err(error),
-        }
+        let socket = begin_tcp(address)?;
         let greeting = match apart {
             None => self.greeting(rank).as_bytes().to_vec(),
             Some(number) => self.greeting_of_worker(number).encode().to_vec(),
         };
-        Ok((socket.into(), greeting))
+        Ok((socket, greeting))
     }
 
     /// What this rank says first to an aggregator.
@@ -228,7 +234,8 @@ impl Connect {
             (self.communicator, self.addresses.len() as u32, self.aggregators.len() as u32);
         // Only ranks of the communicator can make it.
         let proof = self.secret.tag([b"worker of an aggregator", &job.to_le_bytes()]);
-        let terms = aggregator::Terms { job, proof, workers, aggregator, aggregators, order: self.order };
+        let (order, carrier) = (self.order, aggregator::Carrier::Connection);
+        let terms = aggregator::Terms { job, proof, workers, aggregator, aggregators, order, carrier };
         aggregator::Greeting { rank: self.own, terms }
     }
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use flexcast_proto::p2p::Part;
 use zerocopy::IntoBytes as _;
 
+pub(crate) use connect::begin_tcp;
 use connect::{Arriving, Met};
 pub(super) use connect::{Connect, Doors, Watch, listen};
 pub(crate) use frame::{END, Frame, Head, MESSAGE, MOST_FRAME_BYTES};

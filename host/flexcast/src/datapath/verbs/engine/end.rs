@@ -7,7 +7,7 @@ use crate::api::buffer::Buffer;
 use crate::api::outcome::{Done, Failed};
 use crate::datapath::cpu::operation::State;
 use crate::datapath::pairs::{Errand, PairEngine as _};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::protocol::driver::Notice;
 use crate::protocol::engine::activations_ps;
 
@@ -90,7 +90,7 @@ impl Engine {
         }
         let Some(running) = self.current.take() else { return Ok(false) };
         self.collective_id = None;
-        let error = Error::Failed { operation: running.name(), failure };
+        let error = self.requests.failed(running.name(), failure);
         let Running { request, send, receive, report, errand, .. } = running;
         let failed = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.

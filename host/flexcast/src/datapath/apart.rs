@@ -1,0 +1,154 @@
+//! Aggregators that are no ranks, as workers see them: where they are, what they have said, and the error of an operation that fails because of one.
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+use flexcast_proto::Failure;
+use nix::libc;
+
+use crate::aggregator::wire::MOST_AGGREGATORS;
+use crate::error::{Error, Result};
+
+/// Where aggregators are: each by the first of its addresses.
+///
+/// # Errors
+/// There are too many, or one has no address.
+pub(crate) fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
+    if names.len() as u64 > u64::from(MOST_AGGREGATORS) {
+        let limit = format!("at most {MOST_AGGREGATORS}");
+        return Err(Error::Config { what: "number of aggregators", value: names.len() as u64, limit });
+    }
+    let refused = |name: &str, reason: String| Error::Argument {
+        operation: "aggregators",
+        reason: format!("{name:?} {reason}: give host:port of a flexcast-aggregator"),
+    };
+    let one = |name: &String| {
+        let mut addresses =
+            name.to_socket_addrs().map_err(|error| refused(name, format!("has no address ({error})")))?;
+        let address = addresses.next().ok_or_else(|| refused(name, "has no address".to_owned()))?;
+        if address.port() == 0 || address.ip().is_unspecified() {
+            return Err(refused(name, "is nowhere to connect to".to_owned()));
+        }
+        Ok(address)
+    };
+    names.iter().map(one).collect()
+}
+
+/// An aggregator.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    name: String,
+    /// When something has last come from it, or the operation has begun.
+    pub(crate) heard_ps: u64,
+    /// Whom it waits for, as it says.
+    pub(crate) waits_for: Option<u32>,
+    /// Why it has failed.
+    reason: Option<String>,
+}
+
+/// The aggregators of a communicator.
+#[derive(Debug, Default)]
+pub(crate) struct Apart(Vec<Known>);
+
+impl Apart {
+    pub(crate) fn new(names: &[String]) -> Self {
+        let known = |name: &String| Known { name: name.clone(), heard_ps: 0, waits_for: None, reason: None };
+        Self(names.iter().map(known).collect())
+    }
+
+    pub(crate) const fn count(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// An operation begins.
+    pub(crate) fn begin(&mut self, now_ps: u64) {
+        for known in &mut self.0 {
+            (known.heard_ps, known.waits_for, known.reason) = (now_ps, None, None);
+        }
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&Known> {
+        self.0.get(number as usize)
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut Known> {
+        self.0.get_mut(number as usize)
+    }
+
+    /// Something has come from an aggregator.
+    pub(crate) fn hear(&mut self, number: u32, now_ps: u64) {
+        if let Some(known) = self.get_mut(number) {
+            known.heard_ps = now_ps;
+        }
+    }
+
+    /// Whom an aggregator waits for, if it has said so.
+    pub(crate) fn waits_for(&self, number: u32) -> Option<u32> {
+        self.get(number)?.waits_for
+    }
+
+    /// An aggregator has failed. The first reason counts.
+    pub(crate) fn blame(&mut self, number: u32, reason: String) {
+        if let Some(known) = self.get_mut(number) {
+            known.reason.get_or_insert(reason);
+        }
+    }
+
+    /// The error of an operation that has failed because of an aggregator.
+    pub(crate) fn error(&self, operation: &'static str, number: u16, failure: Failure, own: u32) -> Error {
+        let known = self.get(number.into());
+        let address = known.map_or_else(|| format!("number {number}"), |known| known.name.clone());
+        let reason = known.and_then(|known| known.reason.clone());
+        let reason = reason.unwrap_or_else(|| match failure.witness == own {
+            true => "failed: see its log".to_owned(),
+            false => of_witness(failure),
+        });
+        Error::Aggregator { operation, address, reason, failure }
+    }
+}
+
+/// What a rank knows of an aggregator that has failed another one.
+pub(crate) fn of_witness(failure: Failure) -> String {
+    format!("failed, as rank {} says: see whether it runs, and its log", failure.witness)
+}
+
+/// What the system says.
+fn text(code: u16) -> String {
+    match code {
+        0 => "closed".to_owned(),
+        crate::datapath::udp::mesh::NONSENSE => "it does not keep to the protocol".to_owned(),
+        code => std::io::Error::from_raw_os_error(code.into()).to_string(),
+    }
+}
+
+/// What has happened to the connection to an aggregator, by the system's code.
+pub(crate) fn broken(code: u16) -> String {
+    let is_there =
+        ![libc::ECONNREFUSED, libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH].contains(&i32::from(code));
+    if is_there {
+        format!("has gone in the midst of the operation ({}): see whether it runs, and its log", text(code))
+    } else {
+        format!(
+            "is not reached ({}): see whether flexcast-aggregator runs there, and whether a firewall closes its port",
+            text(code)
+        )
+    }
+}
+
+/// Of a bound (`barrier_timeout`), how long an aggregator may be silent: it counts as failed before the rank that waits for it would be held to be the culprit.
+pub(crate) const fn patience_ps(bound_ps: u64) -> u64 {
+    bound_ps / 4 * 3
+}
+
+/// What an aggregator has not done within that time.
+pub(crate) fn silent(bound: Duration) -> String {
+    format!(
+        "has said nothing for {:?}: see whether it runs, and whether a firewall closes its port, or allow more time (barrier_timeout)",
+        bound / 4 * 3
+    )
+}
+
+/// Why it serves this job no longer.
+pub(crate) fn refusal(reason: &str) -> String {
+    format!("refuses this job: {reason}")
+}

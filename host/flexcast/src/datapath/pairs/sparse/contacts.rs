@@ -1,0 +1,227 @@
+//! Connections of a rank to aggregators that are no ranks: by TCP, for all but the blocks.
+
+use std::net::SocketAddr;
+
+use flexcast_proto::p2p::{Memory, Part, Span};
+use flexcast_proto::{Cause, Summary, WaitedFor};
+use nix::libc;
+
+use super::Fault;
+use crate::aggregator::wire::{Greeting, Report, Terms};
+use crate::datapath::apart::{self, Apart};
+use crate::datapath::udp::mesh::{END, Event, Head, Listener, MESSAGE, MOST_FRAME_BYTES, NONSENSE, Peer, begin_tcp};
+
+/// The connection to an aggregator.
+#[derive(Debug, Default)]
+struct Contact {
+    /// None before it is made, and when it has ended.
+    peer: Option<Peer>,
+    /// Its queue pairs.
+    endpoint: Option<Vec<u8>>,
+}
+
+/// The connections to all aggregators.
+#[derive(Debug)]
+pub(super) struct Contacts {
+    own: u32,
+    /// Of the first aggregator; the others' differ in its number.
+    terms: Terms,
+    addresses: Vec<SocketAddr>,
+    /// By aggregator.
+    all: Vec<Contact>,
+    known: Apart,
+    room: Vec<u8>,
+    /// Operations that have been called.
+    calls: u32,
+}
+
+/// Takes what an aggregator says.
+struct Ears<'r> {
+    workers: u32,
+    reports: &'r mut Vec<Report>,
+    /// Something that it cannot say.
+    wrong: bool,
+}
+
+impl Listener for Ears<'_> {
+    fn is_due(&self, _: u32, _: bool) -> bool {
+        true
+    }
+
+    fn hear(&mut self, event: Event<'_>) {
+        let report = match event {
+            Event::Message { bytes, .. } => Report::decode(bytes, self.workers),
+            Event::Request { .. } | Event::Data { .. } => None,
+        };
+        self.wrong |= report.is_none();
+        self.reports.extend(report);
+    }
+
+    fn begin(&mut self, _: u32, _: &Head) -> bool {
+        false
+    }
+
+    fn place(&mut self, _: u32, _: &Head, _: u64) -> &mut [u8] {
+        &mut []
+    }
+
+    fn end(&mut self, _: u32, _: &Head) {}
+}
+
+impl Contact {
+    /// Sends what waits, and takes what has come. Returns the code of a connection that has broken.
+    fn move_on(&mut self, room: &mut [u8], workers: u32, reports: &mut Vec<Report>) -> Option<u16> {
+        let peer = self.peer.as_mut()?;
+        peer.flush(&());
+        let mut ears = Ears { workers, reports, wrong: false };
+        if peer.is_heard() {
+            peer.receive(room, &mut ears);
+        }
+        if ears.wrong {
+            peer.distrust();
+        }
+        if !peer.closed {
+            return None;
+        }
+        let code = peer.breaks.take().unwrap_or(0);
+        (self.peer, self.endpoint) = (None, None);
+        Some(code)
+    }
+}
+
+impl Contacts {
+    pub(super) fn new(own: u32, terms: Terms, addresses: Vec<SocketAddr>, known: Apart) -> Self {
+        let all = addresses.iter().map(|_| Contact::default()).collect();
+        Self { own, terms, addresses, all, known, room: vec![0; MOST_FRAME_BYTES], calls: 0 }
+    }
+
+    /// Whether all aggregators are there, as far as that is known while no operation is under way. Who has ended, or says that it will, is forgotten.
+    pub(super) fn are_there(&mut self) -> bool {
+        let Self { all, room, terms, .. } = self;
+        let mut reports = Vec::new();
+        for contact in all.iter_mut() {
+            reports.clear();
+            contact.move_on(room, terms.workers, &mut reports);
+            if reports.iter().any(|report| !matches!(report, Report::Waiting { .. })) {
+                (contact.peer, contact.endpoint) = (None, None);
+            }
+        }
+        all.iter().all(|contact| contact.peer.is_some())
+    }
+
+    /// Connects to aggregators to which there is no connection, without waiting, and tells all of them the endpoint of new queue pairs.
+    pub(super) fn offer(&mut self, endpoint: &[u8]) -> Result<(), Fault> {
+        for number in 0..self.all.len() {
+            let Some(contact) = self.all.get_mut(number) else { continue };
+            contact.endpoint = None;
+            if contact.peer.is_none() {
+                let terms = Terms { aggregator: number as u32, ..self.terms };
+                let greeting = Greeting { rank: self.own, terms }.encode().to_vec();
+                match begin_tcp(self.addresses[number]) {
+                    Ok(stream) => contact.peer = Some(Peer::new(number as u32, stream, greeting)),
+                    Err(error) => {
+                        let code = error.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
+                        return Err(self.blame(number as u32, apart::broken(code as u16)));
+                    }
+                }
+            }
+            // Before the call of the operation.
+            let operation = self.calls.wrapping_add(1);
+            self.all[number].peer.iter_mut().for_each(|peer| peer.add(MESSAGE, operation, [endpoint, &[]]));
+        }
+        Ok(())
+    }
+
+    /// Tells all aggregators what is called.
+    pub(super) fn call(&mut self, summary: Summary, now_ps: u64) {
+        self.known.begin(now_ps);
+        self.calls = self.calls.wrapping_add(1);
+        let head = Head { operation: self.calls, tag: 0, summary, total: 0, offset: 0, bytes: 0 };
+        let nothing = Part { memory: Memory::Temporary, blocks: Span { first: 0, count: 0 } };
+        for peer in self.all.iter_mut().filter_map(|contact| contact.peer.as_mut()) {
+            peer.transfer(head, nothing, &());
+            peer.take_finished();
+            peer.flush(&());
+        }
+    }
+
+    /// Sends what waits, and takes note of what aggregators say. Tells whether one has told its queue pairs.
+    ///
+    /// # Errors
+    /// One has gone, or says why the operation fails.
+    pub(super) fn advance(&mut self, now_ps: u64) -> Result<bool, Fault> {
+        let mut told = false;
+        for number in 0..self.all.len() as u32 {
+            let Self { all, room, terms, .. } = self;
+            let mut reports = Vec::new();
+            let code = all[number as usize].move_on(room, terms.workers, &mut reports);
+            if !reports.is_empty() {
+                self.known.hear(number, now_ps);
+            }
+            for report in reports {
+                told |= matches!(report, Report::Endpoint { .. });
+                self.heed(number, report)?;
+            }
+            if let Some(code) = code {
+                return Err(self.blame(number, apart::broken(code)));
+            }
+        }
+        Ok(told)
+    }
+
+    fn heed(&mut self, number: u32, report: Report) -> Result<(), Fault> {
+        match report {
+            Report::Waiting { rank } => {
+                if let Some(known) = self.known.get_mut(number) {
+                    known.waits_for = Some(rank);
+                }
+                Ok(())
+            }
+            Report::Endpoint { bytes } => {
+                self.all[number as usize].endpoint = Some(bytes);
+                Ok(())
+            }
+            Report::Lost { rank } => Err(Fault::Told { rank, cause: Cause::Connection(libc::ECONNRESET as u16) }),
+            Report::Silent { rank } => Err(Fault::Told { rank, cause: Cause::Silent(WaitedFor::Block) }),
+            Report::Differs { rank, .. } => Err(Fault::Told { rank, cause: Cause::Disagrees }),
+            Report::Refused { reason } => Err(self.blame(number, apart::refusal(&reason))),
+        }
+    }
+
+    /// The queue pairs of all aggregators, once they are known.
+    pub(super) fn endpoints(&self) -> Option<Vec<&[u8]>> {
+        self.all.iter().map(|contact| contact.endpoint.as_deref()).collect()
+    }
+
+    /// The first aggregator that has not told its queue pairs.
+    pub(super) fn without_endpoint(&self) -> Option<u32> {
+        self.all.iter().position(|contact| contact.endpoint.is_none()).map(|number| number as u32)
+    }
+
+    /// What is known of aggregators.
+    pub(super) const fn known(&self) -> &Apart {
+        &self.known
+    }
+
+    /// An aggregator has failed.
+    pub(super) fn blame(&mut self, number: u32, reason: String) -> Fault {
+        self.known.blame(number, reason.clone());
+        Fault::Aggregator { number: number as u16, reason }
+    }
+}
+
+impl Drop for Contacts {
+    /// Says that this rank leaves. What an aggregator has not taken by then it does without.
+    fn drop(&mut self) {
+        for peer in self.all.iter_mut().filter_map(|contact| contact.peer.as_mut()) {
+            peer.add(END, 0, [&[], &[]]);
+            peer.flush(&());
+            peer.discard(&mut self.room);
+        }
+    }
+}
+
+/// That an aggregator does not keep to the protocol.
+pub(super) fn nonsense(reason: &str) -> String {
+    format!("{}: {reason}", apart::broken(NONSENSE))
+}
