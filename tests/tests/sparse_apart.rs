@@ -1,12 +1,14 @@
 //! Sparse AllReduce of communicators with RDMA cards whose aggregators are no ranks: a server with a card of its own in threads of this process, by either datapath over emulated cards:
 //! every byte checked against one core's loop over the contributions.
 
-use std::net::TcpListener;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use emu_config::Machine;
 use flexcast::aggregator::{Server, Settings};
 use flexcast::p2p::reference;
+use flexcast::p2p::sparse::{self, Worker};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
     Aggregation, Card, Communicator, Config, DatapathKind, Error, Outcome, Pending, Request, SparseOptions, UdpOptions,
@@ -16,7 +18,7 @@ use flexcast_tests::card_ranks::{self, CardRanks, filled};
 use flexcast_tests::communicators::{Under, drive};
 use flexcast_tests::sparse_world::contributions;
 use flexcast_tests::told;
-use flexio::Provider;
+use flexio::{ProtectionDomain, Provider};
 
 const OPTIONS: SparseOptions = SparseOptions { block_bytes: 256, blocks_per_message: 8 };
 /// How far the clock of a machine moves where nothing is due.
@@ -206,4 +208,79 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     let interface = Card::udp(&UdpOptions::default().interface("lo")).expect("loopback");
     let error = Server::with_card(listener(), settings(), &interface).expect_err("no RDMA card");
     told(&error, &["network interface"]);
+}
+
+/// What a worker says first to aggregator 0 of 1, of which it wants queue pairs.
+fn greeting(job: u64, rank: u32, workers: u32) -> Vec<u8> {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let (version, proof) = (2_u32, 5_u64);
+    let rest = [0, u8::from(cfg!(target_endian = "big")), 1, 0, 11, 7, 0, 0];
+    [&b"FXAG"[..], &words(&[version]), &job.to_le_bytes(), &proof.to_le_bytes(), &words(&[rank, workers, 0, 1]), &rest]
+        .concat()
+}
+
+/// A control message of the first operation.
+fn message(bytes: &[u8]) -> Vec<u8> {
+    [&(bytes.len() as u32).to_le_bytes()[..], &[1, 0, 0, 0], &1_u32.to_le_bytes(), bytes].concat()
+}
+
+#[test]
+fn queue_pairs_that_cannot_be_are_refused() {
+    let (provider, _, card) = cards(DatapathKind::Verbs, &Machine::default(), 1);
+    let server =
+        Server::with_card(listener(), Settings { memory_bytes: 1 << 20, ..settings() }, &card).expect("it starts");
+    let pd = ProtectionDomain::new(&provider.open_plain("mlx5_0").expect("a card")).expect("a domain");
+    let endpoint = |(workers, aggregators, blocks), number| {
+        let settings = sparse::Settings::new(workers, aggregators, 1, 256, blocks).expect("in range");
+        Worker::prepare(&pd, settings, number, sparse::Config::default()).expect("it is made").1
+    };
+    let good = endpoint((1, 1, 8), 0);
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        vec![bytes]
+    };
+    let cases: [(Vec<Vec<u8>>, &str); 9] = [
+        (vec![Vec::new()], "too short"),
+        (vec![vec![0xff; 300]], "of another kind"),
+        (changed(4, 9), "of another kind"),
+        (changed(24, 1), "block"),
+        (vec![endpoint((1, 2, 8), 0)], "1 workers and 2 aggregators do not fit a job with 1 and 1"),
+        (vec![good[..good.len() - 1].to_vec()], "endpoint of worker 0"),
+        (vec![endpoint((2, 1, 8), 0), endpoint((2, 1, 9), 1)], "blocks per message: 9 there, but 8 here"),
+        (vec![endpoint((2, 1, 8), 0), endpoint((2, 1, 8), 0)], "is of worker 0"),
+        (vec![endpoint((64, 1, 32), 0)], "do not fit"),
+    ];
+    let connect = |job: u64, rank: u32, workers: u32, offer: &[u8]| {
+        let mut stream = TcpStream::connect(server.address()).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        stream.write_all(&greeting(job, rank, workers)).expect("sent");
+        stream.write_all(&message(offer)).expect("sent");
+        stream
+    };
+    let all = (1..).zip(&cases).flat_map(|(job, (offers, words))| {
+        let workers = offers.len() as u32;
+        (0..).zip(offers).map(move |(rank, offer)| (connect(job, rank, workers, offer), *words))
+    });
+    // All at once: a job that has failed gives its workers two seconds to hear why.
+    let all: Vec<(TcpStream, &str)> = all.collect();
+    for (mut stream, words) in all {
+        let mut told = Vec::new();
+        stream.read_to_end(&mut told).expect("it ends");
+        let text = String::from_utf8_lossy(&told);
+        assert!(text.contains(words), "{words:?}: {text}");
+    }
+    // A job with good ones is told the aggregator's.
+    let mut stream = connect(99, 0, 1, &good);
+    let mut frame = [0; 12];
+    stream.read_exact(&mut frame).expect("an answer");
+    let mut told = vec![0; u32::from_le_bytes(frame[..4].try_into().expect("four bytes")) as usize];
+    stream.read_exact(&mut told).expect("the whole");
+    assert_eq!((told[0], &told[8..12]), (6, &b"FXSE"[..]), "its queue pairs");
+    drop(stream);
+    let start = Instant::now();
+    while server.status().connected > 0 || server.status().reserved_bytes > 0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", server.status());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -1001,8 +1001,8 @@ typedef struct {
    */
   uint32_t progress_cpu;
   /**
-   * Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between them, in one order on all ranks; for the datapath
-   * "udp". NULL: what the variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for how long it must stay.
+   * Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between them, in one order on all ranks. With the
+   * datapaths "dpa" and "verbs" they need a card, too. NULL: what the variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for how long it must stay.
    */
   const char *sparse_aggregators;
   /**

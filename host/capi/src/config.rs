@@ -165,8 +165,8 @@ pub struct flexcast_config {
     pub progress_thread: u32,
     /// Processor that the thread stays on, by its number in the system; FLEXCAST_CPU_ANY: the system chooses.
     pub progress_cpu: u32,
-    /// Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between them, in one order on all ranks; for the datapath
-    /// "udp". NULL: what the variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for how long it must stay.
+    /// Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between them, in one order on all ranks. With the
+    /// datapaths "dpa" and "verbs" they need a card, too. NULL: what the variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for how long it must stay.
     pub sparse_aggregators: *const c_char,
     /// What adds up what a sparse AllReduce sends over RDMA cards, one of FLEXCAST_AGGREGATION_*. flexcast_config_default() sets what the variable
     /// FLEXCAST_SPARSE_AGGREGATION (host or dpa) says.

@@ -15,6 +15,8 @@ use crate::protocol::control::Event;
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::{Eager, Gathered};
 
+/// Code of [`Cause::Device`] for an operation that could not be begun.
+pub(crate) const NOT_STARTED: u16 = u16::MAX - 2;
 /// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
 pub(crate) const PROTOCOL_VIOLATION: u16 = u16::MAX;
 

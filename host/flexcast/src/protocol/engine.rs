@@ -32,8 +32,6 @@ pub(crate) use state::{Engine, Parts};
 const NO_ANSWER: u16 = u16::MAX;
 /// Code of [`Cause::Device`] for a DPA process that has died.
 const DIED: u16 = u16::MAX - 1;
-/// Code of [`Cause::Device`] for an operation that could not be given to the card.
-const NOT_STARTED: u16 = u16::MAX - 2;
 /// Code of [`Cause::Device`] for an own block that the card has not copied.
 const COPY: u16 = u16::MAX - 3;
 /// Code of [`Cause::Device`] for a send thread that has failed, beside its status.

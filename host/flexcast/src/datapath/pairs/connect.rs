@@ -4,7 +4,7 @@ use flexcast_proto::{Algorithm, RankInfo};
 use flexio::{CompletionQueue, ProtectionDomain, Retry};
 
 use super::Pairs;
-use super::sparse::{Adders, Fault, Need, PendingSession};
+use super::sparse::{Adders, Fault, Need, PendingSession, RankCard};
 use crate::api::buffer::Buffer;
 use crate::api::config::Config;
 use crate::error::{Error, Result};
@@ -70,18 +70,19 @@ impl Maker {
         &self.adders
     }
 
-    /// Limits and patience of connections for sparse AllReduces.
-    pub(super) fn sparse_config(&self) -> sparse::Config {
-        sparse::Config { retry: self.config.retry, class: self.config.data_class, ..sparse::Config::default() }
+    /// What connections for sparse AllReduces are made of.
+    fn rank_card(&self) -> RankCard {
+        let p2p::Config { retry, data_class: class, .. } = self.config;
+        RankCard {
+            pd: self.pd.clone(),
+            place: self.place,
+            config: sparse::Config { retry, class, ..sparse::Config::default() },
+        }
     }
 
-    /// Patience of the connections.
-    pub(super) const fn retry(&self) -> Retry {
-        self.config.retry
-    }
-
-    pub(super) const fn data_class(&self) -> u8 {
-        self.config.data_class
+    /// Makes queue pairs for a sparse AllReduce, and what others must know of them.
+    fn prepare_session(&self, need: Need) -> std::result::Result<(PendingSession, Vec<u8>), Fault> {
+        PendingSession::prepare(&self.rank_card(), &self.adders, need)
     }
 
     pub(super) const fn pd(&self) -> &ProtectionDomain {
@@ -116,7 +117,7 @@ impl Maker {
 #[derive(Debug)]
 pub(crate) enum Pending {
     Group(p2p::Pending),
-    Sparse(Box<PendingSession>),
+    Sparse(PendingSession),
 }
 
 /// What was asked for.
@@ -170,8 +171,8 @@ impl Pairs {
                 Ok((Pending::Group(pending), endpoint))
             }
             Some(need) => {
-                let prepared = PendingSession::prepare(&self.maker, *need).map_err(|error| error.to_string())?;
-                Ok((Pending::Sparse(Box::new(prepared.0)), prepared.1))
+                let prepared = self.maker.prepare_session(*need).map_err(|error| error.to_string())?;
+                Ok((Pending::Sparse(prepared.0), prepared.1))
             }
         }
     }
@@ -234,7 +235,7 @@ impl Pairs {
             return Ok(());
         }
         let refused = |fault| unconnected_session(self.maker.place.rank(), fault);
-        let (pending, endpoint) = PendingSession::prepare(&self.maker, *need).map_err(refused)?;
+        let (pending, endpoint) = self.maker.prepare_session(*need).map_err(refused)?;
         let before = self.sessions[need.aggregation() as usize].take();
         self.sessions[need.aggregation() as usize] = Some(pending.connect(&[&endpoint], before).map_err(refused)?);
         Ok(())

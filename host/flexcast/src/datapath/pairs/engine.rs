@@ -4,7 +4,7 @@ use flexcast_proto::{Algorithm, Cause, OperationDescriptor};
 
 use super::errand::Connecting;
 use super::sparse::Need;
-use super::{Bounds, Errand, NOT_STARTED, News, Pairs, Refusal, Way};
+use super::{Bounds, Errand, News, Pairs, Refusal, Way};
 use crate::api::buffer::Buffer;
 use crate::api::config::{Config, ps};
 use crate::api::outcome::{Done, Failed};
@@ -12,6 +12,7 @@ use crate::api::report::Report;
 use crate::datapath::{Posted, Requests};
 use crate::error::{Error, Result};
 use crate::plan::direct::Collective;
+use crate::protocol::conversation::NOT_STARTED;
 use crate::protocol::driver::Notice;
 use crate::tuner::{Conditions, Decision, Densities, Tuning};
 

@@ -4,7 +4,7 @@ use flexcast_proto::p2p::{Memory, Operation, Schedule};
 use flexcast_proto::{Cause, Failure, Kind, OperationDescriptor, RankSet, Summary};
 
 use super::sparse::{self, Need, Session};
-use super::{NO_NEWS, NOT_STARTED, News, Pairs};
+use super::{NO_NEWS, News, Pairs};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::{Done, Failed, Outcome};
 use crate::api::report::{Phases, PhasesPs, Report};
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::p2p::sparse::Call;
 use crate::p2p::{self, Group};
 use crate::plan::direct::{Collective, Places};
-use crate::protocol::conversation::PROTOCOL_VIOLATION;
+use crate::protocol::conversation::{NOT_STARTED, PROTOCOL_VIOLATION};
 use crate::protocol::driver::Notice;
 use crate::tuner::{Aggregation, Decision};
 

@@ -35,9 +35,6 @@ pub(crate) type News = [Option<Notice>; 2];
 /// Nothing.
 const NO_NEWS: News = [None; 2];
 
-/// Code of [`Cause::Device`](flexcast_proto::Cause::Device) for an operation that could not be begun.
-const NOT_STARTED: u16 = u16::MAX - 2;
-
 /// A communicator's connections between pairs of ranks, and the collective that is under way on them.
 #[derive(Debug)]
 pub(crate) struct Pairs {

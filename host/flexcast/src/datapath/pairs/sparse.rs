@@ -8,11 +8,10 @@ mod on_dpa;
 
 use flexcast_abi::SparseStatus;
 use flexcast_proto::sparse::Order;
-use flexcast_proto::{Cause, Failure, WaitedFor};
+use flexcast_proto::{Cause, Failure, RankInfo, WaitedFor};
+use flexio::ProtectionDomain;
 use thiserror::Error as ThisError;
 
-use super::NOT_STARTED;
-use super::connect::Maker;
 use crate::api::buffer::Buffer;
 use crate::api::card::Card;
 use crate::datapath::sparse::SparseOptions;
@@ -20,7 +19,7 @@ use crate::dpa::sparse::AggregatorFailure;
 use crate::error::Error;
 use crate::p2p::sparse::{self, Call, Party, Settings, endpoint_bytes};
 use crate::plan::direct::Collective;
-use crate::protocol::conversation::PROTOCOL_VIOLATION;
+use crate::protocol::conversation::{NOT_STARTED, PROTOCOL_VIOLATION};
 use crate::tuner::Aggregation;
 
 use apart::Apart;
@@ -156,6 +155,14 @@ impl Adders {
     }
 }
 
+/// A rank and its card: what queue pairs are made of.
+#[derive(Clone, Debug)]
+pub(crate) struct RankCard {
+    pub(super) pd: ProtectionDomain,
+    pub(super) place: RankInfo,
+    pub(super) config: sparse::Config,
+}
+
 /// Connected queue pairs, and the memory that they use.
 #[derive(Debug)]
 pub(crate) enum Session {
@@ -168,8 +175,8 @@ pub(crate) enum Session {
 /// The same before they are connected.
 #[derive(Debug)]
 pub(crate) enum PendingSession {
-    Ranks(PendingBetween),
-    Apart(apart::Pending),
+    Ranks(Box<PendingBetween>),
+    Apart(Box<apart::Pending>),
 }
 
 impl Need {
@@ -240,13 +247,13 @@ impl Need {
 }
 
 impl PendingSession {
-    pub(super) fn prepare(maker: &Maker, need: Need) -> Result<(Self, Vec<u8>)> {
-        if let Some(apart) = maker.adders().apart() {
-            let (pending, proposal) = apart::Pending::prepare(maker, apart, need)?;
-            return Ok((Self::Apart(pending), proposal));
+    pub(super) fn prepare(card: &RankCard, adders: &Adders, need: Need) -> Result<(Self, Vec<u8>)> {
+        if let Some(apart) = adders.apart() {
+            let (pending, proposal) = apart::Pending::prepare(card, apart, need)?;
+            return Ok((Self::Apart(Box::new(pending)), proposal));
         }
-        let (pending, endpoint) = PendingBetween::prepare(maker, need)?;
-        Ok((Self::Ranks(pending), endpoint))
+        let (pending, endpoint) = PendingBetween::prepare(card, adders.on_dpa(), need)?;
+        Ok((Self::Ranks(Box::new(pending)), endpoint))
     }
 
     /// What adds.

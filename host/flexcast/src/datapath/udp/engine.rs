@@ -50,7 +50,7 @@ use crate::plan::Plan;
 use crate::plan::chains::{ChainMapping, Order, order};
 use crate::plan::direct::Collective;
 use crate::plan::stream::Stream;
-use crate::protocol::conversation::{Conversation, Next};
+use crate::protocol::conversation::{Conversation, NOT_STARTED, Next};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::Gathered;
 use crate::protocol::engine::{activations_ps, descriptor};
@@ -58,9 +58,6 @@ use crate::tuner::{Conditions, Decision, Densities, Tuning};
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;
-/// Code of [`Cause::Device`] for an operation that could not be begun.
-const NOT_STARTED: u16 = u16::MAX - 2;
-
 /// Chunks by which others may overtake one that is not lost, at first.
 const REORDER_CHUNKS: u32 = 16;
 /// Waits for acknowledgements: processes are not always run.

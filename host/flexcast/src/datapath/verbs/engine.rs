@@ -36,7 +36,7 @@ use crate::error::{Error, Result};
 use crate::plan::chains::{Order, order};
 use crate::plan::stream::Stream;
 use crate::protocol::control::{Control, Read};
-use crate::protocol::conversation::{Conversation, Next, PROTOCOL_VIOLATION};
+use crate::protocol::conversation::{Conversation, NOT_STARTED, Next, PROTOCOL_VIOLATION};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::Gathered;
 use crate::protocol::engine::descriptor;
@@ -47,8 +47,6 @@ type Running = crate::datapath::cpu::operation::Running<()>;
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;
-/// Code of [`Cause::Device`] for an operation that could not be begun.
-const NOT_STARTED: u16 = u16::MAX - 2;
 /// Code of [`Cause::Device`] for a queue pair for datagrams that has failed, beside its status.
 const DATAGRAMS: u16 = 0x200;
 /// Chunks by which others may overtake one that is not lost, at first: a multicast tree keeps the order.

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use flexcast_proto::{Algorithm, Failure};
 
+use super::Engine;
 use super::descriptor::descriptor;
 use super::operation::{Running, State};
-use super::{Engine, NOT_STARTED};
 use crate::api::report::Report;
 use crate::datapath::pairs::{blame, called};
 use crate::error::Result;
 use crate::p2p::{self, Buffer};
 use crate::plan::chains::{Order, order};
 use crate::plan::{Kind, Plan};
+use crate::protocol::conversation::NOT_STARTED;
 use crate::protocol::driver::Notice;
 use crate::tuner;
 

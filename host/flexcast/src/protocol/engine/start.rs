@@ -5,7 +5,7 @@ use flexcast_proto::{Algorithm, Cause};
 
 use super::descriptor::descriptor;
 use super::operation::{Look, OwnBlock, Running, Sending, State};
-use super::{Engine, NOT_STARTED, Parts};
+use super::{Engine, Parts};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::Failed;
 use crate::api::report::{Phases, PhasesPs, Report};
@@ -16,6 +16,7 @@ use crate::memory::copier::Copier;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 use crate::plan::stream::Transport;
+use crate::protocol::conversation::NOT_STARTED;
 use crate::protocol::driver::Posting;
 use crate::tuner::Decision;
 

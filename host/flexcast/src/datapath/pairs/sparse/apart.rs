@@ -11,14 +11,13 @@ use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::contacts::{Contacts, nonsense};
-use super::{Fault, Need, Result};
+use super::{Fault, Need, RankCard, Result};
 use crate::aggregator::wire::{Carrier, Terms};
 use crate::api::buffer::Buffer;
 use crate::api::config::{Config, ps};
 use crate::datapath::apart::{self, Apart as Known};
-use crate::datapath::pairs::connect::Maker;
 use crate::error::Error;
-use crate::p2p::sparse::{self, Buffers, Call, Party, PendingWorker, Settings, Worker};
+use crate::p2p::sparse::{self, Buffers, Call, Party, PendingWorker, Worker};
 use crate::plan::direct::Collective;
 use crate::tuner::Aggregation;
 
@@ -78,7 +77,7 @@ pub(super) const PROPOSAL_BYTES: usize = size_of::<Proposal>();
 /// A worker whose aggregators have not been asked.
 #[derive(Debug)]
 pub(in crate::datapath::pairs) struct Pending {
-    maker: Maker,
+    card: RankCard,
     apart: Apart,
     need: Need,
     worker: (PendingWorker, Vec<u8>),
@@ -87,7 +86,7 @@ pub(in crate::datapath::pairs) struct Pending {
 /// A rank as a worker, and its aggregators.
 #[derive(Debug)]
 pub(in crate::datapath::pairs) struct Session {
-    maker: Maker,
+    card: RankCard,
     need: Need,
     barrier_timeout: Duration,
     /// Dropped before the worker: queue pairs that go break their aggregators' connections.
@@ -105,14 +104,14 @@ pub(in crate::datapath::pairs) struct Session {
 }
 
 /// A worker for all aggregators.
-fn worker(maker: &Maker, need: &Need) -> Result<(PendingWorker, Vec<u8>)> {
-    let settings: Settings = need.settings(maker.place.ranks())?;
-    Ok(Worker::prepare(maker.pd(), settings, maker.place.rank(), maker.sparse_config())?)
+fn worker(card: &RankCard, need: &Need) -> Result<(PendingWorker, Vec<u8>)> {
+    let RankCard { pd, place, config } = card;
+    Ok(Worker::prepare(pd, need.settings(place.ranks())?, place.rank(), *config)?)
 }
 
 impl Pending {
-    pub(super) fn prepare(maker: &Maker, apart: &Apart, need: Need) -> Result<(Self, Vec<u8>)> {
-        let worker = worker(maker, &need)?;
+    pub(super) fn prepare(card: &RankCard, apart: &Apart, need: Need) -> Result<(Self, Vec<u8>)> {
+        let worker = worker(card, &need)?;
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| Error::Argument {
             operation: "aggregators",
@@ -120,26 +119,31 @@ impl Pending {
         })?;
         let half = |at| U64::from_bytes(std::array::from_fn(|byte| random[at + byte]));
         let proposal = Proposal { magic: MAGIC.into(), job: half(0), proof: half(8) }.as_bytes().to_vec();
-        Ok((Self { maker: maker.clone(), apart: apart.clone(), need, worker }, proposal))
+        Ok((Self { card: card.clone(), apart: apart.clone(), need, worker }, proposal))
     }
 
     /// Takes what all ranks have told, and the connections of a session before this one.
     pub(super) fn connect(self, proposals: &[&[u8]], before: Option<Session>) -> Result<Session> {
-        let Self { maker, apart, need, worker } = self;
+        let Self { card, apart, need, worker } = self;
         let first = proposals.first().and_then(|bytes| Proposal::read_from_bytes(bytes).ok());
+        let first = first.filter(|first| first.magic.get() == MAGIC);
+        let Some(Proposal { job, proof, .. }) = first else {
+            let reason = "has told no number of a job of aggregators: run one build on all ranks".to_owned();
+            return Err(Error::Peer { rank: 0, reason }.into());
+        };
         let (contacts, past) = match before {
             Some(session) => session.into_contacts(),
             None => {
-                let (job, proof) = first.map_or((0, 0), |first| (first.job.get(), first.proof.get()));
-                let carrier = Carrier::Cards { class: maker.data_class(), retry: maker.retry() };
-                let (workers, aggregators, order) = (maker.place.ranks(), apart.count(), need.call.order);
+                let (job, proof) = (job.get(), proof.get());
+                let carrier = Carrier::Cards { class: card.config.class, retry: card.config.retry };
+                let (workers, aggregators, order) = (card.place.ranks(), apart.count(), need.call.order);
                 let terms = Terms { job, proof, workers, aggregator: 0, aggregators, order, carrier };
                 let known = Known::new(&apart.names);
-                (Contacts::new(maker.place.rank(), terms, apart.addresses, known), [0; 2])
+                (Contacts::new(card.place.rank(), terms, apart.addresses, known), [0; 2])
             }
         };
         Ok(Session {
-            maker,
+            card,
             need,
             barrier_timeout: apart.barrier_timeout,
             contacts,
@@ -173,7 +177,7 @@ impl Session {
         if !are_there && self.pending.is_none() {
             self.past = self.counts();
             self.worker = None;
-            self.pending = Some(worker(&self.maker, &self.need)?);
+            self.pending = Some(worker(&self.card, &self.need)?);
         }
         if let Some((_, endpoint)) = &self.pending {
             self.contacts.offer(endpoint)?;
@@ -285,6 +289,6 @@ impl Session {
 
     /// The error of an operation that has failed because of an aggregator.
     pub(super) fn error(&self, operation: &'static str, number: u16, failure: Failure) -> Error {
-        self.contacts.known().error(operation, number, failure, self.maker.place.rank())
+        self.contacts.known().error(operation, number, failure, self.card.place.rank())
     }
 }

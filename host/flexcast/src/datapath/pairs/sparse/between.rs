@@ -1,8 +1,8 @@
 //! Sparse AllReduce over RDMA cards among ranks alone: each is a worker, and the aggregator of its own shards, by its processor or its card's DPA.
 
-use super::{Need, Result, on_dpa};
+use super::on_dpa::{self, OnDpa};
+use super::{Need, RankCard, Result};
 use crate::api::buffer::Buffer;
-use crate::datapath::pairs::connect::Maker;
 use crate::datapath::sparse::SparseOptions;
 use crate::p2p::sparse::{Aggregator, Buffers, Call, PendingAggregator, PendingWorker, Settings, Worker};
 use crate::tuner::Aggregation;
@@ -39,17 +39,17 @@ enum PendingAdder {
 }
 
 impl PendingBetween {
-    pub(super) fn prepare(maker: &Maker, need: Need) -> Result<(Self, Vec<u8>)> {
-        let (pd, place, config) = (maker.pd(), maker.place, maker.sparse_config());
+    pub(super) fn prepare(card: &RankCard, on_dpa: Option<&OnDpa>, need: Need) -> Result<(Self, Vec<u8>)> {
+        let RankCard { pd, place, config } = card;
         let settings = need.settings(place.ranks())?;
-        let (worker, mut endpoint) = Worker::prepare(pd, settings, place.rank(), config)?;
-        let (adder, behind) = match (need.aggregation, maker.adders().on_dpa()) {
+        let (worker, mut endpoint) = Worker::prepare(pd, settings, place.rank(), *config)?;
+        let (adder, behind) = match (need.aggregation, on_dpa) {
             (Aggregation::Dpa, Some(on_dpa)) => {
                 let (adder, behind) = on_dpa.prepare(&settings, place.rank())?;
                 (PendingAdder::Dpa(adder), behind)
             }
             _ => {
-                let (aggregator, behind) = Aggregator::prepare(pd, settings, place.rank(), config)?;
+                let (aggregator, behind) = Aggregator::prepare(pd, settings, place.rank(), *config)?;
                 (PendingAdder::Host(aggregator), behind)
             }
         };

@@ -3,7 +3,7 @@
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::{Cause, Disagreement, RankInfo};
 
-use super::{ALL, Engine, NOT_STARTED, receive};
+use super::{ALL, Engine, receive};
 use crate::api::card::{Card, Kind};
 use crate::api::config::Config;
 use crate::api::outcome::Failed;
@@ -11,6 +11,7 @@ use crate::api::report::MessageCounts;
 use crate::datapath::cpu::watch;
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
 use crate::error::{Error, Result};
+use crate::protocol::conversation::NOT_STARTED;
 
 impl Engine {
     /// Begins an operation, or lets it wait for its turn.
