@@ -24,7 +24,7 @@ use super::{Settings, failed, lock};
 use crate::api::card::{Card, Kind};
 use crate::datapath::udp::mesh::{Frame, MESSAGE};
 use crate::error::{Error, Result};
-use crate::memory::nodes::Nodes;
+use crate::memory::nodes::{self, Nodes};
 
 /// Most connections that have not said who they are, or are refused.
 const MOST_GUESTS: usize = 64;
@@ -148,11 +148,13 @@ impl Server {
         epoll.add(&*server.bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL)).map_err(failed)?;
         epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, DOOR)).map_err(failed)?;
         let nodes = Arc::new(Nodes::of_this_thread());
+        let device = server.shared.pd.as_ref().and_then(|pd| nodes::of_device(&pd.device().info().name));
+        let near = device.or_else(|| nodes::of_address(address.ip()));
         for (number, side) in sides.into_iter().enumerate() {
             let nodes = Arc::clone(&nodes);
             let run = move || {
                 // It makes the spots of its jobs: they are then on its node.
-                if let Some(node) = nodes.bind_this_thread(number, address.ip()) {
+                if let Some(node) = nodes.bind_this_thread(number, near) {
                     tracing::info!(number, node, "a thread of aggregators is bound to a node");
                 }
                 if let Err(error) = side.run() {

@@ -10,8 +10,9 @@ use nix::unistd::Pid;
 
 /// Where Linux tells of nodes.
 const ROOT: &str = "/sys/devices/system/node";
-/// Where it tells of network interfaces.
+/// Where it tells of network interfaces, and of RDMA devices.
 const INTERFACES: &str = "/sys/class/net";
+const DEVICES: &str = "/sys/class/infiniband";
 
 /// A node and its processors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +39,10 @@ fn list(text: &str) -> Option<Vec<usize>> {
     Some(all)
 }
 
-/// The node of an interface's card; none of an interface without one.
-fn of_interface(interfaces: &Path, name: &str) -> Option<u32> {
+/// The node of the card of an interface, or of an RDMA device; none of one without.
+fn of_card(all: &Path, name: &str) -> Option<u32> {
     // It is -1 where the computer does not know.
-    std::fs::read_to_string(interfaces.join(name).join("device/numa_node")).ok()?.trim().parse().ok()
+    std::fs::read_to_string(all.join(name).join("device/numa_node")).ok()?.trim().parse().ok()
 }
 
 impl Nodes {
@@ -79,10 +80,10 @@ impl Nodes {
         }
     }
 
-    /// Binds the calling thread to its node, before it makes the memory that it works on; `near` as the card of an address of this computer has it. Tells which node that is; none
-    /// where nothing was chosen: on a computer with one node, or in a process that is bound to one.
-    pub(crate) fn bind_this_thread(&self, number: usize, address: IpAddr) -> Option<u32> {
-        let node = self.of(number, near(address))?;
+    /// Binds the calling thread to its node, before it makes the memory that it works on; `near`: that of the card. Tells which node that is; none where nothing was chosen: on a computer
+    /// with one node, or in a process that is bound to one.
+    pub(crate) fn bind_this_thread(&self, number: usize, near: Option<u32>) -> Option<u32> {
+        let node = self.of(number, near)?;
         let mut set = CpuSet::new();
         for processor in &node.processors {
             set.set(*processor).ok()?;
@@ -98,14 +99,19 @@ impl Nodes {
 }
 
 /// The node of the card that has an address of this computer.
-fn near(address: IpAddr) -> Option<u32> {
+pub(crate) fn of_address(address: IpAddr) -> Option<u32> {
     let mut all = getifaddrs().ok()?;
     let is_it = |storage: &nix::sys::socket::SockaddrStorage| match address {
         IpAddr::V4(address) => storage.as_sockaddr_in().is_some_and(|of| of.ip() == address),
         IpAddr::V6(address) => storage.as_sockaddr_in6().is_some_and(|of| of.ip() == address),
     };
     let interface = all.find(|entry| entry.address.as_ref().is_some_and(is_it))?;
-    of_interface(Path::new(INTERFACES), &interface.interface_name)
+    of_card(Path::new(INTERFACES), &interface.interface_name)
+}
+
+/// The node of an RDMA device.
+pub(crate) fn of_device(name: &str) -> Option<u32> {
+    of_card(Path::new(DEVICES), name)
 }
 
 #[cfg(test)]
@@ -160,7 +166,7 @@ mod tests {
                 (0..CpuSet::count()).filter(|processor| set.is_set(*processor).unwrap()).collect::<Vec<_>>()
             };
             let (before, nodes) = (affinity(), Nodes::of_this_thread());
-            let node = nodes.bind_this_thread(0, IpAddr::from([127, 0, 0, 1]));
+            let node = nodes.bind_this_thread(0, of_address(IpAddr::from([127, 0, 0, 1])));
             let expected = nodes.0.iter().find(|of| Some(of.number) == node).map_or(before, |of| of.processors.clone());
             assert_eq!((affinity(), node.is_some()), (expected, nodes.0.len() > 1));
         })

@@ -21,7 +21,7 @@ use super::sockets::{Lane, RUN_BYTES, Sent, Sockets};
 use super::waiter::SocketWaiter;
 use crate::datapath::Waiter as _;
 use crate::error::{Error, Result};
-use crate::memory::nodes::Nodes;
+use crate::memory::nodes::{self, Nodes};
 
 /// Runs of data that a worker has at a time.
 const DATA_RUNS: usize = 4;
@@ -240,7 +240,7 @@ fn worker(
     };
     let name = format!("flexcast-sub{subgroup}");
     let work = move || {
-        Nodes::of_this_thread().bind_this_thread(subgroup - 1, near);
+        Nodes::of_this_thread().bind_this_thread(subgroup - 1, nodes::of_address(near));
         body.work();
     };
     let handle = Some(thread::Builder::new().name(name).spawn(work)?);

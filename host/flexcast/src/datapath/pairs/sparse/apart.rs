@@ -272,7 +272,9 @@ impl Session {
     pub(super) fn deadline_ps(&self) -> Option<u64> {
         self.call?;
         let probe_ps = self.worker.as_ref().and_then(Worker::deadline_ps);
-        [Some(self.silent_ps()), probe_ps].into_iter().flatten().min()
+        // What comes by TCP wakes nobody.
+        let look_ps = self.looked_ps.saturating_add(LOOK_PS);
+        [Some(self.silent_ps().min(look_ps)), probe_ps].into_iter().flatten().min()
     }
 
     /// The rank that is waited for, as far as that is known.
