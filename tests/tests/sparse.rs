@@ -1,6 +1,8 @@
 //! Sparse AllReduce over reliable connections of emulated cards: workers and aggregators apart from one another, messages counted against the closed form, and every byte
 //! checked against one core's loop over the contributions.
 
+#[path = "sparse/fixed_point.rs"]
+mod fixed_point;
 #[path = "sparse/gpu.rs"]
 mod gpu;
 #[path = "sparse/staged.rs"]

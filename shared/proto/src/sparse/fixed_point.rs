@@ -23,6 +23,9 @@ pub struct FixedPoint {
     exponent: i32,
 }
 
+/// A bound is never a NaN.
+impl Eq for FixedPoint {}
+
 /// A number that is no fixed-point number here.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 pub enum FixedPointError {
@@ -34,7 +37,7 @@ pub enum FixedPointError {
     },
     /// No bound.
     #[error(
-        "bound {bound} of the magnitude of a contribution: give a finite number above 0, from {} on",
+        "bound {bound} of the magnitude of a contribution: give a finite number above 0, from {:e} on",
         f32::MIN_POSITIVE
     )]
     Bound {
@@ -79,6 +82,12 @@ impl FixedPoint {
         let k = (bound.to_bits() >> 23) as i32 - 127;
         let c = workers.next_power_of_two().ilog2() as i32;
         Ok(Self { workers, bound, exponent: SUM_BITS - c - (k + 1) })
+    }
+
+    /// Greatest magnitude of a contribution.
+    #[must_use]
+    pub const fn bound(&self) -> f32 {
+        self.bound
     }
 
     /// e: a unit is 2^-e.

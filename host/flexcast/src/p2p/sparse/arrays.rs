@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use flexio::MemoryRegion;
 
+use super::Result;
 use crate::api::buffer::Buffer;
 
 /// A worker's array: what it contributes, and what gets the sums. Both may be the same.
@@ -15,19 +16,19 @@ pub trait Array {
     ///
     /// # Errors
     /// They are none of the array, or of the memory.
-    fn load(&self, range: Range<usize>, to: &MemoryRegion, offset: usize) -> flexio::Result<bool>;
+    fn load(&mut self, range: Range<usize>, to: &MemoryRegion, offset: usize) -> Result<bool>;
 
     /// Copies registered memory to bytes of the result.
     ///
     /// # Errors
     /// As [`Array::load`].
-    fn store(&mut self, range: Range<usize>, from: &MemoryRegion, offset: usize) -> flexio::Result<()>;
+    fn store(&mut self, range: Range<usize>, from: &MemoryRegion, offset: usize) -> Result<()>;
 
     /// Sets bytes of the result to zero, unless it is the contribution, whose bytes here are.
     ///
     /// # Errors
     /// As [`Array::load`].
-    fn clear(&mut self, range: Range<usize>) -> flexio::Result<()>;
+    fn clear(&mut self, range: Range<usize>) -> Result<()>;
 }
 
 /// An array of this process.
@@ -58,15 +59,15 @@ impl Array for Arrays<'_> {
         self.send.map_or(self.receive.len(), |send| send.len().min(self.receive.len())) as u64
     }
 
-    fn load(&self, range: Range<usize>, to: &MemoryRegion, offset: usize) -> flexio::Result<bool> {
-        load(self.send.unwrap_or(self.receive), range, to, offset)
+    fn load(&mut self, range: Range<usize>, to: &MemoryRegion, offset: usize) -> Result<bool> {
+        Ok(load(self.send.unwrap_or(self.receive), range, to, offset)?)
     }
 
-    fn store(&mut self, range: Range<usize>, from: &MemoryRegion, offset: usize) -> flexio::Result<()> {
-        from.read(offset, part(self.receive, range)?)
+    fn store(&mut self, range: Range<usize>, from: &MemoryRegion, offset: usize) -> Result<()> {
+        Ok(from.read(offset, part(self.receive, range)?)?)
     }
 
-    fn clear(&mut self, range: Range<usize>) -> flexio::Result<()> {
+    fn clear(&mut self, range: Range<usize>) -> Result<()> {
         if self.send.is_some() {
             part(self.receive, range)?.fill(0);
         }
@@ -87,25 +88,25 @@ impl Array for Buffers<'_> {
         self.send.map_or(self.receive.len(), |send| send.len().min(self.receive.len())) as u64
     }
 
-    fn load(&self, range: Range<usize>, to: &MemoryRegion, offset: usize) -> flexio::Result<bool> {
+    fn load(&mut self, range: Range<usize>, to: &MemoryRegion, offset: usize) -> Result<bool> {
         let array = self.send.unwrap_or(self.receive);
         match array.region() {
-            Ok(array) => to.load_from(offset, array, range.start, range.len()),
-            Err(_) => load(array.bytes(), range, to, offset),
+            Ok(array) => Ok(to.load_from(offset, array, range.start, range.len())?),
+            Err(_) => Ok(load(array.bytes(), range, to, offset)?),
         }
     }
 
-    fn store(&mut self, range: Range<usize>, from: &MemoryRegion, offset: usize) -> flexio::Result<()> {
+    fn store(&mut self, range: Range<usize>, from: &MemoryRegion, offset: usize) -> Result<()> {
         match self.receive.region() {
-            Ok(array) => array.copy_from(range.start, from, offset, range.len()),
-            Err(_) => from.read(offset, part(self.receive.bytes_mut(), range)?),
+            Ok(array) => Ok(array.copy_from(range.start, from, offset, range.len())?),
+            Err(_) => Ok(from.read(offset, part(self.receive.bytes_mut(), range)?)?),
         }
     }
 
-    fn clear(&mut self, range: Range<usize>) -> flexio::Result<()> {
+    fn clear(&mut self, range: Range<usize>) -> Result<()> {
         match (self.send, self.receive.region()) {
             (None, _) => Ok(()),
-            (Some(_), Ok(array)) => array.clear(range.start, range.len()),
+            (Some(_), Ok(array)) => Ok(array.clear(range.start, range.len())?),
             (Some(_), Err(_)) => {
                 part(self.receive.bytes_mut(), range)?.fill(0);
                 Ok(())

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use flexcast_proto::sparse::{ParameterError, ShardError};
+use flexcast_proto::sparse::{FixedPointError, ParameterError, ShardError};
 
 /// A worker or an aggregator, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +42,9 @@ pub enum Error {
     /// An array that cannot be divided like this.
     #[error(transparent)]
     Shards(#[from] ShardError),
+    /// A contribution that is no fixed-point number.
+    #[error(transparent)]
+    FixedPoint(#[from] FixedPointError),
     /// The card or its library refused something.
     #[error(transparent)]
     Flexio(#[from] flexio::Error),

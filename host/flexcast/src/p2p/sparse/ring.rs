@@ -5,10 +5,10 @@ use std::ops::Range;
 use flexcast_proto::sparse::{Contribution, Parameters, Slots};
 use flexio::{Access, HostBuffer, LocalSlice, MemoryRegion, ProtectionDomain};
 
-use super::Result;
 use super::arrangement::{Arrangement, Blocks, Portion};
 use super::arrays::Array;
 use super::scan::{Places, Turn};
+use super::{Error, Result};
 
 /// Memory for the blocks of a worker whose arrays are the processor's.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl<A: Array> Arrangement<A> for Ring {
     }
 
     fn turn(&mut self, array: &mut A, _: usize, portion: &mut Portion, left: &mut usize) -> Result<Turn> {
-        Ok(portion.scan.turn(&mut Loader { array, ring: self, link: portion.link }, left)?)
+        portion.scan.turn(&mut Loader { array, ring: self, link: portion.link }, left)
     }
 
     fn finish(&mut self, _: &mut A, _: &[Portion]) -> Result<bool> {
@@ -97,14 +97,14 @@ fn bytes(range: &Range<u64>) -> Range<usize> {
 }
 
 impl<A: Array> Places for Loader<'_, A> {
-    type Error = flexio::Error;
+    type Error = Error;
 
-    fn store(&mut self, block: Range<u64>, slot: u32) -> flexio::Result<()> {
+    fn store(&mut self, block: Range<u64>, slot: u32) -> Result<()> {
         let Self { array, ring, link } = self;
         array.store(bytes(&block), &ring.region, ring.slot(*link, slot))
     }
 
-    fn load(&mut self, block: Range<u64>, slot: u32) -> flexio::Result<bool> {
+    fn load(&mut self, block: Range<u64>, slot: u32) -> Result<bool> {
         let Self { array, ring, link } = self;
         let (range, at) = (bytes(&block), ring.slot(*link, slot));
         let (len, whole) = (range.len(), ring.parameters.block_bytes() as usize);
@@ -115,7 +115,7 @@ impl<A: Array> Places for Loader<'_, A> {
         array.load(range, &ring.region, at)
     }
 
-    fn skip(&mut self, zeros: Range<u64>) -> flexio::Result<()> {
+    fn skip(&mut self, zeros: Range<u64>) -> Result<()> {
         self.array.clear(bytes(&zeros))
     }
 
