@@ -109,6 +109,25 @@ static void reductions(flexcast_comm *comm, int rank, int size)
     expect(report.added_by_dpa == (by != NULL && strcmp(by, "dpa") == 0), "who adds in sparse_allreduce");
     finish(FLEXCAST_OK, request, "sparse_allreduce");
     expect(are_sums(receive, size, 0, COUNT), "sums of sparse_allreduce");
+    /* Floating-point numbers, which the DPAs add as fixed-point numbers if they have a bound. Quarters are exact either way. */
+    float *values = malloc(COUNT * sizeof *values), *sums = malloc(COUNT * sizeof *sums);
+    for (size_t i = 0; i < COUNT; i++)
+        values[i] = i / 512 % 2 == 0 ? 0 : (float)(i % 23) / 4 - (float)rank;
+    status = flexcast_sparse_allreduce(comm, values, sums, COUNT, FLEXCAST_FLOAT, FLEXCAST_SUM, &request);
+    expect(status == FLEXCAST_OK && flexcast_wait(request) == FLEXCAST_OK, "sparse_allreduce of floats");
+    expect(flexcast_request_report(request, &report, sizeof report) == FLEXCAST_OK, "report of floats");
+    const int has_bound = getenv("FLEXCAST_SPARSE_FIXED_POINT") != NULL;
+    expect(report.added_by_dpa == (uint32_t)has_bound && (report.sum_error > 0) == has_bound, "who adds floats");
+    expect(report.sum_error < 1e-6, "the error of fixed-point numbers");
+    finish(FLEXCAST_OK, request, "sparse_allreduce of floats");
+    int are_floats = 1;
+    for (size_t i = 0; i < COUNT; i++) {
+        const float all_ranks = (float)(size * (size - 1) / 2);
+        are_floats = are_floats && sums[i] == (i / 512 % 2 == 0 ? 0 : (float)size * (float)(i % 23) / 4 - all_ranks);
+    }
+    expect(are_floats, "sums of floats");
+    free(values);
+    free(sums);
     /* Pairs: the largest value, and who has it. */
     struct { double value; int index; } pair = {.value = rank == 2 % size ? 5.5 : -1.0, .index = rank};
     status = flexcast_allreduce(comm, FLEXCAST_IN_PLACE, &pair, 1, FLEXCAST_DOUBLE_INT, FLEXCAST_MAXLOC, &request);

@@ -99,7 +99,7 @@ fn every_collective_of_programs_in_c_is_right() {
             if datapath == "dpa" {
                 // Image `sparse` beside the other: the DPAs add what sparse AllReduce sends.
                 command.env("FLEXCAST_SPARSE_FIRMWARE", flexcast_tests::image_path("sparse"));
-                command.env("FLEXCAST_SPARSE_AGGREGATION", "dpa");
+                command.env("FLEXCAST_SPARSE_AGGREGATION", "dpa").env("FLEXCAST_SPARSE_FIXED_POINT", "10");
             }
             command.env("FLEXCAST_MACHINE", format!("toml:[job]\nfirst_port = {udp}"));
             command.env("PMI_RANK", rank.to_string()).env("PMI_SIZE", "4");

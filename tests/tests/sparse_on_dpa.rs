@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+#[path = "sparse/floats.rs"]
+mod floats;
+
 use emu_config::Machine;
 use flexcast::p2p::reference;
 use flexcast::reduce::{DataType, Operator, Reduction};

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 IN_PLACE = c_void_p(-1).value
@@ -121,6 +121,7 @@ class Config(ctypes.Structure):
         *_words(c_uint32, "progress_thread progress_cpu"),
         *_words(c_char_p, "sparse_aggregators"),
         *_words(c_uint32, "sparse_aggregation"),
+        *_words(c_float, "sparse_fixed_point"),
     ]
 
 

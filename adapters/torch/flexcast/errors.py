@@ -111,6 +111,7 @@ OF_CODE: dict[int, type[Error]] = {
     126: ConfigurationError,
     127: Unsupported,
     128: PeerFailed,
+    129: ArgumentError,
 }
 
 

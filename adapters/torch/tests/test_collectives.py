@@ -495,6 +495,9 @@ def bootstraps(rank: int, size: int) -> int:
             else:
                 raise AssertionError("a communicator over a store that fails")
             checks.refused(flexcast.ConfigurationError, "no_such", flexcast.Communicator, comm._bootstrap, card, config={"no_such": 1})
+            # DPAs alone add fixed-point numbers, and none that is endless.
+            for bound, kind, told in ((1.5, flexcast.ArgumentError, "sparse_aggregation be dpa"), ("inf", flexcast.ConfigurationError, "a finite number")):
+                checks.refused(kind, told, flexcast.Communicator, comm._bootstrap, card, config={"sparse.fixed_point": bound})
     return checks.count
 
 

@@ -83,7 +83,7 @@
 #define FLEXCAST_AGGREGATION_HOST 0
 
 /**
- * The DPAs of the ranks' cards add integers of 32 and 64 bits, in blocks of a multiple of 128 bytes, and processors all else. For that image `sparse` runs there:
+ * The DPAs of the ranks' cards add integers of 32 and 64 bits, in blocks of a multiple of 128 bytes, floats if `sparse_fixed_point` says so, and processors all else. For that image `sparse` runs there:
  * `sparse_firmware_path` in flexcast_card_options.
  */
 #define FLEXCAST_AGGREGATION_DPA 1
@@ -509,6 +509,11 @@
 #define FLEXCAST_CAUSE_AGGREGATOR 6
 
 /**
+ * The culprit contributed a number beyond `sparse_fixed_point`, infinite or not a number; FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
+ */
+#define FLEXCAST_CAUSE_CONTRIBUTION 7
+
+/**
  * What every function returns. The text that names value, limit and next step: flexcast_last_error().
  */
 typedef enum {
@@ -675,6 +680,10 @@ typedef enum {
    * An aggregator of sparse AllReduce that is no rank failed: the text names its address.
    */
   FLEXCAST_ERROR_AGGREGATOR = 128,
+  /**
+   * The operation has failed, on all ranks, because of a number that this rank contributed: it is beyond `sparse_fixed_point`, infinite or not a number.
+   */
+  FLEXCAST_ERROR_CONTRIBUTION = 129,
 } flexcast_status;
 
 /**
@@ -1010,6 +1019,12 @@ typedef struct {
    * FLEXCAST_SPARSE_AGGREGATION (host or dpa) says.
    */
   uint32_t sparse_aggregation;
+  /**
+   * Greatest magnitude of a contribution, with FLEXCAST_AGGREGATION_DPA: sums of FLEXCAST_FLOAT are added by the DPAs, too, as fixed-point numbers, and `sum_error` in
+   * flexcast_report tells by how much a sum may be off. -0.0 becomes 0.0; a number that is greater, infinite or not a number fails the operation on all ranks. 0: processors add
+   * them. flexcast_config_default() sets what the variable FLEXCAST_SPARSE_FIXED_POINT says.
+   */
+  float sparse_fixed_point;
 } flexcast_config;
 
 /**
@@ -1336,6 +1351,11 @@ typedef struct {
    * 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (FLEXCAST_AGGREGATION_DPA).
    */
   uint32_t added_by_dpa;
+  /**
+   * Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were added as fixed-point numbers
+   * (`sparse_fixed_point`); else 0.
+   */
+  double sum_error;
 } flexcast_report;
 
 #ifdef __cplusplus
@@ -1484,7 +1504,7 @@ flexcast_status flexcast_config_default(flexcast_config *config,
                                         size_t size);
 
 /**
- * Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on for the fields that begin with service_ or sparse_. Numbers are decimal;
+ * Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on for the fields that begin with service_ or sparse_. Numbers are decimal, `sparse.fixed_point` with a fraction or an exponent if need be;
  * `placement`, `transport`, `control`, `algorithm`, `service.delivery` and `sparse.aggregation` take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of
  * service.endpoints, service.secret or sparse.aggregators is not copied: it must stay until flexcast_comm_create() has returned. FLEXCAST_ERROR_CONFIG for a name that there is not,
  * or a value that it cannot have: the structure is as it was, and flexcast_last_error() tells name, value and what it may be.

@@ -19,7 +19,7 @@ pub const FLEXCAST_PLACEMENT_SPREAD: u32 = 1;
 
 /// The ranks' processors add what a sparse AllReduce sends over RDMA cards.
 pub const FLEXCAST_AGGREGATION_HOST: u32 = 0;
-/// The DPAs of the ranks' cards add integers of 32 and 64 bits, in blocks of a multiple of 128 bytes, and processors all else. For that image `sparse` runs there:
+/// The DPAs of the ranks' cards add integers of 32 and 64 bits, in blocks of a multiple of 128 bytes, floats if `sparse_fixed_point` says so, and processors all else. For that image `sparse` runs there:
 /// `sparse_firmware_path` in flexcast_card_options.
 pub const FLEXCAST_AGGREGATION_DPA: u32 = 1;
 
@@ -171,6 +171,10 @@ pub struct flexcast_config {
     /// What adds up what a sparse AllReduce sends over RDMA cards, one of FLEXCAST_AGGREGATION_*. flexcast_config_default() sets what the variable
     /// FLEXCAST_SPARSE_AGGREGATION (host or dpa) says.
     pub sparse_aggregation: u32,
+    /// Greatest magnitude of a contribution, with FLEXCAST_AGGREGATION_DPA: sums of FLEXCAST_FLOAT are added by the DPAs, too, as fixed-point numbers, and `sum_error` in
+    /// flexcast_report tells by how much a sum may be off. -0.0 becomes 0.0; a number that is greater, infinite or not a number fails the operation on all ranks. 0: processors add
+    /// them. flexcast_config_default() sets what the variable FLEXCAST_SPARSE_FIXED_POINT says.
+    pub sparse_fixed_point: f32,
 }
 
 /// Nanoseconds of a time; one beyond 584 years is as good as for ever.
@@ -241,6 +245,7 @@ impl flexcast_config {
             progress_cpu: config.progress_thread.and_then(|thread| thread.cpu).unwrap_or(FLEXCAST_CPU_ANY),
             sparse_aggregators: std::ptr::null(),
             sparse_aggregation: config.sparse_aggregation as u32,
+            sparse_fixed_point: config.sparse_fixed_point.unwrap_or(0.0),
         }
     }
 
@@ -248,7 +253,8 @@ impl flexcast_config {
     fn from_env() -> Result<Self, Fault> {
         let asked = Config::default().with_environment()?;
         let (control, sparse_aggregation) = (number_of(asked.control), asked.sparse_aggregation as u32);
-        let mut config = Self { control, sparse_aggregation, ..Self::default() };
+        let sparse_fixed_point = asked.sparse_fixed_point.unwrap_or(0.0);
+        let mut config = Self { control, sparse_aggregation, sparse_fixed_point, ..Self::default() };
         settings::take_variables(&mut config, |name| std::env::var_os(name))?;
         Ok(config)
     }
@@ -340,6 +346,7 @@ impl flexcast_config {
                     return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
                 }
             })
+            .sparse_fixed_point((self.sparse_fixed_point != 0.0).then_some(self.sparse_fixed_point))
             .algorithm(match self.algorithm {
                 FLEXCAST_ALGORITHM_AUTOMATIC => Selection::Automatic,
                 FLEXCAST_ALGORITHM_MULTICAST => Selection::Multicast,
@@ -457,6 +464,15 @@ mod tests {
         }
         let config = flexcast_config { sparse_aggregation: 2, ..flexcast_config::default() };
         assert!(config.convert(&Config::default()).unwrap_err().text.contains("sparse_aggregation is 2"));
+    }
+
+    #[test]
+    fn a_bound_of_fixed_point_numbers_is_that_of_the_field() {
+        // What cannot be is refused with the communicator.
+        for (number, bound) in [(0.0, None), (-0.0, None), (2.5, Some(2.5)), (-1.0, Some(-1.0))] {
+            let config = flexcast_config { sparse_fixed_point: number, ..flexcast_config::default() };
+            assert_eq!(config.convert(&Config::default()).unwrap().sparse_fixed_point, bound);
+        }
     }
 
     #[test]

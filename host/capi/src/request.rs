@@ -39,6 +39,8 @@ pub const FLEXCAST_CAUSE_DEVICE: u32 = 4;
 pub const FLEXCAST_CAUSE_CONNECTION: u32 = 5;
 /// An aggregator that is no rank failed the witness; the code is its number among sparse.aggregators, from 0.
 pub const FLEXCAST_CAUSE_AGGREGATOR: u32 = 6;
+/// The culprit contributed a number beyond `sparse_fixed_point`, infinite or not a number; FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
+pub const FLEXCAST_CAUSE_CONTRIBUTION: u32 = 7;
 
 /// What an operation did. Times are nanoseconds of the library's clock, FLEXCAST_NEVER for what has not happened.
 #[repr(C)]
@@ -92,6 +94,9 @@ pub struct flexcast_report {
     pub pace_mbit_per_s: u32,
     /// 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (FLEXCAST_AGGREGATION_DPA).
     pub added_by_dpa: u32,
+    /// Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were added as fixed-point numbers
+    /// (`sparse_fixed_point`); else 0.
+    pub sum_error: f64,
 }
 
 impl flexcast_report {
@@ -107,6 +112,7 @@ impl flexcast_report {
             Some(Cause::Device(code)) => (FLEXCAST_CAUSE_DEVICE, code.into()),
             Some(Cause::Connection(code)) => (FLEXCAST_CAUSE_CONNECTION, code.into()),
             Some(Cause::Aggregator(number)) => (FLEXCAST_CAUSE_AGGREGATOR, number.into()),
+            Some(Cause::Contribution) => (FLEXCAST_CAUSE_CONTRIBUTION, 0),
         };
         Self {
             status: status as i32,
@@ -133,6 +139,7 @@ impl flexcast_report {
             witness: report.failure.map_or(0, |failure| failure.witness),
             pace_mbit_per_s: report.pace_mbit_per_s.unwrap_or(0),
             added_by_dpa: (report.decision.aggregation() == Some(Aggregation::Dpa)).into(),
+            sum_error: report.decision.fixed_point().map_or(0.0, |format| format.error()),
         }
     }
 }

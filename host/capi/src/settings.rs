@@ -50,6 +50,7 @@ enum Field<'c> {
     Word(&'c mut u32, Words),
     Small(&'c mut u32, RangeInclusive<u32>),
     Large(&'c mut u64),
+    Real(&'c mut f32),
     Text(&'c mut *const c_char),
     /// Where 0 is none.
     Keys(&'c mut u32),
@@ -61,7 +62,7 @@ macro_rules! fields {
         const NAMES: &[&str] = &[$($name,)*];
 
         fn field<'c>($config: &'c mut flexcast_config, name: &str) -> Option<Field<'c>> {
-            use Field::{Keys, Large, Small, Text, Word};
+            use Field::{Keys, Large, Real, Small, Text, Word};
             Some(match name {
                 $($name => $field,)*
                 _ => return None,
@@ -113,6 +114,7 @@ fields! { config;
     "progress_cpu" => Small(&mut config.progress_cpu, ANY),
     "sparse.aggregators" => Text(&mut config.sparse_aggregators),
     "sparse.aggregation" => Word(&mut config.sparse_aggregation, AGGREGATIONS),
+    "sparse.fixed_point" => Real(&mut config.sparse_fixed_point),
 }
 
 impl Field<'_> {
@@ -123,6 +125,7 @@ impl Field<'_> {
                 (std::ptr::from_ref::<u32>(field).addr(), size_of::<u32>())
             }
             Self::Large(field) => (std::ptr::from_ref::<u64>(field).addr(), size_of::<u64>()),
+            Self::Real(field) => (std::ptr::from_ref::<f32>(field).addr(), size_of::<f32>()),
             Self::Text(field) => (std::ptr::from_ref::<*const c_char>(field).addr(), size_of::<*const c_char>()),
         };
         address - base + bytes
@@ -146,6 +149,10 @@ impl Field<'_> {
             }
             Self::Large(field) => {
                 *field = value.parse().map_err(|_| format!("a whole number from 0 to {}", u64::MAX))?;
+            }
+            Self::Real(field) => {
+                let number = value.parse().ok().filter(|number: &f32| number.is_finite() && *number >= 0.0);
+                *field = number.ok_or("a finite number from 0 on, such as 1.5")?;
             }
             Self::Text(_) if value.is_empty() => return Err("a text of a byte at least".to_owned()),
             Self::Text(field) => *field = pointer,
@@ -179,7 +186,7 @@ pub(crate) fn take_variables(
     Ok(())
 }
 
-/// Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on for the fields that begin with service_ or sparse_. Numbers are decimal;
+/// Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on for the fields that begin with service_ or sparse_. Numbers are decimal, `sparse.fixed_point` with a fraction or an exponent if need be;
 /// `placement`, `transport`, `control`, `algorithm`, `service.delivery` and `sparse.aggregation` take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of
 /// service.endpoints, service.secret or sparse.aggregators is not copied: it must stay until flexcast_comm_create() has returned. FLEXCAST_ERROR_CONFIG for a name that there is not,
 /// or a value that it cannot have: the structure is as it was, and flexcast_last_error() tells name, value and what it may be.
@@ -240,6 +247,7 @@ mod tests {
                 Field::Word(_, words) => words[words.len() - 1].0.to_owned(),
                 Field::Small(_, range) => range.end().to_string(),
                 Field::Large(_) => "77".to_owned(),
+                Field::Real(_) => "1.5".to_owned(),
                 Field::Text(_) => "here".to_owned(),
                 Field::Keys(_) => "0".to_owned(),
             };
@@ -249,6 +257,7 @@ mod tests {
                 Field::Word(field, words) => assert_eq!(*field, words[words.len() - 1].1, "{name}"),
                 Field::Small(field, range) => assert_eq!(field, range.end(), "{name}"),
                 Field::Large(field) => assert_eq!(*field, 77, "{name}"),
+                Field::Real(field) => assert_eq!(*field, 1.5, "{name}"),
                 Field::Text(field) => assert_eq!(*field, value.as_ptr(), "{name}: the caller's text"),
                 Field::Keys(field) => assert_eq!(*field, FLEXCAST_BOUND_KEYS_NONE),
             }
@@ -295,6 +304,9 @@ mod tests {
             ("service.processes", c"0", "service.processes is \"0\": must be a whole number from 1 to 64"),
             ("service.processes", c"4x", "service.processes is \"4x\""),
             ("service.bound_keys", c"4097", "must be a whole number from 0 to 4096"),
+            ("sparse.fixed_point", c"inf", "sparse.fixed_point is \"inf\": must be a finite number from 0 on"),
+            ("sparse.fixed_point", c"-1", "sparse.fixed_point is \"-1\""),
+            ("sparse.fixed_point", c"1,5", "sparse.fixed_point is \"1,5\""),
             ("service.secret", c"", "service.secret is \"\": must be a text"),
             (
                 "max_receive_bytes",

@@ -91,12 +91,14 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_WATCH = 127,
     /// An aggregator of sparse AllReduce that is no rank failed: the text names its address.
     FLEXCAST_ERROR_AGGREGATOR = 128,
+    /// The operation has failed, on all ranks, because of a number that this rank contributed: it is beyond `sparse_fixed_point`, infinite or not a number.
+    FLEXCAST_ERROR_CONTRIBUTION = 129,
 }
 
 use flexcast_status::*;
 
 /// Every code and what it stands for.
-const TEXTS: [(flexcast_status, &CStr); 40] = [
+const TEXTS: [(flexcast_status, &CStr); 41] = [
     (FLEXCAST_OK, c"all went well"),
     (FLEXCAST_ERROR_NULL, c"a pointer is NULL that must not be"),
     (FLEXCAST_ERROR_HANDLE, c"a handle that was freed, never made, or is one of something else"),
@@ -137,6 +139,7 @@ const TEXTS: [(flexcast_status, &CStr); 40] = [
     (FLEXCAST_ERROR_VARIABLE, c"an environment variable has a value that it cannot have"),
     (FLEXCAST_ERROR_WATCH, c"memory cannot be watched"),
     (FLEXCAST_ERROR_AGGREGATOR, c"an aggregator has failed"),
+    (FLEXCAST_ERROR_CONTRIBUTION, c"a number of the contribution cannot be summed up"),
 ];
 
 impl flexcast_status {
@@ -158,6 +161,7 @@ impl flexcast_status {
             Error::Space(_) => FLEXCAST_ERROR_SPACE,
             Error::Failed { .. } => FLEXCAST_ERROR_FAILED,
             Error::Aggregator { .. } => FLEXCAST_ERROR_AGGREGATOR,
+            Error::Contribution { .. } => FLEXCAST_ERROR_CONTRIBUTION,
             Error::Broken { .. } => FLEXCAST_ERROR_BROKEN,
             Error::ProgressThread { .. } => FLEXCAST_ERROR_PROGRESS_THREAD,
             Error::ForeignRequest { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,
@@ -223,7 +227,7 @@ mod tests {
     #[test]
     fn codes_keep_their_numbers() {
         let numbers: Vec<i32> = TEXTS.iter().map(|(status, _)| *status as i32).collect();
-        assert_eq!(numbers, (0..=10).chain(100..=128).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..=10).chain(100..=129).collect::<Vec<_>>());
         let source = include_str!("status.rs");
         let body =
             source.split("pub enum flexcast_status {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("it");

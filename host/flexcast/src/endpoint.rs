@@ -12,7 +12,7 @@ use crate::tuner::Aggregation;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
-pub(crate) const VERSION: u32 = 10;
+pub(crate) const VERSION: u32 = 11;
 
 /// One rank, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ pub(crate) struct Capabilities {
     fields: [u64; CAPABILITIES.len()],
 }
 
-const CAPABILITIES: [&str; 15] = [
+const CAPABILITIES: [&str; 16] = [
     "datapath number",
     "chunk_bytes",
     "subgroups",
@@ -147,7 +147,10 @@ const CAPABILITIES: [&str; 15] = [
     "sparse_aggregation",
     "cache_bytes for sparse_aggregation",
     "number of aggregators",
+    FIXED_POINT,
 ];
+/// Told by its bits; none is 0.
+const FIXED_POINT: &str = "sparse_fixed_point";
 
 impl Capabilities {
     pub(crate) fn new(datapath: DatapathKind, config: &Config, psn_bits: u32, mtu_bytes: u32) -> Self {
@@ -161,6 +164,7 @@ impl Capabilities {
             eager_bytes,
             algorithm,
             sparse_aggregation,
+            sparse_fixed_point,
             cache_bytes,
             ..
         } = *config;
@@ -183,13 +187,18 @@ impl Capabilities {
                 sparse_aggregation as u64,
                 spots_bytes,
                 config.aggregators.len() as u64,
+                sparse_fixed_point.map_or(0, f32::to_bits).into(),
             ],
         }
     }
 
-    fn difference(&self, other: &Self) -> Option<(&'static str, u64, u64)> {
-        let fields = CAPABILITIES.iter().zip(self.fields.iter().zip(other.fields));
-        fields.map(|(name, (own, theirs))| (*name, *own, theirs)).find(|(_, own, theirs)| own != theirs)
+    fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
+        let mut fields = CAPABILITIES.iter().zip(self.fields.iter().zip(other.fields));
+        let (name, (own, theirs)) = fields.find(|(_, (own, theirs))| *own != theirs)?;
+        let text = |value: u64| {
+            if *name == FIXED_POINT { f32::from_bits(value as u32).to_string() } else { value.to_string() }
+        };
+        Some((name, text(*own), text(theirs)))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Errors, with the value, the limit and the next step.
 
+use flexcast_proto::sparse::FixedPointError;
 use flexcast_proto::{Failure, RankError, SpaceError};
 
 use crate::bootstrap::ExchangeError;
@@ -165,6 +166,18 @@ pub enum Error {
         address: String,
         /// What it has done, or not done, and what helps.
         reason: String,
+        /// The failure that all ranks name.
+        failure: Failure,
+    },
+    /// The operation has failed on all ranks because of a number in this rank's contribution.
+    #[error("{operation} failed: rank {rank}, {source}")]
+    Contribution {
+        /// The operation.
+        operation: &'static str,
+        /// This rank.
+        rank: u32,
+        /// Which number, and what helps.
+        source: FixedPointError,
         /// The failure that all ranks name.
         failure: Failure,
     },

@@ -73,6 +73,7 @@ pub use dpa::sparse::{
 };
 pub use dpa::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 pub use error::{Error, Result};
+pub use flexcast_proto::sparse::{FixedPoint, FixedPointError};
 pub use memory::registration;
 pub use plan::chains::ChainMapping;
 pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};

@@ -6,16 +6,18 @@ use flexcast::{Cause, Error, p2p};
 #[must_use]
 pub const fn kind(error: &Error) -> &'static str {
     match error {
-        Error::Failed { failure, .. } | Error::Aggregator { failure, .. } | Error::Broken { failure, .. } => {
-            match failure.cause {
-                Cause::Silent(_) => "silent rank",
-                Cause::Cancelled => "cancelled",
-                Cause::Disagrees => "calls that differ",
-                Cause::Device(_) => "worker failed",
-                Cause::Connection(_) => "broken connection",
-                Cause::Aggregator(_) => "aggregator failed",
-            }
-        }
+        Error::Failed { failure, .. }
+        | Error::Aggregator { failure, .. }
+        | Error::Contribution { failure, .. }
+        | Error::Broken { failure, .. } => match failure.cause {
+            Cause::Silent(_) => "silent rank",
+            Cause::Cancelled => "cancelled",
+            Cause::Disagrees => "calls that differ",
+            Cause::Device(_) => "worker failed",
+            Cause::Connection(_) => "broken connection",
+            Cause::Aggregator(_) => "aggregator failed",
+            Cause::Contribution => "number beyond the bound",
+        },
         Error::Flexio(_) => "refused by the card",
         _ => "refused by the library",
     }

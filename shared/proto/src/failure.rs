@@ -30,6 +30,9 @@ pub enum Cause {
     /// An aggregator that is no rank failed the witness, which stands for the culprit. The code is its number among those that ranks were given.
     #[cfg(feature = "aggregators")]
     Aggregator(u16),
+    /// Its contribution to a sum has a number that has no place in the fixed-point numbers that all ranks add. Its own error says which.
+    #[cfg(feature = "aggregators")]
+    Contribution,
 }
 
 impl Cause {
@@ -44,6 +47,8 @@ impl Cause {
             Self::Connection(code) => 5 | (code as u32) << 16,
             #[cfg(feature = "aggregators")]
             Self::Aggregator(number) => 6 | (number as u32) << 16,
+            #[cfg(feature = "aggregators")]
+            Self::Contribution => 7,
         }
     }
 
@@ -60,6 +65,8 @@ impl Cause {
             (5, _) => Self::Connection((bits >> 16) as u16),
             #[cfg(feature = "aggregators")]
             (6, _) => Self::Aggregator((bits >> 16) as u16),
+            #[cfg(feature = "aggregators")]
+            (7, _) => Self::Contribution,
             _ => return Err(bits),
         };
         if cause.to_bits() == bits { Ok(cause) } else { Err(bits) }
@@ -151,6 +158,12 @@ impl core::fmt::Display for Told<'_> {
                 f,
                 "aggregator {number}, counted from 0, failed rank {witness}: see whether it runs, its log, and the network"
             ),
+            #[cfg(feature = "aggregators")]
+            Cause::Contribution => write!(
+                f,
+                "rank {culprit} contributed a number beyond the bound of fixed-point sums (sparse_fixed_point), infinite or not a number: its \
+                 error says which; raise the bound on all ranks, or leave it out"
+            ),
         }
     }
 }
@@ -186,10 +199,11 @@ mod tests {
             Cause::Device(0xFFFF),
             Cause::Connection(12),
             Cause::Aggregator(3),
+            Cause::Contribution,
         ] {
             assert_eq!(Cause::from_bits(cause.to_bits()), Ok(cause));
         }
-        for bits in [0, 1, 7, 0x106, 0x601, 0x102, 0x1_0003, 0x104] {
+        for bits in [0, 1, 8, 0x107, 0x1_0007, 0x106, 0x601, 0x102, 0x1_0003, 0x104] {
             assert_eq!(Cause::from_bits(bits), Err(bits), "{bits:#x}");
         }
     }
@@ -224,6 +238,12 @@ mod tests {
                 2,
                 Cause::Aggregator(1),
                 "aggregator 1, counted from 0, failed rank 2: see whether it runs, its log, and the network",
+            ),
+            (
+                4,
+                Cause::Contribution,
+                "rank 4 contributed a number beyond the bound of fixed-point sums (sparse_fixed_point), infinite or not a number: its error \
+                 says which; raise the bound on all ranks, or leave it out",
             ),
         ] {
             assert_eq!(Failure { culprit, witness: 2, cause }.to_string(), text);

@@ -200,7 +200,7 @@ impl Collective {
             // A read from a buffer whose keys are no more.
             Cause::Connection(_) => state.cancelled.is_some(),
             Cause::Disagrees => self.odd.contains(culprit) != self.odd.contains(witness),
-            Cause::Silent(_) | Cause::Device(_) | Cause::Aggregator(_) => false,
+            Cause::Silent(_) | Cause::Device(_) | Cause::Aggregator(_) | Cause::Contribution => false,
         };
         if !fitting || this.failed.is_some() {
             state.wrong = Some("failed for no reason, or twice");

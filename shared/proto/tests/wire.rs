@@ -52,6 +52,8 @@ fn the_format_is_pinned() {
         (Cause::Disagrees, [3, 0, 0, 0]),
         (Cause::Device(0x102), [4, 0, 2, 1]),
         (Cause::Connection(12), [5, 0, 12, 0]),
+        (Cause::Aggregator(3), [6, 0, 3, 0]),
+        (Cause::Contribution, [7, 0, 0, 0]),
     ] {
         assert_eq!(encode(failed(cause)), layout(6, &[[3, 0, 0, 0], [2, 0, 0, 0], codes].concat()));
     }
@@ -126,7 +128,7 @@ fn what_is_malformed_is_reported() {
     for (body, change, text) in cases {
         assert_eq!(refused(body, change).1, text);
     }
-    assert_eq!(refused(silent, |b| b[28] = 0).0, WireError::Code { field: "cause", found: 0, last: 6 });
+    assert_eq!(refused(silent, |b| b[28] = 0).0, WireError::Code { field: "cause", found: 0, last: 7 });
     assert_eq!(refused(silent, |b| b[20] = 255).0, WireError::Rank { field: "culprit", found: 255, ranks: 188 });
     assert_eq!(refused(silent, |b| b[24] = 255).0, WireError::Rank { field: "witness", found: 255, ranks: 188 });
     assert_eq!(CODEC.decode(&[]), Err(WireError::Length { found: 0, expected: 20 }));
@@ -141,6 +143,8 @@ fn any_cause() -> impl Strategy<Value = Cause> {
         Just(Cause::Disagrees),
         any::<u16>().prop_map(Cause::Device),
         any::<u16>().prop_map(Cause::Connection),
+        any::<u16>().prop_map(Cause::Aggregator),
+        Just(Cause::Contribution),
     ]
 }
 

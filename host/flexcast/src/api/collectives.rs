@@ -66,7 +66,8 @@ impl Communicator {
     /// ([`UserMemory::unregistered`](crate::UserMemory::unregistered)).
     ///
     /// With [`Config::reproducible`](crate::Config::reproducible) blocks are added in the order of ranks; otherwise in the order in which they come, and sums of
-    /// floating-point numbers differ from call to call in their last bits.
+    /// floating-point numbers differ from call to call in their last bits. Sums of `f32` that DPAs add as fixed-point numbers ([`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point))
+    /// have no order; -0.0 becomes 0.0 there, and a number beyond the bound fails the operation ([`Error::Contribution`]).
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; options out of their ranges; an operator that zeros change; a datapath that does not carry it.

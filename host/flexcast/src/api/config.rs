@@ -136,7 +136,7 @@ impl ThreadOptions {
 /// flexcast::Config::for_card(card).with_subgroups(8).max_receive_bytes(1 << 30)
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Config {
     /// What carries the data. Default [`Transport::Ud`].
@@ -188,13 +188,17 @@ pub struct Config {
     pub tuning: Option<Tuning>,
     /// Whether reductions combine contributions in the order of ranks, 0 first, whatever their length: their results are, bit for bit, those of one
     /// core that goes through all contributions in turn. Only sums and products of floating-point numbers depend on the order. Without it the order is
-    /// still the same each time for one length and one number of ranks. Default false.
+    /// still the same each time for one length and one number of ranks. Default false. [`Config::sparse_fixed_point`] has sums of its own, which no order changes.
     pub reproducible: bool,
     /// Processes `flexcast-aggregator` that sum up what sparse AllReduce sends, as `host:port`, in one order on all ranks. With an RDMA card theirs need one, too. One
     /// that is named twice serves with two of its threads. Default none: every rank sums up a part.
     pub aggregators: Vec<String>,
     /// What adds up what sparse AllReduce sends over RDMA cards. Default the ranks' processors.
     pub sparse_aggregation: Aggregation,
+    /// Greatest magnitude of a contribution, for sums of `f32` that the DPAs add as fixed-point numbers ([`Aggregation::Dpa`]). A sum of n contributions is off by at most
+    /// n · 2^-(e+1), where e is as large as 32 bits allow (27 for 4 ranks and a bound of 1), and by the rounding to `f32`; -0.0 becomes 0.0. [`Decision::fixed_point`](crate::Decision::fixed_point) has the
+    /// error. An operation fails on all ranks if a number is greater, infinite or not a number. Default `None`: processors add `f32`.
+    pub sparse_fixed_point: Option<f32>,
     /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
     pub psn_bits: Option<u32>,
     /// Ranks that multicast at the same time; 0: as few as keep the links busy, given `link_gbit_per_s` and the activation time in
@@ -278,6 +282,7 @@ setters! {
     reproducible: bool,
     aggregators: Vec<String>,
     sparse_aggregation: Aggregation,
+    sparse_fixed_point: Option<f32>,
     psn_bits: Option<u32>,
     chains: u32,
     chain_mapping: ChainMapping,
@@ -319,6 +324,7 @@ impl Default for Config {
             reproducible: false,
             aggregators: Vec::new(),
             sparse_aggregation: Aggregation::Host,
+            sparse_fixed_point: None,
             psn_bits: None,
             chains: 0,
             chain_mapping: ChainMapping::Contiguous,
@@ -397,6 +403,8 @@ const EMULATED_RECOVERY_TIMEOUT: Duration = Duration::from_secs(1);
 const AGGREGATORS: &str = "FLEXCAST_SPARSE_AGGREGATORS";
 /// Variable with what adds up what sparse AllReduce sends.
 const AGGREGATION: &str = "FLEXCAST_SPARSE_AGGREGATION";
+/// Variable with the greatest magnitude of what is added as fixed-point numbers.
+const FIXED_POINT: &str = "FLEXCAST_SPARSE_FIXED_POINT";
 /// Rate of a network interface, which nobody has measured.
 pub(crate) const ETHERNET_GBIT_PER_S: u64 = 10;
 /// How long nothing comes over a network interface before the rest counts as lost: processes are not always run.
@@ -405,6 +413,13 @@ const ETHERNET_CUTOFF_SLACK: Duration = Duration::from_millis(20);
 const ETHERNET_RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The clocks of emulated cards of several processes differ by milliseconds.
 const EMULATED_CUTOFF_SLACK: Duration = Duration::from_millis(100);
+
+/// The bound of fixed-point numbers that a variable says.
+fn bound_of(value: String) -> Result<f32> {
+    let bound = value.parse().ok().filter(|bound: &f32| bound.is_normal() && *bound > 0.0);
+    let limit = "a finite number above 0, such as 1.5: the greatest magnitude of a contribution";
+    bound.ok_or(Error::Variable { name: FIXED_POINT, value, limit })
+}
 
 impl Config {
     /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1 s for recovery; over a
@@ -419,7 +434,7 @@ impl Config {
     }
 
     /// The same with what the variables `FLEXCAST_CONTROL` (host, device or service), `FLEXCAST_SPARSE_AGGREGATORS` (`host:port`, several with commas between
-    /// them), `FLEXCAST_SPARSE_AGGREGATION` (host or dpa) and, for service processes, those of [`ServiceOptions::from_env`] say.
+    /// them), `FLEXCAST_SPARSE_AGGREGATION` (host or dpa), `FLEXCAST_SPARSE_FIXED_POINT` (a number) and, for service processes, those of [`ServiceOptions::from_env`] say.
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have.
@@ -445,6 +460,10 @@ impl Config {
                 self.sparse_aggregation =
                     found.ok_or(Error::Variable { name: AGGREGATION, value: name, limit: "host or dpa" })?;
             }
+            _ => {}
+        }
+        match std::env::var(FIXED_POINT) {
+            Ok(number) if !number.is_empty() => self.sparse_fixed_point = Some(bound_of(number)?),
             _ => {}
         }
         Ok(self)

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::plan::direct::Collective;
 use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Broadcast, Operation, Reduce, ReduceScatter, Schedule};
+use flexcast_proto::sparse::FixedPoint;
 use flexcast_proto::{Kind, RankInfo, RankSet};
 
 pub use aggregation::Aggregation;
@@ -218,6 +219,7 @@ pub struct Decision {
     predicted_ps: [Option<u64>; Algorithm::ALL.len()],
     density_ppm: Option<u32>,
     aggregation: Option<Aggregation>,
+    fixed_point: Option<FixedPoint>,
 }
 
 impl Decision {
@@ -236,6 +238,17 @@ impl Decision {
 
     pub(crate) const fn with_aggregation(self, aggregation: Option<Aggregation>) -> Self {
         Self { aggregation, ..self }
+    }
+
+    /// The fixed-point numbers of a sum of `f32` that DPAs have added ([`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point)), with the largest error of a sum
+    /// ([`FixedPoint::error`]); none of another operation.
+    #[must_use]
+    pub const fn fixed_point(&self) -> Option<FixedPoint> {
+        self.fixed_point
+    }
+
+    pub(crate) const fn with_fixed_point(self, fixed_point: Option<FixedPoint>) -> Self {
+        Self { fixed_point, ..self }
     }
 
     /// How long the operation was expected to take by an algorithm; none for one that could not be taken.

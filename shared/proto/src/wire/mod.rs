@@ -59,7 +59,9 @@ const CONNECTION: u8 = 5;
 #[cfg(feature = "aggregators")]
 const AGGREGATOR: u8 = 6;
 #[cfg(feature = "aggregators")]
-const LAST_CAUSE: u8 = AGGREGATOR;
+const CONTRIBUTION: u8 = 7;
+#[cfg(feature = "aggregators")]
+const LAST_CAUSE: u8 = CONTRIBUTION;
 #[cfg(not(feature = "aggregators"))]
 const LAST_CAUSE: u8 = CONNECTION;
 
@@ -232,6 +234,8 @@ impl Codec {
                     Cause::Connection(code) => (CONNECTION, 0, code),
                     #[cfg(feature = "aggregators")]
                     Cause::Aggregator(number) => (AGGREGATOR, 0, number),
+                    #[cfg(feature = "aggregators")]
+                    Cause::Contribution => (CONTRIBUTION, 0, 0),
                 };
                 let (culprit, witness) = (culprit.into(), witness.into());
                 put(body, &FailedBody { culprit, witness, cause, waited_for, code: code.into() });
@@ -420,6 +424,8 @@ impl Codec {
             CONNECTION => Cause::Connection(code.get()),
             #[cfg(feature = "aggregators")]
             AGGREGATOR => Cause::Aggregator(code.get()),
+            #[cfg(feature = "aggregators")]
+            CONTRIBUTION => Cause::Contribution,
             found => return Err(WireError::Code { field: "cause", found, last: LAST_CAUSE }),
         };
         Ok(Failure { culprit: self.rank("culprit", culprit)?, witness: self.rank("witness", witness)?, cause })

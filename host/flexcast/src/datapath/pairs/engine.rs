@@ -102,6 +102,7 @@ pub(crate) trait PairEngine {
             repair_ps: ps(self.config().recovery_timeout),
         };
         let decision = decision.with_aggregation(need.as_ref().map(Need::aggregation));
+        let decision = decision.with_fixed_point(need.as_ref().and_then(Need::fixed_point));
         let descriptor = self.pairs_mut().begin(posted, decision, bounds, need)?;
         self.start_direct(descriptor, now_ps);
         // What has come early may differ: then nothing is sent.

@@ -12,7 +12,7 @@ use crate::datapath::Posted;
 use crate::datapath::cpu::operation::State;
 use crate::datapath::direct::Bound;
 use crate::error::{Error, Result};
-use crate::p2p::sparse::Call;
+use crate::p2p::sparse::{Call, FixedPointError};
 use crate::p2p::{self, Group};
 use crate::plan::direct::{Collective, Places};
 use crate::protocol::conversation::{NOT_STARTED, PROTOCOL_VIOLATION};
@@ -39,6 +39,8 @@ pub(crate) struct Exchange {
     /// When the protocol's state machine wants to be notified of the time.
     pub(crate) deadline_ps: u64,
     pub(crate) report: Report,
+    /// A contribution of this rank that cannot be added.
+    refusal: Option<FixedPointError>,
 }
 
 /// What decides which messages a collective takes.
@@ -142,6 +144,7 @@ impl Pairs {
             failed_ps: 0,
             deadline_ps: u64::MAX,
             report,
+            refusal: None,
         });
         let Bounds { operation, wait_ps, repair_ps } = bounds;
         Ok(OperationDescriptor {
@@ -204,12 +207,13 @@ impl Pairs {
 
     fn hand_over(&mut self, now_ps: u64) -> std::result::Result<(), Fault> {
         let Self { group, sessions, exchange, kept, maker, .. } = self;
-        let Some(Exchange { collective, work, send, receive, .. }) = exchange else { return Ok(()) };
+        let Some(Exchange { collective, work, send, receive, report, .. }) = exchange else { return Ok(()) };
         let (bound, group) = match (work, group) {
             (Work::Scheduled(bound), Some(group)) => (bound, group),
             (Work::Sparse(call, aggregation, _), _) => {
                 let session = sessions[*aggregation as usize].as_mut();
-                return Ok(session.map_or(Ok(()), |session| session.begin(*call, now_ps))?);
+                let fixed_point = report.decision.fixed_point();
+                return Ok(session.map_or(Ok(()), |session| session.begin(*call, fixed_point, now_ps))?);
             }
             _ => return Ok(()),
         };
@@ -274,6 +278,9 @@ impl Pairs {
             }
             Fault::Session(fault) => {
                 tracing::error!(error = %fault, "a sparse AllReduce failed");
+                if let Some(exchange) = &mut self.exchange {
+                    exchange.refusal = fault.refusal();
+                }
                 [failed((fault.culprit().unwrap_or(own), fault.cause())), None]
             }
             Fault::Connections(error) => {
@@ -358,7 +365,7 @@ impl Pairs {
             matches!(exchange.state, State::Failed(_)) && (is_quiet || is_late)
         };
         let Some(exchange) = self.exchange.take_if(is_over) else { return Ok(None) };
-        let Exchange { request, collective, send, receive, state, report, .. } = exchange;
+        let Exchange { request, collective, send, receive, state, report, refusal, .. } = exchange;
         let State::Failed(failure) = state else { return Ok(None) };
         let name = collective.kind().name();
         let found = match failure.cause {
@@ -371,7 +378,15 @@ impl Pairs {
         // Peers never know what is not registered.
         let renew = |buffer: Buffer| if buffer.is_registered() { buffer.renewed(self.maker.pd()) } else { Ok(buffer) };
         let (send, receive) = (send.map(renew).transpose()?, Some(renew(receive)?));
-        let error = found.unwrap_or(Error::Failed { operation: name, failure });
+        let own = self.maker.place.rank();
+        let is_own = failure.cause == Cause::Contribution && failure.culprit == own;
+        let refused = refusal.filter(|_| is_own).map(|source| Error::Contribution {
+            operation: name,
+            rank: own,
+            source,
+            failure,
+        });
+        let error = found.or(refused).unwrap_or(Error::Failed { operation: name, failure });
         Ok(Some((request, Err(Box::new(Failed { error, send, receive, report })))))
     }
 }

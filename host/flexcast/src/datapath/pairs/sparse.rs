@@ -4,6 +4,7 @@
 mod apart;
 mod between;
 mod contacts;
+mod fixed_point;
 mod on_dpa;
 
 use flexcast_abi::SparseStatus;
@@ -17,7 +18,7 @@ use crate::api::card::Card;
 use crate::datapath::sparse::SparseOptions;
 use crate::dpa::sparse::AggregatorFailure;
 use crate::error::Error;
-use crate::p2p::sparse::{self, Call, Party, Settings, endpoint_bytes};
+use crate::p2p::sparse::{self, Call, FixedPoint, FixedPointError, Party, Settings, endpoint_bytes};
 use crate::plan::direct::Collective;
 use crate::protocol::conversation::{NOT_STARTED, PROTOCOL_VIOLATION};
 use crate::tuner::Aggregation;
@@ -75,6 +76,14 @@ impl Fault {
         }
     }
 
+    /// A contribution of this rank that cannot be added, if it is that.
+    pub(super) const fn refusal(&self) -> Option<FixedPointError> {
+        match self {
+            Self::Link(sparse::Error::FixedPoint(error)) => Some(*error),
+            _ => None,
+        }
+    }
+
     /// What the protocol is told has happened.
     pub(super) const fn cause(&self) -> Cause {
         match self {
@@ -85,6 +94,7 @@ impl Fault {
                 Cause::Connection(*found as u16)
             }
             Self::Silent(_) => Cause::Silent(WaitedFor::Block),
+            Self::Link(sparse::Error::FixedPoint(_)) => Cause::Contribution,
             Self::Aggregator { number, .. } => Cause::Aggregator(*number),
             Self::Told { cause, .. } => *cause,
             Self::Link(
@@ -107,6 +117,8 @@ pub(crate) struct Need {
     aggregation: Aggregation,
     /// Aggregators that are no ranks; 0: the ranks are.
     apart: u32,
+    /// What of the array is added, if not its elements.
+    fixed_point: Option<FixedPoint>,
 }
 
 /// Who adds what a communicator's sparse AllReduces send.
@@ -185,11 +197,14 @@ impl Need {
         let Collective::SparseAllreduce { bytes, reduction, options } = *collective else { return None };
         let order = if reproducible { Order::Rank } else { Order::Arrival };
         let apart = adders.apart().map_or(0, Apart::count);
+        let words = adders.on_dpa().and_then(|on_dpa| on_dpa.as_words(options, (bytes, reduction), ranks));
+        let ((bytes, reduction), fixed_point) = words.unwrap_or(((bytes, reduction), None));
         let on_dpa = adders.on_dpa().and_then(|on_dpa| on_dpa.shards_of_each(options, (bytes, reduction), ranks));
         let aggregation = if on_dpa.is_some() { Aggregation::Dpa } else { Aggregation::Host };
         let aggregators = if apart > 0 { apart } else { ranks };
         let shards_of_each = on_dpa.unwrap_or_else(|| options.shards_of_each(bytes, aggregators));
-        Some(Self { options, call: Call { bytes, shards_of_each, reduction, order }, aggregation, apart })
+        let call = Call { bytes, shards_of_each, reduction, order };
+        Some(Self { options, call, aggregation, apart, fixed_point })
     }
 
     pub(super) const fn call(&self) -> Call {
@@ -199,6 +214,11 @@ impl Need {
     /// What adds.
     pub(super) const fn aggregation(&self) -> Aggregation {
         self.aggregation
+    }
+
+    /// What of the array is added, if not its elements.
+    pub(super) const fn fixed_point(&self) -> Option<FixedPoint> {
+        self.fixed_point
     }
 
     fn settings(&self, ranks: u32) -> sparse::Result<Settings> {
@@ -289,9 +309,9 @@ impl Session {
         options == need.options && need.call.shards_of_each <= shards_of_each
     }
 
-    pub(super) fn begin(&mut self, call: Call, now_ps: u64) -> Result<()> {
+    pub(super) fn begin(&mut self, call: Call, fixed_point: Option<FixedPoint>, now_ps: u64) -> Result<()> {
         match self {
-            Self::Ranks(between) => between.begin(call, now_ps),
+            Self::Ranks(between) => between.begin(call, fixed_point, now_ps),
             Self::Apart(session) => session.begin(call, now_ps),
         }
     }

@@ -4,7 +4,9 @@ use super::on_dpa::{self, OnDpa};
 use super::{Need, RankCard, Result};
 use crate::api::buffer::Buffer;
 use crate::datapath::sparse::SparseOptions;
-use crate::p2p::sparse::{Aggregator, Buffers, Call, PendingAggregator, PendingWorker, Settings, Worker};
+use crate::p2p::sparse::{
+    Aggregator, Buffers, Call, FixedPoint, FixedPointArray, PendingAggregator, PendingWorker, Settings, Worker,
+};
 use crate::tuner::Aggregation;
 
 /// Queue pairs between all ranks.
@@ -15,6 +17,8 @@ pub(in crate::datapath::pairs) struct Between {
     // Before the worker: at its end the DPA still has workers to answer, the own one among them.
     adder: Adder,
     worker: Worker,
+    /// Of the operation under way.
+    fixed_point: Option<FixedPoint>,
 }
 
 /// Who adds this rank's shards.
@@ -70,12 +74,14 @@ impl PendingBetween {
                 PendingAdder::Dpa(adder) => Adder::Dpa(adder.connect(&settings, &ours)?),
             },
             worker: worker.connect(&theirs)?,
+            fixed_point: None,
         })
     }
 }
 
 impl Between {
-    pub(super) fn begin(&mut self, call: Call, now_ps: u64) -> Result<()> {
+    pub(super) fn begin(&mut self, call: Call, fixed_point: Option<FixedPoint>, now_ps: u64) -> Result<()> {
+        self.fixed_point = fixed_point;
         match &mut self.adder {
             Adder::Host(aggregator) => aggregator.begin(call)?,
             Adder::Dpa(adder) => adder.begin(call.reduction, now_ps)?,
@@ -88,7 +94,11 @@ impl Between {
             Adder::Host(aggregator) => aggregator.advance()?,
             Adder::Dpa(_) => false,
         };
-        moved |= self.worker.advance(&mut Buffers { send, receive })?;
+        let mut array = Buffers { send, receive };
+        moved |= match self.fixed_point {
+            Some(format) => self.worker.advance(&mut FixedPointArray::new(&mut array, format))?,
+            None => self.worker.advance(&mut array)?,
+        };
         if let Adder::Dpa(adder) = &mut self.adder {
             adder.watch(moved, self.worker.is_complete(), now_ps)?;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flexcast_proto::sparse::{CacheBudget, Parameters};
 use flexio::{Bound, Retry};
 
-use super::Fault;
+use super::{Fault, fixed_point};
 use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, ps};
 use crate::datapath::sparse::SparseOptions;
@@ -15,7 +15,7 @@ use crate::dpa::sparse::{
 };
 use crate::dpa::units::ThreadPlacement;
 use crate::error::{Error, Result};
-use crate::p2p::sparse::Settings;
+use crate::p2p::sparse::{FixedPoint, Settings};
 use crate::reduce::{DataType, Operator, Reduction};
 use crate::tuner::Aggregation;
 
@@ -39,6 +39,8 @@ pub(crate) struct OnDpa {
     placement: ThreadPlacement,
     options: AggregatorOptions,
     silence_ps: u64,
+    /// Greatest magnitude of a contribution of `f32`, if these are added as fixed-point numbers.
+    bound: Option<f32>,
 }
 
 /// The elements with which the DPA carries a reduction out; none of another.
@@ -55,8 +57,9 @@ impl OnDpa {
     /// The aggregators of communicators with this configuration; none unless it asks for them.
     ///
     /// # Errors
-    /// [`Error::Config`]: the card has none.
+    /// [`Error::Config`]: the card has none. [`Error::Argument`]: no bound of fixed-point numbers.
     pub(crate) fn of(card: &Card, config: &Config) -> Result<Option<Self>> {
+        fixed_point::check(config)?;
         if config.sparse_aggregation == Aggregation::Host {
             return Ok(None);
         }
@@ -89,7 +92,19 @@ impl OnDpa {
         // A rank that knows who is missing tells it before others, who do not, hold somebody else for the culprit.
         let silence_ps = ps(config.barrier_timeout) / 4 * 3;
         let card = AggregatorCard::of(card.clone());
-        Self { card, units: units.clone(), placement: config.placement, options, silence_ps }
+        let (placement, bound) = (config.placement, config.sparse_fixed_point);
+        Self { card, units: units.clone(), placement, options, silence_ps, bound }
+    }
+
+    /// A sum of `f32` as the one of words that the DPA carries out; none if it is not one for the DPA.
+    pub(super) fn as_words(
+        &self,
+        options: SparseOptions,
+        call: (u64, Reduction),
+        ranks: u32,
+    ) -> Option<((u64, Reduction), Option<FixedPoint>)> {
+        let (words, format) = fixed_point::words(call, self.bound?, ranks)?;
+        self.shards_of_each(options, words, ranks).map(|_| (words, Some(format)))
     }
 
     /// Shards of each aggregator; none if the operation is one for processors. Alike on all ranks.
