@@ -1,7 +1,7 @@
 //! Fixed-point numbers, for aggregators that add integers alone, such as a card's DPA: workers turn pairs of `f32` into 64-bit words before an operation, and
 //! back after it.
 //!
-//! A number x is round(x · 2^e), with one e for all. It is as large as lets no sum of n contributions of magnitude up to a bound leave 32 bits. Two
+//! A number x is x · 2^e, rounded to the next integer, with one e for all. It is as large as lets no sum of n contributions of magnitude up to a bound leave 32 bits. Two
 //! numbers are in a word as the integer high · 2^32 + low, low being signed: the sum of such words is the word of the sums, so that one 64-bit addition
 //! adds both. Sums do not depend on the order in which words are added. A pair of zeros is the word 0; so is one of numbers below half of 2^-e.
 //!
@@ -105,16 +105,25 @@ impl FixedPoint {
     /// Turns numbers into words.
     ///
     /// # Errors
-    /// A number is beyond the bound, or there are not as many words as pairs. Words before it are written.
+    /// A number is beyond the bound, or there are not as many words as pairs. Then no word is written.
     pub fn encode(&self, values: &[f32], words: &mut [u64]) -> Result<(), FixedPointError> {
         self.check(values.len(), words.len())?;
-        for ((at, pair), word) in (0..).step_by(2).zip(values.chunks(2)).zip(words) {
-            let mut integers = [0; 2];
-            for ((place, value), integer) in (at..).zip(pair).zip(&mut integers) {
-                *integer = self.integer(*value, place)?;
-            }
-            let [low, high] = integers;
-            *word = ((high << 32) + low) as u64;
+        // Without a branch for each number, this and what follows take several at a time. NaN is beyond any bound.
+        let is_within = |value: f32| value.abs() <= self.bound;
+        if !values.iter().fold(true, |all, value| all & is_within(*value)) {
+            let beyond = values.iter().enumerate().find(|(_, value)| !is_within(**value));
+            let error =
+                |(place, value): (usize, &f32)| FixedPointError::Beyond { value: *value, place, bound: self.bound };
+            return beyond.map(error).map_or(Ok(()), Err);
+        }
+        let scale = power(self.exponent);
+        let (pairs, last) = values.as_chunks::<2>();
+        let word = |[low, high]: [f32; 2]| ((integer(high, scale) << 32) + integer(low, scale)) as u64;
+        for (pair, to) in pairs.iter().zip(&mut *words) {
+            *to = word(*pair);
+        }
+        if let ([value], Some(to)) = (last, words.last_mut()) {
+            *to = word([*value, 0.0]);
         }
         Ok(())
     }
@@ -139,14 +148,14 @@ impl FixedPoint {
     fn check(&self, values: usize, words: usize) -> Result<(), FixedPointError> {
         if words == values.div_ceil(2) { Ok(()) } else { Err(FixedPointError::Length { values, words }) }
     }
+}
 
-    fn integer(&self, value: f32, place: usize) -> Result<i64, FixedPointError> {
-        if value.is_nan() || value.abs() > self.bound {
-            return Err(FixedPointError::Beyond { value, place, bound: self.bound });
-        }
-        let scaled = f64::from(value) * power(self.exponent);
-        Ok((scaled + if scaled < 0.0 { -0.5 } else { 0.5 }) as i64)
-    }
+/// The integer next to value · scale, of two as near the even one. Its magnitude is at most 2^30.
+fn integer(value: f32, scale: f64) -> i64 {
+    // From 2^52 to 2^53 the integers are all numbers that there are, and the lower half of their bits counts them.
+    const ALL_ARE_INTEGERS: f64 = 1.5 * (1u64 << 52) as f64;
+    let moved = f64::from(value) * scale + ALL_ARE_INTEGERS;
+    i64::from(moved.to_bits() as u32 as i32)
 }
 
 /// 2^exponent, which is between 2^-200 and 2^200 here.
@@ -177,6 +186,34 @@ mod tests {
         }
         assert_eq!(format.encode(&[0.0; 3], &mut words[..1]), Err(FixedPointError::Length { values: 3, words: 1 }));
         assert_eq!(format.decode(&words, &mut [0.0; 5]), Err(FixedPointError::Length { values: 5, words: 2 }));
+    }
+
+    #[test]
+    fn a_number_becomes_the_next_integer() {
+        // e is 27: a unit is 2^-27.
+        let format = FixedPoint::new(4, 1.0).unwrap();
+        let unit = power(-27) as f32;
+        for (units, integer) in [
+            (0.0, 0),
+            (-0.0, 0),
+            (0.5, 0),
+            (-0.5, 0),
+            (0.75, 1),
+            (-0.75, -1),
+            (1.5, 2),
+            (2.5, 2),
+            (-7.0, -7),
+            (7.25, 7),
+        ] {
+            let mut words = [9; 2];
+            format.encode(&[units * unit, 1.0, units * unit], &mut words).unwrap();
+            assert_eq!(words, [((1i64 << 27 << 32) + integer) as u64, integer as u64], "{units}");
+        }
+        let mut words = [9];
+        for values in [[1.0, 1.5], [f32::NAN, 1.0]] {
+            assert!(format.encode(&values, &mut words).is_err());
+            assert_eq!(words, [9], "nothing is written");
+        }
     }
 
     #[test]
