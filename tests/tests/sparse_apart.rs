@@ -175,7 +175,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     let narrow = Settings { memory_bytes: 20_000, ..settings() };
     let narrow = Server::with_card(listener(), narrow, &card).expect("it starts");
     for (server, words) in
-        [(&plain, ["no RDMA card", "--device"]), (&narrow, ["20000 bytes of memory", "use at most 1 workers"])]
+        [(&plain, ["no RDMA card", "give it one"]), (&narrow, ["20000 bytes of memory", "use at most 1 workers"])]
     {
         let world = CardRanks::on((provider.clone(), cards.clone()), &config().aggregators(names(&[server])));
         let arrays = contributions(2, 40_000, (256, 0), 3);

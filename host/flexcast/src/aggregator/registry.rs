@@ -46,7 +46,7 @@ impl Registry {
         let Greeting { rank, terms } = *greeting;
         let key = (terms.job, terms.aggregator);
         if matches!(terms.carrier, Carrier::Cards { .. }) && !self.has_card {
-            return Err("it has no RDMA card, which ranks with cards need: start it with --device".to_owned());
+            return Err("it has no RDMA card, which ranks with cards need: give it one".to_owned());
         }
         if self.connections >= self.settings.connections {
             let most = self.settings.connections;
@@ -180,7 +180,7 @@ mod tests {
         let with_card = |greeting: &mut Greeting| greeting.terms.carrier = Carrier::Cards { class: 0, retry };
         let mut one = greeting(1, 0, 1);
         with_card(&mut one);
-        assert!(registry.join(&one).unwrap_err().contains("start it with --device"));
+        assert!(registry.join(&one).unwrap_err().contains("give it one"));
         registry.has_card = true;
         assert!(registry.join(&one).unwrap_err().contains("over RDMA cards of class 0, timeout 2^14"));
         registry.end((1, 0));
