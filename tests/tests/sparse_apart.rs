@@ -90,10 +90,13 @@ fn gets(world: &CardRanks, bytes: usize, zeros: u64, reduction: Reduction, optio
 #[test]
 fn aggregators_that_are_no_ranks_add_what_cards_send() {
     let sum = |data_type| Reduction::new(Operator::Sum, data_type).expect("the type has it");
-    let machine = Machine::default();
-    for (datapath, ranks, aggregators) in
-        [(DatapathKind::Verbs, 3, 1), (DatapathKind::Dpa, 2, 2), (DatapathKind::Verbs, 1, 1)]
-    {
+    for (datapath, ranks, aggregators, loss_ppm) in [
+        (DatapathKind::Verbs, 3, 1, 0),
+        (DatapathKind::Dpa, 2, 2, 0),
+        (DatapathKind::Verbs, 1, 1, 0),
+        (DatapathKind::Verbs, 2, 1, 10_000),
+    ] {
+        let machine = Machine { loss_ppm: Some(loss_ppm), seed: Some(5), ..Machine::default() };
         let (provider, cards, card) = cards(datapath, &machine, ranks);
         let server = Server::with_card(listener(), settings(), &card).expect("it starts");
         // Twice the same one: two of its threads.

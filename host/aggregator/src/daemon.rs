@@ -63,7 +63,8 @@ pub fn serve(args: &ServeArgs) -> Result<(), AggregatorError> {
         None => Server::start(listener, settings)?,
     };
     tracing::info!(
-        listen = %server.address(), device = args.device.as_deref().unwrap_or("none"), threads = settings.threads, memory_bytes = settings.memory_bytes, jobs = settings.jobs,
+        listen = %server.address(), device = args.device.as_deref().unwrap_or("none"), threads = settings.threads,
+        memory_bytes = settings.memory_bytes, jobs = settings.jobs,
         "serving"
     );
     notify(&[NotifyState::Ready]);

@@ -6,7 +6,7 @@ use super::budget::Reservation;
 use super::wire::{Carrier, Report, Terms};
 use crate::p2p::sparse::{self, Aggregator, Call, Config, Party, settings_of};
 
-/// How often completions are looked for before connections are again.
+/// How often completions are looked for between two looks at the connections.
 const LOOKS: u32 = 32;
 
 /// What adds, and what workers have told of it.
@@ -19,11 +19,13 @@ pub(super) struct Cards {
     aggregator: Option<Aggregator>,
     /// An operation that has been called, and waits for the connections.
     wanted: Option<Call>,
+    /// Bytes of messages that have come over connections that there are no more.
+    past_bytes: u64,
 }
 
 impl Cards {
     pub(super) fn new(pd: ProtectionDomain, workers: u32) -> Self {
-        Self { pd, endpoints: vec![None; workers as usize], aggregator: None, wanted: None }
+        Self { pd, endpoints: vec![None; workers as usize], aggregator: None, wanted: None, past_bytes: 0 }
     }
 
     /// A worker has other queue pairs. If it is the last one, the own endpoint, for all.
@@ -41,6 +43,7 @@ impl Cards {
             return Err(format!("rank {rank} has made new connections in the midst of an operation"));
         }
         // All workers make new ones together: those that there were are of no use.
+        self.past_bytes = self.received_bytes();
         self.aggregator = None;
         self.endpoints[rank as usize] = Some(endpoint.to_vec());
         if self.endpoints.contains(&None) {
@@ -112,9 +115,10 @@ impl Cards {
         }
     }
 
-    /// Bytes of messages that have come since the workers' queue pairs are these.
+    /// Bytes of messages that have come.
     pub(super) fn received_bytes(&self) -> u64 {
-        self.aggregator.as_ref().map_or(0, |aggregator| aggregator.statistics().received_bytes)
+        let now = self.aggregator.as_ref().map_or(0, |aggregator| aggregator.statistics().received_bytes);
+        self.past_bytes + now
     }
 }
 

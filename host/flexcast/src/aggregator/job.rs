@@ -266,7 +266,7 @@ impl Job {
         }
     }
 
-    /// Whether [`Job::poll`] is to be called again and again: queue pairs say by themselves that something has come to nobody.
+    /// Whether [`Job::poll`] is to be called again and again: a message that comes to a queue pair wakes nobody.
     pub(super) fn is_polling(&self) -> bool {
         self.operation.as_ref().is_some_and(Operation::is_polling)
     }
