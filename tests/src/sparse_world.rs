@@ -227,17 +227,23 @@ impl World {
     }
 }
 
-/// Contributions of which a block is zero with this probability, in percent. No byte makes a number of any type that is none, or endless; sums of so few are exact in
-/// every type but for those of half precision, whose order of addition is that of workers here.
+/// Numbers that a seed gives, one after another.
 #[must_use]
-pub fn contributions(workers: u32, bytes: usize, (block_bytes, zeros): (u32, u64), seed: u64) -> Vec<Vec<u8>> {
+pub fn draws(seed: u64) -> impl FnMut() -> u64 {
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut draw = move || {
+    move || {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
         random >> 8
-    };
+    }
+}
+
+/// Contributions of which a block is zero with this probability, in percent. No byte makes a number of any type that is none, or endless; sums of so few are exact in
+/// every type but for those of half precision, whose order of addition is that of workers here.
+#[must_use]
+pub fn contributions(workers: u32, bytes: usize, (block_bytes, zeros): (u32, u64), seed: u64) -> Vec<Vec<u8>> {
+    let mut draw = draws(seed);
     let mut array = |_| {
         let mut array = vec![0_u8; bytes];
         for block in array.chunks_mut(block_bytes as usize) {

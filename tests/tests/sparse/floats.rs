@@ -7,6 +7,7 @@ use flexcast::p2p::sparse::{FixedPoint, FixedPointError};
 use flexcast::reduce::{DataType, Operator};
 use flexcast::{Aggregation, Cause, Communicator, DatapathKind, Error, Pending, SparseOptions};
 use flexcast_tests::card_ranks::{CardRanks, empty, filled};
+use flexcast_tests::sparse_world::draws;
 use flexcast_tests::told;
 use zerocopy::IntoBytes as _;
 
@@ -18,13 +19,7 @@ const BOUND: f32 = 3.0;
 /// Arrays of which a block is zero with this probability, in percent; the others have zeros of either sign and numbers of all
 /// sizes up to the bound, or, one in four, only what becomes a zero.
 fn arrays(ranks: u32, elements: usize, zeros: u64, seed: u64) -> Vec<Vec<f32>> {
-    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut draw = move || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random >> 8
-    };
+    let mut draw = draws(seed);
     let number = |of: &mut dyn FnMut() -> u64| match of() % 8 {
         0 => 0.0,
         1 => -0.0,
