@@ -228,7 +228,6 @@ impl World {
 }
 
 /// Numbers that a seed gives, one after another.
-#[must_use]
 pub fn draws(seed: u64) -> impl FnMut() -> u64 {
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move || {
