@@ -35,7 +35,7 @@ fn arrays(ranks: u32, elements: usize, zeros: u64, seed: u64) -> Vec<Vec<f32>> {
                 continue;
             }
             match draw() % 4 {
-                0 => block.iter_mut().for_each(|one| *one = if draw() % 2 == 0 { -0.0 } else { -1e-20 }),
+                0 => block.iter_mut().for_each(|one| *one = if draw().is_multiple_of(2) { -0.0 } else { -1e-20 }),
                 _ => block.iter_mut().for_each(|one| *one = number(&mut draw)),
             }
         }
