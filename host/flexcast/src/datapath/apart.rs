@@ -1,9 +1,8 @@
-//! Aggregators that are no ranks, as workers see them: where they are, what they have said, and the error of an operation that fails because of one.
+//! Aggregators that are no ranks, as workers see them: where they are, what they have said, and why an operation fails because of one.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
-use flexcast_proto::Failure;
 use nix::libc;
 
 use crate::aggregator::wire::MOST_AGGREGATORS;
@@ -35,9 +34,8 @@ pub(crate) fn resolve(names: &[String]) -> Result<Vec<SocketAddr>> {
 }
 
 /// An aggregator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
-    name: String,
     /// When something has last come from it, or the operation has begun.
     pub(crate) heard_ps: u64,
     /// Whom it waits for, as it says.
@@ -48,12 +46,11 @@ pub(crate) struct Known {
 
 /// The aggregators of a communicator.
 #[derive(Debug, Default)]
-pub(crate) struct Apart(Vec<Known>);
+pub(crate) struct KnownAggregators(Vec<Known>);
 
-impl Apart {
-    pub(crate) fn new(names: &[String]) -> Self {
-        let known = |name: &String| Known { name: name.clone(), heard_ps: 0, waits_for: None, reason: None };
-        Self(names.iter().map(known).collect())
+impl KnownAggregators {
+    pub(crate) fn new(count: usize) -> Self {
+        Self(vec![Known::default(); count])
     }
 
     pub(crate) const fn count(&self) -> u32 {
@@ -62,9 +59,7 @@ impl Apart {
 
     /// An operation begins.
     pub(crate) fn begin(&mut self, now_ps: u64) {
-        for known in &mut self.0 {
-            (known.heard_ps, known.waits_for, known.reason) = (now_ps, None, None);
-        }
+        self.0.fill(Known { heard_ps: now_ps, ..Known::default() });
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<&Known> {
@@ -94,22 +89,10 @@ impl Apart {
         }
     }
 
-    /// The error of an operation that has failed because of an aggregator.
-    pub(crate) fn error(&self, operation: &'static str, number: u16, failure: Failure, own: u32) -> Error {
-        let known = self.get(number.into());
-        let address = known.map_or_else(|| format!("number {number}"), |known| known.name.clone());
-        let reason = known.and_then(|known| known.reason.clone());
-        let reason = reason.unwrap_or_else(|| match failure.witness == own {
-            true => "failed: see its log".to_owned(),
-            false => of_witness(failure),
-        });
-        Error::Aggregator { operation, address, reason, failure }
+    /// Why an aggregator has failed, if this rank has found it.
+    pub(crate) fn take_reason(&mut self, number: u32) -> Option<String> {
+        self.get_mut(number)?.reason.take()
     }
-}
-
-/// What a rank knows of an aggregator that has failed another one.
-pub(crate) fn of_witness(failure: Failure) -> String {
-    format!("failed, as rank {} says: see whether it runs, and its log", failure.witness)
 }
 
 /// What the system says.

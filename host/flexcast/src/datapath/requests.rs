@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use flexcast_proto::{Cause, Failure};
 
-use super::apart::of_witness;
 use super::{Posted, Task};
 use crate::api::outcome::{Failed, Outcome};
 use crate::api::report::Report;
@@ -125,12 +124,11 @@ impl Requests {
         Error::Broken { failure, aggregator: self.aggregator(failure) }
     }
 
-    /// The error of an operation that fails because of something that another rank may have found.
-    pub(crate) fn failed(&self, operation: &'static str, failure: Failure) -> Error {
-        match self.aggregator(failure) {
-            Some(address) => Error::Aggregator { operation, address, reason: of_witness(failure), failure },
-            None => Error::Failed { operation, failure },
-        }
+    /// The error of an operation that has failed. `found`: what this rank has found of the aggregator that the failure names; none: another rank has.
+    pub(crate) fn failed(&self, operation: &'static str, failure: Failure, found: Option<String>) -> Error {
+        let Some(address) = self.aggregator(failure) else { return Error::Failed { operation, failure } };
+        let told = || format!("failed, as rank {} says: see whether it runs, and its log", failure.witness);
+        Error::Aggregator { operation, address, reason: found.unwrap_or_else(told), failure }
     }
 
     /// None yet, of a communicator with these aggregators that are no ranks.

@@ -137,13 +137,13 @@ pub(crate) trait PairEngine {
         if !self.pairs().is_busy() || self.has_more_to_say() {
             return Ok(false);
         }
-        let is_heard = self.is_heard();
+        let (is_heard, requests) = (self.is_heard(), self.requests().clone());
         let ended = match self.pairs_mut().release(now_ps) {
             Some(ended) => Some(ended),
-            None => self.pairs_mut().wind_up(is_heard, now_ps)?,
+            None => self.pairs_mut().wind_up(&requests, is_heard, now_ps)?,
         };
         let Some((request, outcome)) = ended else { return Ok(false) };
-        self.requests().finish(request, outcome);
+        requests.finish(request, outcome);
         Ok(true)
     }
 

@@ -8,11 +8,11 @@ use super::{NO_NEWS, News, Pairs};
 use crate::api::buffer::Buffer;
 use crate::api::outcome::{Done, Failed, Outcome};
 use crate::api::report::{Phases, PhasesPs, Report};
-use crate::datapath::Posted;
 use crate::datapath::cpu::operation::State;
 use crate::datapath::direct::Bound;
+use crate::datapath::{Posted, Requests};
 use crate::error::{Error, Result};
-use crate::p2p::sparse::{Call, FixedPointError};
+use crate::p2p::sparse::{Call, Error as SessionError};
 use crate::p2p::{self, Group};
 use crate::plan::direct::{Collective, Places};
 use crate::protocol::conversation::{NOT_STARTED, PROTOCOL_VIOLATION};
@@ -39,8 +39,8 @@ pub(crate) struct Exchange {
     /// When the protocol's state machine wants to be notified of the time.
     pub(crate) deadline_ps: u64,
     pub(crate) report: Report,
-    /// A contribution of this rank that cannot be added.
-    refusal: Option<FixedPointError>,
+    /// What this rank has found, if a sparse AllReduce has failed here.
+    fault: Option<sparse::Fault>,
 }
 
 /// What decides which messages a collective takes.
@@ -144,7 +144,7 @@ impl Pairs {
             failed_ps: 0,
             deadline_ps: u64::MAX,
             report,
-            refusal: None,
+            fault: None,
         });
         let Bounds { operation, wait_ps, repair_ps } = bounds;
         Ok(OperationDescriptor {
@@ -278,10 +278,11 @@ impl Pairs {
             }
             Fault::Session(fault) => {
                 tracing::error!(error = %fault, "a sparse AllReduce failed");
+                let notice = failed((fault.culprit().unwrap_or(own), fault.cause()));
                 if let Some(exchange) = &mut self.exchange {
-                    exchange.refusal = fault.refusal();
+                    exchange.fault = Some(fault);
                 }
-                [failed((fault.culprit().unwrap_or(own), fault.cause())), None]
+                [notice, None]
             }
             Fault::Connections(error) => {
                 tracing::error!(%error, "a collective between pairs of ranks failed");
@@ -359,34 +360,35 @@ impl Pairs {
     ///
     /// # Errors
     /// Memory cannot be registered anew.
-    pub(crate) fn wind_up(&mut self, is_quiet: bool, now_ps: u64) -> Result<Option<(u64, Outcome)>> {
+    pub(crate) fn wind_up(
+        &mut self,
+        requests: &Requests,
+        is_quiet: bool,
+        now_ps: u64,
+    ) -> Result<Option<(u64, Outcome)>> {
         let is_over = |exchange: &mut Exchange| {
             let is_late = now_ps.saturating_sub(exchange.failed_ps) > WIND_UP_PS;
             matches!(exchange.state, State::Failed(_)) && (is_quiet || is_late)
         };
         let Some(exchange) = self.exchange.take_if(is_over) else { return Ok(None) };
-        let Exchange { request, collective, send, receive, state, report, refusal, .. } = exchange;
+        let Exchange { request, collective, send, receive, state, report, fault, .. } = exchange;
         let State::Failed(failure) = state else { return Ok(None) };
-        let name = collective.kind().name();
-        let found = match failure.cause {
-            Cause::Aggregator(number) => {
-                self.sessions.iter().flatten().find_map(|session| session.error(name, number, failure))
-            }
-            _ => None,
-        };
         (self.group, self.sessions) = (None, [None, None]);
         // Peers never know what is not registered.
         let renew = |buffer: Buffer| if buffer.is_registered() { buffer.renewed(self.maker.pd()) } else { Ok(buffer) };
         let (send, receive) = (send.map(renew).transpose()?, Some(renew(receive)?));
-        let own = self.maker.place.rank();
-        let is_own = failure.cause == Cause::Contribution && failure.culprit == own;
-        let refused = refusal.filter(|_| is_own).map(|source| Error::Contribution {
-            operation: name,
-            rank: own,
-            source,
-            failure,
-        });
-        let error = found.or(refused).unwrap_or(Error::Failed { operation: name, failure });
+        let (operation, rank) = (collective.kind().name(), self.maker.place.rank());
+        let error = match (failure.cause, fault) {
+            (Cause::Contribution, Some(sparse::Fault::Link(SessionError::FixedPoint(source))))
+                if failure.culprit == rank =>
+            {
+                Error::Contribution { operation, rank, source, failure }
+            }
+            (Cause::Aggregator(named), Some(sparse::Fault::Aggregator { number, reason })) if named == number => {
+                requests.failed(operation, failure, Some(reason))
+            }
+            _ => requests.failed(operation, failure, None),
+        };
         Ok(Some((request, Err(Box::new(Failed { error, send, receive, report })))))
     }
 }

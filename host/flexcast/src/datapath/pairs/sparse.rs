@@ -9,7 +9,7 @@ mod on_dpa;
 
 use flexcast_abi::SparseStatus;
 use flexcast_proto::sparse::Order;
-use flexcast_proto::{Cause, Failure, RankInfo, WaitedFor};
+use flexcast_proto::{Cause, RankInfo, WaitedFor};
 use flexio::ProtectionDomain;
 use thiserror::Error as ThisError;
 
@@ -18,7 +18,7 @@ use crate::api::card::Card;
 use crate::datapath::sparse::SparseOptions;
 use crate::dpa::sparse::AggregatorFailure;
 use crate::error::Error;
-use crate::p2p::sparse::{self, Call, FixedPoint, FixedPointError, Party, Settings, endpoint_bytes};
+use crate::p2p::sparse::{self, Call, FixedPoint, Party, Settings, endpoint_bytes};
 use crate::plan::direct::Collective;
 use crate::protocol::conversation::{NOT_STARTED, PROTOCOL_VIOLATION};
 use crate::tuner::Aggregation;
@@ -73,14 +73,6 @@ impl Fault {
             Self::Aggregator { .. } => None,
             Self::Shard(failure) => Some(failure.worker),
             Self::Silent(rank) | Self::Told { rank, .. } => Some(*rank),
-        }
-    }
-
-    /// A contribution of this rank that cannot be added, if it is that.
-    pub(super) const fn refusal(&self) -> Option<FixedPointError> {
-        match self {
-            Self::Link(sparse::Error::FixedPoint(error)) => Some(*error),
-            _ => None,
         }
     }
 
@@ -352,14 +344,6 @@ impl Session {
         match self {
             Self::Ranks(between) => between.counts(own),
             Self::Apart(session) => session.counts(),
-        }
-    }
-
-    /// The error of an operation that has failed because of an aggregator that is no rank; none if ranks are the aggregators.
-    pub(super) fn error(&self, operation: &'static str, number: u16, failure: Failure) -> Option<Error> {
-        match self {
-            Self::Ranks(_) => None,
-            Self::Apart(session) => Some(session.error(operation, number, failure)),
         }
     }
 }

@@ -38,7 +38,7 @@ use crate::api::card::{Card, Kind};
 use crate::api::config::{Config, ps};
 use crate::api::outcome::{Done, Failed};
 use crate::api::report::MessageCounts;
-use crate::datapath::apart::Apart;
+use crate::datapath::apart::KnownAggregators;
 use crate::datapath::cpu::incoming::Incoming;
 use crate::datapath::cpu::stripes::Stripes;
 use crate::datapath::cpu::watch;
@@ -108,7 +108,7 @@ pub(crate) struct Engine {
     /// Which subgroup a chunk goes to.
     stripes: Stripes,
     mesh: Mesh,
-    apart: Apart,
+    apart: KnownAggregators,
     receive_bytes: u64,
     peers: Vec<SocketAddr>,
     waiter: SocketWaiter,
@@ -207,7 +207,7 @@ impl Engine {
         let stripe_chunks = sockets::most_of_run(HEADER_BYTES + config.chunk_bytes as usize);
         let stripes = Stripes::new(1 + workers.count() as u32, stripe_chunks as u32);
         let mut engine = Self {
-            apart: Apart::new(&config.aggregators),
+            apart: KnownAggregators::new(config.aggregators.len()),
             requests: Requests::of(&config.aggregators),
             codec,
             window: Window::new(place, 1, WAITS),
@@ -604,7 +604,7 @@ impl Engine {
         self.fanout.iter().for_each(|fanout| fanout.leave());
         self.mesh.forget_serves();
         if let State::Failed(failure) = running.state {
-            let error = self.requests.failed(running.plan.kind.name(), failure);
+            let error = self.requests.failed(running.plan.kind.name(), failure, None);
             let Running { request, send, receive, report, .. } = running;
             self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return Ok(true);

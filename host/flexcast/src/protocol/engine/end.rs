@@ -120,7 +120,7 @@ impl Engine {
         let name = running.name();
         let Running { request, send, copied, receive, report, state, errand, .. } = running;
         let State::Failing { fault: Fault { failure, crash, .. }, .. } = state else { return Ok(false) };
-        let error = crash.map_or_else(|| self.requests.failed(name, failure), Error::Flexio);
+        let error = crash.map_or_else(|| self.requests.failed(name, failure, None), Error::Flexio);
         let failed = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
             let renew = |buffer: Buffer| buffer.renewed(self.card.pd());

@@ -6,16 +6,16 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use flexcast_proto::{Algorithm, Cause, Failure};
+use flexcast_proto::{Algorithm, Cause, WaitedFor};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::contacts::{Contacts, nonsense};
+use super::contacts::{Contacts, blame, nonsense};
 use super::{Fault, Need, RankCard, Result};
 use crate::aggregator::wire::{Carrier, Terms};
 use crate::api::buffer::Buffer;
 use crate::api::config::{Config, ps};
-use crate::datapath::apart::{self, Apart as Known};
+use crate::datapath::apart;
 use crate::error::Error;
 use crate::p2p::sparse::{self, Buffers, Call, Party, PendingWorker, Worker};
 use crate::plan::direct::Collective;
@@ -31,8 +31,6 @@ const LOOK_PS: u64 = 100_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Apart {
     addresses: Vec<SocketAddr>,
-    /// For errors.
-    names: Vec<String>,
     barrier_timeout: Duration,
 }
 
@@ -51,7 +49,7 @@ impl Apart {
             return Err(Error::Config { what: "number of aggregators", value: config.aggregators.len() as u64, limit });
         }
         let addresses = apart::resolve(&config.aggregators)?;
-        Ok(Some(Self { addresses, names: config.aggregators.clone(), barrier_timeout: config.barrier_timeout }))
+        Ok(Some(Self { addresses, barrier_timeout: config.barrier_timeout }))
     }
 
     pub(super) const fn count(&self) -> u32 {
@@ -138,8 +136,7 @@ impl Pending {
                 let carrier = Carrier::Cards { class: card.config.class, retry: card.config.retry };
                 let (workers, aggregators, order) = (card.place.ranks(), apart.count(), need.call.order);
                 let terms = Terms { job, proof, workers, aggregator: 0, aggregators, order, carrier };
-                let known = Known::new(&apart.names);
-                (Contacts::new(card.place.rank(), terms, apart.addresses, known), [0; 2])
+                (Contacts::new(card.place.rank(), terms, apart.addresses), [0; 2])
             }
         };
         Ok(Session {
@@ -207,11 +204,11 @@ impl Session {
                 worker.begin(call)?;
                 Ok(worker)
             });
-            self.worker = Some(connected.map_err(|error| self.fault(error))?);
+            self.worker = Some(connected.map_err(fault)?);
         }
         if let Some(worker) = &mut self.worker {
             let driven = worker.advance(&mut Buffers { send, receive });
-            moved |= driven.map_err(|error| self.fault(error))?;
+            moved |= driven.map_err(fault)?;
             if self.worker.as_ref().is_some_and(Worker::is_complete) {
                 self.call = None;
             }
@@ -235,33 +232,14 @@ impl Session {
         let known = self.contacts.known();
         let is_alive = known.get(number).is_some_and(|known| now_ps.saturating_sub(known.heard_ps) < ps(ALIVE));
         match known.waits_for(number).filter(|_| is_alive) {
-            Some(rank) => Fault::Told { rank, cause: Cause::Silent(flexcast_proto::WaitedFor::Block) },
-            None => self.contacts.blame(number, apart::silent(self.barrier_timeout)),
+            Some(rank) => Fault::Told { rank, cause: Cause::Silent(WaitedFor::Block) },
+            None => blame(number, apart::silent(self.barrier_timeout)),
         }
     }
 
     fn awaited_aggregator(&self) -> u32 {
         let of_worker = self.worker.as_ref().and_then(Worker::awaited);
         of_worker.or_else(|| self.contacts.without_endpoint()).unwrap_or(0)
-    }
-
-    /// What a fault of queue pairs is.
-    fn fault(&mut self, error: sparse::Error) -> Fault {
-        use sparse::Error;
-        let (number, reason) = match error {
-            Error::Connection { party: Party::Aggregator(number), source } => (
-                number,
-                format!("is not reached by this rank's card ({source}): see whether it runs, and the link to it"),
-            ),
-            Error::Protocol { party: Party::Aggregator(number), reason }
-            | Error::Endpoint { party: Party::Aggregator(number), reason } => (number, nonsense(&reason)),
-            Error::Ended { worker: Some(rank), .. } => {
-                return Fault::Told { rank, cause: Cause::Connection(nix::libc::ECONNRESET as u16) };
-            }
-            Error::Ended { aggregator, worker: None } => (aggregator, "has given up: see its log".to_owned()),
-            error => return Fault::Link(error),
-        };
-        self.contacts.blame(number, reason)
     }
 
     pub(super) const fn is_complete(&self) -> bool {
@@ -288,9 +266,22 @@ impl Session {
         let now = self.worker.as_ref().map(Worker::statistics).unwrap_or_default();
         [messages + now.sent_messages, bytes + now.received_bytes]
     }
+}
 
-    /// The error of an operation that has failed because of an aggregator.
-    pub(super) fn error(&self, operation: &'static str, number: u16, failure: Failure) -> Error {
-        self.contacts.known().error(operation, number, failure, self.card.place.rank())
-    }
+/// What a fault of queue pairs is.
+fn fault(error: sparse::Error) -> Fault {
+    use sparse::Error;
+    let (number, reason) = match error {
+        Error::Connection { party: Party::Aggregator(number), source } => {
+            (number, format!("is not reached by this rank's card ({source}): see whether it runs, and the link to it"))
+        }
+        Error::Protocol { party: Party::Aggregator(number), reason }
+        | Error::Endpoint { party: Party::Aggregator(number), reason } => (number, nonsense(&reason)),
+        Error::Ended { worker: Some(rank), .. } => {
+            return Fault::Told { rank, cause: Cause::Connection(nix::libc::ECONNRESET as u16) };
+        }
+        Error::Ended { aggregator, worker: None } => (aggregator, "has given up: see its log".to_owned()),
+        error => return Fault::Link(error),
+    };
+    blame(number, reason)
 }

@@ -8,7 +8,7 @@ use nix::libc;
 
 use super::Fault;
 use crate::aggregator::wire::{Greeting, Report, Terms};
-use crate::datapath::apart::{self, Apart};
+use crate::datapath::apart::{self, KnownAggregators};
 use crate::datapath::udp::mesh::{END, Event, Head, Listener, MESSAGE, MOST_FRAME_BYTES, NONSENSE, Peer, begin_tcp};
 
 /// The connection to an aggregator.
@@ -29,7 +29,7 @@ pub(super) struct Contacts {
     addresses: Vec<SocketAddr>,
     /// By aggregator.
     all: Vec<Contact>,
-    known: Apart,
+    known: KnownAggregators,
     room: Vec<u8>,
     /// Operations that have been called.
     calls: u32,
@@ -90,7 +90,8 @@ impl Contact {
 }
 
 impl Contacts {
-    pub(super) fn new(own: u32, terms: Terms, addresses: Vec<SocketAddr>, known: Apart) -> Self {
+    pub(super) fn new(own: u32, terms: Terms, addresses: Vec<SocketAddr>) -> Self {
+        let known = KnownAggregators::new(addresses.len());
         let all = addresses.iter().map(|_| Contact::default()).collect();
         Self { own, terms, addresses, all, known, room: vec![0; MOST_FRAME_BYTES], calls: 0 }
     }
@@ -121,7 +122,7 @@ impl Contacts {
                     Ok(stream) => contact.peer = Some(Peer::new(number as u32, stream, greeting)),
                     Err(error) => {
                         let code = error.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
-                        return Err(self.blame(number as u32, apart::broken(code as u16)));
+                        return Err(blame(number as u32, apart::broken(code as u16)));
                     }
                 }
             }
@@ -163,7 +164,7 @@ impl Contacts {
                 self.heed(number, report)?;
             }
             if let Some(code) = code {
-                return Err(self.blame(number, apart::broken(code)));
+                return Err(blame(number, apart::broken(code)));
             }
         }
         Ok(told)
@@ -184,7 +185,7 @@ impl Contacts {
             Report::Lost { rank } => Err(Fault::Told { rank, cause: Cause::Connection(libc::ECONNRESET as u16) }),
             Report::Silent { rank } => Err(Fault::Told { rank, cause: Cause::Silent(WaitedFor::Block) }),
             Report::Differs { rank, .. } => Err(Fault::Told { rank, cause: Cause::Disagrees }),
-            Report::Refused { reason } => Err(self.blame(number, apart::refusal(&reason))),
+            Report::Refused { reason } => Err(blame(number, apart::refusal(&reason))),
         }
     }
 
@@ -199,14 +200,8 @@ impl Contacts {
     }
 
     /// What is known of aggregators.
-    pub(super) const fn known(&self) -> &Apart {
+    pub(super) const fn known(&self) -> &KnownAggregators {
         &self.known
-    }
-
-    /// An aggregator has failed.
-    pub(super) fn blame(&mut self, number: u32, reason: String) -> Fault {
-        self.known.blame(number, reason.clone());
-        Fault::Aggregator { number: number as u16, reason }
     }
 }
 
@@ -219,6 +214,11 @@ impl Drop for Contacts {
             peer.discard(&mut self.room);
         }
     }
+}
+
+/// An aggregator has failed.
+pub(super) const fn blame(number: u32, reason: String) -> Fault {
+    Fault::Aggregator { number: number as u16, reason }
 }
 
 /// That an aggregator does not keep to the protocol.

@@ -360,10 +360,11 @@ impl Engine {
             self.densities.note(bytes, reduction, found);
         }
         if let State::Failed(failure) = state {
-            let error = match failure.cause {
-                Cause::Aggregator(number) => self.apart.error(name, number, failure, self.place.rank()),
-                _ => self.requests.failed(name, failure),
+            let found = match failure.cause {
+                Cause::Aggregator(number) => self.apart.take_reason(number.into()),
+                _ => None,
             };
+            let error = self.requests.failed(name, failure, found);
             self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return true;
         }

@@ -90,7 +90,7 @@ impl Engine {
         }
         let Some(running) = self.current.take() else { return Ok(false) };
         self.collective_id = None;
-        let error = self.requests.failed(running.name(), failure);
+        let error = self.requests.failed(running.name(), failure, None);
         let Running { request, send, receive, report, errand, .. } = running;
         let failed = if over {
             // Peers may hold its key: the next owner of these bytes gets another one.
