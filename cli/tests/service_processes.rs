@@ -1,34 +1,21 @@
 //! `flexcast service demo`: daemons and ranks as processes of their own on emulated cards that they share; who is told what of a death, and that nothing is left.
 
+#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
+#[path = "../../tests/src/processes.rs"]
+mod processes;
+
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flexcast_lab::service::processes::{Kind, ProcessReport};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use processes::libraries;
+
 /// Longest that anything here may take; it is far less.
 const BOUND: Duration = Duration::from_secs(120);
-
-/// The emulator's libraries, as tests/src/libs.rs has them.
-fn libraries() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        if let Some(folder) = std::env::var_os("FLEXCAST_EMU_LIBS") {
-            return folder.into();
-        }
-        let output = Command::new(env!("CARGO"))
-            .args(["run", "--quiet", "--package", "xtask", "--", "build-emu-libs", "--profile", "dev"])
-            .output()
-            .expect("cargo can be started");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let folder = String::from_utf8(output.stdout).expect("a path in UTF-8");
-        PathBuf::from(folder.lines().last().expect("it prints the folder"))
-    })
-}
 
 fn demo(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flexcast"));
@@ -132,11 +119,7 @@ fn is_over(pid: u32) -> bool {
 }
 
 fn until(what: &str, mut look: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !look() {
-        assert!(begun.elapsed() < BOUND, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    processes::until(what, BOUND, || look().then_some(()));
 }
 
 /// A demonstration in whose first job ranks are at work.

@@ -12,6 +12,7 @@ pub mod examples;
 pub mod golden;
 pub mod hosts;
 pub mod libs;
+pub mod processes;
 pub mod ranks;
 pub mod run;
 pub mod sparse;

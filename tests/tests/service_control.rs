@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use emu_config::Machine;
 use emu_provider::Emulated;
@@ -204,15 +204,8 @@ impl Place {
     }
 }
 
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < BOUND, "{what} does not come");
-        std::thread::sleep(Duration::from_micros(200));
-    }
+fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    flexcast_tests::processes::until(what, BOUND, look)
 }
 
 fn content(seed: u32, from: u32, to: u32, len: usize) -> Vec<u8> {

@@ -59,15 +59,8 @@ fn domain(provider: &Provider, host: u32) -> ProtectionDomain {
 }
 
 /// Waits until something is so.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < BOUND, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    flexcast_tests::processes::until(what, BOUND, look)
 }
 
 /// Waits until what the processes of a daemon have, all together, is so.

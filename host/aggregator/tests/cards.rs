@@ -3,9 +3,7 @@
 mod jobs;
 
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use flexcast::{Card, UdpOptions, VerbsOptions};
@@ -14,31 +12,13 @@ use flexio::Provider;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use jobs::processes::{LIBRARIES, libraries};
 use jobs::{Daemon, Rank, all_say, free_port, job_with, names, until};
 
-/// Where the emulator's libraries are.
-const LIBRARIES: &str = "FLEXCAST_EMU_LIBS";
 /// Says to a process of this program that it has the card.
 const HOLDER: &str = "TEST_WITH_A_CARD";
 /// Says to a rank that it has no card.
 const PLAIN: &str = "TEST_WITHOUT_A_CARD";
-
-/// The emulator's libraries, as tests/src/libs.rs has them.
-fn libraries() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        if let Some(folder) = std::env::var_os(LIBRARIES) {
-            return folder.into();
-        }
-        let output = Command::new(env!("CARGO"))
-            .args(["run", "--quiet", "--package", "xtask", "--", "build-emu-libs", "--profile", "dev"])
-            .output()
-            .expect("cargo can be started");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let folder = String::from_utf8(output.stdout).expect("a path in UTF-8");
-        PathBuf::from(folder.lines().last().expect("it prints the folder"))
-    })
-}
 
 fn provider() -> Provider {
     Provider::from_folder(libraries()).expect("libraries")

@@ -1,12 +1,15 @@
 //! The program `flexcast-service`, with emulated cards behind the C libraries of the emulator: configuration, one daemon for a card, status, metrics, signals.
 
+#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
+#[path = "../../../tests/src/processes.rs"]
+mod processes;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use flexcast_proto::service::wire::{self, Body, Group, Hello, NO_CORE, Packet, Place, Role};
@@ -19,35 +22,13 @@ use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain, Provider};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use processes::libraries;
+
 /// Longest that anything here may take; it is far less.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// The emulator's libraries, as tests/src/libs.rs has them.
-fn libraries() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        if let Some(folder) = std::env::var_os("FLEXCAST_EMU_LIBS") {
-            return folder.into();
-        }
-        let output = Command::new(env!("CARGO"))
-            .args(["run", "--quiet", "--package", "xtask", "--", "build-emu-libs", "--profile", "dev"])
-            .output()
-            .expect("cargo can be started");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let folder = String::from_utf8(output.stdout).expect("a path in UTF-8");
-        PathBuf::from(folder.lines().last().expect("it prints the folder"))
-    })
-}
-
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < BOUND, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    processes::until(what, BOUND, look)
 }
 
 fn free_ports() -> [u16; 3] {

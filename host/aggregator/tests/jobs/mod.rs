@@ -1,11 +1,15 @@
 //! Daemons and ranks as processes, and what ranks do when they are told.
 #![allow(dead_code)] // Not every test program needs all.
 
+#[allow(unreachable_pub)] // In a test program nobody else needs it.
+#[path = "../../../../tests/src/processes.rs"]
+pub(crate) mod processes;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flexcast::bootstrap::TcpStore;
 use flexcast::reduce::{DataType, Operator, Reduction};
@@ -18,15 +22,8 @@ pub(crate) const RANKS: u32 = 3;
 /// Says to a process of this program that it is a rank.
 const ROLE: &str = "TEST_OF_AGGREGATORS";
 
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < BOUND, "{what} does not come");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+pub(crate) fn until<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    processes::until(what, BOUND, look)
 }
 
 pub(crate) fn free_port() -> u16 {
