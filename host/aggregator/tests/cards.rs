@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use jobs::processes::{LIBRARIES, libraries};
-use jobs::{Daemon, Rank, all_say, free_port, job_with, names, until};
+use jobs::{Daemon, Rank, all_say, free_port, job_with, names};
 
 /// Says to a process of this program that it has the card.
 const HOLDER: &str = "TEST_WITH_A_CARD";
@@ -114,8 +114,7 @@ fn a_daemon_serves_ranks_with_cards_and_is_named_when_it_is_killed() {
         all_say(&mut others, command, &format!("{command}: fine"));
     }
     drop((ranks, others));
-    until("the end of all jobs", || (daemon.jobs() == 0).then_some(()));
-    assert_eq!(ask(&daemon.socket).unwrap().reserved_bytes, 0);
+    daemon.waits_for_the_end();
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use flexcast::aggregator::Status;
 use flexcast::bootstrap::TcpStore;
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{Card, Communicator, Config, SparseOptions};
@@ -56,6 +57,12 @@ impl Daemon {
 
     pub(crate) fn jobs(&self) -> usize {
         ask(&self.socket).unwrap().connected as usize
+    }
+
+    /// Waits until it serves nobody, and has its memory back, which comes a moment later.
+    pub(crate) fn waits_for_the_end(&self) {
+        let is_idle = |status: &Status| (status.connected, status.reserved_bytes) == (0, 0);
+        until("the end of all jobs", || is_idle(&ask(&self.socket).unwrap()).then_some(()));
     }
 
     pub(crate) fn kill(mut self) -> SocketAddr {
