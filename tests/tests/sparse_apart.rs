@@ -157,6 +157,31 @@ fn a_server_that_is_started_anew_between_operations_serves_on_and_one_that_stops
 }
 
 #[test]
+fn a_rank_that_hears_at_once_of_the_barrier_s_end_and_of_the_failure_behind_it_fails() {
+    for datapath in [DatapathKind::Verbs, DatapathKind::Dpa] {
+        let (provider, cards, card) = cards(datapath, &Machine::default(), 2);
+        let server = Server::with_card(listener(), settings(), &card).expect("it starts");
+        let address = server.address();
+        let world = CardRanks::on((provider, cards), &config().aggregators(names(&[&server])));
+        gets(&world, 4096, 20, SUM, OPTIONS);
+        drop(server);
+        let arrays = contributions(2, 4096, (256, 0), 3);
+        let call = |rank: usize| Under::new(&world.all[rank], post(&world.all[rank], SUM, OPTIONS, &arrays[rank]));
+        let (late, early) = (call(1), call(0));
+        // The last to call has all of the barrier, and fails while the other is not polled.
+        for one in [early, late] {
+            let mut alone = [one];
+            drive(&world.provider, &mut alone, |_, _| ());
+            let [one] = alone;
+            let failed = one.done.expect("driven to its end").expect_err("nobody adds");
+            assert!(matches!(failed.error, Error::Aggregator { .. }), "{failed}");
+            told(&failed.error, &["allreduce failed", &address.to_string()]);
+            assert!(failed.receive.is_some(), "the buffer comes back");
+        }
+    }
+}
+
+#[test]
 fn a_rank_that_goes_in_the_middle_is_named_by_all() {
     let (provider, cards, card) = cards(DatapathKind::Verbs, &Machine::default(), 3);
     let server = Server::with_card(listener(), settings(), &card).expect("it starts");

@@ -154,6 +154,15 @@ pub(crate) trait PairEngine {
         (request, send, receive, mut report): (u64, Option<Buffer>, Buffer, Report),
         now_ps: u64,
     ) {
+        // A failure that came together with the errand's end has found no collective that it could end: none begins.
+        if let Some(failure) = self.requests().broken()
+            && !matches!(errand.way, Way::Barrier)
+        {
+            report.failure = Some(failure);
+            let error = self.requests().failed(errand.name, failure, None);
+            let failed = Failed { error, send: None, receive: None, report };
+            return self.requests().finish(request, Err(Errand::failed(Some(Box::new(errand)), failed)));
+        }
         let Errand { name, summary, way } = errand;
         let connecting = match way {
             Way::Barrier => {
