@@ -71,7 +71,7 @@ fn region(worker: &mut Worker, len: usize, seed: u64) -> (String, String) {
 }
 
 #[test]
-#[ignore = "a process of the other tests, which they start"]
+#[ignore = "a process that the other tests start: cargo test -p flexcast-tests --test shared_card"]
 fn a_process_with_a_card() {
     worker::work();
 }
@@ -335,7 +335,7 @@ fn what_one_process_has_made_is_not_anothers() {
 
 /// Says what a process of another user is told at the socket.
 #[test]
-#[ignore = "a process of the test below"]
+#[ignore = "a process that the test below starts: cargo test -p flexcast-tests --test shared_card"]
 fn a_process_of_another_user() {
     let socket = std::env::var_os("FLEXCAST_TEST_SOCKET").expect("a socket");
     let answer = stranger(Path::new(&socket), &[&b"FXCARD\0\0"[..], &1_u32.to_le_bytes(), &[0; 4]].concat());

@@ -75,7 +75,7 @@ fn until(what: &str, done: impl Fn() -> bool) {
 
 /// Says what it has made, and waits to be killed.
 #[test]
-#[ignore = "a process of another test"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
 fn makes_one_of_each() {
     let host = Host::open(0);
     let mut bytes = [0_u8; 4096];
@@ -99,7 +99,7 @@ fn makes_one_of_each() {
 }
 
 #[test]
-#[ignore = "a process of another test"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
 fn has_a_card_of_which_others_make_something() {
     let host = Host::open(0);
     let own = host.qp(IBV_QPT_RC, host.cq(8));
@@ -136,7 +136,7 @@ fn what_a_killed_process_has_made_is_taken_back() {
 
 /// What is not to be had of another process's card.
 #[test]
-#[ignore = "a process of another test"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
 fn asks_for_what_is_not_to_be_had() {
     let host = Host::open(0);
     let cq = host.cq(8);
@@ -170,7 +170,7 @@ fn asks_for_what_is_not_to_be_had() {
 }
 
 #[test]
-#[ignore = "a process of another test"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
 fn has_a_card_of_which_others_ask_too_much() {
     let _host = Host::open(0);
     let (mut says, mut first) = attach("asks_for_what_is_not_to_be_had");
@@ -195,7 +195,7 @@ fn what_is_not_to_be_had_is_refused_and_as_many_as_allowed_are_let_in() {
 
 /// Sleeps until it is told of a completion, which never comes.
 #[test]
-#[ignore = "a process of another test"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
 fn waits_for_an_event() {
     let host = Host::open(0);
     unsafe {
@@ -212,7 +212,7 @@ fn waits_for_an_event() {
 }
 
 #[test]
-#[ignore = "a process of another test"]
+#[ignore = "a process that another test starts: cargo test -p emu-libibverbs --test shared"]
 fn has_a_card_and_ends_while_another_waits() {
     let _host = Host::open(0);
     let (mut says, _) = attach("waits_for_an_event");

@@ -307,7 +307,7 @@ fn silent_questions_keep_nobody_waiting() {
 
 /// Two ranks of a group, of which one calls an Alltoallv: it does not end.
 #[test]
-#[ignore = "a process of the other tests, which they start"]
+#[ignore = "a process that the other tests start: cargo test -p flexcast-service --test daemon"]
 fn a_program_of_ranks() {
     let of = |name| std::env::var(name).expect("a variable");
     let provider = Provider::from_folder(libraries()).expect("libraries");
