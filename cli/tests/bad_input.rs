@@ -1,7 +1,13 @@
 //! Bad parameters of every command: one line with the value, the limit and the next step, and exit code 1. None of
 //! these needs an image: they are refused before anything is opened.
 
+#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
+#[path = "../../tests/src/harness.rs"]
+mod harness;
+
 use std::process::{Command, Output};
+
+use harness::skipped;
 
 fn flexcast(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_flexcast")).args(args).output().expect("the tool starts")
@@ -81,7 +87,7 @@ fn unknown_device() {
 fn system_provider_without_doca() {
     // Where DOCA is installed this test has nothing to check.
     if std::path::Path::new("/opt/mellanox/flexio").exists() {
-        eprintln!("skipped: DOCA is installed");
+        skipped("DOCA is installed");
         return;
     }
     refused(&["devices", "--provider", "system"], &["DOCA not installed", "libflexio.so", "--provider emu"]);

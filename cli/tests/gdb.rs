@@ -1,5 +1,9 @@
 //! The gdb server, with gdb-multiarch where it is installed and by its protocol everywhere.
 
+#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
+#[path = "../../tests/src/harness.rs"]
+mod harness;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -7,6 +11,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use harness::installed;
 
 /// Longest that any of these sessions may take; they need a second or two.
 const BOUND: Duration = Duration::from_secs(120);
@@ -79,8 +85,8 @@ impl Run {
 #[test]
 fn gdb_breaks_steps_and_goes_on() {
     let image = image("allgather.elf");
-    if Command::new("gdb-multiarch").arg("--version").stdout(Stdio::null()).status().is_err() {
-        return eprintln!("skipped: gdb-multiarch is not installed (apt-get install gdb-multiarch)");
+    if !installed("gdb-multiarch", "gdb-multiarch") {
+        return;
     }
     let args = [&TPUT[..], &["--image", &image]].concat();
     let run = Run::start(&args, &[]);

@@ -4,6 +4,10 @@
 #[path = "../../tests/src/processes.rs"]
 mod processes;
 
+#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
+#[path = "../../tests/src/harness.rs"]
+mod harness;
+
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -13,6 +17,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use processes::libraries;
+
+use harness::is_long;
 
 /// Longest that anything here may take; it is far less.
 const BOUND: Duration = Duration::from_secs(120);
@@ -79,7 +85,7 @@ fn deaths_of_processes_are_told_by_name_and_later_jobs_succeed() {
 #[test]
 fn other_shapes_do_the_same() {
     check(&report(&["--hosts", "3", "--ranks-per-host", "1", "--bytes", "1"]), 3, 1);
-    if std::env::var_os("FLEXCAST_SHORT_TESTS").is_none() {
+    if is_long() {
         check(&report(&["--hosts", "1", "--ranks-per-host", "3", "--bytes", "100000"]), 1, 3);
     }
 }

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::harness::skipped;
+
 /// Begins the names of namespaces, where `FLEXCAST_HOSTS` does not say another beginning.
 const PREFIX: &str = "flexcast-hosts-";
 /// Name of the interface of every host.
@@ -50,7 +52,7 @@ impl Hosts {
         let probe = run("ip", &["netns", "add", &hosts.switch()]);
         let entered = probe.and_then(|_| hosts.within(&hosts.switch(), "true", &[]));
         if let Err(reason) = entered {
-            eprintln!("SKIPPED: network namespaces cannot be made here: {}", reason.trim());
+            skipped(format_args!("network namespaces cannot be made here: {}", reason.trim()));
             return None;
         }
         hosts.connect().unwrap_or_else(|reason| panic!("hosts cannot be connected: {reason}"));

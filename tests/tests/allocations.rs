@@ -1,4 +1,4 @@
-//! Allocations of an operation on the host: none, once a communicator has done two of its kind (MC-18).
+//! Allocations of an operation on the host: none, once a communicator has done two of its kind.
 //!
 //! The emulated cards live in the same process and thread, and allocate. So what counts is decided in two ways. Only calls of a
 //! communicator are watched; what the machine does between them is not. And of what is allocated in such a call only that counts whose
@@ -9,11 +9,11 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ffi::c_void;
 use std::net::TcpListener;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use emu_config::Machine;
 use emu_provider::emulated;
@@ -24,6 +24,7 @@ use flexcast::{
     UdpOptions,
 };
 use flexcast_tests::image_bytes;
+use object::{Object as _, SymbolMap, SymbolMapName};
 
 const FRAMES: usize = 64;
 
@@ -89,6 +90,41 @@ unsafe impl GlobalAlloc for Watching {
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;
 
+/// The functions of this program by its symbol table, which a build has with and without debug information. (Line tables
+/// name functions without their crates, so a resolver that prefers debug information cannot tell the crates apart.)
+struct Functions {
+    /// Where the program lies in memory.
+    mapped: Range<u64>,
+    symbols: SymbolMap<SymbolMapName<'static>>,
+}
+
+impl Functions {
+    fn of_this_program() -> Self {
+        let path = std::env::current_exe().expect("the program has a path");
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
+        let name = path.to_string_lossy().into_owned();
+        let mut ranges = maps.lines().filter(|line| line.ends_with(&name)).map(|line| {
+            let (start, rest) = line.split_once('-').expect("a range of addresses");
+            let end = rest.split_once(' ').expect("permissions").0;
+            [start, end].map(|address| u64::from_str_radix(address, 16).expect("an address"))
+        });
+        let [start, first_end] = ranges.next().expect("the program is mapped");
+        let end = ranges.last().map_or(first_end, |[_, end]| end);
+        // The program has one table until it ends.
+        let bytes: &'static [u8] = std::fs::read(&path).expect("the program can be read").leak();
+        Self { mapped: start..end, symbols: object::File::parse(bytes).expect("an ELF").symbol_map() }
+    }
+
+    /// The function that holds an instruction of this program, such as `flexcast::api::post`.
+    fn at(&self, ip: usize) -> Option<String> {
+        let ip = Some(ip as u64).filter(|ip| self.mapped.contains(ip))?;
+        let symbol = self.symbols.get(ip - self.mapped.start)?;
+        Some(format!("{:#}", rustc_demangle::demangle(symbol.name())))
+    }
+}
+
+static FUNCTIONS: LazyLock<Functions> = LazyLock::new(Functions::of_this_program);
+
 /// Runs a call of the library.
 fn watched<R>(call: impl FnOnce() -> R) -> R {
     WATCHED.set(true);
@@ -103,12 +139,8 @@ fn taken() -> (u64, u64, Vec<String>) {
         ["flexcast::", "flexcast_proto::", "flexio::", "flexcast_abi::", "verbs_sys::", "flexio_sys::"];
     let (mut host, mut emulator, mut places) = (0, 0, Vec::new());
     for (callers, times) in std::mem::take(&mut *SEEN.lock().expect("not poisoned")) {
-        let mut names: Vec<String> = Vec::new();
-        for ip in callers.into_iter().take_while(|ip| *ip != 0) {
-            backtrace::resolve(ip as *mut c_void, |symbol| {
-                names.extend(symbol.name().map(|name| format!("{name:#}")));
-            });
-        }
+        let names: Vec<String> =
+            callers.into_iter().take_while(|ip| *ip != 0).filter_map(|ip| FUNCTIONS.at(ip)).collect();
         let is_host = |name: &&String| HOST.iter().any(|of| name.contains(of));
         let project = names.iter().find(|name| is_host(name) || name.contains("emu_"));
         let Some(project) = project else {

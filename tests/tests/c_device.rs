@@ -7,21 +7,18 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use emu_machine::{Config, MachineError, World};
+use flexcast_tests::harness::installed;
 use flexcast_tests::workspace_root;
 
 const COMPILER: &str = "riscv64-unknown-elf-gcc";
 
 /// The program, built once; `None` without a compiler.
 fn program() -> Option<&'static Vec<u8>> {
-    static BUILT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
-    BUILT.get_or_init(build).as_ref()
+    static BUILT: OnceLock<Vec<u8>> = OnceLock::new();
+    installed(COMPILER, "gcc-riscv64-unknown-elf").then(|| BUILT.get_or_init(build))
 }
 
-fn build() -> Option<Vec<u8>> {
-    if Command::new(COMPILER).arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("{COMPILER} is not installed (Debian: gcc-riscv64-unknown-elf): skipping the device program in C");
-        return None;
-    }
+fn build() -> Vec<u8> {
     let root = workspace_root();
     let run = |command: &mut Command| {
         let output = command.current_dir(&root).output().expect("it starts");
@@ -38,7 +35,7 @@ fn build() -> Option<Vec<u8>> {
     let mut compiler = Command::new(COMPILER);
     compiler.args(flags).args(target).args(["-I", "device/rt-emu/include/libflexio-dev", "-T", "linker/emu-c.ld"]);
     run(compiler.arg("tests/c/c_device.c").arg("-o").arg(&out).arg("-L").arg(folder).arg("-lflexio_dev"));
-    Some(std::fs::read(&out).expect("the program"))
+    std::fs::read(&out).expect("the program")
 }
 
 /// A card that runs the program; `None` without a compiler.

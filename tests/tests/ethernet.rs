@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use flexcast_tests::examples::{Rank, allgather, compile, compiler, free_tcp_port};
+use flexcast_tests::harness::is_long;
 
 /// Longest that the ranks may take; they need a second or two.
 const BOUND: Duration = Duration::from_secs(120);
@@ -98,7 +99,7 @@ fn ranks_with_other_settings_are_named() {
 
 #[test]
 fn whoever_is_killed_at_any_time_is_named_by_the_others() {
-    let trials = if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 3 } else { 12 };
+    let trials = if is_long() { 12 } else { 3 };
     for trial in 0..trials {
         let Some((_, mut ranks)) = start("killed", "rounds1000000", |_, _| ()) else { return };
         let victim = trial % usize::from(RANKS);

@@ -10,6 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use flexcast_tests::examples::{Example, Rank, allgather, compile, compiler, free_tcp_port, free_udp_ports};
+use flexcast_tests::harness::skipped;
 use flexcast_tests::workspace_root;
 use object::{Object as _, ObjectSymbol as _};
 
@@ -392,7 +393,7 @@ fn header_and_example_compile_without_warnings_in_c_and_cpp() {
                     let said = String::from_utf8_lossy(&output.stderr);
                     assert!(output.status.success(), "{compiler} {language:?} {}:\n{said}", source.display());
                 }
-                Err(_) => eprintln!("SKIPPED: {compiler} is not installed"),
+                Err(_) => skipped(format_args!("{compiler} is not installed (Debian: {compiler})")),
             }
         }
     }

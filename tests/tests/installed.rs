@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use flexcast_tests::examples::{Rank, compiler};
+use flexcast_tests::harness::skipped;
 use flexcast_tests::libs::libraries;
 use flexcast_tests::tree::xtask;
 use flexcast_tests::{image_bytes, workspace_root};
@@ -70,7 +71,7 @@ fn pkg_config(prefix: &Path, ask: &[&str]) -> Option<Vec<String>> {
     let mut command = Command::new("pkg-config");
     command.args(ask).arg("flexcast").env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     let Ok(output) = command.output() else {
-        eprintln!("SKIPPED: pkg-config is not installed");
+        skipped("pkg-config is not installed (Debian: pkg-config)");
         return None;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -143,7 +144,7 @@ fn with_cmake(prefix: &Path, scratch: &Path) {
         command.output()
     };
     let Ok(output) = cmake(&["-S".as_ref(), project.as_ref(), "-B".as_ref(), build.as_ref()]) else {
-        eprintln!("SKIPPED: cmake is not installed");
+        skipped("cmake is not installed (Debian: cmake)");
         return;
     };
     let told = String::from_utf8_lossy(&output.stderr);

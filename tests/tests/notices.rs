@@ -9,6 +9,7 @@ use std::time::Duration;
 use emu_observe::state::State;
 use flexcast_cli::tables;
 use flexcast_tests::code::{ILLEGAL, RET, addi, image, reg, rtos};
+use flexcast_tests::examples::compiler;
 use flexcast_tests::libs::{libraries, wait_for};
 use flexcast_tests::workspace_root;
 
@@ -18,13 +19,7 @@ const ACTIVATE: u64 = 11;
 
 /// `tests/c/trouble.c`, compiled into a folder.
 fn program(folder: &Path) -> Option<PathBuf> {
-    let works = |name: &&str| {
-        Command::new(name).arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
-    };
-    let Some(compiler) = ["gcc", "cc"].into_iter().find(works) else {
-        eprintln!("neither gcc nor cc is installed: skipping a program in C");
-        return None;
-    };
+    let compiler = compiler()?;
     let root = workspace_root();
     let program = folder.join("trouble");
     let includes =

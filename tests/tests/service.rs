@@ -6,6 +6,7 @@ use emu_provider::Emulated;
 use flexcast_lab::service::{Load, ServiceError, ServiceOp, Shape, World};
 use flexcast_proto::service::{Cause, ContextId, Culprit, Limits, LocalCopies, Operation};
 use flexcast_service::Error;
+use flexcast_tests::harness::is_long;
 
 const LOAD: Load = Load { bytes: 111, varies: true };
 
@@ -354,6 +355,6 @@ fn lose_one(seed: u64) {
 
 #[test]
 fn whoever_goes_at_any_time_is_named_or_missed_by_nobody() {
-    let seeds = if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 60 } else { 400 };
+    let seeds = if is_long() { 400 } else { 60 };
     (0..seeds).for_each(lose_one);
 }

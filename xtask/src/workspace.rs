@@ -123,7 +123,7 @@ pub(crate) const TESTS_PROFILE: &str = "dev";
 pub(crate) const RELEASE: &str = "release";
 
 /// Names the cargo profile of the command-line tool, in place of the one that users get.
-const CLI_PROFILE: &str = "FLEXCAST_CLI_PROFILE";
+pub(crate) const CLI_PROFILE: &str = "FLEXCAST_CLI_PROFILE";
 
 /// Builds the command-line tool and returns its path.
 pub(crate) fn cli() -> Result<PathBuf> {

@@ -12,6 +12,9 @@ mod draft;
 mod drafts;
 mod every;
 mod extensions;
+#[allow(unreachable_pub)]
+#[path = "../../../tests/src/harness.rs"]
+mod harness;
 mod hart;
 #[path = "common/machine.rs"]
 mod machine;

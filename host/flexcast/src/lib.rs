@@ -39,6 +39,10 @@ mod datapath;
 mod dpa;
 mod endpoint;
 mod error;
+#[cfg(test)]
+#[allow(dead_code, unreachable_pub)] // Tests of other packages have the rest.
+#[path = "../../../tests/src/harness.rs"]
+mod harness;
 pub mod memory;
 pub mod p2p;
 mod plan;

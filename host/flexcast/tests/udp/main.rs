@@ -4,6 +4,9 @@ mod bad_input;
 mod collectives;
 mod faults;
 mod group;
+#[allow(dead_code, unreachable_pub)] // Tests of other packages have the rest.
+#[path = "../../../../tests/src/harness.rs"]
+mod harness;
 mod sparse;
 
 use std::num::NonZeroU32;
