@@ -26,6 +26,9 @@ pub(crate) struct ReportArgs {
     /// Write the verdicts to this Markdown file, too.
     #[arg(long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
+    /// Commit that the figures are made from, for the head of this file.
+    #[arg(long, value_name = "HASH", requires = "summary")]
+    pub(crate) commit: Option<String>,
     /// What `flexcast calibrate --json` has written.
     #[arg(long, value_name = "FILE")]
     pub(crate) calibration: Option<PathBuf>,

@@ -50,7 +50,7 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let mut tell = Progress::new();
     let outcomes = run::run(experiments, &options, &mut |progress| tell.tell(progress));
     tell.end();
-    let head = Head { model: name, calibration, reduced: args.reduced };
+    let head = Head { model: name, calibration, reduced: args.reduced, commit: args.commit.clone() };
     for outcome in &outcomes {
         output::write(&args.out, outcome)?;
     }

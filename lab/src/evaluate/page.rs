@@ -18,6 +18,8 @@ pub struct Head {
     pub calibration: Option<Calibration>,
     /// Whether the sweeps are the reduced ones.
     pub reduced: bool,
+    /// The commit that the figures were made from.
+    pub commit: Option<String>,
 }
 
 /// How many expectations ended each way.
@@ -317,7 +319,7 @@ mod tests {
 
     #[test]
     fn kinds_have_tables_of_their_own_and_failures_are_reported() {
-        let head = Head { model: "M.2".to_owned(), calibration: None, reduced: false };
+        let head = Head { model: "M.2".to_owned(), calibration: None, reduced: false, commit: None };
         let text = page(&head, &[outcome()]);
         assert_eq!(text.matches("<caption>").count(), 2);
         for word in [
@@ -356,7 +358,7 @@ mod tests {
                 "holdouts": [{"id": "V-2", "verdict": "pass"}, {"id": "V-6", "verdict": "fail"}, {"id": "V-8", "verdict": "prediction"}]}"#,
         )
         .unwrap();
-        let head = Head { model: "M.2".to_owned(), calibration: Some(calibration), reduced: true };
+        let head = Head { model: "M.2".to_owned(), calibration: Some(calibration), reduced: true, commit: None };
         let text = page(&head, &[outcome()]);
         let first = text.find("hold-outs passed 1 of 2").unwrap();
         assert!(first < text.find("Expectations:").unwrap() && text.contains("Reduced sweeps"));
