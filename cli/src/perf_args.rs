@@ -11,7 +11,7 @@ use crate::card_args::CardArgs;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Start one process per rank with a launcher: `mpirun -n 4 flexcast perf`, `torchrun`, `srun`; or by hand, with FLEXCAST_RANK, FLEXCAST_SIZE and \
-FLEXCAST_STORE (host:port of rank 0). FLEXCAST_INTERFACE, FLEXCAST_GROUP, FLEXCAST_PORT and FLEXCAST_TTL say where datagrams go.")]
+FLEXCAST_STORE (host:port of rank 0). On several computers FLEXCAST_SECRET_FILE names a secret of all ranks. FLEXCAST_INTERFACE, FLEXCAST_GROUP, FLEXCAST_PORT and FLEXCAST_TTL say where datagrams go.")]
 pub(crate) struct PerfArgs {
     /// The collective.
     #[arg(long, value_enum, default_value_t = Op::Allgather)]

@@ -35,7 +35,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     hello.extend(b"job");
     let encrypted = [&hello[..], &[1], &[7; 48]].concat();
     hello.push(0);
-    let frame = |what: u8, body: &[u8]| [&b"FXCF"[..], &[what, 0, 0, 0, 0, 0, 0, 0, body.len() as u8, 0, 0, 0], body].concat();
+    let frame =
+        |what: u8, body: &[u8]| [&b"FXCF"[..], &[what, 0, 0, 0, 0, 0, 0, 0, body.len() as u8, 0, 0, 0], body].concat();
     let contribution = |number: u8| step(number, 5, &[1, 1, number]);
     let collected = [&b"FXCF\x04\x01\0\0\x01\0\0\0\x0F\0\0\0"[..], b"x\x01\0\0\0a\x01\0\0\0b\x01\0\0\0c"].concat();
     vec![
@@ -44,7 +45,10 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             "meeting-encrypted",
             steps(1, &[step(0, 3, &[1, 3]), step(0, 4, &[]), step(1, 3, &[2, 3]), step(1, 4, &[]), contribution(1)]),
         ),
-        ("replayed", steps(1, &[step(0, 0, &[encrypted.len() as u8]), encrypted.clone(), step(0, 0, &[4, 34, 0, 1, 2])])),
+        (
+            "replayed",
+            steps(1, &[step(0, 0, &[encrypted.len() as u8]), encrypted.clone(), step(0, 0, &[4, 34, 0, 1, 2])]),
+        ),
         ("without-the-secret", steps(1, &[step(0, 2, &[1, 3]), step(1, 7, &[])])),
         ("refused", steps(0, &[step(0, 2, &[2, 3]), step(0, 6, &[])])),
         ("twice", steps(0, &[step(0, 2, &[1, 3]), step(1, 2, &[1, 3])])),

@@ -12,9 +12,10 @@ use crate::perf_args::PerfArgs;
 
 pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     let spec = args.spec();
-    let card = args.card.open()?;
     let mut store = TcpStore::from_env()?;
-    let mut config = Config::for_card(&card).with_environment()?.chains(args.chains);
+    // A rank that has no card, or wrong variables, lets the others know.
+    let card = or_refuse(&mut store, args.card.open())?;
+    let mut config = or_refuse(&mut store, Config::for_card(&card).with_environment())?.chains(args.chains);
     if args.progress_thread {
         config = config.progress_thread(Some(ThreadOptions::default()));
     }
@@ -53,6 +54,11 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     }
     let errors: u64 = rows.iter().map(|row| row.errors).sum();
     Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What a rank has made, or why it cannot go on, which the other ranks learn, too.
+pub(super) fn or_refuse<T, E: std::fmt::Display>(store: &mut TcpStore, made: Result<T, E>) -> Result<T, E> {
+    made.inspect_err(|error| store.refuse(&error.to_string()))
 }
 
 fn print(args: &PerfArgs, rows: &[Row]) -> anyhow::Result<()> {

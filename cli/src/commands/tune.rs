@@ -9,18 +9,19 @@ use flexcast::{Card, UdpOptions};
 use flexcast_cli::{note, out};
 use flexcast_lab::tune::{self, Figure, Tuned, Way, WayFigure};
 
+use super::perf::or_refuse;
 use crate::tune_args::TuneArgs;
 
 pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
-    let mut options = UdpOptions::from_env()?;
+    let mut store = TcpStore::from_env()?;
+    let mut options = or_refuse(&mut store, UdpOptions::from_env())?;
     if let Some(interface) = &args.interface {
         options = options.interface(interface);
     }
     // They are measured.
     options.subgroups = None;
     options.tuning = None;
-    let card = Card::udp(&options)?;
-    let mut store = TcpStore::from_env()?;
+    let card = or_refuse(&mut store, Card::udp(&options))?;
     let (is_first, ranks) = (store.rank() == 0, store.size());
     let tuned = tune::run(&card, &mut store, &args.spec(), |text| {
         if is_first {

@@ -70,7 +70,8 @@ impl Stream for Memory {
 
 fn config(rank: u32, secret: bool) -> StoreConfig {
     let secret = secret.then(|| Secret::new(b"a secret of ranks that are fuzzed").ok()).flatten();
-    StoreConfig { job: "job".to_owned(), timeout: Duration::ZERO, ..StoreConfig::new(rank, RANKS, "head:1") }.secret(secret)
+    StoreConfig { job: "job".to_owned(), timeout: Duration::ZERO, ..StoreConfig::new(rank, RANKS, "head:1") }
+        .secret(secret)
 }
 
 /// Reads operands; past the end there are zeros.

@@ -35,7 +35,9 @@ const UDP_BYTES: u32 = 8;
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct UdpOptions {
-    /// The interface, by its name or one of its addresses. Default: the first that is up, can multicast and has an address; else the loopback interface.
+    /// The interface, by its name or one of its addresses; or a list of them with commas between, of which the first that is there counts; or, behind `^`,
+    /// a list of those that are not taken. A name that does not end in a digit also stands for all that begin with it, unless `=` is before it: `eth` for
+    /// `eth0`, `^docker,lo` for neither `docker0` nor `lo`. Default: the first that is up, can multicast and has an address; else the loopback interface.
     pub interface: Option<String>,
     /// The multicast group, IPv4 or IPv6, alike on all ranks. Default: of 239.0.0.0/9 or ff15::/16, another one for each communicator.
     pub group: Option<IpAddr>,
@@ -303,25 +305,53 @@ fn candidates() -> Result<Vec<Candidate>> {
     Ok(all)
 }
 
+/// Which of the addresses one entry of a list names. An interface of exactly that name counts before those whose names begin with it.
+fn named(all: &[Candidate], entry: &str) -> Vec<usize> {
+    let (name, is_exact) = entry.strip_prefix('=').map_or((entry, false), |name| (name, true));
+    let of = |fits: &dyn Fn(&Candidate) -> bool| -> Vec<usize> {
+        all.iter().enumerate().filter(|(_, candidate)| fits(candidate)).map(|(at, _)| at).collect()
+    };
+    let exact = of(&|candidate| candidate.name == name || name.parse() == Ok(candidate.address));
+    // Whoever writes eth1 does not mean eth10.
+    if is_exact || !exact.is_empty() || name.ends_with(|letter: char| letter.is_ascii_digit()) {
+        return exact;
+    }
+    of(&|candidate| candidate.name.starts_with(name))
+}
+
 /// Chooses an address of an interface, of the family of `group` if there is one; of both families the fourth.
 fn choose(all: &[Candidate], wanted: Option<&str>, group: Option<IpAddr>) -> Result<usize> {
-    let name = || wanted.unwrap_or("any interface").to_owned();
-    let is_wanted = |candidate: &Candidate| match wanted {
-        Some(wanted) => candidate.name == wanted || wanted.parse() == Ok(candidate.address),
-        // Loopback does, where ranks are processes of one computer, although it does not say so.
-        None => candidate.can_multicast || candidate.is_loopback,
+    let refuse = |reason: String| Error::Interface { name: wanted.unwrap_or("any interface").to_owned(), reason };
+    let (is_exclusion, list) = match wanted.map(|list| (list.strip_prefix('^'), list)) {
+        None => (true, Vec::new()),
+        Some((excluded, list)) => (excluded.is_some(), excluded.unwrap_or(list).split(',').map(str::trim).collect()),
     };
-    let fits = |candidate: &Candidate| group.is_none_or(|group| group.is_ipv4() == candidate.address.is_ipv4());
-    let rank = |candidate: &Candidate| (candidate.is_loopback, !candidate.address.is_ipv4());
-    let chosen = all.iter().enumerate().filter(|(_, candidate)| is_wanted(candidate) && fits(candidate));
-    if let Some((at, _)) = chosen.min_by_key(|(at, candidate)| (rank(candidate), *at)) {
+    if list.iter().any(|entry| entry.trim_start_matches('=').is_empty() || entry.starts_with('^')) {
+        let reason = "is no list of interfaces: write names or addresses with commas between, and ^ before the first if they are not to be taken";
+        return Err(refuse(reason.to_owned()));
+    }
+    let groups: Vec<Vec<usize>> = if is_exclusion {
+        let excluded: Vec<usize> = list.iter().flat_map(|entry| named(all, entry)).collect();
+        // Loopback does, where ranks are processes of one computer, although it does not say so.
+        let can_carry = |at: &usize| !excluded.contains(at) && (all[*at].can_multicast || all[*at].is_loopback);
+        vec![(0..all.len()).filter(can_carry).collect()]
+    } else {
+        list.iter().map(|entry| named(all, entry)).collect()
+    };
+    let fits = |at: &usize| group.is_none_or(|group| group.is_ipv4() == all[*at].address.is_ipv4());
+    let rank = |at: &usize| (all[*at].is_loopback, !all[*at].address.is_ipv4(), *at);
+    if let Some(at) = groups.into_iter().find_map(|group| group.into_iter().filter(fits).min_by_key(rank)) {
         return Ok(at);
     }
     let known: Vec<String> =
         all.iter().map(|candidate| format!("{} ({})", candidate.name, candidate.address)).collect();
+    let what = match (is_exclusion && wanted.is_some(), list.len()) {
+        (true, _) => "leaves no interface that is up and can multicast",
+        (false, 0 | 1) => "is no interface that is up",
+        (false, _) => "names no interface that is up",
+    };
     let of = if group.is_some() { " with an address of the group's family" } else { "" };
-    let reason = format!("is no interface that is up{of}; there are: {}", known.join(", "));
-    Err(Error::Interface { name: name(), reason })
+    Err(refuse(format!("{what}{of}; there are: {}", known.join(", "))))
 }
 
 /// The path MTU from an address to where it multicasts, if the system tells.
@@ -499,6 +529,42 @@ mod tests {
         let text = chosen(Some("eth1"), Some("ff15::1")).unwrap_err();
         assert!(text.contains("family"), "{text}");
         assert_eq!(choose(&all()[..1], None, None).unwrap(), 0);
+    }
+
+    #[test]
+    fn lists_name_interfaces_that_are_taken_or_left_out() {
+        let with_docker = || {
+            let mut all = all();
+            for (name, address) in [("docker0", "172.17.0.1"), ("eth10", "10.10.0.1")] {
+                let address = address.parse().unwrap();
+                all.insert(0, Candidate { name: name.to_owned(), address, is_loopback: false, can_multicast: true });
+            }
+            all
+        };
+        let chosen = |wanted: &str| {
+            let all = with_docker();
+            choose(&all, Some(wanted), None).map(|at| all[at].address.to_string()).map_err(|error| error.to_string())
+        };
+        // The first that is there.
+        assert_eq!(chosen("ib0,eth1,eth0").unwrap(), "10.1.0.1");
+        assert_eq!(chosen("ib0, 10.0.0.1").unwrap(), "10.0.0.1");
+        // The beginning of names, exactly one name.
+        assert_eq!(chosen("docker").unwrap(), "172.17.0.1");
+        assert_eq!(chosen("eth1").unwrap(), "10.1.0.1");
+        assert_eq!(chosen("=eth1").unwrap(), "10.1.0.1");
+        assert!(chosen("=docker").unwrap_err().contains("is no interface that is up"));
+        // All but some: no prefix of eth10 is left out with eth1.
+        assert_eq!(chosen("^docker").unwrap(), "10.10.0.1");
+        assert_eq!(chosen("^docker,eth10,lo").unwrap(), "10.0.0.1");
+        assert_eq!(chosen("^docker0,eth10,eth0").unwrap(), "10.1.0.1");
+        assert_eq!(chosen("^eth,docker").unwrap(), "127.0.0.1");
+        let text = chosen("^eth,docker,lo").unwrap_err();
+        assert!(text.contains("^eth,docker,lo leaves no interface") && text.contains("eth0 (10.0.0.1)"), "{text}");
+        let text = chosen("ib0,ib1").unwrap_err();
+        assert!(text.contains("names no interface that is up"), "{text}");
+        for wrong in ["eth0,", ",", "^", "eth0,^lo", "="] {
+            assert!(chosen(wrong).unwrap_err().contains("no list of interfaces"), "{wrong}");
+        }
     }
 
     #[test]

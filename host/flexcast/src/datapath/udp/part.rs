@@ -24,11 +24,11 @@ use crate::datapath::apart::resolve;
 use crate::error::{Error, Result};
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
-use crate::tuner::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Tuning};
+use crate::tuner::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Selection, Tuning};
 
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 /// Bits of a chunk's number.
 pub(super) const PSN_BITS: u32 = 31;
@@ -71,6 +71,10 @@ struct Endpoint {
     subgroups: U32,
     /// Aggregators that are no ranks.
     aggregators: U32,
+    /// Whether results must not depend on the order in which messages come: 1, else 0. Alike on all ranks, and so is the next.
+    reproducible: U32,
+    /// A [`Selection`].
+    algorithm: U32,
     /// Of rank 0, it is the communicator's.
     secret: [U64; 4],
 }
@@ -198,6 +202,8 @@ impl Part {
             user: u64::from(nix::unistd::geteuid().as_raw()).into(),
             subgroups: subgroups.into(),
             aggregators: (aggregators.len() as u32).into(),
+            reproducible: u32::from(config.reproducible).into(),
+            algorithm: (config.algorithm as u32).into(),
             secret: std::array::from_fn(|_| word()),
         };
         Ok(Self { interface: interface.clone(), place, config, socket, listener, door, own, aggregators })
@@ -255,9 +261,16 @@ impl Part {
                 ("chains", self.own.chains.get().into(), endpoint.chains.get().into()),
                 ("big-endian words", self.own.big_endian.get().into(), endpoint.big_endian.get().into()),
                 ("the chain mapping with digest", self.own.chain_mapping.get(), endpoint.chain_mapping.get()),
+                ("reproducible", self.own.reproducible.get().into(), endpoint.reproducible.get().into()),
+                ("algorithm", self.own.algorithm.get().into(), endpoint.algorithm.get().into()),
             ]
             .into_iter();
             if let Some((name, own, theirs)) = fields.find(|(_, own, theirs): &(_, u64, u64)| own != theirs) {
+                let text = |value: u64| match (name, Selection::ALL.iter().find(|one| **one as u64 == value)) {
+                    ("algorithm", Some(selection)) => selection.name().to_owned(),
+                    _ => value.to_string(),
+                };
+                let (theirs, own) = (text(theirs), text(own));
                 return peer(rank, format!("has {name} {theirs}, this rank {own}: give all ranks one configuration"));
             }
             let is_ipv4 = |endpoint: &Endpoint| address(&endpoint.address).is_ipv4();
@@ -289,7 +302,10 @@ impl Part {
             let reason = "does not find its own endpoint in what the exchange returned".to_owned();
             return peer(self.place.rank(), reason);
         }
-        Ok(all)
+        match unreachable(&all).filter(|_| self.interface.options().ranks_per_computer.is_none()) {
+            Some((rank, reason)) => peer(rank, reason),
+            None => Ok(all),
+        }
     }
 
     /// Connects to the ranks that told `endpoints`.
@@ -392,6 +408,30 @@ impl Part {
     }
 }
 
+/// A rank that the others do not reach since its address is one of the loopback interface, and why; alike on all ranks.
+fn unreachable(all: &[Endpoint]) -> Option<(u32, String)> {
+    let is_loopback = |endpoint: &&Endpoint| address(&endpoint.address).is_loopback();
+    let loopback = all.iter().find(is_loopback)?;
+    let own = address(&loopback.address);
+    let next = "set FLEXCAST_INTERFACE to the interface, or the address, of the network between them";
+    if let Some(other) = all.iter().find(|endpoint| !is_loopback(endpoint)) {
+        let theirs = address(&other.address);
+        let reason = format!(
+            "has the address {own}, which only its own computer reaches, and rank {} has {theirs}: on rank {} {next}",
+            other.rank, loopback.rank
+        );
+        return Some((loopback.rank.get(), reason));
+    }
+    let other = all.iter().find(|endpoint| endpoint.host != loopback.host)?;
+    let theirs = address(&other.address);
+    let reason = format!(
+        "has the address {own} and rank {}, of another computer or network namespace, has {theirs}: only processes of one reach one another \
+         there; on all ranks {next}",
+        other.rank
+    );
+    Some((loopback.rank.get(), reason))
+}
+
 /// The meeting of a computer's ranks, if all of them share memory and there are others than this one.
 fn meeting(
     bell: Bell,
@@ -443,6 +483,12 @@ mod tests {
         assert!(text.contains("rank 1 has eager_bytes 3, this rank 65536"), "{text}");
         let text = refusal(|endpoint| endpoint.aggregators = 2.into());
         assert!(text.contains("rank 1 has aggregators 2, this rank 0"), "{text}");
+        let text = refusal(|endpoint| endpoint.reproducible = 1.into());
+        assert!(text.contains("rank 1 has reproducible 1, this rank 0"), "{text}");
+        let text = refusal(|endpoint| endpoint.algorithm = (Selection::Ring as u32).into());
+        assert!(text.contains("rank 1 has algorithm ring, this rank automatic"), "{text}");
+        let text = refusal(|endpoint| endpoint.algorithm = 99.into());
+        assert!(text.contains("rank 1 has algorithm 99, this rank automatic"), "{text}");
         let text = refusal(|endpoint| endpoint.group = v6([239, 1, 1, 1].into()));
         assert!(text.contains("239.1.1.1 group") && text.contains("no group"), "{text}");
         let text = refusal(|endpoint| endpoint.address = v6(std::net::Ipv6Addr::LOCALHOST.into()));
@@ -455,7 +501,7 @@ mod tests {
         assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
         // As a build would tell it that writes words the other way round.
         let text = refusal(|endpoint| endpoint.version = VERSION.swap_bytes().into());
-        assert!(text.contains("rank 1 speaks version 117440512"), "{text}");
+        assert!(text.contains("rank 1 speaks version 134217728"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
         let mut parts = self::parts(2);
@@ -465,6 +511,16 @@ mod tests {
         assert!(text.contains("rank 0 told a tuning"), "{text}");
         let text = refusal(|endpoint| endpoint.magic = *b"none");
         assert!(text.contains("FLEXCAST_DATAPATH"), "{text}");
+    }
+
+    #[test]
+    fn loopback_addresses_are_refused_where_not_all_ranks_reach_them() {
+        let text = refusal(|endpoint| endpoint.address = v6([10, 0, 0, 7].into()));
+        let expected = "rank 0 has the address 127.0.0.1, which only its own computer reaches, and rank 1 has 10.0.0.7: on rank 0 set FLEXCAST_INTERFACE";
+        assert!(text.contains(expected), "{text}");
+        let text = refusal(|endpoint| endpoint.host = 7.into());
+        let expected = "rank 0 has the address 127.0.0.1 and rank 1, of another computer or network namespace, has 127.0.0.1: only processes";
+        assert!(text.contains(expected) && text.contains("on all ranks set FLEXCAST_INTERFACE"), "{text}");
     }
 
     #[test]
