@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import unittest
+import weakref
 from pathlib import Path
 from unittest import mock
 
@@ -117,6 +118,19 @@ class Library(unittest.TestCase):
             with self.assertRaises(flexcast.Error) as caught:
                 flexcast.Communicator.from_environment()
         self.assertIn("FLEXCAST_", str(caught.exception))
+
+    def test_a_closed_bootstrap_lets_go_of_its_store(self) -> None:
+        class Store(dict[str, bytes]):
+            set = dict.__setitem__
+
+        store = Store()
+        gone = weakref.ref(store)
+        bootstrap = flexcast.Bootstrap.from_store(store, 0, 1)
+        bootstrap.close()
+        del store
+        # The bootstrap itself stays, as in a communicator that a request of the program keeps.
+        self.assertIsNone(gone())
+        self.assertIsNotNone(bootstrap)
 
     def test_log_levels(self) -> None:
         with self.assertRaises(flexcast.ArgumentError):
