@@ -120,8 +120,8 @@ impl Other {
         if let Taken::Whole(frame) = Frame::take(&mut received, HANDSHAKE_BYTES)
             && frame.what == What::Answer
         {
+            // None, if it was the answer to another hello than the last.
             self.channel = opening.finish(&frame.body);
-            assert!(self.channel.is_some(), "rank 0 has the secret");
         }
     }
 }

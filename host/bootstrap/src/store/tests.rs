@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::frame::{Frame, Hello, Taken, What};
 use super::*;
 
+mod anything;
 mod secrets;
 mod strangers;
 

@@ -121,7 +121,9 @@ fn long_contributions_pass_encrypted() {
         thread::spawn(move || run(TcpStore::join(config).unwrap()))
     });
     run(TcpStore::with_listener(listener, config(0, 3, "", LONG).secret(Some(secret(b'a')))).unwrap());
-    others.map(|other| other.join().unwrap());
+    for other in others {
+        other.join().unwrap();
+    }
 }
 
 /// A hello of rank 1 with a secret, recorded, and what rank 0 answers when it is sent again.
@@ -172,7 +174,9 @@ fn a_stranger_that_claims_to_be_a_rank_does_not_keep_the_rank_out() {
         thread::spawn(move || TcpStore::join(config).unwrap().exchange("x", &[]).unwrap())
     });
     server.join().unwrap().unwrap().exchange("x", &[]).unwrap();
-    others.map(|other| other.join().unwrap());
+    for other in others {
+        other.join().unwrap();
+    }
 }
 
 #[test]

@@ -559,7 +559,7 @@ mod tests {
         assert_eq!(chosen("^docker0,eth10,eth0").unwrap(), "10.1.0.1");
         assert_eq!(chosen("^eth,docker").unwrap(), "127.0.0.1");
         let text = chosen("^eth,docker,lo").unwrap_err();
-        assert!(text.contains("^eth,docker,lo leaves no interface") && text.contains("eth0 (10.0.0.1)"), "{text}");
+        assert!(text.contains("^eth,docker,lo: leaves no interface") && text.contains("eth0 (10.0.0.1)"), "{text}");
         let text = chosen("ib0,ib1").unwrap_err();
         assert!(text.contains("names no interface that is up"), "{text}");
         for wrong in ["eth0,", ",", "^", "eth0,^lo", "="] {

@@ -486,7 +486,7 @@ mod tests {
         let text = refusal(|endpoint| endpoint.reproducible = 1.into());
         assert!(text.contains("rank 1 has reproducible 1, this rank 0"), "{text}");
         let text = refusal(|endpoint| endpoint.algorithm = (Selection::Ring as u32).into());
-        assert!(text.contains("rank 1 has algorithm ring, this rank automatic"), "{text}");
+        assert!(text.contains("rank 1 has algorithm pipelined-ring, this rank automatic"), "{text}");
         let text = refusal(|endpoint| endpoint.algorithm = 99.into());
         assert!(text.contains("rank 1 has algorithm 99, this rank automatic"), "{text}");
         let text = refusal(|endpoint| endpoint.group = v6([239, 1, 1, 1].into()));
