@@ -37,6 +37,16 @@ impl DescriptorsUsedUp {
             _ => None,
         }
     }
+
+    /// What helps against an error of a socket: more file descriptors, if it is about those, and else `otherwise`.
+    #[must_use]
+    pub fn next_step(error: &io::Error, otherwise: &'static str) -> &'static str {
+        match Self::find(error) {
+            Some(Self::Process { .. }) => "raise the number of files that the process may open (`ulimit -n`)",
+            Some(Self::System) => "raise the number of files that all processes may open (`sysctl fs.file-max`)",
+            None => otherwise,
+        }
+    }
 }
 
 fn of(limit: Option<u64>) -> String {
@@ -55,6 +65,11 @@ mod tests {
         assert!(text.contains(&format!("of the {limit} that it may have")) && text.contains("`ulimit -n`"), "{text}");
         assert!(of(rustix::io::Errno::NFILE).unwrap().to_string().contains("fs.file-max"));
         assert_eq!(of(rustix::io::Errno::CONNREFUSED), None);
+        let next = |code: rustix::io::Errno| {
+            DescriptorsUsedUp::next_step(&io::Error::from_raw_os_error(code.raw_os_error()), "look at the firewall")
+        };
+        assert!(next(rustix::io::Errno::MFILE).contains("ulimit -n"));
+        assert_eq!(next(rustix::io::Errno::TIMEDOUT), "look at the firewall");
         assert_eq!(DescriptorsUsedUp::find(&io::Error::other("something")), None);
     }
 }
