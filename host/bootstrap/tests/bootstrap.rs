@@ -273,7 +273,9 @@ fn processes_meet_by_their_environment() {
 #[test]
 fn a_process_that_lacks_descriptors_names_the_limit() {
     let text = |rank: u32| {
-        format!("rank {rank} cannot connect to the others: this process has no file descriptor left, of the 64 that it may have: raise")
+        format!(
+            "rank {rank} cannot connect to the others: this process has no file descriptor left, of the 64 that it may have: raise"
+        )
     };
     // To connect, to listen, and to accept.
     for (rank, spare) in [(1, 0), (0, 0), (0, 1)] {

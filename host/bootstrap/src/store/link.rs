@@ -222,7 +222,7 @@ pub(super) fn farewell(links: &mut Vec<Link>, mut late: impl FnMut(&mut Vec<Link
         }
         // Their file descriptors may be all that late ones can have.
         links.retain(|link| link.closed.is_none());
-        if !(is_expecting || !links.is_empty()) || pause.is_over() {
+        if (!is_expecting && links.is_empty()) || pause.is_over() {
             return;
         }
         pause.wait(false);

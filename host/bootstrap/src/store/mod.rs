@@ -53,7 +53,7 @@ impl Build {
 enum Side {
     Alone,
     First(Server),
-    Other(Client),
+    Other(Box<Client>),
 }
 
 /// One rank's end of the meeting point.
@@ -82,7 +82,7 @@ impl TcpStore {
         let side = match (config.rank, config.size) {
             (_, 1) => Side::Alone,
             (0, _) => Side::First(admit(listen(&config)?, &config)?),
-            _ => Side::Other(Client::join(&config, Build::OWN)?),
+            _ => Side::Other(Box::new(Client::join(&config, Build::OWN)?)),
         };
         Ok(Self { config, side, broken: None })
     }
