@@ -10,7 +10,7 @@ use super::channel::{Channel, HANDSHAKE_BYTES, Opening};
 use super::client::Client;
 use super::frame::{Frame, Hello, Taken, What, collected, contributions};
 use super::link::{Link, Stream};
-use super::server::{Admission, Server};
+use super::server::Admission;
 use super::{Build, Secret, StoreConfig, StoreError};
 
 /// Ranks of the stores.
@@ -127,11 +127,11 @@ impl Other {
 }
 
 /// Connections to rank 0 over which hellos, frames and anything else come, in any order: it holds little of strangers, seats nobody without the secret,
-/// and names a rank where it fails.
+/// and names a rank where it fails. Returns what the ranks have exchanged, if they have come together.
 ///
 /// # Panics
 /// The store has a fault.
-pub fn rank_0(data: &[u8]) {
+pub fn rank_0(data: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut input = Operands(data);
     let has_secret = input.byte() & 1 != 0;
     let config = config(0, has_secret);
@@ -142,37 +142,7 @@ pub fn rank_0(data: &[u8]) {
         admission.strangers.add(link, Ipv4Addr::LOCALHOST.into());
     }
     while !input.0.is_empty() {
-        let step = input.byte();
-        let other = &mut others[usize::from(step) % CONNECTIONS];
-        match step >> 2 & 7 {
-            0 | 1 => {
-                let count = input.byte();
-                other.send(input.bytes(count.into()));
-            }
-            2 | 3 => {
-                let (rank, size) = (u32::from(input.byte()), u32::from(input.byte()));
-                let mut hello = Hello { build: Build::OWN, rank, size, job: config.job.clone(), handshake: None };
-                if let (3, Some(secret)) = (step >> 2 & 7, &config.secret)
-                    && let Ok((opening, message)) = Opening::new(secret, &hello.prologue(true))
-                {
-                    (other.opening, hello.handshake) = (Some(opening), Some(message));
-                }
-                other.send(&hello.encode());
-            }
-            4 => {
-                other.finish();
-                other.has_proved |= other.channel.is_some();
-                other.send_frame(&Frame::new(What::Present));
-            }
-            5 => {
-                let (number, tag) = (u32::from(input.byte()), "x".to_owned());
-                let count = input.byte();
-                let body = input.bytes(count.into()).to_vec();
-                other.send_frame(&Frame { what: What::Contribution, number, tag, body });
-            }
-            6 => other.send_frame(&Frame::with_reason(What::Refused, "no card")),
-            _ => other.memory.end(),
-        }
+        step(&mut input, &mut others, &config);
         let polled = admission.poll();
         assert!(admission.strangers.len() <= CONNECTIONS && admission.check_claims().is_ok());
         for stranger in admission.strangers.iter() {
@@ -183,22 +153,64 @@ pub fn rank_0(data: &[u8]) {
             assert!(!has_secret || others[number].has_proved, "{} is a rank, without the secret", link.peer);
         }
         if let Err(error) = polled {
-            return assert_is_named(&error);
+            assert_is_named(&error);
+            return None;
         }
         if admission.slots.iter().all(Option::is_some) {
             break;
         }
     }
-    if admission.slots.iter().all(Option::is_some) {
-        let Ok(mut server) = admission.welcome() else { return };
-        exchange(&mut server);
+    if !admission.slots.iter().all(Option::is_some) {
+        return None;
+    }
+    let mut server = admission.welcome().ok()?;
+    while !input.0.is_empty() {
+        step(&mut input, &mut others, &config);
+    }
+    match server.exchange("x", b"own") {
+        Ok(all) => {
+            assert!(all.len() == RANKS as usize && all[0] == b"own");
+            Some(all)
+        }
+        Err(error) => {
+            assert_is_named(&error);
+            None
+        }
     }
 }
 
-fn exchange(server: &mut Server) {
-    match server.exchange("x", b"own") {
-        Ok(all) => assert!(all.len() == RANKS as usize && all[0] == b"own"),
-        Err(error) => assert_is_named(&error),
+/// Lets one of the others do something.
+fn step(input: &mut Operands<'_>, others: &mut [Other], config: &StoreConfig) {
+    let step = input.byte();
+    let other = &mut others[usize::from(step) % CONNECTIONS];
+    match step >> 2 & 7 {
+        0 | 1 => {
+            let count = input.byte();
+            other.send(input.bytes(count.into()));
+        }
+        kind @ (2 | 3) => {
+            let (rank, size) = (u32::from(input.byte()), u32::from(input.byte()));
+            let mut hello = Hello { build: Build::OWN, rank, size, job: config.job.clone(), handshake: None };
+            if let (3, Some(secret)) = (kind, &config.secret)
+                && let Ok((opening, message)) = Opening::new(secret, &hello.prologue(true))
+            {
+                (other.opening, hello.handshake) = (Some(opening), Some(message));
+            }
+            other.send(&hello.encode());
+        }
+        4 => {
+            other.finish();
+            other.has_proved |= other.channel.is_some();
+            other.send_frame(&Frame::new(What::Present));
+        }
+        5 => {
+            let (number, tag) = (u32::from(input.byte()), "x".to_owned());
+            let count = input.byte();
+            let body = input.bytes(count.into()).to_vec();
+            other.send_frame(&Frame { what: What::Contribution, number, tag, body });
+        }
+        6 => other.send_frame(&Frame::with_reason(What::Refused, "no card")),
+        _ => other.memory.end(),
     }
 }
 

@@ -21,3 +21,15 @@ proptest! {
         hostile::records(&data);
     }
 }
+
+/// The random messages above are worth something only if meetings can come of them.
+#[test]
+fn meetings_that_end_well_can_be_written_as_messages() {
+    let hellos = [[8, 1, 3], [9, 2, 3]].concat();
+    let encrypted = [[12, 1, 3, 16], [13, 2, 3, 17]].concat();
+    let contributions = [[20, 1, 1, 0], [21, 1, 1, 1]].concat();
+    for (secret, steps) in [(0, hellos), (1, encrypted)] {
+        let all = hostile::rank_0(&[&[secret], &steps[..], &contributions[..]].concat());
+        assert_eq!(all, Some(vec![b"own".to_vec(), vec![0], vec![1]]));
+    }
+}
