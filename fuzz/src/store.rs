@@ -1,8 +1,9 @@
 //! Connections of the TCP store, to rank 0 and to another rank, with a secret and without.
 //!
-//! The first byte says to whom, or which part of the protocol. Checked: rank 0 holds little of strangers and takes nobody for a rank who has not the secret;
-//! a rank takes no answer of a rank 0 that has not; errors name a rank or an address, and no text of others reaches a terminal raw; what is decoded is what
-//! encoding makes of it; and an encrypted connection gives what was sent into it, or an error.
+//! The first byte says to whom, or which part of the protocol. Checked: rank 0 holds little of strangers and takes
+//! nobody for a rank who has not the secret; a rank takes no answer of a rank 0 that has not; errors name a rank or an
+//! address, and no text of others reaches a terminal raw; what is decoded is what encoding makes of it; and an
+//! encrypted connection gives what was sent into it, or an error.
 
 use flexcast::bootstrap::store::hostile;
 

@@ -4,7 +4,8 @@ use std::io;
 
 /// A process, or the system, that has no file descriptor left for a socket.
 ///
-/// Whoever opens sockets between ranks gives it in the place of the system's error: a program that reads "connection failed" looks for a firewall.
+/// Whoever opens sockets between ranks gives it in the place of the system's error: a program that reads "connection
+/// failed" looks for a firewall.
 #[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DescriptorsUsedUp {

@@ -4,10 +4,9 @@
 //! ```
 //! use flexcast_bootstrap::{Exchange, StoreConfig, TcpStore};
 //!
-//! // `TcpStore::from_env()` takes the same from FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE, FLEXCAST_JOB and FLEXCAST_SECRET_FILE.
-//! let mut store = TcpStore::join(StoreConfig::new(0, 1, "head-node:4711"))?;
-//! let all = store.exchange("addresses", b"mine")?;
-//! assert_eq!(all, [b"mine"]);
+//! // `TcpStore::from_env()` takes the same from FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE, FLEXCAST_JOB and
+//! FLEXCAST_SECRET_FILE. let mut store = TcpStore::join(StoreConfig::new(0, 1, "head-node:4711"))?; let all =
+//! store.exchange("addresses", b"mine")?; assert_eq!(all, [b"mine"]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -43,8 +42,8 @@ pub trait Exchange {
     /// [`ExchangeError`] when a rank is missing or does not agree.
     fn exchange(&mut self, tag: &str, contribution: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError>;
 
-    /// Lets the other ranks know that this one cannot go on, and why, where the exchange can: then they need not wait for it. Nothing can be exchanged
-    /// afterwards.
+    /// Lets the other ranks know that this one cannot go on, and why, where the exchange can: then they need not wait
+    /// for it. Nothing can be exchanged afterwards.
     fn refuse(&mut self, reason: &str) {
         let _ = reason;
     }

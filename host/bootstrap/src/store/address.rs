@@ -1,4 +1,5 @@
-//! Addresses of the store: `host:port`, with a name, an IPv4 address, or an IPv6 address in brackets, with the zone of a link-local one.
+//! Addresses of the store: `host:port`, with a name, an IPv4 address, or an IPv6 address in brackets, with the zone of
+//! a link-local one.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};

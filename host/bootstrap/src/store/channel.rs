@@ -1,7 +1,8 @@
 //! Encrypted connection: a handshake under the pre-shared secret, and records.
 //!
-//! The handshake is `NNpsk0` of the Noise framework: both ends prove that they have the secret, over keys that are of this connection alone. Who records a
-//! connection cannot read it later with the secret, and cannot use its messages in another one. The hello, which goes in clear, is bound to it as the prologue.
+//! The handshake is `NNpsk0` of the Noise framework: both ends prove that they have the secret, over keys that are of
+//! this connection alone. Who records a connection cannot read it later with the secret, and cannot use its messages in
+//! another one. The hello, which goes in clear, is bound to it as the prologue.
 
 use snow::{Builder, HandshakeState, TransportState};
 
@@ -43,7 +44,8 @@ impl Opening {
     }
 }
 
-/// Answers the first message of a handshake. None: whoever sent it does not have the secret, or its hello was changed on the way.
+/// Answers the first message of a handshake. None: whoever sent it does not have the secret, or its hello was changed
+/// on the way.
 pub(super) fn answer(secret: &Secret, prologue: &[u8], message: &[u8]) -> Option<([u8; HANDSHAKE_BYTES], Channel)> {
     let mut state = builder(secret, prologue).ok()?.build_responder().ok()?;
     state.read_message(message, &mut []).ok()?;
@@ -64,7 +66,8 @@ impl Channel {
         Self { state, sealed: Vec::new() }
     }
 
-    /// Appends one record with up to [`MOST_RECORD_BYTES`] of `plain`, from its beginning, to `wire`. Returns how many bytes it took.
+    /// Appends one record with up to [`MOST_RECORD_BYTES`] of `plain`, from its beginning, to `wire`. Returns how many
+    /// bytes it took.
     pub(super) fn seal(&mut self, plain: &[u8], wire: &mut Vec<u8>) -> Result<usize, String> {
         let taken = plain.len().min(MOST_RECORD_BYTES);
         let sealed = taken + TAG_BYTES;

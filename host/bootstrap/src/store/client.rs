@@ -30,7 +30,8 @@ pub(super) struct Client {
 
 /// A connection that did not become one to rank 0.
 enum Attempt {
-    /// It ended without a word, and another one may do better: rank 0 drops the oldest of too many connections that it does not know.
+    /// It ended without a word, and another one may do better: rank 0 drops the oldest of too many connections that it
+    /// does not know.
     Dropped(String),
     Failed(StoreError),
 }
@@ -64,7 +65,8 @@ impl Client {
         Ok(self)
     }
 
-    /// Lets rank 0 know of a rank that cannot be, or cannot go on, so that the others need not wait for it. Gives what rank 0 answers.
+    /// Lets rank 0 know of a rank that cannot be, or cannot go on, so that the others need not wait for it. Gives what
+    /// rank 0 answers.
     pub(super) fn notify(config: &StoreConfig, build: Build, reason: Option<&str>) -> Result<(), StoreError> {
         let config = StoreConfig { timeout: config.timeout.min(NOTICE), ..config.clone() };
         let mut client = Self::introduce(&config, build, Duration::ZERO)?;

@@ -19,15 +19,15 @@ pub struct StoreConfig {
     pub rank: u32,
     /// Number of ranks, 1 to 1024.
     pub size: u32,
-    /// Where rank 0 listens and the others connect: `host:port`, with an IPv6 address in brackets, with its zone if it is link-local
-    /// (`[fe80::1%eth0]:4711`). Not used by a rank alone, which may leave it empty.
+    /// Where rank 0 listens and the others connect: `host:port`, with an IPv6 address in brackets, with its zone if it
+    /// is link-local (`[fe80::1%eth0]:4711`). Not used by a rank alone, which may leave it empty.
     pub address: String,
     /// Tells jobs apart that meet at one address by mistake; the same on all ranks, at most 128 bytes.
     pub job: String,
     /// How long to wait for the other ranks, in joining and in every exchange. Should be the same on all ranks.
     pub timeout: Duration,
-    /// Only ranks that have the same secret come together, and what they exchange is encrypted. Without one whoever reaches the port can be a rank, and
-    /// whoever reads along gets the key of the communicator.
+    /// Only ranks that have the same secret come together, and what they exchange is encrypted. Without one whoever
+    /// reaches the port can be a rank, and whoever reads along gets the key of the communicator.
     pub secret: Option<Secret>,
 }
 
@@ -48,12 +48,13 @@ impl StoreConfig {
         self
     }
 
-    /// From the environment: `FLEXCAST_RANK`, `FLEXCAST_SIZE`, `FLEXCAST_STORE` (`host:port`, unless the size is 1), `FLEXCAST_JOB` (may be absent),
-    /// and a secret as [`Secret::from_env`] finds it.
+    /// From the environment: `FLEXCAST_RANK`, `FLEXCAST_SIZE`, `FLEXCAST_STORE` (`host:port`, unless the size is 1),
+    /// `FLEXCAST_JOB` (may be absent), and a secret as [`Secret::from_env`] finds it.
     ///
-    /// Where the first two are not set, those of a launcher count: torchrun (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), mpirun of Open MPI
-    /// (`OMPI_COMM_WORLD_RANK`, ...), mpiexec of MPICH and Intel MPI (`PMI_RANK`, ...), srun (`SLURM_PROCID`, ...). With mpirun and mpiexec
-    /// `FLEXCAST_STORE` is needed as soon as ranks are on several computers.
+    /// Where the first two are not set, those of a launcher count: torchrun (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`,
+    /// `MASTER_PORT`), mpirun of Open MPI (`OMPI_COMM_WORLD_RANK`, ...), mpiexec of MPICH and Intel MPI (`PMI_RANK`,
+    /// ...), srun (`SLURM_PROCID`, ...). With mpirun and mpiexec `FLEXCAST_STORE` is needed as soon as ranks are on
+    /// several computers.
     ///
     /// # Errors
     /// A variable is missing, is no number, or out of range.
@@ -63,7 +64,8 @@ impl StoreConfig {
         Ok(config.secret(secret?))
     }
 
-    /// What variables say, whether or not it can be: the secret has a result of its own, since the other ranks can learn without it that it is wrong.
+    /// What variables say, whether or not it can be: the secret has a result of its own, since the other ranks can
+    /// learn without it that it is wrong.
     pub(super) fn from_variables(
         read: impl Fn(&str) -> Option<OsString>,
     ) -> Result<(Self, Result<Option<Secret>, StoreError>), StoreError> {

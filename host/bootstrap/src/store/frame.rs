@@ -1,5 +1,6 @@
 //! Frames of the store's connections, little-endian. A rank begins with a [`Hello`] and its job id, whose form never
-//! changes; all else are frames: a [`Head`], a name, a body. With a secret they are in records once both ends have the keys of the [channel](super::channel).
+//! changes; all else are frames: a [`Head`], a name, a body. With a secret they are in records once both ends have the
+//! keys of the [channel](super::channel).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

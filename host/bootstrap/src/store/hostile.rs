@@ -126,8 +126,9 @@ impl Other {
     }
 }
 
-/// Connections to rank 0 over which hellos, frames and anything else come, in any order: it holds little of strangers, seats nobody without the secret,
-/// and names a rank where it fails. Returns what the ranks have exchanged, if they have come together.
+/// Connections to rank 0 over which hellos, frames and anything else come, in any order: it holds little of strangers,
+/// seats nobody without the secret, and names a rank where it fails. Returns what the ranks have exchanged, if they
+/// have come together.
 ///
 /// # Panics
 /// The store has a fault.
@@ -219,7 +220,8 @@ fn assert_is_named(error: &StoreError) {
     assert!(text.contains("rank") && !text.contains(|letter: char| letter.is_control()), "{text:?}");
 }
 
-/// Anything that comes to rank 1 in the place of rank 0's answers: it ends, well or with an error that names the address.
+/// Anything that comes to rank 1 in the place of rank 0's answers: it ends, well or with an error that names the
+/// address.
 ///
 /// # Panics
 /// The store has a fault.
@@ -265,7 +267,8 @@ pub fn frames(data: &[u8]) {
     }
 }
 
-/// Records on an encrypted connection of which some bytes are changed: what is opened is a beginning of what was sealed.
+/// Records on an encrypted connection of which some bytes are changed: what is opened is a beginning of what was
+/// sealed.
 ///
 /// # Panics
 /// The store has a fault.

@@ -208,7 +208,8 @@ impl Link {
 }
 
 /// Ends connections so that the other sides can read what was sent last: a socket that is closed with something unread
-/// takes back what has gone out. `late` gives connections that have been made meanwhile, until it says that no more are expected.
+/// takes back what has gone out. `late` gives connections that have been made meanwhile, until it says that no more are
+/// expected.
 pub(super) fn farewell(links: &mut Vec<Link>, mut late: impl FnMut(&mut Vec<Link>) -> bool) {
     let mut pause = Pause::until(FAREWELL);
     loop {

@@ -1,11 +1,11 @@
 //! A meeting point over TCP: rank 0 listens, the others connect to it, and every exchange goes through it.
 //!
-//! Meant for setting up: a star of P - 1 connections, one round trip per exchange. Every wait has a bound, and rank 0 reports to all others
-//! what it finds wrong, so that all ranks fail for the same reason and at once. What is no rank of the job (a port scanner, another job) is turned away
-//! and does no harm.
+//! Meant for setting up: a star of P - 1 connections, one round trip per exchange. Every wait has a bound, and rank 0
+//! reports to all others what it finds wrong, so that all ranks fail for the same reason and at once. What is no rank
+//! of the job (a port scanner, another job) is turned away and does no harm.
 //!
-//! With a [`Secret`] only ranks that have it come together, and what they exchange is encrypted. Without one there is neither encryption nor
-//! authentication: whoever can reach the port has to be trusted.
+//! With a [`Secret`] only ranks that have it come together, and what they exchange is encrypted. Without one there is
+//! neither encryption nor authentication: whoever can reach the port has to be trusted.
 
 mod address;
 mod channel;
@@ -69,8 +69,8 @@ impl TcpStore {
     /// [`StoreConfig::timeout`] and a few seconds at most.
     ///
     /// # Errors
-    /// The configuration is wrong, the address cannot be used, ranks are missing, come twice or differ in size, job, secret or release. The other ranks
-    /// learn of it where they can be reached.
+    /// The configuration is wrong, the address cannot be used, ranks are missing, come twice or differ in size, job,
+    /// secret or release. The other ranks learn of it where they can be reached.
     pub fn join(config: StoreConfig) -> Result<Self, StoreError> {
         if let Err(error) = config.check() {
             // A rank that there is not says so to rank 0, which the address may name all the same.
@@ -105,8 +105,8 @@ impl TcpStore {
         }
     }
 
-    /// Ends the store for all ranks: this one cannot go on. The others' exchange, the one under way or the next, fails with this rank and `reason`. It
-    /// blocks for a few seconds at most, and the store cannot be used any more.
+    /// Ends the store for all ranks: this one cannot go on. The others' exchange, the one under way or the next, fails
+    /// with this rank and `reason`. It blocks for a few seconds at most, and the store cannot be used any more.
     pub fn refuse(&mut self, reason: &str) {
         match &mut self.side {
             Side::Alone => {}
@@ -139,8 +139,8 @@ impl TcpStore {
     /// [`Exchange::exchange`] with the cause of an error as a type.
     ///
     /// # Errors
-    /// A rank is missing, has died, is at an exchange of another name or talks nonsense; name or contribution are too long; or the
-    /// store has failed before. After an error it cannot be used any more, and its connections are closed.
+    /// A rank is missing, has died, is at an exchange of another name or talks nonsense; name or contribution are too
+    /// long; or the store has failed before. After an error it cannot be used any more, and its connections are closed.
     pub fn try_exchange(&mut self, tag: &str, contribution: &[u8]) -> Result<Vec<Vec<u8>>, StoreError> {
         if let Some(earlier) = &self.broken {
             return Err(StoreError::Broken { earlier: Box::new(earlier.clone()) });

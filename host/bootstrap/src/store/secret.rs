@@ -16,11 +16,12 @@ pub const SECRET: &str = "FLEXCAST_SECRET";
 /// Names what the key is for: another use of the same file would get another key.
 const SALT: &[u8] = b"flexcast tcp store, pre-shared key 1";
 
-/// A secret that all ranks of a job share. With it the [`TcpStore`](super::TcpStore) takes ranks that have the same one and no others, and encrypts
-/// what they exchange.
+/// A secret that all ranks of a job share. With it the [`TcpStore`](super::TcpStore) takes ranks that have the same one
+/// and no others, and encrypts what they exchange.
 ///
-/// It has to be drawn at random, at least 128 bits of it. What two ranks send can be recorded, and guesses can be compared with the record at any speed:
-/// a password that people remember is found that way. `head -c 32 /dev/urandom | base64` makes a good one.
+/// It has to be drawn at random, at least 128 bits of it. What two ranks send can be recorded, and guesses can be
+/// compared with the record at any speed: a password that people remember is found that way. `head -c 32 /dev/urandom |
+/// base64` makes a good one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     key: [u8; 32],
@@ -88,7 +89,8 @@ pub enum SecretError {
 flexcast_error::debug_as_display!(SecretError);
 
 impl Secret {
-    /// Fewest bytes of a secret: 128 bits that are drawn at random and written in base64 or in hexadecimal digits have less.
+    /// Fewest bytes of a secret: 128 bits that are drawn at random and written in base64 or in hexadecimal digits have
+    /// less.
     pub const LEAST_BYTES: usize = 32;
     /// Most bytes of a secret.
     pub const MOST_BYTES: usize = 4096;
@@ -104,7 +106,8 @@ impl Secret {
     /// The secret that a file holds.
     ///
     /// # Errors
-    /// The file cannot be read, others than its owner may read or write it, or what it holds is no secret, as [`Secret::new`] says.
+    /// The file cannot be read, others than its owner may read or write it, or what it holds is no secret, as
+    /// [`Secret::new`] says.
     pub fn read(path: &Path) -> Result<Self, SecretError> {
         let shown = || path.display().to_string();
         let unreadable = |reason: String| SecretError::Unreadable { path: shown(), reason };

@@ -13,7 +13,8 @@ use super::strangers::{Stranger, Strangers};
 use super::{Build, MAX_CONTRIBUTION_BYTES, StoreConfig, StoreError};
 use crate::DescriptorsUsedUp;
 
-/// How long the rank that a stranger claims to be may still come and prove it. Then what is wrong with the stranger is what is wrong with the rank.
+/// How long the rank that a stranger claims to be may still come and prove it. Then what is wrong with the stranger is
+/// what is wrong with the rank.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long rank 0 may lack file descriptors: the program may be about to close some.
 const SHORTAGE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -29,8 +29,8 @@ impl Stranger {
     }
 }
 
-/// Strangers in the order in which they came. A new one takes the place of the oldest where there are too many: ranks speak at once, and connect again if
-/// they are dropped.
+/// Strangers in the order in which they came. A new one takes the place of the oldest where there are too many: ranks
+/// speak at once, and connect again if they are dropped.
 pub(super) struct Strangers {
     all: VecDeque<Stranger>,
     most_of_address: usize,

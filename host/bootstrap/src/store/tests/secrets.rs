@@ -7,7 +7,8 @@ pub(super) fn secret(letter: u8) -> Secret {
     of_letter(letter)
 }
 
-/// Two ranks of three with these secrets, of which the second comes some time after the first. Rank 2 has that of rank 0.
+/// Two ranks of three with these secrets, of which the second comes some time after the first. Rank 2 has that of rank
+/// 0.
 fn apart(first: Option<u8>, second: Option<u8>) -> [StoreError; 3] {
     let (listener, address) = listener();
     let with = |rank, letter: Option<u8>| config(rank, 3, &address, LONG).secret(letter.map(secret));
