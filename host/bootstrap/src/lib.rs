@@ -5,8 +5,10 @@
 //! use flexcast_bootstrap::{Exchange, StoreConfig, TcpStore};
 //!
 //! // `TcpStore::from_env()` takes the same from FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE, FLEXCAST_JOB and
-//! FLEXCAST_SECRET_FILE. let mut store = TcpStore::join(StoreConfig::new(0, 1, "head-node:4711"))?; let all =
-//! store.exchange("addresses", b"mine")?; assert_eq!(all, [b"mine"]);
+//! // FLEXCAST_SECRET_FILE.
+//! let mut store = TcpStore::join(StoreConfig::new(0, 1, "head-node:4711"))?;
+//! let all = store.exchange("addresses", b"mine")?;
+//! assert_eq!(all, [b"mine"]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
