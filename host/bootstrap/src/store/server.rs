@@ -436,10 +436,12 @@ impl<'a> Admission<'a> {
             link.send(Arc::clone(if hello.is_some() { &frame } else { &clear }));
             links.push(link);
         }
-        // So do ranks that come only now, rather than find nobody; those that are missing have had their time.
+        // So do ranks that come only now, rather than find nobody; those that are missing, or were turned away, have had
+        // their time.
+        let turned_away = self.claims.iter().flatten().count();
         let mut awaited = match error {
             StoreError::Missing { .. } => 0,
-            _ => (self.config.size as usize - 1).saturating_sub(links.len()),
+            _ => (self.config.size as usize - 1).saturating_sub(links.len() + turned_away),
         };
         farewell(&mut links, |links| {
             while awaited > 0
