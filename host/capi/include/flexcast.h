@@ -1472,8 +1472,9 @@ flexcast_status flexcast_bootstrap_store(const flexcast_store_functions *functio
 
 /**
  * Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that meet at one port by
- * mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and a few seconds at most; 0: a minute. If the variable
- * FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set, only ranks with the same secret come together, and what they exchange is encrypted.
+ * mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and a few seconds at most; 0: a minute.
+ * If the variable FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set, only ranks with the same secret come
+ * together, and what they exchange is encrypted.
  */
 flexcast_status flexcast_bootstrap_tcp(const char *address,
                                        const char *job,
@@ -1483,8 +1484,8 @@ flexcast_status flexcast_bootstrap_tcp(const char *address,
                                        flexcast_bootstrap **bootstrap);
 
 /**
- * The same with a secret of the program: a string of 32 to 4096 bytes that was drawn at random, as `head -c 32 /dev/urandom | base64` does, the same on
- * all ranks. NULL: what the variables say.
+ * The same with a secret of the program: a string of 32 to 4096 bytes that was drawn at random, as
+ * `head -c 32 /dev/urandom | base64` does, the same on all ranks. NULL: what the variables say.
  */
 flexcast_status flexcast_bootstrap_tcp_secret(const char *address,
                                               const char *job,
@@ -1495,8 +1496,8 @@ flexcast_status flexcast_bootstrap_tcp_secret(const char *address,
                                               flexcast_bootstrap **bootstrap);
 
 /**
- * The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port"), FLEXCAST_JOB (may be absent), and
- * FLEXCAST_SECRET_FILE or FLEXCAST_SECRET (may be absent).
+ * The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port"), FLEXCAST_JOB
+ * (may be absent), and FLEXCAST_SECRET_FILE or FLEXCAST_SECRET (may be absent).
  */
 flexcast_status flexcast_bootstrap_environment(flexcast_bootstrap **bootstrap);
 

@@ -247,8 +247,9 @@ pub unsafe extern "C" fn flexcast_bootstrap_store(
 }
 
 /// Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that meet at one port by
-/// mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and a few seconds at most; 0: a minute. If the variable
-/// FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set, only ranks with the same secret come together, and what they exchange is encrypted.
+/// mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and a few seconds at most; 0: a minute.
+/// If the variable FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set, only ranks with the same secret come
+/// together, and what they exchange is encrypted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_bootstrap_tcp(
     address: *const c_char,
@@ -263,8 +264,8 @@ pub unsafe extern "C" fn flexcast_bootstrap_tcp(
     unsafe { flexcast_bootstrap_tcp_secret(address, job, secret, rank, size, timeout_ms, bootstrap) }
 }
 
-/// The same with a secret of the program: a string of 32 to 4096 bytes that was drawn at random, as `head -c 32 /dev/urandom | base64` does, the same on
-/// all ranks. NULL: what the variables say.
+/// The same with a secret of the program: a string of 32 to 4096 bytes that was drawn at random, as
+/// `head -c 32 /dev/urandom | base64` does, the same on all ranks. NULL: what the variables say.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_bootstrap_tcp_secret(
     address: *const c_char,
@@ -298,8 +299,8 @@ pub unsafe extern "C" fn flexcast_bootstrap_tcp_secret(
     })
 }
 
-/// The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port"), FLEXCAST_JOB (may be absent), and
-/// FLEXCAST_SECRET_FILE or FLEXCAST_SECRET (may be absent).
+/// The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port"), FLEXCAST_JOB
+/// (may be absent), and FLEXCAST_SECRET_FILE or FLEXCAST_SECRET (may be absent).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_bootstrap_environment(bootstrap: *mut *mut flexcast_bootstrap) -> flexcast_status {
     call(|| {

@@ -35,9 +35,10 @@ const UDP_BYTES: u32 = 8;
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct UdpOptions {
-    /// The interface, by its name or one of its addresses; or a list of them with commas between, of which the first that is there counts; or, behind `^`,
-    /// a list of those that are not taken. A name that does not end in a digit also stands for all that begin with it, unless `=` is before it: `eth` for
-    /// `eth0`, `^docker,lo` for neither `docker0` nor `lo`. Default: the first that is up, can multicast and has an address; else the loopback interface.
+    /// The interface, by its name or one of its addresses; or a list of them with commas between, of which the first
+    /// that is there counts; or, behind `^`, a list of those that are not taken. A name that does not end in a digit also
+    /// stands for all that begin with it, unless `=` is before it: `eth` for `eth0`, `^docker,lo` for neither `docker0`
+    /// nor `lo`. Default: the first that is up, can multicast and has an address; else the loopback interface.
     pub interface: Option<String>,
     /// The multicast group, IPv4 or IPv6, alike on all ranks. Default: of 239.0.0.0/9 or ff15::/16, another one for each communicator.
     pub group: Option<IpAddr>,
@@ -305,7 +306,8 @@ fn candidates() -> Result<Vec<Candidate>> {
     Ok(all)
 }
 
-/// Which of the addresses one entry of a list names. An interface of exactly that name counts before those whose names begin with it.
+/// Which of the addresses one entry of a list names. An interface of exactly that name counts before those whose names
+/// begin with it.
 fn named(all: &[Candidate], entry: &str) -> Vec<usize> {
     let (name, is_exact) = entry.strip_prefix('=').map_or((entry, false), |name| (name, true));
     let of = |fits: &dyn Fn(&Candidate) -> bool| -> Vec<usize> {

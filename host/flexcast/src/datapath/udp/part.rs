@@ -71,7 +71,8 @@ struct Endpoint {
     subgroups: U32,
     /// Aggregators that are no ranks.
     aggregators: U32,
-    /// Whether results must not depend on the order in which messages come: 1, else 0. Alike on all ranks, and so is the next.
+    /// Whether results must not depend on the order in which messages come: 1, else 0. Alike on all ranks, and so is the
+    /// next.
     reproducible: U32,
     /// A [`Selection`].
     algorithm: U32,
