@@ -14,6 +14,7 @@ use crate::protocol::calls::{packed, unpacked};
 use crate::protocol::control::Event;
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::{Eager, Gathered};
+use crate::tuner::Note;
 
 /// Code of [`Cause::Device`] for an operation that could not be begun.
 pub(crate) const NOT_STARTED: u16 = u16::MAX - 2;
@@ -38,6 +39,10 @@ struct Current {
     foreign: PieceSet,
     /// Fetch requests of the right neighbour.
     fetches: u64,
+    /// The note that rides on the barrier, and what has come of those of the other ranks; with the operation's number.
+    note: Option<(u32, Note)>,
+    /// A rank whose note, which came before the operation began, cannot be.
+    wrong_note: Option<u32>,
 }
 
 /// What is to be done next.
@@ -100,6 +105,31 @@ impl Conversation {
         self.eager.forget();
     }
 
+    /// [`Conversation::start`] of an operation with a note, which rides on its barrier to all ranks, as theirs do to this one; all ranks start it so.
+    pub(crate) fn start_with_note(
+        &mut self,
+        posting: (OperationDescriptor, Option<Turn>),
+        here: Availability,
+        foreign: PieceSet,
+        mut note: Note,
+    ) {
+        let operation = posting.0.operation;
+        let mut wrong = None;
+        for (from, data) in self.eager.early(operation) {
+            match Note::decode(self.place, data) {
+                Some(theirs) => note.add(&theirs),
+                None => wrong = Some(from),
+            }
+        }
+        self.start(posting, here, foreign);
+        (self.current.note, self.current.wrong_note) = (Some((operation, note)), wrong);
+    }
+
+    /// The notes of all ranks, once the barrier of the operation under way is passed.
+    pub(crate) fn notes(&self) -> Note {
+        self.current.note.map_or_else(Note::default, |(_, note)| note)
+    }
+
     /// Most bytes of all blocks of an operation that ride on the barrier.
     pub(crate) const fn eager_bytes(&self) -> u64 {
         self.eager.limit()
@@ -142,6 +172,11 @@ impl Conversation {
             Notice::Armed => {
                 if let Some((descriptor, turn)) = self.current.posting.take() {
                     participant.post_with(&descriptor, turn, now_ps);
+                }
+                if let Some(from) = self.current.wrong_note.take() {
+                    // Where calls differ, the state machine has found that by itself, and names the rank.
+                    let (own, cause) = (self.place.rank(), Cause::Connection(PROTOCOL_VIOLATION));
+                    participant.fail(Failure { culprit: from, witness: own, cause });
                 }
             }
             Notice::Received => {
@@ -214,11 +249,22 @@ impl Conversation {
         }
         self.participant.handle(from, message).map_err(|error| error.to_string())?;
         match message.body {
-            Body::Barrier { round, .. } if !data.is_empty() && !self.eager.take(operation, from, round, data) => {
-                Err(format!("{} bytes of eager data, which are not those of its blocks", data.len()))
-            }
+            Body::Barrier { round, .. } if !data.is_empty() => self.take_data(operation, from, round, data),
             _ => Ok(()),
         }
+    }
+
+    /// Takes what rides on a signal of the barrier.
+    fn take_data(&mut self, operation: u32, from: u32, round: u8, data: &[u8]) -> Result<(), String> {
+        if let Some((_, note)) = self.current.note.as_mut().filter(|(of, _)| *of == operation) {
+            let theirs = Note::decode(self.place, data);
+            note.add(&theirs.ok_or_else(|| format!("{} bytes on a signal, which are no note", data.len()))?);
+            return Ok(());
+        }
+        if self.eager.take(operation, from, round, data) {
+            return Ok(());
+        }
+        Err(format!("{} bytes of eager data, which are not those of its blocks", data.len()))
     }
 
     /// The connection to a peer has broken.
@@ -268,8 +314,13 @@ impl Conversation {
             Body::Failed(_) => &mut counts.failed,
         } += 1;
         let encoded = self.codec.encode(&packed(message), self.current.here);
-        let data = match message.body {
-            Body::Barrier { round, .. } => self.eager.data(message.operation, round),
+        let data = match (message.body, self.current.note) {
+            (Body::Barrier { .. }, Some((operation, note))) if operation == message.operation => {
+                let mut data = Vec::new();
+                note.encode(self.place.ranks(), &mut data);
+                data
+            }
+            (Body::Barrier { round, .. }, _) => self.eager.data(message.operation, round),
             _ => Vec::new(),
         };
         Next::Say { to, operation: message.operation, message: encoded, data }

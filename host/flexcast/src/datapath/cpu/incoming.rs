@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use flexcast_abi::Statistics;
-use flexcast_proto::{PieceSet, Pieces, RootRow};
+use flexcast_proto::{PieceSet, Pieces, RankSet, RootRow};
 
 use super::stripes::Stripes;
 use crate::error::Result;
@@ -320,6 +320,13 @@ impl Incoming {
     /// Chunks that came after they had been given up.
     pub(crate) const fn late(&self) -> u64 {
         self.late
+    }
+
+    /// Roots of which less than half of the chunks have come by multicast.
+    pub(crate) fn mostly_lost(&self) -> RankSet {
+        let came = |root: &Root| (root.first_psn..root.first_psn + root.chunks).filter(|psn| self.is_there(*psn)).count();
+        let is_lost = |root: &&Root| root.rank != self.own && 2 * came(root) < root.chunks as usize;
+        self.roots.iter().filter(is_lost).map(|root| root.rank).collect()
     }
 
     /// Roots of which `step` chunks or more have been seen since the last acknowledgement, and how many have been seen; of those that wait for the `end`

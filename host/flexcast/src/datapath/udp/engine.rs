@@ -4,6 +4,7 @@
 //! protocol releases it or has failed.
 
 mod apart;
+mod delivery;
 mod direct;
 mod ears;
 mod fanout;
@@ -54,6 +55,7 @@ use crate::protocol::conversation::{Conversation, NOT_STARTED, Next};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::Gathered;
 use crate::protocol::engine::{activations_ps, descriptor};
+use self::delivery::Reception;
 use crate::tuner::{Conditions, Decision, Densities, Tuning};
 
 /// Number of the first operation.
@@ -150,6 +152,8 @@ pub(crate) struct Engine {
     spare_spots: sparse::Spare,
     /// What sparse AllReduces have found.
     densities: Densities,
+    /// Whether multicast arrives.
+    reception: Reception,
     /// Bytes of temporary memory that the last operations were long enough to have kept.
     spare_limit: usize,
     /// When an operation that is over ends although something that this rank has said waits.
@@ -206,6 +210,7 @@ impl Engine {
         };
         let stripe_chunks = sockets::most_of_run(HEADER_BYTES + config.chunk_bytes as usize);
         let stripes = Stripes::new(1 + workers.count() as u32, stripe_chunks as u32);
+        let reception = Reception::new(interface.now_ps());
         let mut engine = Self {
             apart: KnownAggregators::new(config.aggregators.len()),
             requests: Requests::of(&config.aggregators),
@@ -251,6 +256,7 @@ impl Engine {
             spare: Spare::default(),
             spare_spots: sparse::Spare::default(),
             densities: Densities::default(),
+            reception,
             spare_limit: 0,
             lingers_ps: None,
         };
@@ -261,7 +267,10 @@ impl Engine {
     /// Makes a posted operation the one under way, and begins it.
     fn begin(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
         let decision = match &posted.plan {
-            Task::Blocks(plan) => self.conditions.decide_by(&self.tuning, plan.kind.of_protocol(), &plan.shape()),
+            Task::Blocks(plan) => {
+                let lost = self.lost_multicast();
+                self.conditions.decide_by(&self.tuning, plan.kind.of_protocol(), &plan.shape(), lost)
+            }
             Task::Collective(Collective::SparseAllreduce { .. }) if self.apart.count() > 0 => {
                 Decision::of(Algorithm::Sparse)
             }
@@ -313,7 +322,8 @@ impl Engine {
             self.pace.begin();
             self.overflows = Overflows::since(self.sockets.overflowed());
             let foreign = running.plan.foreign_pieces();
-            self.conversation.start((descriptor, turn), Availability::default(), foreign);
+            let note = self.begin_reception(number, now_ps);
+            self.conversation.start_with_note((descriptor, turn), Availability::default(), foreign, note);
             self.conversation.notify(now_ps, Notice::Armed);
             self.conversation.notify(now_ps, Notice::OwnBlock);
         }
@@ -629,6 +639,7 @@ impl Engine {
             }
             running.report.late_chunks = self.incoming.late();
             running.report.overflowed_datagrams = self.tell_overflows(&running)?;
+            self.end_reception(&running);
         }
         let Running { request, send, receive, report, .. } = running;
         self.requests.finish(request, Ok(Done { send, receive, report }));

@@ -21,10 +21,10 @@ use crate::tuner::{MOST_SUBGROUPS, Tuning};
 /// Port of the data unless another is asked for. Communicators that share it have groups and keys of their own.
 pub const DEFAULT_PORT: u16 = 17110;
 /// Longest link MTU that is made use of: jumbo frames. Longer ones, such as that of the loopback interface, lose too much with one datagram.
-const MOST_MTU_BYTES: u32 = 9000;
+pub(super) const MOST_MTU_BYTES: u32 = 9000;
 /// Shortest link MTU: what IPv6 demands.
-const LEAST_MTU_BYTES: u32 = 1280;
-const UDP_BYTES: u32 = 8;
+pub(super) const LEAST_MTU_BYTES: u32 = 1280;
+pub(super) const UDP_BYTES: u32 = 8;
 
 /// How collectives go over an Ethernet interface.
 ///
@@ -55,6 +55,9 @@ pub struct UdpOptions {
     /// Sockets that carry the data side by side, 1 to 16; the number of rank 0 counts for all. They have one port each, from `port` on; all but the first
     /// have a thread on each rank that sends and receives. Default: what the tuning says, or 1: whoever makes progress does all of it.
     pub subgroups: Option<u32>,
+    /// Whether the system cuts runs of datagrams (UDP GSO) and joins them again (GRO) for this library's sockets. Default true. False where a kernel or a driver
+    /// corrupts them: each datagram is then a call of its own.
+    pub segmentation_offload: Option<bool>,
     /// Sees each datagram before the datapath does; for tests.
     pub(crate) tap: Option<MakeTap>,
     /// Only so many ranks, one after the other, count as ranks of one computer; for tests on one.
@@ -73,6 +76,7 @@ impl fmt::Debug for UdpOptions {
             shared_memory,
             socket_buffer_bytes,
             subgroups,
+            segmentation_offload,
             tap,
             ..
         } = self;
@@ -80,14 +84,15 @@ impl fmt::Debug for UdpOptions {
         options.field("interface", interface).field("group", group).field("port", port).field("ttl", ttl);
         options.field("unauthenticated", unauthenticated).field("tuning", tuning).field("shared_memory", shared_memory);
         options.field("socket_buffer_bytes", socket_buffer_bytes).field("subgroups", subgroups);
+        options.field("segmentation_offload", segmentation_offload);
         options.field("tap", &tap.is_some()).finish()
     }
 }
 
 impl UdpOptions {
     /// The defaults, changed by the variables `FLEXCAST_INTERFACE`, `FLEXCAST_GROUP`, `FLEXCAST_PORT`, `FLEXCAST_TTL`,
-    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0), `FLEXCAST_SHM` (1 or 0), `FLEXCAST_SOCKET_BUFFER` (bytes), `FLEXCAST_SUBGROUPS` and `FLEXCAST_TUNING` (a file, as [`Tuning::read`]
-    /// takes it).
+    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0), `FLEXCAST_SHM` (1 or 0), `FLEXCAST_SOCKET_BUFFER` (bytes), `FLEXCAST_SUBGROUPS`, `FLEXCAST_GSO` (on or off) and
+    /// `FLEXCAST_TUNING` (a file, as [`Tuning::read`] takes it).
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have. [`Error::Argument`]: the file is no tuning.
@@ -104,6 +109,7 @@ impl UdpOptions {
             shared_memory: switch("FLEXCAST_SHM")?,
             socket_buffer_bytes: variable("FLEXCAST_SOCKET_BUFFER", "bytes, from 2048 to 1073741824")?,
             subgroups: variable("FLEXCAST_SUBGROUPS", "a number from 1 to 16")?,
+            segmentation_offload: on_or_off("FLEXCAST_GSO")?,
             tap: None,
             ranks_per_computer: None,
         })
@@ -169,6 +175,13 @@ impl UdpOptions {
     #[must_use]
     pub fn subgroups(mut self, subgroups: u32) -> Self {
         self.subgroups = Some(subgroups);
+        self
+    }
+
+    /// The same with or without GSO and GRO.
+    #[must_use]
+    pub fn segmentation_offload(mut self, is_on: bool) -> Self {
+        self.segmentation_offload = Some(is_on);
         self
     }
 
@@ -247,6 +260,16 @@ fn switch(name: &'static str) -> Result<Option<bool>> {
         None => Ok(None),
         Some(value @ (0 | 1)) => Ok(Some(value == 1)),
         Some(value) => Err(Error::Variable { name, value: value.to_string(), limit: "0 or 1" }),
+    }
+}
+
+/// The value of a variable that is `on` or `off`, if it is set and not empty.
+fn on_or_off(name: &'static str) -> Result<Option<bool>> {
+    match variable::<String>(name, "on or off")?.as_deref() {
+        None => Ok(None),
+        Some("on") => Ok(Some(true)),
+        Some("off") => Ok(Some(false)),
+        Some(other) => Err(Error::Variable { name, value: other.to_owned(), limit: "on or off" }),
     }
 }
 
@@ -406,14 +429,29 @@ impl Interface {
         self.0.index
     }
 
+    /// Whether the system cuts and joins runs of datagrams.
+    #[must_use]
+    pub fn has_segmentation_offload(&self) -> bool {
+        self.0.options.segmentation_offload.unwrap_or(true)
+    }
+
     pub(super) fn options(&self) -> &UdpOptions {
         &self.0.options
     }
 
     /// Bytes of the operation's data that a datagram carries.
     pub(crate) fn chunk_bytes(&self) -> u32 {
-        let ip_bytes = if self.0.address.is_ipv4() { 20 } else { 40 };
-        self.0.mtu_bytes - ip_bytes - UDP_BYTES - HEADER_BYTES as u32
+        self.chunk_bytes_within(self.0.mtu_bytes)
+    }
+
+    /// The same of an IP packet of so many bytes, at least [`LEAST_MTU_BYTES`].
+    pub(super) fn chunk_bytes_within(&self, packet_bytes: u32) -> u32 {
+        packet_bytes - self.ip_bytes() - UDP_BYTES - HEADER_BYTES as u32
+    }
+
+    /// Bytes of the header of an IP packet.
+    pub(super) fn ip_bytes(&self) -> u32 {
+        if self.0.address.is_ipv4() { 20 } else { 40 }
     }
 
     /// The time since it was opened, in picoseconds.

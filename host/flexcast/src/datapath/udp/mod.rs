@@ -10,12 +10,14 @@ mod engine;
 mod fanout;
 #[doc(hidden)]
 pub mod hostile;
+mod igmp;
 pub(crate) mod interface;
 mod meminfo;
 pub(crate) mod memory;
 pub(crate) mod mesh;
 mod pace;
 mod part;
+mod path;
 mod pump;
 mod sockets;
 mod tap;

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use flexcast_proto::RankInfo;
 use flexcast_proto::sparse::Order;
-use socket2::Socket;
+use socket2::{SockRef, Socket};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::datagram::Secret;
+use super::datagram::{Codec, Secret};
 use super::engine::{Engine, Links};
 use super::fanout::{self, Bell, Fanout, Meeting, Member};
-use super::interface::Interface;
+use super::interface::{Interface, LEAST_MTU_BYTES, MOST_MTU_BYTES};
 use super::mesh::{self, Connect, Doors, Mesh};
+use super::path::{self, PathMtu, Prober};
 use super::sockets::{self, Sockets, at};
 use super::told;
 use super::waiter::SocketWaiter;
@@ -26,9 +27,11 @@ use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
 use crate::tuner::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Tuning};
 
+/// Bytes of the header of TCP without options.
+const TCP_BYTES: u32 = 20;
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 /// Bits of a chunk's number.
 pub(super) const PSN_BITS: u32 = 31;
@@ -71,6 +74,8 @@ struct Endpoint {
     subgroups: U32,
     /// Aggregators that are no ranks.
     aggregators: U32,
+    /// Of its interface, as far as it is made use of.
+    mtu_bytes: U32,
     /// Of rank 0, it is the communicator's.
     secret: [U64; 4],
 }
@@ -198,6 +203,7 @@ impl Part {
             user: u64::from(nix::unistd::geteuid().as_raw()).into(),
             subgroups: subgroups.into(),
             aggregators: (aggregators.len() as u32).into(),
+            mtu_bytes: interface.mtu_bytes().into(),
             secret: std::array::from_fn(|_| word()),
         };
         Ok(Self { interface: interface.clone(), place, config, socket, listener, door, own, aggregators })
@@ -277,10 +283,11 @@ impl Part {
             if endpoint.udp_port.get() > u16::MAX.into()
                 || endpoint.tcp_port.get() > u16::MAX.into()
                 || endpoint.chunk_bytes.get() < LEAST_CHUNK_BYTES
+                || !(LEAST_MTU_BYTES..=MOST_MTU_BYTES).contains(&endpoint.mtu_bytes.get())
                 || !(1..=MOST_SUBGROUPS).contains(&endpoint.subgroups.get())
                 || endpoint.port.get() + endpoint.subgroups.get() - 1 > u16::MAX.into()
             {
-                let reason = "told ports, subgroups or a chunk length that cannot be: run one build on all ranks";
+                let reason = "told ports, subgroups, an MTU or a chunk length that cannot be: run one build on all ranks";
                 return peer(rank, reason.to_owned());
             }
             all.push(endpoint);
@@ -354,7 +361,11 @@ impl Part {
         // By what all ranks know, so that all choose alike.
         let is_one = all.len() > 1 && all.iter().all(|endpoint| endpoint.shares_memory_with(&all[0]));
         let is_split = interface.options().ranks_per_computer.is_some();
-        let mesh = Mesh::connect(connect, &ranks)?;
+        let probed = Probed { place, socket: &socket, all: &all, peers: &addresses(|endpoint| endpoint.udp_port), ranks: &ranks };
+        let (mesh, path) = probed.connect(&interface, (id, secret), connect)?;
+        if let Some(path) = path {
+            config.chunk_bytes = config.chunk_bytes.min(interface.chunk_bytes_within(path.bytes));
+        }
         let comes_back = is_split || (!shares && of_host.len() > 1);
         let links = Links {
             sockets: Sockets::new(&interface, socket, (members, group), comes_back)?,
@@ -389,6 +400,79 @@ impl Part {
     #[cfg(test)]
     fn own_mut(&mut self) -> &mut Endpoint {
         &mut self.own
+    }
+}
+
+/// The paths between ranks that connect.
+struct Probed<'p> {
+    place: RankInfo,
+    socket: &'p Socket,
+    all: &'p [Endpoint],
+    /// Where ranks get datagrams.
+    peers: &'p [SocketAddr],
+    /// Those to which this one connects.
+    ranks: &'p [u32],
+}
+
+impl Probed<'_> {
+    /// Whether packets could be longer than every path carries: by what all ranks know, so that they decide alike.
+    fn are_in_doubt(&self) -> bool {
+        let mut longest: Vec<u32> = self.all.iter().map(|endpoint| endpoint.mtu_bytes.get()).collect();
+        longest.sort_unstable();
+        // A packet is as long as both ends allow.
+        let is_long = longest.iter().rev().nth(1).is_some_and(|mtu_bytes| *mtu_bytes > path::PLAIN_MTU_BYTES);
+        is_long && self.all.iter().any(|endpoint| endpoint.host != self.all[0].host)
+    }
+
+    /// Connects to the peers, with packets that all paths carry; and the longest, if it is less than the interfaces' MTUs.
+    fn connect(
+        &self,
+        interface: &Interface,
+        (id, secret): (u64, Secret),
+        connect: Connect,
+    ) -> Result<(Mesh, Option<PathMtu>)> {
+        if !self.are_in_doubt() {
+            return Ok((Mesh::connect(connect, self.ranks)?, None));
+        }
+        let (own, least) = {
+            let all = self.all.iter().map(|endpoint| endpoint.mtu_bytes.get());
+            (interface.mtu_bytes(), all.min().unwrap_or(interface.mtu_bytes()))
+        };
+        let near = self.all[self.place.rank() as usize].host;
+        let is_far = |rank: &&u32| self.all[**rank as usize].host != near;
+        let limit = |rank: &u32| (*rank, own.min(self.all[*rank as usize].mtu_bytes.get()));
+        let others: Vec<(u32, u32)> = self.ranks.iter().filter(is_far).map(limit).collect();
+        let socket = self.socket.try_clone().map_err(|error| socket_failed("socket for probes", error))?;
+        let socket = path::unfragmented(socket)?;
+        let codec = Codec::new(id, self.place.rank(), Some(secret));
+        let prober = Prober::new((self.place, codec), &socket, self.peers, connect.timeout);
+        let listener = connect.listener.try_clone().map_err(|error| socket_failed("listener", error))?;
+        std::thread::scope(|scope| {
+            let answers = std::thread::Builder::new().name("flexcast-path".to_owned());
+            let started = answers.spawn_scoped(scope, || prober.answer());
+            started.map_err(|error| socket_failed("thread that answers probes", error))?;
+            let found = prober.agree(&others, own, |path| {
+                if path.bytes < least {
+                    // Accepted connections take it over, and tell the other end.
+                    let most = path.bytes - interface.ip_bytes() - TCP_BYTES;
+                    SockRef::from(&listener).set_tcp_mss(most).map_err(|error| socket_failed("listener", error))?;
+                }
+                Ok(())
+            });
+            // A rank that has connected needs no answers any more.
+            let connected = found.and_then(|path| Ok((Mesh::connect(connect, self.ranks)?, path)));
+            prober.end();
+            let (mesh, path) = connected?;
+            if path.bytes < least && path.rank == self.place.rank() {
+                tracing::warn!(
+                    "the interfaces of the hosts carry packets of {least} bytes, the network between them only {} bytes, as rank {} on {} has found: packets                      of that length are used. Give interfaces and switches one MTU",
+                    path.bytes,
+                    path.rank,
+                    interface.name()
+                );
+            }
+            Ok((mesh, Some(path).filter(|path| path.bytes < least)))
+        })
     }
 }
 
@@ -455,7 +539,7 @@ mod tests {
         assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
         // As a build would tell it that writes words the other way round.
         let text = refusal(|endpoint| endpoint.version = VERSION.swap_bytes().into());
-        assert!(text.contains("rank 1 speaks version 117440512"), "{text}");
+        assert!(text.contains("rank 1 speaks version 134217728"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
         let mut parts = self::parts(2);

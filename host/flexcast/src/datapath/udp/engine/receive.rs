@@ -332,7 +332,7 @@ impl Settling<'_> {
             Kind::End { subgroup, chunks } => {
                 count(statistics, false, incoming.ended(pieces, rank, (subgroup.into(), chunks)));
             }
-            Kind::Acknowledgement { .. } => statistics.unexpected_opcode += 1,
+            Kind::Acknowledgement { .. } | Kind::Path(_) => statistics.unexpected_opcode += 1,
         }
     }
 }
