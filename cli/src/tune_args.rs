@@ -54,10 +54,19 @@ impl TuneArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+With --check, started as the ranks of a job (as `flexcast perf`) it tests the multicast of each rank to each, otherwise that of this process to itself. It fails if \
+something does not arrive. Switches that snoop remember a new group for some minutes: `--seconds 400` finds one without a querier.")]
 pub(crate) struct InfoArgs {
     /// Network interface, by name or address [default: FLEXCAST_INTERFACE, or the first that can multicast].
     #[arg(long, value_name = "NAME|ADDRESS")]
     pub(crate) interface: Option<String>,
+    /// Test whether multicast arrives, instead of printing what is set.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Seconds that the test takes; those of rank 0 count.
+    #[arg(long, requires = "check", value_parser = whole::<u64>(1, 3600), default_value_t = 1, value_name = "N")]
+    pub(crate) seconds: u64,
     /// Print one JSON object instead of a text.
     #[arg(long)]
     pub(crate) json: bool,

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 const PREFIX: &str = "flexcast-hosts-";
 /// Name of the interface of every host.
 pub const INTERFACE: &str = "eth0";
+/// Name of the interface of every host in a VLAN, where there is one.
+pub const VLAN_INTERFACE: &str = "eth0.5";
 /// The system's number for the state of a port that forwards.
 const FORWARDING: &str = "3";
 /// Longest that a link takes to come up again.
@@ -29,6 +31,42 @@ impl Cut {
     pub const ALL: [Self; 3] = [Self::Interface, Self::Port, Self::Drop];
 }
 
+/// How the switch treats multicast.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Snooping {
+    /// It forwards it to the members of a group, and asks for them.
+    #[default]
+    Querier,
+    /// It forwards it to the members of a group, does not ask, and forgets them a second after they have joined; other switches do so after minutes.
+    Forgetful,
+}
+
+/// What the network of hosts is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Wiring {
+    /// How the switch treats multicast.
+    pub snooping: Snooping,
+    /// MTU of the interfaces of hosts.
+    pub host_mtu: u32,
+    /// MTU of the ports of the switch.
+    pub switch_mtu: u32,
+    /// The interfaces of hosts cut and join packets.
+    pub offloads: bool,
+    /// Hosts have IPv4 addresses.
+    pub ipv4: bool,
+    /// Hosts have IPv6 addresses beside the link-local ones.
+    pub ipv6: bool,
+    /// The addresses are those of interface [`VLAN_INTERFACE`], whose packets have a VLAN tag.
+    pub vlan: bool,
+}
+
+impl Default for Wiring {
+    fn default() -> Self {
+        let (snooping, mtu) = (Snooping::Querier, 1500);
+        Self { snooping, host_mtu: mtu, switch_mtu: mtu, offloads: true, ipv4: true, ipv6: true, vlan: false }
+    }
+}
+
 /// Hosts and their switch.
 #[derive(Debug)]
 pub struct Hosts {
@@ -43,6 +81,15 @@ impl Hosts {
     /// The system permits namespaces, and they cannot be connected.
     #[must_use]
     pub fn new(count: u32) -> Option<Self> {
+        Self::wired(count, &Wiring::default())
+    }
+
+    /// The same with another network.
+    ///
+    /// # Panics
+    /// As [`Hosts::new`]; offloads are to be off, and there is no ethtool.
+    #[must_use]
+    pub fn wired(count: u32, wiring: &Wiring) -> Option<Self> {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let begin = std::env::var("FLEXCAST_HOSTS").unwrap_or_else(|_| PREFIX.to_owned());
@@ -53,33 +100,48 @@ impl Hosts {
             eprintln!("SKIPPED: network namespaces cannot be made here: {}", reason.trim());
             return None;
         }
-        hosts.connect().unwrap_or_else(|reason| panic!("hosts cannot be connected: {reason}"));
+        hosts.connect(wiring).unwrap_or_else(|reason| panic!("hosts cannot be connected: {reason}"));
         Some(hosts)
     }
 
-    fn connect(&self) -> Result<(), String> {
-        let switch = self.switch();
-        self.within(
-            &switch,
-            "ip",
-            &["link", "add", "br0", "type", "bridge", "mcast_snooping", "0", "forward_delay", "0"],
-        )?;
+    fn connect(&self, wiring: &Wiring) -> Result<(), String> {
+        let Wiring { snooping, host_mtu, switch_mtu, offloads, ipv4, ipv6, vlan } = *wiring;
+        let (switch, bridge) = (self.switch(), ["link", "set", "br0", "type", "bridge"]);
+        let set = |options: &[&str]| self.within(&switch, "ip", &[&bridge, options].concat());
+        let (host_mtu, switch_mtu) = (host_mtu.to_string(), switch_mtu.to_string());
+        self.within(&switch, "ip", &["link", "add", "br0", "type", "bridge", "forward_delay", "0"])?;
+        // In hundredths of a second. Before it has waited for answers a querier floods.
+        set(&["mcast_snooping", "1", "mcast_query_response_interval", "10"])?;
+        if snooping == Snooping::Forgetful {
+            set(&["mcast_membership_interval", "100"])?;
+        }
+        set(&["mcast_querier", "1"])?;
         self.within(&switch, "ip", &["link", "set", "br0", "up"])?;
         for host in 0..self.count {
             let (name, port) = (self.host(host), port(host));
+            let on_host = |words: &[&str]| self.within(&name, "ip", words);
             run("ip", &["netns", "add", &name])?;
-            let link =
-                ["link", "add", INTERFACE, "netns", &name, "type", "veth", "peer", "name", &port, "netns", &switch];
-            run("ip", &link)?;
+            let link = ["link", "add", INTERFACE, "mtu", &host_mtu, "netns", &name, "type", "veth", "peer", "name", &port];
+            run("ip", &[&link[..], &["mtu", &switch_mtu, "netns", &switch]].concat())?;
             self.within(&switch, "ip", &["link", "set", &port, "master", "br0", "up"])?;
-            self.within(&name, "ip", &["link", "set", "lo", "up"])?;
-            self.within(&name, "ip", &["addr", "add", &format!("{}/24", address(host)), "dev", INTERFACE])?;
-            self.within(
-                &name,
-                "ip",
-                &["-6", "addr", "add", &format!("{}/64", address_v6(host)), "dev", INTERFACE, "nodad"],
-            )?;
-            self.within(&name, "ip", &["link", "set", INTERFACE, "up"])?;
+            on_host(&["link", "set", "lo", "up"])?;
+            if !offloads {
+                self.within(&name, "ethtool", &["-K", INTERFACE, "tso", "off", "gso", "off", "gro", "off"])?;
+            }
+            let interface = if vlan { VLAN_INTERFACE } else { INTERFACE };
+            if vlan {
+                on_host(&["link", "add", "link", INTERFACE, "name", VLAN_INTERFACE, "type", "vlan", "id", "5"])?;
+            }
+            if ipv4 {
+                on_host(&["addr", "add", &format!("{}/24", address(host)), "dev", interface])?;
+            }
+            if ipv6 {
+                on_host(&["-6", "addr", "add", &format!("{}/64", address_v6(host)), "dev", interface, "nodad"])?;
+            }
+            on_host(&["link", "set", INTERFACE, "up"])?;
+            if vlan {
+                on_host(&["link", "set", VLAN_INTERFACE, "up"])?;
+            }
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use flexcast_cli::out;
 use flexio::Provider;
 use serde_json::json;
 
+use super::info_check;
 use crate::tune_args::InfoArgs;
 
 /// RDMA devices of this computer, or why there are none.
@@ -25,6 +26,9 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     }
     let card = Card::udp(&options)?;
     let Some(interface) = card.interface() else { anyhow::bail!("the datapath udp has no interface") };
+    if args.check {
+        return info_check::run(args, interface);
+    }
     let (buffer, tuning, rdma) = (interface.receive_buffer(), interface.tuning(), rdma());
     let sysctl = format!("sysctl -w net.core.rmem_max={}", buffer.wanted_bytes);
     let is_small = buffer.got_bytes < buffer.wanted_bytes;

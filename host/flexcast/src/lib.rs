@@ -63,7 +63,7 @@ pub use api::request::{Request, Test};
 pub use api::user_memory::UserMemory;
 pub use datapath::service::{ControlReport, ServiceDelivery, ServiceOptions};
 pub use datapath::sparse::SparseOptions;
-pub use datapath::udp::{DEFAULT_PORT, Interface, ReceiveBuffer, UdpOptions};
+pub use datapath::udp::{DEFAULT_PORT, Interface, MulticastArrival, ReceiveBuffer, UdpOptions};
 #[doc(hidden)]
 pub use datapath::udp::{MakeTap, Tap, hostile};
 pub use datapath::verbs::VerbsOptions;

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod collectives;
+mod delivery;
 mod faults;
 mod group;
 mod sparse;

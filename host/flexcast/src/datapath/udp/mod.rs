@@ -5,6 +5,7 @@
 //! Receivers take chunks to their places and see what is lost ([`incoming`](super::cpu::incoming)); it is read from the left neighbour, over the connections that carry
 //! the protocol's messages ([`mesh`]). Ranks of one computer share memory ([`memory`]): datagrams are received once for all of them ([`fanout`]).
 
+mod check;
 mod datagram;
 mod engine;
 mod fanout;
@@ -25,6 +26,7 @@ mod told;
 mod waiter;
 mod workers;
 
+pub use check::MulticastArrival;
 pub use interface::{DEFAULT_PORT, Interface, ReceiveBuffer, UdpOptions};
 pub(crate) use part::Part;
 #[doc(hidden)]
