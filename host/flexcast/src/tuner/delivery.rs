@@ -27,7 +27,7 @@ pub struct LostMulticast {
 pub(crate) struct Note {
     /// Roots of which a rank has received less than half of what they should have sent.
     pub(crate) lost: RankSet,
-    /// The lowest rank that has lost some of that.
+    /// The lowest rank that has lost the first of them.
     pub(crate) by: u32,
     /// Roots that have sent less than half, since all others had fetched it meanwhile: it is not lost.
     pub(crate) withheld: RankSet,
@@ -41,11 +41,8 @@ impl Note {
 
     /// Adds the observations of other ranks.
     pub(crate) fn add(&mut self, other: &Self) {
-        self.by = match (self.lost.is_empty(), other.lost.is_empty()) {
-            (false, false) => self.by.min(other.by),
-            (true, false) => other.by,
-            (_, true) => self.by,
-        };
+        let first = |note: &Self| (note.lost.first().unwrap_or(u32::MAX), note.by);
+        self.by = first(self).min(first(other)).1;
         self.lost = self.lost.or(&other.lost);
         self.withheld = self.withheld.or(&other.withheld);
     }
@@ -214,13 +211,15 @@ mod tests {
         ) {
             let set = |ranks_of: &[u16]| ranks_of.iter().map(|rank| u32::from(*rank) % ranks).collect::<RankSet>();
             let one = Note { lost: set(&lost), by: u32::from(by) % ranks, withheld: set(&withheld) };
-            let other = Note { lost: set(&lost[..1]), by: ranks - 1, withheld: RankSet::EMPTY };
+            let other = Note { lost: RankSet::of(ranks - 1), by: 0, withheld: RankSet::EMPTY };
             prop_assert_eq!(Note::decode(place(0, ranks), &bytes(&one, ranks)), Some(one));
             let (mut left, mut right) = (one, other);
             left.add(&other);
             right.add(&one);
             prop_assert_eq!(left, right);
-            prop_assert_eq!((left.lost, left.by), (one.lost, one.by));
+            // Whoever has lost the first one is named.
+            let is_own = one.lost.first() < Some(ranks - 1);
+            prop_assert_eq!(left.by, if is_own { one.by } else { 0 });
         }
     }
 }

@@ -5,7 +5,7 @@
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|
 //! | 0 | 1 | [`VERSION`] |
-//! | 1 | 1 | low half: kind, 1 data, 2 end, 3 acknowledgement, 4 acknowledgement of a receiver that has had no room, 5 to 8 probing of paths; high half: end: subgroup, otherwise 0 |
+//! | 1 | 1 | low half: kind, 1 data, 2 end, 3 acknowledgement, 4 acknowledgement of a receiver that has had no room, 5 to 9 probing of paths; high half: end: subgroup, otherwise 0 |
 //! | 2 | 2 | rank that has sent it |
 //! | 4 | 4 | low half of the communicator's number |
 //! | 8 | 4 | operation; of question and value: round |
@@ -36,6 +36,7 @@ const PROBE: u8 = 5;
 const ANSWER: u8 = 6;
 const ASK: u8 = 7;
 const VALUE: u8 = 8;
+const DONE: u8 = 9;
 /// Bits of a kind; those above have the subgroup of an end.
 const KIND_BITS: u32 = 4;
 // A header has numbers for all subgroups.
@@ -77,6 +78,8 @@ pub(super) enum PathMessage {
     Ask,
     /// The value of a round.
     Value { value: u32 },
+    /// The sender asks for nothing more.
+    Done,
 }
 
 /// What a datagram says of itself.
@@ -155,6 +158,7 @@ impl Codec {
             Kind::Path(PathMessage::Answer { bytes }) => (ANSWER, bytes),
             Kind::Path(PathMessage::Ask) => (ASK, 0),
             Kind::Path(PathMessage::Value { value }) => (VALUE, value),
+            Kind::Path(PathMessage::Done) => (DONE, 0),
         };
         Header {
             version: VERSION,
@@ -228,6 +232,7 @@ impl Codec {
             ANSWER if subgroup == 0 && chunk_bytes == 0 => Kind::Path(PathMessage::Answer { bytes: number }),
             ASK if subgroup == 0 && chunk_bytes == 0 && number == 0 => Kind::Path(PathMessage::Ask),
             VALUE if subgroup == 0 && chunk_bytes == 0 => Kind::Path(PathMessage::Value { value: number }),
+            DONE if subgroup == 0 && chunk_bytes == 0 && number == 0 => Kind::Path(PathMessage::Done),
             _ => return Err(Refused::Foreign),
         };
         let (rank, operation) = (header.rank.get().into(), header.operation.get());
@@ -284,7 +289,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded_and_any_changed_bit_is_found(
-            rank in 0u32..1024, operation: u32, number: u32, kind in 0..8, chunk in proptest::collection::vec(any::<u8>(), 0..100),
+            rank in 0u32..1024, operation: u32, number: u32, kind in 0..9, chunk in proptest::collection::vec(any::<u8>(), 0..100),
             bit: proptest::sample::Index,
         ) {
             let (kind, chunk) = match kind {
@@ -294,6 +299,7 @@ mod tests {
                 5 => (Kind::Path(PathMessage::Answer { bytes: number }), vec![]),
                 6 => (Kind::Path(PathMessage::Ask), vec![]),
                 7 => (Kind::Path(PathMessage::Value { value: number }), vec![]),
+                8 => (Kind::Path(PathMessage::Done), vec![]),
                 kind => (Kind::Acknowledgement { chunks: number, overflowed: kind == 3 }, vec![]),
             };
             let mut bytes = vec![0; HEADER_BYTES + chunk.len()];

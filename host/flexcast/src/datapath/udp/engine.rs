@@ -31,6 +31,7 @@ use super::interface::Interface;
 use super::mesh::{Interest, Mesh, Read};
 use super::pace::Pace;
 use super::part::{MOST_CHUNKS, PSN_BITS};
+use super::path::Probing;
 use super::sockets::{self, RUN_BYTES, Sockets};
 use super::tap::Tap;
 use super::waiter::{Door, SocketWaiter};
@@ -89,6 +90,8 @@ pub(super) struct Links {
     pub(super) secret: Option<Secret>,
     /// That of rank 0.
     pub(super) tuning: Tuning,
+    /// Answers ranks that still probe paths.
+    pub(super) probing: Option<Probing>,
 }
 
 /// A communicator's operations, and what carries them out.
@@ -154,6 +157,8 @@ pub(crate) struct Engine {
     densities: Densities,
     /// Whether multicast arrives.
     reception: Reception,
+    /// Answers ranks that still probe paths; nothing else is done with it.
+    _probing: Option<Probing>,
     /// Bytes of temporary memory that the last operations were long enough to have kept.
     spare_limit: usize,
     /// When an operation that is over ends although something that this rank has said waits.
@@ -169,7 +174,7 @@ impl Engine {
         links: Links,
         waiter: SocketWaiter,
     ) -> Result<Self> {
-        let Links { sockets, fanout, mesh, receive_bytes, peers, secret, tuning } = links;
+        let Links { sockets, fanout, mesh, receive_bytes, peers, secret, tuning, probing } = links;
         let of_group = sockets.lane.descriptor();
         waiter.add(sockets.own_descriptor(), OWN)?;
         match &fanout {
@@ -257,6 +262,7 @@ impl Engine {
             spare_spots: sparse::Spare::default(),
             densities: Densities::default(),
             reception,
+            _probing: probing,
             spare_limit: 0,
             lingers_ps: None,
         };

@@ -145,6 +145,7 @@ impl World {
             peers: vec![nobody; RANKS as usize],
             secret: Some(SECRET),
             tuning: Tuning::ethernet(),
+            probing: None,
         };
         let waiter = SocketWaiter::new()?;
         let config = fitted(config, interface);

@@ -16,7 +16,7 @@ use super::engine::{Engine, Links};
 use super::fanout::{self, Bell, Fanout, Meeting, Member};
 use super::interface::{Interface, LEAST_MTU_BYTES, MOST_MTU_BYTES};
 use super::mesh::{self, Connect, Doors, Mesh};
-use super::path::{self, PathMtu, Prober};
+use super::path::{self, PathMtu, Probing};
 use super::sockets::{self, Sockets, at};
 use super::told;
 use super::waiter::SocketWaiter;
@@ -76,6 +76,8 @@ struct Endpoint {
     aggregators: U32,
     /// Of its interface, as far as it is made use of.
     mtu_bytes: U32,
+    /// UDP port where it answers probes of paths.
+    path_port: U32,
     /// Of rank 0, it is the communicator's.
     secret: [U64; 4],
 }
@@ -113,6 +115,8 @@ pub(crate) struct Part {
     place: RankInfo,
     config: Config,
     socket: Socket,
+    /// Where probes of paths are answered.
+    path_socket: Socket,
     listener: TcpListener,
     door: Option<(UnixListener, Bell)>,
     own: Endpoint,
@@ -165,8 +169,11 @@ impl Part {
         let port_of = |address: std::io::Result<SocketAddr>| {
             address.map(|address| U32::from(u32::from(address.port()))).map_err(|error| socket_failed("socket", error))
         };
-        let udp = socket.local_addr().map(|address| address.as_socket());
-        let udp = udp.and_then(|address| address.ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into()));
+        let path_socket = Sockets::own(interface)?;
+        let address_of = |socket: &Socket| {
+            let address = socket.local_addr().map(|address| address.as_socket());
+            address.and_then(|address| address.ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into()))
+        };
         let mut random = [0; 48];
         getrandom::fill(&mut random)
             .map_err(|error| socket_failed("random numbers", std::io::Error::other(error.to_string())))?;
@@ -188,7 +195,7 @@ impl Part {
             communicator: (word().get() ^ u64::from(interface.next_serial())).into(),
             host: host(interface.options().ranks_per_computer.map_or(0, |ranks| rank / ranks)).into(),
             address: v6(interface.address()),
-            udp_port: port_of(udp)?,
+            udp_port: port_of(address_of(&socket))?,
             tcp_port: port_of(listener.local_addr())?,
             chunk_bytes: config.chunk_bytes.into(),
             unauthenticated: u32::from(interface.options().unauthenticated).into(),
@@ -204,9 +211,10 @@ impl Part {
             subgroups: subgroups.into(),
             aggregators: (aggregators.len() as u32).into(),
             mtu_bytes: interface.mtu_bytes().into(),
+            path_port: port_of(address_of(&path_socket))?,
             secret: std::array::from_fn(|_| word()),
         };
-        Ok(Self { interface: interface.clone(), place, config, socket, listener, door, own, aggregators })
+        Ok(Self { interface: interface.clone(), place, config, socket, path_socket, listener, door, own, aggregators })
     }
 
     /// What the other ranks must know of this one.
@@ -282,6 +290,7 @@ impl Part {
             }
             if endpoint.udp_port.get() > u16::MAX.into()
                 || endpoint.tcp_port.get() > u16::MAX.into()
+                || endpoint.path_port.get() > u16::MAX.into()
                 || endpoint.chunk_bytes.get() < LEAST_CHUNK_BYTES
                 || !(LEAST_MTU_BYTES..=MOST_MTU_BYTES).contains(&endpoint.mtu_bytes.get())
                 || !(1..=MOST_SUBGROUPS).contains(&endpoint.subgroups.get())
@@ -307,7 +316,7 @@ impl Part {
             let reason = "told a tuning that cannot be: run one build on all ranks".to_owned();
             return Err(Error::Peer { rank: 0, reason });
         };
-        let Self { interface, place, mut config, socket, listener, door, own, aggregators } = self;
+        let Self { interface, place, mut config, socket, path_socket, listener, door, own, aggregators } = self;
         let id = all[0].communicator.get();
         let secret = Secret(all[0].secret.map(U64::get));
         config.chunk_bytes = all.iter().map(|endpoint| endpoint.chunk_bytes.get()).min().unwrap_or(config.chunk_bytes);
@@ -361,11 +370,19 @@ impl Part {
         // By what all ranks know, so that all choose alike.
         let is_one = all.len() > 1 && all.iter().all(|endpoint| endpoint.shares_memory_with(&all[0]));
         let is_split = interface.options().ranks_per_computer.is_some();
-        let probed = Probed { place, socket: &socket, all: &all, peers: &addresses(|endpoint| endpoint.udp_port), ranks: &ranks };
-        let (mesh, path) = probed.connect(&interface, (id, secret), connect)?;
+        let paths = Paths { place, interface: &interface, all: &all, ranks: &ranks };
+        let (path, probing) = match paths.are_in_doubt() {
+            false => (None, None),
+            true => {
+                let peers = addresses(|endpoint| endpoint.path_port);
+                let (path, probing) = paths.probe(path_socket, peers, (id, secret), &connect)?;
+                (path, Some(probing))
+            }
+        };
         if let Some(path) = path {
             config.chunk_bytes = config.chunk_bytes.min(interface.chunk_bytes_within(path.bytes));
         }
+        let mesh = Mesh::connect(connect, &ranks)?;
         let comes_back = is_split || (!shares && of_host.len() > 1);
         let links = Links {
             sockets: Sockets::new(&interface, socket, (members, group), comes_back)?,
@@ -375,6 +392,7 @@ impl Part {
             peers: addresses(|endpoint| endpoint.udp_port),
             secret: (!interface.options().unauthenticated).then_some(secret),
             tuning: tuning.before(if is_one { Tuning::computer() } else { Tuning::ethernet() }),
+            probing,
         };
         let waiter = SocketWaiter::new()?;
         let engine = Engine::new(interface, place, id, config, links, waiter.clone())?;
@@ -403,19 +421,17 @@ impl Part {
     }
 }
 
-/// The paths between ranks that connect.
-struct Probed<'p> {
+/// The paths between ranks.
+struct Paths<'p> {
     place: RankInfo,
-    socket: &'p Socket,
+    interface: &'p Interface,
     all: &'p [Endpoint],
-    /// Where ranks get datagrams.
-    peers: &'p [SocketAddr],
     /// Those to which this one connects.
     ranks: &'p [u32],
 }
 
-impl Probed<'_> {
-    /// Whether packets could be longer than every path carries: by what all ranks know, so that they decide alike.
+impl Paths<'_> {
+    /// Whether packets could be longer than a path carries: by what all ranks know, so that they decide alike.
     fn are_in_doubt(&self) -> bool {
         let mut longest: Vec<u32> = self.all.iter().map(|endpoint| endpoint.mtu_bytes.get()).collect();
         longest.sort_unstable();
@@ -424,55 +440,45 @@ impl Probed<'_> {
         is_long && self.all.iter().any(|endpoint| endpoint.host != self.all[0].host)
     }
 
-    /// Connects to the peers, with packets that all paths carry; and the longest, if it is less than the interfaces' MTUs.
-    fn connect(
+    /// Finds the longest packet that all paths carry, if it is shorter than all interfaces allow, and makes connections keep to it. Others are answered as long as what is
+    /// given is there.
+    fn probe(
         &self,
-        interface: &Interface,
+        socket: Socket,
+        peers: Vec<SocketAddr>,
         (id, secret): (u64, Secret),
-        connect: Connect,
-    ) -> Result<(Mesh, Option<PathMtu>)> {
-        if !self.are_in_doubt() {
-            return Ok((Mesh::connect(connect, self.ranks)?, None));
-        }
-        let (own, least) = {
-            let all = self.all.iter().map(|endpoint| endpoint.mtu_bytes.get());
-            (interface.mtu_bytes(), all.min().unwrap_or(interface.mtu_bytes()))
-        };
-        let near = self.all[self.place.rank() as usize].host;
+        connect: &Connect,
+    ) -> Result<(Option<PathMtu>, Probing)> {
+        let (own, near) = (self.interface.mtu_bytes(), self.all[self.place.rank() as usize].host);
+        let least = self.all.iter().map(|endpoint| endpoint.mtu_bytes.get()).min().unwrap_or(own);
         let is_far = |rank: &&u32| self.all[**rank as usize].host != near;
         let limit = |rank: &u32| (*rank, own.min(self.all[*rank as usize].mtu_bytes.get()));
-        let others: Vec<(u32, u32)> = self.ranks.iter().filter(is_far).map(limit).collect();
-        let socket = self.socket.try_clone().map_err(|error| socket_failed("socket for probes", error))?;
-        let socket = path::unfragmented(socket)?;
+        let others = self.ranks.iter().filter(is_far).map(limit).collect();
         let codec = Codec::new(id, self.place.rank(), Some(secret));
-        let prober = Prober::new((self.place, codec), &socket, self.peers, connect.timeout);
-        let listener = connect.listener.try_clone().map_err(|error| socket_failed("listener", error))?;
-        std::thread::scope(|scope| {
-            let answers = std::thread::Builder::new().name("flexcast-path".to_owned());
-            let started = answers.spawn_scoped(scope, || prober.answer());
-            started.map_err(|error| socket_failed("thread that answers probes", error))?;
-            let found = prober.agree(&others, own, |path| {
-                if path.bytes < least {
-                    // Accepted connections take it over, and tell the other end.
-                    let most = path.bytes - interface.ip_bytes() - TCP_BYTES;
-                    SockRef::from(&listener).set_tcp_mss(most).map_err(|error| socket_failed("listener", error))?;
-                }
-                Ok(())
-            });
-            // A rank that has connected needs no answers any more.
-            let connected = found.and_then(|path| Ok((Mesh::connect(connect, self.ranks)?, path)));
-            prober.end();
-            let (mesh, path) = connected?;
-            if path.bytes < least && path.rank == self.place.rank() {
-                tracing::warn!(
-                    "the interfaces of the hosts carry packets of {least} bytes, the network between them only {} bytes, as rank {} on {} has found: packets                      of that length are used. Give interfaces and switches one MTU",
-                    path.bytes,
-                    path.rank,
-                    interface.name()
-                );
+        let socket = path::unfragmented(socket)?;
+        let probing = Probing::start((self.place, codec), socket, (peers, others), connect.timeout)?;
+        let path = probing.agree(own, |path| {
+            if path.bytes < least {
+                // Accepted connections take it over, and tell the other end.
+                let most = path.bytes - self.interface.ip_bytes() - TCP_BYTES;
+                let set = SockRef::from(&connect.listener).set_tcp_mss(most);
+                set.map_err(|error| socket_failed("listener", error))?;
             }
-            Ok((mesh, Some(path).filter(|path| path.bytes < least)))
-        })
+            Ok(())
+        })?;
+        if path.bytes >= least {
+            return Ok((None, probing));
+        }
+        if path.rank == self.place.rank() {
+            tracing::warn!(
+                "the interfaces of the hosts carry packets of {least} bytes, the network between them only {} bytes, as rank {} has found on {}: packets are no \
+                 longer. Give interfaces and switches one MTU",
+                path.bytes,
+                path.rank,
+                self.interface.name()
+            );
+        }
+        Ok((Some(path), probing))
     }
 }
 

@@ -3,15 +3,16 @@
 //! A switch may carry shorter frames than the hosts send, and says nothing of those that it drops. So before ranks connect, each sends packets of several
 //! lengths to the other ends of its connections on other hosts, which answer them. The shortest length always passes; while it is answered and a longer one is
 //! not, that one is lost. The least of what all ranks have found goes around in the rounds of a dissemination barrier. A second such barrier follows, so that
-//! no rank connects before all others know the result.
+//! no rank connects before all others know the result. A thread answers until all that may ask have what they need.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use flexcast_proto::RankInfo;
+use flexcast_proto::{RankInfo, RankSet};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn_udp::{UdpSockRef, UdpSocketState};
@@ -118,17 +119,65 @@ impl PathMtu {
     }
 }
 
-/// What a rank needs to probe.
+/// A rank that probes, and answers others.
 #[derive(Debug)]
-pub(super) struct Prober<'p> {
-    pub(super) place: RankInfo,
-    pub(super) codec: Codec,
+struct Prober {
+    place: RankInfo,
+    codec: Codec,
     /// Sends packets that are not fragmented, and gets answers.
-    pub(super) socket: &'p UdpSocket,
-    /// Where each rank gets datagrams.
-    pub(super) peers: &'p [SocketAddr],
-    pub(super) timeout: Duration,
+    socket: UdpSocket,
+    /// Where each rank gets probes.
+    peers: Vec<SocketAddr>,
+    /// Ranks to whose probes others answer, and the longest packet that either end sends.
+    others: Vec<(u32, u32)>,
+    timeout: Duration,
     board: Board,
+}
+
+/// A rank's part in the probing of paths. Others are answered until it is dropped, or they need no answers.
+#[derive(Debug)]
+pub(super) struct Probing(Arc<Prober>);
+
+impl Probing {
+    /// Begins to answer. `peers`: where each rank gets probes. `others`: the ranks to which this one connects and that are of other hosts, with the longest packets that either
+    /// end sends.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(super) fn start(
+        (place, codec): (RankInfo, Codec),
+        socket: UdpSocket,
+        (peers, others): (Vec<SocketAddr>, Vec<(u32, u32)>),
+        timeout: Duration,
+    ) -> Result<Self> {
+        let prober = Arc::new(Prober { place, codec, socket, peers, others, timeout, board: Board::default() });
+        let answering = Arc::clone(&prober);
+        let started = thread::Builder::new().name("flexcast-path".to_owned()).spawn(move || answering.answer());
+        started.map(|_| Self(prober)).map_err(|source| Error::Socket {
+            what: "thread that answers probes".to_owned(),
+            source,
+            next: "see the limit of processes (`ulimit -u`)",
+        })
+    }
+
+    /// Probes the paths; the longest packet that all carry, at most `own`, the interface's MTU, on any rank. `ready` is called when it is known, before any rank connects.
+    ///
+    /// # Errors
+    /// A rank does not answer in time; what `ready` gives.
+    pub(super) fn agree(&self, own: u32, ready: impl FnOnce(PathMtu) -> Result<()>) -> Result<PathMtu> {
+        self.0.agree(own, ready)
+    }
+}
+
+impl Drop for Probing {
+    fn drop(&mut self) {
+        let Prober { board, socket, peers, place, .. } = &*self.0;
+        board.lock().is_over = true;
+        // The thread waits for a datagram.
+        if let Some(own) = peers.get(place.rank() as usize) {
+            let _ = socket.send_to(&[], own);
+        }
+    }
 }
 
 /// What the thread that answers and the one that asks share.
@@ -144,6 +193,11 @@ struct State {
     values: Vec<u32>,
     /// Answers and values of others: rank, round, what it is.
     came: VecDeque<(u32, u32, PathMessage)>,
+    /// Ranks that ask for nothing more.
+    done: RankSet,
+    /// So does this one.
+    is_agreed: bool,
+    /// Nobody is answered any more.
     is_over: bool,
 }
 
@@ -165,58 +219,55 @@ pub(super) fn unfragmented(socket: Socket) -> Result<UdpSocket> {
     Ok(socket.into())
 }
 
-impl<'p> Prober<'p> {
-    pub(super) fn new(
-        (place, codec): (RankInfo, Codec),
-        socket: &'p UdpSocket,
-        peers: &'p [SocketAddr],
-        timeout: Duration,
-    ) -> Self {
-        Self { place, codec, socket, peers, timeout, board: Board::default() }
-    }
-
+impl Prober {
     fn rounds(&self) -> u32 {
         u32::BITS - (self.place.ranks() - 1).leading_zeros()
     }
 
-    /// Answers the probes and questions of others until [`Prober::end`]: on a thread of its own.
-    pub(super) fn answer(&self) {
-        let mut room = vec![0; 1 << 16];
-        loop {
-            if self.board.lock().is_over {
+    /// Ranks that ask this one.
+    fn askers(&self) -> RankSet {
+        let of_rounds = (0..self.rounds()).map(|round| self.place.ahead(1 << round));
+        of_rounds.chain(self.others.iter().map(|(rank, _)| *rank)).filter(|rank| *rank != self.place.rank()).collect()
+    }
+
+    /// Answers the probes and questions of others until they need no answers, or cannot wait for them any more.
+    fn answer(&self) {
+        let (mut room, askers) = (vec![0; 1 << 16], self.askers());
+        // Others begin later, and wait as long.
+        let until = Instant::now() + 2 * self.timeout;
+        while Instant::now() < until {
+            let state = self.board.lock();
+            if state.is_over || (state.is_agreed && askers.without(&state.done).is_empty()) {
                 return;
             }
+            drop(state);
             let mut wanted = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
             let _ = poll(&mut wanted, PollTimeout::from(100u8));
             while let Ok((len, from)) = self.socket.recv_from(&mut room) {
                 let Ok(datagram) = self.codec.decode(room.get(..len).unwrap_or_default()) else { continue };
-                let (rank, round) = (datagram.rank, datagram.operation);
                 let Kind::Path(message) = datagram.kind else { continue };
-                match message {
-                    PathMessage::Probe { bytes } => _ = self.send(from, round, PathMessage::Answer { bytes }, 0),
-                    PathMessage::Ask => {
-                        let value = self.board.lock().values.get(round as usize).copied();
-                        value.into_iter().for_each(|value| _ = self.send(from, round, PathMessage::Value { value }, 0));
-                    }
-                    PathMessage::Answer { .. } | PathMessage::Value { .. } => {
-                        let mut state = self.board.lock();
-                        if state.came.len() < MOST_CAME {
-                            state.came.push_back((rank, round, message));
-                        }
-                        drop(state);
-                        self.board.changed.notify_one();
-                    }
-                }
+                self.take_message(from, (datagram.rank, datagram.operation), message);
             }
         }
     }
 
-    /// All others are known to need no more answers.
-    pub(super) fn end(&self) {
-        self.board.lock().is_over = true;
-        // Whoever answers waits for a datagram.
-        if let Some(own) = self.peers.get(self.place.rank() as usize) {
-            let _ = self.socket.send_to(&[], own);
+    /// Takes a message of a rank, in a round.
+    fn take_message(&self, from: SocketAddr, (rank, round): (u32, u32), message: PathMessage) {
+        match message {
+            PathMessage::Probe { bytes } => _ = self.send(from, round, PathMessage::Answer { bytes }, 0),
+            PathMessage::Ask => {
+                let value = self.board.lock().values.get(round as usize).copied();
+                value.into_iter().for_each(|value| _ = self.send(from, round, PathMessage::Value { value }, 0));
+            }
+            PathMessage::Done => _ = self.board.lock().done.insert(rank),
+            PathMessage::Answer { .. } | PathMessage::Value { .. } => {
+                let mut state = self.board.lock();
+                if state.came.len() < MOST_CAME {
+                    state.came.push_back((rank, round, message));
+                }
+                drop(state);
+                self.board.changed.notify_one();
+            }
         }
     }
 
@@ -229,19 +280,9 @@ impl<'p> Prober<'p> {
         !self.socket.send_to(&bytes, to).is_err_and(|error| error.raw_os_error() == Some(nix::errno::Errno::EMSGSIZE as i32))
     }
 
-    /// Probes the paths to `others`, ranks of other hosts, each up to a length; what all ranks have found is less where one has found less. `own`: the interface's MTU.
-    /// `ready` is called when it is known, before any rank connects.
-    ///
-    /// # Errors
-    /// A rank does not answer in time.
-    pub(super) fn agree(
-        &self,
-        others: &[(u32, u32)],
-        own: u32,
-        ready: impl FnOnce(PathMtu) -> Result<()>,
-    ) -> Result<PathMtu> {
+    fn agree(&self, own: u32, ready: impl FnOnce(PathMtu) -> Result<()>) -> Result<PathMtu> {
         let until = Instant::now() + self.timeout;
-        let mut value = PathMtu { bytes: own.min(self.search(others, until)?), rank: self.place.rank() };
+        let mut value = PathMtu { bytes: own.min(self.search(until)?), rank: self.place.rank() };
         let rounds = self.rounds();
         for round in 0..rounds {
             self.board.lock().values.push(value.word());
@@ -253,13 +294,20 @@ impl<'p> Prober<'p> {
             self.board.lock().values.push(value.word());
             self.ask(self.place.behind(1 << round), rounds + round, until)?;
         }
+        let asked = (0..rounds).map(|round| self.place.behind(1 << round));
+        let asked: RankSet = asked.chain(self.others.iter().map(|(rank, _)| *rank)).collect();
+        // One that is lost makes a rank answer longer than it need.
+        for to in [asked; 2].iter().flat_map(RankSet::iter).filter_map(|rank| self.peers.get(rank as usize)) {
+            self.send(*to, 0, PathMessage::Done, 0);
+        }
+        self.board.lock().is_agreed = true;
         Ok(value)
     }
 
-    /// The longest packet that reaches all of these ranks.
-    fn search(&self, others: &[(u32, u32)], until: Instant) -> Result<u32> {
+    /// The longest packet that reaches all other ends.
+    fn search(&self, until: Instant) -> Result<u32> {
         let mut searches: Vec<(u32, Search)> =
-            others.iter().map(|(rank, limit)| (*rank, Search::new(*limit))).collect();
+            self.others.iter().map(|(rank, limit)| (*rank, Search::new(*limit))).collect();
         let ip_bytes = |to: &SocketAddr| UDP_BYTES + if to.is_ipv4() { 20 } else { 40 } + HEADER_BYTES as u32;
         let padding = |to: &SocketAddr, bytes: u32| bytes.saturating_sub(ip_bytes(to)) as usize;
         let probe = |rank: u32, search: &mut Search| {
@@ -335,6 +383,8 @@ impl<'p> Prober<'p> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
     use crate::datapath::udp::datagram::Secret;
 
@@ -393,6 +443,16 @@ mod tests {
         assert_eq!(values.iter().min(), Some(&values[2]));
     }
 
+    fn probing(
+        (rank, ranks): (u32, u32),
+        socket: UdpSocket,
+        paths: (Vec<SocketAddr>, Vec<(u32, u32)>),
+        timeout: Duration,
+    ) -> Probing {
+        let codec = Codec::new(7, rank, Some(Secret([1, 2, 3, 4])));
+        Probing::start((RankInfo::new(rank, ranks).unwrap(), codec), socket, paths, timeout).unwrap()
+    }
+
     /// Ranks as threads over the loopback interface; each has found something on its own.
     #[test]
     fn ranks_of_any_number_agree_on_the_least() {
@@ -400,34 +460,34 @@ mod tests {
             let sockets: Vec<UdpSocket> = (0..ranks).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
             sockets.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
             let peers: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().unwrap()).collect();
-            let probers: Vec<Prober<'_>> = (0u32..)
-                .zip(&sockets)
-                .map(|(rank, socket)| {
-                    let codec = Codec::new(7, rank, Some(Secret([1, 2, 3, 4])));
-                    let place = RankInfo::new(rank, ranks).unwrap();
-                    Prober::new((place, codec), socket, &peers, Duration::from_secs(20))
-                })
-                .collect();
-            let known = std::sync::atomic::AtomicU32::new(0);
-            let results: Vec<PathMtu> = std::thread::scope(|scope| {
-                probers.iter().for_each(|prober| _ = scope.spawn(|| prober.answer()));
-                let of = |(rank, prober): (u32, _)| {
-                    let (prober, known): (&Prober<'_>, _) = (prober, &known);
+            let known = AtomicU32::new(0);
+            let results: Vec<PathMtu> = thread::scope(|scope| {
+                let of = |(rank, socket): (u32, UdpSocket)| {
+                    let (known, peers) = (&known, peers.clone());
                     scope.spawn(move || {
-                        let others = [((rank + 1) % ranks, 9000)];
+                        let both: RankSet = [1, ranks - 1].iter().map(|ahead| (rank + ahead) % ranks).collect();
+                        let others = both.iter().map(|rank| (rank, 9000)).collect();
+                        let probing = probing((rank, ranks), socket, (peers, others), Duration::from_secs(20));
+                        // They come one after the other.
+                        thread::sleep(Duration::from_millis(30) * rank);
                         let ready = |_| {
-                            known.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                            known.fetch_add(1, Ordering::SeqCst);
                             Ok(())
                         };
-                        let agreed = prober.agree(&others, 9000 - rank, ready).unwrap();
-                        assert_eq!(known.load(std::sync::atomic::Ordering::SeqCst), ranks, "before all know it");
-                        agreed
+                        let agreed = probing.agree(9000 - rank, ready).unwrap();
+                        assert_eq!(known.load(Ordering::SeqCst), ranks, "before all know it");
+                        (agreed, probing)
                     })
                 };
-                let threads: Vec<_> = (0..).zip(&probers).map(of).collect();
-                let results = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-                probers.iter().for_each(Prober::end);
-                results
+                let threads: Vec<_> = (0..).zip(sockets).map(of).collect();
+                let ends: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+                let is_over = || ends.iter().all(|(_, probing)| Arc::strong_count(&probing.0) == 1);
+                let begun = Instant::now();
+                while !is_over() && begun.elapsed() < Duration::from_secs(10) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                assert!(is_over(), "a thread answers although nobody asks");
+                ends.into_iter().map(|(agreed, _)| agreed).collect()
             });
             let expected = PathMtu { bytes: 9000 - (ranks - 1), rank: ranks - 1 };
             assert_eq!(results, vec![expected; ranks as usize]);
@@ -439,10 +499,9 @@ mod tests {
         let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
         sockets[0].set_nonblocking(true).unwrap();
         let peers = sockets.each_ref().map(|socket| socket.local_addr().unwrap());
-        let codec = Codec::new(7, 0, None);
-        let place = RankInfo::new(0, 2).unwrap();
-        let prober = Prober::new((place, codec), &sockets[0], &peers, Duration::from_millis(50));
-        let text = prober.agree(&[(1, 9000)], 9000, |_| Ok(())).unwrap_err().to_string();
+        let [own, _silent] = sockets;
+        let probing = probing((0, 2), own, (peers.to_vec(), vec![(1, 9000)]), Duration::from_millis(50));
+        let text = probing.agree(9000, |_| Ok(())).unwrap_err().to_string();
         assert!(text.contains("rank 1 does not answer") && text.contains("set the MTU"), "{text}");
     }
 }

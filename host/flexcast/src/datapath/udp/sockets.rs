@@ -4,6 +4,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recv, recvmsg, setsockopt, sockopt};
@@ -73,6 +74,8 @@ struct Half {
     state: UdpSocketState,
     /// The system cuts runs of datagrams, and joins them.
     has_offload: bool,
+    /// It has been logged that the system refuses datagrams.
+    has_warned: AtomicBool,
 }
 
 impl Half {
@@ -83,7 +86,7 @@ impl Half {
             // Kernels without GRO need not be asked.
             let _ = setsockopt(&socket, sockopt::UdpGroSegment, &false);
         }
-        Ok(Self { socket, state, has_offload })
+        Ok(Self { socket, state, has_offload, has_warned: AtomicBool::new(false) })
     }
 
     /// Most datagrams in a run.
@@ -255,7 +258,14 @@ impl Half {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Sent::Full),
             _ => {
-                tracing::warn!(%error, bytes = contents.len(), "datagrams refused by the system: they are repaired over TCP");
+                if !self.has_warned.swap(true, Ordering::Relaxed) {
+                    let bytes = segment_size.unwrap_or(contents.len());
+                    tracing::warn!(
+                        %error,
+                        bytes,
+                        "datagrams refused by the system: they are repaired over TCP, in this operation and others; is the interface up, and has its MTU shrunk?"
+                    );
+                }
                 Ok(Sent::Lost)
             }
         }
