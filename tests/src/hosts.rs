@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 const PREFIX: &str = "flexcast-hosts-";
 /// Name of the interface of every host.
 pub const INTERFACE: &str = "eth0";
-/// The VLAN of the ports, where they have one.
-const VLAN: &str = "5";
+/// Name of the interface of every host in a VLAN, where there is one.
+pub const VLAN_INTERFACE: &str = "eth0.5";
 /// The system's number for the state of a port that forwards.
 const FORWARDING: &str = "3";
 /// Longest that a link takes to come up again.
@@ -56,7 +56,7 @@ pub struct Wiring {
     pub ipv4: bool,
     /// Hosts have IPv6 addresses beside the link-local ones.
     pub ipv6: bool,
-    /// The ports of the switch are those of a VLAN, without tags.
+    /// The addresses are those of interface [`VLAN_INTERFACE`], whose packets have a VLAN tag.
     pub vlan: bool,
 }
 
@@ -112,9 +112,6 @@ impl Hosts {
         self.within(&switch, "ip", &["link", "add", "br0", "type", "bridge", "forward_delay", "0"])?;
         // In hundredths of a second. Before it has waited for answers a querier floods.
         set(&["mcast_snooping", "1", "mcast_query_response_interval", "10"])?;
-        if vlan {
-            set(&["vlan_filtering", "1"])?;
-        }
         if snooping == Snooping::Forgetful {
             set(&["mcast_membership_interval", "100"])?;
         }
@@ -124,26 +121,42 @@ impl Hosts {
             let (name, port) = (self.host(host), port(host));
             let on_host = |words: &[&str]| self.within(&name, "ip", words);
             run("ip", &["netns", "add", &name])?;
-            let link = ["link", "add", INTERFACE, "mtu", &host_mtu, "netns", &name, "type", "veth", "peer", "name", &port];
+            let link =
+                ["link", "add", INTERFACE, "mtu", &host_mtu, "netns", &name, "type", "veth", "peer", "name", &port];
             run("ip", &[&link[..], &["mtu", &switch_mtu, "netns", &switch]].concat())?;
             self.within(&switch, "ip", &["link", "set", &port, "master", "br0", "up"])?;
-            if vlan {
-                self.within(&switch, "bridge", &["vlan", "add", "dev", &port, "vid", VLAN, "pvid", "untagged"])?;
-                self.within(&switch, "bridge", &["vlan", "del", "dev", &port, "vid", "1"])?;
-            }
             on_host(&["link", "set", "lo", "up"])?;
             if !offloads {
                 self.within(&name, "ethtool", &["-K", INTERFACE, "tso", "off", "gso", "off", "gro", "off"])?;
             }
+            let interface = if vlan { VLAN_INTERFACE } else { INTERFACE };
+            if vlan {
+                on_host(&["link", "add", "link", INTERFACE, "name", VLAN_INTERFACE, "type", "vlan", "id", "5"])?;
+            }
             if ipv4 {
-                on_host(&["addr", "add", &format!("{}/24", address(host)), "dev", INTERFACE])?;
+                on_host(&["addr", "add", &format!("{}/24", address(host)), "dev", interface])?;
             }
             if ipv6 {
-                on_host(&["-6", "addr", "add", &format!("{}/64", address_v6(host)), "dev", INTERFACE, "nodad"])?;
+                on_host(&["-6", "addr", "add", &format!("{}/64", address_v6(host)), "dev", interface, "nodad"])?;
             }
             on_host(&["link", "set", INTERFACE, "up"])?;
+            if vlan {
+                on_host(&["link", "set", VLAN_INTERFACE, "up"])?;
+            }
         }
         Ok(())
+    }
+
+    /// Whether the system has interfaces of VLANs; if not, says so.
+    #[must_use]
+    pub fn has_vlans(&self) -> bool {
+        let words = ["link", "add", "link", INTERFACE, "name", "probe", "type", "vlan", "id", "6"];
+        let made = self.within(&self.host(0), "ip", &words);
+        let _ = self.within(&self.host(0), "ip", &["link", "delete", "probe"]);
+        if let Err(reason) = &made {
+            eprintln!("SKIPPED: no VLANs can be made here: {}", reason.trim());
+        }
+        made.is_ok()
     }
 
     /// A program on a host.

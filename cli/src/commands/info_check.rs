@@ -105,7 +105,9 @@ fn reason(arrival: &MulticastArrival, time: Duration, interface: &Interface) -> 
             last.as_secs_f64()
         )
     } else {
-        format!("{short} of {sent} short and {long} of {sent} long datagrams arrive: see whether a link or a switch is overloaded or faulty (`ip -s link`)")
+        format!(
+            "{short} of {sent} short and {long} of {sent} long datagrams arrive: see whether a link or a switch is overloaded or faulty (`ip -s link`)"
+        )
     })
 }
 
@@ -115,7 +117,15 @@ mod tests {
 
     #[test]
     fn each_fault_has_its_reason_and_the_next_step() {
-        let right = MulticastArrival { from: 0, to: 1, sent: 20, short: 20, long: 20, long_bytes: 9000, last: Duration::from_secs(1) };
+        let right = MulticastArrival {
+            from: 0,
+            to: 1,
+            sent: 20,
+            short: 20,
+            long: 20,
+            long_bytes: 9000,
+            last: Duration::from_secs(1),
+        };
         let card = flexcast::Card::udp(&flexcast::UdpOptions::default().interface("lo")).unwrap();
         let of = |arrival: MulticastArrival, seconds| {
             reason(&arrival, Duration::from_secs(seconds), card.interface().unwrap()).unwrap_or_default()

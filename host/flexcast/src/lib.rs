@@ -77,7 +77,9 @@ pub use flexcast_proto::sparse::{FixedPoint, FixedPointError};
 pub use memory::registration;
 pub use plan::chains::ChainMapping;
 pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};
-pub use tuner::{Aggregation, Algorithm, Choice, Decision, LostMulticast, MAX_LINEAR_RANKS, Selection, SparseCost, Tuning};
+pub use tuner::{
+    Aggregation, Algorithm, Choice, Decision, LostMulticast, MAX_LINEAR_RANKS, Selection, SparseCost, Tuning,
+};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
 pub use flexcast_proto::{Cause, Failure, Kind};

@@ -127,7 +127,7 @@ impl Conversation {
 
     /// The notes of all ranks, once the barrier of the operation under way is passed.
     pub(crate) fn notes(&self) -> Note {
-        self.current.note.map_or_else(Note::default, |(_, note)| note)
+        self.current.note.as_ref().map_or_else(Note::default, |(_, note)| note.clone())
     }
 
     /// Most bytes of all blocks of an operation that ride on the barrier.
@@ -314,8 +314,8 @@ impl Conversation {
             Body::Failed(_) => &mut counts.failed,
         } += 1;
         let encoded = self.codec.encode(&packed(message), self.current.here);
-        let data = match (message.body, self.current.note) {
-            (Body::Barrier { .. }, Some((operation, note))) if operation == message.operation => {
+        let data = match (message.body, &self.current.note) {
+            (Body::Barrier { .. }, Some((operation, note))) if *operation == message.operation => {
                 let mut data = Vec::new();
                 note.encode(self.place.ranks(), &mut data);
                 data

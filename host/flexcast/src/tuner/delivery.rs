@@ -4,6 +4,8 @@
 //! sent its block at all ([`Note::withheld`]). These notes ride on the barrier of the next operation by multicast. A rank that has passed that
 //! barrier has the notes of all ranks, so that all of them decide alike.
 
+use std::collections::BTreeMap;
+
 use flexcast_proto::{RankInfo, RankSet};
 
 use super::backoff::Backoff;
@@ -11,7 +13,6 @@ use super::backoff::Backoff;
 /// Operations by multicast that are remembered, and how many of them must have lost most of a block before multicast is left.
 const REMEMBERED: u32 = 8;
 const LOSSY: u32 = 3;
-const WORD_BYTES: usize = size_of::<u64>();
 
 /// Multicast that does not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,12 +24,10 @@ pub struct LostMulticast {
 }
 
 /// Observations of some ranks in an operation by multicast.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Note {
-    /// Roots of which a rank has received less than half of what they should have sent.
-    pub(crate) lost: RankSet,
-    /// The lowest rank that has lost the first of them.
-    pub(crate) by: u32,
+    /// Roots of which a rank has received less than half of what they should have sent, and the lowest such rank.
+    pub(crate) lost: BTreeMap<u32, u32>,
     /// Roots that have sent less than half, since all others had fetched it meanwhile: it is not lost.
     pub(crate) withheld: RankSet,
 }
@@ -41,44 +40,43 @@ impl Note {
 
     /// Adds the observations of other ranks.
     pub(crate) fn add(&mut self, other: &Self) {
-        let first = |note: &Self| (note.lost.first().unwrap_or(u32::MAX), note.by);
-        self.by = first(self).min(first(other)).1;
-        self.lost = self.lost.or(&other.lost);
+        for (root, rank) in &other.lost {
+            let known = self.lost.entry(*root).or_insert(*rank);
+            *known = (*known).min(*rank);
+        }
         self.withheld = self.withheld.or(&other.withheld);
     }
 
     /// The loss that it reports, if any.
     fn loss(&self) -> Option<LostMulticast> {
-        let root = self.lost.iter().find(|root| !self.withheld.contains(*root))?;
-        Some(LostMulticast { root, rank: self.by })
+        let (root, rank) = self.lost.iter().find(|(root, _)| !self.withheld.contains(**root))?;
+        Some(LostMulticast { root: *root, rank: *rank })
     }
 
-    /// Its bytes among so many ranks, little-endian: `by`, and the words of both sets. None if there is nothing to report.
+    /// Its bytes among so many ranks, little-endian: the words of `withheld`, and root and rank of each loss, two bytes each. None if there is nothing to report.
     pub(crate) fn encode(&self, ranks: u32, to: &mut Vec<u8>) {
         if self.is_empty() {
             return;
         }
-        to.extend_from_slice(&self.by.to_le_bytes());
-        for set in [&self.lost, &self.withheld] {
-            let words = set.words().iter().copied().chain(std::iter::repeat(0)).take(words(ranks));
-            words.for_each(|word| to.extend_from_slice(&word.to_le_bytes()));
+        let words = self.withheld.words().iter().copied().chain(std::iter::repeat(0)).take(words(ranks));
+        words.for_each(|word| to.extend_from_slice(&word.to_le_bytes()));
+        for number in self.lost.iter().flat_map(|(root, rank)| [*root, *rank]) {
+            to.extend_from_slice(&(number as u16).to_le_bytes());
         }
     }
 
     /// The note of such bytes; none if they are not one.
     pub(crate) fn decode(place: RankInfo, bytes: &[u8]) -> Option<Self> {
-        let (by, sets) = bytes.split_first_chunk()?;
-        let by = u32::from_le_bytes(*by);
-        let (lost, withheld) = sets.split_at_checked(words(place.ranks()) * WORD_BYTES)?;
-        let set = |bytes: &[u8]| {
-            let (words, rest) = bytes.as_chunks::<WORD_BYTES>();
-            let set = RankSet::from_words(words.iter().map(|word| u64::from_le_bytes(*word)));
-            let is_one = rest.is_empty() && set.iter().all(|rank| rank < place.ranks());
-            is_one.then_some(set)
-        };
-        let is_whole = by < place.ranks() && lost.len() == withheld.len();
-        let note = Self { lost: set(lost)?, by, withheld: set(withheld)? };
-        is_whole.then_some(note)
+        let (withheld, lost) = bytes.split_at_checked(words(place.ranks()) * size_of::<u64>())?;
+        let words = withheld.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        let withheld = RankSet::from_words(words);
+        let (pairs, []) = lost.as_chunks::<4>() else { return None };
+        let pair = |[a, b, c, d]: &[u8; 4]| (u16::from_le_bytes([*a, *b]).into(), u16::from_le_bytes([*c, *d]).into());
+        let lost: BTreeMap<u32, u32> = pairs.iter().map(pair).collect();
+        let is_rank = |rank: u32| rank < place.ranks();
+        let are_ranks =
+            lost.iter().all(|(root, rank)| is_rank(*root) && is_rank(*rank)) && withheld.iter().all(is_rank);
+        (are_ranks && lost.len() == pairs.len()).then_some(Self { lost, withheld })
     }
 }
 
@@ -143,8 +141,8 @@ mod tests {
         RankInfo::new(rank, ranks).unwrap()
     }
 
-    fn lost(root: u32, by: u32) -> Note {
-        Note { lost: RankSet::of(root), by, withheld: RankSet::EMPTY }
+    fn lost(root: u32, rank: u32) -> Note {
+        Note { lost: BTreeMap::from([(root, rank)]), withheld: RankSet::EMPTY }
     }
 
     fn bytes(note: &Note, ranks: u32) -> Vec<u8> {
@@ -192,34 +190,45 @@ mod tests {
     }
 
     #[test]
+    fn the_first_root_that_has_sent_its_block_is_named_with_who_lacks_it() {
+        let mut note = lost(0, 1);
+        note.add(&lost(1, 2));
+        note.add(&lost(1, 4));
+        assert_eq!(note.loss(), Some(LostMulticast { root: 0, rank: 1 }));
+        note.add(&Note { withheld: RankSet::of(0), ..Note::default() });
+        assert_eq!(note.loss(), Some(LostMulticast { root: 1, rank: 2 }));
+    }
+
+    #[test]
     fn bytes_that_are_no_note_are_refused() {
         let note = lost(2, 1);
         let whole = bytes(&note, 3);
-        assert_eq!(whole.len(), 20);
+        assert_eq!(whole, [0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1, 0]);
         assert_eq!(Note::decode(place(0, 3), &whole), Some(note));
-        assert_eq!(Note::decode(place(0, 3), &whole[..19]), None);
+        assert_eq!(Note::decode(place(0, 3), &whole[..11]), None);
+        assert_eq!(Note::decode(place(0, 3), &whole[..7]), None);
         assert_eq!(Note::decode(place(0, 3), &[&whole[..], &[0]].concat()), None);
+        assert_eq!(Note::decode(place(0, 3), &[&whole[..], &whole[8..]].concat()), None, "a root twice");
         assert_eq!(Note::decode(place(0, 2), &whole), None, "there is no rank 2");
-        assert_eq!(Note::decode(place(0, 3), &[]), None);
         assert!(bytes(&Note::default(), 3).is_empty());
     }
 
     proptest! {
         #[test]
         fn notes_are_read_as_they_were_written_and_add_up_in_any_order(
-            ranks in 1u32..=1024, lost: [u16; 3], by: u16, withheld: [u16; 2],
+            ranks in 1u32..=1024, lost: [[u16; 2]; 3], more: [[u16; 2]; 2], withheld: [u16; 2],
         ) {
-            let set = |ranks_of: &[u16]| ranks_of.iter().map(|rank| u32::from(*rank) % ranks).collect::<RankSet>();
-            let one = Note { lost: set(&lost), by: u32::from(by) % ranks, withheld: set(&withheld) };
-            let other = Note { lost: RankSet::of(ranks - 1), by: 0, withheld: RankSet::EMPTY };
-            prop_assert_eq!(Note::decode(place(0, ranks), &bytes(&one, ranks)), Some(one));
-            let (mut left, mut right) = (one, other);
+            let pairs = |pairs: &[[u16; 2]]| {
+                pairs.iter().map(|pair| pair.map(|rank| u32::from(rank) % ranks)).map(|[root, rank]| (root, rank)).collect()
+            };
+            let withheld = withheld.iter().map(|rank| u32::from(*rank) % ranks).collect();
+            let one = Note { lost: pairs(&lost), withheld };
+            let other = Note { lost: pairs(&more), withheld: RankSet::EMPTY };
+            prop_assert_eq!(Note::decode(place(0, ranks), &bytes(&one, ranks)), Some(one.clone()));
+            let (mut left, mut right) = (one.clone(), other.clone());
             left.add(&other);
             right.add(&one);
             prop_assert_eq!(left, right);
-            // Whoever has lost the first one is named.
-            let is_own = one.lost.first() < Some(ranks - 1);
-            prop_assert_eq!(left.by, if is_own { one.by } else { 0 });
         }
     }
 }

@@ -318,13 +318,7 @@ impl Conditions {
 impl Conditions {
     /// Chooses the algorithm of a Broadcast or Allgather by a table. `lost`: multicast that does not arrive, so that another algorithm is taken unless the
     /// user has named multicast.
-    pub(crate) fn decide_by(
-        &self,
-        table: &Tuning,
-        kind: Kind,
-        shape: &Shape,
-        lost: Option<LostMulticast>,
-    ) -> Decision {
+    pub(crate) fn decide_by(&self, table: &Tuning, kind: Kind, shape: &Shape, lost: Option<LostMulticast>) -> Decision {
         let named = self.selection.direct().filter(|_| shape.gathers);
         let eager = self.takes_eager(shape);
         let without = if eager { Algorithm::Eager } else { Algorithm::Multicast };

@@ -97,7 +97,7 @@ fn multicast_that_the_user_names_is_taken_although_it_does_not_arrive() {
 
 #[test]
 fn without_gso_and_gro_every_byte_is_right() {
-    Group::new(RANKS, spread(OF_COMPUTER).segmentation_offload(false), |config| config.eager_bytes(1024)).tuned(tuned()).run(
-        |communicator, rank| (0..4).for_each(|turn| _ = gather(communicator, rank, turn)),
-    );
+    Group::new(RANKS, spread(OF_COMPUTER).segmentation_offload(false), |config| config.eager_bytes(1024))
+        .tuned(tuned())
+        .run(|communicator, rank| (0..4).for_each(|turn| _ = gather(communicator, rank, turn)));
 }

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use flexcast_abi::Statistics;
-use flexcast_proto::{PieceSet, Pieces, RankSet, RootRow};
+use flexcast_proto::{PieceSet, Pieces, RootRow};
 
 use super::stripes::Stripes;
 use crate::error::Result;
@@ -322,11 +322,13 @@ impl Incoming {
         self.late
     }
 
-    /// Roots of which less than half of the chunks have come by multicast.
-    pub(crate) fn mostly_lost(&self) -> RankSet {
-        let came = |root: &Root| (root.first_psn..root.first_psn + root.chunks).filter(|psn| self.is_there(*psn)).count();
-        let is_lost = |root: &&Root| root.rank != self.own && 2 * came(root) < root.chunks as usize;
-        self.roots.iter().filter(is_lost).map(|root| root.rank).collect()
+    /// Roots of which less than half of the chunks have come by multicast, and how many are lacking to that.
+    pub(crate) fn mostly_lost(&self) -> impl Iterator<Item = (u32, u32)> {
+        let came =
+            |root: &Root| (root.first_psn..root.first_psn + root.chunks).filter(|psn| self.is_there(*psn)).count();
+        let lacking = move |root: &Root| (root.chunks.div_ceil(2)).saturating_sub(came(root) as u32);
+        let others = self.roots.iter().filter(|root| root.rank != self.own);
+        others.map(move |root| (root.rank, lacking(root))).filter(|(_, lacking)| *lacking > 0)
     }
 
     /// Roots of which `step` chunks or more have been seen since the last acknowledgement, and how many have been seen; of those that wait for the `end`

@@ -99,7 +99,8 @@ impl Interface {
         exchange.exchange("flexcast check joined", &[])?;
         let codec = Codec::new(number, rank, None);
         let to = at(self, group, self.port());
-        let mut test = Test { member, sender, codec, to, came: vec![Came::default(); ranks as usize], begun: Instant::now() };
+        let mut test =
+            Test { member, sender, codec, to, came: vec![Came::default(); ranks as usize], begun: Instant::now() };
         let sent = (time.as_millis() / INTERVAL.as_millis()).max(1) as u32;
         let padding = self.mtu_bytes() - self.ip_bytes() - UDP_BYTES - HEADER_BYTES as u32;
         for number in 0..sent {

@@ -21,6 +21,7 @@ use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow, WaitedFor};
 
+use self::delivery::Reception;
 use self::direct::Exchanging;
 use self::ears::Ears;
 use self::operation::{Running, State};
@@ -56,8 +57,7 @@ use crate::protocol::conversation::{Conversation, NOT_STARTED, Next};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::Gathered;
 use crate::protocol::engine::{activations_ps, descriptor};
-use self::delivery::Reception;
-use crate::tuner::{Conditions, Decision, Densities, Tuning};
+use crate::tuner::{Conditions, Decision, Densities, Note, Tuning};
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;
@@ -298,6 +298,14 @@ impl Engine {
         if let Err(error) = posted.place_own_block() {
             return Err(posted.refuse(error));
         }
+        let note = match decision.algorithm() {
+            Algorithm::Eager => Ok(Note::default()),
+            _ => self.begin_reception(),
+        };
+        let note = match note {
+            Ok(note) => note,
+            Err(error) => return Err(posted.refuse(error)),
+        };
         let (algorithm, armed_ps) = (decision.algorithm(), posted.posted_ps);
         let (window_chunks, operation) =
             (self.window_chunks(&posted.plan), self.conversation.participant().operation());
@@ -328,7 +336,6 @@ impl Engine {
             self.pace.begin();
             self.overflows = Overflows::since(self.sockets.overflowed());
             let foreign = running.plan.foreign_pieces();
-            let note = self.begin_reception(number, now_ps);
             self.conversation.start_with_note((descriptor, turn), Availability::default(), foreign, note);
             self.conversation.notify(now_ps, Notice::Armed);
             self.conversation.notify(now_ps, Notice::OwnBlock);

@@ -296,7 +296,8 @@ impl Part {
                 || !(1..=MOST_SUBGROUPS).contains(&endpoint.subgroups.get())
                 || endpoint.port.get() + endpoint.subgroups.get() - 1 > u16::MAX.into()
             {
-                let reason = "told ports, subgroups, an MTU or a chunk length that cannot be: run one build on all ranks";
+                let reason =
+                    "told ports, subgroups, an MTU or a chunk length that cannot be: run one build on all ranks";
                 return peer(rank, reason.to_owned());
             }
             all.push(endpoint);

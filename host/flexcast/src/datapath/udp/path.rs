@@ -277,7 +277,10 @@ impl Prober {
         let chunk = vec![0; padding];
         self.codec.encode(round, Kind::Path(message), &chunk, &mut bytes);
         // What is lost otherwise is sent again.
-        !self.socket.send_to(&bytes, to).is_err_and(|error| error.raw_os_error() == Some(nix::errno::Errno::EMSGSIZE as i32))
+        !self
+            .socket
+            .send_to(&bytes, to)
+            .is_err_and(|error| error.raw_os_error() == Some(nix::errno::Errno::EMSGSIZE as i32))
     }
 
     fn agree(&self, own: u32, ready: impl FnOnce(PathMtu) -> Result<()>) -> Result<PathMtu> {

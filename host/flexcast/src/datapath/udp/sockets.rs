@@ -379,10 +379,8 @@ impl Sockets {
             match join((&half.socket).into(), interface, group) {
                 // Another process that shares it was faster.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                joined => joined.map_err(failed(
-                    &format!("multicast group {group} on interface {}", interface.name()),
-                    NO_GROUP,
-                ))?,
+                joined => joined
+                    .map_err(failed(&format!("multicast group {group} on interface {}", interface.name()), NO_GROUP))?,
             }
         }
         Ok(())
@@ -433,9 +431,7 @@ fn join(socket: SockRef<'_>, interface: &Interface, group: IpAddr) -> io::Result
 
 fn leave(socket: SockRef<'_>, interface: &Interface, group: IpAddr) -> io::Result<()> {
     match group {
-        IpAddr::V4(group) => {
-            socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface.index()))
-        }
+        IpAddr::V4(group) => socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface.index())),
         IpAddr::V6(group) => socket.leave_multicast_v6(&group, interface.index()),
     }
 }

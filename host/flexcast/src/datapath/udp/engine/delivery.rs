@@ -1,8 +1,11 @@
 //! Reception of what is multicast: whether it arrives, and membership in the group where switches forget it.
 
+use std::collections::BTreeMap;
+
 use super::Engine;
 use super::operation::Running;
 use crate::datapath::udp::igmp::hears_old_querier;
+use crate::error::Result;
 use crate::tuner::{Delivery, LostMulticast, Note};
 use flexcast_proto::RankSet;
 
@@ -15,12 +18,34 @@ const ANNOUNCE_PS: u64 = 100_000_000_000_000;
 pub(super) struct Reception {
     delivery: Delivery,
     /// What this rank has to report of the last operation by multicast.
-    lost: RankSet,
+    pub(super) lost: Lost,
     /// It has not sent most of its own block, since all others had fetched it.
     pub(super) withheld: bool,
     /// When the membership in the group was announced last.
     announced_ps: u64,
     is_reported: bool,
+}
+
+/// Chunks of an operation that is over, without which less than half of a block has come.
+#[derive(Debug, Default)]
+pub(super) struct Lost {
+    operation: u32,
+    /// By root.
+    chunks: BTreeMap<u32, u32>,
+}
+
+impl Lost {
+    /// A chunk of an operation has come after its end: it was late.
+    pub(super) fn came(&mut self, root: u32, operation: u32) {
+        if operation != self.operation {
+            return;
+        }
+        let Some(chunks) = self.chunks.get_mut(&root) else { return };
+        *chunks -= 1;
+        if *chunks == 0 {
+            self.chunks.remove(&root);
+        }
+    }
 }
 
 impl Reception {
@@ -43,7 +68,12 @@ impl Engine {
     }
 
     /// An operation by multicast begins: what this rank reports of the one before.
-    pub(super) fn begin_reception(&mut self, operation: u32, now_ps: u64) -> Note {
+    pub(super) fn begin_reception(&mut self) -> Result<Note> {
+        let (operation, now_ps) = (self.conversation.participant().operation(), self.interface.now_ps());
+        if !self.reception.lost.chunks.is_empty() {
+            // Of what lacks some may wait in the socket.
+            let _ = if self.fanout.is_some() { self.receive_shared()? } else { self.receive_data()? };
+        }
         if now_ps.saturating_sub(self.reception.announced_ps) >= ANNOUNCE_PS && !self.is_at_home() {
             self.reception.announced_ps = now_ps;
             if !hears_old_querier(self.interface.index()) {
@@ -52,9 +82,12 @@ impl Engine {
         }
         let Reception { delivery, lost, withheld, .. } = &mut self.reception;
         let (lost, withheld) = (std::mem::take(lost), std::mem::take(withheld));
-        let (own, counts) = (self.place.rank(), delivery.begin(operation));
+        let own = self.place.rank();
+        if !delivery.begin(operation) {
+            return Ok(Note::default());
+        }
         let withheld = if withheld { RankSet::of(own) } else { RankSet::EMPTY };
-        if counts { Note { lost, by: own, withheld } } else { Note::default() }
+        Ok(Note { lost: lost.chunks.into_keys().map(|root| (root, own)).collect(), withheld })
     }
 
     /// An operation by multicast is over: what it has brought is reported with the next one, and the reports of all ranks about the one before count.
@@ -64,10 +97,11 @@ impl Engine {
         }
         let is_lossy = running.repairs || running.given_up;
         // Datagrams that had no room have arrived; a slower root helps against that.
-        self.reception.lost = match running.report.overflowed_datagrams {
-            0 if is_lossy => self.incoming.mostly_lost(),
-            _ => RankSet::EMPTY,
+        let chunks = match running.report.overflowed_datagrams {
+            0 if is_lossy => self.incoming.mostly_lost().collect(),
+            _ => BTreeMap::new(),
         };
+        self.reception.lost = Lost { operation: running.operation, chunks };
         let notes = self.conversation.notes();
         let Some(loss) = self.reception.delivery.passed(running.operation, &notes) else { return };
         let LostMulticast { root, rank } = loss;
