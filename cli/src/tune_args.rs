@@ -55,8 +55,9 @@ impl TuneArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --check, started as the ranks of a job (as `flexcast perf`) it tests the multicast of each rank to each, otherwise that of this process to itself. It fails if \
-something does not arrive. Switches that snoop remember a new group for some minutes: `--seconds 400` finds one without a querier.")]
+With --check, started as the ranks of a job (as `flexcast perf`) it tests the multicast of each rank to each, otherwise \
+that of this process to itself. It fails if something does not arrive. Switches that snoop remember a new group for some \
+minutes: `--seconds 400` finds one without a querier.")]
 pub(crate) struct InfoArgs {
     /// Network interface, by name or address [default: FLEXCAST_INTERFACE, or the first that can multicast].
     #[arg(long, value_name = "NAME|ADDRESS")]

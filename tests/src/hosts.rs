@@ -37,7 +37,8 @@ pub enum Snooping {
     /// It forwards it to the members of a group, and asks for them.
     #[default]
     Querier,
-    /// It forwards it to the members of a group, does not ask, and forgets them a second after they have joined; other switches do so after minutes.
+    /// It forwards it to the members of a group, does not ask, and forgets them a second after they have joined; other
+    /// switches do so after minutes.
     Forgetful,
 }
 
@@ -183,6 +184,16 @@ impl Hosts {
         let rules = format!(
             "table inet loss {{ chain in {{ type filter hook prerouting priority -150; meta l4proto udp numgen random mod 100 < {percent} drop; }}; }}"
         );
+        self.run(host, "nft", &[&rules]);
+    }
+
+    /// Drops what is multicast to groups of 239.0.0.0/8 and comes to a host, if an expression of nftables matches it.
+    ///
+    /// # Panics
+    /// There is no nftables.
+    pub fn lose_multicast(&self, host: u32, matches: &str) {
+        let hook = "type filter hook prerouting priority -150";
+        let rules = format!("table inet lost {{ chain in {{ {hook}; ip daddr 239.0.0.0/8 {matches} drop; }}; }}");
         self.run(host, "nft", &[&rules]);
     }
 

@@ -49,8 +49,8 @@ pub(super) fn run(args: &InfoArgs, interface: &Interface) -> anyhow::Result<Exit
         let pairs = arrivals.iter().map(|arrival| {
             let MulticastArrival { from, to, sent, short, long, long_bytes, last } = arrival;
             json!({
-                "from": from, "to": to, "sent": sent, "short": short, "long": long, "long_bytes": long_bytes, "last_ms": last.as_millis() as u64,
-                "right": arrival.is_right(), "reason": reason(arrival, time, interface),
+                "from": from, "to": to, "sent": sent, "short": short, "long": long, "long_bytes": long_bytes,
+                "last_ms": last.as_millis() as u64, "right": arrival.is_right(), "reason": reason(arrival, time, interface),
             })
         });
         out!("{}", json!({ "ranks": size, "right": is_right, "pairs": pairs.collect::<Vec<_>>() }))?;
@@ -87,26 +87,29 @@ fn reason(arrival: &MulticastArrival, time: Duration, interface: &Interface) -> 
     }
     let querier = if interface.address().is_ipv4() { "IGMP" } else { "MLD" };
     Some(if short == 0 && long == 0 && from == to {
-        "not even the own datagrams come back: see whether a firewall drops them (`nft list ruleset`), and whether the interface can multicast (`ip link`)"
+        "not even the own datagrams come back: see whether a firewall drops them (`nft list ruleset`), and whether \
+         the interface can multicast (`ip link`)"
             .to_owned()
     } else if short == 0 && long == 0 {
         format!(
-            "nothing arrives: see whether switches between them forward multicast (with {querier} snooping they need a querier), whether a firewall drops it, \
-             and, if there is a router between them, whether FLEXCAST_TTL is more than 1"
+            "nothing arrives: see whether switches between them forward multicast (with {querier} snooping they need \
+             a querier), whether a firewall drops it, and, if there is a router between them, whether FLEXCAST_TTL is more than 1"
         )
     } else if 2 * short > sent && long == 0 {
         format!(
-            "short datagrams arrive, packets of {long_bytes} bytes do not: a switch between them carries shorter frames; give interfaces and switches one MTU"
+            "short datagrams arrive, packets of {long_bytes} bytes do not: a switch between them carries shorter \
+             frames; give interfaces and switches one MTU"
         )
     } else if last + Duration::from_secs(2) < time {
         format!(
-            "nothing arrives after {:.0} s: a switch that snoops has forgotten the group; switch an {querier} querier on (for a bridge: `ip link set BRIDGE type \
-             bridge mcast_querier 1`), or snooping off",
+            "nothing arrives after {:.0} s: a switch that snoops has forgotten the group; switch an {querier} querier \
+             on (for a bridge: `ip link set BRIDGE type bridge mcast_querier 1`), or snooping off",
             last.as_secs_f64()
         )
     } else {
         format!(
-            "{short} of {sent} short and {long} of {sent} long datagrams arrive: see whether a link or a switch is overloaded or faulty (`ip -s link`)"
+            "{short} of {sent} short and {long} of {sent} long datagrams arrive: see whether a link or a switch is \
+             overloaded or faulty (`ip -s link`)"
         )
     })
 }

@@ -23,7 +23,8 @@ const PORT: &str = "port";
 const PREFIX: &str = "flexcast-compare-";
 /// Largest packet of the links.
 pub const MTU: u32 = 1500;
-/// A querier that knows the members of a group after a tenth of a second. Before that it floods, for ten seconds by default.
+/// A querier that knows the members of a group after a tenth of a second. Before that it floods, for ten seconds by
+/// default.
 const QUERIER: &str =
     "link set br0 type bridge mcast_query_response_interval 10\nlink set br0 type bridge mcast_querier 1\n";
 /// Longest time of a program that sets something up.
@@ -40,8 +41,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes so many hosts, for `each` ranks: 10.77.0.1 and so on, loopback up, multicast routed to the switch, which forwards it to the members of a group and
-    /// asks for them.
+    /// Makes so many hosts, for `each` ranks: 10.77.0.1 and so on, loopback up, multicast routed to the switch, which
+    /// forwards it to the members of a group and asks for them.
     ///
     /// # Errors
     /// [`CompareError`].

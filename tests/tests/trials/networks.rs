@@ -1,4 +1,5 @@
-//! Networks as they are found: ten environments, in each of which every byte is right, and what is wrong with the network is said.
+//! Networks as they are found: ten environments, in each of which every byte is right, and what is wrong with the
+//! network is said.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +13,8 @@ use flexcast_tests::hosts::{Hosts, INTERFACE, Snooping, VLAN_INTERFACE, Wiring, 
 
 use super::{BOUND, clean, scratch};
 
-/// Says which rank a process is, where the store is, and how many operations there are, or 0 for a test of the network: `rank,address,operations`.
+/// Says which rank a process is, where the store is, and how many operations there are, or 0 for a test of the network:
+/// `rank,address,operations`.
 const CALLS: &str = "FLEXCAST_TEST_CALLS";
 /// Says how many milliseconds a rank waits between its second operation and the next.
 const PAUSE: &str = "FLEXCAST_TEST_PAUSE";
@@ -209,8 +211,8 @@ impl Times {
         let (ratio, seconds) = (us / self.undisturbed_us, self.begun.elapsed().as_secs_f64());
         let repaired: u64 = found.iter().map(|found| found.repaired_chunks).sum();
         eprintln!(
-            "{name}: {us:.0} us an operation, {ratio:.2} times the undisturbed; {} by multicast, {} without; {repaired} chunks repaired; {seconds:.1} s since \
-             the beginning",
+            "{name}: {us:.0} us an operation, {ratio:.2} times the undisturbed; {} by multicast, {} without; {repaired} \
+             chunks repaired; {seconds:.1} s since the beginning",
             found[0].multicast, found[0].without
         );
     }
@@ -251,8 +253,7 @@ fn in_ten_networks_as_they_are_every_byte_is_right_and_faults_are_said() {
     times.note("flood of foreign datagrams and connections", &found);
 
     // All that is multicast to one host is dropped there.
-    let rules = "table inet loss { chain in { type filter hook prerouting priority -150; ip daddr 239.0.0.0/8 udp dport 17110 drop; }; }";
-    hosts.run(2, "nft", &[rules]);
+    hosts.lose_multicast(2, "udp dport 17110");
     let found = Job { operations: MANY, ..Job::new(&hosts, "lost") }.run();
     left_multicast(&found);
     assert!(lines(&found, "no longer arrives at rank 2").len() == 1, "{found:#?}");
@@ -329,8 +330,7 @@ fn the_check_of_a_network_names_what_does_not_arrive() {
         hosts.run(host, "ip", &["link", "set", INTERFACE, "mtu", "1500"]);
     }
     assert_eq!(checked("check-right"), ["checked:"; RANKS as usize]);
-    let rules = "table inet loss { chain in { type filter hook prerouting priority -150; ip saddr 10.78.0.1 ip daddr 239.0.0.0/8 drop; }; }";
-    hosts.run(1, "nft", &[rules]);
+    hosts.lose_multicast(1, "ip saddr 10.78.0.1");
     assert_eq!(checked("check-lost"), ["checked: 0-1 short lost long lost;"; RANKS as usize]);
     ["check-hole", "check-right", "check-lost"].iter().for_each(|name| clean(&format!("networks-{name}")));
 }

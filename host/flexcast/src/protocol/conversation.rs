@@ -105,7 +105,8 @@ impl Conversation {
         self.eager.forget();
     }
 
-    /// [`Conversation::start`] of an operation with a note, which rides on its barrier to all ranks, as theirs do to this one; all ranks start it so.
+    /// [`Conversation::start`] of an operation with a note, which rides on its barrier to all ranks, as theirs do to
+    /// this one; all ranks start it so.
     pub(crate) fn start_with_note(
         &mut self,
         posting: (OperationDescriptor, Option<Turn>),

@@ -11,7 +11,8 @@ const FIRST: u32 = 64;
 /// The most, when connections stall each time they are tried again.
 const MOST: u32 = 4096;
 
-/// Whether a communicator uses its connections (or multicast, [`Delivery`](super::Delivery)), as a function of what all its ranks know.
+/// Whether a communicator uses its connections (or multicast, [`Delivery`](super::Delivery)), as a function of what all
+/// its ranks know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Backoff {
     /// The first operation that may use them again, and how many could not.

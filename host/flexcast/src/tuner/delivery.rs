@@ -1,8 +1,10 @@
-//! Delivery of multicast: operations leave it where it does not arrive, and try it again later, on all ranks at the same operation.
+//! Delivery of multicast: operations leave it where it does not arrive, and try it again later, on all ranks at the
+//! same operation.
 //!
-//! After an operation by multicast each rank knows of which roots it has received less than half ([`Note::lost`]), and each root whether it has
-//! sent its block at all ([`Note::withheld`]). These notes ride on the barrier of the next operation by multicast. A rank that has passed that
-//! barrier has the notes of all ranks, so that all of them decide alike.
+//! After an operation by multicast each rank knows of which roots it has received less than half ([`Note::lost`]), and
+//! each root whether it has sent its block at all ([`Note::withheld`]). These notes ride on the barrier of the next
+//! operation by multicast. A rank that has passed that barrier has the notes of all ranks, so that all of them decide
+//! alike.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +12,8 @@ use flexcast_proto::{RankInfo, RankSet};
 
 use super::backoff::Backoff;
 
-/// Operations by multicast that are remembered, and how many of them must have lost most of a block before multicast is left.
+/// Operations by multicast that are remembered, and how many of them must have lost most of a block before multicast is
+/// left.
 const REMEMBERED: u32 = 8;
 const LOSSY: u32 = 3;
 
@@ -53,7 +56,8 @@ impl Note {
         Some(LostMulticast { root: *root, rank: *rank })
     }
 
-    /// Its bytes among so many ranks, little-endian: the words of `withheld`, and root and rank of each loss, two bytes each. None if there is nothing to report.
+    /// Its bytes among so many ranks, little-endian: the words of `withheld`, and root and rank of each loss, two bytes
+    /// each. None if there is nothing to report.
     pub(crate) fn encode(&self, ranks: u32, to: &mut Vec<u8>) {
         if self.is_empty() {
             return;
@@ -106,13 +110,15 @@ impl Delivery {
         self.loss.filter(|_| self.backoff.avoids(operation))
     }
 
-    /// An operation by multicast begins. Whether the observations of the last one still count: not if multicast has been left since.
+    /// An operation by multicast begins. Whether the observations of the last one still count: not if multicast has
+    /// been left since.
     pub(crate) fn begin(&mut self, operation: u32) -> bool {
         let last = self.last.replace(operation);
         last.is_some_and(|last| self.avoids(last.wrapping_add(1)).is_none())
     }
 
-    /// The barrier of an operation by multicast is passed: all ranks know this of the one before. The loss for which multicast is left now.
+    /// The barrier of an operation by multicast is passed: all ranks know this of the one before. The loss for which
+    /// multicast is left now.
     pub(crate) fn passed(&mut self, operation: u32, note: &Note) -> Option<LostMulticast> {
         let loss = note.loss();
         self.recent = self.recent << 1 | u8::from(loss.is_some());
@@ -219,7 +225,8 @@ mod tests {
             ranks in 1u32..=1024, lost: [[u16; 2]; 3], more: [[u16; 2]; 2], withheld: [u16; 2],
         ) {
             let pairs = |pairs: &[[u16; 2]]| {
-                pairs.iter().map(|pair| pair.map(|rank| u32::from(rank) % ranks)).map(|[root, rank]| (root, rank)).collect()
+                let of = |pair: &[u16; 2]| pair.map(|rank| u32::from(rank) % ranks).into();
+                pairs.iter().map(of).collect()
             };
             let withheld = withheld.iter().map(|rank| u32::from(*rank) % ranks).collect();
             let one = Note { lost: pairs(&lost), withheld };

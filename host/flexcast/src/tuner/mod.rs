@@ -39,8 +39,8 @@ const MULTICAST_PERCENT: u128 = 103;
 const TREE_SEGMENTS: u64 = 16;
 const CHAIN_SEGMENTS: u64 = 128;
 const LEAST_SEGMENT_BYTES: u64 = 16 << 10;
-/// Longest block of a Broadcast down a binomial tree, and of an Allgather in a logarithmic number of rounds, where multicast does not arrive. Longer ones go
-/// along a chain and around the ring.
+/// Longest block of a Broadcast down a binomial tree, and of an Allgather in a logarithmic number of rounds, where
+/// multicast does not arrive. Longer ones go along a chain and around the ring.
 const SHORT_BROADCAST_BYTES: u64 = 64 << 10;
 const SHORT_GATHER_BYTES: u64 = 128 << 10;
 
@@ -259,8 +259,8 @@ impl Decision {
         Self { fixed_point, ..self }
     }
 
-    /// Why the operation did not go by multicast, which would have been chosen otherwise: multicast that did not arrive in operations before, over an
-    /// Ethernet interface. None if that did not decide.
+    /// Why the operation did not go by multicast, which would have been chosen otherwise: multicast that did not arrive
+    /// in operations before, over an Ethernet interface. None if that did not decide.
     #[must_use]
     pub const fn lost_multicast(&self) -> Option<LostMulticast> {
         self.lost_multicast
@@ -316,8 +316,8 @@ impl Conditions {
 }
 
 impl Conditions {
-    /// Chooses the algorithm of a Broadcast or Allgather by a table. `lost`: multicast that does not arrive, so that another algorithm is taken unless the
-    /// user has named multicast.
+    /// Chooses the algorithm of a Broadcast or Allgather by a table. `lost`: multicast that does not arrive, so that
+    /// another algorithm is taken unless the user has named multicast.
     pub(crate) fn decide_by(&self, table: &Tuning, kind: Kind, shape: &Shape, lost: Option<LostMulticast>) -> Decision {
         let named = self.selection.direct().filter(|_| shape.gathers);
         let eager = self.takes_eager(shape);

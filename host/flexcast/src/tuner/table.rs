@@ -108,7 +108,8 @@ impl Tuning {
         Self { choices, ..Self::default() }
     }
 
-    /// One algorithm for an operation, whatever the ranks and lengths. Multicast is taken then although it does not arrive.
+    /// One algorithm for an operation, whatever the ranks and lengths. Multicast is taken then although it does not
+    /// arrive.
     #[must_use]
     pub fn always(operation: Kind, algorithm: Algorithm) -> Self {
         Self::of(vec![Choice { operation, ranks: u32::MAX, bytes: u64::MAX, algorithm }])

@@ -1,4 +1,5 @@
-//! Multicast that ceases to arrive: operations leave it and try it again, on all ranks at once; and networks without it.
+//! Multicast that ceases to arrive: operations leave it and try it again, on all ranks at once; and networks without
+//! it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex};

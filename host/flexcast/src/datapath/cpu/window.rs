@@ -77,8 +77,8 @@ impl Window {
         self.seen.len() > 1 && self.least() == u32::MAX
     }
 
-    /// Whether receivers that have left, when `sent` of `chunks` were sent, cannot have lost what they lack: most of it was not sent, and what was has
-    /// arrived somewhere, or is less than any receiver acknowledges.
+    /// Whether receivers that have left, when `sent` of `chunks` were sent, cannot have lost what they lack: most of it
+    /// was not sent, and what was has arrived somewhere, or is less than any receiver acknowledges.
     pub(crate) const fn is_withheld(&self, sent: u32, chunks: u32) -> bool {
         sent < chunks.div_ceil(2) && (self.is_seen || sent < step(self.chunks))
     }

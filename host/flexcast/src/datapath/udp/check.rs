@@ -69,13 +69,14 @@ struct Came {
 }
 
 impl Interface {
-    /// Multicasts short and long datagrams for so long, at most an hour, among the ranks of `exchange`, and gives what has come of each rank to each rank, in the order of
-    /// receivers and then of senders; the same on all ranks. A group is used that is new to switches: one without a querier forgets it only after minutes
-    /// (260 s by default), so that a longer test is needed to see that.
+    /// Multicasts short and long datagrams for so long, at most an hour, among the ranks of `exchange`, and gives what
+    /// has come of each rank to each rank, in the order of receivers and then of senders; the same on all ranks. A
+    /// group is used that is new to switches: one without a querier forgets it only after minutes (260 s by default),
+    /// so that a longer test is needed to see that.
     ///
     /// # Errors
-    /// [`Error::Exchange`]: ranks do not come together. [`Error::Socket`]: the group cannot be joined, or nothing can be sent. [`Error::Peer`]: a rank is of
-    /// another build.
+    /// [`Error::Exchange`]: ranks do not come together. [`Error::Socket`]: the group cannot be joined, or nothing can
+    /// be sent. [`Error::Peer`]: a rank is of another build.
     pub fn check_multicast(&self, exchange: &mut dyn Exchange, time: Duration) -> Result<Vec<MulticastArrival>> {
         let (rank, ranks) = (exchange.rank(), exchange.size());
         let failed = |what: &str, source| Error::Socket { what: what.to_owned(), source, next: "try again" };

@@ -1,13 +1,14 @@
 //! Version of IGMP that the system speaks on an interface, which is that of the queries it has received.
 
-/// Whether the system has lately received queries of IGMP before version 3 on an interface. Then there is a querier, and a socket that leaves a group sends a
-/// message that takes the host out of it for a while.
+/// Whether the system has lately received queries of IGMP before version 3 on an interface. Then there is a querier,
+/// and a socket that leaves a group sends a message that takes the host out of it for a while.
 pub(super) fn hears_old_querier(index: u32) -> bool {
     let list = std::fs::read_to_string("/proc/net/igmp").unwrap_or_default();
     version(&list, index).is_some_and(|version| version != "V3")
 }
 
-/// The version in the list of the system: a line for each interface, which begins with its index, and an indented one for each group.
+/// The version in the list of the system: a line for each interface, which begins with its index, and an indented one
+/// for each group.
 fn version(list: &str, index: u32) -> Option<&str> {
     let is_of = |line: &&str| line.split_whitespace().next().is_some_and(|word| word.parse() == Ok(index));
     list.lines().filter(|line| !line.starts_with(char::is_whitespace)).find(is_of)?.split_whitespace().last()

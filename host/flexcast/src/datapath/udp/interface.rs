@@ -55,8 +55,8 @@ pub struct UdpOptions {
     /// Sockets that carry the data side by side, 1 to 16; the number of rank 0 counts for all. They have one port each, from `port` on; all but the first
     /// have a thread on each rank that sends and receives. Default: what the tuning says, or 1: whoever makes progress does all of it.
     pub subgroups: Option<u32>,
-    /// Whether the system cuts runs of datagrams (UDP GSO) and joins them again (GRO) for this library's sockets. Default true. False where a kernel or a driver
-    /// corrupts them: each datagram is then a call of its own.
+    /// Whether the system cuts runs of datagrams (UDP GSO) and joins them again (GRO) for this library's sockets.
+    /// Default true. False where a kernel or a driver corrupts them: each datagram is then a call of its own.
     pub segmentation_offload: Option<bool>,
     /// Sees each datagram before the datapath does; for tests.
     pub(crate) tap: Option<MakeTap>,
@@ -91,8 +91,8 @@ impl fmt::Debug for UdpOptions {
 
 impl UdpOptions {
     /// The defaults, changed by the variables `FLEXCAST_INTERFACE`, `FLEXCAST_GROUP`, `FLEXCAST_PORT`, `FLEXCAST_TTL`,
-    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0), `FLEXCAST_SHM` (1 or 0), `FLEXCAST_SOCKET_BUFFER` (bytes), `FLEXCAST_SUBGROUPS`, `FLEXCAST_GSO` (on or off) and
-    /// `FLEXCAST_TUNING` (a file, as [`Tuning::read`] takes it).
+    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0), `FLEXCAST_SHM` (1 or 0), `FLEXCAST_SOCKET_BUFFER` (bytes),
+    /// `FLEXCAST_SUBGROUPS`, `FLEXCAST_GSO` (on or off) and `FLEXCAST_TUNING` (a file, as [`Tuning::read`] takes it).
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have. [`Error::Argument`]: the file is no tuning.

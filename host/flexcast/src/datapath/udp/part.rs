@@ -441,8 +441,8 @@ impl Paths<'_> {
         is_long && self.all.iter().any(|endpoint| endpoint.host != self.all[0].host)
     }
 
-    /// Finds the longest packet that all paths carry, if it is shorter than all interfaces allow, and makes connections keep to it. Others are answered as long as what is
-    /// given is there.
+    /// Finds the longest packet that all paths carry, if it is shorter than all interfaces allow, and makes connections
+    /// keep to it. Others are answered as long as what is given is there.
     fn probe(
         &self,
         socket: Socket,
@@ -472,8 +472,8 @@ impl Paths<'_> {
         }
         if path.rank == self.place.rank() {
             tracing::warn!(
-                "the interfaces of the hosts carry packets of {least} bytes, the network between them only {} bytes, as rank {} has found on {}: packets are no \
-                 longer. Give interfaces and switches one MTU",
+                "the interfaces of the hosts carry packets of {least} bytes, the network between them only {} bytes, as \
+                 rank {} has found on {}: packets are no longer. Give interfaces and switches one MTU",
                 path.bytes,
                 path.rank,
                 self.interface.name()

@@ -1,9 +1,12 @@
-//! Path MTU between the hosts of a communicator: probing (RFC 8899), and agreement on the longest packet that all paths carry.
+//! Path MTU between the hosts of a communicator: probing (RFC 8899), and agreement on the longest packet that all paths
+//! carry.
 //!
-//! A switch may carry shorter frames than the hosts send, and says nothing of those that it drops. So before ranks connect, each sends packets of several
-//! lengths to the other ends of its connections on other hosts, which answer them. The shortest length always passes; while it is answered and a longer one is
-//! not, that one is lost. The least of what all ranks have found goes around in the rounds of a dissemination barrier. A second such barrier follows, so that
-//! no rank connects before all others know the result. A thread answers until all that may ask have what they need.
+//! A switch may carry shorter frames than the hosts send, and says nothing of those that it drops. So before ranks
+//! connect, each sends packets of several lengths to the other ends of its connections on other hosts, which answer
+//! them. The shortest length always passes; while it is answered and a longer one is not, that one is lost. The least
+//! of what all ranks have found goes around in the rounds of a dissemination barrier. A second such barrier follows, so
+//! that no rank connects before all others know the result. A thread answers until all that may ask have what they
+//! need.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
@@ -56,7 +59,8 @@ impl Search {
         self.size <= self.passes
     }
 
-    /// The length to probe, if the search is not over, and the number of the probe. One of [`LEAST_MTU_BYTES`] is to be sent behind it, with the same number.
+    /// The length to probe, if the search is not over, and the number of the probe. One of [`LEAST_MTU_BYTES`] is to be
+    /// sent behind it, with the same number.
     fn probe(&mut self) -> Option<(u32, u32)> {
         if self.is_over() {
             return None;
@@ -100,7 +104,8 @@ impl Search {
     }
 }
 
-/// The longest packet that all paths carry, and the rank that has found it; the least of several, and of the lowest rank.
+/// The longest packet that all paths carry, and the rank that has found it; the least of several, and of the lowest
+/// rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PathMtu {
     pub(super) bytes: u32,
@@ -139,8 +144,8 @@ struct Prober {
 pub(super) struct Probing(Arc<Prober>);
 
 impl Probing {
-    /// Begins to answer. `peers`: where each rank gets probes. `others`: the ranks to which this one connects and that are of other hosts, with the longest packets that either
-    /// end sends.
+    /// Begins to answer. `peers`: where each rank gets probes. `others`: the ranks to which this one connects and that
+    /// are of other hosts, with the longest packets that either end sends.
     ///
     /// # Errors
     /// The system gives no thread.
@@ -160,7 +165,8 @@ impl Probing {
         })
     }
 
-    /// Probes the paths; the longest packet that all carry, at most `own`, the interface's MTU, on any rank. `ready` is called when it is known, before any rank connects.
+    /// Probes the paths; the longest packet that all carry, at most `own`, the interface's MTU, on any rank. `ready` is
+    /// called when it is known, before any rank connects.
     ///
     /// # Errors
     /// A rank does not answer in time; what `ready` gives.
@@ -376,8 +382,8 @@ impl Prober {
     fn silent(&self, rank: u32) -> Error {
         let at = self.peers.get(rank as usize).map_or_else(String::new, |address| format!(" at {address}"));
         let reason = format!(
-            "does not answer UDP datagrams{at} within {:?}, by which the length of datagrams is found: allow UDP between the hosts, or set the MTU \
-             of their interfaces to {PLAIN_MTU_BYTES}, with which nothing is probed",
+            "does not answer UDP datagrams{at} within {:?}, by which the length of datagrams is found: allow UDP between \
+             the hosts, or set the MTU of their interfaces to {PLAIN_MTU_BYTES}, with which nothing is probed",
             self.timeout
         );
         Error::Peer { rank, reason }

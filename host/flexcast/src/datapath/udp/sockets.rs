@@ -263,7 +263,8 @@ impl Half {
                     tracing::warn!(
                         %error,
                         bytes,
-                        "datagrams refused by the system: they are repaired over TCP, in this operation and others; is the interface up, and has its MTU shrunk?"
+                        "datagrams refused by the system: they are repaired over TCP; is the interface up, and has its \
+                         MTU shrunk?"
                     );
                 }
                 Ok(Sent::Lost)
@@ -367,7 +368,8 @@ impl Sockets {
         Ok(Self { lane, groups, own, destinations })
     }
 
-    /// Leaves the group and joins it again, so that the system reports the membership to switches. Sockets that other processes share may be in between.
+    /// Leaves the group and joins it again, so that the system reports the membership to switches. Sockets that other
+    /// processes share may be in between.
     ///
     /// # Errors
     /// A socket is no member any more.

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::tuner::{Delivery, LostMulticast, Note};
 use flexcast_proto::RankSet;
 
-/// Time after which the membership in the group is announced again. Switches that snoop forget a member after 260 s without a report, and without a
-/// querier nothing else asks for one.
+/// Time after which the membership in the group is announced again. Switches that snoop forget a member after 260 s
+/// without a report, and without a querier nothing else asks for one.
 const ANNOUNCE_PS: u64 = 100_000_000_000_000;
 
 /// Whether multicast arrives.
@@ -90,7 +90,8 @@ impl Engine {
         Ok(Note { lost: lost.chunks.into_keys().map(|root| (root, own)).collect(), withheld })
     }
 
-    /// An operation by multicast is over: what it has brought is reported with the next one, and the reports of all ranks about the one before count.
+    /// An operation by multicast is over: what it has brought is reported with the next one, and the reports of all
+    /// ranks about the one before count.
     pub(super) fn end_reception(&mut self, running: &Running) {
         if self.is_at_home() {
             return;
@@ -108,8 +109,8 @@ impl Engine {
         if !std::mem::replace(&mut self.reception.is_reported, true) && rank == self.place.rank() {
             let querier = if self.interface.address().is_ipv4() { "an IGMP querier" } else { "an MLD querier" };
             tracing::warn!(
-                "multicast from rank {root} no longer arrives at rank {rank}: is there {querier}? Operations go without multicast, which is tried again \
-                 now and then; `flexcast info --check` tests it"
+                "multicast from rank {root} no longer arrives at rank {rank}: is there {querier}? Operations go without \
+                 multicast, which is tried again now and then; `flexcast info --check` tests it"
             );
         }
         self.announce();
