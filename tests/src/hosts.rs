@@ -85,10 +85,10 @@ impl Hosts {
         Self::wired(count, &Wiring::default())
     }
 
-    /// The same with another network.
+    /// The same with another network. Offloads cannot be off without ethtool.
     ///
     /// # Panics
-    /// As [`Hosts::new`]; offloads are to be off, and there is no ethtool.
+    /// As [`Hosts::new`].
     #[must_use]
     pub fn wired(count: u32, wiring: &Wiring) -> Option<Self> {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
@@ -99,6 +99,10 @@ impl Hosts {
         let entered = probe.and_then(|_| hosts.within(&hosts.switch(), "true", &[]));
         if let Err(reason) = entered {
             eprintln!("SKIPPED: network namespaces cannot be made here: {}", reason.trim());
+            return None;
+        }
+        if !wiring.offloads && run("ethtool", &["--version"]).is_err() {
+            eprintln!("SKIPPED: ethtool, which switches offloads off, is not installed");
             return None;
         }
         hosts.connect(wiring).unwrap_or_else(|reason| panic!("hosts cannot be connected: {reason}"));

@@ -260,8 +260,10 @@ fn in_ten_networks_as_they_are_every_byte_is_right_and_faults_are_said() {
     times.note("loss of all multicast at one host", &found);
     drop(hosts);
 
-    let wired = |wiring: Wiring| Hosts::wired(RANKS, &wiring).expect("hosts can be made, as before");
-    let hosts = wired(Wiring { snooping: Snooping::Forgetful, ..Wiring::default() });
+    let wired = |wiring: Wiring| Hosts::wired(RANKS, &wiring);
+    let forgetful = wired(Wiring { snooping: Snooping::Forgetful, ..Wiring::default() });
+    let hosts = forgetful.expect("hosts can be made, as before");
+    let has_vlans = hosts.has_vlans();
     // Groups are known for a second, and ranks wait longer.
     let pause = [(PAUSE, "1500")];
     let found = Job { operations: MANY, variables: &pause, ..Job::new(&hosts, "forgetful") }.run();
@@ -269,36 +271,37 @@ fn in_ten_networks_as_they_are_every_byte_is_right_and_faults_are_said() {
     times.note("snooping without a querier", &found);
     drop(hosts);
 
-    let hosts = wired(Wiring { offloads: false, ..Wiring::default() });
-    let found = Job::new(&hosts, "offloads").run();
-    all_multicast(&found);
-    times.note("offloads of interfaces off", &found);
-    drop(hosts);
+    if let Some(hosts) = wired(Wiring { offloads: false, ..Wiring::default() }) {
+        let found = Job::new(&hosts, "offloads").run();
+        all_multicast(&found);
+        times.note("offloads of interfaces off", &found);
+    }
 
     let hosts = wired(Wiring { host_mtu: 9000, switch_mtu: 9000, ..Wiring::default() });
+    let hosts = hosts.expect("hosts can be made, as before");
     hosts.run(1, "ip", &["link", "set", INTERFACE, "mtu", "1500"]);
     let found = Job::new(&hosts, "mismatch").run();
     all_multicast(&found);
     times.note("one host with a shorter MTU", &found);
     drop(hosts);
 
-    let hosts = wired(Wiring { host_mtu: 9000, switch_mtu: 1500, offloads: false, ..Wiring::default() });
-    let found = Job::new(&hosts, "hole").run();
-    assert!(found.iter().all(|found| found.multicast == FEW), "{found:#?}");
-    let said = lines(&found, "carry packets of 9000 bytes, the network between them only 1500");
-    assert_eq!(said.len(), 1, "{found:#?}");
-    times.note("switch with a shorter MTU than all hosts", &found);
-    let has_vlans = hosts.has_vlans();
-    drop(hosts);
+    // Packets that the system has not cut would pass.
+    if let Some(hosts) = wired(Wiring { host_mtu: 9000, switch_mtu: 1500, offloads: false, ..Wiring::default() }) {
+        let found = Job::new(&hosts, "hole").run();
+        assert!(found.iter().all(|found| found.multicast == FEW), "{found:#?}");
+        let said = lines(&found, "carry packets of 9000 bytes, the network between them only 1500");
+        assert_eq!(said.len(), 1, "{found:#?}");
+        times.note("switch with a shorter MTU than all hosts", &found);
+    }
 
     if has_vlans {
-        let hosts = wired(Wiring { vlan: true, ..Wiring::default() });
+        let hosts = wired(Wiring { vlan: true, ..Wiring::default() }).expect("hosts can be made, as before");
         let found = Job { interface: &|_| VLAN_INTERFACE.to_owned(), ..Job::new(&hosts, "vlan") }.run();
         all_multicast(&found);
         times.note("VLAN", &found);
     }
 
-    let hosts = wired(Wiring { ipv4: false, ..Wiring::default() });
+    let hosts = wired(Wiring { ipv4: false, ..Wiring::default() }).expect("hosts can be made, as before");
     let found = Job { store: format!("[{}]", address_v6(0)), ..Job::new(&hosts, "ipv6") }.run();
     all_multicast(&found);
     times.note("IPv6 only", &found);
