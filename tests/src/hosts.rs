@@ -55,7 +55,7 @@ pub struct Wiring {
     pub offloads: bool,
     /// Hosts have IPv4 addresses.
     pub ipv4: bool,
-    /// Hosts have IPv6 addresses beside the link-local ones.
+    /// Hosts have IPv6 addresses, not link-local ones alone.
     pub ipv6: bool,
     /// The addresses are those of interface [`VLAN_INTERFACE`], whose packets have a VLAN tag.
     pub vlan: bool,

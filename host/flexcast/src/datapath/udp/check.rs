@@ -110,9 +110,9 @@ impl Interface {
             test.receive(test.begun + INTERVAL * (number + 1));
         }
         test.receive(Instant::now() + GRACE);
-        let told = exchange.exchange("flexcast check over", test.came.as_bytes())?;
+        let counts = exchange.exchange("flexcast check over", test.came.as_bytes())?;
         let mut arrivals = Vec::new();
-        for (to, came) in (0..).zip(&told) {
+        for (to, came) in (0..).zip(&counts) {
             let came = <[Came]>::ref_from_bytes(came).ok().filter(|came| came.len() == ranks as usize);
             let came = came.ok_or_else(|| Error::Peer { rank: to, reason: WRONG.to_owned() })?;
             arrivals.extend((0..).zip(came).zip(&all).map(|((from, came), sender)| MulticastArrival {
@@ -129,13 +129,13 @@ impl Interface {
     }
 }
 
-const WRONG: &str = "told nothing that can be of this test: run one build on all ranks";
+const WRONG: &str = "has sent nothing that can be of this test: run one build on all ranks";
 
-fn read<T: FromBytes + Unaligned>(told: &[Vec<u8>]) -> Result<Vec<T>> {
+fn read<T: FromBytes + Unaligned>(all: &[Vec<u8>]) -> Result<Vec<T>> {
     let of = |(rank, bytes): (u32, &Vec<u8>)| {
         T::read_from_bytes(bytes).map_err(|_| Error::Peer { rank, reason: WRONG.to_owned() })
     };
-    (0..).zip(told).map(of).collect()
+    (0..).zip(all).map(of).collect()
 }
 
 struct Test {

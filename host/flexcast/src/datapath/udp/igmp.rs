@@ -2,7 +2,7 @@
 
 /// Whether the system has lately received queries of IGMP before version 3 on an interface. Then there is a querier,
 /// and a socket that leaves a group sends a message that takes the host out of it for a while.
-pub(super) fn hears_old_querier(index: u32) -> bool {
+pub(super) fn has_old_querier(index: u32) -> bool {
     let list = std::fs::read_to_string("/proc/net/igmp").unwrap_or_default();
     version(&list, index).is_some_and(|version| version != "V3")
 }
@@ -24,6 +24,6 @@ mod tests {
                     1\tlo        :     1      V3\n\t\t\t\t010000E0     1 0:00000000\t\t0\n\
                     4\teth0      :     2      V2\n\t\t\t\t010000E0     4 0:00000000\t\t0\n";
         assert_eq!([1, 4, 10].map(|index| version(list, index)), [Some("V3"), Some("V2"), None]);
-        assert!(!hears_old_querier(u32::MAX));
+        assert!(!has_old_querier(u32::MAX));
     }
 }

@@ -460,7 +460,7 @@ impl Paths<'_> {
         let probing = Probing::start((self.place, codec), socket, (peers, others), connect.timeout)?;
         let path = probing.agree(own, |path| {
             if path.bytes < least {
-                // Accepted connections take it over, and tell the other end.
+                // Accepted connections take it over, and limit the other end as well.
                 let most = path.bytes - self.interface.ip_bytes() - TCP_BYTES;
                 let set = SockRef::from(&connect.listener).set_tcp_mss(most);
                 set.map_err(|error| socket_failed("listener", error))?;

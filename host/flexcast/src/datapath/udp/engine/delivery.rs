@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Engine;
 use super::operation::Running;
-use crate::datapath::udp::igmp::hears_old_querier;
+use crate::datapath::udp::igmp::has_old_querier;
 use crate::error::Result;
 use crate::tuner::{Delivery, LostMulticast, Note};
 use flexcast_proto::RankSet;
@@ -76,7 +76,7 @@ impl Engine {
         }
         if now_ps.saturating_sub(self.reception.announced_ps) >= ANNOUNCE_PS && !self.is_at_home() {
             self.reception.announced_ps = now_ps;
-            if !hears_old_querier(self.interface.index()) {
+            if !has_old_querier(self.interface.index()) {
                 self.announce();
             }
         }
