@@ -485,7 +485,7 @@ fn ranks_that_call_different_things_learn_of_it() {
     let calls: [(Call<'_>, &[&str]); 8] = [
         (
             &|one, rank| one.all_reduce_in_place(empty(one, 64), if rank == 0 { of(SUM) } else { max }),
-            &["allreduce of 64 bytes by operator 4 on type 5"],
+            &["allreduce of 64 bytes by operator max on type i32"],
         ),
         (
             &|one, rank| one.all_reduce_in_place(empty(one, if rank == 1 { 128 } else { 64 }), of(SUM)),

@@ -435,6 +435,58 @@ static void check_types(space *space, const int *counts, int lengths)
 	MPI_Type_free(&apart);
 }
 
+/*
+ * Types with absolute addresses, from MPI_BOTTOM, and types whose blocks lie behind or before where they begin: in one buffer, in place. PMPI gets the
+ * same at other addresses.
+ */
+static void check_bottom(space *space)
+{
+	enum { BLOCK = 10, LENGTH = BLOCK * MOST_RANKS, VARIANTS = 4 };
+	static int data[2][LENGTH];
+	static const char *const what[VARIANTS] = {"absolute type", "absolute type, backwards", "lower bound", "lower bound, backwards"};
+	const int lengths[2] = {2, 2};
+	for (int function = Bcast; function < ALL; function++)
+		for (int variant = 0; !is_reduction(function) && variant < 2 * VARIANTS; variant++) {
+			bool backwards = variant % 2, absolute = variant % VARIANTS < 2, nonblocking = variant >= VARIANTS;
+			MPI_Request request = MPI_REQUEST_NULL;
+			for (int other = 0; other < 2; other++) {
+				MPI_Datatype parts, type;
+				MPI_Aint base = 0, places[2];
+				int *first = data[other] + (backwards ? (space->size - 1) * BLOCK : 0);
+				for (int at = 0; at < LENGTH; at++)
+					data[other][at] = at * 7 + space->rank * 1000 + variant;
+				if (absolute)
+					MPI_Get_address(first, &base);
+				places[0] = base + 2 * (MPI_Aint)sizeof(int), places[1] = base + 6 * (MPI_Aint)sizeof(int);
+				MPI_Type_create_hindexed(2, lengths, places, MPI_INT, &parts);
+				MPI_Type_create_resized(parts, places[0], (backwards ? -BLOCK : BLOCK) * (MPI_Aint)sizeof(int), &type);
+				MPI_Type_commit(&type);
+				void *buffer = absolute ? MPI_BOTTOM : first;
+				bool gathers = function == Gather || function == Gatherv, scatters = function == Scatter || function == Scatterv;
+				job job = {.function = function, .space = space, .count = 1, .type = type, .root = variant % space->size};
+				bool is_root = space->rank == job.root;
+				job.send = scatters || (gathers && !is_root) ? buffer : MPI_IN_PLACE;
+				job.receive = scatters && is_root ? MPI_IN_PLACE : buffer;
+				for (int rank = 0; rank < space->size; rank++)
+					job.receive_counts[rank] = 1, job.receive_places[rank] = rank;
+				if (other)
+					reference(&job);
+				else if (nonblocking)
+					start(&job, &request), MPI_Wait(&request, MPI_STATUS_IGNORE);
+				else
+					blocking(&job);
+				MPI_Type_free(&type);
+				MPI_Type_free(&parts);
+			}
+			for (size_t at = 0; at < LENGTH; at++)
+				if (data[0][at] != data[1][at]) {
+					wrong(names[function][nonblocking], what[variant % VARIANTS], at * sizeof(int));
+					break;
+				}
+			checks++;
+		}
+}
+
 /* A type and a communicator that the program frees while an operation goes on. */
 static void check_freed(void)
 {
@@ -803,6 +855,7 @@ static void check_all(space *world, bool quick)
 	check_moves(world, MPI_BYTE, lengths, 5, "byte");
 	check_types(world, lengths, 4);
 	check_mixed(world);
+	check_bottom(world);
 	check_reductions(world, lengths, quick ? 3 : 4, false);
 	job longest = {.function = Allreduce, .space = world, .type = MPI_DOUBLE, .op = MPI_SUM, .known = true};
 	check(&longest, 1 << 19, F64, true, false, false, 0, "4 MiB");
@@ -826,6 +879,7 @@ static void check_small(space *world)
 	static const int lengths[] = {0, 7, 1021, 30000};
 	MPI_Comm half;
 	check_moves(world, MPI_INT, lengths, 4, "int");
+	check_bottom(world);
 	check_reductions(world, lengths, 3, true);
 	check_fallback(world);
 	MPI_Comm_split(MPI_COMM_WORLD, world_rank % 2, -world_rank, &half);

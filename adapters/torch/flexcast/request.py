@@ -189,6 +189,10 @@ class Request:
         """The failure of an operation that is over; None if it went well or is under way."""
         return self._error
 
+    def is_over(self) -> bool:
+        """Whether the operation is over, well or not; moves nothing on."""
+        return self._over.is_set()
+
     def future(self) -> concurrent.futures.Future[Any]:
         """The result as a future. Needs the communicator's progress thread, since a future moves nothing on."""
         self._needs_thread("future()")

@@ -7,6 +7,8 @@
 
 #[cfg(not(target_os = "none"))]
 mod names;
+#[cfg(not(target_os = "none"))]
+pub use names::{DATA_TYPE_NAMES, OPERATOR_NAMES};
 
 /// Which collective operation. Those from [`Kind::Barrier`] on go by messages between pairs of ranks, and firmware has nothing to do with them: it does not know
 /// them, so that its code is as short as it can be.
@@ -313,6 +315,23 @@ mod tests {
             text,
             "rank 1 called allgather of 512 bytes by linear, this rank allgather of 512 bytes by multicast"
         );
+    }
+
+    #[test]
+    fn operators_types_and_lengths_are_reported_by_name_and_number() {
+        let allreduce = |amount, code| Summary::between_pairs(Kind::Allreduce, 0, amount, code, Algorithm::Ring);
+        let (theirs, own) = (allreduce(64, 4 << 16 | 5), allreduce(64, 1 << 16 | 11));
+        let text = Disagreement { rank: 1, theirs, own }.to_string();
+        assert_eq!(
+            text,
+            "rank 1 called allreduce of 64 bytes by operator max on type i32, this rank allreduce of 64 bytes by operator sum on \
+             type f32"
+        );
+        let theirs = allreduce(64, 99 << 16);
+        assert!(Disagreement { rank: 1, theirs, own }.to_string().contains("by operator 99 on type 0,"));
+        let exchange = |amount| Summary::between_pairs(Kind::Alltoallv, 0, amount, 0, Algorithm::Pairwise);
+        let text = Disagreement { rank: 1, theirs: exchange(16), own: exchange(0) }.to_string();
+        assert_eq!(text, "alltoallv: rank 1 sends 16 bytes to this rank, which expects 0 bytes of it");
     }
 
     #[test]

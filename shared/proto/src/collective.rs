@@ -190,6 +190,18 @@ impl Participant {
         }
     }
 
+    /// The connections of a direct operation have found that a rank sends `theirs` bytes where this one expects `own`, in an operation whose lengths only the two
+    /// ranks of each block know.
+    #[cfg(not(target_os = "none"))]
+    pub fn disagrees_on_length(&mut self, rank: u32, theirs: u64, own: u64) {
+        if self.state == State::Running {
+            let of = |amount| Summary { amount, ..self.descriptor.summary };
+            let (theirs, own) = (of(theirs), of(own));
+            self.agreement.refuse(rank, theirs, own);
+            self.compare();
+        }
+    }
+
     /// A direct operation has all its bytes, and nobody waits for any of this rank.
     pub const fn transferred_all(&mut self) {
         if let Some(direct) = &mut self.direct {

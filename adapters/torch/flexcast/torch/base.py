@@ -144,9 +144,15 @@ class Base(Backend):
         forward: Callable[[], Any],
         finish: Callable[[], None] | None = None,
         opts: Any = None,
+        before: Request | None = None,
+        verify: Callable[[], errors.Error | None] | None = None,
         **fields: Any,
     ) -> Any:
-        """Starts an operation, or forwards it, and returns a Work whose result is `result`."""
+        """Starts an operation, or forwards it, and returns a Work whose result is `result`.
+
+        `before`: an operation that was posted before it. Once both are over `verify` tells of a mistake of the program, which the operation itself may not have met on
+        this rank.
+        """
         # Whether the caller waits at once; releases of torch that do not say so are taken at the slower word.
         flags = 0 if getattr(opts, "asyncOp", True) else _abi.AWAITED
         collective = _abi.Collective(operation=operation, flags=flags, **fields)
@@ -157,8 +163,14 @@ class Base(Backend):
         work = FlexcastWork(request)
 
         def over(request: Request) -> None:
-            if request.exception() is not None:
-                work._fail(request.exception())
+            failed: BaseException | None = None
+            if before is not None:
+                failed = before.exception()
+                if failed is None and verify is not None:
+                    failed = verify()
+            failed = failed or request.exception()
+            if failed is not None:
+                work._fail(failed)
                 return
             try:
                 if finish is not None:
@@ -169,7 +181,11 @@ class Base(Backend):
             else:
                 work._succeed(result)
 
-        request.add_done_callback(over)
+        if before is None:
+            request.add_done_callback(over)
+        else:
+            first = before
+            request.add_done_callback(lambda request: first.add_done_callback(lambda _: over(request)))
         return work
 
     def _sizes(self, numbers: Sequence[int]) -> Any:

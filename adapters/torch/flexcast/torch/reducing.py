@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import AllreduceOptions
 from .. import _abi
 from .._arguments import NOWHERE
 from .base import Base
-from .reductions import OPERATORS, TYPES, Reduction
+from .reductions import OPERATORS, TYPES, NotReduced, Reduction, name_of
 from .tensors import contiguous, copy_out, dense, fits, is_sparse, memory_of, on_host, one, one_list, parts_of, same_type
 from .work import all_of, done
 
@@ -31,13 +31,22 @@ class Reducing(Base):
             return None
         return Reduction(name, _abi.DATA_TYPES[data_type], self._size)
 
+    def _reduced_by_gloo(self, what: str, op: Any, dtype: torch.dtype, call: Callable[[], Any]) -> Any:
+        """What Flexcast does not reduce, on no rank. What gloo refuses, it refuses on all ranks alike, without a word of the operation."""
+        try:
+            return call()
+        except RuntimeError as error:
+            raise NotReduced(
+                f"flexcast: {what} of {dtype} by {name_of(op)}: Flexcast does not reduce this type by this operator, and gloo does not either ({error})"
+            ) from error
+
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         tensor = one(tensors, "allreduce")
         if is_sparse(tensor):
             return self._gloo.allreduce(tensors, opts)
         reduction = self._reduction(opts.reduceOp, tensor.dtype)
         if reduction is None:
-            return self._gloo.allreduce(tensors, opts)
+            return self._reduced_by_gloo("all_reduce", opts.reduceOp, tensor.dtype, lambda: self._gloo.allreduce(tensors, opts))
         if tensor.nbytes == 0:
             return done(tensors)
         memory = contiguous(tensor)
@@ -67,7 +76,8 @@ class Reducing(Base):
         alike = len({tensor.dtype for tensor in tensors}) == 1 and not any(map(is_sparse, tensors))
         reduction = self._reduction(opts.reduceOp, tensors[0].dtype) if alike else None
         if reduction is None:
-            return self._gloo.allreduce_coalesced(tensors, opts)
+            by_gloo: Callable[[], Any] = lambda: self._gloo.allreduce_coalesced(tensors, opts)
+            return self._reduced_by_gloo("all_reduce_coalesced", opts.reduceOp, tensors[0].dtype, by_gloo) if alike else by_gloo()
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         if flat.nbytes == 0:
             return done(tensors)
@@ -95,9 +105,11 @@ class Reducing(Base):
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         tensor = one(tensors, "reduce")
-        reduction = None if is_sparse(tensor) else self._reduction(opts.reduceOp, tensor.dtype)
-        if reduction is None:
+        if is_sparse(tensor):
             return self._gloo.reduce(tensors, opts)
+        reduction = self._reduction(opts.reduceOp, tensor.dtype)
+        if reduction is None:
+            return self._reduced_by_gloo("reduce", opts.reduceOp, tensor.dtype, lambda: self._gloo.reduce(tensors, opts))
         if tensor.nbytes == 0:
             return done(tensors)
         memory = contiguous(tensor)
@@ -121,7 +133,7 @@ class Reducing(Base):
         reduction = self._reduction(opts.reduceOp, input.dtype)
         forward: Callable[[], Any] = lambda: self._gloo._reduce_scatter_base(output, input, opts)
         if reduction is None:
-            return forward()
+            return self._reduced_by_gloo("reduce_scatter", opts.reduceOp, input.dtype, forward)
         return self._reduce_scattered(output, input, None, reduction, [output], forward, opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -164,7 +176,7 @@ class Reducing(Base):
         forward: Callable[[], Any] = lambda: self._gloo.reduce_scatter(outputs, inputs, opts)
         reduction = self._reduction(opts.reduceOp, output.dtype)
         if reduction is None:
-            return forward()
+            return self._reduced_by_gloo("reduce_scatter", opts.reduceOp, output.dtype, forward)
         counts = [part.numel() for part in parts]
         flat = torch.cat([part.detach().reshape(-1) for part in parts])
         return self._reduce_scattered(output, flat, None if len(set(counts)) == 1 else counts, reduction, outputs, forward, opts)

@@ -23,6 +23,8 @@ pub(crate) enum Begun {
     Fine,
     /// Of a rank that has called something else.
     Disagrees,
+    /// Of a rank that has called the same with another length, where only the two of them know it: bytes expected.
+    Length { expected: u64 },
     /// None that a rank sends which keeps to the protocol.
     Impossible,
 }
@@ -365,8 +367,10 @@ impl Direct {
         if arrival.from != from {
             return Begun::Impossible;
         }
-        if total != self.bytes(arrival.target) {
-            return Begun::Disagrees;
+        let expected = self.bytes(arrival.target);
+        if total != expected {
+            let is_private = self.summary.kind.has_private_lengths();
+            return if is_private { Begun::Length { expected } } else { Begun::Disagrees };
         }
         let come = self.partial.iter().find(|(other, _)| *other == tag).map_or(0, |(_, come)| *come);
         if come == offset { Begun::Fine } else { Begun::Impossible }

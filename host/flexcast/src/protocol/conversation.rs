@@ -63,6 +63,8 @@ pub(crate) struct Conversation {
     /// Signals of operations further ahead than the state machine takes them, with their senders and numbers. Where operations have no barrier, a rank
     /// whose part is over goes on to others while this one waits.
     early: Vec<(u32, u32, Vec<u8>)>,
+    /// Something of the operation under way has come or gone since the protocol was last notified of the time.
+    moved: bool,
 }
 
 impl Conversation {
@@ -77,6 +79,7 @@ impl Conversation {
             messages: MessageCounts::default(),
             asks: VecDeque::new(),
             early: Vec::new(),
+            moved: false,
         }
     }
 
@@ -97,6 +100,7 @@ impl Conversation {
         foreign: PieceSet,
     ) {
         self.current = Current { posting: Some(posting), here, foreign, ..Current::default() };
+        self.moved = false;
         self.eager.forget();
     }
 
@@ -158,10 +162,26 @@ impl Conversation {
             Notice::Transferred { awaited } => participant.transferred(awaited, now_ps),
             Notice::TransferredAll => participant.transferred_all(),
             Notice::Disagrees { rank, theirs } => participant.disagrees(rank, theirs),
-            Notice::Sent => participant.sent(),
+            Notice::Lengths { rank, theirs, own } => participant.disagrees_on_length(rank, theirs, own),
+            Notice::Progressed => participant.progressed(now_ps),
+            Notice::Sent => {
+                participant.progressed(now_ps);
+                participant.sent();
+            }
             Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
-            Notice::Time => participant.handle_time(now_ps),
+            Notice::Time => {
+                if std::mem::take(&mut self.moved) {
+                    participant.progressed(now_ps);
+                }
+                participant.handle_time(now_ps);
+            }
         }
+    }
+
+    /// Bytes that a peer was asked for have come, or some that it has asked for have gone: the operation's bound counts from the next
+    /// [`Notice::Time`] on, and not from the end of all reads.
+    pub(crate) const fn moved(&mut self) {
+        self.moved = true;
     }
 
     /// Takes note of what a connection to a peer brings.
@@ -213,6 +233,7 @@ impl Conversation {
             _ => {}
         }
         self.participant.handle(from, message).map_err(|error| error.to_string())?;
+        self.moved |= matches!(message.body, Body::Fetch { .. } | Body::Acknowledge { .. } | Body::Activate);
         match message.body {
             Body::Barrier { round, .. } if !data.is_empty() && !self.eager.take(operation, from, round, data) => {
                 Err(format!("{} bytes of eager data, which are not those of its blocks", data.len()))
@@ -239,6 +260,7 @@ impl Conversation {
     /// All reads of a group of pieces are over.
     pub(crate) fn read(&mut self, first: u32) {
         let pieces = self.current.groups.remove(&first).unwrap_or(PieceSet::EMPTY);
+        self.moved();
         pieces.iter().for_each(|piece| self.participant.read(piece));
     }
 

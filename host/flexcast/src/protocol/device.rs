@@ -462,8 +462,11 @@ impl Driver for DeviceDriver {
             // The card's threads signal these to one another.
             Notice::Armed | Notice::Received | Notice::Sent => {}
             // It was in its place before the operation began.
-            Notice::OwnBlock => {}
-            Notice::Transferred { .. } | Notice::TransferredAll | Notice::Disagrees { .. } => {}
+            Notice::OwnBlock | Notice::Progressed => {}
+            Notice::Transferred { .. }
+            | Notice::TransferredAll
+            | Notice::Disagrees { .. }
+            | Notice::Lengths { .. } => {}
             // Nothing is fetched before that: see `repairs_beside`.
             Notice::Lost { .. } | Notice::Placed { .. } => {}
             Notice::CutOff { lost } => {

@@ -1,5 +1,7 @@
 //! Element types of reductions: the basic types of MPI, two of machine learning, and MPI's pairs of value and index.
 
+use flexcast_proto::agreement::DATA_TYPE_NAMES;
+
 /// Type of an element. All are as C lays them out on Linux on x86-64 and AArch64, in the byte order of the host, at any alignment.
 ///
 /// Codes are stable: they go over the wire and are those of the C interface. Source: MPI 4.1, tables 3.2 and 6.4.
@@ -116,29 +118,7 @@ impl DataType {
     /// Name in messages and on command lines: lower case, words joined by hyphens.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::I8 => "i8",
-            Self::U8 => "u8",
-            Self::I16 => "i16",
-            Self::U16 => "u16",
-            Self::I32 => "i32",
-            Self::U32 => "u32",
-            Self::I64 => "i64",
-            Self::U64 => "u64",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::C64 => "c64",
-            Self::C128 => "c128",
-            Self::Bool => "bool",
-            Self::Byte => "byte",
-            Self::FloatInt => "float-int",
-            Self::DoubleInt => "double-int",
-            Self::LongInt => "long-int",
-            Self::TwoInt => "two-int",
-            Self::ShortInt => "short-int",
-        }
+        DATA_TYPE_NAMES[self as usize - 1]
     }
 
     pub(super) const fn group(self) -> Group {

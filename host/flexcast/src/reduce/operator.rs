@@ -1,5 +1,7 @@
 //! Operators of reductions, and the types that MPI defines each for.
 
+use flexcast_proto::agreement::OPERATOR_NAMES;
+
 use super::data_type::{DataType, Group};
 
 /// What a reduction does with two elements. Every operator is commutative, so that the result does not depend on which operand is whose;
@@ -68,20 +70,7 @@ impl Operator {
     /// Name in messages and on command lines: lower case, words joined by hyphens.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Product => "product",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::LogicalAnd => "logical-and",
-            Self::LogicalOr => "logical-or",
-            Self::LogicalXor => "logical-xor",
-            Self::BitAnd => "bit-and",
-            Self::BitOr => "bit-or",
-            Self::BitXor => "bit-xor",
-            Self::MinLoc => "minloc",
-            Self::MaxLoc => "maxloc",
-        }
+        OPERATOR_NAMES[self as usize - 1]
     }
 
     /// Whether MPI (4.1, 6.9.2 and 6.9.4) defines the operator for elements of the type. [`DataType::F16`] and [`DataType::BF16`] count as

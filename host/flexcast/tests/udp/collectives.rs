@@ -274,7 +274,7 @@ fn ranks_that_call_different_things_learn_of_it() {
         let reduction = if rank == 0 { sum } else { of(Operator::Max, DataType::I32) };
         communicator.all_reduce_in_place(empty(communicator, 64), reduction).unwrap()
     });
-    assert!(texts.iter().any(|text| text.contains("allreduce of 64 bytes by operator 4 on type 5")), "{texts:?}");
+    assert!(texts.iter().any(|text| text.contains("allreduce of 64 bytes by operator max on type i32")), "{texts:?}");
     let texts = disagreement(|communicator, rank| {
         communicator.all_reduce_in_place(empty(communicator, 64 + 64 * rank as usize), sum).unwrap()
     });

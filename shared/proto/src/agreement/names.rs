@@ -2,6 +2,60 @@
 
 use super::{Algorithm, Disagreement, Kind, Summary};
 
+/// Names of the operators of reductions, by their codes from 1 on.
+pub const OPERATOR_NAMES: [&str; 12] = [
+    "sum",
+    "product",
+    "min",
+    "max",
+    "logical-and",
+    "logical-or",
+    "logical-xor",
+    "bit-and",
+    "bit-or",
+    "bit-xor",
+    "minloc",
+    "maxloc",
+];
+
+/// Names of the element types of reductions, by their codes from 1 on.
+pub const DATA_TYPE_NAMES: [&str; 21] = [
+    "i8",
+    "u8",
+    "i16",
+    "u16",
+    "i32",
+    "u32",
+    "i64",
+    "u64",
+    "f16",
+    "bf16",
+    "f32",
+    "f64",
+    "c64",
+    "c128",
+    "bool",
+    "byte",
+    "float-int",
+    "double-int",
+    "long-int",
+    "two-int",
+    "short-int",
+];
+
+/// The name of a code, or the code where a peer has sent one that stands for nothing.
+struct Named(&'static [&'static str], u32);
+
+impl core::fmt::Display for Named {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self(names, code) = *self;
+        match code.checked_sub(1).and_then(|at| names.get(at as usize)) {
+            Some(name) => f.write_str(name),
+            None => write!(f, "{code}"),
+        }
+    }
+}
+
 impl Kind {
     /// All of them, by their codes.
     pub const ALL: [Self; 14] = [
@@ -52,6 +106,12 @@ impl Kind {
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(self, Self::Reduce | Self::Allreduce | Self::ReduceScatter | Self::ReduceScatterv)
+    }
+
+    /// Whether only the two ranks of a block know its length: the amount of a [`Summary`] says nothing of it.
+    #[must_use]
+    pub const fn has_private_lengths(self) -> bool {
+        matches!(self, Self::Alltoallv | Self::Gatherv | Self::Scatterv)
     }
 
     /// Whether one rank differs from the others.
@@ -123,13 +183,21 @@ impl core::fmt::Display for Summary {
             _ => {}
         }
         let code = self.chunk_bytes;
-        if kind.reduces() { write!(f, " by operator {} on type {}", code >> 16, code & 0xffff) } else { Ok(()) }
+        if !kind.reduces() {
+            return Ok(());
+        }
+        let (operator, data_type) = (Named(&OPERATOR_NAMES, code >> 16), Named(&DATA_TYPE_NAMES, code & 0xffff));
+        write!(f, " by operator {operator} on type {data_type}")
     }
 }
 
 impl core::fmt::Display for Disagreement {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Self { rank, theirs, own } = self;
+        if theirs.kind == own.kind && own.kind.has_private_lengths() && theirs.amount != own.amount {
+            let (name, sent, expected) = (own.kind.name(), theirs.amount, own.amount);
+            return write!(f, "{name}: rank {rank} sends {sent} bytes to this rank, which expects {expected} bytes of it");
+        }
         write!(f, "rank {rank} called {theirs}")?;
         let more = [
             ("in chunks of", "bytes", theirs.chunk_bytes, own.chunk_bytes),

@@ -23,6 +23,7 @@ impl ProgressEngine<'_> {
         }
         if self.state.sending != 0 && signals.are_announced(self.state.send_sequence) {
             self.state.sending = 0;
+            self.participant.progressed(now_ps);
             self.participant.sent();
         }
         if self.state.unsent != 0 && signals.are_sent(self.state.send_sequence) {

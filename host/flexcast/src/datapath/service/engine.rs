@@ -403,7 +403,14 @@ impl Engine {
 
     fn serve(&mut self) -> bool {
         let mut moved = match self.session.progress() {
-            Ok(any) => any,
+            Ok(any) => {
+                if any {
+                    // The bound counts from the last sign of the service process, and of what it does for this rank.
+                    let until = Instant::now() + self.config.service.operation;
+                    self.running.iter_mut().for_each(|running| running.until = until);
+                }
+                any
+            }
             Err(error) => {
                 tracing::warn!(%error, "the session with the service process has failed");
                 self.session.client().lose();

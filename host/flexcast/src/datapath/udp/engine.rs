@@ -404,7 +404,11 @@ impl Engine {
         }
         self.carry_out(now_ps)?;
         moved |= self.send_some(now_ps)?;
-        moved |= self.flush();
+        if self.flush() {
+            // What a peer reads here, among others: it is still at work.
+            self.conversation.moved();
+            moved = true;
+        }
         // Whoever goes while nothing is under way has nothing to do with this rank, until that calls something again.
         if !self.is_free() {
             let mut broken = Vec::new();
@@ -455,9 +459,9 @@ impl Engine {
         self.heard |= heard;
         served.into_iter().for_each(|(to, read)| self.mesh.serve(to, read));
         reports.into_iter().for_each(|(from, report)| self.heed(from, report));
-        if let Some((rank, theirs)) = disagrees {
+        if let Some(notice) = disagrees {
             let now_ps = self.interface.now_ps();
-            self.conversation.notify(now_ps, Notice::Disagrees { rank, theirs });
+            self.conversation.notify(now_ps, notice);
         }
         if let Some(rank) = wrong {
             tracing::error!(rank, "what it reads, or sends, is not of this operation");

@@ -39,8 +39,13 @@ impl Engine {
         let sends = |running: &super::Running| running.is_posting(now_ps);
         let waits =
             self.current.as_ref().is_some_and(|running| closing(running) || receives(running) || sends(running));
-        let now_ps = if waits { now_ps.min(deadline_ps.saturating_sub(1)) } else { now_ps };
-        self.parts.driver.notify(now_ps, Notice::Time);
+        let flows = self.current.as_ref().is_some_and(|running| receives(running) || sends(running));
+        let told_ps = if waits { now_ps.min(deadline_ps.saturating_sub(1)) } else { now_ps };
+        self.parts.driver.notify(told_ps, Notice::Time);
+        if flows {
+            // What is behind the stream has its full bound, however long the stream takes.
+            self.parts.driver.notify(now_ps, Notice::Progressed);
+        }
         // A time that is due is something that the state machine has been notified of.
         Ok(moved || (due && !waits))
     }

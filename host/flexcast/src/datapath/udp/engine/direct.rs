@@ -118,7 +118,7 @@ impl Exchanging {
             Work::Scheduled(direct) => direct.begin(from, head.summary, message),
             Work::Sparse(sparse) => sparse.begin(from, head.summary, message),
         };
-        self.disagrees |= begun == Begun::Disagrees;
+        self.disagrees |= matches!(begun, Begun::Disagrees | Begun::Length { .. });
         begun
     }
 

@@ -1,13 +1,12 @@
 //! The engine's side of connections: takes what peers say, ask for, and send.
 
-use flexcast_proto::Summary;
-
 use super::direct::Exchanging;
 use super::operation::{Reading, Running};
 use crate::aggregator::wire::Report;
 use crate::datapath::direct::Begun;
 use crate::datapath::udp::mesh::{Event, Head, Listener, Read};
 use crate::protocol::conversation::Conversation;
+use crate::protocol::driver::Notice;
 
 /// Takes what comes, and notes what is to be done about it.
 pub(super) struct Ears<'e> {
@@ -27,7 +26,7 @@ pub(super) struct Ears<'e> {
     /// A rank that does not keep to the protocol.
     pub(super) wrong: Option<u32>,
     /// A rank that has called something else.
-    pub(super) disagrees: Option<(u32, Summary)>,
+    pub(super) disagrees: Option<Notice>,
 }
 
 impl<'e> Ears<'e> {
@@ -81,7 +80,7 @@ impl Listener for Ears<'_> {
             Event::Data { from, operation, tag, offset, bytes } => {
                 let running = self.current.as_mut().filter(|running| running.operation == operation);
                 match running.map(|running| running.take_read(from, tag, offset, bytes)) {
-                    Some(Some(Reading::Under)) => {}
+                    Some(Some(Reading::Under)) => self.conversation.moved(),
                     Some(Some(Reading::Over { first })) => self.conversation.read(first),
                     // One that has failed here is not waited for any more.
                     None if self.current.is_none() => {}
@@ -97,12 +96,15 @@ impl Listener for Ears<'_> {
             match exchanging.begin(from, head) {
                 Begun::Fine => {}
                 Begun::Disagrees if is_apart => return false,
-                Begun::Disagrees => self.disagrees = Some((from, head.summary)),
+                Begun::Disagrees => self.disagrees = Some(Notice::Disagrees { rank: from, theirs: head.summary }),
+                Begun::Length { expected } => {
+                    self.disagrees = Some(Notice::Lengths { rank: from, theirs: head.total, own: expected });
+                }
                 Begun::Impossible => return false,
             }
         } else if !is_apart && self.current.as_ref().is_some_and(|running| running.operation == head.operation) {
             // Here it has a barrier.
-            self.disagrees = Some((from, head.summary));
+            self.disagrees = Some(Notice::Disagrees { rank: from, theirs: head.summary });
         }
         true
     }

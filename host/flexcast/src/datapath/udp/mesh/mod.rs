@@ -358,14 +358,16 @@ impl Drop for Mesh {
         if std::thread::panicking() {
             return;
         }
-        let deadline = Instant::now() + DRAIN;
+        let mut deadline = Instant::now() + DRAIN;
         for peer in &mut self.peers {
             // One that waits for the rest of a message learns that it does not come.
             peer.abandon(&());
             peer.add(END, 0, [&[], &[]]);
         }
         loop {
-            self.flush(&());
+            if self.flush(&()) {
+                deadline = Instant::now() + DRAIN;
+            }
             if self.peers.iter().all(|peer| !peer.is_waiting()) || Instant::now() >= deadline {
                 break;
             }
