@@ -27,7 +27,7 @@ pub(crate) struct MpiCheck {
     /// What carries the data: `shm` (ranks share memory), `udp` (they do not, over loopback), or another value of FLEXCAST_DATAPATH, over this computer's card.
     #[arg(long, value_delimiter = ',', default_value = "shm,udp")]
     datapath: Vec<String>,
-    /// Virtual environment with the package `mpich`; else what FLEXCAST_MPICH says.
+    /// Virtual environment with the package `mpich`; else what FLEXCAST_MPICH says, or else the MPICH that is installed.
     #[arg(long, value_name = "DIR")]
     mpich: Option<PathBuf>,
     /// Virtual environment with the package `impi-rt`, Intel MPI and the Intel MPI Benchmarks; else what FLEXCAST_IMB says.
@@ -100,7 +100,10 @@ impl Kind {
     const fn hint(self) -> &'static str {
         match self {
             Self::Openmpi => "Debian: apt-get install openmpi-bin libopenmpi-dev",
-            Self::Mpich | Self::Abi => "python3 -m venv DIR && DIR/bin/pip install mpich, and --mpich DIR",
+            Self::Mpich => {
+                "Debian: apt-get install mpich libmpich-dev; or python3 -m venv DIR && DIR/bin/pip install mpich, and --mpich DIR"
+            }
+            Self::Abi => "python3 -m venv DIR && DIR/bin/pip install mpich, and --mpich DIR",
             Self::Impi => "python3 -m venv DIR && DIR/bin/pip install impi-rt impi-devel, and --imb DIR",
         }
     }
@@ -121,7 +124,8 @@ impl Mpi {
     fn find(kind: Kind, options: &MpiCheck) -> Option<Self> {
         let home = match kind {
             Kind::Openmpi => None,
-            Kind::Mpich | Kind::Abi => Some(folder(options.mpich.as_ref(), "FLEXCAST_MPICH")?),
+            Kind::Mpich => folder(options.mpich.as_ref(), "FLEXCAST_MPICH"),
+            Kind::Abi => Some(folder(options.mpich.as_ref(), "FLEXCAST_MPICH")?),
             Kind::Impi => Some(folder(options.imb.as_ref(), "FLEXCAST_IMB")?),
         };
         let tool = |names: &[&str]| match &home {
@@ -130,6 +134,7 @@ impl Mpi {
         };
         let (compiler, launcher) = match kind {
             Kind::Openmpi => (tool(&["mpicc.openmpi"])?, tool(&["mpirun.openmpi"])?),
+            Kind::Mpich if home.is_none() => (tool(&["mpicc.mpich"])?, tool(&["mpiexec.mpich"])?),
             Kind::Mpich => (tool(&["mpicc"])?, tool(&["mpiexec"])?),
             Kind::Abi => (tool(&["mpicc_abi"])?, tool(&["mpiexec"])?),
             Kind::Impi => (tool(&["mpicc"])?, tool(&["mpiexec.hydra"])?),
@@ -154,6 +159,11 @@ impl Mpi {
 
     pub(crate) fn test(&self) -> PathBuf {
         self.out.join(format!("check-{}", self.kind.abi()))
+    }
+
+    /// A program that loads the shared object behind it into a scope of its own, as Python loads extensions.
+    pub(crate) fn local(&self) -> [PathBuf; 2] {
+        [self.out.join("local"), self.out.join(format!("check-{}.so", self.kind.abi()))]
     }
 
     fn build(&self, prefix: &Path) -> Result<()> {
@@ -227,6 +237,8 @@ impl MpiCheck {
             }
         }
         let Some(network) = networks.first() else { return Ok(()) };
+        runs::local(mpi, network, totals)?;
+        runs::python(mpi, network, totals)?;
         runs::mistakes(mpi, network, totals)?;
         if mpi.kind == Kind::Impi {
             for program in Program::ALL {

@@ -38,17 +38,20 @@ static int note_file(struct dl_phdr_info *info, size_t bytes, void *user)
 	return 0;
 }
 
-/* A handle through which MPI's functions are found: the global scope, or else a library in a local one, or one that is linked with it. */
+/*
+ * A handle through which MPI's functions are found: the global scope, or else a library in a local one, or one that is linked with it. Without any it is
+ * the global scope, too, in which none is found.
+ */
 static void *scope(void)
 {
 	loaded all = {0};
-	void *found = NULL;
+	void *found = RTLD_DEFAULT;
 	if (dlsym(RTLD_DEFAULT, "PMPI_Init"))
 		return RTLD_DEFAULT;
 	/* The files are asked one by one afterwards: dlopen() is not to be called while the loader lists them. */
 	dl_iterate_phdr(note_file, &all);
 	for (size_t at = 0; at < all.count; at++) {
-		void *handle = found ? NULL : dlopen(all.files[at], RTLD_LAZY | RTLD_NOLOAD);
+		void *handle = found != RTLD_DEFAULT ? NULL : dlopen(all.files[at], RTLD_LAZY | RTLD_NOLOAD);
 		if (handle && dlsym(handle, "PMPI_Init"))
 			/* It stays open, so that the library stays. */
 			found = handle;
@@ -57,20 +60,22 @@ static void *scope(void)
 		free(all.files[at]);
 	}
 	free(all.files);
-	if (!found) {
-		fprintf(stderr, "flexcast-mpi: a function of MPI was called, and this process has loaded no MPI library that has PMPI_Init: load MPI as a "
-		                "shared library before, or do not preload libflexcast-mpi-" ABI_NAME ".so\n");
-		exit(EXIT_FAILURE);
-	}
 	return found;
 }
+
+static bool is_there;
 
 static _Noreturn void absent(const char *name)
 {
 	Dl_info info;
-	bool known = dladdr((void *)pmpi_found.Init, &info) && info.dli_fname;
-	fprintf(stderr, "flexcast-mpi: %s has no %s, which libflexcast-mpi-" ABI_NAME ".so was built for: build the object with the mpicc of this MPI\n",
-	        known ? info.dli_fname : "the MPI library of this process", name);
+	if (!is_there)
+		fprintf(stderr,
+		        "flexcast-mpi: %s is called, and this process has loaded no MPI library that has it: load MPI as a shared library, or do not preload "
+		        "libflexcast-mpi-" ABI_NAME ".so\n",
+		        name);
+	else
+		fprintf(stderr, "flexcast-mpi: %s has no %s, which libflexcast-mpi-" ABI_NAME ".so was built for: build the object with the mpicc of this MPI\n",
+		        dladdr((void *)pmpi_found.Init, &info) && info.dli_fname ? info.dli_fname : "the MPI library of this process", name);
 	exit(EXIT_FAILURE);
 }
 
@@ -86,6 +91,7 @@ PMPI_FUNCTIONS
 static void find_all(void)
 {
 	void *in = scope();
+	is_there = dlsym(in, "PMPI_Init") != NULL;
 #define PMPI_X(name) \
 	pmpi_found.name = (__typeof__(pmpi_found.name))dlsym(in, "PMPI_" #name); \
 	if (!pmpi_found.name) \

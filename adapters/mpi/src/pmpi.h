@@ -50,7 +50,7 @@ typedef struct {
 extern pmpi_functions pmpi_found;
 extern atomic_bool pmpi_ready;
 
-/* Looks all of them up, once. Ends the process with a message if it has no MPI library. */
+/* Looks all of them up, once. */
 void pmpi_find(void);
 
 static inline const pmpi_functions *pmpi(void)

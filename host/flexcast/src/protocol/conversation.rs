@@ -65,6 +65,8 @@ pub(crate) struct Conversation {
     early: Vec<(u32, u32, Vec<u8>)>,
     /// Something of the operation under way has come or gone since the protocol was last notified of the time.
     moved: bool,
+    /// When it was last notified of progress. Earlier times follow, while it must not see its deadline pass.
+    progressed_ps: u64,
 }
 
 impl Conversation {
@@ -80,6 +82,7 @@ impl Conversation {
             asks: VecDeque::new(),
             early: Vec::new(),
             moved: false,
+            progressed_ps: 0,
         }
     }
 
@@ -163,18 +166,25 @@ impl Conversation {
             Notice::TransferredAll => participant.transferred_all(),
             Notice::Disagrees { rank, theirs } => participant.disagrees(rank, theirs),
             Notice::Lengths { rank, theirs, own } => participant.disagrees_on_length(rank, theirs, own),
-            Notice::Progressed => participant.progressed(now_ps),
+            Notice::Progressed => self.progress(now_ps),
             Notice::Sent => {
-                participant.progressed(now_ps);
                 participant.sent();
+                self.progress(now_ps);
             }
             Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
             Notice::Time => {
                 if std::mem::take(&mut self.moved) {
-                    participant.progressed(now_ps);
+                    self.progress(now_ps);
                 }
-                participant.handle_time(now_ps);
+                self.participant.handle_time(now_ps);
             }
+        }
+    }
+
+    fn progress(&mut self, now_ps: u64) {
+        if now_ps > self.progressed_ps {
+            self.progressed_ps = now_ps;
+            self.participant.progressed(now_ps);
         }
     }
 
