@@ -2,7 +2,7 @@
 /*
  * Test of the MPI adapter: every collective with data, beside PMPI's own on copies. Buffers are compared byte by byte, gaps included.
  *
- * Argument "quick": fewer lengths. "small": every function with few of them. "disagree", "disagree-nonblocking" and "absent": a rank calls another
+ * Argument "quick": fewer lengths. "small": every function with few of them. "bottom": absolute types alone. "disagree", "disagree-nonblocking" and "absent": a rank calls another
  * length, or nothing; the others must get an error of MPI. Rank 0 prints on stdout, for each function, how many calls Flexcast should have taken and how
  * many PMPI should have got; the adapter's report says how many it was. The exit status is 1 if anything differs.
  */
@@ -939,7 +939,11 @@ int main(int argc, char **argv)
 	}
 	if (argc > 1 && (!strcmp(argv[1], "disagree") || !strcmp(argv[1], "absent") || !strcmp(argv[1], "disagree-nonblocking")))
 		return check_mistake(argv[1][0] == 'a', strchr(argv[1], '-'));
-	if (small)
+	if (argc > 1 && !strcmp(argv[1], "bottom")) {
+		job meet = {.function = Barrier, .space = &world};
+		blocking(&meet);
+		check_bottom(&world);
+	} else if (small)
 		check_small(&world);
 	else
 		check_all(&world, quick);

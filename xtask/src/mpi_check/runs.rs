@@ -63,6 +63,8 @@ pub(super) enum Extent {
     Quick,
     /// Every function with a few lengths.
     Small,
+    /// Types at absolute addresses.
+    Bottom,
 }
 
 impl Extent {
@@ -71,6 +73,7 @@ impl Extent {
             Self::Full => &[],
             Self::Quick => &["quick"],
             Self::Small => &["small"],
+            Self::Bottom => &["bottom"],
         }
     }
 }

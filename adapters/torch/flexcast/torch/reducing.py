@@ -20,33 +20,25 @@ from .work import all_of, done
 class Reducing(Base):
     """The collectives that reduce."""
 
-    def _reduction(self, op: Any, dtype: torch.dtype) -> Reduction | None:
-        """None: gloo takes it, or refuses it."""
+    def _reduction(self, what: str, op: Any, dtype: torch.dtype) -> Reduction | None:
+        """None for truth values, which gloo takes. What neither takes is refused here, on all ranks alike: gloo would say so by itself, without type and operator."""
         name = next((name for operator, name in OPERATORS if op == operator), None)
         data_type = TYPES.get(dtype)
-        if name is None or data_type is None:
-            return None
         number = dtype.is_floating_point or dtype.is_complex
-        if name == "avg" and not number or name.startswith("bit_") and number or name in ("min", "max") and dtype.is_complex:
-            return None
-        return Reduction(name, _abi.DATA_TYPES[data_type], self._size)
-
-    def _reduced_by_gloo(self, what: str, op: Any, dtype: torch.dtype, call: Callable[[], Any]) -> Any:
-        """What Flexcast does not reduce, on no rank. What gloo refuses, it refuses on all ranks alike, without a word of the operation."""
-        try:
-            return call()
-        except RuntimeError as error:
+        undefined = name is None or name == "avg" and not number or name.startswith("bit_") and number or name in ("min", "max") and dtype.is_complex
+        if name is None or undefined or data_type is None and dtype is not torch.bool:
             raise NotReduced(
-                f"flexcast: {what} of {dtype} by {name_of(op)}: Flexcast does not reduce this type by this operator, and gloo does not either ({error})"
-            ) from error
+                f"flexcast: {what} of {dtype} by {name_of(op)}: neither Flexcast nor gloo reduces this type by this operator: convert the tensor, or use another operator"
+            )
+        return None if data_type is None else Reduction(name, _abi.DATA_TYPES[data_type], self._size)
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         tensor = one(tensors, "allreduce")
         if is_sparse(tensor):
             return self._gloo.allreduce(tensors, opts)
-        reduction = self._reduction(opts.reduceOp, tensor.dtype)
+        reduction = self._reduction("all_reduce", opts.reduceOp, tensor.dtype)
         if reduction is None:
-            return self._reduced_by_gloo("all_reduce", opts.reduceOp, tensor.dtype, lambda: self._gloo.allreduce(tensors, opts))
+            return self._gloo.allreduce(tensors, opts)
         if tensor.nbytes == 0:
             return done(tensors)
         memory = contiguous(tensor)
@@ -74,10 +66,9 @@ class Reducing(Base):
         for tensor in tensors:
             on_host(tensor)
         alike = len({tensor.dtype for tensor in tensors}) == 1 and not any(map(is_sparse, tensors))
-        reduction = self._reduction(opts.reduceOp, tensors[0].dtype) if alike else None
+        reduction = self._reduction("all_reduce_coalesced", opts.reduceOp, tensors[0].dtype) if alike else None
         if reduction is None:
-            by_gloo: Callable[[], Any] = lambda: self._gloo.allreduce_coalesced(tensors, opts)
-            return self._reduced_by_gloo("all_reduce_coalesced", opts.reduceOp, tensors[0].dtype, by_gloo) if alike else by_gloo()
+            return self._gloo.allreduce_coalesced(tensors, opts)
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         if flat.nbytes == 0:
             return done(tensors)
@@ -91,7 +82,7 @@ class Reducing(Base):
         """
         tensors, opts = [tensor], AllreduceOptions()
         dense("allreduce_zeros", tensor)
-        reduction = self._reduction(opts.reduceOp, tensor.dtype)
+        reduction = self._reduction("allreduce_zeros", opts.reduceOp, tensor.dtype)
         forward: Callable[[], Any] = lambda: self.allreduce(tensors, opts)
         if reduction is None or tensor.nbytes == 0:
             return forward()
@@ -107,9 +98,9 @@ class Reducing(Base):
         tensor = one(tensors, "reduce")
         if is_sparse(tensor):
             return self._gloo.reduce(tensors, opts)
-        reduction = self._reduction(opts.reduceOp, tensor.dtype)
+        reduction = self._reduction("reduce", opts.reduceOp, tensor.dtype)
         if reduction is None:
-            return self._reduced_by_gloo("reduce", opts.reduceOp, tensor.dtype, lambda: self._gloo.reduce(tensors, opts))
+            return self._gloo.reduce(tensors, opts)
         if tensor.nbytes == 0:
             return done(tensors)
         memory = contiguous(tensor)
@@ -130,10 +121,10 @@ class Reducing(Base):
         dense("reduce_scatter_single", output, input)
         fits("reduce_scatter_single", input, self._size * output.numel(), "input")
         same_type(output, input)
-        reduction = self._reduction(opts.reduceOp, input.dtype)
+        reduction = self._reduction("reduce_scatter", opts.reduceOp, input.dtype)
         forward: Callable[[], Any] = lambda: self._gloo._reduce_scatter_base(output, input, opts)
         if reduction is None:
-            return self._reduced_by_gloo("reduce_scatter", opts.reduceOp, input.dtype, forward)
+            return forward()
         return self._reduce_scattered(output, input, None, reduction, [output], forward, opts)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -174,9 +165,9 @@ class Reducing(Base):
             same_type(part, output)
         fits("reduce_scatter", output, parts[self._rank].numel(), "output")
         forward: Callable[[], Any] = lambda: self._gloo.reduce_scatter(outputs, inputs, opts)
-        reduction = self._reduction(opts.reduceOp, output.dtype)
+        reduction = self._reduction("reduce_scatter", opts.reduceOp, output.dtype)
         if reduction is None:
-            return self._reduced_by_gloo("reduce_scatter", opts.reduceOp, output.dtype, forward)
+            return forward()
         counts = [part.numel() for part in parts]
         flat = torch.cat([part.detach().reshape(-1) for part in parts])
         return self._reduce_scattered(output, flat, None if len(set(counts)) == 1 else counts, reduction, outputs, forward, opts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element types and operators that Flexcast takes; gloo takes the others, or refuses them."""
+"""Element types and operators that Flexcast takes. Of others gloo takes truth values alone."""
 
 from __future__ import annotations
 
