@@ -71,7 +71,8 @@ pub(crate) enum Kind {
     Openmpi,
     /// MPICH.
     Mpich,
-    /// MPICH 4.0 of Debian 12: types at absolute addresses, which it does not pack; by itself it does not survive all of the test.
+    /// MPICH 4.0 of Debian 12: types at absolute addresses, which it does not pack. It does not survive all of the test by
+    /// itself.
     #[value(name = "mpich-4.0")]
     Mpich40,
     /// MPICH by the standard ABI of MPI 5.

@@ -105,8 +105,8 @@ impl Ucc {
         }
 
         status::print(format_args!(
-            "UCC {}, {} ranks, measured: {totals}; {well} of {CORNERS_RANKS} ranks of the layer's own test passed; random operations with \
-             seed {seed}: {} right",
+            "UCC {}, {} ranks, measured: {totals}; {well} of {CORNERS_RANKS} ranks of the layer's own test passed; \
+             random operations with seed {seed}: {} right",
             tree.version,
             self.ranks,
             MIXES.iter().map(|(operations, _)| operations).sum::<u64>()

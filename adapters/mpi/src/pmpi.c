@@ -39,8 +39,8 @@ static int note_file(struct dl_phdr_info *info, size_t bytes, void *user)
 }
 
 /*
- * A handle through which MPI's functions are found: the global scope, or else a library in a local one, or one that is linked with it. Without any it is
- * the global scope, too, in which none is found.
+ * A handle through which MPI's functions are found: the global scope, or else a library in a local one, or an object that
+ * is linked with it. Without any it is the global scope, too, in which none is found.
  */
 static void *scope(void)
 {
@@ -70,12 +70,14 @@ static _Noreturn void absent(const char *name)
 	Dl_info info;
 	if (!is_there)
 		fprintf(stderr,
-		        "flexcast-mpi: %s is called, and this process has loaded no MPI library that has it: load MPI as a shared library, or do not preload "
-		        "libflexcast-mpi-" ABI_NAME ".so\n",
+		        "flexcast-mpi: %s is called, and this process has loaded no MPI library that has it: load MPI as a shared "
+		        "library, or do not preload libflexcast-mpi-" ABI_NAME ".so\n",
 		        name);
 	else
-		fprintf(stderr, "flexcast-mpi: %s has no %s, which libflexcast-mpi-" ABI_NAME ".so was built for: build the object with the mpicc of this MPI\n",
-		        dladdr((void *)pmpi_found.Init, &info) && info.dli_fname ? info.dli_fname : "the MPI library of this process", name);
+		fprintf(stderr,
+		        "flexcast-mpi: %s has no %s, which libflexcast-mpi-" ABI_NAME ".so was built for: build the object with the "
+		        "mpicc of this MPI\n",
+		        dladdr((void *)pmpi_found.Init, &info) && info.dli_fname ? info.dli_fname : "the MPI library", name);
 	exit(EXIT_FAILURE);
 }
 

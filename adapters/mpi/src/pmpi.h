@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions of MPI by their names PMPI_..., and objects of Open MPI: looked up in the MPI library that the process has loaded.
+ * Functions of MPI by their names PMPI_..., and objects of Open MPI: looked up in the MPI library that the process has
+ * loaded.
  *
- * The object is not linked with MPI, and its own symbols cannot be left to the dynamic loader: a preloaded object sees the global scope alone,
- * and a program such as Python loads an extension, and with it MPI, into a local one (RTLD_LOCAL).
+ * The object is not linked with MPI, and its own symbols cannot be left to the dynamic loader: a preloaded object sees the
+ * global scope alone, and a program such as Python loads an extension, and with it MPI, into a local one (RTLD_LOCAL).
  */
 #ifndef FLEXCAST_MPI_PMPI_H
 #define FLEXCAST_MPI_PMPI_H
@@ -60,7 +61,10 @@ static inline const pmpi_functions *pmpi(void)
 	return &pmpi_found;
 }
 
-/* A function of MPI, behind this object's own of the same name. One that the library has not ends the process with its name when it is called. */
+/*
+ * A function of MPI, behind this object's own of the same name. One that the library has not ends the process with a message
+ * when it is called.
+ */
 #define PMPI(name) (pmpi()->name)
 
 #if defined(MPI_OBJECTS)

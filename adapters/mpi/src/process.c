@@ -10,8 +10,8 @@
 #include "shim.h"
 
 /*
- * How long a rank waits for the others to call the same, and how long an operation under way may stand still: programs compute between collectives,
- * not all ranks for as long, and pages of new memory are made while data comes.
+ * How long a rank waits for the others to call the same, and how long an operation under way may stand still: programs
+ * compute between collectives, not all ranks for as long, and pages of new memory are made while data comes.
  */
 #define TIMEOUT_NS (600ull * 1000000000)
 

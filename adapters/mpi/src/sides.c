@@ -154,8 +154,8 @@ static int unpack(char *user, MPI_Count count, MPI_Datatype type, char *packed, 
 }
 
 /*
- * Elements whose type has the addresses (MPI_BOTTOM): the same bytes, from the lowest of these addresses on. MPICH 4.0 refuses to pack from a null
- * pointer, whatever the type.
+ * Elements whose type has the addresses (MPI_BOTTOM): the same bytes, from the lowest of these addresses on. MPICH 4.0
+ * refuses to pack from a null pointer, whatever the type.
  */
 static int convert_absolute(convert *convert, MPI_Count count, MPI_Datatype type, char *packed, size_t bytes)
 {
@@ -186,7 +186,9 @@ static bool copy(side *side, int first, int blocks, convert *convert)
 		while (left) {
 			MPI_Count count = left < most ? left : most;
 			size_t bytes = (size_t)count * side->element;
-			if (user ? convert((char *)user, count, side->type, packed, bytes) : convert_absolute(convert, count, side->type, packed, bytes))
+			int failed = user ? convert((char *)user, count, side->type, packed, bytes) :
+			                    convert_absolute(convert, count, side->type, packed, bytes);
+			if (failed)
 				return false;
 			user += (uintptr_t)(count * side->extent);
 			packed += bytes;

@@ -435,7 +435,7 @@ static void check_types(space *space, const int *counts, int lengths)
 	MPI_Type_free(&apart);
 }
 
-/* The rank and the block whose data lies in a block of this rank afterwards: count 1, in place where that is possible. */
+/* The rank and the block whose data lies in a block of this rank afterwards: one element a block, in place if possible. */
 static void source(const job *job, int block, int *rank, int *from)
 {
 	int own = job->space->rank;
@@ -465,8 +465,8 @@ static void source(const job *job, int block, int *rank, int *from)
 }
 
 /*
- * Types with absolute addresses, from MPI_BOTTOM, and types whose blocks lie behind or before where they begin. Compared with what has to be there: some
- * MPIs by themselves do not survive blocks that go backwards.
+ * Types with absolute addresses, from MPI_BOTTOM, and types whose blocks lie behind or before where they begin. Compared with
+ * what has to be there: some MPIs by themselves do not survive blocks that go backwards.
  */
 static void check_bottom(space *space)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program that is not linked with MPI, and loads one that is into a scope of its own (RTLD_LOCAL), as Python loads extensions:
- * local OBJECT ARGUMENTS... calls main() of the shared object.
+ * A program that is not linked with MPI, and loads an object that is into a scope of its own (RTLD_LOCAL), as Python loads
+ * extensions: local OBJECT ARGUMENTS... calls main() of the shared object.
  */
 #include <dlfcn.h>
 #include <stdio.h>

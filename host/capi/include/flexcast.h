@@ -933,8 +933,8 @@ typedef struct {
    */
   uint64_t barrier_timeout_ns;
   /**
-   * How long an operation that all ranks have begun may stand still, in nanoseconds, beyond three times what it should take; see `cutoff_slack_ns`.
-   * It counts from the last data that came or went.
+   * How long an operation that all ranks have begun may stand still, in nanoseconds, beyond three times what it
+   * should take; see `cutoff_slack_ns`. It counts from the last data that came or went.
    */
   uint64_t recovery_timeout_ns;
   /**
@@ -981,7 +981,8 @@ typedef struct {
    */
   uint64_t service_connect_ns;
   /**
-   * Longest that an operation stands still once it is posted to them, others' arrival included, in nanoseconds; 0: 60 s.
+   * Longest that an operation stands still once it is posted to them, others' arrival included, in nanoseconds;
+   * 0: 60 s.
    */
   uint64_t service_operation_ns;
   /**

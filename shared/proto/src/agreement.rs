@@ -324,8 +324,8 @@ mod tests {
         let text = Disagreement { rank: 1, theirs, own }.to_string();
         assert_eq!(
             text,
-            "rank 1 called allreduce of 64 bytes by operator max on type i32, this rank allreduce of 64 bytes by operator sum on \
-             type f32"
+            "rank 1 called allreduce of 64 bytes by operator max on type i32, this rank allreduce of 64 bytes by operator \
+             sum on type f32"
         );
         let theirs = allreduce(64, 99 << 16);
         assert!(Disagreement { rank: 1, theirs, own }.to_string().contains("by operator 99 on type 0,"));

@@ -190,8 +190,8 @@ impl Participant {
         }
     }
 
-    /// The connections of a direct operation have found that a rank sends `theirs` bytes where this one expects `own`, in an operation whose lengths only the two
-    /// ranks of each block know.
+    /// The connections of a direct operation have found that a rank sends `theirs` bytes where this one expects `own`, in
+    /// an operation whose lengths only the two ranks of each block know.
     #[cfg(not(target_os = "none"))]
     pub fn disagrees_on_length(&mut self, rank: u32, theirs: u64, own: u64) {
         if self.state == State::Running {

@@ -183,8 +183,8 @@ pub(super) fn local(mpi: &Mpi, network: &Network, totals: &mut Totals) -> Result
 pub(super) fn python(mpi: &Mpi, network: &Network, totals: &mut Totals) -> Result<()> {
     let Some(python) = python_of(mpi)? else {
         status::warn(format_args!(
-            "skipped: mpi4py under {}, because no Python has it for this MPI; `pip install mpi4py` in its environment, or Debian: \
-             apt-get install python3-mpi4py",
+            "skipped: mpi4py under {}, because no Python has it for this MPI; `pip install mpi4py` in its environment, or \
+             Debian: apt-get install python3-mpi4py",
             mpi.kind.name()
         ));
         return Ok(());
@@ -204,7 +204,8 @@ pub(super) fn python(mpi: &Mpi, network: &Network, totals: &mut Totals) -> Resul
 }
 
 /// Sums up 1 and 2, by a call that is taken.
-const PYTHON_SUM: &str = "import array; from mpi4py import MPI; mine, total = array.array('i', [MPI.COMM_WORLD.rank + 1]), array.array('i', [0]); \
+const PYTHON_SUM: &str = "import array; from mpi4py import MPI; \
+    mine, total = array.array('i', [MPI.COMM_WORLD.rank + 1]), array.array('i', [0]); \
     MPI.COMM_WORLD.Allreduce(mine, total); print('sum', total[0])";
 
 /// Says whether mpi4py runs on an MPI of which two ranks see one another.

@@ -150,8 +150,8 @@ class Base(Backend):
     ) -> Any:
         """Starts an operation, or forwards it, and returns a Work whose result is `result`.
 
-        `before`: an operation that was posted before it. Once both are over `verify` tells of a mistake of the program, which the operation itself may not have met on
-        this rank.
+        `before`: an operation that was posted before it. Once both are over `verify` says whether the program has made a
+        mistake, which the operation itself may not have met on this rank.
         """
         # Whether the caller waits at once; releases of torch that do not say so are taken at the slower word.
         flags = 0 if getattr(opts, "asyncOp", True) else _abi.AWAITED

@@ -11,7 +11,10 @@ from ..request import Request
 
 
 class Lengths:
-    """An Allgather of what each rank sends to each and expects of each, in bytes. It is posted before the data, which does not wait for it."""
+    """An Allgather of what each rank sends to each and expects of each, in bytes.
+
+    It is posted before the data, which does not wait for it.
+    """
 
     def __init__(self, communicator: Communicator, size: int, sending: list[int], receiving: list[int]) -> None:
         self._size = size
@@ -21,7 +24,7 @@ class Lengths:
         self.request = Request(communicator, collective, (mine, self._all), None)
 
     def verify(self, what: str) -> errors.Error | None:
-        """The failure of all ranks, if a rank sends what another does not expect. To be called when the request has ended well."""
+        """The failure of all ranks, if a rank sends what another does not expect. For a request that has ended well."""
         wrong, lengths = [], self._all.tolist()
         for source in range(self._size):
             for target in range(self._size):
@@ -32,7 +35,8 @@ class Lengths:
         if not wrong:
             return None
         more = f"; and {len(wrong) - 1} more blocks" if len(wrong) > 1 else ""
-        return errors.PeerFailed(f"flexcast: {what}: {wrong[0]}{more}: compare the input splits of the one with the output splits of the other", _DISAGREES)
+        hint = "compare the input splits of the one with the output splits of the other"
+        return errors.PeerFailed(f"flexcast: {what}: {wrong[0]}{more}: {hint}", _DISAGREES)
 
 
 # FLEXCAST_ERROR_... of an operation in which ranks call different things.

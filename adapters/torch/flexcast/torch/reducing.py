@@ -21,14 +21,21 @@ class Reducing(Base):
     """The collectives that reduce."""
 
     def _reduction(self, what: str, op: Any, dtype: torch.dtype) -> Reduction | None:
-        """None for truth values, which gloo takes. What neither takes is refused here, on all ranks alike: gloo would say so by itself, without type and operator."""
+        """None for truth values, which gloo takes.
+
+        What neither takes is refused here, on all ranks alike: gloo would say so by itself, without type and operator.
+        """
         name = next((name for operator, name in OPERATORS if op == operator), None)
         data_type = TYPES.get(dtype)
         number = dtype.is_floating_point or dtype.is_complex
-        undefined = name is None or name == "avg" and not number or name.startswith("bit_") and number or name in ("min", "max") and dtype.is_complex
-        if name is None or undefined or data_type is None and dtype is not torch.bool:
+        ordered = name in ("min", "max")
+        is_undefined = name is not None and (
+            name == "avg" and not number or name.startswith("bit_") and number or ordered and dtype.is_complex
+        )
+        if name is None or is_undefined or data_type is None and dtype is not torch.bool:
             raise NotReduced(
-                f"flexcast: {what} of {dtype} by {name_of(op)}: neither Flexcast nor gloo reduces this type by this operator: convert the tensor, or use another operator"
+                f"flexcast: {what} of {dtype} by {name_of(op)}: neither Flexcast nor gloo reduces this type by this operator: "
+                "convert the tensor, or use another operator"
             )
         return None if data_type is None else Reduction(name, _abi.DATA_TYPES[data_type], self._size)
 

@@ -71,8 +71,8 @@ def copy_out(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], Non
     for to, _ in pairs:
         if shares_elements(to):
             raise ValueError(
-                f"flexcast: a tensor of shape {tuple(to.shape)} with strides {to.stride()} is to be received into, and several of its elements are one in memory: "
-                "pass a clone(), as after expand()"
+                f"flexcast: a tensor of shape {tuple(to.shape)} with strides {to.stride()} is to be received into, and several of "
+                "its elements are one in memory, as after expand(): pass a clone()"
             )
 
     def copy() -> None:

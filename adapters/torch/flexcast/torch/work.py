@@ -38,7 +38,7 @@ class FlexcastWork(Work):
             try:
                 self._request.wait((timeout.total_seconds() if timeout else 0.0) or None)
             except errors.Error:
-                # That of an operation that is over is raised below: more may be known of it than the operation itself says.
+                # That of an operation that is over is raised below: more may be known of it than it says by itself.
                 if not self._request.is_over():
                     raise
         # What is done with the result may still be under way, on the thread that found the end.

@@ -218,8 +218,9 @@ pub struct Config {
     pub overheads: Overheads,
     /// How long a rank waits for others to begin an operation. Default 10 s.
     pub barrier_timeout: Duration,
-    /// How long an operation may stand still once the barrier is passed, beyond three times the cutoff. It counts from the last progress, data that comes or
-    /// goes, and not from the beginning: an operation may take as long as memory, processors and network need. Default 100 ms.
+    /// How long an operation may stand still once the barrier is passed, beyond three times the cutoff. It counts from the
+    /// last progress, data that comes or goes, and not from the beginning: an operation may take as long as memory,
+    /// processors and network need. Default 100 ms.
     pub recovery_timeout: Duration,
     /// Control messages that are lost are sent again after 4.096 us x 2 to this power, up to seven times; then the connection breaks and
     /// the operation fails. Default 11: 8.4 ms.

@@ -188,8 +188,8 @@ impl Conversation {
         }
     }
 
-    /// Bytes that a peer was asked for have come, or some that it has asked for have gone: the operation's bound counts from the next
-    /// [`Notice::Time`] on, and not from the end of all reads.
+    /// Bytes that a peer was asked for have come, or some that it has asked for have gone: the operation's bound counts
+    /// from the next [`Notice::Time`] on, and not from the end of all reads.
     pub(crate) const fn moved(&mut self) {
         self.moved = true;
     }

@@ -463,10 +463,8 @@ impl Driver for DeviceDriver {
             Notice::Armed | Notice::Received | Notice::Sent => {}
             // It was in its place before the operation began.
             Notice::OwnBlock | Notice::Progressed => {}
-            Notice::Transferred { .. }
-            | Notice::TransferredAll
-            | Notice::Disagrees { .. }
-            | Notice::Lengths { .. } => {}
+            Notice::Transferred { .. } | Notice::TransferredAll | Notice::Disagrees { .. } | Notice::Lengths { .. } => {
+            }
             // Nothing is fetched before that: see `repairs_beside`.
             Notice::Lost { .. } | Notice::Placed { .. } => {}
             Notice::CutOff { lost } => {

@@ -196,7 +196,10 @@ impl core::fmt::Display for Disagreement {
         let Self { rank, theirs, own } = self;
         if theirs.kind == own.kind && own.kind.has_private_lengths() && theirs.amount != own.amount {
             let (name, sent, expected) = (own.kind.name(), theirs.amount, own.amount);
-            return write!(f, "{name}: rank {rank} sends {sent} bytes to this rank, which expects {expected} bytes of it");
+            return write!(
+                f,
+                "{name}: rank {rank} sends {sent} bytes to this rank, which expects {expected} bytes of it"
+            );
         }
         write!(f, "rank {rank} called {theirs}")?;
         let more = [

@@ -93,8 +93,8 @@ pub struct ServiceOptions {
     pub secret: PathBuf,
     /// Longest that connecting takes, and so long again until all processes take part. Default 5 s.
     pub connect: Duration,
-    /// Longest that an operation stands still, others' arrival included, once it is posted to the process: it counts from the last message of the process.
-    /// Default 60 s.
+    /// Longest that an operation stands still, others' arrival included, once it is posted to the process: it counts from
+    /// the last message of the process. Default 60 s.
     pub operation: Duration,
     /// How Broadcast and Allgather go. This and the four that follow are the same on all ranks: if they differ all ranks use the host's control, and say so.
     pub delivery: ServiceDelivery,
