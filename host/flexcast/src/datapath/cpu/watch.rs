@@ -200,10 +200,10 @@ mod tests {
     /// Both have passed the barrier, and the root sends.
     fn begun() -> (Side, Side) {
         let (mut root, mut other) = (Side::new(0), Side::new(1));
-        for now_ps in 0..4 {
-            let said = root.poll(now_ps);
+        for at_ps in 0..4 {
+            let said = root.poll(at_ps);
             other.hear(0, &said);
-            let said = other.poll(now_ps);
+            let said = other.poll(at_ps);
             root.hear(1, &said);
         }
         assert!(root.running.sending.is_some() && other.running.watch.is_some());
