@@ -159,7 +159,7 @@ impl flexcast_status {
             Error::TooManyChunks { .. } => FLEXCAST_ERROR_TOO_MANY_CHUNKS,
             Error::Argument { .. } => FLEXCAST_ERROR_ARGUMENT,
             Error::Space(_) => FLEXCAST_ERROR_SPACE,
-            Error::Failed { .. } => FLEXCAST_ERROR_FAILED,
+            Error::Failed { .. } | Error::Connection { .. } => FLEXCAST_ERROR_FAILED,
             Error::Aggregator { .. } => FLEXCAST_ERROR_AGGREGATOR,
             Error::Contribution { .. } => FLEXCAST_ERROR_CONTRIBUTION,
             Error::Broken { .. } => FLEXCAST_ERROR_BROKEN,

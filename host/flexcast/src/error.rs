@@ -157,6 +157,21 @@ pub enum Error {
         /// Who and why.
         failure: Failure,
     },
+    /// The operation has failed because of what is wrong with a connection between this rank and another one: bytes that the other has not sent, somebody else
+    /// who proves that it is that rank, or a handshake that does not succeed.
+    #[error("{operation} failed: the connection with rank {rank}, {address}, {reason}")]
+    Connection {
+        /// The operation.
+        operation: &'static str,
+        /// The rank at the other end.
+        rank: u32,
+        /// Its address and port, or that it is reached through shared memory.
+        address: String,
+        /// What is wrong, and what helps.
+        reason: String,
+        /// The failure that all ranks name.
+        failure: Failure,
+    },
     /// The operation has failed on all ranks because of an aggregator that is no rank.
     #[error("{operation} failed: aggregator {address} {reason}")]
     Aggregator {

@@ -6,7 +6,8 @@
 //! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
 //! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
 //! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages. [`sparse`]: AllReduce of
-//! sparse arrays through aggregators. `service`: daemons beside the hosts, and their messages.
+//! sparse arrays through aggregators. [`session`]: handshake of a connection, and its keys. `service`: daemons beside the hosts, and
+//! their messages.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -37,6 +38,7 @@ pub mod reuse;
 pub mod sequencer;
 #[cfg(not(target_os = "none"))]
 pub mod service;
+pub mod session;
 pub mod source;
 pub mod space;
 pub mod sparse;

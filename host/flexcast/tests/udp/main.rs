@@ -1,5 +1,6 @@
 //! Collectives over IP multicast on the loopback interface, ranks as threads: real sockets, every byte checked.
 
+mod attacks;
 mod bad_input;
 mod collectives;
 mod faults;

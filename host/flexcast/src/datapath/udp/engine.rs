@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::time::Instant;
 
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
@@ -27,7 +28,7 @@ use self::receive::{Landings, Overflows};
 use super::datagram::{Codec, HEADER_BYTES, Secret};
 use super::fanout::{Bell, Fanout, RING_BYTES};
 use super::interface::Interface;
-use super::mesh::{Interest, Mesh, Read};
+use super::mesh::{self, Interest, Mesh, Read};
 use super::pace::Pace;
 use super::part::{MOST_CHUNKS, PSN_BITS};
 use super::sockets::{self, RUN_BYTES, Sockets};
@@ -585,14 +586,16 @@ impl Engine {
         }
     }
 
-    /// Whether an operation that is over here does not end yet, since what this rank has said of it still waits for the system, which may be making the
-    /// connection: the caller may stay away for long once it has ended.
+    /// Whether an operation that is over here does not end yet, since what this rank has said of it still waits for the system, or for a peer that has not taken
+    /// the connection yet: the caller may stay away for long once it has ended, and a connection is made by both sides.
     fn lingers(&mut self, now_ps: u64) -> bool {
         if !self.mesh.is_waiting() {
             self.lingers_ps = None;
             return false;
         }
-        now_ps < *self.lingers_ps.get_or_insert(now_ps.saturating_add(LINGER_PS))
+        let longest_ps =
+            if self.mesh.is_dialling() { ps(self.config.barrier_timeout).max(LINGER_PS) } else { LINGER_PS };
+        now_ps < *self.lingers_ps.get_or_insert(now_ps.saturating_add(longest_ps))
     }
 
     /// Ends an operation that all ranks are done with, or that has failed.
@@ -604,7 +607,7 @@ impl Engine {
         self.fanout.iter().for_each(|fanout| fanout.leave());
         self.mesh.forget_serves();
         if let State::Failed(failure) = running.state {
-            let error = self.requests.failed(running.plan.kind.name(), failure, None);
+            let error = self.error_of(running.plan.kind.name(), failure);
             let Running { request, send, receive, report, .. } = running;
             self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return Ok(true);
@@ -635,11 +638,28 @@ impl Engine {
         Ok(true)
     }
 
+    /// The error of an operation that has failed.
+    fn error_of(&mut self, operation: &'static str, failure: Failure) -> Error {
+        let found = match failure.cause {
+            Cause::Aggregator(number) => self.apart.take_reason(number.into()),
+            Cause::Connection(_) if failure.witness == self.place.rank() => {
+                if let Some(mesh::Fault { address, reason }) = self.mesh.fault(failure.culprit) {
+                    return Error::Connection { operation, rank: failure.culprit, address, reason, failure };
+                }
+                None
+            }
+            _ => None,
+        };
+        self.requests.failed(operation, failure, found)
+    }
+
     /// Waits for connections to become readable, unless what they have has to wait, and writable, if something waits to be sent; and for none
     /// that has broken.
     fn watch_connections(&mut self) -> Result<()> {
         let Self { mesh, waiter, interests, .. } = self;
         interests.resize(mesh.len(), None);
+        // What was waited for is closed, and the waiter has forgotten it.
+        mesh.take_renewed().for_each(|number| interests[number] = None);
         for (number, descriptor, interest) in mesh.descriptors() {
             let before = &mut interests[number];
             if *before != Some(interest) {
@@ -652,6 +672,37 @@ impl Engine {
         mesh.want();
         waiter.rearm();
         Ok(())
+    }
+
+    /// When the operation under way is to be moved on although nothing comes.
+    fn operation_deadline_ps(&self) -> Option<u64> {
+        if self.fault.is_some() || (self.is_free() && !self.waiting.is_empty()) {
+            return Some(0);
+        }
+        if let Some(exchanging) = &self.exchanging {
+            return Some(if exchanging.state.is_active() && exchanging.is_busy() {
+                0
+            } else if exchanging.state.is_active() {
+                let of_apart = self.apart_deadline_ps().map_or(u64::MAX, |(deadline_ps, _)| deadline_ps);
+                exchanging.deadline_ps.min(of_apart)
+            } else {
+                self.lingers_ps.unwrap_or(0)
+            });
+        }
+        let running = self.current.as_ref()?;
+        if running.is_over() {
+            return Some(self.lingers_ps.unwrap_or(0));
+        }
+        let stalled_ps =
+            running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0 && running.state.is_active());
+        let quiet_ps = watch::quiet_ps(running, &self.incoming, receive::QUIET_PS);
+        // What has room is sent at once.
+        let window_ps = running.sending.as_ref().map(|sending| match self.window.room(sending.sent) {
+            0 => self.window.deadline_ps().unwrap_or(u64::MAX),
+            _ => sending.full_ps.map_or(self.pace.due_ps(), |full_ps| full_ps.saturating_add(send::FULL_PS)),
+        });
+        let own_ps = stalled_ps.unwrap_or(running.deadline_ps);
+        [Some(own_ps), quiet_ps, window_ps].into_iter().flatten().min()
     }
 
     fn stream() -> Stream {
@@ -702,33 +753,9 @@ impl Datapath for Engine {
     }
 
     fn deadline_ps(&self) -> Option<u64> {
-        if self.fault.is_some() || (self.is_free() && !self.waiting.is_empty()) {
-            return Some(0);
-        }
-        if let Some(exchanging) = &self.exchanging {
-            return Some(if exchanging.state.is_active() && exchanging.is_busy() {
-                0
-            } else if exchanging.state.is_active() {
-                let of_apart = self.apart_deadline_ps().map_or(u64::MAX, |(deadline_ps, _)| deadline_ps);
-                exchanging.deadline_ps.min(of_apart)
-            } else {
-                self.lingers_ps.unwrap_or(0)
-            });
-        }
-        let running = self.current.as_ref()?;
-        if running.is_over() {
-            return Some(self.lingers_ps.unwrap_or(0));
-        }
-        let stalled_ps =
-            running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0 && running.state.is_active());
-        let quiet_ps = watch::quiet_ps(running, &self.incoming, receive::QUIET_PS);
-        // What has room is sent at once.
-        let window_ps = running.sending.as_ref().map(|sending| match self.window.room(sending.sent) {
-            0 => self.window.deadline_ps().unwrap_or(u64::MAX),
-            _ => sending.full_ps.map_or(self.pace.due_ps(), |full_ps| full_ps.saturating_add(send::FULL_PS)),
-        });
-        let own_ps = stalled_ps.unwrap_or(running.deadline_ps);
-        [Some(own_ps), quiet_ps, window_ps].into_iter().flatten().min()
+        let dials = self.mesh.deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        let dials_ps = dials.map(|left| self.interface.now_ps().saturating_add(ps(left)));
+        [self.operation_deadline_ps(), dials_ps].into_iter().flatten().min()
     }
 
     fn is_idle(&self) -> bool {

@@ -28,7 +28,7 @@ use crate::tuner::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Tuning};
 
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 /// Bits of a chunk's number.
 pub(super) const PSN_BITS: u32 = 31;
@@ -343,7 +343,9 @@ impl Part {
         let connect = Connect {
             own: place.rank(),
             communicator: id,
-            secret,
+            secret: Connect::secret_of(&secret),
+            proof: Connect::proof_of(&secret, id),
+            tagged: !interface.options().unauthenticated,
             listener,
             addresses: addresses(|endpoint| endpoint.tcp_port),
             timeout: config.barrier_timeout,
@@ -455,7 +457,7 @@ mod tests {
         assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
         // As a build would tell it that writes words the other way round.
         let text = refusal(|endpoint| endpoint.version = VERSION.swap_bytes().into());
-        assert!(text.contains("rank 1 speaks version 117440512"), "{text}");
+        assert!(text.contains("rank 1 speaks version 134217728"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
         let mut parts = self::parts(2);

@@ -1,7 +1,7 @@
 //! Operations by messages between pairs of ranks, over the connections.
 
 use flexcast_proto::p2p::{Part, Transfer};
-use flexcast_proto::{Algorithm, Cause, Failure, OperationDescriptor, RankSet, Summary};
+use flexcast_proto::{Algorithm, Failure, OperationDescriptor, RankSet, Summary};
 
 use super::Engine;
 use super::operation::State;
@@ -360,11 +360,7 @@ impl Engine {
             self.densities.note(bytes, reduction, found);
         }
         if let State::Failed(failure) = state {
-            let found = match failure.cause {
-                Cause::Aggregator(number) => self.apart.take_reason(number.into()),
-                _ => None,
-            };
-            let error = self.requests.failed(name, failure, found);
+            let error = self.error_of(name, failure);
             self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return true;
         }
