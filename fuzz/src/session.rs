@@ -1,7 +1,7 @@
 //! Connections that somebody else has between their two ends: the handshake, and frames behind it.
 //!
-//! The first byte says which. Checked: a handshake succeeds on both sides, with one another's keys, if no byte of it was changed, and on neither side that a change
-//! has reached; what is heard of frames is a beginning of what was sent.
+//! The first byte says which. Checked: a handshake succeeds on both sides, with one another's keys, if no byte of it
+//! was changed, and on neither side that a change has reached; what is heard of frames is a beginning of what was sent.
 
 use flexcast::hostile;
 use flexcast_proto::session::{Dialling, Listening, Party, Refusal, Secret, TAG_BYTES};
@@ -36,7 +36,8 @@ fn hash(secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
     tag
 }
 
-/// Both sides of a handshake, with messages that are changed as the input says: for each of the four a number of changes, each of a place and a value.
+/// Both sides of a handshake, with messages that are changed as the input says: for each of the four a number of
+/// changes, each of a place and a value.
 fn handshake(data: &[u8]) {
     let mut input = Input::new(data);
     let refuses = input.u8() % 4 == 1;

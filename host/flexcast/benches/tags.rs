@@ -1,7 +1,9 @@
-//! Cost of the tags of frames: an Alltoall between two ranks over TCP on the loopback interface, with tags and without, in turn.
+//! Cost of the tags of frames: an Alltoall between two ranks over TCP on the loopback interface, with tags and without,
+//! in turn.
 //!
-//! `cargo bench -p flexcast --bench tags -- [--quick]`. Both ranks are threads of this process, without shared memory. Each figure is a median of single operations, and
-//! the least and the largest of the rounds: on a shared computer the rounds of one kind differ more than the two kinds do.
+//! `cargo bench -p flexcast --bench tags -- [--quick]`. Both ranks are threads of this process, without shared memory.
+//! Each figure is a median of single operations, and the least and the largest of the rounds: on a shared computer the
+//! rounds of one kind differ more than the two kinds do.
 
 use std::net::TcpListener;
 use std::sync::Mutex;

@@ -157,8 +157,9 @@ pub enum Error {
         /// Who and why.
         failure: Failure,
     },
-    /// The operation has failed because of what is wrong with a connection between this rank and another one: bytes that the other has not sent, somebody else
-    /// who proves that it is that rank, or a handshake that does not succeed.
+    /// The operation has failed because of what is wrong with a connection between this rank and another one: bytes
+    /// that the other has not sent, somebody else who proves that it is that rank, or a handshake that does not
+    /// succeed.
     #[error("{operation} failed: the connection with rank {rank}, {address}, {reason}")]
     Connection {
         /// The operation.
@@ -198,14 +199,16 @@ pub enum Error {
     },
     /// The communicator cannot be used any more.
     #[error(
-        "the communicator is of no use since an operation failed ({}{failure}): free it, and create another without the culprit",
-        named(.aggregator.as_deref())
+        "the communicator is of no use since an operation failed ({}{failure}{}): free it, and create another without the culprit",
+        named(.aggregator.as_deref()), explained(.connection.as_deref())
     )]
     Broken {
         /// The failure.
         failure: Failure,
         /// The aggregator that is the culprit, as it was given to this rank.
         aggregator: Option<String>,
+        /// What is wrong with the connection to the rank that is the culprit, with its address, if this rank has found that.
+        connection: Option<String>,
     },
     /// The progress thread cannot be started.
     #[error(
@@ -238,6 +241,10 @@ pub enum Error {
 
 fn named(aggregator: Option<&str>) -> String {
     aggregator.map_or_else(String::new, |aggregator| format!("aggregator {aggregator}: "))
+}
+
+fn explained(connection: Option<&str>) -> String {
+    connection.map_or_else(String::new, |connection| format!("; {connection}"))
 }
 
 fn on_cpu(cpu: Option<u32>) -> String {

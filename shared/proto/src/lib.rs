@@ -1,13 +1,13 @@
 //! Everything of the protocol that can be decided without touching hardware. The same source runs in the firmware, in the host
 //! engines and in the model checker: no IO, no clock, no allocation. (`service`, which firmware does not have, allocates.)
 //!
-//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`stall`], [`reuse`],
-//! [`missing`], [`pieces`], [`eager`].
-//! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
-//! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
-//! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages. [`sparse`]: AllReduce of
-//! sparse arrays through aggregators. [`session`]: handshake of a connection, and its keys. `service`: daemons beside the hosts, and
-//! their messages.
+//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`],
+//! [`stall`], [`reuse`], [`missing`], [`pieces`], [`eager`]. State machines of one rank, which take events and the time
+//! and give back what is to be done: [`barrier`], [`agreement`], [`sequencer`], [`recovery`], [`handshake`], and
+//! [`collective`], which is all five in one operation; it ends well or in a [`failure`]. [`wire`] is what its messages
+//! are as bytes. [`p2p`] has collectives of point-to-point messages. [`sparse`]: AllReduce of sparse arrays through
+//! aggregators. [`session`]: handshake of a connection, and its keys. `service`: daemons beside the hosts, and their
+//! messages.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -42,6 +42,8 @@ struct Desk {
     sleepers: u32,
     /// Why no operation can be posted any more.
     broken: Option<Failure>,
+    /// What is wrong with the connection that the failure is of, as this rank has found.
+    connection: Option<String>,
     /// The aggregators that are no ranks, as they were given to this one.
     aggregators: Vec<String>,
     /// An operation has ended, or a library call failed, since those who wait were last told.
@@ -121,7 +123,7 @@ impl Requests {
 
     /// The error of operations that are posted although the communicator has failed.
     pub(crate) fn refusal(&self, failure: Failure) -> Error {
-        Error::Broken { failure, aggregator: self.aggregator(failure) }
+        Error::Broken { failure, aggregator: self.aggregator(failure), connection: self.desk().connection.clone() }
     }
 
     /// The error of an operation that has failed. `found`: what this rank has found of the aggregator that the failure names; none: another rank has.
@@ -141,6 +143,11 @@ impl Requests {
     /// The communicator has failed.
     pub(crate) fn break_by(&self, failure: Failure) {
         self.desk().broken = Some(failure);
+    }
+
+    /// What is wrong with the connection that this failure is of.
+    pub(crate) fn explain(&self, connection: String) {
+        self.desk().connection.get_or_insert(connection);
     }
 
     pub(crate) fn is_done(&self, request: u64) -> bool {

@@ -1,6 +1,7 @@
 //! Attacks on the TCP connections of a job, by whoever reads or has the network, and by strangers.
 //!
-//! The attacker learns where ranks listen, or takes their place, by what the ranks exchange when they meet. It does not know the key.
+//! The attacker learns where ranks listen, or takes their place, by what the ranks exchange when they meet. It does not
+//! know the key.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -81,7 +82,8 @@ struct Passing<'p> {
     number: usize,
 }
 
-/// Passes one connection on, and what whoever dials has said frame by frame, through `change`. Ends with the connection.
+/// Passes one connection on, and what whoever dials has said frame by frame, through `change`. Ends with the
+/// connection.
 fn pass(near: TcpStream, target: SocketAddr, change: impl Fn(Passing<'_>, Vec<u8>) -> Vec<Vec<u8>>) {
     let far = TcpStream::connect(target).unwrap();
     std::thread::scope(|scope| {
@@ -114,7 +116,8 @@ fn pass(near: TcpStream, target: SocketAddr, change: impl Fn(Passing<'_>, Vec<u8
     });
 }
 
-/// Runs Alltoalls among ranks that reach rank 0 through an attacker, who changes the frames of the first of them. What each rank's error says at the end.
+/// Runs Alltoalls among ranks that reach rank 0 through an attacker, who changes the frames of the first of them. What
+/// each rank's error says at the end.
 fn tampered(change: impl Fn(Passing<'_>, Vec<u8>) -> Vec<Vec<u8>> + Sync) -> Vec<String> {
     let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
     proxy.set_nonblocking(true).unwrap();
@@ -152,7 +155,8 @@ fn tampered(change: impl Fn(Passing<'_>, Vec<u8>) -> Vec<Vec<u8>> + Sync) -> Vec
             texts.lock().unwrap()[rank as usize] = match ended {
                 Ok(()) => String::new(),
                 Err(error) => {
-                    let is_named = matches!(error, Error::Connection { .. });
+                    let is_named =
+                        matches!(error, Error::Connection { .. } | Error::Broken { connection: Some(_), .. });
                     format!("{}{error}", if is_named { "named: " } else { "" })
                 }
             };
@@ -200,7 +204,8 @@ fn frames_that_are_changed_repeated_or_swapped_fail_all_ranks_and_name_rank_and_
 
 #[test]
 fn what_a_rank_has_said_does_not_serve_whoever_says_it_again() {
-    // The attacker holds a frame back, and says all again on a connection of its own, with other bytes at the end: so the copy is heard first.
+    // The attacker holds a frame back, and says all again on a connection of its own, with other bytes at the end: so
+    // the copy is heard first.
     let copies = Mutex::new(Vec::new());
     let said = Mutex::new(Vec::new());
     let texts = tampered(|Passing { handshake, target, .. }, frame| {
@@ -208,10 +213,12 @@ fn what_a_rank_has_said_does_not_serve_whoever_says_it_again() {
         said.extend_from_slice(&frame);
         let mut forged = [handshake, &said[..]].concat();
         forged.iter_mut().rev().take(BYTES.min(frame.len())).for_each(|byte| *byte ^= 0xff);
-        let mut copy = TcpStream::connect(target).unwrap();
-        copy.write_all(&forged).unwrap();
-        std::thread::sleep(Duration::from_millis(5));
-        copies.lock().unwrap().push(copy);
+        // At the end nobody listens any more.
+        if let Ok(mut copy) = TcpStream::connect(target) {
+            let _ = copy.write_all(&forged);
+            std::thread::sleep(Duration::from_millis(5));
+            copies.lock().unwrap().push(copy);
+        }
         vec![frame]
     });
     assert_eq!(texts, ["", "", ""], "every byte is right");

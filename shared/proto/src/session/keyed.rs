@@ -3,8 +3,8 @@
 /// Bytes of a tag, and of a secret.
 pub const TAG_BYTES: usize = 32;
 
-/// A keyed hash with a key and tags of 256 bits, such as HMAC-SHA-256 or keyed BLAKE3: who does not know the key cannot make the tag of a message
-/// that was never tagged.
+/// A keyed hash with a key and tags of 256 bits, such as HMAC-SHA-256 or keyed BLAKE3: who does not know the key cannot
+/// make the tag of a message that was never tagged.
 pub trait KeyedHash {
     /// The tag of a message.
     fn tag(&self, secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES];

@@ -1,4 +1,5 @@
-//! Authenticated session of one connection: a handshake of mutual challenge and response under a shared secret, and the keys that it gives.
+//! Authenticated session of one connection: a handshake of mutual challenge and response under a shared secret, and the
+//! keys that it gives.
 //!
 //! | Message | From | Contents |
 //! |---|---|---|
@@ -8,16 +9,21 @@
 //! | verdict | the listening side | whether it takes the connection, a tag |
 //!
 //! 1. Whoever dials sends a hello ([`Dialling::new`]).
-//! 2. The listening side answers by a challenge ([`Listening::new`]). Its tag proves that it knows the secret, and that it has seen this hello.
+//! 2. The listening side answers by a challenge ([`Listening::new`]). Its tag proves that it knows the secret, and that
+//!    it has seen this hello.
 //! 3. Whoever dials checks the tag, and answers by a proof ([`Dialling::answer`]).
-//! 4. The listening side checks the proof ([`Listening::check`]), decides, and says so ([`Proven::accept`], [`Proven::refuse`]).
-//! 5. Whoever dials checks the verdict ([`Confirming::conclude`]). From here on both have a [`Session`] with a key for each direction.
+//! 4. The listening side checks the proof ([`Listening::check`]), decides, and says so ([`Proven::accept`],
+//!    [`Proven::refuse`]).
+//! 5. Whoever dials checks the verdict ([`Confirming::conclude`]). From here on both have a [`Session`] with a key for
+//!    each direction.
 //!
-//! A tag is a keyed hash of what it is for and of the transcript: the whole hello and the nonce of the challenge. So a tag serves for one message of one
-//! connection. A copy of it has no effect on another connection, in the other direction, for another rank, communicator or version. The keys of a session
-//! follow from the transcript, too: bytes that are tagged under them belong to this connection.
+//! A tag is a keyed hash of what it is for and of the transcript: the whole hello and the nonce of the challenge. So a
+//! tag serves for one message of one connection. A copy of it has no effect on another connection, in the other
+//! direction, for another rank, communicator or version. The keys of a session follow from the transcript, too: bytes
+//! that are tagged under them belong to this connection.
 //!
-//! There is no IO, no clock and no source of random numbers here: nonces are arguments, and have to be fresh random bytes of the operating system.
+//! There is no IO, no clock and no source of random numbers here: nonces are arguments, and have to be fresh random
+//! bytes of the operating system.
 
 mod keyed;
 mod wire;
@@ -224,8 +230,8 @@ impl Transcript {
 pub struct Dialling(Hello);
 
 impl Dialling {
-    /// Begins a handshake of `own` with `peer`. `scope`: number of the communicator or job, alike on both sides. `nonce`: fresh random bytes of the
-    /// operating system.
+    /// Begins a handshake of `own` with `peer`. `scope`: number of the communicator or job, alike on both sides.
+    /// `nonce`: fresh random bytes of the operating system.
     #[must_use]
     pub const fn new(scope: u64, own: Party, peer: Party, nonce: Nonce) -> Self {
         Self(Hello { scope, from: own, to: peer, nonce })

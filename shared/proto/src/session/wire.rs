@@ -12,7 +12,8 @@ pub(super) const ACCEPTED: u32 = 0;
 const DUPLICATE: u32 = 1;
 const UNKNOWN: u32 = 2;
 
-/// Bytes of a hello: `FXHS`, the version, the scope, role of who dials, role of who is meant, number of who dials, number of who is meant, nonce.
+/// Bytes of a hello: `FXHS`, the version, the scope, role of who dials, role of who is meant, number of who dials,
+/// number of who is meant, nonce.
 pub const HELLO_BYTES: usize = size_of::<HelloBytes>();
 /// Bytes of a challenge: nonce, tag.
 pub const CHALLENGE_BYTES: usize = NONCE_BYTES + TAG_BYTES;

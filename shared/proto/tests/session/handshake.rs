@@ -1,4 +1,5 @@
-//! Handshake of a connection: who knows the secret is known by name, and no message that is changed, copied or sent back has any effect.
+//! Handshake of a connection: who knows the secret is known by name, and no message that is changed, copied or sent
+//! back has any effect.
 
 use flexcast_proto::session::{
     Dialling, HandshakeError, KeyedHash as _, Listening, Party, Refusal, Role, Secret, Session, VERSION,
@@ -13,7 +14,8 @@ fn secret() -> Secret {
     Secret::new([9; 32])
 }
 
-/// A handshake of rank 3 with rank 1, in which something happens to each message on its way: both sides' sessions, or what went wrong first.
+/// A handshake of rank 3 with rank 1, in which something happens to each message on its way: both sides' sessions, or
+/// what went wrong first.
 fn shake(
     mut on_way: impl FnMut(usize, &mut [u8]),
     refusal: Option<Refusal>,

@@ -299,7 +299,7 @@ impl Engine {
             self.give_back(posted, now_ps, Some(Error::Failed { operation, failure }));
         }
         for posted in waiting {
-            self.give_back(posted, now_ps, Some(Error::Broken { failure, aggregator: None }));
+            self.give_back(posted, now_ps, Some(Error::Broken { failure, aggregator: None, connection: None }));
         }
     }
 

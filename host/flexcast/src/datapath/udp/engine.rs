@@ -545,6 +545,10 @@ impl Engine {
     fn fail(&mut self, failure: Failure) {
         self.broken = Some(failure);
         self.requests.break_by(failure);
+        if let Some(mesh::Fault { address, reason }) = self.fault_of(failure) {
+            let rank = failure.culprit;
+            self.requests.explain(format!("the connection with rank {rank}, {address}, {reason}"));
+        }
         self.fanout.iter().for_each(|fanout| fanout.leave());
         if let Some(running) = self.current.as_mut() {
             running.state.fail(failure);
@@ -586,8 +590,9 @@ impl Engine {
         }
     }
 
-    /// Whether an operation that is over here does not end yet, since what this rank has said of it still waits for the system, or for a peer that has not taken
-    /// the connection yet: the caller may stay away for long once it has ended, and a connection is made by both sides.
+    /// Whether an operation that is over here does not end yet, since what this rank has said of it still waits for the
+    /// system, or for a peer that has not taken the connection yet: the caller may stay away for long once it has
+    /// ended, and a connection is made by both sides.
     fn lingers(&mut self, now_ps: u64) -> bool {
         if !self.mesh.is_waiting() {
             self.lingers_ps = None;
@@ -640,17 +645,20 @@ impl Engine {
 
     /// The error of an operation that has failed.
     fn error_of(&mut self, operation: &'static str, failure: Failure) -> Error {
+        if let Some(mesh::Fault { address, reason }) = self.fault_of(failure) {
+            return Error::Connection { operation, rank: failure.culprit, address, reason, failure };
+        }
         let found = match failure.cause {
             Cause::Aggregator(number) => self.apart.take_reason(number.into()),
-            Cause::Connection(_) if failure.witness == self.place.rank() => {
-                if let Some(mesh::Fault { address, reason }) = self.mesh.fault(failure.culprit) {
-                    return Error::Connection { operation, rank: failure.culprit, address, reason, failure };
-                }
-                None
-            }
             _ => None,
         };
         self.requests.failed(operation, failure, found)
+    }
+
+    /// What is wrong with the connection that a failure is of, if this rank has found something.
+    fn fault_of(&self, failure: Failure) -> Option<mesh::Fault> {
+        let is_own = matches!(failure.cause, Cause::Connection(_)) && failure.witness == self.place.rank();
+        is_own.then(|| self.mesh.fault(failure.culprit)).flatten()
     }
 
     /// Waits for connections to become readable, unless what they have has to wait, and writable, if something waits to be sent; and for none

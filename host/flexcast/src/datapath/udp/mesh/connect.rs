@@ -107,7 +107,8 @@ impl Connect {
         })
     }
 
-    /// Begins to connect to an aggregator that is no rank, without waiting for it: the connection, and what is to be said on it first.
+    /// Begins to connect to an aggregator that is no rank, without waiting for it: the connection, and what is to be
+    /// said on it first.
     pub(super) fn dial_aggregator(&self, number: u32) -> io::Result<(TcpStream, Vec<u8>)> {
         let address = *self.aggregators.get(number as usize).ok_or(io::ErrorKind::AddrNotAvailable)?;
         Ok((begin_tcp(address)?, self.greeting_of_worker(number).encode().to_vec()))

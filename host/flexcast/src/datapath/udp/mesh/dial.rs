@@ -1,7 +1,7 @@
 //! Dialling side of a connection to a peer: the handshake, and its repetition until the peer has taken the connection.
 //!
-//! A peer that has no room for one more stranger closes the connection, or an attacker does so. Nothing is lost then: frames are sent only once the peer
-//! has said that it takes the connection.
+//! A peer that has no room for one more stranger closes the connection, or an attacker does so. Nothing is lost then:
+//! frames are sent only once the peer has said that it takes the connection.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;

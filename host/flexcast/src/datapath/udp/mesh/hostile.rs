@@ -1,6 +1,7 @@
 //! Frames of a peer that somebody changes on the way: what the fuzz target `session` runs.
 //!
-//! Whatever happens to the bytes, the receiver hears a beginning of what was sent. If it hears less, it waits for more, or has closed the connection.
+//! Whatever happens to the bytes, the receiver hears a beginning of what was sent. If it hears less, it waits for more,
+//! or has closed the connection.
 
 use std::io::Read as _;
 use std::net::TcpStream;

@@ -4,9 +4,9 @@
 //! Frames ([`frame`]) of one connection come in the order in which they were sent. One of an operation that has not begun here waits in the
 //! connection, with all behind it: ranks may be several operations ahead of one another where no barrier keeps them together.
 //!
-//! A connection between ranks begins with a handshake under the communicator's key ([`dial`] on one side, [`strangers`] on the other). It needs both of
-//! them, and frames wait until it is over. Frames over TCP have [`tags`] under its keys, so that bytes count only if the peer has sent them on this very
-//! connection and in this order.
+//! A connection between ranks begins with a handshake under the communicator's key ([`dial`] on one side, [`strangers`]
+//! on the other). It needs both of them, and frames wait until it is over. Frames over TCP have [`tags`] under its
+//! keys, so that bytes count only if the peer has sent them on this very connection and in this order.
 
 mod connect;
 mod dial;
@@ -204,8 +204,8 @@ impl Mesh {
                     (Some(rank), _) => mesh.unreached(rank, &format!("was not taken within {timeout:?}")),
                     (None, missing) => {
                         let reason = format!(
-                            "has not connected to rank {own} within {timeout:?}: see whether it runs, and whether a firewall closes TCP ports \
-                             between them"
+                            "has not connected to rank {own} within {timeout:?}: see whether it runs, and whether a \
+                             firewall closes TCP ports between them"
                         );
                         Error::Peer { rank: missing.unwrap_or(own), reason }
                     }
@@ -219,7 +219,8 @@ impl Mesh {
     fn unreached(&self, rank: u32, why: &str) -> Error {
         let address = self.connect.addresses[rank as usize];
         let reason = format!(
-            "is not reached at {address}: the connection {why}; see whether it runs, and whether a firewall closes TCP ports between the ranks"
+            "is not reached at {address}: the connection {why}; see whether it runs, and whether a firewall closes TCP \
+             ports between the ranks"
         );
         Error::Peer { rank, reason }
     }
@@ -262,7 +263,8 @@ impl Mesh {
             if !(before.closed && before.is_unused()) {
                 arrival.refuse(Refusal::Duplicate, &self.connect.secret);
                 let why = format!(
-                    "stands while somebody else, at {address}, connects as rank {rank} and proves it: see whether two processes run as that rank"
+                    "stands while somebody else, at {address}, connects as rank {rank} and proves it: see whether two \
+                     processes run as that rank"
                 );
                 return before.accuse(why);
             }
@@ -510,7 +512,8 @@ impl Drop for Mesh {
             return;
         }
         let deadline = Instant::now() + DRAIN;
-        // To one that has not taken the connection, and to which nothing was to be said, there is nothing to be said now.
+        // To one that has not taken the connection, and to which nothing was to be said, there is nothing to be said
+        // now.
         for peer in self.peers.iter_mut().filter(|peer| !peer.is_dialling() || peer.is_waiting()) {
             // One that waits for the rest of a message learns that it does not come.
             peer.abandon(&());

@@ -128,7 +128,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// On a connection without handshake and tags, as to an aggregator, which may still be on its way to be made. `greeting`: what is said on it first.
+    /// On a connection without handshake and tags, as to an aggregator, which may still be on its way to be made.
+    /// `greeting`: what is said on it first.
     pub(crate) fn new(rank: u32, stream: impl Into<Stream>, mut greeting: Vec<u8>) -> Self {
         greeting.reserve(CONTROL_BYTES);
         let stream = stream.into();

@@ -1,12 +1,13 @@
 //! Listening side of connections: those who have connected and have not proven who they are.
 //!
-//! Such a stranger is bounded in time and memory, and so is their number, in all and for each address. Where there is no room for one more, the oldest
-//! goes: first one that has said nothing, and of the others none that has only just come. A rank that had to go connects again ([`dial`](super::dial)).
-//! Whoever has proven that it is a rank is a stranger no more, and never goes. Strangers are heard in the order in which they have come.
+//! Such a stranger is bounded in time and memory, and so is their number, in all and for each address. Where there is
+//! no room for one more, the oldest goes: first one that has said nothing, and of the others none that has only just
+//! come. A rank that had to go connects again ([`dial`](super::dial)). Whoever has proven that it is a rank is a
+//! stranger no more, and never goes. Strangers are heard in the order in which they have come.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
@@ -219,7 +220,8 @@ impl Strangers {
         self.all.len()
     }
 
-    /// Takes who has connected since, and what strangers have said. Who has proven to be a rank, in the order in which they have come.
+    /// Takes who has connected since, and what strangers have said. Who has proven to be a rank, in the order in which
+    /// they have come.
     pub(super) fn poll(&mut self, connect: &Connect, watch: &mut dyn Watch) -> Vec<Arrival> {
         let own = Own {
             scope: connect.communicator,
@@ -270,6 +272,13 @@ impl Strangers {
     }
 
     fn accept(&mut self, connect: &Connect, own: Own<'_>, watch: &mut dyn Watch) {
+        self.accept_from(|| accept_tcp(&connect.listener), own, watch);
+        if let Some(door) = &connect.doors.listener {
+            self.accept_from(|| accept_shared(door), own, watch);
+        }
+    }
+
+    fn accept_from(&mut self, accept: impl Fn() -> io::Result<(Caller, Address)>, own: Own<'_>, watch: &mut dyn Watch) {
         for _ in 0..MOST_ACCEPTS {
             let now = Instant::now();
             if self.all.len() >= MOST_STRANGERS && !self.all.iter().any(|one| one.is_silent() || one.has_had_time(now))
@@ -277,21 +286,14 @@ impl Strangers {
                 // All are at it. The others wait in the system's queue.
                 return;
             }
-            let tcp = connect.listener.accept().and_then(|(stream, address)| {
-                stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true))?;
-                Ok((Caller::Tcp(stream), Address::Tcp(Some(address))))
-            });
-            let taken = match (tcp, &connect.doors.listener) {
-                (Err(error), Some(door)) if error.kind() == ErrorKind::WouldBlock => accept_shared(door),
-                (tcp, _) => tcp,
-            };
-            match taken {
+            match accept() {
                 Ok((caller, address)) => self.admit(caller, address, own, watch),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if is_exhausted(&error) => {
                     // A descriptor of a stranger is worth less than one of a rank.
                     if !self.give_way(watch, true, |_| true) {
-                        tracing::warn!(%error, "a connection cannot be taken: raise the limit of open files (`ulimit -n`)");
+                        let next = "raise the limit of open files (`ulimit -n`)";
+                        tracing::warn!(%error, next, "a connection cannot be taken");
                         return;
                     }
                 }
@@ -322,10 +324,12 @@ impl Strangers {
         let speaks = !stranger.is_silent();
         let is_alike = |other: &Stranger| other.address.ip() == address.ip();
         let of_address = self.all.iter().filter(|other| is_alike(other)).count();
+        // One that says nothing never takes the place of one that does.
+        let gives_way = |other: &Stranger| speaks || other.is_silent();
         let has_room = if of_address >= MOST_OF_ADDRESS {
-            self.give_way(watch, speaks, is_alike)
+            self.give_way(watch, speaks, |other| gives_way(other) && is_alike(other))
         } else {
-            self.all.len() < MOST_STRANGERS || self.give_way(watch, speaks, |_| true)
+            self.all.len() < MOST_STRANGERS || self.give_way(watch, speaks, gives_way)
         };
         if has_room {
             self.all.push_back(stranger);
@@ -334,8 +338,8 @@ impl Strangers {
         }
     }
 
-    /// The oldest of those that are meant goes, and before it the oldest of those that have said nothing. `at_once`: such a one even if it has only just come. False: all
-    /// have only just come.
+    /// The oldest of those that are meant goes, and before it the oldest of those that have said nothing. `at_once`:
+    /// such a one even if it has only just come. False: all have only just come.
     fn give_way(&mut self, watch: &mut dyn Watch, at_once: bool, is_meant: impl Fn(&Stranger) -> bool) -> bool {
         let now = Instant::now();
         let is_silent = |one: &Stranger| one.is_silent() && (at_once || one.has_had_time(now)) && is_meant(one);
@@ -354,7 +358,8 @@ impl Strangers {
             return;
         }
         let why = why.map_or_else(|| "it has not proven who it is".to_owned(), |error| error.to_string());
-        tracing::warn!(%address, why, "a connection of a stranger is closed, the last of {} since the last such line", self.gone);
+        let count = self.gone;
+        tracing::warn!(%address, why, count, "connections of strangers are closed since the last such line, this one last");
         (self.gone, self.logged) = (0, Some(now));
     }
 }
@@ -363,6 +368,13 @@ impl Strangers {
 fn rank_of(proven: &Proven, ranks: u32) -> Option<u32> {
     let Party { role, number } = proven.peer();
     u32::try_from(number).ok().filter(|rank| role == Role::Rank && *rank < ranks)
+}
+
+fn accept_tcp(listener: &TcpListener) -> io::Result<(Caller, Address)> {
+    let (stream, address) = listener.accept()?;
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    Ok((Caller::Tcp(stream), Address::Tcp(Some(address))))
 }
 
 fn accept_shared(door: &UnixListener) -> io::Result<(Caller, Address)> {

@@ -1,11 +1,13 @@
 //! Tags of the frames of a connection: keyed hashes under the keys that its handshake has given.
 //!
-//! A frame has two: one of its header, its number in this direction and the tag of its contents, and that one. So a header is known to be right before its
-//! length is believed, and the bytes of a fragment are hashed as they come, where they are. Numbers are counted on both sides and not sent: what is
-//! inserted, repeated, left out or in another order has the number of another frame. The two have keys of their own: the contents may be whatever a user
-//! sends, and their tag must not serve for a header.
+//! A frame has two: one of its header, its number in this direction and the tag of its contents, and that one. So a
+//! header is known to be right before its length is believed, and the bytes of a fragment are hashed as they come,
+//! where they are. Numbers are counted on both sides and not sent: what is inserted, repeated, left out or in another
+//! order has the number of another frame. The two have keys of their own: the contents may be whatever a user sends,
+//! and their tag must not serve for a header.
 //!
-//! The hash is HighwayHash with 64 bits, as that of datagrams. One try to forge a frame succeeds with a probability of 2^-64, and ends the connection otherwise.
+//! The hash is HighwayHash with 64 bits, as that of datagrams. One try to forge a frame succeeds with a probability of
+//! 2^-64, and ends the connection otherwise.
 
 use flexcast_proto::session::{Key, Session};
 use highway::{HighwayHash as _, HighwayHasher};

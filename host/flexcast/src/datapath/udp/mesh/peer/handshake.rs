@@ -96,7 +96,8 @@ impl Peer {
         self.fault.as_deref()
     }
 
-    /// Whether another stream has taken the place of the one before, and whether the connection is made, since this was last asked.
+    /// Whether another stream has taken the place of the one before, and whether the connection is made, since this was
+    /// last asked.
     pub(in crate::datapath::udp::mesh) const fn take_renewed(&mut self) -> bool {
         std::mem::replace(&mut self.renewed, false)
     }

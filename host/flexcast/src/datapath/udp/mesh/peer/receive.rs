@@ -25,8 +25,8 @@ enum Unheard {
 }
 
 /// What is wrong with a connection on which the peer's bytes do not come as it has sent them.
-const FORGED: &str = "brought bytes that the peer has not sent, or not in this order: they were changed, copied or inserted on the way; look for whoever \
-                      has access to the network between the two";
+const FORGED: &str = "brought bytes that the peer has not sent, or not in this order: they were changed, copied or \
+                      inserted on the way; look for whoever has access to the network between the two";
 
 /// A fragment whose bytes come.
 #[derive(Debug)]
@@ -46,8 +46,8 @@ impl Incoming {
         }
     }
 
-    /// Whether all bytes are those that the peer has sent.
-    fn is_genuine(self) -> bool {
+    /// Whether all bytes are those that the peer has sent. Asked once all have come.
+    fn verify(self) -> bool {
         self.expected.is_none_or(|(contents, tag)| contents.tag() == tag)
     }
 }
@@ -78,7 +78,8 @@ impl Peer {
         any | self.closed
     }
 
-    /// Reads once: the bytes of a fragment to their places, and what is behind them, or all, to `room`. How many bytes have come, and how many might.
+    /// Reads once: the bytes of a fragment to their places, and what is behind them, or all, to `room`. How many bytes
+    /// have come, and how many might.
     fn read(&mut self, room: &mut [u8], listener: &mut dyn Listener) -> (io::Result<usize>, usize) {
         let Some(incoming) = &mut self.incoming else {
             let came = self.stream.read_vectored(&mut [IoSliceMut::new(room)]);
@@ -118,7 +119,7 @@ impl Peer {
         let is_whole = |incoming: &mut Incoming| incoming.done == incoming.head.bytes;
         let Some(incoming) = self.incoming.take_if(is_whole) else { return true };
         let head = incoming.head;
-        if !incoming.is_genuine() {
+        if !incoming.verify() {
             self.refuse(Unheard::Forged);
             return false;
         }
@@ -248,7 +249,8 @@ impl Peer {
         }
     }
 
-    /// Nothing more comes. A peer that has left in good order while this rank is behind it is heard until its last frame; others break at once.
+    /// Nothing more comes. A peer that has left in good order while this rank is behind it is heard until its last
+    /// frame; others break at once.
     fn end(&mut self, code: u16, listener: &mut dyn Listener) {
         let code = self.mute.unwrap_or(code);
         if self.held {
@@ -282,8 +284,8 @@ impl Peer {
         }
     }
 
-    /// Takes and forgets what has come, since nobody hears it any more: a system that closes a connection with something unread takes back
-    /// what has not arrived yet at the other side.
+    /// Takes and forgets what has come, since nobody hears it any more: a system that closes a connection with
+    /// something unread takes back what has not arrived yet at the other side.
     pub(crate) fn discard(&mut self, room: &mut [u8]) {
         if self.closed || self.dial.is_some() || self.stream.shared().is_some() {
             return;

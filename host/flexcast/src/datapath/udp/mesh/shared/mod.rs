@@ -1,12 +1,14 @@
 //! Streams of bytes between processes of one computer, through shared memory.
 //!
-//! The ranks connect over a Unix socket without a place in the file system, and prove to one another who they are as over TCP ([`dial`](super::dial)); whoever
-//! connects then hands over the memory ([`memory`](super::super::memory)), in which the bytes lie in rings ([`rings`]). Afterwards the socket wakes whoever
-//! sleeps, and shows by its end that the other process has gone. When both are gone, so is the memory: nothing has a name.
+//! The ranks connect over a Unix socket without a place in the file system, and prove to one another who they are as
+//! over TCP ([`dial`](super::dial)); whoever connects then hands over the memory ([`memory`](super::super::memory)), in
+//! which the bytes lie in rings ([`rings`]). Afterwards the socket wakes whoever sleeps, and shows by its end that the
+//! other process has gone. When both are gone, so is the memory: nothing has a name.
 //!
-//! Frames in the rings have no tags. The memory is a sealed file without a name, whose descriptor went over a socket between two processes of one user that have
-//! both proven, for this very connection, that they know the key. Whoever else could write to it, could also write to the memory of either process
-//! (the superuser, or a debugger of the same user): a tag would not keep it out.
+//! Frames in the rings have no tags. The memory is a sealed file without a name, whose descriptor went over a socket
+//! between two processes of one user that have both proven, for this very connection, that they know the key. Whoever
+//! else could write to it, could also write to the memory of either process (the superuser, or a debugger of the same
+//! user): a tag would not keep it out.
 
 mod rings;
 
@@ -63,7 +65,8 @@ pub(crate) struct SharedStream {
 }
 
 impl SharedStream {
-    /// Connects to the socket with a number. The descriptor is that of the memory, for the other process once it has proven who it is. Never blocks.
+    /// Connects to the socket with a number. The descriptor is that of the memory, for the other process once it has
+    /// proven who it is. Never blocks.
     pub(super) fn connect(door: u64) -> io::Result<(Self, OwnedFd)> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
         socket.connect(&address(door)?)?;

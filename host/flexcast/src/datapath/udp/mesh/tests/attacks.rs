@@ -9,7 +9,8 @@ use zerocopy::FromBytes as _;
 use super::*;
 use crate::datapath::udp::mesh::strangers::MOST_OF_ADDRESS;
 
-/// One direction of a connection that goes through the attacker: how many bytes of the handshake are to come, and what has come behind them.
+/// One direction of a connection that goes through the attacker: how many bytes of the handshake are to come, and what
+/// has come behind them.
 #[derive(Default)]
 struct Way {
     handshake: usize,
@@ -81,8 +82,8 @@ impl Attacker {
     }
 }
 
-/// Ranks 1, which says a few things, and 0, which hears them through an attacker who makes something else of the frames. What rank 0 hears, and with which
-/// code and reason it breaks, if it does.
+/// Ranks 1, which says a few things, and 0, which hears them through an attacker who makes something else of the
+/// frames. What rank 0 hears, and with which code and reason it breaks, if it does.
 fn tampered(change: impl FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>) -> (Vec<String>, Option<(u16, Option<Fault>)>) {
     let all = listeners();
     let mut attacker = Attacker::new(all[0].local_addr().unwrap());
@@ -208,7 +209,8 @@ fn a_copy_of_a_greeting_has_no_effect_before_or_after_the_original() {
             break frames;
         }
     };
-    // All that the rank has said, and something else behind it, on two connections: one is heard before its own frames are, one after them.
+    // All that the rank has said, and something else behind it, on two connections: one is heard before its own frames
+    // are, one after them.
     let mut forged = [&attacker.ways[0].passed[..], &frames.concat()].concat();
     *forged.last_mut().unwrap() ^= 0xff;
     let copy = || {
