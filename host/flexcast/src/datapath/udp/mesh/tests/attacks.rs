@@ -82,7 +82,10 @@ impl Attacker {
     }
 }
 
-/// Ranks 1, which says a few things, and 0, which hears them through an attacker who makes something else of the
+/// What an attacker makes of the frames that it has.
+type Change = Box<dyn FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>>;
+
+/// Rank 1, which says a few things, and rank 0, which hears them through an attacker who makes something else of the
 /// frames. What rank 0 hears, and with which code and reason it breaks, if it does.
 fn tampered(change: impl FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>) -> (Vec<String>, Option<(u16, Option<Fault>)>) {
     let all = listeners();
@@ -145,7 +148,7 @@ fn bytes_that_the_peer_has_not_sent_in_this_place_end_the_connection_by_name() {
     };
     let (right, _) = tampered(|frames, _| frames.concat());
     // How many of the three are heard before.
-    let cases: Vec<(&str, usize, Box<dyn FnOnce(&[Vec<u8>], &Attacker) -> Vec<u8>>)> = vec![
+    let cases: Vec<(&str, usize, Change)> = vec![
         ("the length", 0, Box::new(flip(0, 0))),
         ("the length, so that more is waited for", 2, Box::new(flip(2, 2))),
         ("the kind", 1, Box::new(flip(1, 4))),
