@@ -251,10 +251,7 @@ impl flexcast_config {
 
     /// The defaults, with what the environment asks for.
     fn from_env() -> Result<Self, Fault> {
-        let asked = Config::default().with_environment()?;
-        let (control, sparse_aggregation) = (number_of(asked.control), asked.sparse_aggregation as u32);
-        let sparse_fixed_point = asked.sparse_fixed_point.unwrap_or(0.0);
-        let mut config = Self { control, sparse_aggregation, sparse_fixed_point, ..Self::default() };
+        let mut config = Self::default();
         settings::take_variables(&mut config, |name| std::env::var_os(name))?;
         Ok(config)
     }

@@ -1,5 +1,7 @@
 //! Errors, with the value, the limit and the next step.
 
+use std::borrow::Cow;
+
 use flexcast_proto::sparse::FixedPointError;
 use flexcast_proto::{Failure, RankError, SpaceError};
 
@@ -77,7 +79,7 @@ pub enum Error {
         /// Its value.
         value: String,
         /// What it may be.
-        limit: &'static str,
+        limit: Cow<'static, str>,
     },
     /// The firmware answers as if built with another ABI.
     #[error("image `{image}` answers {answer:#x} to bring-up, not {expected:#x}: build it with this library's version")]

@@ -54,7 +54,8 @@ pub use api::card::{Card, DatapathKind, Firmware};
 pub use api::collectives::Blocks;
 pub use api::communicator::{Attendance, Communicator, Pending};
 pub use api::config::{
-    Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, ThreadOptions,
+    Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, Setting,
+    SettingValue, ThreadOptions,
 };
 pub use api::outcome::{Done, Failed, Outcome};
 pub use api::post::Shape;

@@ -1,5 +1,6 @@
 //! Configuration of a communicator, checked before anything is created.
 
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,8 @@ use crate::plan::chains::ChainMapping;
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
 use crate::tuner::{self, Aggregation, Selection, Tuning};
+
+pub use settings::{Setting, SettingValue};
 
 /// Bytes in front of the payload of a datagram in its staging slot.
 pub(crate) const GRH_BYTES: u32 = 40;
@@ -399,12 +402,6 @@ pub(crate) struct Derived {
 
 /// Time for recovery beside emulated cards: they are slow, and the time of some goes on while a process is not run.
 const EMULATED_RECOVERY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Variable with the aggregators.
-const AGGREGATORS: &str = "FLEXCAST_SPARSE_AGGREGATORS";
-/// Variable with what adds up what sparse AllReduce sends.
-const AGGREGATION: &str = "FLEXCAST_SPARSE_AGGREGATION";
-/// Variable with the greatest magnitude of what is added as fixed-point numbers.
-const FIXED_POINT: &str = "FLEXCAST_SPARSE_FIXED_POINT";
 /// Rate of a network interface, which nobody has measured.
 pub(crate) const ETHERNET_GBIT_PER_S: u64 = 10;
 /// How long nothing comes over a network interface before the rest counts as lost: processes are not always run.
@@ -413,13 +410,6 @@ const ETHERNET_CUTOFF_SLACK: Duration = Duration::from_millis(20);
 const ETHERNET_RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The clocks of emulated cards of several processes differ by milliseconds.
 const EMULATED_CUTOFF_SLACK: Duration = Duration::from_millis(100);
-
-/// The bound of fixed-point numbers that a variable says.
-fn bound_of(value: String) -> Result<f32> {
-    let bound = value.parse().ok().filter(|bound: &f32| bound.is_normal() && *bound > 0.0);
-    let limit = "a finite number above 0, such as 1.5: the greatest magnitude of a contribution";
-    bound.ok_or(Error::Variable { name: FIXED_POINT, value, limit })
-}
 
 impl Config {
     /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1 s for recovery; over a
@@ -433,38 +423,18 @@ impl Config {
         }
     }
 
-    /// The same with what the variables `FLEXCAST_CONTROL` (host, device or service), `FLEXCAST_SPARSE_AGGREGATORS` (`host:port`, several with commas between
-    /// them), `FLEXCAST_SPARSE_AGGREGATION` (host or dpa), `FLEXCAST_SPARSE_FIXED_POINT` (a number) and, for service processes, those of [`ServiceOptions::from_env`] say.
+    /// The same with what environment variables say: those of [`Setting::ALL`], such as `FLEXCAST_CHUNK_BYTES`,
+    /// `FLEXCAST_CONTROL` or `FLEXCAST_SPARSE_AGGREGATORS`, and, for service processes, those of
+    /// [`ServiceOptions::from_env`].
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have.
     pub fn with_environment(mut self) -> Result<Self> {
-        match std::env::var("FLEXCAST_CONTROL") {
-            Ok(name) if !name.is_empty() => {
-                let all = [Control::Host, Control::Device, Control::Service];
-                let found = all.into_iter().find(|control| control.name() == name);
-                let limit = "host, device or service";
-                self.control = found.ok_or(Error::Variable { name: "FLEXCAST_CONTROL", value: name, limit })?;
-            }
-            _ => {}
-        }
+        self.take_variables(|name| std::env::var_os(name))?;
+        // Nonsense is refused whether it is used or not.
+        let service = ServiceOptions::from_env()?;
         if self.control == Control::Service {
-            self.service = ServiceOptions::from_env()?;
-        }
-        if let Ok(names) = std::env::var(AGGREGATORS) {
-            self.aggregators = Self::aggregators_of(&names);
-        }
-        match std::env::var(AGGREGATION) {
-            Ok(name) if !name.is_empty() => {
-                let found = Aggregation::ALL.into_iter().find(|one| one.name() == name);
-                self.sparse_aggregation =
-                    found.ok_or(Error::Variable { name: AGGREGATION, value: name, limit: "host or dpa" })?;
-            }
-            _ => {}
-        }
-        match std::env::var(FIXED_POINT) {
-            Ok(number) if !number.is_empty() => self.sparse_fixed_point = Some(bound_of(number)?),
-            _ => {}
+            self.service = service;
         }
         Ok(self)
     }
@@ -562,7 +532,9 @@ impl Config {
             if value.is_power_of_two() {
                 return Ok(());
             }
-            Err(Error::Config { what, value: u64::from(value), limit: "a power of two".to_owned() })
+            let above = u64::from(value).next_power_of_two();
+            let limit = format!("a power of two (nearest: {} or {above})", (above / 2).max(1));
+            Err(Error::Config { what, value: u64::from(value), limit })
         };
         let longest = if self.transport.is_zero_copy() { MAX_CHUNK_BYTES } else { mtu_bytes };
         range("chunk_bytes", self.chunk_bytes, 64, longest)?;

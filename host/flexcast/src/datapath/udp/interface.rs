@@ -97,7 +97,7 @@ impl UdpOptions {
             group: variable("FLEXCAST_GROUP", "a multicast address, such as 239.1.2.3 or ff15::1")?,
             port: variable("FLEXCAST_PORT", "a port from 1 to 65535")?,
             ttl: variable("FLEXCAST_TTL", "a number of hops from 1 to 255")?,
-            unauthenticated: variable::<u8>("FLEXCAST_UNAUTHENTICATED", "0 or 1")?.unwrap_or(0) != 0,
+            unauthenticated: switch("FLEXCAST_UNAUTHENTICATED")?.unwrap_or(false),
             tuning: variable::<PathBuf>("FLEXCAST_TUNING", "the name of a file")?
                 .map(|path| Tuning::read(&path))
                 .transpose()?,
@@ -226,7 +226,7 @@ pub(crate) fn variable<T: std::str::FromStr>(name: &'static str, limit: &'static
     match std::env::var(name) {
         Ok(value) if !value.is_empty() => match value.parse() {
             Ok(value) => Ok(Some(value)),
-            Err(_) => Err(Error::Variable { name, value, limit }),
+            Err(_) => Err(Error::Variable { name, value, limit: limit.into() }),
         },
         _ => Ok(None),
     }
@@ -246,7 +246,7 @@ fn switch(name: &'static str) -> Result<Option<bool>> {
     match variable::<u8>(name, "0 or 1")? {
         None => Ok(None),
         Some(value @ (0 | 1)) => Ok(Some(value == 1)),
-        Some(value) => Err(Error::Variable { name, value: value.to_string(), limit: "0 or 1" }),
+        Some(value) => Err(Error::Variable { name, value: value.to_string(), limit: "0 or 1".into() }),
     }
 }
 
