@@ -25,8 +25,8 @@ pub(crate) struct TuneArgs {
     /// Lengths, as those of `flexcast perf`.
     #[arg(long, default_value = "64,1K,4K,16K,64K,256K,1M,4M", value_name = "LIST|MIN:MAX")]
     sizes: Sizes,
-    /// Rounds; in each, every algorithm has its turn.
-    #[arg(long, value_parser = whole::<u32>(1, 1000), default_value_t = 3, value_name = "N")]
+    /// Rounds; in each, every algorithm has its turn. How far they differ is the noise, which a choice has to exceed.
+    #[arg(long, value_parser = whole::<u32>(2, 1000), default_value_t = 3, value_name = "N")]
     rounds: u32,
     /// Operations that are timed, of each algorithm and length, in a round.
     #[arg(long, value_parser = whole::<u32>(1, 100_000), default_value_t = 15, value_name = "N")]

@@ -334,7 +334,7 @@ fn the_table_of_the_tuning_command_is_one_that_programs_read() {
     let name = file.to_str().expect("a name");
     let ops = "allreduce,sparse-allreduce";
     let args =
-        ["tune", "--ops", ops, "--sizes", "1K,64K", "--rounds", "1", "--repetitions", "2", "--json", "--output", name];
+        ["tune", "--ops", ops, "--sizes", "1K,64K", "--rounds", "2", "--repetitions", "2", "--json", "--output", name];
     let told = object(&run(&args, false));
     let of = |op: &str| told["rows"].as_array().expect("rows").iter().filter(|row| row["op"] == op).count();
     assert_eq!(of("sparse-allreduce"), 2 * 3, "{told}");
