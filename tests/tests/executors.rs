@@ -6,10 +6,10 @@ use std::process::Command;
 
 use emu_hart::bare::{self, Board, Options, Outcome, Program, Streams};
 use flexcast_abi::{ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, ReceiveContext, ReceiveThread};
-use flexcast_cli::logs::LogDecoder;
 use flexcast_image::Image;
 use flexcast_tests::code::cards;
 use flexcast_tests::{image_bytes, workspace_root};
+use flexio::LogDecoder;
 use flexio::{
     AbiExpectation, Access, Application, DeviceBuffer, HostBuffer, MemoryRegion, MsgLevel, MsgStream, Outbox, Process,
     ProtectionDomain, Window,

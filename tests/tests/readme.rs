@@ -25,15 +25,12 @@ enum Way {
 /// The commands of README.md.
 const README: [(&str, Way); 9] = [
     ("cargo xtask demo", Way::InTheRepository),
-    ("cargo xtask new hello && cargo xtask run hello", Way::OnACopy),
+    ("cargo xtask new hello && cargo xtask run hello --call measure 1000", Way::OnACopy),
     ("cargo xtask test", Way::NotHere("it is what runs this test")),
     ("cargo install --locked --path cli", Way::InTheRepository),
     ("flexcast tput --transport ud --threads 4", Way::Installed),
     ("flexcast sim --topology fat-tree-188 --ranks 188 --bytes 4096", Way::Installed),
-    (
-        "flexcast service demo",
-        Way::NotHere("it needs the emulator's libraries; cli/tests/service_processes.rs runs it"),
-    ),
+    ("flexcast service demo", Way::Installed),
     ("flexcast plan --link 400 --transport ud --ranks 188 --buffer 8388608", Way::Installed),
     (
         "for r in 0 1 2 3; do FLEXCAST_RANK=$r FLEXCAST_SIZE=4 FLEXCAST_STORE=127.0.0.1:4711 FLEXCAST_INTERFACE=lo flexcast perf --sizes 64:1M & done; wait",

@@ -8,12 +8,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use flexcast_cli::logs::LogDecoder;
 use flexcast_image::Image;
 use flexcast_image::testing::attributes;
 use flexcast_tests::libs::libraries;
 use flexcast_tests::tree::{self, copied_tree};
 use flexcast_tests::workspace_root;
+use flexio::LogDecoder;
 
 /// What a program for BlueField-3 says in its attributes.
 const ATTRIBUTE: &str = "rv64i2p0_m2p0_a2p0_c2p0_zbb1p0_zbp0p93_zbr0p93_zbs1p0_xfenceheap1p0_xnvcc1p0_xrpfxp1p0";

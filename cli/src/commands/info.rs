@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
-use flexcast::{Card, Choice, DEFAULT_PORT, SparseCost, Tuning, UdpOptions};
+use flexcast::{Card, Choice, Config, DEFAULT_PORT, SparseCost, Tuning, UdpOptions};
 use flexcast_cli::out;
 use flexio::Provider;
 use serde_json::json;
@@ -23,6 +23,8 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     if let Some(interface) = &args.interface {
         options = options.interface(interface);
     }
+    // What a program that begins with these variables would be refused for.
+    Config::default().with_environment()?;
     let card = Card::udp(&options)?;
     let Some(interface) = card.interface() else { anyhow::bail!("the datapath udp has no interface") };
     let (buffer, tuning, rdma) = (interface.receive_buffer(), interface.tuning(), rdma());

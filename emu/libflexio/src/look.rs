@@ -3,14 +3,19 @@
 //! - `FLEXCAST_STATE=FILE`: the state of processes and threads, for `flexcast ps` and `flexcast stats`; anew in each
 //!   `FLEXCAST_STATE_EVERY` microseconds of virtual time (default 1000);
 //! - `FLEXCAST_CORE_DIR=DIR`: a core dump and a report of each process that dies;
-//! - `FLEXCAST_TRACE=FILE`: a timeline, written whenever a process is destroyed.
+//! - `FLEXCAST_TRACE=FILE`: a timeline, written whenever a process is destroyed;
+//! - `FLEXCAST_GDB=ADDRESS`: a server for gdb-multiarch, for which the first event handler waits up to
+//!   `FLEXCAST_GDB_WAIT` seconds (default 60).
 
 use core::ffi::c_char;
 use std::env::{self, VarError};
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use emu_libibverbs::handle;
 use emu_machine::{DEFAULT_RECORDS, MachineError};
+use emu_observe::gdb;
 use emu_observe::new_file::NewFile;
 use emu_observe::trace::Timeline;
 use emu_observe::{Files, core_dump};
@@ -22,23 +27,50 @@ use crate::status::{Result, failed, status, text};
 /// Base of a dump's name if the caller gives none.
 pub(crate) const DEFAULT_NAME: &str = "flexio_dev";
 
+/// Longest wait for gdb, unless the environment says otherwise.
+const GDB_WAIT: Duration = Duration::from_secs(60);
+
 fn path(name: &str) -> Option<PathBuf> {
     env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Starts to look as the environment asks, unless somebody looks already. Called before the first process of a machine.
+/// A whole number that a variable gives, if it is set.
+fn number(name: &str, what: &str, least: u64) -> Result<Option<u64>> {
+    match env::var(name) {
+        Err(VarError::NotPresent) => Ok(None),
+        Ok(text) => match text.parse() {
+            Ok(number) if number >= least => Ok(Some(number)),
+            _ => Err(failed(format!("{name} is `{text}`: {what} from {least} is possible"))),
+        },
+        Err(VarError::NotUnicode(_)) => Err(failed(format!("{name} is not {what}"))),
+    }
+}
+
+/// Serves gdb as the environment asks; once for the process.
+fn serve_gdb() -> Result<()> {
+    static SERVED: Mutex<bool> = Mutex::new(false);
+    let Some(address) = env::var("FLEXCAST_GDB").ok().filter(|address| !address.is_empty()) else { return Ok(()) };
+    let mut served = SERVED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *served {
+        return Ok(());
+    }
+    let seconds = number("FLEXCAST_GDB_WAIT", "a number of seconds", 0)?;
+    // The machine is made by its first use.
+    world(|_| Ok::<_, MachineError>(()))?;
+    gdb::serve(&address, seconds.map_or(GDB_WAIT, Duration::from_secs))
+        .map_err(|error| failed(format!("FLEXCAST_GDB is `{address}`: {error}")))?;
+    *served = true;
+    Ok(())
+}
+
+/// Starts to look as the environment asks, unless somebody looks already. Called before a process of a machine is made.
 pub(crate) fn attach() -> Result<()> {
+    serve_gdb()?;
     let (state, cores, trace) = (path("FLEXCAST_STATE"), path("FLEXCAST_CORE_DIR"), path("FLEXCAST_TRACE"));
     if state.is_none() && cores.is_none() && trace.is_none() {
         return Ok(());
     }
-    let every_us = match env::var("FLEXCAST_STATE_EVERY") {
-        Err(VarError::NotPresent) => 1000,
-        Ok(text) => text.parse().ok().filter(|&us: &u64| us > 0).ok_or_else(|| {
-            failed(format!("FLEXCAST_STATE_EVERY is `{text}`: a number of microseconds from 1 is possible"))
-        })?,
-        Err(VarError::NotUnicode(_)) => return Err(failed("FLEXCAST_STATE_EVERY is not a number of microseconds")),
-    };
+    let every_us = number("FLEXCAST_STATE_EVERY", "a number of microseconds", 1)?.unwrap_or(1000);
     world(|world| {
         if (state.is_some() || cores.is_some()) && !world.is_observed() {
             let every_us = if state.is_some() { every_us } else { u64::MAX };

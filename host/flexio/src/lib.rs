@@ -56,6 +56,8 @@ mod error;
 mod event_handler;
 mod exported;
 mod group_key;
+#[cfg(feature = "defmt")]
+mod logs;
 mod memory;
 mod msg_stream;
 mod multicast;
@@ -88,6 +90,8 @@ pub use event_handler::{Affinity, EventHandler};
 pub use exported::{AccessKey, AliasKey, ExportedRegion, KEY_EXPORT_BYTES, KeyExport};
 pub use flexcast_image::{Entry, EntryKind, Image, ImageError, PanicPlace};
 pub use group_key::GroupKey;
+#[cfg(feature = "defmt")]
+pub use logs::{LogDecoder, LogTableError};
 pub use memory::{Access, MemoryRegion, SharedRegion};
 pub use msg_stream::{MsgLevel, MsgStream};
 pub use multicast::{MulticastGroup, MulticastMembership};

@@ -60,6 +60,7 @@ impl Verdict {
             None => (self.at_least.map(short), self.at_most.map(short)),
         };
         match (least, most) {
+            (Some(least), Some(most)) if least == most => least,
             (Some(least), Some(most)) => format!("{least} to {most}"),
             (Some(least), None) => format!("≥ {least}"),
             (None, Some(most)) => format!("≤ {most}"),
