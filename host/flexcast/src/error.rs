@@ -150,12 +150,15 @@ pub enum Error {
     #[error(transparent)]
     Space(#[from] SpaceError),
     /// The operation has failed on all ranks.
-    #[error("{operation} failed: {failure}")]
+    #[error("{operation} failed: {}", why(.failure, .calls.as_deref()))]
     Failed {
         /// The operation.
         operation: &'static str,
         /// Who and why.
         failure: Failure,
+        /// What two ranks have called, in words, if it has failed because that differs
+        /// ([`Cause::Disagrees`](flexcast_proto::Cause::Disagrees)).
+        calls: Option<String>,
     },
     /// The operation has failed on all ranks because of an aggregator that is no rank.
     #[error("{operation} failed: aggregator {address} {reason}")]
@@ -183,14 +186,17 @@ pub enum Error {
     },
     /// The communicator cannot be used any more.
     #[error(
-        "the communicator is of no use since an operation failed ({}{failure}): free it, and create another without the culprit",
-        named(.aggregator.as_deref())
+        "the communicator is of no use since an operation failed ({}{}): free it, and create another without the culprit",
+        named(.aggregator.as_deref()),
+        why(.failure, .calls.as_deref())
     )]
     Broken {
         /// The failure.
         failure: Failure,
         /// The aggregator that is the culprit, as it was given to this rank.
         aggregator: Option<String>,
+        /// What two ranks have called, in words, if it has failed because that differs.
+        calls: Option<String>,
     },
     /// The progress thread cannot be started.
     #[error(
@@ -219,6 +225,11 @@ pub enum Error {
         /// Its number.
         request: u64,
     },
+}
+
+/// Who has failed and why, with both calls if these differ and are known.
+fn why(failure: &Failure, calls: Option<&str>) -> String {
+    calls.map_or_else(|| failure.to_string(), |calls| format!("{calls}: compare their calls"))
 }
 
 fn named(aggregator: Option<&str>) -> String {

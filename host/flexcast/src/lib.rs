@@ -80,4 +80,4 @@ pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};
 pub use tuner::{Aggregation, Algorithm, Choice, Decision, MAX_LINEAR_RANKS, Selection, SparseCost, Tuning};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
-pub use flexcast_proto::{Cause, Failure, Kind};
+pub use flexcast_proto::{Cause, Disagreement, Failure, FailureCode, Kind, Summary, WaitedFor};

@@ -44,14 +44,16 @@ pub mod stall;
 mod verdict;
 pub mod wire;
 
-pub use agreement::{Agreement, Algorithm, Disagreement, Kind, Summary, digest};
+pub use agreement::{Agreement, Algorithm, Difference, Disagreement, Kind, Summary, digest};
+#[cfg(not(target_os = "none"))]
+pub use agreement::{OPERATORS, TYPES};
 pub use barrier::{Barrier, BarrierError, Signal};
 pub use bitmap::{Bitmap, Mark, Run};
 pub use chains::{ChainsError, chains_for, turn_in};
 pub use chunk::{Block, Chunk, ChunkError, Chunking, Subgroup};
 pub use collective::Participant;
 pub use cutoff::{Alpha, Overheads};
-pub use failure::{Cause, Failure, WaitedFor};
+pub use failure::{Cause, Failure, FailureCode, WaitedFor};
 pub use gaps::GapWatch;
 pub use handshake::{Handshake, HandshakeError};
 pub use immediate::{Immediate, ImmediateError, ImmediateLayout};

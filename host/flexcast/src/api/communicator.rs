@@ -470,7 +470,8 @@ impl Communicator {
         self.0.with(|datapath| datapath.is_idle())
     }
 
-    /// What this rank and another have called, if an operation has failed because they differ and this is the rank that found it.
+    /// What two ranks have called, if an operation has failed because they differ: alike on all ranks, and part of the
+    /// error's text.
     #[must_use]
     pub fn disagreement(&self) -> Option<flexcast_proto::Disagreement> {
         self.0.with(|datapath| datapath.disagreement())

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use flexcast_proto::sequencer::Turn;
 use flexcast_proto::wire::{Availability, Codec, Encoded, split_eager};
 use flexcast_proto::{
-    Action, Body, Cause, Disagreement, Failure, Message, OperationDescriptor, Participant, PieceSet, RankInfo,
+    Action, Body, Cause, Disagreement, Failure, FailureCode, Message, OperationDescriptor, Participant, PieceSet,
+    RankInfo,
 };
 
 use crate::api::report::{MessageCounts, Report};
@@ -14,11 +15,6 @@ use crate::protocol::calls::{packed, unpacked};
 use crate::protocol::control::Event;
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::{Eager, Gathered};
-
-/// Code of [`Cause::Device`] for an operation that could not be begun.
-pub(crate) const NOT_STARTED: u16 = u16::MAX - 2;
-/// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
-pub(crate) const PROTOCOL_VIOLATION: u16 = u16::MAX;
 
 /// Most signals of operations far ahead that wait: each rank that this one hears in a barrier has said one at most.
 const MOST_EARLY: usize = 64;
@@ -114,7 +110,11 @@ impl Conversation {
         if !fits {
             // Where calls differ, the state machine has found that by itself, and names the rank.
             let own = self.place.rank();
-            self.participant.fail(Failure { culprit: own, witness: own, cause: Cause::Connection(PROTOCOL_VIOLATION) });
+            self.participant.fail(Failure {
+                culprit: own,
+                witness: own,
+                cause: Cause::Connection(FailureCode::ProtocolViolation),
+            });
         }
     }
 
@@ -157,7 +157,7 @@ impl Conversation {
             Notice::OwnBlock => participant.delivered(self.place.rank()),
             Notice::Transferred { awaited } => participant.transferred(awaited, now_ps),
             Notice::TransferredAll => participant.transferred_all(),
-            Notice::Disagrees { rank, theirs } => participant.disagrees(rank, theirs),
+            Notice::Disagrees { rank, theirs, own } => participant.disagrees(rank, theirs, own),
             Notice::Sent => participant.sent(),
             Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
             Notice::Time => participant.handle_time(now_ps),
@@ -169,7 +169,7 @@ impl Conversation {
         match event {
             Event::Message { from, bytes } => self.hear(from, bytes),
             Event::Read { tag } => self.read(tag),
-            Event::Broken { rank, status } => self.broken(rank, status as u16),
+            Event::Broken { rank, status } => self.broken(rank, FailureCode::of_completion(status)),
         }
     }
 
@@ -177,7 +177,7 @@ impl Conversation {
     pub(crate) fn hear(&mut self, from: u32, bytes: &[u8]) {
         if let Err(error) = self.take(from, bytes) {
             tracing::error!(from, error, "message refused");
-            let cause = Cause::Connection(PROTOCOL_VIOLATION);
+            let cause = Cause::Connection(FailureCode::ProtocolViolation);
             self.participant.fail(Failure { culprit: from, witness: self.place.rank(), cause });
         }
     }
@@ -222,8 +222,8 @@ impl Conversation {
     }
 
     /// The connection to a peer has broken.
-    pub(crate) fn broken(&mut self, rank: u32, status: u16) {
-        let cause = Cause::Connection(status);
+    pub(crate) fn broken(&mut self, rank: u32, code: FailureCode) {
+        let cause = Cause::Connection(code);
         self.participant.fail(Failure { culprit: rank, witness: self.place.rank(), cause });
     }
 
@@ -265,7 +265,7 @@ impl Conversation {
             Body::Fetch { .. } => &mut counts.fetch,
             Body::Acknowledge { .. } => &mut counts.acknowledge,
             Body::Final => &mut counts.last,
-            Body::Failed(_) => &mut counts.failed,
+            Body::Failed { .. } => &mut counts.failed,
         } += 1;
         let encoded = self.codec.encode(&packed(message), self.current.here);
         let data = match message.body {
@@ -290,7 +290,7 @@ impl Conversation {
         self.messages
     }
 
-    /// What this rank and another have called, if that differs.
+    /// What two ranks have called, if an operation has failed because that differs.
     pub(crate) fn disagreement(&self) -> Option<Disagreement> {
         self.participant.disagreement()
     }

@@ -88,7 +88,7 @@ pub(crate) enum Notice {
     /// The own multicast is over, or so nearly that the next root may begin.
     Sent,
     /// The connections of a direct operation have found that a rank called something else.
-    Disagrees { rank: u32, theirs: Summary },
+    Disagrees { rank: u32, theirs: Summary, own: Summary },
     /// The operation cannot go on.
     Failed(Failure),
     /// The process on the card has died: nothing there can tell the other ranks.

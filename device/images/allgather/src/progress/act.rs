@@ -1,10 +1,18 @@
 //! Events of receive contexts and send workers, and the actions of the protocol's state machine.
 
 use dpa::Table;
+use dpa::abi::ProgressCall;
 use dpa::abi::progress::{LOSSY, REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASING};
-use dpa::proto::{Action, Failure};
+use dpa::proto::{Action, Failure, Summary};
 
 use super::ProgressEngine;
+
+/// A call as the host reads it.
+const fn call(summary: Summary) -> ProgressCall {
+    let Summary { kind, root, amount, chunk_bytes, chains, algorithm } = summary;
+    let (kind, algorithm) = (kind as u32, algorithm as u32);
+    ProgressCall { kind, algorithm, root, chunk_bytes, amount, chains, reserved: 0 }
+}
 
 impl ProgressEngine<'_> {
     /// Tells the machine what has been signalled, and the time.
@@ -148,10 +156,8 @@ impl ProgressEngine<'_> {
         (detail.culprit, detail.witness, detail.cause) = (failure.culprit, failure.witness, failure.cause.to_bits());
         if let Some(found) = self.participant.disagreement() {
             self.state.report.flags |= REPORT_DISAGREES;
-            let theirs = found.theirs;
-            (detail.their_rank, detail.their_kind, detail.their_root) = (found.rank, theirs.kind as u32, theirs.root);
-            (detail.their_amount, detail.their_chunk_bytes) = (theirs.amount, theirs.chunk_bytes);
-            (detail.their_chains, detail.their_algorithm) = (theirs.chains, theirs.algorithm as u32);
+            let [theirs, own] = found.calls;
+            (detail.culprit_call, detail.witness_call) = (call(theirs), call(own));
         }
         self.state.undetailed = 1;
         self.state.unreported = 1;

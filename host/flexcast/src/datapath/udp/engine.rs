@@ -18,7 +18,9 @@ use std::sync::Arc;
 
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow, WaitedFor};
+use flexcast_proto::{
+    Algorithm, Alpha, Cause, Disagreement, Failure, FailureCode, PieceSet, RankInfo, StallWindow, WaitedFor,
+};
 
 use self::direct::Exchanging;
 use self::ears::Ears;
@@ -50,7 +52,7 @@ use crate::plan::Plan;
 use crate::plan::chains::{ChainMapping, Order, order};
 use crate::plan::direct::Collective;
 use crate::plan::stream::Stream;
-use crate::protocol::conversation::{Conversation, NOT_STARTED, Next};
+use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::Gathered;
 use crate::protocol::engine::{activations_ps, descriptor};
@@ -388,7 +390,7 @@ impl Engine {
             let request = posted.request;
             if let Err(failed) = self.begin(posted) {
                 self.requests.finish(request, Err(failed));
-                self.fail_here(Cause::Device(NOT_STARTED));
+                self.fail_here(Cause::Device(FailureCode::NotStarted));
             }
             moved = true;
         }
@@ -423,7 +425,7 @@ impl Engine {
             self.waiting.push_back(posted);
             return Ok(());
         }
-        self.begin(posted).inspect_err(|_| self.fail_here(Cause::Device(NOT_STARTED)))?;
+        self.begin(posted).inspect_err(|_| self.fail_here(Cause::Device(FailureCode::NotStarted)))?;
         // The first messages go at once; what fails here is found by whoever asks next.
         if let Err(error) = self.advance() {
             self.fault = Some(error);
@@ -455,9 +457,9 @@ impl Engine {
         self.heard |= heard;
         served.into_iter().for_each(|(to, read)| self.mesh.serve(to, read));
         reports.into_iter().for_each(|(from, report)| self.heed(from, report));
-        if let Some((rank, theirs)) = disagrees {
+        if let Some((rank, [theirs, own])) = disagrees {
             let now_ps = self.interface.now_ps();
-            self.conversation.notify(now_ps, Notice::Disagrees { rank, theirs });
+            self.conversation.notify(now_ps, Notice::Disagrees { rank, theirs, own });
         }
         if let Some(rank) = wrong {
             tracing::error!(rank, "what it reads, or sends, is not of this operation");
@@ -543,7 +545,8 @@ impl Engine {
     /// The operation under way fails, and the communicator with it.
     fn fail(&mut self, failure: Failure) {
         self.broken = Some(failure);
-        self.requests.break_by(failure);
+        let calls = self.conversation.disagreement().map(|calls| calls.to_string());
+        self.requests.break_by(failure, calls);
         self.fanout.iter().for_each(|fanout| fanout.leave());
         if let Some(running) = self.current.as_mut() {
             running.state.fail(failure);

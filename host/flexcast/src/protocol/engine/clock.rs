@@ -1,7 +1,9 @@
 //! Deadlines of the operation under way, and the close of its receive contexts when multicast has stalled.
 
+use flexcast_proto::FailureCode;
+
 use super::operation::{Receiving, State};
-use super::{Engine, NO_ANSWER, WORKER_PS};
+use super::{Engine, WORKER_PS};
 use crate::error::Result;
 use crate::plan::Missing;
 use crate::protocol::driver::Notice;
@@ -14,7 +16,7 @@ impl Engine {
         if let State::Releasing { since_ps, .. } = running.state
             && now_ps.saturating_sub(since_ps) > WORKER_PS
         {
-            self.fail_device(now_ps, NO_ANSWER);
+            self.fail_device(now_ps, FailureCode::WorkerSilent);
             moved = true;
         }
         let Some(running) = self.current.as_mut() else { return Ok(moved) };
@@ -70,7 +72,7 @@ impl Engine {
         let Receiving::ClosePosted { since_ps } = sides.receiving else { return Ok(moved) };
         if !parts.receive.has_answered()? {
             if now_ps.saturating_sub(since_ps) > WORKER_PS {
-                self.fail_device(now_ps, NO_ANSWER);
+                self.fail_device(now_ps, FailureCode::WorkerSilent);
                 moved = true;
             }
             return Ok(moved);

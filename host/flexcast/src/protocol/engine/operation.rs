@@ -289,11 +289,11 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
-    use flexcast_proto::Cause;
+    use flexcast_proto::{Cause, FailureCode};
 
     use super::*;
 
-    fn fault(code: u16) -> Fault {
+    fn fault(code: FailureCode) -> Fault {
         let failure = Failure { culprit: 1, witness: 0, cause: Cause::Device(code) };
         Fault { failure, since_ps: 5, crash: None }
     }
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn an_operation_that_fails_before_it_starts_has_no_sides_and_never_starts() {
         let mut state = State::Deferred;
-        state.fail(fault(1));
+        state.fail(fault(FailureCode::Copy));
         state.start(7, Sending::Posted);
         state.release(8);
         assert!(state.is_failing() && state.sides().is_none() && !state.is_sending());
@@ -311,9 +311,9 @@ mod tests {
     fn the_first_fault_counts_and_what_was_requested_is_not_sent() {
         let mut state = State::Deferred;
         state.start(7, Sending::Requested);
-        state.fail(fault(1));
-        state.fail(fault(2));
-        assert_eq!(state.fault().map(|fault| fault.failure.cause), Some(Cause::Device(1)));
+        state.fail(fault(FailureCode::Copy));
+        state.fail(fault(FailureCode::WorkerSilent));
+        assert_eq!(state.fault().map(|fault| fault.failure.cause), Some(Cause::Device(FailureCode::Copy)));
         assert_eq!(state.sides().map(|sides| sides.sending), Some(Sending::Idle));
     }
 

@@ -1,7 +1,7 @@
 //! Start of an operation: the own block's way to its place, and the first commands to the card.
 
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Algorithm, Cause};
+use flexcast_proto::{Algorithm, Cause, FailureCode};
 
 use super::descriptor::descriptor;
 use super::operation::{Look, OwnBlock, Running, Sending, State};
@@ -16,7 +16,6 @@ use crate::memory::copier::Copier;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 use crate::plan::stream::Transport;
-use crate::protocol::conversation::NOT_STARTED;
 use crate::protocol::driver::Posting;
 use crate::tuner::Decision;
 
@@ -48,7 +47,7 @@ impl Engine {
             Task::Blocks(plan) => self.launch_blocks(Posted { request, plan, send, receive, posted_ps }, None, now_ps),
             Task::Collective(plan) => {
                 let begun = self.begin_collective(Posted { request, plan, send, receive, posted_ps }, now_ps);
-                begun.map(|_| ()).inspect_err(|_| self.end_all(Cause::Device(NOT_STARTED)))
+                begun.map(|_| ()).inspect_err(|_| self.end_all(Cause::Device(FailureCode::NotStarted)))
             }
         }
     }
@@ -183,7 +182,7 @@ impl Engine {
 
     /// Takes the current operation back after a failure to start it, with its buffers. Other ranks are told that it fails.
     pub(super) fn withdraw(&mut self, error: Error) -> Box<Failed> {
-        self.end_all(Cause::Device(NOT_STARTED));
+        self.end_all(Cause::Device(FailureCode::NotStarted));
         let Some(mut running) = self.current.take() else { return Box::new(Failed::of(error)) };
         if running.algorithm.is_direct() {
             self.parts.pairs.group = None;

@@ -111,6 +111,11 @@ impl Exchanging {
         self.send.as_ref().map_or(&[], Buffer::bytes)
     }
 
+    /// What this rank has called.
+    pub(super) fn summary(&self) -> Summary {
+        self.work.summary()
+    }
+
     /// A fragment begins to come.
     pub(super) fn begin(&mut self, from: u32, head: &Head) -> Begun {
         let message = (head.tag, head.total, head.offset);
@@ -118,7 +123,7 @@ impl Exchanging {
             Work::Scheduled(direct) => direct.begin(from, head.summary, message),
             Work::Sparse(sparse) => sparse.begin(from, head.summary, message),
         };
-        self.disagrees |= begun == Begun::Disagrees;
+        self.disagrees |= matches!(begun, Begun::Disagrees | Begun::Differs(_));
         begun
     }
 

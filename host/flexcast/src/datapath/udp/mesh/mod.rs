@@ -21,7 +21,7 @@ pub(crate) use connect::begin_tcp;
 use connect::{Arriving, Met};
 pub(super) use connect::{Connect, Doors, Watch, listen};
 pub(crate) use frame::{END, Frame, Head, MESSAGE, MOST_FRAME_BYTES};
-pub(crate) use peer::{NONSENSE, Peer};
+pub(crate) use peer::{NONSENSE, Peer, failure_code};
 pub(super) use shared::{OtherEnd, Rings, listen as listen_shared};
 
 use crate::error::Result;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 
+use flexcast_proto::FailureCode;
 use flexcast_proto::p2p::Part;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -25,11 +26,19 @@ const CONTROL_BYTES: usize = 1024;
 const MOST_DISCARDS: usize = 256;
 
 /// The code of a peer that says what cannot be.
-pub(crate) const NONSENSE: u16 = crate::protocol::conversation::PROTOCOL_VIOLATION;
+pub(crate) const NONSENSE: u16 = u16::MAX;
 
 /// The system's number of an error.
 pub(crate) fn code(error: &io::Error) -> u16 {
     error.raw_os_error().and_then(|code| u16::try_from(code).ok()).unwrap_or(0)
+}
+
+/// What the code of a connection that has broken says.
+pub(crate) const fn failure_code(code: u16) -> FailureCode {
+    match code {
+        NONSENSE => FailureCode::ProtocolViolation,
+        errno => FailureCode::of_errno(errno as i32),
+    }
 }
 
 /// A message to be sent, and the part of the own buffers that it has.
