@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from . import _abi, errors
 from ._buffers import Buffer
 from ._library import check, failure, library
+from .failures import Failure
 
 if TYPE_CHECKING:
     from .communicator import Communicator
@@ -87,6 +88,10 @@ class Request:
     def _finish(self, status: int) -> None:
         if status != _abi.OK:
             self._error = failure(status)
+            # The memory of the report, before the handle is freed.
+            report = _abi.Report()
+            if library().flexcast_request_report(self._handle, ctypes.byref(report), ctypes.sizeof(report)) == _abi.OK:
+                self._error.failure = Failure.of(report.cause, report.code, report.culprit, report.witness)
         with self._lock:
             self._over.set()
             callbacks, self._callbacks = self._callbacks, []

@@ -61,6 +61,19 @@ class Header(unittest.TestCase):
         for code in codes:
             self.assertEqual(errors.of_code(code, "text").code, code)
 
+    def test_failures_have_names(self) -> None:
+        names = {"CAUSE_": flexcast.Cause, "CODE_": flexcast.FailureCode, "WAITED_FOR_": flexcast.WaitedFor}
+        for prefix, named in names.items():
+            ours = [(name, number) for name, number in self.numbers.items() if name.startswith(prefix)]
+            expected = {name.removeprefix(prefix): number for name, number in ours}
+            expected.pop("NONE", None)
+            self.assertEqual({one.name: one.value for one in named}, expected)
+        failure = flexcast.Failure.of(self.numbers["CAUSE_CONNECTION"], self.numbers["CODE_CONNECTION_RESET"], 3, 1)
+        self.assertEqual(failure.cause, flexcast.Cause.CONNECTION)
+        self.assertEqual(failure.code, flexcast.FailureCode.CONNECTION_RESET)
+        self.assertEqual((failure.culprit, failure.witness), (3, 1))
+        self.assertIsNone(flexcast.Failure.of(0, 0, 0, 0))
+
     def test_structures(self) -> None:
         compiler = next((name for name in ("gcc", "cc") if subprocess.run(["which", name], capture_output=True).returncode == 0), None)
         if compiler is None:
@@ -70,6 +83,7 @@ class Header(unittest.TestCase):
             "flexcast_config": _abi.Config,
             "flexcast_store_functions": _abi.StoreFunctions,
             "flexcast_collective": _abi.Collective,
+            "flexcast_report": _abi.Report,
         }
         lines, expected = ["#include <stddef.h>"], []
         for name, structure in structures.items():
