@@ -294,6 +294,11 @@ fn ranks_that_call_different_things_learn_of_it() {
         let (send, receive) = (empty(communicator, 32), empty(communicator, 32));
         communicator.all_to_allv(send, receive, blocks, blocks).unwrap()
     });
+    let both = [
+        "rank 0 called alltoallv with a block of 8 bytes between these two",
+        "rank 1 called alltoallv with a block of 9 bytes between these two",
+    ];
+    assert!(texts.iter().all(|text| both.iter().all(|call| text.contains(call))), "{texts:?}");
 }
 
 #[test]
