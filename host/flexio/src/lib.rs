@@ -86,7 +86,7 @@ pub use dpa_qp::{DpaDepths, DpaQueuePair, RemoteQp, UdKey};
 pub use error::{Error, ErrorState, Refused, Result, Status};
 pub use event_handler::{Affinity, EventHandler};
 pub use exported::{AccessKey, AliasKey, ExportedRegion, KEY_EXPORT_BYTES, KeyExport};
-pub use flexcast_image::{Entry, EntryKind, Image, ImageError, PanicPlace};
+pub use flexcast_image::{Entry, EntryKind, Image, ImageError, PanicPlace, Phase, Unserved};
 pub use group_key::GroupKey;
 pub use memory::{Access, MemoryRegion, SharedRegion};
 pub use msg_stream::{MsgLevel, MsgStream};
