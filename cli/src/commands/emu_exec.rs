@@ -43,6 +43,7 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     command.args(arguments).env(LOADER_PATH, env::join_paths(paths)?);
     command.env(VARIABLE, OsString::from(format!("{INLINE}{text}")));
     if machine.detect_races {
+        attempt_races()?;
         return watch(command).map_err(|error| not_started(program, error));
     }
     Err(not_started(program, command.exec().into()))
@@ -72,13 +73,24 @@ fn attempt(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The file for races that the user has named.
+fn races_file() -> Option<PathBuf> {
+    env::var_os(RACES_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Tries whether the file for races can be written: without it the program would end here as one without races.
+fn attempt_races() -> anyhow::Result<()> {
+    let Some(path) = races_file() else { return Ok(()) };
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+    opened.map(drop).with_context(|| format!("{RACES_VARIABLE}: `{}` cannot be written", path.display()))
+}
+
 /// Runs a program whose machine writes the races that it finds to a file. Requests to end go on to the program; those of a terminal reach it
 /// by themselves.
 fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
     let folder = tempfile::tempdir().context("a folder for the races")?;
     // A file that the user has named may have races of earlier runs in it.
-    let given = env::var_os(RACES_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let races = given.unwrap_or_else(|| folder.path().join("races"));
+    let races = races_file().unwrap_or_else(|| folder.path().join("races"));
     let length = || std::fs::metadata(&races).map_or(0, |file| file.len());
     let before = length();
     let mut child = command.env(RACES_VARIABLE, &races).spawn()?;
