@@ -48,7 +48,7 @@ pub use receive::{
     ReceiveState, Staging, Transport,
 };
 pub use receive_thread::{OperationState, ReceiveThread, ReceiveThreadState};
-pub use report::{CompletionFlag, FLAG_MAGIC, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
+pub use report::{CompletionFlag, FLAG_MAGIC, PROGRESS_EVERY, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
 pub use send::{
     SendContext, SendContextState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState,
 };

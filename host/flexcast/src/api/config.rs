@@ -5,6 +5,7 @@ mod tests;
 
 use std::time::Duration;
 
+use flexcast_proto::cutoff::transfer_ps;
 use flexcast_proto::{ImmediateLayout, RankInfo, chains_for};
 use flexio::CardKind;
 
@@ -80,7 +81,10 @@ pub struct Overheads {
     /// Steps of the schedule, each of which begins with an activation. Default 1.
     pub steps: u32,
     /// Noise of the network and the workers: what is missing is fetched from the neighbour so long after it should have come. Default 500 us, beside
-    /// emulated cards more: see [`Config::for_card`].
+    /// emulated cards more: see [`Config::for_card`]. A time shorter than a DPA thread or a link takes for what it
+    /// reports together (up to 64 completions, or two chunks) is prolonged to that; with 0 whatever is still to come is
+    /// fetched at once. Between two activations a thread may be silent for 25 us: a shorter slack fetches chunks that
+    /// are only late.
     pub cutoff_slack: Duration,
 }
 
@@ -165,6 +169,7 @@ pub struct Config {
     pub slots: u32,
     /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 16: the copies of a
     /// batch begin together (UD), so a longer one costs time at the end of an operation, a shorter one instructions.
+    /// However long it is, the host learns of every 64 completions.
     pub receive_batch: u32,
     /// Sends per doorbell and completion: a power of two from 2 to 128. Default 16: the link begins when the first batch is posted.
     pub send_batch: u32,
@@ -522,6 +527,15 @@ impl Config {
             return Err(Error::Config { what: "link_gbit_per_s", value: 0, limit });
         }
         Ok(Self { link_gbit_per_s, ..self })
+    }
+
+    /// How long nothing may come at first before multicast counts as stalled, in picoseconds: the slack, but no less
+    /// than two chunks take on the link. Without any slack nothing is waited for.
+    pub(crate) fn first_window_ps(&self) -> u64 {
+        match ps(self.overheads.cutoff_slack) {
+            0 => 0,
+            slack_ps => slack_ps.max(transfer_ps(2 * u64::from(self.chunk_bytes), self.link_gbit_per_s)),
+        }
     }
 
     /// Chunks before the end of its block at which one of `chains` roots activates the next one.

@@ -219,6 +219,8 @@ pub(crate) struct Running {
     pub(super) watch: Option<ProgressWatch>,
     /// How the send threads post the own block, from this rank's turn on.
     pub(super) posting: Option<ProgressWatch>,
+    /// Longest that receive threads publish no progress while chunks come; 0 while the operation is deferred.
+    pub(super) silence_ps: u64,
     /// How long a root sends to other ranks before it comes back to this one: as long as this rank has sent, once it has; 0 where a root sends to
     /// all at once.
     pub(super) turn_ps: u64,
@@ -245,11 +247,12 @@ impl Running {
     pub(super) fn stalled_ps(&self, window: StallWindow) -> Option<u64> {
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
         let watch = self.watch.filter(|_| self.state.sides().is_some_and(receives))?;
+        let gap_ps = self.turn_ps.max(self.silence_ps);
         Some(match self.look {
-            Look::Idle => watch.stalled_ps(window, self.turn_ps),
+            Look::Idle => watch.stalled_ps(window, gap_ps),
             Look::Asked { .. } => u64::MAX,
             // The close would only come between the receive threads and the copies that they wait for.
-            Look::Final if self.is_placing() => watch.stalled_ps(window, self.turn_ps),
+            Look::Final if self.is_placing() => watch.stalled_ps(window, gap_ps),
             Look::Final => self.ready_ps,
         })
     }

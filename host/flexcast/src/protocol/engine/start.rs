@@ -3,7 +3,7 @@
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Algorithm, Cause};
 
-use super::descriptor::descriptor;
+use super::descriptor::{descriptor, silence_ps};
 use super::operation::{Look, OwnBlock, Running, Sending, State};
 use super::{Engine, Parts};
 use crate::api::buffer::Buffer;
@@ -98,6 +98,7 @@ impl Engine {
             ready_ps: 0,
             watch: None,
             posting: None,
+            silence_ps: 0,
             turn_ps: 0,
             look: Look::Idle,
             gaps: None,
@@ -144,6 +145,7 @@ impl Engine {
         }
         running.cutoff_ps = descriptor.cutoff_ps;
         self.losses.begin();
+        running.silence_ps = silence_ps(&self.config, chains);
         running.turn_ps = if self.config.transport == Transport::UcUnicast { descriptor.cutoff_ps } else { 0 };
         let region = running.receive.region()?;
         let posting = Posting {
