@@ -1,5 +1,7 @@
 //! Errors, with the value, the limit and the next step.
 
+use std::net::SocketAddr;
+
 use flexcast_proto::sparse::FixedPointError;
 use flexcast_proto::{Failure, RankError, SpaceError};
 
@@ -145,6 +147,15 @@ pub enum Error {
         operation: &'static str,
         /// What is wrong.
         reason: String,
+    },
+    /// A service process may still use the buffer, and write to it.
+    #[error(
+        "the buffer is lent to the service process at {process}, which may write to it: call `Communicator::take_back` \
+         before its bytes are borrowed, or copy them by `Buffer::read` and `Buffer::write`"
+    )]
+    Lent {
+        /// Its address.
+        process: SocketAddr,
     },
     /// The receive space cannot be laid out.
     #[error(transparent)]

@@ -95,9 +95,10 @@ impl Engine {
         let config = inner.config().clone().control(Control::Service);
         let hands_over = inner.card().datapath() == DatapathKind::Dpa;
         let most = session.welcome().collectives.max(1) as usize;
+        let graveyard = Arc::new(Graveyard::new(session.address()));
         Self {
             session,
-            graveyard: Arc::default(),
+            graveyard,
             segment,
             settings,
             graves: Vec::new(),
@@ -510,6 +511,21 @@ impl Datapath for Engine {
     fn progress(&mut self) -> Result<bool> {
         let moved = self.inner.progress()?;
         Ok(self.serve() || moved)
+    }
+
+    fn take_back(&mut self, buffer: &mut Buffer, is_late: bool) -> Result<bool> {
+        let Some(memory) = buffer.lease_of(&self.graveyard) else { return Ok(true) };
+        let client = self.session.client();
+        if client.take_back(memory).is_err() || is_late {
+            client.lose();
+        }
+        let is_back = client.taken_back(memory).is_some();
+        if is_back {
+            // The lease goes with the key, and not before: nobody borrows bytes that somebody may still write.
+            buffer.unlend(&self.graveyard);
+            self.lent = self.lent.saturating_sub(1);
+        }
+        Ok(is_back)
     }
 
     fn deadline_ps(&self) -> Option<u64> {
