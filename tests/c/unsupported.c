@@ -30,7 +30,11 @@ int main(void)
 	struct ibv_counters counters = { .context = context };
 	struct ibv_rwq_ind_table table = { .context = context };
 	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 8, .wc_flags = IBV_WC_STANDARD_FLAGS };
-	struct ibv_srq_init_attr_ex srq_attr = { .attr = { 8, 1, 0 }, .comp_mask = IBV_SRQ_INIT_ATTR_PD, .pd = pd };
+	/* A plain one the header makes by ibv_create_srq. */
+	struct ibv_srq_init_attr_ex srq_attr = {
+		.attr = { 8, 1, 0 }, .srq_type = IBV_SRQT_XRC, .pd = pd,
+		.comp_mask = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE,
+	};
 	struct ibv_xrcd_init_attr xrcd_attr = { .comp_mask = 3, .fd = -1 };
 	struct ibv_qp_open_attr open_attr = { .comp_mask = 0 };
 	struct ibv_alloc_dm_attr dm_attr = { .length = 64 };
