@@ -19,9 +19,10 @@ use crate::service_args::ServiceCommand;
 use crate::sim_args::{SimArgs, SoakArgs};
 use crate::tune_args::{InfoArgs, TuneArgs};
 use emu_config::BridgeTable;
+use emu_observe::gdb::DEFAULT_ADDRESS;
 use flexcast_lab::compare::bound::{self, BoundArgs};
 use flexcast_lab::machine_args::MachineArgs;
-use flexcast_lab::options::whole;
+use flexcast_lab::options::{whole, whole_bytes};
 use flexcast_lab::tput::spec::TputSpec;
 
 /// Firmware for the DPA of a BlueField-3, run, measured and deployed: on the emulated card or on a real one.
@@ -34,7 +35,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List the cards a provider offers.
+    /// List the cards that there are: emulated ones, or with --provider system those of this computer.
     Devices(DevicesArgs),
     /// Broadcast a buffer from card 1 to the DPA of card 0, as a program of two ranks does, and report time, throughput and instructions per
     /// completion.
@@ -59,8 +60,8 @@ pub(crate) enum Command {
     Demo(DemoArgs),
     /// Load an image, call its bring-up RPC, print its entries.
     Deploy(ImageArgs),
-    /// Deploy an image and print what it logs; `pingpong` is also sent a ping.
-    Run(ImageArgs),
+    /// Deploy an image, call one of its RPCs if --call says so, and print what it logs; `pingpong` is also sent a ping.
+    Run(RunArgs),
     /// Measure instructions per completion beside those of the published kernels, and the speed of the emulator: one card, and 8 to 1024.
     Bench(BenchArgs),
     /// Fit the timing model's one free number, hold the model against every published point that it was not fitted to, and say which
@@ -156,11 +157,21 @@ pub(crate) struct ImageArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) deploy: ImageArgs,
+    /// Call this RPC of the image, with this number (decimal, or 0x and hexadecimal; 0 if there is none), and print
+    /// what it returns, on an emulated card with the instructions that it took.
+    #[arg(long, num_args = 1..=2, value_names = ["RPC", "ARGUMENT"])]
+    pub(crate) call: Vec<String>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) images: ImagesArgs,
     /// Bytes to send per run.
-    #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", default_value_t = 4 << 20)]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, "what memory has room for"), value_name = "BYTES", default_value_t = 4 << 20)]
     pub(crate) bytes: u64,
     /// Leave out the datapath of one card.
     #[arg(long)]
@@ -217,7 +228,14 @@ pub(crate) struct EmuExecArgs {
     /// Write what crosses the card's link to this pcapng file.
     #[arg(long, value_name = "FILE")]
     pub(crate) pcap: Option<PathBuf>,
-    /// Folder of the emulator's libraries [default: target/emu-libs].
+    /// Stop the program's firmware when its first event handler begins, and serve gdb-multiarch on this address (port
+    /// 0: any) [default: 127.0.0.1:1981].
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_ADDRESS)]
+    pub(crate) gdb: Option<String>,
+    /// Longest wait for gdb to connect, in seconds.
+    #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "S", default_value_t = 60, requires = "gdb")]
+    pub(crate) gdb_wait: u64,
+    /// Folder of the emulator's libraries [default: target/emu-libs, or where this program was installed].
     #[arg(long, value_name = "DIR")]
     pub(crate) libs: Option<PathBuf>,
     /// The program and its arguments.

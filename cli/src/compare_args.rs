@@ -13,6 +13,9 @@ pub(crate) struct CompareArgs {
     /// Folder of the page index.html; MPICH is looked for in its mpich/, a Python with torch in its gloo/.
     #[arg(long, value_name = "DIR", default_value = "target/compare")]
     pub(crate) out: PathBuf,
+    /// Fail where network namespaces are not permitted, instead of ending well with nothing measured.
+    #[arg(long)]
+    pub(crate) require: bool,
     /// Print one JSON object instead of the table.
     #[arg(long)]
     pub(crate) json: bool,
@@ -20,5 +23,5 @@ pub(crate) struct CompareArgs {
 
 const COMPARE_HELP: &str = "\
 All figures are measured: wall time on network namespaces of this computer. It takes root, `ip`, and for --loss `nft`, for --gso off
-`ethtool`. Where namespaces are not permitted nothing is measured, and the command ends well. A system that is not installed is
-left out, with a line that says how to get it.";
+`ethtool`. Where namespaces are not permitted nothing is measured, and the command ends well unless --require is given.
+A system that is not installed is left out, with a line that says how to get it.";

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use flexcast_lab::flow::{Bench, By, FlowParams, Kind, Placement, Preset};
-use flexcast_lab::options::whole;
+use flexcast_lab::options::{whole, whole_bytes};
 use flexcast_lab::service::CopiesName;
 use flexcast_proto::MAX_RANKS;
 use flexcast_proto::service::{Delivery, MAX_PROCESSES_PER_HOST, Multicast};
@@ -72,10 +72,10 @@ pub(crate) struct FlowArgs {
     #[arg(long, value_enum, default_value = "messages")]
     pub(crate) between: BetweenName,
     /// The next service process of an allgather multicasts once so many bytes of those before it are still to come.
-    #[arg(long, value_parser = whole::<u64>(0, 1_u64 << 40), value_name = "BYTES", default_value_t = Multicast::default().ahead_bytes)]
+    #[arg(long, value_parser = whole_bytes::<u64>(0, 1_u64 << 40), value_name = "BYTES", default_value_t = Multicast::default().ahead_bytes)]
     pub(crate) ahead: u64,
     /// Bytes of each block.
-    #[arg(long, value_parser = whole::<u64>(0, u32::MAX as u64), value_name = "BYTES", default_value_t = 32 << 10)]
+    #[arg(long, value_parser = whole_bytes::<u64>(0, u32::MAX as u64), value_name = "BYTES", default_value_t = 32 << 10)]
     pub(crate) bytes: u64,
     /// Steps of the hosts' algorithm that may be under way at once: 1 as in blocking calls of MPI libraries.
     #[arg(long, value_parser = whole::<u32>(1, MAX_RANKS), value_name = "N", default_value_t = 1)]

@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use emu_machine::{DEFAULT_RECORDS, MachineError, with_world};
+use emu_observe::gdb::{self, GdbError};
 use emu_observe::new_file::{self, NewFile};
 use emu_observe::state::State;
 use emu_observe::trace::{Summary, Timeline};
 use emu_observe::{Files, Written};
-
-use crate::gdb::{self, GdbError};
-use crate::logs::LogDecoder;
+use flexio::LogDecoder;
 
 /// What to look at.
 #[derive(Clone, Debug)]

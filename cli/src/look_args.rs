@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use emu_machine::DEFAULT_RECORDS;
-use flexcast_cli::gdb::DEFAULT_ADDRESS;
+use emu_observe::gdb::DEFAULT_ADDRESS;
 use flexcast_cli::look::LookOptions;
 use flexcast_lab::options::whole;
 
-use crate::args::{ImageArgs, TputArgs};
+use crate::args::{RunArgs, TputArgs};
 use crate::sim_args::SimArgs;
 
 /// What to look at while the command runs (emulator only).
@@ -84,7 +84,7 @@ pub(crate) enum Traced {
     /// `flexcast sim` with its options.
     Sim(Box<SimArgs>),
     /// `flexcast run` with its options.
-    Run(ImageArgs),
+    Run(RunArgs),
 }
 
 /// A process id as the vendor's tools take it.

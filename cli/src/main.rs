@@ -12,6 +12,8 @@ mod compare_args;
 mod flow_args;
 mod images_args;
 mod inputs;
+mod interrupt;
+mod log;
 mod look_args;
 mod model_args;
 mod pair_args;
@@ -29,19 +31,20 @@ mod tune_args;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _};
+use flexcast::bootstrap::StoreError;
 use flexcast_cli::{note, options, stdout};
 
 fn main() -> ExitCode {
     // Output into `head` ends this program like any other, and not in a panic.
     sigpipe::reset();
     let ended = match parse(std::env::args_os()) {
-        Ok(cli) => commands::run(cli.command),
+        Ok(cli) => log::start(&cli.command).and_then(|()| commands::run(cli.command)),
         Err(refused) => tell(&refused),
     };
     match ended.and_then(|code| Ok(stdout::flush().map(|()| code)?)) {
         Ok(code) => code,
         Err(error) => {
-            note!("error: {}", chain(&error));
+            note!("error: {}", in_words(&error));
             if let Some(hint) = hint(&error) {
                 note!("  {hint}");
             }
@@ -65,6 +68,21 @@ fn tell(refused: &clap::Error) -> anyhow::Result<ExitCode> {
     Ok(u8::try_from(refused.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
+/// The error in words for the terminal. Of libraries that are not there it says what is missing and how to get it,
+/// once.
+fn in_words(error: &anyhow::Error) -> String {
+    let missing = error.chain().find_map(|cause| match cause.downcast_ref() {
+        Some(flexio::Error::NotInstalled { looked_for, source }) => Some((looked_for, source.to_string())),
+        _ => None,
+    });
+    match missing {
+        Some((looked_for, reason)) if reason.contains("No such file") => format!(
+            "DOCA not installed: there is no {looked_for}; install its package (flexio-sdk), or add the folder of the library to LD_LIBRARY_PATH"
+        ),
+        _ => chain(error),
+    }
+}
+
 /// The error and what caused it, without repeating what a message already says.
 fn chain(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
@@ -80,8 +98,14 @@ fn chain(error: &anyhow::Error) -> String {
 /// What a user of this tool can do beside what the libraries say, which know no options.
 fn hint(error: &anyhow::Error) -> Option<&'static str> {
     let not_installed = |error: &flexio::Error| matches!(error, flexio::Error::NotInstalled { .. });
-    let found = error.chain().filter_map(|cause| cause.downcast_ref()).any(not_installed);
-    found.then_some("or take the emulated cards: leave out `--provider system`, or say `--provider emu`")
+    if error.chain().filter_map(|cause| cause.downcast_ref()).any(not_installed) {
+        return Some("or take the emulated cards: leave out `--provider system`, or say `--provider emu`");
+    }
+    let is_unset = |error: &StoreError| matches!(error, StoreError::Unset { .. });
+    error.chain().filter_map(|cause| cause.downcast_ref()).any(is_unset).then_some(
+        "start a process for each rank by a launcher, such as `mpirun -n 4 flexcast perf`, torchrun or srun; or by hand, with FLEXCAST_RANK, \
+         FLEXCAST_SIZE and FLEXCAST_STORE set",
+    )
 }
 
 #[cfg(test)]
@@ -136,5 +160,71 @@ mod tests {
             let text = error.to_string();
             assert!(!text.contains("invalid digit"), "{words:?}: {text}");
         }
+    }
+
+    /// Visits a command and all below it, with the path to each.
+    fn visit(command: &mut clap::Command, path: &str, look: &mut impl FnMut(&mut clap::Command, &str)) {
+        look(command, path);
+        for below in command.get_subcommands_mut() {
+            let path = format!("{path} {}", below.get_name());
+            visit(below, &path, look);
+        }
+    }
+
+    /// Help is text for a terminal: it wraps, has no markup of the sources' documentation, and one default for an
+    /// option.
+    #[test]
+    fn help_fits_a_terminal_and_is_plain_text() {
+        const COLUMNS: usize = 100;
+        let mut command = args::Cli::command().term_width(COLUMNS);
+        command.build();
+        let (mut commands, mut wrong) = (0, Vec::new());
+        visit(&mut command, "flexcast", &mut |command, path| {
+            commands += 1;
+            *command = std::mem::take(command).term_width(COLUMNS);
+            for help in [command.render_long_help(), command.render_help()].map(|help| help.to_string()) {
+                for line in help.lines() {
+                    if line.chars().count() > COLUMNS {
+                        wrong.push(format!("{path}: {} columns: {line}", line.chars().count()));
+                    }
+                    if line.contains("[`") || line.contains("](") {
+                        wrong.push(format!("{path}: markup: {line}"));
+                    }
+                }
+                // Each option begins with its name, indented by less than what is said of it.
+                let mut blocks: Vec<String> = vec![String::new()];
+                for line in help.lines() {
+                    if line.trim_start().starts_with('-') {
+                        blocks.push(String::new());
+                    }
+                    blocks.last_mut().expect("one").push_str(line);
+                }
+                let double = blocks.iter().filter(|block| block.matches("[default").count() > 1);
+                wrong.extend(double.map(|block| format!("{path}: two defaults: {block}")));
+            }
+        });
+        assert!(commands > 25, "{commands} commands");
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    /// Whatever counts bytes takes units.
+    #[test]
+    fn options_of_bytes_take_units() {
+        let mut command = args::Cli::command();
+        command.build();
+        let (mut options, mut wrong) = (0, Vec::new());
+        visit(&mut command, "flexcast", &mut |command, path| {
+            for argument in command.get_opts() {
+                let is_bytes = argument.get_value_names().is_some_and(|names| names.iter().any(|name| name == "BYTES"));
+                let Some(name) = argument.get_long().filter(|_| is_bytes) else { continue };
+                options += 1;
+                let words = format!("{path} --{name} 4K");
+                let refused = parse(words.split(' ').map(Into::into)).err();
+                if refused.is_some_and(|error| error.kind() == clap::error::ErrorKind::ValueValidation) {
+                    wrong.push(words);
+                }
+            }
+        });
+        assert!(options > 15 && wrong.is_empty(), "{options} options, {wrong:?}");
     }
 }

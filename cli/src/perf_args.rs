@@ -11,7 +11,9 @@ use crate::card_args::CardArgs;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Start one process per rank with a launcher: `mpirun -n 4 flexcast perf`, `torchrun`, `srun`; or by hand, with FLEXCAST_RANK, FLEXCAST_SIZE and \
-FLEXCAST_STORE (host:port of rank 0). FLEXCAST_INTERFACE, FLEXCAST_GROUP, FLEXCAST_PORT and FLEXCAST_TTL say where datagrams go.")]
+FLEXCAST_STORE (host:port of rank 0). On several computers FLEXCAST_SECRET_FILE names a secret of all ranks. FLEXCAST_INTERFACE, FLEXCAST_GROUP, \
+FLEXCAST_PORT and FLEXCAST_TTL say where datagrams go. Other parameters have variables, too, such as FLEXCAST_CHUNK_BYTES. FLEXCAST_LOG says how much of \
+the library's log is shown: off, error, warn (default), info, debug or trace.")]
 pub(crate) struct PerfArgs {
     /// The collective.
     #[arg(long, value_enum, default_value_t = Op::Allgather)]
@@ -40,9 +42,9 @@ pub(crate) struct PerfArgs {
     in_place: bool,
     #[command(flatten)]
     pub(crate) card: CardArgs,
-    /// Ranks that multicast at the same time [default: as few as keep the links busy].
-    #[arg(long, value_parser = whole::<u32>(0, 1024), default_value_t = 0, value_name = "N")]
-    pub(crate) chains: u32,
+    /// Ranks that multicast at the same time [default: FLEXCAST_CHAINS, or as few as keep the links busy].
+    #[arg(long, value_parser = whole::<u32>(0, 1024), value_name = "N")]
+    pub(crate) chains: Option<u32>,
     /// Make progress by a thread of its own.
     #[arg(long)]
     pub(crate) progress_thread: bool,

@@ -3,7 +3,7 @@
 use clap::Args;
 use flexcast::Transport;
 use flexcast_lab::capacity::MAX_GBIT_PER_S;
-use flexcast_lab::options::{one_of, whole};
+use flexcast_lab::options::{one_of, whole, whole_bytes};
 use flexcast_lab::sim::spec::transports;
 use flexcast_proto::MAX_RANKS;
 
@@ -15,7 +15,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_parser = whole::<u32>(1, MAX_GBIT_PER_S), value_name = "GBIT/S", default_value_t = 200)]
     pub(crate) link: u32,
     /// Bytes per chunk; at most 4096 with ud.
-    #[arg(long, value_parser = whole::<u32>(64, 4096), value_name = "BYTES", default_value_t = 4096)]
+    #[arg(long, value_parser = whole_bytes::<u32>(64, 4096), value_name = "BYTES", default_value_t = 4096)]
     pub(crate) chunk: u32,
     /// What carries the data.
     #[arg(long, value_parser = one_of(transports()), default_value_t = Transport::Ud, value_name = "NAME")]
@@ -24,7 +24,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_parser = whole::<u32>(1, MAX_RANKS), value_name = "P", default_value_t = 16)]
     pub(crate) ranks: u32,
     /// Bytes that each rank contributes to an Allgather.
-    #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "N", default_value_t = 8 << 20)]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, u64::MAX), value_name = "BYTES", default_value_t = 8 << 20)]
     pub(crate) buffer: u64,
     /// Image `allgather` is run to learn what a completion costs.
     #[command(flatten)]

@@ -11,7 +11,7 @@ use crate::model_args::ModelArgs;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// Experiments by their ids [default: all].
+    /// Experiments by their ids, with commas between them, or the option several times [default: all].
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
     /// Only every N-th of these experiments, from the I-th on: for N jobs side by side, each with another I from 1 to N, and a folder of its own.
@@ -26,6 +26,9 @@ pub(crate) struct ReportArgs {
     /// Write the verdicts to this Markdown file, too.
     #[arg(long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
+    /// Commit that the figures are made from, for the head of this file.
+    #[arg(long, value_name = "HASH", requires = "summary")]
+    pub(crate) commit: Option<String>,
     /// What `flexcast calibrate --json` has written.
     #[arg(long, value_name = "FILE")]
     pub(crate) calibration: Option<PathBuf>,
@@ -40,6 +43,6 @@ pub(crate) struct ReportArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Runs at a time, each with a machine of its own [default: one per core].
-    #[arg(long, value_parser = whole::<usize>(1, usize::MAX), value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, std::num::NonZero::get))]
-    pub(crate) jobs: usize,
+    #[arg(long, value_parser = whole::<usize>(1, usize::MAX), value_name = "N")]
+    pub(crate) jobs: Option<usize>,
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use flexcast_lab::options::whole;
+use flexcast_lab::options::{whole, whole_bytes};
 use flexcast_lab::service::processes;
 use flexcast_lab::service::processes::{MOST_BYTES, MOST_HOSTS, MOST_RANKS_PER_HOST};
 use flexcast_service::daemon::config::STATUS_SOCKET;
@@ -51,9 +51,10 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_parser = whole::<u32>(1, MOST_RANKS_PER_HOST), value_name = "N", default_value_t = 2)]
     pub(crate) ranks_per_host: u32,
     /// Bytes of a block: 1 to 1048576.
-    #[arg(long, value_parser = whole::<u64>(1, MOST_BYTES), value_name = "N", default_value_t = 4096)]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, MOST_BYTES), value_name = "BYTES", default_value_t = 4096)]
     pub(crate) bytes: u64,
-    /// Folder of the emulator's libraries [default: target/emu-libs of this folder, or beside that of this program].
+    /// Folder of the emulator's libraries [default: target/emu-libs, or where this program was installed; without
+    /// them it uses the emulator that it holds].
     #[arg(long, value_name = "FOLDER")]
     pub(crate) libs: Option<PathBuf>,
     /// Print one JSON document instead of tables.

@@ -39,8 +39,8 @@ pub(crate) struct SoakArgs {
     #[arg(long, value_name = "I/N", requires = "first")]
     pub(crate) shard: Option<Shard>,
     /// Threads, each with a machine of its own [default: one per core].
-    #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64))]
-    pub(crate) jobs: u64,
+    #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "N")]
+    pub(crate) jobs: Option<u64>,
     /// Go on after a case that came out wrong. Each such case is printed to stderr when it ends, and all of them at the end.
     #[arg(long)]
     pub(crate) keep_going: bool,

@@ -25,8 +25,8 @@ pub(crate) struct TuneArgs {
     /// Lengths, as those of `flexcast perf`.
     #[arg(long, default_value = "64,1K,4K,16K,64K,256K,1M,4M", value_name = "LIST|MIN:MAX")]
     sizes: Sizes,
-    /// Rounds; in each, every algorithm has its turn.
-    #[arg(long, value_parser = whole::<u32>(1, 1000), default_value_t = 3, value_name = "N")]
+    /// Rounds; in each, every algorithm has its turn. How far they differ is the noise, which a choice has to exceed.
+    #[arg(long, value_parser = whole::<u32>(2, 1000), default_value_t = 3, value_name = "N")]
     rounds: u32,
     /// Operations that are timed, of each algorithm and length, in a round.
     #[arg(long, value_parser = whole::<u32>(1, 100_000), default_value_t = 15, value_name = "N")]
@@ -54,10 +54,20 @@ impl TuneArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+With --check, started as the ranks of a job (as `flexcast perf`) it tests the multicast of each rank to each, otherwise \
+that of this process to itself. It fails if something does not arrive. Switches that snoop remember a new group for some \
+minutes: `--seconds 400` finds one without a querier.")]
 pub(crate) struct InfoArgs {
     /// Network interface, by name or address [default: FLEXCAST_INTERFACE, or the first that can multicast].
     #[arg(long, value_name = "NAME|ADDRESS")]
     pub(crate) interface: Option<String>,
+    /// Test whether multicast arrives, instead of printing what is set.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Seconds that the test takes; those of rank 0 count.
+    #[arg(long, requires = "check", value_parser = whole::<u64>(1, 3600), default_value_t = 1, value_name = "N")]
+    pub(crate) seconds: u64,
     /// Print one JSON object instead of a text.
     #[arg(long)]
     pub(crate) json: bool,

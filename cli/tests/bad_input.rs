@@ -1,7 +1,13 @@
 //! Bad parameters of every command: one line with the value, the limit and the next step, and exit code 1. None of
 //! these needs an image: they are refused before anything is opened.
 
+#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
+#[path = "../../tests/src/harness.rs"]
+mod harness;
+
 use std::process::{Command, Output};
+
+use harness::skipped;
 
 fn flexcast(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_flexcast")).args(args).output().expect("the tool starts")
@@ -81,10 +87,13 @@ fn unknown_device() {
 fn system_provider_without_doca() {
     // Where DOCA is installed this test has nothing to check.
     if std::path::Path::new("/opt/mellanox/flexio").exists() {
-        eprintln!("skipped: DOCA is installed");
+        skipped("DOCA is installed");
         return;
     }
     refused(&["devices", "--provider", "system"], &["DOCA not installed", "libflexio.so", "--provider emu"]);
+    let output = flexcast(&["devices", "--provider", "system"]);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.matches("install its package").count() == 1 && text.lines().count() == 2, "said once: {text}");
     refused(&["tput", "--provider", "system", "--loss", "1"], &["--loss", "emulated"]);
     refused(&["tput", "--provider", "system", "--memory", "weak"], &["--memory", "emulated", "--provider system"]);
 }
@@ -93,6 +102,7 @@ fn system_provider_without_doca() {
 fn topologies_and_faults_that_cannot_be() {
     refused(&["tput", "--topology", "ring-5"], &["topology ring-5", "switch-N", "fat-tree-188", "description file"]);
     refused(&["tput", "--topology", "nowhere.toml"], &["topology `nowhere.toml` cannot be read"]);
+    refused(&["tput", "--topology", "/nofile"], &["topology `/nofile` cannot be read", "No such file"]);
     refused(&["tput", "--topology", "switch-1"], &["2 cards", "\"switch-1\"", "1 hosts", "larger topology"]);
     refused(&["tput", "--topology", "switch-4", "--cards", "2"], &["1 hosts are named for 2 cards", "such as 0,5"]);
     refused(&["tput", "--cards", "0,1"], &["hosts 0,1", "name a topology"]);
@@ -180,4 +190,68 @@ fn numbers_of_a_timing_model() {
     set("nosuch.x=1", &["nosuch.x=1", "no number nosuch.x", "its groups are", "loads"]);
     set("loads.x=1", &["no number loads.x", "its group loads has", "l3_cycles"]);
     refused(&["tput", "--loss", "-1"], &["-1 %", "0 to 100"]);
+}
+
+#[test]
+fn numbers_of_bytes_have_units() {
+    for line in
+        ["sim --bytes 64X", "tput --bytes 1.5M", "plan --buffer 8MiBs", "perf --sizes 4Q", "compare --sizes 1MX"]
+    {
+        let args: Vec<&str> = line.split_whitespace().collect();
+        let output = flexcast(&args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {text}");
+        assert!(text.contains("give ") && (text.contains("4K") || text.contains("64KiB")), "{line}: {text}");
+    }
+}
+
+/// Every variable, in every command that begins with the environment.
+#[test]
+fn nonsense_in_variables_is_refused_with_what_they_may_be() {
+    let settings = flexcast::Setting::ALL.iter().filter_map(|setting| Some((setting, setting.variable()?)));
+    let mut variables: Vec<&str> = Vec::new();
+    for (setting, variable) in settings {
+        // Any text names aggregators.
+        if setting.parse("zzz").is_err() {
+            variables.push(variable);
+        }
+    }
+    assert!(variables.len() > 30, "{variables:?}");
+    let others = ["SERVICE_PROCESSES", "SERVICE_DELIVERY", "PORT", "SHM", "UNAUTHENTICATED", "TTL", "LOG"];
+    let others = others.map(|name| format!("FLEXCAST_{name}"));
+    variables.extend(others.iter().map(String::as_str));
+    for (at, variable) in variables.iter().enumerate() {
+        // Each command has its turn.
+        let command = ["perf", "info", "tune"][at % 3];
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+        tool.args([command, "--interface", "lo"]).env("FLEXCAST_RANK", "0").env("FLEXCAST_SIZE", "1");
+        let output = tool.env(variable, "zzz").output().expect("the tool starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command} with {variable}=zzz: {text}");
+        assert!(text.contains(&format!("{variable} is \"zzz\": must be ")), "{command}: {text}");
+    }
+}
+
+#[test]
+fn a_command_of_ranks_names_a_launcher() {
+    let output = Command::new(env!("CARGO_BIN_EXE_flexcast")).args(["perf", "--interface", "lo"]).env_clear().output();
+    let output = output.expect("the tool starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    for word in ["FLEXCAST_SIZE", "mpirun -n 4 flexcast perf", "FLEXCAST_RANK", "FLEXCAST_STORE"] {
+        assert!(text.contains(word), "{text:?} lacks {word:?}");
+    }
+}
+
+#[test]
+fn a_program_on_the_emulator_s_libraries_needs_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("bin/flexcast");
+    std::fs::create_dir(folder.path().join("bin")).expect("a folder");
+    std::fs::copy(env!("CARGO_BIN_EXE_flexcast"), &program).expect("a copy");
+    let output = Command::new(&program).args(["emu", "exec", "--", "true"]).current_dir(folder.path()).output();
+    let text = String::from_utf8_lossy(&output.expect("it starts").stderr).into_owned();
+    for word in ["lib/flexcast/emu-libs", "cargo xtask build-emu-libs", "cargo xtask install --all", "--libs"] {
+        assert!(text.contains(word), "{text:?} lacks {word:?}");
+    }
 }

@@ -125,6 +125,22 @@ fn races_show_in_the_exit_code() {
     assert!(output.status.code() == Some(1) && text.contains("no-such-program-there-is"), "{text}");
 }
 
+/// Without the file the program's code would say that there were no races.
+#[test]
+fn a_file_for_races_that_cannot_be_written_is_refused_before_the_program_starts() {
+    let folder = libraries();
+    let file = folder.path().join("machine.toml");
+    std::fs::write(&file, "detect_races = true\n").expect("a file");
+    let below = file.join("races");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+    command.args(["emu", "exec", "--libs"]).arg(folder.path()).arg("--machine").arg(&file);
+    let output =
+        command.args(["--", "echo", "started"]).env("FLEXCAST_RACES", &below).output().expect("the tool starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{text}");
+    assert!(text.contains("FLEXCAST_RACES") && text.contains(&below.display().to_string()), "{text}");
+}
+
 #[test]
 fn a_request_to_end_reaches_the_program_that_is_watched_for_races() {
     let folder = libraries();

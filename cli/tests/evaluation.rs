@@ -1,5 +1,9 @@
 //! `flexcast report` and `flexcast plan`, through the tool. `cargo xtask build` makes the images; without them these tests fail and say so.
 
+#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
+#[path = "../../tests/src/harness.rs"]
+mod harness;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,6 +14,8 @@ use std::time::Duration;
 use flexcast_lab::evaluate::point::Point;
 use flexcast_lab::evaluate::spec;
 use serde_json::Value;
+
+use harness::skipped;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -144,7 +150,7 @@ fn browser() -> Option<&'static str> {
     let starts = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
     let found = names.into_iter().find(starts);
     if found.is_none() {
-        eprintln!("skipped: no browser to open the page with (apt-get install chromium)");
+        skipped("no browser is installed to open the page with (Debian: chromium)");
     }
     found
 }

@@ -1,5 +1,9 @@
 //! The gdb server, with gdb-multiarch where it is installed and by its protocol everywhere.
 
+#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
+#[path = "../../tests/src/harness.rs"]
+mod harness;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -7,6 +11,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
+#[path = "../../tests/src/processes.rs"]
+mod processes;
+
+use harness::installed;
 
 /// Longest that any of these sessions may take; they need a second or two.
 const BOUND: Duration = Duration::from_secs(120);
@@ -79,8 +89,8 @@ impl Run {
 #[test]
 fn gdb_breaks_steps_and_goes_on() {
     let image = image("allgather.elf");
-    if Command::new("gdb-multiarch").arg("--version").stdout(Stdio::null()).status().is_err() {
-        return eprintln!("skipped: gdb-multiarch is not installed (apt-get install gdb-multiarch)");
+    if !installed("gdb-multiarch", "gdb-multiarch") {
+        return;
     }
     let args = [&TPUT[..], &["--image", &image]].concat();
     let run = Run::start(&args, &[]);
@@ -265,4 +275,27 @@ fn nobody_to_serve_and_nothing_to_debug_are_said() {
         .expect("the tool starts");
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("cannot be listened on"), "{error}");
+}
+
+/// A program that knows nothing of the emulator, here the tool itself on the libraries that it finds, is debugged by
+/// its environment.
+#[test]
+fn an_unmodified_program_on_the_emulator_s_libraries_is_debugged() {
+    let image = image("allgather.elf");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+    command.args(["emu", "exec", "--gdb=127.0.0.1:0", "--libs"]).arg(processes::libraries()).arg("--");
+    command.arg(env!("CARGO_BIN_EXE_flexcast")).args(TPUT).args(["--provider", "system", "--image", &image]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the tool starts");
+    let mut stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    stderr.read_line(&mut line).expect("a line");
+    let address = line.strip_prefix("gdb server on ").and_then(|rest| rest.split_once(": ")).expect(&line).0;
+    let run = Run { address: address.to_owned(), child, stderr };
+    let mut gdb = Client::connect(&run.address);
+    gdb.ask("qSupported:swbreak+;hwbreak+");
+    assert!(gdb.ask("?").starts_with('T'), "it has stopped");
+    assert!(gdb.ask("qfThreadInfo").starts_with('m'), "at threads of the DPA");
+    assert_eq!(gdb.ask("D"), "OK");
+    let (success, stdout, stderr) = run.finish();
+    assert!(success && stdout.contains("\"digest_ok\":true"), "{stdout}{stderr}");
 }

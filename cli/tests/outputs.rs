@@ -86,6 +86,125 @@ fn a_reader_that_has_gone_ends_the_command_quietly() {
     assert_eq!((output.status.signal(), told(&output).as_str()), (Some(13), ""));
 }
 
+#[test]
+fn cards_that_are_emulated_are_said_to_be() {
+    let text = |args: &[&str]| {
+        let output = flexcast(args).output().expect("the tool starts");
+        assert!(output.status.success(), "{args:?}: {}", told(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let devices = text(&["devices"]);
+    assert!(devices.starts_with("emulated cards") && devices.contains("--provider system"), "{devices}");
+    assert!(text(&["devices", "--json"]).starts_with('['), "no such line in JSON");
+    let deployed = text(&["deploy", &image("pingpong.elf")]);
+    assert!(deployed.contains("on emulated card mlx5_0"), "{deployed}");
+}
+
+/// A parameter of the communicator that is refused has the name of the option that was given.
+#[test]
+fn refused_parameters_have_the_names_of_options() {
+    for (option, value, limit) in [
+        ("--threads", "0", "1 to 64"),
+        ("--threads", "500", "1 to 64"),
+        ("--chunk", "8192", "64 to 4096"),
+        ("--slots", "100", "a power of two (nearest: 64 or 128)"),
+    ] {
+        let output = flexcast(&["tput", "--image", &image("allgather.elf"), option, value]).output();
+        let text = told(&output.expect("the tool starts"));
+        assert_eq!(text, format!("error: {option} {value}: must be {limit}\n"));
+    }
+}
+
+#[test]
+fn an_rpc_of_an_image_is_called_with_a_number() {
+    let argument = 0x1234_u64;
+    let run = |call: &[&str]| {
+        let pingpong = image("pingpong.elf");
+        flexcast(&[&["run", &pingpong, "--call"], call].concat()).output().expect("the tool starts")
+    };
+    let output = run(&["bring_up", "0x1234"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", told(&output));
+    let answer = flexcast_abi::bring_up_answer(argument);
+    let line = text.lines().find(|line| line.starts_with("bring_up(4660) = ")).unwrap_or_else(|| panic!("{text}"));
+    let rest = line.strip_prefix(&format!("bring_up(4660) = {answer} ({answer:#x}); "));
+    let spent = rest.and_then(|rest| rest.strip_suffix(" instructions (emulated)"));
+    assert!(spent.is_some_and(|spent| spent.parse::<u64>().is_ok_and(|spent| spent > 0)), "{line}");
+    // Another name, and what is no number.
+    let output = run(&["nosuch", "1"]);
+    assert!(!output.status.success() && told(&output).contains("bring_up"), "{}", told(&output));
+    let output = run(&["bring_up", "many"]);
+    assert!(told(&output).contains("argument \"many\" of bring_up: give a whole number"), "{}", told(&output));
+}
+
+#[test]
+fn titles_of_experiments_are_in_one_column() {
+    let output = flexcast(&["report", "--list"]).output().expect("the tool starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let column = |line: &str| {
+        let (id, _) = line.split_once(' ').expect("an id and a title");
+        line.len() - line[id.len()..].trim_start().len()
+    };
+    let columns: std::collections::BTreeSet<usize> = text.lines().map(column).collect();
+    assert!(text.lines().count() > 10 && columns.len() == 1, "{columns:?}\n{text}");
+}
+
+/// One rank of a job of `size` ranks on the loopback interface, which meet at `port`.
+fn perf(size: u32, port: u16, args: &[&str]) -> Command {
+    let mut command =
+        flexcast(&[&["perf", "--interface", "lo", "--repetitions", "2", "--warm-up", "0"], args].concat());
+    command.env("FLEXCAST_RANK", "0").env("FLEXCAST_SIZE", size.to_string());
+    command.env("FLEXCAST_STORE", format!("127.0.0.1:{port}")).env_remove("FLEXCAST_LOG");
+    command
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// A program that is no rank comes to where ranks meet: the rank that waits there warns of it.
+#[test]
+fn warnings_of_the_library_are_shown_unless_a_variable_says_otherwise() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    for (level, is_shown) in [(None, true), (Some("warn"), true), (Some("error"), false)] {
+        let port = free_port();
+        let mut command = perf(2, port, &["--sizes", "64"]);
+        command.envs(level.map(|level| ("FLEXCAST_LOG", level)));
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the tool starts");
+        let (to, lines) = std::sync::mpsc::channel();
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        std::thread::spawn(move || stderr.lines().map_while(Result::ok).for_each(|line| drop(to.send(line))));
+        let begun = std::time::Instant::now();
+        let mut stranger = loop {
+            match std::net::TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(begun.elapsed().as_secs() < 60, "nobody listens: {error}"),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        };
+        stranger.write_all(&[0xAA; 64]).expect("it is read");
+        // Whoever is turned away sees the end of the connection.
+        stranger.set_read_timeout(Some(std::time::Duration::from_secs(60))).expect("a time");
+        let mut answer = [0; 64];
+        while matches!(std::io::Read::read(&mut stranger, &mut answer), Ok(bytes) if bytes > 0) {}
+        let wait = std::time::Duration::from_secs(if is_shown { 60 } else { 1 });
+        let found = std::iter::from_fn(|| lines.recv_timeout(wait).ok()).find(|line| line.contains("turned away"));
+        child.kill().and_then(|()| child.wait()).expect("a child");
+        assert_eq!(found.is_some(), is_shown, "{level:?}: {found:?}");
+        assert!(found.is_none_or(|line| line.trim_start().starts_with("WARN ")));
+    }
+}
+
+/// In the output of a launcher the rows would be there twice, and within one another.
+#[test]
+fn progress_is_shown_on_terminals_alone() {
+    let output = perf(1, 1, &["--sizes", "64,1K"]).output().expect("the tool starts");
+    let (text, said) = (String::from_utf8_lossy(&output.stdout), told(&output));
+    assert!(output.status.success() && text.contains("│  1024 ┆"), "{text}{said}");
+    assert!(said.starts_with("1 rank over lo") && said.lines().count() == 1, "{said}");
+}
+
 /// Nobody can be told; what the command does is done.
 #[test]
 fn a_full_stderr_changes_nothing() {

@@ -4,6 +4,10 @@
 #[path = "../../tests/src/processes.rs"]
 mod processes;
 
+#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
+#[path = "../../tests/src/harness.rs"]
+mod harness;
+
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -13,6 +17,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use processes::libraries;
+
+use harness::is_long;
 
 /// Longest that anything here may take; it is far less.
 const BOUND: Duration = Duration::from_secs(120);
@@ -79,7 +85,7 @@ fn deaths_of_processes_are_told_by_name_and_later_jobs_succeed() {
 #[test]
 fn other_shapes_do_the_same() {
     check(&report(&["--hosts", "3", "--ranks-per-host", "1", "--bytes", "1"]), 3, 1);
-    if std::env::var_os("FLEXCAST_SHORT_TESTS").is_none() {
+    if is_long() {
         check(&report(&["--hosts", "1", "--ranks-per-host", "3", "--bytes", "100000"]), 1, 3);
     }
 }
@@ -99,6 +105,25 @@ fn the_program_alone_is_enough() {
     let report: ProcessReport = serde_json::from_slice(&output.stdout).expect("a document");
     assert_eq!(report.daemon, "flexcast");
     check(&report, 2, 1);
+}
+
+/// In a folder without anything, and without libraries of the emulator anywhere, the processes have the emulator of
+/// the program.
+#[test]
+fn in_an_empty_folder_the_program_is_enough() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (bin, empty) = (folder.path().join("bin"), folder.path().join("empty"));
+    for folder in [&bin, &empty] {
+        std::fs::create_dir(folder).expect("a folder");
+    }
+    let program = bin.join("flexcast");
+    std::fs::copy(env!("CARGO_BIN_EXE_flexcast"), &program).expect("a copy");
+    let mut command = Command::new(&program);
+    command.args(["service", "demo", "--json"]).current_dir(&empty).env_remove("LD_LIBRARY_PATH");
+    let output = command.output().expect("the tool starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    check(&serde_json::from_slice(&output.stdout).expect("a document"), 2, 2);
+    assert_eq!(std::fs::read_dir(&empty).expect("the folder").count(), 0, "nothing is left");
 }
 
 /// Processes whose parent is this one.
@@ -141,11 +166,14 @@ fn begun() -> (Child, Vec<u32>) {
 /// Whether it is asked to end or killed, nobody that it has started is left.
 #[test]
 fn nobody_outlives_a_demonstration_that_is_cut_off() {
-    for signal in [Signal::SIGINT, Signal::SIGKILL] {
+    for (signal, code) in [(Signal::SIGINT, Some(130)), (Signal::SIGTERM, Some(143)), (Signal::SIGKILL, None)] {
         let (mut child, children) = begun();
-        kill(Pid::from_raw(child.id() as i32), signal).expect("it runs");
+        // Twice, as `timeout` does: to the process, and to its group.
+        for _ in 0..2 {
+            kill(Pid::from_raw(child.id() as i32), signal).expect("it runs, or is not waited for yet");
+        }
         let status = child.wait().expect("a child");
-        assert_eq!(status.code(), (signal == Signal::SIGINT).then_some(130), "{status}");
+        assert_eq!(status.code(), code, "{status}");
         until("the end of all processes", || children.iter().all(|pid| is_over(*pid)));
     }
 }

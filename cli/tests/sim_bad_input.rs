@@ -88,12 +88,12 @@ fn files() {
 #[test]
 fn algorithms() {
     for (args, words) in [
-        ("--op alltoall --algorithm multicast", ["multicast does no alltoall", "give pairwise, ring and linear"]),
+        ("--op alltoall --algorithm multicast", ["multicast does no alltoall", "give pairwise, ring or linear"]),
         ("--op alltoall --algorithm tree", ["tree does no alltoall", "pairwise"]),
         ("--op reduce-scatter --algorithm linear", ["linear does no reduce-scatter", "give ring"]),
         (
             "--op allreduce --algorithm multicast",
-            ["multicast does no allreduce", "give ring, tree, recursive-doubling and exchange"],
+            ["multicast does no allreduce", "give ring, tree, recursive-doubling or exchange"],
         ),
         ("--op allreduce --segments 2", ["--segments: ring has none", "tree"]),
         ("--op allreduce --bytes 1023", ["--bytes: 1023 bytes", "give a multiple of 4"]),

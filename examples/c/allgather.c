@@ -4,6 +4,7 @@
  *
  * `cargo xtask example allgather --ranks 4 --c` starts four of these on emulated cards. On real ones: one process per card, with
  * FLEXCAST_RANK, FLEXCAST_SIZE and FLEXCAST_STORE (host:port, where rank 0 listens) set, and the path of the image as argument.
+ * Without an argument data goes over the Ethernet interface that FLEXCAST_INTERFACE names, or over what FLEXCAST_DATAPATH names.
  *
  * Any C11 compiler: cc -I host/capi/include allgather.c -L target/release -lflexcast
  */
@@ -131,8 +132,8 @@ int main(int argc, char **argv)
     unsigned long long recovered = 0;
     int rank, size, bad = 1;
 
-    if (argc != 2) {
-        fprintf(stderr, "usage: %s ALLGATHER.elf (`cargo xtask build` makes the image)\n", argv[0]);
+    if (argc > 2) {
+        fprintf(stderr, "usage: %s [ALLGATHER.elf] (the image for the DPA of a card; over Ethernet there is none)\n", argv[0]);
         return 2;
     }
     if (flexcast_abi_version() < FLEXCAST_ABI_VERSION) {
@@ -142,10 +143,11 @@ int main(int argc, char **argv)
     }
 
     /* 1. The card, with the firmware on its DPA: the vendor's libraries, wherever the dynamic loader finds them. The emulator offers the
-     * same ones. */
+     * same ones. Without firmware it is an Ethernet interface, unless FLEXCAST_DATAPATH says otherwise. */
     if (failed("options", flexcast_card_options_default(&options, sizeof options)))
         return 1;
-    options.firmware_path = argv[1];
+    if (argc == 2)
+        options.firmware_path = argv[1];
     /* Its device is the one that FLEXCAST_DEVICE names, or the first one. */
     if (failed("opening the card", flexcast_card_open(&options, &card)))
         return 1;

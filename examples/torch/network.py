@@ -62,7 +62,10 @@ class Hosts:
             self._batch([f"netns add {name}" for name in [switch, *map(self._name, every)]])
             self._batch([f"link add {INTERFACE} netns {self._name(host)} type veth peer name port{host} netns {switch}" for host in every])
             ports = [f"link set port{host} master br0 up" for host in every]
-            self._batch(["link add br0 type bridge mcast_snooping 0 forward_delay 0", "link set br0 up", *ports], "-n", switch)
+            bridge = ["link add br0 type bridge mcast_snooping 1 forward_delay 0"]
+            # A querier floods before it has waited for answers, ten seconds by default.
+            bridge += [f"link set br0 type bridge {option}" for option in ("mcast_query_response_interval 10", "mcast_querier 1")]
+            self._batch([*bridge, "link set br0 up", *ports], "-n", switch)
             for host in every:
                 lines = ["link set lo up", f"addr add {self.address(host)}/24 dev {INTERFACE}", f"link set {INTERFACE} up"]
                 self._batch([*lines, f"route add 224.0.0.0/4 dev {INTERFACE}"], "-n", self._name(host))

@@ -83,6 +83,7 @@ fn read(image: &Image) {
         let _ = graph.path(entry.addr, |function| function.name.contains("panic"));
     }
     let _ = (image.arch(), image.compiler(), image.entry(), image.flags(), image.is_position_independent());
+    assert_eq!(image.expect_served().is_ok(), image.unserved().iter().all(|part| part.to_string().is_empty()));
     let _ = (image.dynamic_headers(), image.expect_abi(3, 0xABCD), image.entry_named("no such entry"));
 }
 

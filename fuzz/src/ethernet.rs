@@ -4,7 +4,7 @@
 //! The first byte says which. Checked: what is accepted is what it says when it is encoded again; what is refused names a rank; and a rank whose peers
 //! know the key and send anything ends its operations in time, well or with a typed error, and gives their buffers back.
 
-use flexcast::bootstrap::{CallbackExchange, Exchange, Subgroup, split, store};
+use flexcast::bootstrap::{CallbackExchange, Exchange, Subgroup, split};
 use flexcast::hostile;
 
 use crate::input::{Input, Script};
@@ -12,7 +12,6 @@ use crate::input::{Input, Script};
 const PEERS: u8 = 0;
 const ENDPOINTS: u8 = 1;
 const DATAGRAM: u8 = 2;
-const STORE: u8 = 3;
 const EXCHANGE: u8 = 4;
 const KINDS: u8 = 8;
 
@@ -22,7 +21,6 @@ pub fn run(data: &[u8]) {
     match kind % KINDS {
         ENDPOINTS => hostile::endpoints(rest),
         DATAGRAM => hostile::datagram(rest),
-        STORE => store::hear(rest),
         EXCHANGE => exchange(rest),
         // The most there is to find.
         _ => hostile::peers(rest),
@@ -79,10 +77,6 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let frame =
         |peer: u8, kind: u8, contents: &[u8]| [&[peer << 7 | 1, kind, 1, contents.len() as u8][..], contents].concat();
     let frames = |frames: &[Vec<u8>]| frames.concat();
-    let mut hello = b"FXCSTORE".to_vec();
-    hello.extend([1, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 3, 0]);
-    hello.extend(b"job");
-    let contribution = [&b"FXCF\x03\x01\0\0\x01\0\0\0\x04\0\0\0"[..], b"tbody"].concat();
     let of = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
     let header = [&[1, 1, 0, 2, 0x56, 0x78, 0x9A, 0xBC, 0, 0, 0, 1, 0, 0, 0, 5][..], &[0; 8], b"chunk"].concat();
     vec![
@@ -115,9 +109,6 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("endpoints", of(ENDPOINTS, &[2, 4, 9, 20, 1, 0, 0, 1, 5, 3, 0, 1, 99])),
         ("tuning", of(ENDPOINTS, &[0, 0, 16, 1, 0, 0, 0, 2, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
         ("datagram", of(DATAGRAM, &header)),
-        ("hello", of(STORE, &hello)),
-        ("contribution", of(STORE, &contribution)),
-        ("collected", of(STORE, b"\x01\0\0\0a\0\0\0\0\x02\0\0\0bc")),
         ("exchange", of(EXCHANGE, &[0, 0, 1, 16, 9, 0])),
     ]
 }

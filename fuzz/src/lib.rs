@@ -17,6 +17,8 @@ pub mod machine;
 pub mod packet;
 pub mod replay;
 pub mod service;
+pub mod session;
+pub mod store;
 pub mod text;
 pub mod wqe;
 
@@ -38,7 +40,7 @@ macro_rules! targets {
             &[$(Target { name: stringify!($name), run: $name::run, seeds: $name::seeds }),*];
     };
 }
-targets!(elf, packet, wqe, devx, api, firmware, text, ethernet, service);
+targets!(elf, packet, wqe, devx, api, firmware, text, ethernet, service, store, session);
 
 /// The program of a target: under libFuzzer with `--cfg fuzzing`, otherwise a replay of the files it is given.
 #[macro_export]

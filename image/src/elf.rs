@@ -8,6 +8,7 @@ use object::{LittleEndian, Object as _, ObjectSection as _, ObjectSymbol as _};
 use crate::ImageError;
 use crate::entry::{self, AbiNote, Entry, EntryKind};
 use crate::symbol::{Symbol, SymbolKind, Symbols};
+use crate::unserved::Phase;
 
 type File<'a> = object::read::elf::ElfFile64<'a, LittleEndian>;
 
@@ -70,6 +71,20 @@ pub struct Section {
     pub relocations: bool,
     /// The bytes are compressed (`SHF_COMPRESSED`).
     pub compressed: bool,
+    /// Holds thread-local variables (`SHF_TLS`).
+    pub thread_local: bool,
+    /// Lists addresses of functions that start-up code would call, and when.
+    pub calls: Option<Phase>,
+}
+
+impl Section {
+    /// The functions that it lists, if it [`calls`](Self::calls) any; 0 and -1 stand for none.
+    pub(crate) fn called_addresses(&self) -> impl Iterator<Item = u64> {
+        let bytes = if self.calls.is_some() { &self.bytes[..] } else { &[] };
+        let addresses =
+            bytes.chunks_exact(8).map(|word| word.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)));
+        addresses.filter(|addr| ![0, u64::MAX].contains(addr))
+    }
 }
 
 /// A parsed device image. Owns all that it tells.
@@ -79,6 +94,7 @@ pub struct Image {
     flags: u32,
     position_independent: bool,
     dynamic: Vec<&'static str>,
+    has_thread_local_header: bool,
     segments: Vec<Segment>,
     sections: Vec<Section>,
     symbols: Symbols,
@@ -115,11 +131,12 @@ impl Image {
         let file = File::parse(data).map_err(|e| malformed(&e, "section or symbol table"))?;
         let sections = read_sections(&file, data)?;
         let symbols = read_symbols(&file)?;
-        let mut dynamic = Vec::new();
+        let (mut dynamic, mut has_thread_local_header) = (Vec::new(), false);
         for program in program_headers(header, data)? {
             match program.p_type(LittleEndian) {
                 elf::PT_DYNAMIC => dynamic.push("PT_DYNAMIC"),
                 elf::PT_INTERP => dynamic.push("PT_INTERP"),
+                elf::PT_TLS => has_thread_local_header |= program.p_memsz(LittleEndian) > 0,
                 _ => {}
             }
         }
@@ -131,6 +148,7 @@ impl Image {
             flags: header.e_flags(LittleEndian).0,
             position_independent: header.e_type(LittleEndian) == elf::ET_DYN,
             dynamic,
+            has_thread_local_header,
             segments,
             sections,
             symbols: Symbols::new(symbols),
@@ -180,6 +198,11 @@ impl Image {
     #[must_use]
     pub fn dynamic_headers(&self) -> &[&'static str] {
         &self.dynamic
+    }
+
+    /// A program header says that there are thread-local variables.
+    pub(crate) fn has_thread_local_header(&self) -> bool {
+        self.has_thread_local_header
     }
 
     /// All symbols by ascending address, undefined ones first.
@@ -447,6 +470,15 @@ fn read_sections(file: &File<'_>, data: &[u8]) -> Result<Vec<Section>, ImageErro
                 what: format!("section {name} at {addr:#x} of {size:#x} bytes exceeds the address space"),
             });
         }
+        let is_list = |base: &str| name == base || name.strip_prefix(base).is_some_and(|rest| rest.starts_with('.'));
+        let calls = match kind {
+            elf::SHT_PREINIT_ARRAY | elf::SHT_INIT_ARRAY => Some(Phase::Start),
+            elf::SHT_FINI_ARRAY => Some(Phase::End),
+            // What compilers wrote before there were section types for it.
+            _ if is_list(".ctors") || is_list(".init_array") || is_list(".preinit_array") => Some(Phase::Start),
+            _ if is_list(".dtors") || is_list(".fini_array") => Some(Phase::End),
+            _ => None,
+        };
         sections.push(Section {
             name,
             addr,
@@ -457,6 +489,8 @@ fn read_sections(file: &File<'_>, data: &[u8]) -> Result<Vec<Section>, ImageErro
             execute: flags & elf::SHF_EXECINSTR.0 != 0,
             relocations: [elf::SHT_REL, elf::SHT_RELA, elf::SHT_RELR].contains(&kind),
             compressed: flags & elf::SHF_COMPRESSED.0 != 0,
+            thread_local: flags & elf::SHF_TLS.0 != 0,
+            calls,
         });
     }
     Ok(sections)
@@ -475,11 +509,13 @@ fn read_symbols(file: &File<'_>) -> Result<Vec<Symbol>, ImageError> {
             size: symbol.size(),
             kind: match symbol.kind() {
                 object::SymbolKind::Text => SymbolKind::Function,
-                object::SymbolKind::Data | object::SymbolKind::Tls => SymbolKind::Data,
+                object::SymbolKind::Data => SymbolKind::Data,
+                object::SymbolKind::Tls => SymbolKind::ThreadLocal,
                 object::SymbolKind::File | object::SymbolKind::Section => continue,
                 _ => SymbolKind::Label,
             },
-            defined: !symbol.is_undefined(),
+            // A common symbol has no place yet: only a linker gives it one.
+            defined: !symbol.is_undefined() && !symbol.is_common(),
             global: symbol.is_global(),
             weak: symbol.is_weak(),
         });

@@ -72,6 +72,12 @@ pub enum ImageError {
     /// Nothing to load.
     #[error("no loadable segment; was the linker script used (linker/*.ld)?")]
     NoSegments,
+    /// Parts that start-up code or a dynamic linker would have to serve, which a DPA has not.
+    #[error("{}", sentence(.parts))]
+    Unserved {
+        /// At least one.
+        parts: Vec<crate::Unserved>,
+    },
     /// An entry of this name is not in the image.
     #[error("no entry `{name}` in this image; it has: {}", list(.known))]
     UnknownEntry {
@@ -151,6 +157,10 @@ pub enum ImageError {
 }
 
 flexcast_error::debug_as_display!(ImageError);
+
+fn sentence(parts: &[crate::Unserved]) -> String {
+    parts.iter().map(crate::Unserved::to_string).collect::<Vec<_>>().join("; also ")
+}
 
 fn list(names: &[String]) -> String {
     if names.is_empty() { "no entries at all".to_owned() } else { names.join(", ") }

@@ -25,6 +25,9 @@ mod panic;
 mod symbol;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod unserved;
+#[cfg(test)]
+mod unserved_tests;
 pub mod verify;
 #[cfg(test)]
 mod verify_link_tests;
@@ -36,3 +39,4 @@ pub use entry::{AbiNote, Entry, EntryKind};
 pub use error::ImageError;
 pub use panic::{PANIC_RECORD, PanicPlace};
 pub use symbol::{Symbol, SymbolKind};
+pub use unserved::{Phase, Unserved};

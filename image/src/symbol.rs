@@ -8,8 +8,10 @@ use rustc_demangle::demangle;
 pub enum SymbolKind {
     /// `STT_FUNC`.
     Function,
-    /// `STT_OBJECT` or `STT_TLS`.
+    /// `STT_OBJECT`.
     Data,
+    /// `STT_TLS`: its address is an offset into the block of each thread.
+    ThreadLocal,
     /// `STT_NOTYPE`: labels of assembly and of the linker script, mapping symbols.
     Label,
 }
@@ -38,6 +40,10 @@ impl Symbol {
     #[must_use]
     pub fn demangled(&self) -> String {
         format!("{:#}", demangle(&self.name))
+    }
+
+    pub(crate) fn is_thread_local(&self) -> bool {
+        self.defined && self.kind == SymbolKind::ThreadLocal
     }
 
     /// A mapping symbol (`$x`, `$d`) or an assembler-local label: no name a reader would want.
@@ -73,8 +79,8 @@ impl Symbols {
     /// The sized function around `addr`; without one, the nearest unsized label below it.
     pub(crate) fn covering(&self, addr: u64) -> Option<&Symbol> {
         let end = self.all.partition_point(|symbol| !symbol.defined || symbol.addr <= addr);
-        let below =
-            || self.all[..end].iter().rev().filter(|s| s.defined && !s.is_marker() && s.kind != SymbolKind::Data);
+        let is_code = |s: &&Symbol| matches!(s.kind, SymbolKind::Function | SymbolKind::Label);
+        let below = || self.all[..end].iter().rev().filter(|s| s.defined && !s.is_marker() && is_code(s));
         below()
             .find(|symbol| symbol.kind == SymbolKind::Function && addr - symbol.addr < symbol.size)
             .or_else(|| below().find(|symbol| symbol.size == 0))

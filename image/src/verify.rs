@@ -7,7 +7,7 @@ use flexcast_isa::{Extension, Isa};
 
 use crate::callgraph::{CallGraph, Foreign};
 use crate::elf::EF_RISCV_RVC;
-use crate::{EntryKind, Image};
+use crate::{EntryKind, Image, Unserved};
 
 mod calls;
 
@@ -135,6 +135,7 @@ pub fn verify(image: &Image, policy: &Policy) -> Report {
         ("instructions", instructions(image, policy.isa, &policy.vendor)),
         ("undefined symbols", undefined(image)),
         ("relocations", relocations(image)),
+        ("start-up code", start_up(image, &policy.vendor)),
         ("write xor execute", write_xor_execute(image)),
         ("loaded sections", loaded_sections(image, policy)),
         ("log strings", log_strings(image)),
@@ -243,6 +244,24 @@ fn relocations(image: &Image) -> Outcome {
         image.dynamic_headers().iter().map(|header| format!("program header {header}: nobody links on the DPA")),
     );
     verdict(findings, || "none left".to_owned())
+}
+
+/// Thread-local variables and functions that start-up code would call. What the vendor brings is the affair of its own
+/// runtime.
+fn start_up(image: &Image, vendor: &Vendor) -> Outcome {
+    let own = |part: Unserved| match part {
+        Unserved::ThreadLocal { section, variables } => {
+            (!vendor.sections.contains(&section)).then_some(Unserved::ThreadLocal { section, variables })
+        }
+        Unserved::Functions { section, phase, mut functions } => {
+            functions.retain(|(addr, _)| !vendor.code.contains(*addr));
+            (!functions.is_empty()).then_some(Unserved::Functions { section, phase, functions })
+        }
+        // Another check has them.
+        Unserved::Relocations { .. } | Unserved::Dynamic { .. } => None,
+    };
+    let findings = image.unserved().into_iter().filter_map(own).map(|part| part.to_string()).collect();
+    verdict(findings, || "none needed".to_owned())
 }
 
 fn write_xor_execute(image: &Image) -> Outcome {

@@ -11,6 +11,10 @@ pub mod concurrent;
 pub mod evaluate;
 pub mod figures;
 pub mod flow;
+#[cfg(test)]
+#[allow(dead_code, unreachable_pub)] // Tests of other packages have the rest.
+#[path = "../../tests/src/harness.rs"]
+mod harness;
 pub mod images;
 pub mod incast;
 pub mod jobs;

@@ -35,6 +35,34 @@ pub fn whole<T: TryFrom<i128>>(
     }
 }
 
+/// A number of bytes: digits, and behind them nothing, a unit of 1024 (K, M, G, also KiB and so on) or one of 1000
+/// (KB, MB, GB), in letters of either case. None of anything else.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..].to_ascii_lowercase()[..] {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "kb" => 1000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        _ => return None,
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(unit)
+}
+
+/// Reads a number of bytes ([`parse_bytes`]) for an option that takes those from `least` to `most`; others that fit
+/// the type are left to later checks, as by [`whole`].
+pub fn whole_bytes<T: TryFrom<u64>>(
+    least: impl Display,
+    most: impl Display,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    let range = format!("give a whole number of bytes from {least} to {most}, or one with a unit, such as 4K or 1MiB");
+    move |text| parse_bytes(text).and_then(|bytes| T::try_from(bytes).ok()).ok_or_else(|| range.clone())
+}
+
 /// Reads one of these values by its name; help shows each name with what it is about.
 pub fn one_of<T: Clone + Send + Sync + 'static>(
     values: Vec<(&'static str, &'static str, T)>,
@@ -105,5 +133,33 @@ mod tests {
             assert_eq!(threads(wrong), Err("give a whole number from 1 to 190".to_owned()), "{wrong:?}");
         }
         assert_eq!(whole::<u64>(0, u64::MAX)("18446744073709551615"), Ok(u64::MAX));
+    }
+
+    #[test]
+    fn bytes_have_units_of_1024_and_of_1000() {
+        for (text, count) in [
+            ("0", 0),
+            ("64", 64),
+            ("64B", 64),
+            ("64K", 65_536),
+            ("64k", 65_536),
+            ("64KiB", 65_536),
+            ("64KB", 64_000),
+            ("8M", 8 << 20),
+            ("8mib", 8 << 20),
+            ("64MB", 64_000_000),
+            ("2G", 2 << 30),
+            ("2GiB", 2 << 30),
+            ("2GB", 2_000_000_000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_bytes(text), Some(count), "{text}");
+        }
+        for wrong in ["", "K", "-1", "+1", "1.5M", "1 K", "1e3", "64T", "64Kib ", "64 ", "20000000000G", "٣"] {
+            assert_eq!(parse_bytes(wrong), None, "{wrong:?}");
+        }
+        let chunk = whole_bytes::<u32>(64, 4096);
+        assert_eq!((chunk("4K"), chunk("1M")), (Ok(4096), Ok(1 << 20)), "later checks know more");
+        assert!(chunk("4G").unwrap_err().contains("give a whole number of bytes from 64 to 4096"));
     }
 }

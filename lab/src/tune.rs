@@ -1,7 +1,8 @@
 //! Tuning of a network: which algorithm is fastest, by operation and length, and how what is multicast goes fastest, measured among the ranks of a job.
 //!
 //! Each algorithm has a communicator of its own. Lengths are measured in rounds, each algorithm once in every round, so that what disturbs the
-//! network for a while disturbs all of them; of the medians of the rounds the least counts.
+//! network for a while disturbs all of them. An algorithm takes the place of the one that the library takes by itself
+//! only if it was faster beyond the noise ([`is_faster`]).
 
 mod sparse;
 
@@ -35,10 +36,18 @@ pub struct Figure {
     pub bytes: u64,
     /// The algorithm.
     pub algorithm: String,
-    /// The least of the rounds' medians, in microseconds.
+    /// The middle one of the rounds' medians, in microseconds.
     pub median_us: f64,
-    /// It is the fastest of this length.
+    /// The least of them.
+    pub low_us: f64,
+    /// The greatest.
+    pub high_us: f64,
+    /// Its median is the least of this length.
     pub fastest: bool,
+    /// It is what the library takes without a table.
+    pub usual: bool,
+    /// It is what the table names: the usual one, unless another is faster beyond the noise.
+    pub chosen: bool,
 }
 
 /// How what is multicast goes.
@@ -60,8 +69,12 @@ pub struct WayFigure {
     /// How it went.
     #[serde(flatten)]
     pub way: Way,
-    /// The least of the rounds' medians, in microseconds.
+    /// The middle one of the rounds' medians, in microseconds.
     pub median_us: f64,
+    /// The least of them.
+    pub low_us: f64,
+    /// The greatest.
+    pub high_us: f64,
 }
 
 /// What has been measured, and the table that follows.
@@ -71,12 +84,46 @@ pub struct Tuned {
     pub figures: Vec<Figure>,
     /// Those of ways for what is multicast.
     pub ways: Vec<WayFigure>,
-    /// The fastest way for what is multicast, if it is at least 5 % faster than the usual one on average; the fastest algorithms with it.
+    /// The fastest way for what is multicast, if it is faster than the usual one beyond the noise ([`fastest_way`]);
+    /// the algorithms with it.
     pub tuning: Tuning,
 }
 
 /// Part of the usual time, on average, that another way may take at most to be chosen.
 const WORTH: f64 = 0.95;
+/// What a length is to go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfLength {
+    /// The length: bytes of a block.
+    pub bytes: u64,
+    /// What it goes by.
+    pub algorithm: Algorithm,
+    /// The library takes it by itself, too.
+    pub is_usual: bool,
+}
+
+/// The value in the middle; of an even number the lower of the two.
+fn middle(times: &[f64]) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied().unwrap_or(f64::INFINITY)
+}
+
+fn least(times: &[f64]) -> f64 {
+    times.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn greatest(times: &[f64]) -> f64 {
+    times.iter().copied().fold(0.0, f64::max)
+}
+
+/// Whether something is faster than something else beyond the noise, by the medians of at least two rounds each: all
+/// of its own are shorter than all of the other's, and the one in the middle is at least 5 % shorter.
+#[must_use]
+pub fn is_faster(own: &[f64], other: &[f64]) -> bool {
+    own.len() >= 2 && other.len() >= 2 && greatest(own) < least(other) && middle(own) <= WORTH * middle(other)
+}
+
 /// Shortest operation of which ways are measured: shorter ones are a few datagrams.
 const LEAST_WAY_BYTES: u64 = 64 << 10;
 
@@ -87,24 +134,36 @@ pub fn ways(chunk_bytes: u32) -> [Way; 4] {
     [whole(1), whole(2), whole(4), Way { subgroups: 1, chunk_bytes: (chunk_bytes / 2).max(64) }]
 }
 
-/// The way that takes the shortest part of the usual one's time, on average over all operations and lengths; none if it is not worth it.
+/// The way that takes the shortest part of the usual one's time, on average over all operations and lengths; none if
+/// that is not at least 5 % less, or if not most of them were faster in all rounds than in any by the usual way.
 #[must_use]
 pub fn fastest_way(usual: Way, figures: &[WayFigure]) -> Option<Way> {
-    let usual_us = |op: Op, bytes: u64| {
+    struct Part {
+        way: Way,
+        sum: f64,
+        count: u32,
+        faster: u32,
+    }
+    let by_usual = |op: Op, bytes: u64| {
         let is_it = |figure: &&WayFigure| (figure.op, figure.bytes, figure.way) == (op, bytes, usual);
-        figures.iter().find(is_it).map(|figure| figure.median_us)
+        figures.iter().find(is_it)
     };
-    let mut parts: Vec<(Way, f64, u32)> = Vec::new();
+    let mut parts: Vec<Part> = Vec::new();
     for figure in figures.iter().filter(|figure| figure.way != usual) {
-        let Some(usual_us) = usual_us(figure.op, figure.bytes) else { continue };
-        let part = (figure.median_us / usual_us).ln();
-        match parts.iter_mut().find(|(way, ..)| *way == figure.way) {
-            Some((_, sum, count)) => (*sum, *count) = (*sum + part, *count + 1),
-            None => parts.push((figure.way, part, 1)),
+        let Some(usual) = by_usual(figure.op, figure.bytes) else { continue };
+        let sum = (figure.median_us / usual.median_us).ln();
+        let faster = u32::from(figure.high_us < usual.low_us);
+        match parts.iter_mut().find(|part| part.way == figure.way) {
+            Some(part) => {
+                (part.sum, part.count, part.faster) = (part.sum + sum, part.count + 1, part.faster + faster);
+            }
+            None => parts.push(Part { way: figure.way, sum, count: 1, faster }),
         }
     }
-    let means = parts.into_iter().map(|(way, sum, count)| (way, (sum / f64::from(count)).exp()));
-    means.min_by(|(_, left), (_, right)| left.total_cmp(right)).filter(|(_, part)| *part <= WORTH).map(|(way, _)| way)
+    let mean = |part: &Part| (part.sum / f64::from(part.count)).exp();
+    let is_worth_it = |part: &&Part| mean(part) <= WORTH && 2 * part.faster > part.count;
+    let shortest = parts.iter().filter(is_worth_it).min_by(|left, right| mean(left).total_cmp(&mean(right)));
+    shortest.map(|part| part.way)
 }
 
 /// The kind of a measured operation; none of those that have only one algorithm, nor of those of which the data decides.
@@ -149,14 +208,22 @@ pub const fn block_bytes(op: Op, bytes: u64, ranks: u32) -> u64 {
     }
 }
 
-/// The table of one operation: each algorithm up to the middle, on a logarithmic scale, between its last length and the next; the last without an end.
+/// The table of one operation: each algorithm up to the middle, on a logarithmic scale, between its last length and
+/// the next. What lies beyond the measured lengths is left to the library: the table ends at the last length, or
+/// before those that go by what is usual, and shorter blocks than the first go by `below`, what the library takes for
+/// them. Without a length that goes by something else there is no table.
 #[must_use]
-pub fn table(operation: Kind, ranks: u32, fastest: &[(u64, Algorithm)]) -> Vec<Choice> {
+pub fn table(operation: Kind, ranks: u32, measured: &[OfLength], below: Option<Algorithm>) -> Vec<Choice> {
+    let Some(last) = measured.iter().rposition(|of| !of.is_usual) else { return Vec::new() };
     let mut choices: Vec<Choice> = Vec::new();
-    for (at, (bytes, algorithm)) in fastest.iter().enumerate() {
-        let most = match fastest.get(at + 1) {
-            Some((next, _)) => ((*bytes as f64).max(1.0) * (*next as f64)).sqrt() as u64,
-            None => i64::MAX as u64,
+    let first = measured.first().map_or(0, |of| of.bytes);
+    if let Some(algorithm) = below.filter(|_| first > 0) {
+        choices.push(Choice { operation, ranks, bytes: first - 1, algorithm });
+    }
+    for (at, OfLength { bytes, algorithm, .. }) in measured.iter().enumerate().take(last + 1) {
+        let most = match measured.get(at + 1) {
+            Some(next) => ((*bytes as f64).max(1.0) * (next.bytes as f64)).sqrt() as u64,
+            None => *bytes,
         };
         match choices.last_mut().filter(|last| last.algorithm == *algorithm) {
             Some(last) => last.bytes = most,
@@ -166,18 +233,20 @@ pub fn table(operation: Kind, ranks: u32, fastest: &[(u64, Algorithm)]) -> Vec<C
     choices
 }
 
-/// Measures on all ranks of an exchange; `show` is called with each operation and length. The result is alike on all ranks.
+/// Measures on all ranks of an exchange, with communicators of this configuration; `show` is called with each
+/// operation and length. The result is the same on all ranks.
 ///
 /// # Errors
 /// [`PerfError`]: the same on all ranks, or another one's failure.
 pub fn run(
     card: &Card,
+    base: &Config,
     exchange: &mut dyn Exchange,
     spec: &TuneSpec,
     mut show: impl FnMut(&str),
 ) -> Result<Tuned, PerfError> {
     let (mut figures, mut choices, ranks) = (Vec::new(), Vec::new(), exchange.size());
-    let ways = measure_ways(card, exchange, spec, &mut show)?;
+    let ways = measure_ways((card, base), exchange, spec, &mut show)?;
     let usual = ways.first().map(|figure| figure.way);
     let way = usual.and_then(|usual| fastest_way(usual, &ways));
     let chosen = |tuning: Tuning| match way {
@@ -192,62 +261,103 @@ pub fn run(
         let mut measured: Vec<(Algorithm, Communicator)> = Vec::new();
         for algorithm in candidates(op, ranks) {
             let tuning = Some(chosen(Tuning::always(operation, algorithm))?);
-            let config = Config::for_card(card).tuning(tuning);
+            let config = base.clone().tuning(tuning);
             measured.push((algorithm, Communicator::create(card, exchange, config)?));
         }
-        let mut fastest: Vec<(u64, Algorithm)> = Vec::new();
+        let usual = Communicator::create(card, exchange, base.clone().tuning(Some(chosen(Tuning::default())?)))?;
+        let mut lengths: Vec<OfLength> = Vec::new();
         for bytes in spec.sizes.iter().copied() {
             let of = Spec { op, ..Spec::default() };
             let medians =
-                least_medians(&measured, exchange, spec, (bytes, &of), |algorithm, name| name == algorithm.name())?;
-            let least = medians.iter().copied().fold(f64::INFINITY, f64::min);
-            let of_length = measured.iter().zip(&medians).filter(|(_, median)| median.is_finite());
-            for ((algorithm, _), median_us) in of_length {
-                let is_fastest = *median_us <= least;
-                let algorithm_name = algorithm.name().to_owned();
-                let figure =
-                    Figure { op, bytes, algorithm: algorithm_name, median_us: *median_us, fastest: is_fastest };
+                round_medians(&measured, exchange, spec, (bytes, &of), |algorithm, name| name == algorithm.name())?;
+            let usual = algorithm_of(&usual, exchange, op, bytes)?;
+            let of_usual = measured.iter().zip(&medians).find(|((algorithm, _), _)| Some(*algorithm) == usual);
+            let faster = |(_, times): &(&(Algorithm, Communicator), &Vec<f64>)| {
+                of_usual.is_some_and(|(_, usual)| is_faster(times, usual))
+            };
+            let shortest = |left: &(&(Algorithm, Communicator), &Vec<f64>),
+                            right: &(&(Algorithm, Communicator), &Vec<f64>)| {
+                middle(left.1).total_cmp(&middle(right.1))
+            };
+            let better =
+                measured.iter().zip(&medians).filter(faster).min_by(shortest).map(|((algorithm, _), _)| *algorithm);
+            let taken = better.or(usual);
+            let least = medians.iter().map(|times| middle(times)).fold(f64::INFINITY, f64::min);
+            let of_length = measured.iter().zip(&medians).filter(|(_, times)| !times.is_empty());
+            for ((algorithm, _), times) in of_length {
+                let median_us = middle(times);
+                let figure = Figure {
+                    op,
+                    bytes,
+                    algorithm: algorithm.name().to_owned(),
+                    median_us,
+                    low_us: self::least(times),
+                    high_us: greatest(times),
+                    fastest: median_us <= least,
+                    usual: Some(*algorithm) == usual,
+                    chosen: Some(*algorithm) == taken,
+                };
                 show(&format!("{op} of {bytes} bytes by {}: {median_us:.1} us", figure.algorithm));
                 figures.push(figure);
-                if is_fastest && fastest.last().is_none_or(|(last, _)| *last != block_bytes(op, bytes, ranks)) {
-                    fastest.push((block_bytes(op, bytes, ranks), *algorithm));
-                }
+            }
+            let bytes = block_bytes(op, bytes, ranks);
+            if let Some(algorithm) = taken
+                && lengths.last().is_none_or(|last| last.bytes != bytes)
+            {
+                lengths.push(OfLength { bytes, algorithm, is_usual: better.is_none() });
             }
         }
-        choices.extend(table(operation, ranks, &fastest));
+        // One byte a rank less than the shortest length.
+        let shorter = spec.sizes.iter().min().and_then(|bytes| bytes.checked_sub(u64::from(ranks)));
+        let below = shorter.map(|bytes| algorithm_of(&usual, exchange, op, bytes)).transpose()?.flatten();
+        choices.extend(table(operation, ranks, &lengths, below));
         if operation == Kind::ReduceScatter {
-            choices.extend(table(Kind::ReduceScatterv, ranks, &fastest));
+            choices.extend(table(Kind::ReduceScatterv, ranks, &lengths, below));
         }
         if operation == Kind::Allgather {
-            choices.extend(table(Kind::Allgatherv, ranks, &fastest));
+            choices.extend(table(Kind::Allgatherv, ranks, &lengths, below));
         }
     }
     let mut tuning = chosen(Tuning::new(choices)?)?;
     // Last: it is compared with an AllReduce by what was the fastest.
     if spec.ops.contains(&Op::SparseAllreduce) {
-        let (measured, costs) = sparse::measure(card, exchange, spec, tuning.clone(), show)?;
+        let (measured, costs) = sparse::measure((card, base), exchange, spec, tuning.clone(), show)?;
         figures.extend(measured);
         tuning = tuning.with_sparse_costs(costs)?;
     }
     Ok(Tuned { figures, ways, tuning })
 }
 
-/// The least of the rounds' medians of each communicator for one length, in microseconds; infinite where `is_it` does not have the name of what carried the data:
-/// something else may, such as of what is too long for the barrier. All have their turn in every round.
-fn least_medians<T>(
+/// What the library takes for an operation of a length, by one operation; none if it has a name that is not known.
+fn algorithm_of(
+    communicator: &Communicator,
+    exchange: &mut dyn Exchange,
+    op: Op,
+    bytes: u64,
+) -> Result<Option<Algorithm>, PerfError> {
+    let one = Spec { op, sizes: Sizes::one(bytes), repetitions: 1, warm_up: 0, ..Spec::default() };
+    let rows = perf::run(communicator, exchange, &one, |_| {})?;
+    let name = rows.first().map(|row| row.algorithm.as_str()).unwrap_or_default();
+    Ok(Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name))
+}
+
+/// The rounds' medians of each communicator for one length, in microseconds; without those in which `is_it` does not
+/// have the name of what carried the data: something else may, such as of what is too long for the barrier. All have
+/// their turn in every round.
+fn round_medians<T>(
     measured: &[(T, Communicator)],
     exchange: &mut dyn Exchange,
     spec: &TuneSpec,
     (bytes, of): (u64, &Spec),
     is_it: impl Fn(&T, &str) -> bool,
-) -> Result<Vec<f64>, PerfError> {
-    let mut medians = vec![f64::INFINITY; measured.len()];
+) -> Result<Vec<Vec<f64>>, PerfError> {
+    let mut medians = vec![Vec::new(); measured.len()];
     let one = Spec { sizes: Sizes::one(bytes), repetitions: spec.repetitions, ..of.clone() };
     for _ in 0..spec.rounds {
-        for ((way, communicator), median) in measured.iter().zip(&mut medians) {
+        for ((way, communicator), medians) in measured.iter().zip(&mut medians) {
             for row in perf::run(communicator, exchange, &one, |_| {})? {
                 if is_it(way, &row.algorithm) {
-                    *median = median.min(row.median_us);
+                    medians.push(row.median_us);
                 }
             }
         }
@@ -255,9 +365,20 @@ fn least_medians<T>(
     Ok(medians)
 }
 
+/// The least of [`round_medians`]; infinite where there is none.
+fn least_medians<T>(
+    measured: &[(T, Communicator)],
+    exchange: &mut dyn Exchange,
+    spec: &TuneSpec,
+    of: (u64, &Spec),
+    is_it: impl Fn(&T, &str) -> bool,
+) -> Result<Vec<f64>, PerfError> {
+    Ok(round_medians(measured, exchange, spec, of, is_it)?.iter().map(|times| least(times)).collect())
+}
+
 /// Measures the ways for what is multicast, of operations that can be.
 fn measure_ways(
-    card: &Card,
+    (card, base): (&Card, &Config),
     exchange: &mut dyn Exchange,
     spec: &TuneSpec,
     mut show: impl FnMut(&str),
@@ -274,19 +395,21 @@ fn measure_ways(
         for way in ways {
             let tuning = Tuning::always(operation, Algorithm::Multicast);
             let tuning = tuning.with_subgroups(way.subgroups)?.with_chunk_bytes(way.chunk_bytes)?;
-            let config = Config::for_card(card).tuning(Some(tuning));
+            let config = base.clone().tuning(Some(tuning));
             measured.push((way, Communicator::create(card, exchange, config)?));
         }
         for bytes in spec.sizes.iter().copied().filter(|bytes| *bytes >= LEAST_WAY_BYTES) {
             let of = Spec { op, ..Spec::default() };
             let medians =
-                least_medians(&measured, exchange, spec, (bytes, &of), |_, name| name == Algorithm::Multicast.name())?;
-            for ((way, _), median_us) in measured.iter().zip(medians) {
+                round_medians(&measured, exchange, spec, (bytes, &of), |_, name| name == Algorithm::Multicast.name())?;
+            for ((way, _), times) in measured.iter().zip(medians) {
                 let Way { subgroups, chunk_bytes } = *way;
+                let median_us = middle(&times);
                 show(&format!(
                     "{op} of {bytes} bytes by multicast, {subgroups} subgroups, {chunk_bytes} bytes a datagram: {median_us:.1} us"
                 ));
-                all.push(WayFigure { op, bytes, way: *way, median_us });
+                let (low_us, high_us) = (least(&times), greatest(&times));
+                all.push(WayFigure { op, bytes, way: *way, median_us, low_us, high_us });
             }
         }
     }
@@ -298,30 +421,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_have_a_line_for_each_change_of_the_fastest() {
-        let fastest = [
-            (64, Algorithm::Binomial),
-            (1024, Algorithm::Binomial),
-            (16 << 10, Algorithm::Chain),
-            (1 << 20, Algorithm::Multicast),
+    fn tables_have_a_line_for_each_change_and_end_where_nothing_was_measured() {
+        use Algorithm::{Binomial, Chain, Eager, Multicast};
+        let of = |bytes, algorithm, is_usual| OfLength { bytes, algorithm, is_usual };
+        let lengths = [
+            of(64, Binomial, true),
+            of(1024, Binomial, false),
+            of(16 << 10, Chain, false),
+            of(1 << 20, Multicast, false),
         ];
         let choice = |bytes, algorithm| Choice { operation: Kind::Broadcast, ranks: 8, bytes, algorithm };
-        assert_eq!(
-            table(Kind::Broadcast, 8, &fastest),
-            [
-                choice(4096, Algorithm::Binomial),
-                choice(128 << 10, Algorithm::Chain),
-                choice(i64::MAX as u64, Algorithm::Multicast)
-            ]
-        );
-        assert_eq!(table(Kind::Reduce, 8, &[]), []);
+        let lines = [choice(4096, Binomial), choice(128 << 10, Chain), choice(1 << 20, Multicast)];
+        assert_eq!(table(Kind::Broadcast, 8, &lengths, None), lines);
+        // What is shorter goes on as it does.
+        let with_shorter = table(Kind::Broadcast, 8, &lengths, Some(Eager));
+        assert_eq!((with_shorter[0], &with_shorter[1..]), (choice(63, Eager), &lines[..]));
+        assert_eq!(table(Kind::Broadcast, 8, &lengths, Some(Binomial)), lines);
+        // Behind the last length that goes by something else there is no line.
+        let lengths = [of(1024, Chain, false), of(4096, Multicast, true), of(16 << 10, Multicast, true)];
+        assert_eq!(table(Kind::Broadcast, 8, &lengths, None), [choice(2048, Chain)]);
+        assert_eq!(table(Kind::Broadcast, 8, &lengths[1..], Some(Eager)), []);
+        assert_eq!(table(Kind::Reduce, 8, &[], None), []);
+    }
+
+    #[test]
+    fn what_is_within_the_noise_is_not_faster() {
+        assert!(is_faster(&[90.0, 94.0, 91.0], &[100.0, 120.0, 99.0]));
+        // They overlap, or lie within 5 %.
+        assert!(!is_faster(&[19.8, 20.3, 19.9], &[20.2, 25.0, 26.0]));
+        assert!(!is_faster(&[96.0, 96.5, 97.0], &[100.0, 101.0, 99.0]));
+        // One round says nothing of noise, and nothing is not faster than anything.
+        assert!(!is_faster(&[1.0], &[100.0]) && !is_faster(&[], &[1.0, 2.0]) && !is_faster(&[1.0, 1.0], &[]));
+        assert_eq!((middle(&[3.0, 1.0, 2.0]), middle(&[4.0, 1.0]), middle(&[])), (2.0, 1.0, f64::INFINITY));
     }
 
     #[test]
     fn another_way_is_taken_if_it_is_faster_on_average() {
         let [usual, two, four, short] = ways(8944);
         assert_eq!((usual.subgroups, two.subgroups, four.subgroups, short.chunk_bytes), (1, 2, 4, 4472));
-        let figure = |bytes, way, median_us| WayFigure { op: Op::Broadcast, bytes, way, median_us };
+        let figure = |bytes, way, median_us| {
+            let (low_us, high_us) = (median_us, median_us);
+            WayFigure { op: Op::Broadcast, bytes, way, median_us, low_us, high_us }
+        };
         let of = |two_us: [f64; 2], four_us: [f64; 2]| {
             let figures = [
                 figure(1, usual, 100.0),
@@ -338,6 +479,9 @@ mod tests {
         // A little faster is not worth a thread.
         assert_eq!(of([96.0, 960.0], [200.0, 500.0]), None);
         assert_eq!(fastest_way(usual, &[]), None);
+        // Rounds that overlap say nothing: another run would come out otherwise.
+        let noisy = |way, median_us| WayFigure { low_us: 100.0, high_us: 30_000.0, ..figure(1, way, median_us) };
+        assert_eq!(fastest_way(usual, &[noisy(usual, 24_000.0), noisy(two, 174.0)]), None);
     }
 
     #[test]

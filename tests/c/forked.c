@@ -142,6 +142,7 @@ static void *refused(void *given)
     FORKED(flexcast_buffer_invalidate(rank->card, bytes, sizeof bytes));
     FORKED(flexcast_bootstrap_callback(gather, NULL, 0, 1, &bootstrap));
     FORKED(flexcast_bootstrap_tcp("127.0.0.1:1", NULL, 0, 1, 1000, &bootstrap));
+    FORKED(flexcast_bootstrap_tcp_secret("127.0.0.1:1", NULL, NULL, 0, 1, 1000, &bootstrap));
     FORKED(flexcast_bootstrap_environment(&bootstrap));
     FORKED(flexcast_bootstrap_allgather(NULL, 0, 1, &bootstrap));
     FORKED(flexcast_bootstrap_store(NULL, 0, 1, &bootstrap));

@@ -296,7 +296,7 @@ static void disagreements(struct rank *rank, flexcast_bootstrap *bootstrap)
         OK(flexcast_comm_create(rank->card, bootstrap, NULL, &comm));
         OK(flexcast_init(comm, &given, &request));
         OK(flexcast_post(request));
-        REFUSED(flexcast_wait(request), FLEXCAST_ERROR_FAILED, "other arguments");
+        REFUSED(flexcast_wait(request), FLEXCAST_ERROR_FAILED, "compare their calls");
         OK(flexcast_request_report(request, &report, sizeof report));
         IS(report.cause == FLEXCAST_CAUSE_DISAGREES && report.memory_held == 0);
         OK(flexcast_request_free(request));

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::harness::skipped;
 use crate::libs::wait_for;
 use crate::workspace_root;
 
@@ -62,7 +63,7 @@ pub fn allgather(c: bool) -> &'static Example {
     })
 }
 
-/// Whether there is a C compiler; if not, says what is skipped.
+/// The C compiler. Without one the running test is reported as skipped.
 #[must_use]
 pub fn compiler() -> Option<&'static str> {
     let works = |name: &&str| {
@@ -70,7 +71,7 @@ pub fn compiler() -> Option<&'static str> {
     };
     let found = ["gcc", "cc"].into_iter().find(works);
     if found.is_none() {
-        eprintln!("SKIPPED: neither gcc nor cc is installed");
+        skipped("neither gcc nor cc is installed (Debian: gcc libc6-dev)");
     }
     found
 }

@@ -4,10 +4,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::harness::skipped;
+
 /// Begins the names of namespaces, where `FLEXCAST_HOSTS` does not say another beginning.
 const PREFIX: &str = "flexcast-hosts-";
 /// Name of the interface of every host.
 pub const INTERFACE: &str = "eth0";
+/// Name of the interface of every host in a VLAN, where there is one.
+pub const VLAN_INTERFACE: &str = "eth0.5";
 /// The system's number for the state of a port that forwards.
 const FORWARDING: &str = "3";
 /// Longest that a link takes to come up again.
@@ -29,6 +33,43 @@ impl Cut {
     pub const ALL: [Self; 3] = [Self::Interface, Self::Port, Self::Drop];
 }
 
+/// How the switch treats multicast.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Snooping {
+    /// It forwards it to the members of a group, and asks for them.
+    #[default]
+    Querier,
+    /// It forwards it to the members of a group, does not ask, and forgets them a second after they have joined; other
+    /// switches do so after minutes.
+    Forgetful,
+}
+
+/// What the network of hosts is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Wiring {
+    /// How the switch treats multicast.
+    pub snooping: Snooping,
+    /// MTU of the interfaces of hosts.
+    pub host_mtu: u32,
+    /// MTU of the ports of the switch.
+    pub switch_mtu: u32,
+    /// The interfaces of hosts cut and join packets.
+    pub offloads: bool,
+    /// Hosts have IPv4 addresses.
+    pub ipv4: bool,
+    /// Hosts have IPv6 addresses, not link-local ones alone.
+    pub ipv6: bool,
+    /// The addresses are those of interface [`VLAN_INTERFACE`], whose packets have a VLAN tag.
+    pub vlan: bool,
+}
+
+impl Default for Wiring {
+    fn default() -> Self {
+        let (snooping, mtu) = (Snooping::Querier, 1500);
+        Self { snooping, host_mtu: mtu, switch_mtu: mtu, offloads: true, ipv4: true, ipv6: true, vlan: false }
+    }
+}
+
 /// Hosts and their switch.
 #[derive(Debug)]
 pub struct Hosts {
@@ -43,6 +84,15 @@ impl Hosts {
     /// The system permits namespaces, and they cannot be connected.
     #[must_use]
     pub fn new(count: u32) -> Option<Self> {
+        Self::wired(count, &Wiring::default())
+    }
+
+    /// The same with another network. Offloads cannot be off without ethtool.
+    ///
+    /// # Panics
+    /// As [`Hosts::new`].
+    #[must_use]
+    pub fn wired(count: u32, wiring: &Wiring) -> Option<Self> {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let begin = std::env::var("FLEXCAST_HOSTS").unwrap_or_else(|_| PREFIX.to_owned());
@@ -50,38 +100,70 @@ impl Hosts {
         let probe = run("ip", &["netns", "add", &hosts.switch()]);
         let entered = probe.and_then(|_| hosts.within(&hosts.switch(), "true", &[]));
         if let Err(reason) = entered {
-            eprintln!("SKIPPED: network namespaces cannot be made here: {}", reason.trim());
+            skipped(format_args!("network namespaces cannot be made here: {}", reason.trim()));
             return None;
         }
-        hosts.connect().unwrap_or_else(|reason| panic!("hosts cannot be connected: {reason}"));
+        if !wiring.offloads && run("ethtool", &["--version"]).is_err() {
+            skipped("ethtool, which switches offloads off, is not installed (Debian: ethtool)");
+            return None;
+        }
+        hosts.connect(wiring).unwrap_or_else(|reason| panic!("hosts cannot be connected: {reason}"));
         Some(hosts)
     }
 
-    fn connect(&self) -> Result<(), String> {
-        let switch = self.switch();
-        self.within(
-            &switch,
-            "ip",
-            &["link", "add", "br0", "type", "bridge", "mcast_snooping", "0", "forward_delay", "0"],
-        )?;
+    fn connect(&self, wiring: &Wiring) -> Result<(), String> {
+        let Wiring { snooping, host_mtu, switch_mtu, offloads, ipv4, ipv6, vlan } = *wiring;
+        let (switch, bridge) = (self.switch(), ["link", "set", "br0", "type", "bridge"]);
+        let set = |options: &[&str]| self.within(&switch, "ip", &[&bridge, options].concat());
+        let (host_mtu, switch_mtu) = (host_mtu.to_string(), switch_mtu.to_string());
+        self.within(&switch, "ip", &["link", "add", "br0", "type", "bridge", "forward_delay", "0"])?;
+        // In hundredths of a second. Before it has waited for answers a querier floods.
+        set(&["mcast_snooping", "1", "mcast_query_response_interval", "10"])?;
+        if snooping == Snooping::Forgetful {
+            set(&["mcast_membership_interval", "100"])?;
+        }
+        set(&["mcast_querier", "1"])?;
         self.within(&switch, "ip", &["link", "set", "br0", "up"])?;
         for host in 0..self.count {
             let (name, port) = (self.host(host), port(host));
+            let on_host = |words: &[&str]| self.within(&name, "ip", words);
             run("ip", &["netns", "add", &name])?;
             let link =
-                ["link", "add", INTERFACE, "netns", &name, "type", "veth", "peer", "name", &port, "netns", &switch];
-            run("ip", &link)?;
+                ["link", "add", INTERFACE, "mtu", &host_mtu, "netns", &name, "type", "veth", "peer", "name", &port];
+            run("ip", &[&link[..], &["mtu", &switch_mtu, "netns", &switch]].concat())?;
             self.within(&switch, "ip", &["link", "set", &port, "master", "br0", "up"])?;
-            self.within(&name, "ip", &["link", "set", "lo", "up"])?;
-            self.within(&name, "ip", &["addr", "add", &format!("{}/24", address(host)), "dev", INTERFACE])?;
-            self.within(
-                &name,
-                "ip",
-                &["-6", "addr", "add", &format!("{}/64", address_v6(host)), "dev", INTERFACE, "nodad"],
-            )?;
-            self.within(&name, "ip", &["link", "set", INTERFACE, "up"])?;
+            on_host(&["link", "set", "lo", "up"])?;
+            if !offloads {
+                self.within(&name, "ethtool", &["-K", INTERFACE, "tso", "off", "gso", "off", "gro", "off"])?;
+            }
+            let interface = if vlan { VLAN_INTERFACE } else { INTERFACE };
+            if vlan {
+                on_host(&["link", "add", "link", INTERFACE, "name", VLAN_INTERFACE, "type", "vlan", "id", "5"])?;
+            }
+            if ipv4 {
+                on_host(&["addr", "add", &format!("{}/24", address(host)), "dev", interface])?;
+            }
+            if ipv6 {
+                on_host(&["-6", "addr", "add", &format!("{}/64", address_v6(host)), "dev", interface, "nodad"])?;
+            }
+            on_host(&["link", "set", INTERFACE, "up"])?;
+            if vlan {
+                on_host(&["link", "set", VLAN_INTERFACE, "up"])?;
+            }
         }
         Ok(())
+    }
+
+    /// Whether the system has interfaces of VLANs; if not, says so.
+    #[must_use]
+    pub fn has_vlans(&self) -> bool {
+        let words = ["link", "add", "link", INTERFACE, "name", "probe", "type", "vlan", "id", "6"];
+        let made = self.within(&self.host(0), "ip", &words);
+        let _ = self.within(&self.host(0), "ip", &["link", "delete", "probe"]);
+        if let Err(reason) = &made {
+            skipped(format_args!("no VLANs can be made here: {}", reason.trim()));
+        }
+        made.is_ok()
     }
 
     /// A program on a host.
@@ -108,6 +190,16 @@ impl Hosts {
         let rules = format!(
             "table inet loss {{ chain in {{ type filter hook prerouting priority -150; meta l4proto udp numgen random mod 100 < {percent} drop; }}; }}"
         );
+        self.run(host, "nft", &[&rules]);
+    }
+
+    /// Drops what is multicast to groups of 239.0.0.0/8 and comes to a host, if an expression of nftables matches it.
+    ///
+    /// # Panics
+    /// There is no nftables.
+    pub fn lose_multicast(&self, host: u32, matches: &str) {
+        let hook = "type filter hook prerouting priority -150";
+        let rules = format!("table inet lost {{ chain in {{ {hook}; ip daddr 239.0.0.0/8 {matches} drop; }}; }}");
         self.run(host, "nft", &[&rules]);
     }
 

@@ -2,7 +2,7 @@
 //!
 //! This library finds the device images, makes tiny ones ([`code`]), looks into the emulated machine ([`world`](mod@world)), runs the throughput harness ([`run`]), has workers of sparse AllReduce ([`sparse`]) and whole groups of them ([`sparse_world`], with arrays in [`device_memory`], too), compares with
 //! recorded output ([`golden`]), builds the emulator's C libraries ([`libs`]) and the
-//! examples ([`examples`]), connects ranks ([`ranks`], [`communicators`], [`card_ranks`]), makes hosts of network namespaces ([`hosts`]), reads the console blocks of documents ([`transcript`]), copies the tree ([`tree`]) and reads error messages as a user would ([`told`]).
+//! examples ([`examples`]), connects ranks ([`ranks`], [`communicators`], [`card_ranks`]), makes hosts of network namespaces ([`hosts`]), reads the console blocks of documents ([`transcript`]), copies the tree ([`tree`]), reports skipped tests ([`harness`]) and reads error messages as a user would ([`told`]).
 
 pub mod card_ranks;
 pub mod code;
@@ -10,6 +10,7 @@ pub mod communicators;
 pub mod device_memory;
 pub mod examples;
 pub mod golden;
+pub mod harness;
 pub mod hosts;
 pub mod libs;
 pub mod processes;

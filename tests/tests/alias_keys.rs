@@ -412,6 +412,29 @@ fn a_key_is_not_bound_again_while_requests_use_it() {
     assert_eq!(bytes(binding.region())[..64], pattern(64, 1));
 }
 
+/// Grants and releases that nobody has sent: numbers are compared, and the card refuses what is not bound.
+#[test]
+fn grants_and_releases_that_are_made_up_open_no_memory() {
+    let pools = Pools::new(1);
+    let made_up = pools.aliases.accept(Grant::received(0, 5, 4096)).expect("nothing is known of the key");
+    pools.post(1, &made_up, 0, 64);
+    pools.completion().expect_err("the owner has bound the key to nothing");
+
+    let pools = Pools::new(1);
+    let (binding, alias) = pools.bind(pools.fixture.host_memory(ALL));
+    let mismatch = pools.aliases.accept(Grant::received(0, 1, 4096)).expect_err("accepted before");
+    assert!(matches!(mismatch, Error::BindingMismatch { slot: 0, found: 1, expected: 2, .. }), "{mismatch}");
+    let refused = binding.release(Released::received(0, 2), BOUND).map(drop).expect_err("another binding");
+    let (binding, error) = refused.into_parts();
+    assert!(matches!(error, Error::BindingMismatch { slot: 0, found: 2, expected: 1, .. }), "{error}");
+    // The other function has released nothing: it still has the alias, which now stands for nothing.
+    let released = Released::received(binding.slot(), binding.number());
+    let region = binding.release(released, BOUND).map_err(Error::from).expect("it is of this binding");
+    pools.post(2, &alias, 0, 64);
+    pools.completion().expect_err("the key is free");
+    assert_eq!(bytes(&region), [0xEE; 4096], "nothing was written");
+}
+
 #[test]
 fn a_binding_that_is_dropped_ends_every_access_and_costs_its_key() {
     let pools = Pools::new(2);

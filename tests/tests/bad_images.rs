@@ -56,6 +56,22 @@ fn another_machine() {
 }
 
 #[test]
+fn what_only_start_up_code_could_serve() {
+    use flexcast_image::testing::section;
+    for (name, kind, flags, told_of) in [
+        (".tdata", 1, 0x403, "thread-local variables in .tdata"),
+        (".init_array", 14, 3, "constructors in .init_array (handler)"),
+    ] {
+        let mut elf = code::elf(&[RET], &[RET]);
+        let first = elf.symbols.iter().find(|symbol| symbol.0 == "handler").expect("a function").1;
+        elf.sections.push(section(name, kind, flags, 0x8800_0000, first.to_le_bytes().to_vec()));
+        let (error, source) = refused(&elf.bytes(), None);
+        assert!(matches!(source, ImageError::Unserved { .. }), "{source}");
+        told(&error, &["spoilt", told_of]);
+    }
+}
+
+#[test]
 fn truncated() {
     let elf = image_bytes("allgather");
     for len in [63, 64, 1000, elf.len() / 2, elf.len() - 1] {

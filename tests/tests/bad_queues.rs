@@ -8,6 +8,7 @@ use flexcast_hw::{
     WriteWqe, outbox,
 };
 use flexcast_tests::code::{self, *};
+use flexcast_tests::harness::skipped;
 use flexcast_tests::told;
 use flexcast_tests::world::{doorbell_program, get, put, ring, settle, world};
 use flexio::{
@@ -468,7 +469,7 @@ fn unknown_device() {
 #[test]
 fn system_provider_without_doca() {
     match Provider::system() {
-        Ok(_) => eprintln!("skipped: DOCA is installed"),
+        Ok(_) => skipped("DOCA is installed"),
         Err(error) => {
             assert!(matches!(error, Error::NotInstalled { .. }), "{error}");
             told(&error, &["DOCA not installed", "libflexio.so", "install the DOCA host packages", "LD_LIBRARY_PATH"]);

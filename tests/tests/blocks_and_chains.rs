@@ -90,7 +90,7 @@ fn displacements_that_do_not_fit_or_differ_are_refused() {
                     Ok(_) => assert!(alike),
                     Err(error) => {
                         assert!(!alike, "{error}");
-                        told(error, &["other arguments"]);
+                        told(error, &["compare their calls"]);
                     }
                 }
             }

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use flexcast_lab::pingpong::ping;
 use flexcast_lab::tput::run::bring_up;
+use flexcast_tests::examples::compiler;
+use flexcast_tests::harness::{installed, skipped};
 use flexcast_tests::libs::{libraries, wait_for};
 use flexcast_tests::{image_bytes, image_path, workspace_root};
 use flexio::{AbiExpectation, Application, Process, ProtectionDomain, Provider};
@@ -28,17 +30,6 @@ const HEADERS: [(&str, &str); 5] = [
 
 const INCLUDES: [&str; 4] =
     ["host/flexio-sys/include", "host/verbs-sys/include", "host/doca-sys/include", "emu/libflexio/include"];
-
-/// A C compiler, or a line that says what is skipped.
-fn compiler() -> Option<&'static str> {
-    let found = ["gcc", "cc"].into_iter().find(|name| {
-        Command::new(name).arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
-    });
-    if found.is_none() {
-        eprintln!("neither gcc nor cc is installed: skipping the programs in C and the exports of libflexio.so");
-    }
-    found
-}
 
 /// A folder for the products of one test.
 fn scratch(name: &str) -> PathBuf {
@@ -169,11 +160,8 @@ fn what_is_wrong_or_absent_is_refused_with_a_reason() {
 #[test]
 fn the_example_in_c_answers() {
     let Some(compiler) = compiler() else { return };
-    let device_compiler = "riscv64-unknown-elf-gcc";
-    if Command::new(device_compiler).arg("--version").stdout(Stdio::null()).status().is_err() {
-        return eprintln!(
-            "{device_compiler} is not installed (Debian: gcc-riscv64-unknown-elf): skipping the example in C"
-        );
+    if !installed("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf") || !installed("make", "make") {
+        return;
     }
     let out = scratch("example");
     let output = Command::new("make")
@@ -261,7 +249,7 @@ fn the_headers_declare_everything_once_for_c_and_cpp() {
             command.args(INCLUDES.iter().map(|folder| format!("-I{}", root.join(folder).display()))).arg(&source);
             match command.output() {
                 Ok(output) => assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
-                Err(_) => eprintln!("SKIPPED: {compiler} is not installed"),
+                Err(_) => skipped(format_args!("{compiler} is not installed (Debian: {compiler})")),
             }
         }
     }

@@ -3,10 +3,11 @@
 //! say so on stderr.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 
 use emu_machine::{Config, MachineError, World};
+use flexcast_tests::harness::installed;
 use flexcast_tests::workspace_root;
 
 const COMPILER: &str = "riscv64-unknown-elf-gcc";
@@ -14,12 +15,12 @@ const COMPILER: &str = "riscv64-unknown-elf-gcc";
 /// The program, built once; `None` without a compiler.
 fn program() -> Option<&'static Vec<u8>> {
     static BUILT: OnceLock<Option<Vec<u8>>> = OnceLock::new();
-    BUILT.get_or_init(build).as_ref()
+    installed(COMPILER, "gcc-riscv64-unknown-elf").then(|| BUILT.get_or_init(|| build("c_device", &[])).as_ref())?
 }
 
-fn build() -> Option<Vec<u8>> {
-    if Command::new(COMPILER).arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("{COMPILER} is not installed (Debian: gcc-riscv64-unknown-elf): skipping the device program in C");
+/// Builds `tests/c/NAME.c` with some macros defined; `None` without a compiler.
+fn build(name: &str, defined: &[&str]) -> Option<Vec<u8>> {
+    if !installed(COMPILER, "gcc-riscv64-unknown-elf") {
         return None;
     }
     let root = workspace_root();
@@ -28,16 +29,20 @@ fn build() -> Option<Vec<u8>> {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("UTF-8")
     };
-    let arguments = ["run", "--quiet", "--package", "xtask", "--", "build-emu-libs", "--profile", "dev"];
-    let folder = run(Command::new(env!("CARGO")).args(arguments));
-    let folder = PathBuf::from(folder.lines().last().expect("it prints the folder"));
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c_device.elf");
+    static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
+    let folder = LIBRARIES.get_or_init(|| {
+        let arguments = ["run", "--quiet", "--package", "xtask", "--", "build-emu-libs", "--profile", "dev"];
+        let folder = run(Command::new(env!("CARGO")).args(arguments));
+        PathBuf::from(folder.lines().last().expect("it prints the folder"))
+    });
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}{}.elf", defined.concat()));
     let flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-implicit-fallthrough"];
     let target =
         ["-march=rv64imac_zicsr_zifencei_zbb_zbs", "-mabi=lp64", "-mcmodel=medany", "-ffreestanding", "-nostdlib"];
     let mut compiler = Command::new(COMPILER);
     compiler.args(flags).args(target).args(["-I", "device/rt-emu/include/libflexio-dev", "-T", "linker/emu-c.ld"]);
-    run(compiler.arg("tests/c/c_device.c").arg("-o").arg(&out).arg("-L").arg(folder).arg("-lflexio_dev"));
+    compiler.args(defined.iter().map(|name| format!("-D{name}"))).arg(format!("tests/c/{name}.c"));
+    run(compiler.arg("-o").arg(&out).arg("-L").arg(folder).arg("-lflexio_dev"));
     Some(std::fs::read(&out).expect("the program"))
 }
 
@@ -145,5 +150,29 @@ fn a_call_may_not_end_as_an_event_handler_does() {
     for which in 0..6 {
         let Some(record) = record("leaves", which) else { return };
         assert!(record.contains("a call (RPC) ended by reschedule, finish or retrigger"), "{record}");
+    }
+}
+
+#[test]
+fn data_is_there_within_reach_of_the_global_pointer_and_beyond() {
+    let Some(elf) = build("data", &[]) else { return };
+    let mut world = World::new(Config { cards: 1, ..Config::default() }).expect("a valid configuration");
+    let process = world.create_process(0, &elf).expect("a valid image");
+    assert_eq!(call(&mut world, process, "check", 0).expect("an answer"), 0, "bits of data.c");
+}
+
+#[test]
+fn what_needs_start_up_code_is_refused_by_name() {
+    for (defined, parts) in [
+        ("THREAD_LOCAL", ["thread-local variables", "of_each_thread", "flexio_dev_get_thread_local_storage"]),
+        ("CONSTRUCTOR", ["constructors in .init_array", "construct", "call them from an RPC"]),
+        ("DESTRUCTOR", ["destructors in .fini_array", "destruct", "call them from an RPC"]),
+    ] {
+        let Some(elf) = build("data", &[defined]) else { return };
+        let mut world = World::new(Config { cards: 1, ..Config::default() }).expect("a valid configuration");
+        let error = world.create_process(0, &elf).expect_err("it needs start-up code");
+        let MachineError::Image(error) = error else { panic!("{error}") };
+        let text = error.to_string();
+        assert!(parts.iter().all(|part| text.contains(part)), "{defined}: {text}");
     }
 }

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use emu_machine::{Config, CrashRecord, World};
 use emu_observe::{Files, core_dump};
+use flexcast_tests::harness::skipped;
 use flexcast_tests::{image_bytes, image_path};
 use object::elf;
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
@@ -54,7 +55,7 @@ fn gdb(core: &Path, commands: &[&str]) -> Option<String> {
         gdb.args(["-ex", command]);
     }
     let Ok(output) = gdb.output() else {
-        eprintln!("skipped: gdb-multiarch is not installed (apt-get install gdb-multiarch)");
+        skipped("gdb-multiarch is not installed (Debian: gdb-multiarch)");
         return None;
     };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

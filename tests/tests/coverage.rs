@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::OnceLock;
 
+use flexcast_tests::harness::installed;
 use flexcast_tests::workspace_root;
 use object::{Object as _, ObjectSymbol as _};
 
@@ -14,17 +15,16 @@ const UNSUPPORTED: i32 = 95;
 
 /// The shared library, built once; `None` without a C compiler.
 fn library() -> Option<&'static Path> {
-    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    if !installed("gcc", "gcc libc6-dev") {
+        return None;
+    }
     let build = || {
-        if Command::new("gcc").arg("--version").stdout(Stdio::null()).status().is_err() {
-            eprintln!("gcc is not installed: skipping what the library exports");
-            return None;
-        }
         let arguments = ["run", "--quiet", "--package", "xtask", "--", "build-emu-libs", "--profile", "dev"];
         let folder = run(Command::new(env!("CARGO")).args(arguments));
-        Some(PathBuf::from(folder.lines().last().expect("it prints the folder")).join("libflexio.so"))
+        PathBuf::from(folder.lines().last().expect("it prints the folder")).join("libflexio.so")
     };
-    BUILT.get_or_init(build).as_deref()
+    Some(BUILT.get_or_init(build))
 }
 
 fn run(command: &mut Command) -> String {

@@ -88,7 +88,8 @@ fn errors_of_the_collective_library_say_their_sentence_in_debug() {
     says_its_sentence(&alone.exchange("hello", b"x").expect_err("refused"), "the line is busy");
     says_its_sentence(&StoreError::Unset { name: "FLEXCAST_RANK", wanted: "a number" }, "FLEXCAST_RANK is not set");
     let waited = Duration::from_secs(1);
-    let first = StoreError::Unreachable { address: "a:1".to_owned(), waited, reason: "refused".to_owned() };
+    let (address, reason) = ("a:1".to_owned(), "refused".to_owned());
+    let first = StoreError::Unreachable { address, waited, reason, is_loopback: false };
     says_its_sentence(&StoreError::Broken { earlier: Box::new(first) }, "was not found at a:1 within 1.0 s");
     says_its_sentence(&SubgroupError::Twice { rank: 3 }, "rank 3 is twice a member");
     says_its_sentence(&registration::Range::new(16, 0).expect_err("no bytes"), "no bytes at 0x10");

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use flexcast_tests::examples::{Rank, allgather, compile, compiler, free_tcp_port};
+use flexcast_tests::harness::is_long;
 
 /// Longest that the ranks may take; they need a second or two.
 const BOUND: Duration = Duration::from_secs(120);
@@ -70,7 +71,7 @@ fn every_collective_of_programs_in_c_is_right() {
 fn different_calls_and_cancelled_ones_end_all_ranks() {
     let Some((_, mut ranks)) = start("sizes", "sizes", |_, _| ()) else { return };
     let texts = ends(&mut ranks);
-    assert!(texts.iter().all(|text| text.contains("112: ") && text.contains("other arguments")), "{texts:?}");
+    assert!(texts.iter().all(|text| text.contains("112: ") && text.contains("compare their calls")), "{texts:?}");
     let Some((_, mut ranks)) = start("cancel", "cancel", |_, _| ()) else { return };
     let texts = ends(&mut ranks);
     assert!(texts.iter().all(|text| text.contains("rank 1 cancelled the operation")), "{texts:?}");
@@ -98,7 +99,7 @@ fn ranks_with_other_settings_are_named() {
 
 #[test]
 fn whoever_is_killed_at_any_time_is_named_by_the_others() {
-    let trials = if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 3 } else { 12 };
+    let trials = if is_long() { 12 } else { 3 };
     for trial in 0..trials {
         let Some((_, mut ranks)) = start("killed", "rounds1000000", |_, _| ()) else { return };
         let victim = trial % usize::from(RANKS);
@@ -334,7 +335,7 @@ fn the_table_of_the_tuning_command_is_one_that_programs_read() {
     let name = file.to_str().expect("a name");
     let ops = "allreduce,sparse-allreduce";
     let args =
-        ["tune", "--ops", ops, "--sizes", "1K,64K", "--rounds", "1", "--repetitions", "2", "--json", "--output", name];
+        ["tune", "--ops", ops, "--sizes", "1K,64K", "--rounds", "2", "--repetitions", "2", "--json", "--output", name];
     let told = object(&run(&args, false));
     let of = |op: &str| told["rows"].as_array().expect("rows").iter().filter(|row| row["op"] == op).count();
     assert_eq!(of("sparse-allreduce"), 2 * 3, "{told}");

@@ -6,10 +6,11 @@ use std::process::Command;
 
 use emu_hart::bare::{self, Board, Options, Outcome, Program, Streams};
 use flexcast_abi::{ABI_HASH, ABI_VERSION, ContextMemory, DeviceAddress, ReceiveContext, ReceiveThread};
-use flexcast_cli::logs::LogDecoder;
 use flexcast_image::Image;
 use flexcast_tests::code::cards;
+use flexcast_tests::harness::skipped;
 use flexcast_tests::{image_bytes, workspace_root};
+use flexio::LogDecoder;
 use flexio::{
     AbiExpectation, Access, Application, DeviceBuffer, HostBuffer, MemoryRegion, MsgLevel, MsgStream, Outbox, Process,
     ProtectionDomain, Window,
@@ -108,6 +109,6 @@ fn three_executors_agree_on_results_and_instructions() {
     assert_eq!(on_the_dpa(), hart, "the emulated DPA against the bare hart");
     match under_qemu(&virt) {
         Some(qemu) => assert_eq!(qemu, hart, "QEMU against the bare hart"),
-        None => eprintln!("skipped: qemu-system-riscv64 is not installed (Debian: qemu-system-misc)"),
+        None => skipped("qemu-system-riscv64 is not installed (Debian: qemu-system-misc)"),
     }
 }

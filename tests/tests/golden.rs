@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use emu_machine::Config;
 use flexcast::Transport;
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
-use flexcast_cli::logs::LogDecoder;
 use flexcast_lab::pingpong::ping;
 use flexcast_lab::reference;
 use flexcast_lab::tput::plan::Params;
 use flexcast_lab::tput::run::bring_up;
 use flexcast_tests::code::cards;
 use flexcast_tests::{golden, image_bytes, run};
+use flexio::LogDecoder;
 use flexio::{AbiExpectation, Application, MsgLevel, MsgStream, Process, ProtectionDomain};
 
 /// Loads an image, has it come up, lets `body` talk to it, and returns everything as `flexcast run` tells it. Addresses of

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use flexcast_tests::examples::{Rank, compiler};
+use flexcast_tests::examples::{Rank, compiler, free_tcp_port};
+use flexcast_tests::harness::skipped;
 use flexcast_tests::libs::libraries;
 use flexcast_tests::tree::xtask;
 use flexcast_tests::{image_bytes, workspace_root};
@@ -70,7 +71,7 @@ fn pkg_config(prefix: &Path, ask: &[&str]) -> Option<Vec<String>> {
     let mut command = Command::new("pkg-config");
     command.args(ask).arg("flexcast").env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     let Ok(output) = command.output() else {
-        eprintln!("SKIPPED: pkg-config is not installed");
+        skipped("pkg-config is not installed (Debian: pkg-config)");
         return None;
     };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -143,7 +144,7 @@ fn with_cmake(prefix: &Path, scratch: &Path) {
         command.output()
     };
     let Ok(output) = cmake(&["-S".as_ref(), project.as_ref(), "-B".as_ref(), build.as_ref()]) else {
-        eprintln!("SKIPPED: cmake is not installed");
+        skipped("cmake is not installed (Debian: cmake)");
         return;
     };
     let told = String::from_utf8_lossy(&output.stderr);
@@ -205,7 +206,19 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
     assert!(Path::new(&sparse[0]).is_file(), "{sparse:?}");
     let version = pkg_config(&moved, &["--modversion"]).expect("as above");
     assert_eq!(version, [env!("CARGO_PKG_VERSION")]);
-    build(&moved, compiler, "examples/c/allgather.c", &[]).expect("as above");
+    let example = build(&moved, compiler, "examples/c/allgather.c", &[]).expect("as above");
+    // Over Ethernet it needs no firmware.
+    let store = format!("127.0.0.1:{}", free_tcp_port());
+    let start = |rank: &str| {
+        let mut command = Command::new(&example);
+        command.env("FLEXCAST_RANK", rank).env("FLEXCAST_SIZE", "2").env("FLEXCAST_STORE", &store);
+        command.env("FLEXCAST_INTERFACE", "lo").env("LD_LIBRARY_PATH", moved.join("lib"));
+        Rank::start(&mut command, scratch.path(), &format!("example-{rank}"))
+    };
+    for mut rank in ["0", "1"].map(start) {
+        let (success, text) = rank.end(BOUND);
+        assert!(success && text.contains("allgather of 100003 bytes per rank equal"), "{text}");
+    }
     let program = build(&moved, compiler, "tests/c/capi.c", &["-lpthread".to_owned()]).expect("as above");
     let run = |program: &Path, name: &str, search: &Path| {
         let mut command = Command::new(program);

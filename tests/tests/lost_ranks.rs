@@ -116,6 +116,25 @@ fn a_rank_that_is_stopped_for_longer_than_the_bound_is_named_by_all() {
     }
 }
 
+/// Its card is not run either: the others' cards miss the answers, and their ranks need not wait for silence to last as
+/// long as the bound allows.
+#[test]
+fn a_rank_that_is_stopped_while_all_reduce_is_named_as_soon_as_its_card_counts_as_gone() {
+    let Some(program) = compiled("stopped-reduces-program") else { return };
+    for (datapath, rank) in [("verbs", 1), ("dpa", 2)] {
+        let variables = [("FLEXCAST_DATAPATH", datapath), ("FLEXCAST_PEER_TIMEOUT_MS", "500")];
+        let mut job = Job::start("stopped-reduces", &program, ENDLESS_REDUCTIONS, &variables);
+        job.wait();
+        std::thread::sleep(Duration::from_millis(20));
+        job.ranks[rank].signal("STOP");
+        let ends = job.others(rank);
+        job.ranks[rank].signal("KILL");
+        check_named(rank, &ends, datapath);
+        let broke = format!("report: 5 {rank} ");
+        assert!(ends.iter().all(|(_, text)| text.contains(&broke)), "{datapath}: {ends:#?}");
+    }
+}
+
 #[test]
 fn a_rank_that_is_killed_at_any_moment_is_named_by_all_others() {
     let Some(program) = compiled("killed-program") else { return };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use flexcast_tests::examples::allgather;
+use flexcast_tests::examples::{allgather, compiler};
 use flexcast_tests::libs::{libraries, wait_for};
 use flexcast_tests::workspace_root;
 
@@ -23,15 +23,9 @@ fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// The program, or a line that says what is skipped.
+/// The program; `None` without a C compiler.
 fn program(folder: &Path) -> Option<PathBuf> {
-    let quiet = |name: &&str| {
-        Command::new(name).arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
-    };
-    let Some(compiler) = ["gcc", "cc"].into_iter().find(quiet) else {
-        eprintln!("SKIPPED: neither gcc nor cc is installed");
-        return None;
-    };
+    let compiler = compiler()?;
     let (root, program) = (workspace_root(), folder.join("mesh"));
     let output = Command::new(compiler)
         .args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"])

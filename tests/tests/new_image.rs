@@ -58,7 +58,7 @@ fn a_new_image_builds_passes_verification_and_answers() {
     let process = Process::new(&application, &pd).expect("a process");
     let mut stream = MsgStream::new(&process, MsgLevel::Debug).expect("a message stream");
     bring_up(&process).expect("the right answer");
-    let decoder = flexcast_cli::logs::LogDecoder::new(&elf).expect("log strings");
+    let decoder = flexio::LogDecoder::new(&elf).expect("log strings");
     let lines: Vec<String> = stream.lines().expect("lines").iter().map(|line| decoder.line(line)).collect();
     assert!(lines.iter().any(|line| line.contains("hello from thread")), "{lines:?}");
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use emu_observe::state::State;
 use flexcast_cli::tables;
 use flexcast_tests::code::{ILLEGAL, RET, addi, image, reg, rtos};
+use flexcast_tests::examples::compiler;
 use flexcast_tests::libs::{libraries, wait_for};
 use flexcast_tests::workspace_root;
 
@@ -18,13 +19,7 @@ const ACTIVATE: u64 = 11;
 
 /// `tests/c/trouble.c`, compiled into a folder.
 fn program(folder: &Path) -> Option<PathBuf> {
-    let works = |name: &&str| {
-        Command::new(name).arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
-    };
-    let Some(compiler) = ["gcc", "cc"].into_iter().find(works) else {
-        eprintln!("neither gcc nor cc is installed: skipping a program in C");
-        return None;
-    };
+    let compiler = compiler()?;
     let root = workspace_root();
     let program = folder.join("trouble");
     let includes =
@@ -49,8 +44,9 @@ struct Told {
     state: State,
 }
 
-/// Runs the program on a machine, with a state file that is written anew once in an hour of virtual time.
-fn run(program: &Path, what: &str, machine: &str) -> Told {
+/// Runs the program on a machine, with environment variables that name files; whether it ended well, and what it wrote
+/// on stdout and stderr.
+fn run_with(program: &Path, what: &str, machine: &str, variables: &[(&str, &Path)]) -> (bool, String, String) {
     let folder = program.parent().expect("a folder");
     // A handler that executes for a while before it dies, so that the call has returned by then.
     let mut handler = vec![addi(reg::A3, reg::A3, 1); 400];
@@ -58,26 +54,34 @@ fn run(program: &Path, what: &str, machine: &str) -> Told {
     let [number, call] = rtos(ACTIVATE);
     let elf = folder.join("trouble.elf");
     std::fs::write(&elf, image(&handler, &[number, call, RET])).expect("written");
-    let state = folder.join("state.json");
     let output = |name: &str| folder.join(name);
     let file = |name: &str| std::fs::File::create(output(name)).expect("a file");
     let mut child = Command::new(program)
         .args([elf.as_os_str(), what.as_ref()])
         .env("LD_LIBRARY_PATH", libraries())
         .env("FLEXCAST_MACHINE", format!("toml:{machine}"))
-        .env("FLEXCAST_STATE", &state)
         .env("FLEXCAST_STATE_EVERY", "3600000000")
-        .env("FLEXCAST_CORE_DIR", folder)
-        .env("FLEXCAST_RACES", output("races"))
+        .envs(variables.iter().copied())
         .stdin(Stdio::null())
         .stdout(file("stdout"))
         .stderr(file("stderr"))
         .spawn()
         .expect("the program starts");
-    let status = wait_for(&mut child, BOUND);
+    let status = wait_for(&mut child, BOUND).unwrap_or_else(|| panic!("{what} still runs after {BOUND:?}"));
     let read = |name: &str| std::fs::read_to_string(output(name)).expect("text");
-    let (stdout, stderr) = (read("stdout"), read("stderr"));
-    assert!(status.is_some_and(|status| status.success()), "{what}: {status:?}\n{stderr}{stdout}");
+    (status.success(), read("stdout"), read("stderr"))
+}
+
+/// Runs the program on a machine, with a state file that is written anew once in an hour of virtual time.
+fn run(program: &Path, what: &str, machine: &str) -> Told {
+    let folder = program.parent().expect("a folder");
+    let (state, races) = (folder.join("state.json"), folder.join("races"));
+    let mut variables = vec![("FLEXCAST_STATE", &*state), ("FLEXCAST_CORE_DIR", folder)];
+    if machine.contains("detect_races") {
+        variables.push(("FLEXCAST_RACES", &races));
+    }
+    let (success, stdout, stderr) = run_with(program, what, machine, &variables);
+    assert!(success, "{what}:\n{stderr}{stdout}");
     Told { stdout, stderr, state: State::read(&state).expect("a state") }
 }
 
@@ -91,7 +95,7 @@ fn a_death_is_reported_when_it_happens() {
         let Told { stdout, stderr, state } = run(&program, what, machine);
         assert!(stdout.contains("signalled"), "{what}: {stdout}");
         let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("flexcast: ")).collect();
-        let [line] = lines[..] else { panic!("{what}: one line is to tell it:\n{stderr}") };
+        let [line] = lines[..] else { panic!("{what}: one line is to say it:\n{stderr}") };
         let parts = ["DPA process 1 (trouble) of mlx5_0 has died", "illegal instruction", "pc 0x", "(handler+0x640)"];
         for part in parts.into_iter().chain(["thread 1"]) {
             assert!(line.contains(part), "{what}: {part:?} is not in {line}");
@@ -132,4 +136,58 @@ fn races_are_reported_when_they_are_found() {
     // Who does not ask for it is told nothing.
     let Told { stderr, state, .. } = run(&program, "race", "cards = 1");
     assert_eq!((&*stderr, state.races), ("", None));
+}
+
+#[test]
+fn a_folder_for_core_dumps_is_made() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = program(folder.path()) else { return };
+    let cores = folder.path().join("made/deep");
+    let (success, stdout, stderr) = run_with(&program, "poll", "cards = 1", &[("FLEXCAST_CORE_DIR", &cores)]);
+    assert!(success && stdout.contains("signalled"), "{stdout}{stderr}");
+    for kind in ["core", "crash"] {
+        assert!(cores.join(format!("mlx5_0.001.{kind}")).is_file(), "{kind}");
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_named_with_its_variable() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = program(folder.path()) else { return };
+    // No file can be below a file, whoever asks.
+    let below = program.join("nowhere");
+    for variable in ["FLEXCAST_CORE_DIR", "FLEXCAST_STATE", "FLEXCAST_TRACE"] {
+        let (success, stdout, stderr) = run_with(&program, "poll", "cards = 1", &[(variable, &below)]);
+        assert!(!success, "{variable}: {stdout}");
+        let lines: Vec<&str> = stderr.lines().filter(|line| line.contains(variable)).collect();
+        let [line] = lines[..] else { panic!("{variable}: one line is to say it:\n{stderr}") };
+        for part in ["flexio_process_create", &below.display().to_string(), "Not a directory"] {
+            assert!(line.contains(part), "{part:?} is not in {line}");
+        }
+    }
+    // Races are written beside what the program does: a line, and it goes on.
+    let races = [("FLEXCAST_RACES", &*below)];
+    for (machine, words) in
+        [("detect_races = true", "cannot be written"), ("cards = 1", "the machine looks for no races")]
+    {
+        let (success, stdout, stderr) = run_with(&program, "race", machine, &races);
+        assert!(success && stdout.contains("raced"), "{stdout}{stderr}");
+        let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("flexcast: FLEXCAST_RACES: ")).collect();
+        assert!(lines.len() == 1 && lines[0].contains(words), "{machine}:\n{stderr}");
+    }
+}
+
+#[test]
+fn a_core_dump_that_cannot_be_written_is_a_line_when_the_process_dies() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = program(folder.path()) else { return };
+    let cores = folder.path().join("cores");
+    // A folder has the name that the dump is to have.
+    std::fs::create_dir_all(cores.join("mlx5_0.001.core")).expect("a folder");
+    let (success, stdout, stderr) = run_with(&program, "poll", "cards = 1", &[("FLEXCAST_CORE_DIR", &cores)]);
+    assert!(success && stdout.contains("signalled"), "{stdout}{stderr}");
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.contains("cannot be written")).collect();
+    let [line] = lines[..] else { panic!("one line is to say it:\n{stderr}") };
+    assert!(line.starts_with("flexcast: ") && line.contains("mlx5_0.001.core"), "{line}");
+    assert!(cores.join("mlx5_0.001.crash").is_file(), "the report is written all the same");
 }

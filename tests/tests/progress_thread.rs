@@ -74,7 +74,7 @@ fn ranks_that_call_different_things_all_fail_and_say_so_wherever_the_protocol_ru
     for control in [Control::Host, Control::Device] {
         let report = with_fault(control, HostFault::Disagree { rank: 1 });
         assert_eq!((report.failures, report.live), (5, 5), "{control:?}");
-        assert!(report.errors.iter().all(|text| text.contains("called another operation")), "{:?}", report.errors);
+        assert!(report.errors.iter().all(|text| text.contains("compare their calls")), "{:?}", report.errors);
     }
 }
 

@@ -1,10 +1,12 @@
 //! Commands of README.md and docs/observe.md: each of their console blocks is run as it stands there, and what is shown of its output is compared.
+//! Of docs/simulate.md and docs/timing.md those commands are run of which some output is shown.
 //! The program is the one that `cargo install --locked --path cli` installs, and it runs in folders that hold nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use flexcast_tests::harness::{LONG_TESTS, is_long, skipped};
 use flexcast_tests::transcript::{Shown, compare, shown};
 use flexcast_tests::tree::{copied_tree, xtask};
 use flexcast_tests::{compiled_as_recorded, workspace_root};
@@ -25,15 +27,12 @@ enum Way {
 /// The commands of README.md.
 const README: [(&str, Way); 9] = [
     ("cargo xtask demo", Way::InTheRepository),
-    ("cargo xtask new hello && cargo xtask run hello", Way::OnACopy),
+    ("cargo xtask new hello && cargo xtask run hello --call measure 1000", Way::OnACopy),
     ("cargo xtask test", Way::NotHere("it is what runs this test")),
     ("cargo install --locked --path cli", Way::InTheRepository),
     ("flexcast tput --transport ud --threads 4", Way::Installed),
     ("flexcast sim --topology fat-tree-188 --ranks 188 --bytes 4096", Way::Installed),
-    (
-        "flexcast service demo",
-        Way::NotHere("it needs the emulator's libraries; cli/tests/service_processes.rs runs it"),
-    ),
+    ("flexcast service demo", Way::Installed),
     ("flexcast plan --link 400 --transport ud --ranks 188 --buffer 8388608", Way::Installed),
     (
         "for r in 0 1 2 3; do FLEXCAST_RANK=$r FLEXCAST_SIZE=4 FLEXCAST_STORE=127.0.0.1:4711 FLEXCAST_INTERFACE=lo flexcast perf --sizes 64:1M & done; wait",
@@ -63,18 +62,34 @@ const OBSERVE: [(&str, Way); 9] = [
     ),
 ];
 
-/// Where this variable is set, the program that tests are built with stands for the installed one: nothing is compiled anew.
-const SHORT: &str = "FLEXCAST_SHORT_TESTS";
+/// Those of docs/simulate.md of which output is shown.
+const SIMULATE: [(&str, Way); 6] = [
+    ("flexcast sim --topology fat-tree-188 --ranks 188 --bytes 4096", Way::Installed),
+    ("flexcast sim --ranks 64 --bytes 65536", Way::Installed),
+    ("flexcast sim --ranks 64 --bytes 65536 --queues shared", Way::Installed),
+    (
+        "flexcast sim --control service --op alltoallv --ranks 16 --ranks-per-card 4 --service-processes 2 --bytes 4096",
+        Way::Installed,
+    ),
+    (
+        "flexcast sim --control service --op allgather --delivery flat --ranks 128 --ranks-per-card 8 --bytes 1024",
+        Way::Installed,
+    ),
+    ("flexcast soak --first 1 --seeds 40", Way::Installed),
+];
 
-fn is_short() -> bool {
-    std::env::var_os(SHORT).is_some_and(|value| !value.is_empty())
-}
+/// Those of docs/timing.md.
+const TIMING: [(&str, Way); 1] = [(
+    "flexcast calibrate --quick",
+    Way::NotHere("cli/tests/calibrate.rs holds the calibration; docs/calibration.md is made of it"),
+)];
 
-/// The installed program's folder.
+/// The installed program's folder. Except in long tests, the program that tests are built with stands for the installed one: nothing
+/// is compiled anew.
 fn installed() -> &'static Path {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     PLACE.get_or_init(|| {
-        if is_short() {
+        if !is_long() {
             return Path::new(env!("CARGO_TARGET_TMPDIR")).join("../debug").canonicalize().expect("the tests' folder");
         }
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
@@ -127,13 +142,13 @@ fn by_the_installed(command: &str, folder: &Path) -> Output {
 
 fn run(command: &str, way: Way, folder: &Path) -> Option<Output> {
     match way {
-        Way::InTheRepository if is_short() => match command.strip_prefix("cargo xtask ") {
+        Way::InTheRepository if !is_long() => match command.strip_prefix("cargo xtask ") {
             Some(same) => {
                 let images = workspace_root().join("target/device/emu");
                 Some(by_the_installed(&format!("flexcast {same} --images {}", images.display()), folder))
             }
             None => {
-                eprintln!("not run: `{command}`: {SHORT} is set");
+                eprintln!("not run: `{command}`: {LONG_TESTS} is not set");
                 None
             }
         },
@@ -155,12 +170,21 @@ fn run(command: &str, way: Way, folder: &Path) -> Option<Output> {
 /// Runs every command of a document. One that the table lacks, or has and the document does not, fails.
 fn all_run(document: &str, table: &[(&str, Way)]) {
     let text = std::fs::read_to_string(workspace_root().join(document)).expect(document);
-    let commands = shown(&text);
+    run_all(document, shown(&text), table);
+}
+
+/// Runs those commands of a document of which some output is shown.
+fn all_shown_run(document: &str, table: &[(&str, Way)]) {
+    let text = std::fs::read_to_string(workspace_root().join(document)).expect(document);
+    run_all(document, shown(&text).into_iter().filter(|shown| !shown.output.is_empty()).collect(), table);
+}
+
+fn run_all(document: &str, commands: Vec<Shown>, table: &[(&str, Way)]) {
     let asked: Vec<&str> = commands.iter().map(|shown| shown.command.as_str()).collect();
     let known: Vec<&str> = table.iter().map(|(command, _)| *command).collect();
     assert_eq!(asked, known, "{document}: each command needs a row here, in the order of the document");
     let folder = tempfile::tempdir().expect("a folder");
-    if is_short() {
+    if !is_long() {
         // The program finds its images as it does in the repository.
         std::os::unix::fs::symlink(workspace_root().join("target"), folder.path().join("target")).expect("a link");
         drop(flexcast_tests::image_path("allgather"));
@@ -189,11 +213,21 @@ fn every_command_of_the_guide_to_observation_runs() {
     all_run("docs/observe.md", &OBSERVE);
 }
 
+#[test]
+fn what_the_guide_to_simulation_shows_comes_out() {
+    all_shown_run("docs/simulate.md", &SIMULATE);
+}
+
+#[test]
+fn what_the_guide_to_timing_shows_comes_out() {
+    all_shown_run("docs/timing.md", &TIMING);
+}
+
 /// What commands load lies within the program: images, experiments, fault scripts.
 #[test]
 fn the_installed_program_needs_nothing_beside_it() {
-    if is_short() {
-        eprintln!("not run: {SHORT} is set");
+    if !is_long() {
+        skipped("it compiles the program once more; `cargo xtask test --long` runs it");
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");

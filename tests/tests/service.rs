@@ -3,9 +3,10 @@
 
 use emu_config::Machine;
 use emu_provider::Emulated;
-use flexcast_lab::service::{Load, ServiceError, ServiceOp, Shape, World};
+use flexcast_lab::service::{self, CopiesName, Load, ServiceError, ServiceOp, ServiceParams, Shape, StagedPlan, World};
 use flexcast_proto::service::{Cause, ContextId, Culprit, Limits, LocalCopies, Operation};
 use flexcast_service::Error;
+use flexcast_tests::harness::is_long;
 
 const LOAD: Load = Load { bytes: 111, varies: true };
 
@@ -354,6 +355,35 @@ fn lose_one(seed: u64) {
 
 #[test]
 fn whoever_goes_at_any_time_is_named_or_missed_by_nobody() {
-    let seeds = if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 60 } else { 400 };
+    let seeds = if is_long() { 400 } else { 60 };
     (0..seeds).for_each(lose_one);
+}
+
+/// The copies inside a host are left to hosts that have computed. That no more is: a card that was refused a message,
+/// because the program had no receive left, would try again a millisecond later or so.
+#[test]
+fn hosts_that_compute_find_their_copies_at_once() {
+    for processes_per_host in [1, 4] {
+        let shape = Shape { hosts: 8, ranks_per_host: 8, processes_per_host };
+        let machine = Machine { arm_functions: true, ..Machine::default() };
+        let mut config = machine.config_of(shape.hosts as usize).expect("a switch");
+        config.heap_bytes = 1 << 20;
+        let params = ServiceParams {
+            op: ServiceOp::Allgatherv,
+            shape,
+            load: Load { bytes: 4096, varies: false },
+            turns: (1, 1),
+            staged: StagedPlan::default(),
+            local_copies: CopiesName::Host,
+        };
+        let report = service::run(config, &params, &mut |_| ()).expect("a run");
+        eprintln!("{report}");
+        assert!(report.digest_ok);
+        let (pure_us, overall_us) = (report.pure_us, report.overall_us);
+        assert!(
+            overall_us < 2.0 * pure_us + pure_us,
+            "{pure_us} us alone, {overall_us} us where hosts compute as long"
+        );
+        assert!(report.to_string().contains(&format!("{:.1} % overlap", report.overlap_percent)), "{report}");
+    }
 }

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use flexcast_lab::service::campaign::{Case, Outcomes, run};
+use flexcast_tests::harness::is_long;
 
 /// Seeds that were wrong once and are not among the first: each runs always.
 const ONCE_WRONG: [u64; 2] = [375, 1196];
@@ -20,8 +21,8 @@ fn seeds() -> Vec<u64> {
     let number = |text: &str| text.parse::<u64>().expect("seeds are numbers: FLEXCAST_SERVICE_SEEDS=7..8");
     match given {
         Some((first, end)) => (number(first)..number(end)).collect(),
-        None if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() => (0..40).chain(ONCE_WRONG).collect(),
-        None => (0..2000).collect(),
+        None if is_long() => (0..2000).collect(),
+        None => (0..40).chain(ONCE_WRONG).collect(),
     }
 }
 

@@ -694,6 +694,62 @@ fn buffers_that_are_made_anew_use_up_no_keys() {
     assert_eq!(world.counted(|look| look.counts.aliases_replaced + look.now.bound_keys), 0);
 }
 
+/// A slice promises that nobody else writes: it is given once no service process has a key of the buffer any more.
+#[test]
+fn bytes_are_borrowed_only_while_no_service_process_may_write_to_them() {
+    let world = World::new(None);
+    let known: Vec<_> =
+        world.daemons.iter().flat_map(|host| host.endpoints().iter().copied().map(address_of)).collect();
+    let refuses = |buffer: &mut Buffer| {
+        for refusal in [buffer.as_slice().map(drop), buffer.as_mut_slice().map(drop)] {
+            let error = refusal.expect_err("it is lent");
+            assert!(matches!(&error, Error::Lent { process } if known.contains(process)), "{error}");
+            assert!(error.to_string().contains("call `Communicator::take_back`"), "{error}");
+        }
+    };
+    world.run(
+        |rank| world.options_without_pool(rank),
+        |place| {
+            let (communicator, other) = (place.create(0), place.create(10));
+            place.meet(100);
+            // Flags of both communicators, at each rank.
+            let before = 2 * u64::from(RANKS);
+            until("the keys of the flags", || (world.keys() == before).then_some(()));
+            place.meet(101);
+            let (mut send, mut receive) = (place.buffer(&sent(0, place.rank)), place.empty(BLOCK * 4));
+            assert!(receive.as_slice().expect("nobody has a key yet") == [0xA5; BLOCK * 4]);
+            for seed in 0..2 {
+                send.write(0, &sent(seed, place.rank)).expect("a copy");
+                let request = communicator.all_to_all(send, receive).expect("posted");
+                let done = communicator.wait(request).expect("it ends well");
+                (send, receive) = (done.send.expect("it is back"), done.receive);
+                refuses(&mut send);
+                refuses(&mut receive);
+                assert!(receive.to_vec().expect("a copy") == received(seed, place.rank));
+                other.take_back(&mut receive).expect("it has not lent it");
+                refuses(&mut receive);
+                for buffer in [&mut send, &mut receive] {
+                    communicator.take_back(buffer).expect("the process lets go of it");
+                    communicator.take_back(buffer).expect("nothing is left to take back");
+                }
+                assert!(receive.as_slice().expect("its own") == received(seed, place.rank));
+                receive.as_mut_slice().expect("its own").fill(0xA5);
+                assert!(send.as_slice().expect("its own") == sent(seed, place.rank));
+                place.meet(102 + seed);
+                until("keys given back", || (world.keys() == before).then_some(()));
+                place.meet(110 + seed);
+            }
+            // The keys of a communicator go with it.
+            let request = communicator.all_to_all(send, receive).expect("posted");
+            receive = communicator.wait(request).expect("it ends well").receive;
+            refuses(&mut receive);
+            place.meet(120);
+            drop(communicator);
+            assert!(receive.as_slice().expect("nobody has a key") == received(1, place.rank));
+        },
+    );
+}
+
 #[test]
 fn communicators_beside_one_another_share_buffers() {
     let world = World::new(None);

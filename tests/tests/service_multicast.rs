@@ -6,6 +6,7 @@ use emu_provider::Emulated;
 use flexcast_lab::service::{Load, ServiceError, ServiceOp, Shape, StagedPlan, World};
 use flexcast_proto::service::{Between, Culprit, Delivery, Limits, Multicast, StagedCause, Staging};
 use flexcast_service::{Agent, AgentCounts, Error};
+use flexcast_tests::harness::is_long;
 
 const OPS: [ServiceOp; 2] = [ServiceOp::Broadcast, ServiceOp::Allgather];
 const STAGED: [Delivery; 2] = [Delivery::Flat, Delivery::Hierarchical];
@@ -15,7 +16,7 @@ const fn shape(hosts: u32, ranks_per_host: u32, processes_per_host: u32) -> Shap
 }
 
 fn seeds(few: u64, many: u64) -> std::ops::Range<u64> {
-    0..if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { few } else { many }
+    0..if is_long() { many } else { few }
 }
 
 fn plan(delivery: Delivery, staging_bytes: u64) -> StagedPlan {

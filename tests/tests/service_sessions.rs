@@ -14,6 +14,7 @@ use flexcast_service::{
     AgentLimits, End, Error, LocalCopy, MemoryId, Pace, ProcessLook, Processes, Reason, ServerSettings, Session,
     SessionError, SessionTiming, address_of,
 };
+use flexcast_tests::harness::is_long;
 use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain, Provider};
 
 const SECRET: [u8; 32] = [0x5a; 32];
@@ -460,7 +461,7 @@ fn connections_give_way_to_others_once_they_are_idle() {
     };
     // Each has room for one connection of its own and for one of others.
     let pairs = [[0, 1], [0, 2], [1, 2], [1, 0], [2, 0], [2, 1], [3, 1], [2, 3]];
-    let rounds = if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 1 } else { 4 };
+    let rounds = if is_long() { 4 } else { 1 };
     for (group, hosts) in pairs.repeat(rounds).into_iter().enumerate() {
         let mut job = on(group as u32, hosts).unwrap_or_else(|error| panic!("{hosts:?}: {error}"));
         job.work().expect("all ends well");

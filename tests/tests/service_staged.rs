@@ -9,6 +9,7 @@ use flexcast_proto::service::{
     Culprit, Delivery, Limits, Region, StagedCause, StagedFailure, StagedReader, StagedRefusal, Staging, Thresholds,
 };
 use flexcast_service::{AgentCounts, Error};
+use flexcast_tests::harness::is_long;
 
 const OPS: [ServiceOp; 2] = [ServiceOp::Broadcast, ServiceOp::Allgather];
 const DELIVERIES: [Delivery; 3] = [Delivery::Flat, Delivery::Hierarchical, Delivery::Direct];
@@ -528,7 +529,7 @@ fn leave_at_once(seed: u64, dies: bool) {
 
 #[test]
 fn ranks_leave_as_soon_as_they_are_through() {
-    let seeds = if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 12 } else { 200 };
+    let seeds = if is_long() { 200 } else { 12 };
     (0..seeds).for_each(|seed| {
         leave_at_once(seed, false);
         leave_at_once(seed, true);
@@ -620,6 +621,6 @@ fn lose_one(seed: u64) {
 
 #[test]
 fn whoever_goes_at_any_time_is_named_or_missed_by_nobody() {
-    let seeds = if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 60 } else { 400 };
+    let seeds = if is_long() { 400 } else { 60 };
     (0..seeds).for_each(lose_one);
 }

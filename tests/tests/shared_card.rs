@@ -10,6 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use flexcast_tests::harness::skipped;
 use shared_card::worker::{self, Worker};
 
 /// The place of a test's socket, in a folder that is gone with it.
@@ -348,7 +349,7 @@ fn processes_of_other_users_are_refused() {
     use std::os::unix::process::CommandExt as _;
     const NOBODY: u32 = 65_534;
     if !nix::unistd::Uid::effective().is_root() {
-        eprintln!("SKIPPED: only root can start a process of another user");
+        skipped("only root can start a process of another user");
         return;
     }
     let place = Place::new();

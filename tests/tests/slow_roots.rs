@@ -6,11 +6,12 @@ use emu_config::Machine;
 use emu_machine::{Config as MachineConfig, CostModel};
 use emu_provider::emulated;
 use flexcast::{Config, Control, Overheads, Transport};
-use flexcast_lab::sim::params::SimParams;
+use flexcast_lab::sim::params::{Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_tests::image_bytes;
+use proptest::prelude::*;
 
 const RANKS: u32 = 4;
 const BYTES: u64 = 64 << 10;
@@ -81,4 +82,59 @@ fn threads_with_many_contexts_are_waited_for() {
     let report = simulate(&params, CostModel::default().gap_cycles);
     assert!(report.failures == 0 && report.bytes_ok, "{:?}", report.errors);
     assert_eq!(report.recovered_chunks, 0);
+}
+
+/// A Broadcast to one rank, whose receive thread may be busy for longer than a stream may stand still.
+fn broadcast(bytes: u64, slack_us: u64, config: Config) -> SimParams {
+    let overheads = Overheads { cutoff_slack: Duration::from_micros(slack_us), ..config.overheads };
+    let config = config.with_subgroups(1).eager_bytes(0).overheads(overheads).max_receive_bytes(bytes.max(1));
+    SimParams { ranks: 2, operation: Operation::Broadcast, bytes, warm_up: 0, config, ..SimParams::default() }
+}
+
+/// 1,999 chunks of one batch come faster than the thread takes them: it neither ends the batch nor finds its queue
+/// empty.
+#[test]
+fn a_thread_in_the_middle_of_a_long_batch_is_no_stalled_stream() {
+    for transport in [Transport::Ud, Transport::UcMulticast] {
+        let config = Config::default().transport(transport).chunk_bytes(64).slots(4096).receive_batch(2048);
+        let report = simulate(&broadcast(1999 * 64, 20, config), CostModel::default().gap_cycles);
+        assert!(report.failures == 0 && report.bytes_ok, "{transport:?}: {:?}", report.errors);
+        assert_eq!((report.traffic.lost_frames, report.recovered_chunks), (0, 0), "{transport:?}");
+    }
+}
+
+/// The first one takes 671 us on the link, of which nothing is seen here before its end.
+#[test]
+fn a_chunk_that_takes_longer_than_a_stream_may_stand_still_is_waited_for() {
+    for slack_us in [20, 500] {
+        let config = Config::default().transport(Transport::UcMulticast).chunk_bytes(16 << 20).send_threads(1);
+        let report = simulate(&broadcast(48 << 20, slack_us, config), CostModel::default().gap_cycles);
+        assert!(report.failures == 0 && report.bytes_ok, "{slack_us} us: {:?}", report.errors);
+        assert_eq!((report.traffic.lost_frames, report.recovered_chunks), (0, 0), "{slack_us} us");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// Whatever the length of batches and wherever an activation ends. Between two of them a thread is silent for up to
+    /// 25 us, with the answer to a look in between.
+    #[test]
+    fn what_is_not_lost_is_not_fetched(
+        log_slots in 4u32..=12, log_batch in 1u32..=11, budget in prop_oneof![Just(1), 2u32..5000, Just(u32::MAX)],
+        chunks in 1u64..2500, log_chunk in 6u32..=10, slack_us in 30u64..300, is_staged: bool, by_card: bool,
+    ) {
+        let transport = if is_staged { Transport::Ud } else { Transport::UcMulticast };
+        let config = Config::default()
+            .transport(transport)
+            .control(if by_card { Control::Device } else { Control::Host })
+            .chunk_bytes(1 << log_chunk)
+            .slots(1 << log_slots)
+            .receive_batch(1 << log_batch.min(log_slots - 1))
+            .budget(budget);
+        let report = simulate(&broadcast(chunks << log_chunk, slack_us, config), CostModel::default().gap_cycles);
+        prop_assert!(report.failures == 0 && report.bytes_ok, "{:?}", report.errors);
+        let lost = report.traffic.lost_frames + report.traffic.rnr_drops;
+        prop_assert!(lost > 0 || report.recovered_chunks == 0, "{} fetched, none lost", report.recovered_chunks);
+    }
 }

@@ -241,15 +241,15 @@ fn what_cannot_be_is_refused_with_what_to_do() {
 /// What a worker says first to aggregator 0 of 1, of which it wants queue pairs.
 fn greeting(job: u64, rank: u32, workers: u32) -> Vec<u8> {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-    let (version, proof) = (2_u32, 5_u64);
+    let (version, proof) = (3_u32, 5_u64);
     let rest = [0, u8::from(cfg!(target_endian = "big")), 1, 0, 11, 7, 0, 0];
     [&b"FXAG"[..], &words(&[version]), &job.to_le_bytes(), &proof.to_le_bytes(), &words(&[rank, workers, 0, 1]), &rest]
         .concat()
 }
 
-/// A control message of the first operation.
+/// A control message of the first operation. Its tags are zero, as all are between ranks and aggregators.
 fn message(bytes: &[u8]) -> Vec<u8> {
-    [&(bytes.len() as u32).to_le_bytes()[..], &[1, 0, 0, 0], &1_u32.to_le_bytes(), bytes].concat()
+    [&(bytes.len() as u32).to_le_bytes()[..], &[1, 0, 0, 0], &1_u32.to_le_bytes(), &[0; 16], bytes].concat()
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn queue_pairs_that_cannot_be_are_refused() {
     }
     // A job with good ones is told the aggregator's.
     let mut stream = connect(99, 0, 1, &good);
-    let mut frame = [0; 12];
+    let mut frame = [0; 28];
     stream.read_exact(&mut frame).expect("an answer");
     let mut told = vec![0; u32::from_le_bytes(frame[..4].try_into().expect("four bytes")) as usize];
     stream.read_exact(&mut told).expect("the whole");

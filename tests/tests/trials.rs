@@ -8,6 +8,8 @@
 mod bad_input;
 #[path = "trials/draws.rs"]
 mod draws;
+#[path = "trials/networks.rs"]
+mod networks;
 #[path = "trials/rank.rs"]
 mod rank;
 

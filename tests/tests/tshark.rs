@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use emu_fabric::{BackToBack, CaptureWriter, Captured, Link, LinkConfig};
 use emu_nic::{Acknowledgement, Address, DEFAULT_PKEY, Extension, Gid, Network, Operation, Packet, Transport, wire};
+use flexcast_tests::harness::{installed, skipped};
 
 const IPV6_BYTES: usize = 40;
 const ETHERNET_BYTES: usize = 14;
@@ -162,15 +163,6 @@ fn capture(packets: &[(u8, Packet)], folder: &Path) -> PathBuf {
     assert_eq!((link.frames(), link.unwritable_frames()), (packets.len() as u64, 0));
     link.finish().expect("room for the rest");
     path
-}
-
-/// Whether the program can be started; says so if not.
-fn there(program: &str, test: &str) -> bool {
-    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    if !found {
-        eprintln!("SKIPPED {test}: `{program}` is not installed");
-    }
-    found
 }
 
 const FIELDS: [&str; 45] = [
@@ -422,7 +414,7 @@ fn check_sequence_by_hand(frame: &[u8]) -> [u8; 4] {
 
 #[test]
 fn the_dissector_reads_what_was_sent() {
-    if !there("tshark", "the_dissector_reads_what_was_sent") {
+    if !installed("tshark", "tshark") {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -459,7 +451,7 @@ fn remarks(file: &Path) -> String {
 /// The dissector can find fault: otherwise its silence would mean nothing.
 #[test]
 fn the_dissector_remarks_upon_broken_frames() {
-    if !there("tshark", "the_dissector_remarks_upon_broken_frames") {
+    if !installed("tshark", "tshark") {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -485,7 +477,7 @@ fn the_dissector_remarks_upon_broken_frames() {
 /// The payload is where it belongs. The dissector of Wireshark 4.0 shows its padding along with it.
 #[test]
 fn the_dissector_finds_the_payload() {
-    if !there("tshark", "the_dissector_finds_the_payload") {
+    if !installed("tshark", "tshark") {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -524,7 +516,7 @@ fn scapy_computes_the_same_check_sequences() {
     };
     // The distribution's packages belong to the distribution's Python, whatever stands before it on the path.
     let Some(python) = ["python3", "/usr/bin/python3"].into_iter().find(|python| knows_roce(python)) else {
-        eprintln!("SKIPPED scapy_computes_the_same_check_sequences: Scapy (python3-scapy) is not installed");
+        skipped("Scapy is not installed (Debian: python3-scapy)");
         return;
     };
     let folder = tempfile::tempdir().expect("a temporary folder");

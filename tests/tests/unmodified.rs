@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use flexcast_tests::harness::{installed, skipped};
 use flexcast_tests::libs::{libraries, wait_for};
 use object::LittleEndian;
 use object::elf::FileHeader64;
@@ -20,16 +21,6 @@ use object::read::elf::{FileHeader as _, Sym as _};
 const BOUND: Duration = Duration::from_secs(120);
 /// Longest that a server may take until it listens.
 const LISTEN_BOUND: Duration = Duration::from_secs(30);
-
-/// Whether a program is there; if not, says what is skipped.
-fn installed(program: &str, package: &str) -> bool {
-    let found = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()));
-    if !found {
-        eprintln!("SKIPPED: {program} is not installed (Debian: {package})");
-    }
-    found
-}
 
 fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unmodified").join(name);
@@ -409,7 +400,7 @@ fn every_function_of_rdma_core_44_is_exported_with_its_version() {
             .into_iter()
             .find(|path| path.exists());
         let Some(library) = found else {
-            eprintln!("SKIPPED: {name} is not installed (Debian 12: libibverbs1, ibverbs-providers)");
+            skipped(format_args!("{name} is not installed (Debian 12: libibverbs1, ibverbs-providers)"));
             continue;
         };
         // The versions' own names are exported, too.

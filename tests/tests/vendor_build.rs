@@ -8,12 +8,13 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use flexcast_cli::logs::LogDecoder;
 use flexcast_image::Image;
 use flexcast_image::testing::attributes;
+use flexcast_tests::harness::skipped;
 use flexcast_tests::libs::libraries;
 use flexcast_tests::tree::{self, copied_tree};
 use flexcast_tests::workspace_root;
+use flexio::LogDecoder;
 
 /// What a program for BlueField-3 says in its attributes.
 const ATTRIBUTE: &str = "rv64i2p0_m2p0_a2p0_c2p0_zbb1p0_zbp0p93_zbr0p93_zbs1p0_xfenceheap1p0_xnvcc1p0_xrpfxp1p0";
@@ -36,7 +37,7 @@ impl Sdk {
             Command::new(tool).arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
         };
         if let Some(tool) = ["clang", "ld.lld", "llvm-ar", "llvm-objcopy"].iter().find(|tool| !works(tool)) {
-            eprintln!("{tool} is not installed (Debian: clang lld llvm): skipping images for a card");
+            skipped(format_args!("{tool} is not installed (Debian: clang lld llvm)"));
             return None;
         }
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("vendor_build").join(name);
@@ -159,7 +160,7 @@ fn an_image_is_linked_by_the_vendors_tools_verified_and_deployed() {
 
     // Without a driver the deployment ends behind the verification.
     if Path::new("/opt/mellanox/flexio").exists() {
-        eprintln!("skipped: DOCA is installed");
+        skipped("DOCA is installed");
         return;
     }
     let said = refused(&sdk.here(&deploy));

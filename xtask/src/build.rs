@@ -36,7 +36,7 @@ impl Build {
 const COLUMNS: usize = 120;
 
 /// Prints the commands, and what would come of them.
-fn dry_run(toolchain: &Toolchain, images: &[String]) -> Result<()> {
+pub(crate) fn dry_run(toolchain: &Toolchain, images: &[String]) -> Result<()> {
     let mut products = Vec::new();
     if toolchain.vendor.is_some() {
         status::print(format_args!(

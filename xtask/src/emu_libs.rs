@@ -125,8 +125,18 @@ pub(crate) fn link(compiler: &Path, archive: &Path, library: &Path, soname: &str
     })
 }
 
+/// Puts what [`build`] has made into another folder.
+pub(crate) fn copy(built: &Path, folder: &Path) -> Result<()> {
+    for name in [LIBRARY, "libflexio_dev.a"] {
+        replace(&folder.join(name), |new| {
+            std::fs::copy(built.join(name), new).map(drop).with_context(|| format!("copying {name}"))
+        })?;
+    }
+    OTHER_NAMES.iter().try_for_each(|name| name_too(&folder.join(name), LIBRARY))
+}
+
 /// Puts a finished file in place at once: programs that have the old one loaded keep it.
-fn replace(path: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(crate) fn replace(path: &Path, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let mut new = path.as_os_str().to_owned();
     new.push(format!(".{}.new", std::process::id()));
     let new = PathBuf::from(new);

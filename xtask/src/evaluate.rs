@@ -96,6 +96,7 @@ impl Evaluate {
         }
         if self.only.is_empty() && !self.reduced {
             report.arg("--summary").arg(workspace::root().join("docs/evaluation.md"));
+            report.args(commit().map_or_else(Vec::new, |commit| vec!["--commit".to_owned(), commit]));
         }
         report
     }
@@ -103,6 +104,14 @@ impl Evaluate {
     fn jobs_argument(&self) -> Vec<String> {
         self.jobs.map_or_else(Vec::new, |jobs| vec!["--jobs".to_owned(), jobs.to_string()])
     }
+}
+
+/// The commit of the tree, with a mark where files differ from it; `None` outside a repository.
+fn commit() -> Option<String> {
+    let mut git = Command::new("git");
+    git.current_dir(workspace::root()).args(["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]);
+    let output = git.stderr(Stdio::null()).output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-use crate::{process, status, workspace};
+use crate::{process, status, test, workspace};
 
 /// Feed broken input to the emulator and the image reader: targets of fuzz/, under libFuzzer.
 #[derive(clap::Args)]
@@ -100,23 +100,15 @@ impl Fuzz {
     }
 }
 
-/// Whether tests are to leave out what takes minutes and seldom finds anything new.
-fn is_short() -> bool {
-    std::env::var_os("FLEXCAST_SHORT_TESTS").is_some_and(|value| !value.is_empty())
-}
-
-/// The step of `cargo xtask test`: a smoke run where libFuzzer can be built. The committed inputs are replayed by the host tests.
-pub(crate) fn step() -> Result<()> {
+/// The step of `cargo xtask test`: a smoke run with `--long`, where libFuzzer can be built. The host tests replay the committed inputs.
+pub(crate) fn step(test: &test::Run) -> Result<()> {
     let why = match compiler() {
-        None => Some("no C++ compiler (Debian: g++) is installed"),
-        Some(_) if is_short() => Some("FLEXCAST_SHORT_TESTS is set"),
-        Some(_) => None,
+        _ if !test.long => "`cargo xtask test --long` runs it",
+        None => "no C++ compiler (Debian: g++) is installed",
+        Some(_) => return run(&targets()?, Length::Smoke),
     };
-    if let Some(why) = why {
-        status::warn(format_args!("skipped, because {why}: fuzzing beyond the committed inputs"));
-        return Ok(());
-    }
-    run(&targets()?, Length::Smoke)
+    test.skipped(format!("fuzzing beyond the committed inputs: {why}"));
+    Ok(())
 }
 
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ pub(crate) struct Header {
 pub(crate) const PATH: &str = "host/capi/include/flexcast.h";
 
 /// In the order in which a reader needs them. Not `lib`: cbindgen would follow its modules, and declare everything a second time.
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 17] = [
     "version",
     "status",
     "fault",
@@ -29,6 +29,7 @@ const SOURCES: [&str; 16] = [
     "reduction",
     "collectives",
     "init",
+    "failure_code",
     "request",
     "wait",
 ];

@@ -1,11 +1,13 @@
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
 use crate::toolchain::Toolchain;
 use crate::{build, emu_libs, header, process, status, workspace};
 
-/// Install the collective library for programs in C: header, shared and static library, files for pkg-config and CMake, and the firmware.
+/// Install the collective library for programs in C: header, shared and static library, files for pkg-config and
+/// CMake, and the firmware; with --all also the programs, the emulator's libraries and the objects for MPI programs.
 #[derive(clap::Args)]
 pub(crate) struct Install {
     /// Folder below which include, lib and share are.
@@ -17,7 +19,20 @@ pub(crate) struct Install {
     /// What the firmware is for: a file of toolchains/.
     #[arg(long, default_value = "emu")]
     toolchain: String,
+    /// Install flexcast, flexcast-service and flexcast-aggregator into bin, the emulator's libraries into
+    /// lib/flexcast/emu-libs, and into lib the preload object of each MPI whose compiler is found, too.
+    #[arg(long)]
+    all: bool,
 }
+
+/// Programs, each with its package.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("flexcast-cli", "flexcast"),
+    ("flexcast-service", "flexcast-service"),
+    ("flexcast-aggregator", "flexcast-aggregator"),
+];
+/// Compilers of MPI libraries; the object is named after the MPI that one compiles for.
+const MPI_COMPILERS: [&str; 4] = ["mpicc.openmpi", "mpicc.mpich", "mpicc", "mpicc_abi"];
 
 /// Name that programs link with.
 const LIBRARY: &str = "libflexcast.so";
@@ -30,9 +45,64 @@ impl Install {
     pub(crate) fn run(&self) -> Result<()> {
         let toolchain = Toolchain::load(&self.toolchain)?;
         install(&self.prefix, &self.profile, &toolchain)?;
+        if self.all {
+            programs(&self.prefix, &self.profile)?;
+            emulator(&self.prefix, &self.profile)?;
+            mpi(&self.prefix)?;
+        }
         status::print(std::path::absolute(&self.prefix)?.join("lib/pkgconfig").display())?;
         Ok(())
     }
+}
+
+/// Puts the programs below a folder.
+fn programs(prefix: &Path, profile: &str) -> Result<()> {
+    let bin = prefix.join("bin");
+    std::fs::create_dir_all(&bin).with_context(|| format!("creating {}", bin.display()))?;
+    for (package, name) in PROGRAMS {
+        status::say("Building", name);
+        let built = workspace::program(package, name, profile)?;
+        emu_libs::replace(&bin.join(name), |new| {
+            std::fs::copy(&built, new).map(drop).with_context(|| format!("copying {}", built.display()))
+        })?;
+    }
+    Ok(())
+}
+
+/// Puts the emulator's libraries below a folder, where `flexcast emu exec` looks for them.
+fn emulator(prefix: &Path, profile: &str) -> Result<()> {
+    let built = emu_libs::build(profile)?;
+    let folder = prefix.join("lib/flexcast/emu-libs");
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    emu_libs::copy(&built, &folder)
+}
+
+/// Builds the preload object of each MPI whose compiler is there; without any, a line says what is missing.
+fn mpi(prefix: &Path) -> Result<()> {
+    let found: Vec<&str> = MPI_COMPILERS.into_iter().filter(|name| process::find(name).is_some()).collect();
+    let Some(make) = process::find("make").filter(|_| !found.is_empty()) else {
+        status::say(
+            "Skipped",
+            format_args!("objects for MPI programs: `make` and one of {}", MPI_COMPILERS.join(", ")),
+        );
+        return Ok(());
+    };
+    let prefix = std::path::absolute(prefix)?;
+    let scratch = workspace::target_dir()?.join("mpi");
+    for compiler in found {
+        let mut command = Command::new(&make);
+        command.arg("-C").arg(workspace::root().join("adapters/mpi"));
+        command.arg(format!("MPICC={compiler}")).arg(format!("FLEXCAST={}", prefix.display()));
+        command.arg(format!("OUT={}", scratch.display()));
+        process::run(&mut command)?;
+    }
+    for entry in std::fs::read_dir(&scratch).with_context(|| format!("reading {}", scratch.display()))? {
+        let path = entry?.path();
+        if let Some(name) = path.file_name().filter(|_| path.extension().is_some_and(|end| end == "so")) {
+            build::copy(&path, &prefix.join("lib").join(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Builds everything and puts it below a folder.
@@ -91,7 +161,7 @@ fn pkg_config() -> String {
          sparse_firmware=${{prefix}}/share/flexcast/{sparse}.elf\n\
          \n\
          Name: Flexcast\n\
-         Description: Non-blocking Broadcast and Allgather with the datapath on the DPA of the network card\n\
+         Description: Collective operations over multicast, by the DPA of network cards, over RDMA cards or over Ethernet\n\
          Version: {version}\n\
          Cflags: -I${{includedir}}\n\
          Libs: -L${{libdir}} -lflexcast\n\

@@ -8,8 +8,9 @@ use crate::{process, status, workspace};
 
 /// Run tests under Miri, which sees undefined behaviour that a processor does not show.
 ///
-/// It runs the unit tests of the firmware's library (dpa), the tests of the receive datapath with rings in memory, and the crates that
-/// both sides share. Long tests are shortened or ignored there (`cfg(miri)`), properties draw few cases.
+/// It runs the unit tests of the firmware's library (dpa), the tests of the receive datapath with rings in memory, the
+/// crates that both sides share, and the emulated card's accesses to host memory. Long tests are shortened or ignored
+/// there (`cfg(miri)`), properties draw few cases.
 ///
 /// What it does not run, and why:
 ///
@@ -19,11 +20,13 @@ use crate::{process, status, workspace};
 /// - The firmware as a card runs it (device/rt-emu, device/virt, the assembly of device/dpa/src/arch): machine code of another
 ///   processor, which Miri does not execute. The emulated card does.
 ///
-/// - What crosses C interfaces or reaches memory by its number: emu/lib*, emu/machine, emu/bridge, host/*-sys, host/flexio and all above
+/// - What crosses C interfaces or reaches memory by its number: emu/lib*, emu/machine beyond that, emu/bridge,
+///   host/*-sys, host/flexio and all above
 ///   them, tests/: loaded libraries, sockets, system calls that Miri does not have. Fuzzing has that side (`cargo xtask fuzz`).
 #[derive(clap::Args)]
 pub(crate) struct Miri {
-    /// Run the parts whose name contains this word only (shared/hw, shared/abi, shared/isa, shared/proto, device/dpa, device/datapath).
+    /// Run the parts whose name contains this word only (shared/hw, shared/abi, shared/isa, shared/proto, emu/machine,
+    /// device/dpa, device/datapath).
     #[arg(value_name = "PART")]
     part: Option<String>,
     /// How long a part may take, in seconds of wall time, compiling included.
@@ -43,7 +46,7 @@ struct Part {
 
 /// The shared crates cast no number to a pointer. Their properties ask for the time and for a folder, which tests may not when isolated.
 const SHARED: &str = "-Zmiri-strict-provenance -Zmiri-disable-isolation";
-/// Addresses come to the firmware as numbers.
+/// Addresses come to the firmware, and to an emulated card, as numbers.
 const DEVICE: &str = "-Zmiri-permissive-provenance";
 
 /// What fails fast comes first.
@@ -61,6 +64,7 @@ const PARTS: &[Part] = &[
         tests: &["--package", "flexcast-proto", "--lib", "--test", "wire", "--test", "chains", "--test", "agreement"],
         flags: SHARED,
     },
+    Part { name: "emu/machine", tests: &["--package", "emu-machine", "--lib", "host_memory"], flags: DEVICE },
     Part { name: "device/datapath", tests: &["--package", "datapath", "--lib", "--tests"], flags: DEVICE },
 ];
 

@@ -1,20 +1,45 @@
+use std::collections::BTreeSet;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 
 use crate::toolchain::Toolchain;
-use crate::{coverage, doctor, emu_libs, fuzz, header, hot_loops, process, status, test_programs, verify, workspace};
+use crate::{coverage, emu_libs, fuzz, header, hot_loops, process, status, test_programs, verify, workspace};
 
 /// Format check, images, lints and all tests.
 #[derive(clap::Args)]
 pub(crate) struct Test {
+    /// Add what takes long: fuzzing beyond the committed inputs, many more seeds, and the tests of the command-line tool
+    /// with the profile that users get.
+    #[arg(long)]
+    long: bool,
     /// Run the steps whose name contains this word only.
     #[arg(long, value_name = "WORD")]
     only: Option<String>,
 }
 
-type Step = (&'static str, fn() -> Result<()>);
+type Step = (&'static str, fn(&Run) -> Result<()>);
+
+/// What all steps of a run share.
+pub(crate) struct Run {
+    /// Long tests are asked for.
+    pub(crate) long: bool,
+    /// Tests and steps that were skipped, each with the reason: `NAME: REASON`.
+    skipped: Mutex<Vec<String>>,
+}
+
+impl Run {
+    fn new(long: bool) -> Self {
+        Self { long, skipped: Mutex::new(Vec::new()) }
+    }
+
+    /// Notes a test or a step that was skipped, as `NAME: REASON`.
+    pub(crate) fn skipped(&self, what: String) {
+        self.skipped.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+}
 
 /// Phases one after another, in each of them lanes side by side, in each lane steps one after another.
 type Phase = &'static [&'static [Step]];
@@ -22,30 +47,30 @@ type Phase = &'static [&'static [Step]];
 /// What fails fast comes first, and the host tests load the images and the C libraries. A lane has cargo's lock of a folder for itself: one builds
 /// in the folder of device/, another in that of the host. Each leaves processors idle by itself, where one crate waits for another.
 const PHASES: &[Phase] = &[
-    &[&[("format", format)]],
+    &[&[("format", |_| format())]],
     &[
         &[
-            ("device images", images),
-            ("hot-loops.md", || hot_loops::check()),
-            ("coverage.md", || coverage::check()),
-            ("flexcast.h", || header::check()),
-            ("device tests", device_tests),
+            ("device images", |_| images()),
+            ("hot-loops.md", |_| hot_loops::check()),
+            ("coverage.md", |_| coverage::check()),
+            ("flexcast.h", |_| header::check()),
+            ("device tests", |_| device_tests()),
         ],
         &[
             // At once with the crates that they test, which are what the libraries are made of.
-            ("test programs", || test_programs::build().map(drop)),
-            ("emulator libraries", || emu_libs::build_host(workspace::TESTS_PROFILE).map(drop)),
+            ("test programs", |_| test_programs::build().map(drop)),
+            ("emulator libraries", |_| emu_libs::build_host(workspace::TESTS_PROFILE).map(drop)),
             // Before the tests, which run cargo, too: it locks the folder that it builds in, where build scripts and macros have been built by now.
-            ("lints", lints),
+            ("lints", |_| lints()),
         ],
     ],
     // Fuzzing takes processors that host tests leave idle; these have been built by now.
-    &[&[("host tests", host_tests)], &[("fuzz targets", fuzz::step)]],
+    &[&[("host tests", test_programs::run)], &[("fuzz targets", fuzz::step)]],
 ];
 
 impl Test {
     pub(crate) fn all() -> Self {
-        Self { only: None }
+        Self { long: false, only: None }
     }
 
     pub(crate) fn run(&self) -> Result<()> {
@@ -56,7 +81,7 @@ impl Test {
         if phases.iter().flatten().flatten().next().is_none() {
             bail!("no step is named so; there are: {}", names().collect::<Vec<_>>().join(", "));
         }
-        run_phases(&phases)
+        run_phases(&Run::new(self.long), &phases)
     }
 }
 
@@ -68,10 +93,10 @@ struct Ended {
 }
 
 impl Ended {
-    fn run((name, step): &Step) -> Self {
+    fn run(run: &Run, (name, step): &Step) -> Self {
         status::say("Step", name);
         let start = Instant::now();
-        let failure = step().err().map(|error| format!("{name}: {error:#}"));
+        let failure = step(run).err().map(|error| format!("{name}: {error:#}"));
         if let Some(failure) = &failure {
             status::error(failure);
         }
@@ -79,29 +104,44 @@ impl Ended {
     }
 }
 
-/// Runs all steps even where one fails; the failures are listed last.
-fn run_phases(phases: &[Vec<Vec<&Step>>]) -> Result<()> {
+/// Runs all steps even where one fails. The last lines name what failed, and the tests that were skipped.
+fn run_phases(run: &Run, phases: &[Vec<Vec<&Step>>]) -> Result<()> {
     let start = Instant::now();
-    let ended: Vec<Ended> = phases.iter().flat_map(|lanes| run_phase(lanes)).collect();
+    let ended: Vec<Ended> = phases.iter().flat_map(|lanes| run_phase(run, lanes)).collect();
     for Ended { name, seconds, failure } in &ended {
         let verdict = if failure.is_none() { "ok" } else { "FAILED" };
         status::print(format_args!("{verdict:>12}  {name:<20} {seconds:7.1} s"))?;
     }
+    let skipped = std::mem::take(&mut *run.skipped.lock().unwrap_or_else(PoisonError::into_inner));
+    for line in &skipped {
+        status::print(format_args!("{:>12}  {line}", "skipped"))?;
+    }
+    let skipped = names_of(&skipped);
     let count = ended.len();
     let failures: Vec<String> = ended.into_iter().filter_map(|ended| ended.failure).collect();
     let seconds = start.elapsed().as_secs_f64();
     if failures.is_empty() {
-        status::print(format_args!("{:>12}  {count} steps passed in {seconds:.1} s", ""))?;
+        status::print(format_args!("{:>12}  {count} steps passed in {seconds:.1} s; skipped: {skipped}", ""))?;
         return Ok(());
     }
-    bail!("{} of {count} steps failed in {seconds:.1} s:\n  {}", failures.len(), failures.join("\n  "))
+    bail!(
+        "{} of {count} steps failed in {seconds:.1} s:\n  {}\nskipped: {skipped}",
+        failures.len(),
+        failures.join("\n  ")
+    )
+}
+
+/// Names in lines `NAME: REASON`, each once.
+fn names_of(lines: &[String]) -> String {
+    let names: BTreeSet<&str> = lines.iter().map(|line| line.split(": ").next().unwrap_or(line)).collect();
+    if names.is_empty() { "none".to_owned() } else { names.into_iter().collect::<Vec<_>>().join(", ") }
 }
 
 /// Runs lanes side by side; how their steps ended, lane by lane.
-fn run_phase(lanes: &[Vec<&Step>]) -> Vec<Ended> {
+fn run_phase(run: &Run, lanes: &[Vec<&Step>]) -> Vec<Ended> {
     std::thread::scope(|scope| {
-        let run = |lane: &[&Step]| -> Vec<Ended> { lane.iter().map(|step| Ended::run(step)).collect() };
-        let running: Vec<_> = lanes.iter().map(|lane| scope.spawn(move || run(lane))).collect();
+        let steps = |lane: &[&Step]| -> Vec<Ended> { lane.iter().map(|step| Ended::run(run, step)).collect() };
+        let running: Vec<_> = lanes.iter().map(|lane| scope.spawn(move || steps(lane))).collect();
         running
             .into_iter()
             .flat_map(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -120,16 +160,8 @@ fn images() -> Result<()> {
 
 /// Queue logic, the datapath and the macros, on the host.
 fn device_tests() -> Result<()> {
-    process::run(workspace::device_cargo().args(["test", "--workspace", "--no-fail-fast"]))
-}
-
-fn host_tests() -> Result<()> {
-    for (program, package, use_) in doctor::WITNESSES {
-        if process::find(program).is_none() {
-            status::warn(format_args!("skipped, because {program} (Debian: {package}) is not installed: {use_}"));
-        }
-    }
-    test_programs::run()
+    let mut command = workspace::device_cargo();
+    process::run(command.args(["test", "--workspace", "--no-fail-fast"]).envs(test_programs::fixed_seed()))
 }
 
 fn lints() -> Result<()> {
@@ -150,14 +182,15 @@ mod tests {
     #[test]
     fn a_failing_step_does_not_stop_the_others_and_is_named() {
         static RAN: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let count = || {
+        let count = |_: &Run| {
             RAN.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             Ok(())
         };
-        let steps: [Step; 4] = [("one", count), ("two", || bail!("broken")), ("three", count), ("four", count)];
+        let steps: [Step; 4] = [("one", count), ("two", |_| bail!("broken")), ("three", count), ("four", count)];
         let [one, two, three, four] = &steps;
-        let error =
-            run_phases(&[vec![vec![one], vec![two, three]], vec![vec![four]]]).expect_err("one fails").to_string();
+        let error = run_phases(&Run::new(false), &[vec![vec![one], vec![two, three]], vec![vec![four]]])
+            .expect_err("one fails")
+            .to_string();
         assert_eq!(RAN.load(std::sync::atomic::Ordering::Relaxed), 3);
         assert!(error.starts_with("1 of 4 steps failed") && error.contains("two: broken"), "{error}");
     }
@@ -167,22 +200,36 @@ mod tests {
         static BOTH: std::sync::Barrier = std::sync::Barrier::new(2);
         static ENDED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         // Neither ends without the other.
-        let meet = || {
+        let meet = |_: &Run| {
             BOTH.wait();
             ENDED.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             Ok(())
         };
-        let last = || match ENDED.load(std::sync::atomic::Ordering::Relaxed) {
+        let last = |_: &Run| match ENDED.load(std::sync::atomic::Ordering::Relaxed) {
             2 => Ok(()),
             ended => bail!("{ended} of 2 have ended"),
         };
         let steps: [Step; 3] = [("one", meet), ("other", meet), ("last", last)];
-        run_phases(&[vec![vec![&steps[0]], vec![&steps[1]]], vec![vec![&steps[2]]]]).expect("all work");
+        run_phases(&Run::new(false), &[vec![vec![&steps[0]], vec![&steps[1]]], vec![vec![&steps[2]]]])
+            .expect("all work");
+    }
+
+    #[test]
+    fn skipped_tests_are_named_once_in_the_last_line() {
+        let run = Run::new(false);
+        for line in ["b: no gdb", "a: no tshark", "b: no qemu"] {
+            run.skipped(line.to_owned());
+        }
+        let step: Step = ("broken", |_| bail!("broken"));
+        let error = run_phases(&run, &[vec![vec![&step]]]).expect_err("it fails").to_string();
+        assert_eq!(error.lines().last(), Some("skipped: a, b"), "{error}");
+        assert_eq!(names_of(&[]), "none");
     }
 
     #[test]
     fn an_unknown_step_lists_the_known_ones() {
-        let error = Test { only: Some("flashing".to_owned()) }.run().expect_err("no such step").to_string();
+        let error =
+            Test { long: false, only: Some("flashing".to_owned()) }.run().expect_err("no such step").to_string();
         assert!(error.contains("format, device images, hot-loops.md"), "{error}");
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use cargo_metadata::{Artifact, Message};
 
 use crate::workspace::TESTS_PROFILE;
-use crate::{emu_libs, example, process, status, workspace};
+use crate::{emu_libs, example, process, status, test, workspace};
 
 /// Programs of which one runs at a time: their tests start processes that look for free ports, or that time one another.
 const ALONE: [&str; 8] =
@@ -23,6 +23,9 @@ const LANES: usize = 3;
 
 /// Programs that take longest, which start first: none of them is to run at the end with nothing beside it.
 const LONG: [&str; 5] = ["udp", "vendor_build", "outside_program", "new_image", "evaluation"];
+
+/// How a test begins the line by which it reports that it is skipped (`tests/src/harness.rs`).
+const SKIPPED: &str = "SKIPPED ";
 
 /// A test program.
 #[derive(Clone, Debug)]
@@ -37,11 +40,11 @@ pub(crate) struct Program {
 ///
 /// # Errors
 /// They cannot be built, or some fail; all are run even so.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(test: &test::Run) -> Result<()> {
     let programs = build()?;
     let (failed, documented) = std::thread::scope(|scope| {
         let documented = scope.spawn(documentation);
-        let failed = run_all(programs);
+        let failed = run_all(test, programs);
         let documented = documented.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         failed.map(|failed| (failed, documented))
     })?;
@@ -107,7 +110,7 @@ struct Work {
     failed: Vec<String>,
 }
 
-fn run_all(programs: Vec<Program>) -> Result<Vec<String>> {
+fn run_all(test: &test::Run, programs: Vec<Program>) -> Result<Vec<String>> {
     let count = programs.len();
     let (alone, mut others): (VecDeque<_>, VecDeque<_>) =
         programs.into_iter().partition(|program| ALONE.contains(&program.name.as_str()));
@@ -116,11 +119,11 @@ fn run_all(programs: Vec<Program>) -> Result<Vec<String>> {
         .make_contiguous()
         .sort_by_key(|program| LONG.iter().position(|name| *name == program.name).unwrap_or(LONG.len()));
     let work = Mutex::new(Work { alone, others, count, done: 0, failed: Vec::new() });
-    let environment = environment()?;
+    let environment = environment(test.long)?;
     std::thread::scope(|scope| {
         let start = |serial| {
             let (work, environment) = (&work, &environment);
-            scope.spawn(move || lane(work, serial, environment))
+            scope.spawn(move || lane(test, work, serial, environment))
         };
         let lanes: Vec<_> = (0..LANES).map(|number| start(number == 0)).collect();
         lanes.into_iter().try_for_each(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -129,7 +132,7 @@ fn run_all(programs: Vec<Program>) -> Result<Vec<String>> {
 }
 
 /// Runs programs until none is left; `serial`: those that run alone first.
-fn lane(work: &Mutex<Work>, serial: bool, environment: &[(&str, OsString)]) -> Result<()> {
+fn lane(test: &test::Run, work: &Mutex<Work>, serial: bool, environment: &[(&str, OsString)]) -> Result<()> {
     let lock = || work.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let next = {
@@ -140,6 +143,7 @@ fn lane(work: &Mutex<Work>, serial: bool, environment: &[(&str, OsString)]) -> R
         let Some(program) = next else { return Ok(()) };
         let start = Instant::now();
         let (text, success) = output(&program, environment)?;
+        text.lines().filter_map(|line| line.strip_prefix(SKIPPED)).for_each(|line| test.skipped(line.to_owned()));
         let mut work = lock();
         work.done += 1;
         let place = format!("{} of {}", work.done, work.count);
@@ -166,7 +170,7 @@ fn output(program: &Program, environment: &[(&str, OsString)]) -> Result<(String
 
 /// Variables of all test programs: where libraries are, and what has been built for them. Each program would otherwise ask cargo whether that
 /// is up to date (`tests/src`: `image_path`, `libs::libraries`, `examples::allgather`), and wait while another has cargo's locks.
-fn environment() -> Result<Vec<(&'static str, OsString)>> {
+fn environment(long: bool) -> Result<Vec<(&'static str, OsString)>> {
     let mut variables = vec![("LD_LIBRARY_PATH", libraries()?.into())];
     let folder = emu_libs::build(TESTS_PROFILE)?;
     let [rust, c] = [false, true].map(|c| example::build("allgather", TESTS_PROFILE, c));
@@ -177,10 +181,23 @@ fn environment() -> Result<Vec<(&'static str, OsString)>> {
     let examples = [("FLEXCAST_EXAMPLE", rust), ("FLEXCAST_EXAMPLE_C", c)];
     let examples = examples.map(|(name, example)| Ok((name, std::env::join_paths(example.paths())?)));
     variables.extend(built);
+    variables.push(if long {
+        ("FLEXCAST_LONG_TESTS", "1".into())
+    } else {
+        // Commands of this program that tests run take the command-line tool as it has been built for the tests.
+        (workspace::CLI_PROFILE, TESTS_PROFILE.into())
+    });
+    variables.extend(fixed_seed());
     variables.extend(examples.into_iter().collect::<Result<Vec<_>>>()?);
     // What the user has named is taken.
     variables.retain(|(name, _)| *name == "LD_LIBRARY_PATH" || std::env::var_os(name).is_none());
     Ok(variables)
+}
+
+/// The seed of property tests on an integration machine, where a commit passes or fails the same way every time. Where people run the
+/// tests, properties draw new cases.
+pub(crate) fn fixed_seed() -> Option<(&'static str, OsString)> {
+    std::env::var_os("CI").map(|_| ("PROPTEST_RNG_SEED", "1".into()))
 }
 
 /// Where the loader finds the compiler's own libraries, which tests of procedural macros need, before those of the user.

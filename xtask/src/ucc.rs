@@ -32,6 +32,9 @@ pub(crate) struct Ucc {
     /// Options of `ucc_test_mpi`, in place of those of a test of minutes.
     #[arg(long, value_name = "OPTIONS", requires = "test")]
     options: Option<String>,
+    /// Seed of the random operations; else a fresh one, which is printed.
+    #[arg(long, requires = "test")]
+    seed: Option<u64>,
 }
 
 /// What to do where there is no UCC.
@@ -85,7 +88,7 @@ impl Ucc {
         if !program.is_file() {
             bail!("{} is not there: configure UCC with --with-mpi, `make install`, and repeat", program.display());
         }
-        let corners = tree.corners()?;
+        let [corners, mix] = [tree.own_test("corners")?, tree.own_test("mix")?];
         let mut command = tree.among(self.ranks, &program)?;
         command.args(self.options.as_deref().unwrap_or(OPTIONS).split_whitespace());
         let (text, ended) = told(&mut command)?;
@@ -96,9 +99,17 @@ impl Ucc {
         let well = text.matches("all as promised").count();
         let carried = text.lines().filter(|line| line.contains("carried: Allgatherv 2, Reduce_scatter 1;")).count();
 
+        let seed = self.seed.unwrap_or_else(fresh_seed);
+        for (operations, threads) in MIXES {
+            self.mix(tree, &mix, [seed, operations, threads])?;
+        }
+
         status::print(format_args!(
-            "UCC {}, {} ranks, measured: {totals}; {well} of {CORNERS_RANKS} ranks of the layer's own test passed",
-            tree.version, self.ranks
+            "UCC {}, {} ranks, measured: {totals}; {well} of {CORNERS_RANKS} ranks of the layer's own test passed; \
+             random operations with seed {seed}: {} right",
+            tree.version,
+            self.ranks,
+            MIXES.iter().map(|(operations, _)| operations).sum::<u64>()
         ))?;
         if !ended.success() {
             bail!("{ended}: {}", process::line(&command));
@@ -110,6 +121,31 @@ impl Ucc {
         }
         Ok(())
     }
+
+    /// Random operations on one team, with nothing between them, all carried by the layer.
+    fn mix(&self, tree: &Tree, program: &Path, numbers: [u64; 3]) -> Result<()> {
+        let mut command = tree.among(self.ranks, program)?;
+        command.args(numbers.map(|number| number.to_string()));
+        let (text, ended) = told(&mut command)?;
+        let all = self.ranks as usize;
+        let well = text.matches("all as promised").count();
+        let carried = text.lines().filter(|line| line.contains(CARRIED) && line.contains(ALL_CARRIED)).count();
+        if !ended.success() || (well, carried) != (all, all) {
+            bail!("{ended}, {well} ranks passed, {carried} left nothing to other layers: {}", process::line(&command));
+        }
+        Ok(())
+    }
+}
+
+/// Of the layer's last line about a team, if it carried everything.
+const ALL_CARRIED: &str = "; left to other layers: 0; failed: 0";
+
+/// Random operations of adapters/ucc/tests/mix.c: how many, and threads of each rank that post them in turn.
+const MIXES: [(u64, u64); 2] = [(100_000, 1), (20_000, 4)];
+
+fn fresh_seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(1, |since| since.as_nanos() as u64)
 }
 
 /// Ranks of adapters/ucc/tests/corners.c.
@@ -190,17 +226,17 @@ impl Tree {
         Ok(command)
     }
 
-    /// Builds the layer's own test.
-    fn corners(&self) -> Result<PathBuf> {
+    /// Builds a test of the layer's own, adapters/ucc/tests/NAME.c.
+    fn own_test(&self, name: &str) -> Result<PathBuf> {
         let Some(compiler) = process::find("mpicc") else {
             bail!("mpicc is not on the search path: install Open MPI (Debian: `apt-get install libopenmpi-dev`)");
         };
         let folder = workspace::root().join("target/ucc");
         std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-        let program = folder.join("corners");
+        let program = folder.join(name);
         let mut command = Command::new(compiler);
         command.args(["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program);
-        command.arg(workspace::root().join("adapters/ucc/tests/corners.c"));
+        command.arg(workspace::root().join("adapters/ucc/tests").join(format!("{name}.c"))).arg("-pthread");
         command.arg("-I").arg(self.prefix.join("include")).arg("-L").arg(self.prefix.join("lib")).arg("-lucc");
         process::run(&mut command)?;
         Ok(program)

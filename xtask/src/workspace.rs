@@ -123,7 +123,7 @@ pub(crate) const TESTS_PROFILE: &str = "dev";
 pub(crate) const RELEASE: &str = "release";
 
 /// Names the cargo profile of the command-line tool, in place of the one that users get.
-const CLI_PROFILE: &str = "FLEXCAST_CLI_PROFILE";
+pub(crate) const CLI_PROFILE: &str = "FLEXCAST_CLI_PROFILE";
 
 /// Builds the command-line tool and returns its path.
 pub(crate) fn cli() -> Result<PathBuf> {
@@ -138,7 +138,12 @@ pub(crate) fn quick_cli() -> Result<PathBuf> {
 
 /// The same with another profile of cargo's.
 pub(crate) fn cli_of(profile: &str) -> Result<PathBuf> {
-    let mut command = cargo_build(profile, "flexcast-cli", &["--bin", "flexcast"]);
+    program("flexcast-cli", "flexcast", profile)
+}
+
+/// Builds a program of a package, and returns its path.
+pub(crate) fn program(package: &str, name: &str, profile: &str) -> Result<PathBuf> {
+    let mut command = cargo_build(profile, package, &["--bin", name]);
     command.current_dir(own_root());
     if let Ok(own) = std::env::current_exe() {
         // Its build script needs this program to build the images that it holds.
@@ -146,9 +151,9 @@ pub(crate) fn cli_of(profile: &str) -> Result<PathBuf> {
     }
     process::run(&mut command)?;
     let target = metadata(&own_root().join("Cargo.toml"))?.target_directory;
-    let path = target.into_std_path_buf().join(emu_libs::profile_folder(profile)).join("flexcast");
+    let path = target.into_std_path_buf().join(emu_libs::profile_folder(profile)).join(name);
     if !path.is_file() {
-        bail!("cargo built flexcast-cli, but {} is not there", path.display());
+        bail!("cargo built {package}, but {} is not there", path.display());
     }
     Ok(path)
 }

@@ -28,74 +28,25 @@
 #endif
 
 #if defined(OPEN_MPI)
-/* Handles of Open MPI are addresses of these objects. Weak, so that a process of another MPI, or of none, can load this object and be told
- * which one it needs. */
-#pragma weak ompi_mpi_comm_null
-#pragma weak ompi_mpi_comm_self
-#pragma weak ompi_mpi_comm_world
-#pragma weak ompi_mpi_datatype_null
-#pragma weak ompi_request_null
-#pragma weak ompi_mpi_op_null
-#pragma weak ompi_mpi_op_sum
-#pragma weak ompi_mpi_op_prod
-#pragma weak ompi_mpi_op_min
-#pragma weak ompi_mpi_op_max
-#pragma weak ompi_mpi_op_land
-#pragma weak ompi_mpi_op_lor
-#pragma weak ompi_mpi_op_lxor
-#pragma weak ompi_mpi_op_band
-#pragma weak ompi_mpi_op_bor
-#pragma weak ompi_mpi_op_bxor
-#pragma weak ompi_mpi_op_minloc
-#pragma weak ompi_mpi_op_maxloc
-#pragma weak ompi_mpi_byte
-#pragma weak ompi_mpi_signed_char
-#pragma weak ompi_mpi_unsigned_char
-#pragma weak ompi_mpi_short
-#pragma weak ompi_mpi_unsigned_short
-#pragma weak ompi_mpi_int
-#pragma weak ompi_mpi_unsigned
-#pragma weak ompi_mpi_long
-#pragma weak ompi_mpi_unsigned_long
-#pragma weak ompi_mpi_long_long_int
-#pragma weak ompi_mpi_unsigned_long_long
-#pragma weak ompi_mpi_int8_t
-#pragma weak ompi_mpi_uint8_t
-#pragma weak ompi_mpi_int16_t
-#pragma weak ompi_mpi_uint16_t
-#pragma weak ompi_mpi_int32_t
-#pragma weak ompi_mpi_uint32_t
-#pragma weak ompi_mpi_int64_t
-#pragma weak ompi_mpi_uint64_t
-#pragma weak ompi_mpi_aint
-#pragma weak ompi_mpi_offset
-#pragma weak ompi_mpi_count
-#pragma weak ompi_mpi_float
-#pragma weak ompi_mpi_double
-#pragma weak ompi_mpi_c_bool
-#pragma weak ompi_mpi_c_float_complex
-#pragma weak ompi_mpi_c_double_complex
-#pragma weak ompi_mpi_cxx_bool
-#pragma weak ompi_mpi_cxx_cplex
-#pragma weak ompi_mpi_cxx_dblcplex
-#pragma weak ompi_mpi_float_int
-#pragma weak ompi_mpi_double_int
-#pragma weak ompi_mpi_long_int
-#pragma weak ompi_mpi_2int
-#pragma weak ompi_mpi_short_int
-#pragma weak ompi_mpi_integer
-#pragma weak ompi_mpi_integer1
-#pragma weak ompi_mpi_integer2
-#pragma weak ompi_mpi_integer4
-#pragma weak ompi_mpi_integer8
-#pragma weak ompi_mpi_real
-#pragma weak ompi_mpi_real4
-#pragma weak ompi_mpi_real8
-#pragma weak ompi_mpi_dblprec
-#pragma weak ompi_mpi_cplex
-#pragma weak ompi_mpi_dblcplex
-#pragma weak ompi_mpi_complex8
-#pragma weak ompi_mpi_complex16
+/* Handles of Open MPI are addresses of these objects, which are looked up as functions are: see pmpi.h. */
+#define MPI_OBJECTS(X) \
+	X(ompi_mpi_comm_null) X(ompi_mpi_comm_self) X(ompi_mpi_comm_world) X(ompi_mpi_datatype_null) \
+	X(ompi_request_null) X(ompi_mpi_op_null) X(ompi_mpi_op_sum) X(ompi_mpi_op_prod) X(ompi_mpi_op_min) \
+	X(ompi_mpi_op_max) X(ompi_mpi_op_land) X(ompi_mpi_op_lor) X(ompi_mpi_op_lxor) X(ompi_mpi_op_band) \
+	X(ompi_mpi_op_bor) X(ompi_mpi_op_bxor) X(ompi_mpi_op_minloc) X(ompi_mpi_op_maxloc) X(ompi_mpi_byte) \
+	X(ompi_mpi_signed_char) X(ompi_mpi_unsigned_char) X(ompi_mpi_short) X(ompi_mpi_unsigned_short) X(ompi_mpi_int) \
+	X(ompi_mpi_unsigned) X(ompi_mpi_long) X(ompi_mpi_unsigned_long) X(ompi_mpi_long_long_int) \
+	X(ompi_mpi_unsigned_long_long) X(ompi_mpi_int8_t) X(ompi_mpi_uint8_t) X(ompi_mpi_int16_t) X(ompi_mpi_uint16_t) \
+	X(ompi_mpi_int32_t) X(ompi_mpi_uint32_t) X(ompi_mpi_int64_t) X(ompi_mpi_uint64_t) X(ompi_mpi_aint) \
+	X(ompi_mpi_offset) X(ompi_mpi_count) X(ompi_mpi_float) X(ompi_mpi_double) X(ompi_mpi_c_bool) \
+	X(ompi_mpi_c_float_complex) X(ompi_mpi_c_double_complex) X(ompi_mpi_cxx_bool) X(ompi_mpi_cxx_cplex) \
+	X(ompi_mpi_cxx_dblcplex) X(ompi_mpi_float_int) X(ompi_mpi_double_int) X(ompi_mpi_long_int) X(ompi_mpi_2int) \
+	X(ompi_mpi_short_int) X(ompi_mpi_integer) X(ompi_mpi_integer1) X(ompi_mpi_integer2) X(ompi_mpi_integer4) \
+	X(ompi_mpi_integer8) X(ompi_mpi_real) X(ompi_mpi_real4) X(ompi_mpi_real8) X(ompi_mpi_dblprec) \
+	X(ompi_mpi_cplex) X(ompi_mpi_dblcplex) X(ompi_mpi_complex8) X(ompi_mpi_complex16)
+
+#undef OMPI_PREDEFINED_GLOBAL
+#define OMPI_PREDEFINED_GLOBAL(type, object) ((type)pmpi_objects.object)
 #endif
 
 #endif

@@ -144,21 +144,21 @@ static int deleted(MPI_Comm comm, int keyval, void *value, void *extra)
 
 bool communicators_start(void)
 {
-	return !PMPI_Comm_create_keyval(copied, deleted, &key, NULL);
+	return !PMPI(Comm_create_keyval)(copied, deleted, &key, NULL);
 }
 
 communicator *communicator_of(MPI_Comm comm)
 {
 	communicator *one;
 	int found, inter;
-	if (PMPI_Comm_get_attr(comm, key, &one, &found))
+	if (PMPI(Comm_get_attr)(comm, key, &one, &found))
 		return NULL;
 	if (found)
 		return one;
 	one = calloc(1, sizeof *one);
 	if (!one)
 		return NULL;
-	if (PMPI_Comm_test_inter(comm, &inter) || PMPI_Comm_rank(comm, &one->rank) || PMPI_Comm_size(comm, &one->size) || PMPI_Comm_set_attr(comm, key, one)) {
+	if (PMPI(Comm_test_inter)(comm, &inter) || PMPI(Comm_rank)(comm, &one->rank) || PMPI(Comm_size)(comm, &one->size) || PMPI(Comm_set_attr)(comm, key, one)) {
 		free(one);
 		return NULL;
 	}
@@ -175,7 +175,7 @@ static bool agree(MPI_Comm comm, bool well, bool *alike)
 {
 	uint64_t hash = settings_hash();
 	uint64_t words[3] = {!well, hash, ~hash};
-	if (PMPI_Allreduce(MPI_IN_PLACE, words, 3, MPI_UINT64_T, MPI_MAX, comm))
+	if (PMPI(Allreduce)(MPI_IN_PLACE, words, 3, MPI_UINT64_T, MPI_MAX, comm))
 		return false;
 	*alike = words[1] == ~words[2];
 	return !words[0] && *alike;
@@ -184,7 +184,7 @@ static bool agree(MPI_Comm comm, bool well, bool *alike)
 static int exchange(void *user, const void *mine, size_t bytes, void *gathered)
 {
 	MPI_Comm comm = *(MPI_Comm *)user;
-	return bytes > INT_MAX || PMPI_Allgather(mine, (int)bytes, MPI_BYTE, gathered, (int)bytes, MPI_BYTE, comm);
+	return bytes > INT_MAX || PMPI(Allgather)(mine, (int)bytes, MPI_BYTE, gathered, (int)bytes, MPI_BYTE, comm);
 }
 
 static void refused(communicator *communicator, bool alike, const char *text)
@@ -241,7 +241,7 @@ void communicator_made(MPI_Comm comm)
 
 int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *made)
 {
-	int code = PMPI_Comm_dup(comm, made);
+	int code = PMPI(Comm_dup)(comm, made);
 	if (code == MPI_SUCCESS)
 		communicator_made(*made);
 	return code;
@@ -249,7 +249,7 @@ int MPI_Comm_dup(MPI_Comm comm, MPI_Comm *made)
 
 int MPI_Comm_split(MPI_Comm comm, int color, int rank_key, MPI_Comm *made)
 {
-	int code = PMPI_Comm_split(comm, color, rank_key, made);
+	int code = PMPI(Comm_split)(comm, color, rank_key, made);
 	if (code == MPI_SUCCESS)
 		communicator_made(*made);
 	return code;
@@ -257,7 +257,7 @@ int MPI_Comm_split(MPI_Comm comm, int color, int rank_key, MPI_Comm *made)
 
 int MPI_Comm_split_type(MPI_Comm comm, int type, int rank_key, MPI_Info info, MPI_Comm *made)
 {
-	int code = PMPI_Comm_split_type(comm, type, rank_key, info, made);
+	int code = PMPI(Comm_split_type)(comm, type, rank_key, info, made);
 	if (code == MPI_SUCCESS)
 		communicator_made(*made);
 	return code;
@@ -265,7 +265,7 @@ int MPI_Comm_split_type(MPI_Comm comm, int type, int rank_key, MPI_Info info, MP
 
 int MPI_Comm_create(MPI_Comm comm, MPI_Group group, MPI_Comm *made)
 {
-	int code = PMPI_Comm_create(comm, group, made);
+	int code = PMPI(Comm_create)(comm, group, made);
 	if (code == MPI_SUCCESS)
 		communicator_made(*made);
 	return code;

@@ -14,9 +14,9 @@ enum { LOOK_NS = 20000, LOOKS = 20, SLEEP_NS = 500000 };
 int fail(MPI_Comm comm, enum function function, bool nonblocking, int code, const char *text)
 {
 	int rank = -1;
-	PMPI_Comm_rank(comm, &rank);
+	PMPI(Comm_rank)(comm, &rank);
 	say(LOG_ERROR, "rank %d: %s: %s", rank, function_name(function, nonblocking), text);
-	PMPI_Comm_call_errhandler(comm, code);
+	PMPI(Comm_call_errhandler)(comm, code);
 	return code;
 }
 
@@ -66,7 +66,7 @@ static void ended(void *user, flexcast_request *request, flexcast_status status)
 	settle(operation);
 	communicator_end(operation->communicator);
 	/* From here on it may be freed. */
-	PMPI_Grequest_complete(operation->request);
+	PMPI(Grequest_complete)(operation->request);
 	in_callback = outer;
 }
 
@@ -80,7 +80,7 @@ static flexcast_status wait_for(flexcast_request *request)
 		MPI_Status ignored;
 		status = flexcast_wait_for(request, rounds < LOOKS ? LOOK_NS : SLEEP_NS, &done);
 		if (!done)
-			PMPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, &ignored);
+			PMPI(Iprobe)(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_SELF, &found, &ignored);
 	}
 	return status;
 }
@@ -88,8 +88,8 @@ static flexcast_status wait_for(flexcast_request *request)
 static int query(void *user, MPI_Status *status)
 {
 	operation *operation = user;
-	PMPI_Status_set_elements(status, MPI_BYTE, 0);
-	PMPI_Status_set_cancelled(status, 0);
+	PMPI(Status_set_elements)(status, MPI_BYTE, 0);
+	PMPI(Status_set_cancelled)(status, 0);
 	status->MPI_SOURCE = MPI_UNDEFINED;
 	status->MPI_TAG = MPI_UNDEFINED;
 	if (operation->status == FLEXCAST_OK || looking_ahead)
@@ -134,7 +134,7 @@ static int run_nonblocking(operation *operation, MPI_Request *request)
 	MPI_Comm comm = operation->comm;
 	enum function function = operation->function;
 	char text[sizeof operation->text];
-	int code = side_keep(&operation->send) && side_keep(&operation->receive) ? PMPI_Grequest_start(query, release, cancel, operation, &operation->request) : MPI_ERR_NO_MEM;
+	int code = side_keep(&operation->send) && side_keep(&operation->receive) ? PMPI(Grequest_start)(query, release, cancel, operation, &operation->request) : MPI_ERR_NO_MEM;
 	if (code) {
 		settle(operation);
 		operation_free(operation);
@@ -150,8 +150,8 @@ static int run_nonblocking(operation *operation, MPI_Request *request)
 	settle(operation);
 	communicator_end(operation->communicator);
 	operation->status = FLEXCAST_OK;
-	PMPI_Grequest_complete(started);
-	PMPI_Wait(&started, MPI_STATUS_IGNORE);
+	PMPI(Grequest_complete)(started);
+	PMPI(Wait)(&started, MPI_STATUS_IGNORE);
 	return fail(comm, function, true, MPI_ERR_OTHER, text);
 }
 

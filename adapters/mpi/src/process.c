@@ -9,8 +9,11 @@
 
 #include "shim.h"
 
-/* How long a rank waits for the others to call the same: programs compute between collectives, and not all ranks for as long. */
-#define BARRIER_TIMEOUT_NS (600ull * 1000000000)
+/*
+ * How long a rank waits for the others to call the same, and how long an operation under way may stand still: programs
+ * compute between collectives, not all ranks for as long, and pages of new memory are made while data comes.
+ */
+#define TIMEOUT_NS (600ull * 1000000000)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 enum { UNKNOWN, READY, OVER };
@@ -25,9 +28,8 @@ static const char *running(char *version, size_t length)
 	static char text[16384];
 	int written = 0;
 	Dl_info info;
-	void *init = dlsym(RTLD_DEFAULT, "PMPI_Init");
-	const char *file = init && dladdr(init, &info) && info.dli_fname ? info.dli_fname : "";
-	PMPI_Get_library_version(text, &written);
+	const char *file = dladdr((void *)PMPI(Init), &info) && info.dli_fname ? info.dli_fname : "";
+	PMPI(Get_library_version)(text, &written);
 	text[sizeof text - 1] = 0;
 	snprintf(version, length, "%.*s", (int)strcspn(text, "\n,"), text);
 	if (strstr(file, "libmpi_abi.so"))
@@ -65,7 +67,11 @@ flexcast_status process_config(flexcast_config *config)
 	if (!getenv("FLEXCAST_PROGRESS_THREAD"))
 		config->progress_thread = 1;
 	if (!getenv("FLEXCAST_BARRIER_TIMEOUT_NS"))
-		config->barrier_timeout_ns = BARRIER_TIMEOUT_NS;
+		config->barrier_timeout_ns = TIMEOUT_NS;
+	if (!getenv("FLEXCAST_RECOVERY_TIMEOUT_NS"))
+		config->recovery_timeout_ns = config->barrier_timeout_ns;
+	if (!getenv("FLEXCAST_SERVICE_OPERATION_NS"))
+		config->service_operation_ns = config->barrier_timeout_ns;
 	return status;
 }
 
@@ -74,11 +80,11 @@ static bool alike_everywhere(bool well)
 {
 	uint64_t hash = settings_hash() + !well, words[2] = {hash, ~hash};
 	int rank = 0;
-	if (PMPI_Allreduce(MPI_IN_PLACE, words, 2, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD))
+	if (PMPI(Allreduce)(MPI_IN_PLACE, words, 2, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD))
 		return false;
 	if (words[0] == ~words[1])
 		return true;
-	PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	PMPI(Comm_rank)(MPI_COMM_WORLD, &rank);
 	say(rank ? LOG_INFO : LOG_WARN, "off: the settings FLEXCAST_MPI... are not alike on all ranks; set them for all, such as with mpirun -x");
 	return false;
 }
@@ -93,7 +99,7 @@ static void start(bool together)
 		return;
 	if (!process_config(&config))
 		settings.progress_thread = config.progress_thread;
-	PMPI_Query_thread(&level);
+	PMPI(Query_thread)(&level);
 	multiple = level == MPI_THREAD_MULTIPLE && settings.nonblocking && settings.progress_thread;
 	bool well = settings.on && types_start() && communicators_start();
 	if (well && flexcast_abi_version() < FLEXCAST_ABI_VERSION) {
@@ -114,7 +120,7 @@ bool process_ready(void)
 	if (now != UNKNOWN)
 		return now == READY;
 	int begun = 0, ended = 0;
-	if (PMPI_Initialized(&begun) || !begun || PMPI_Finalized(&ended) || ended)
+	if (PMPI(Initialized)(&begun) || !begun || PMPI(Finalized)(&ended) || ended)
 		return false;
 	pthread_mutex_lock(&lock);
 	if (atomic_load(&stage) == UNKNOWN) {
@@ -177,7 +183,7 @@ static int init(int *argc, char ***argv, int required, int *provided)
 	before();
 	if (settings.on && settings.nonblocking)
 		required = MPI_THREAD_MULTIPLE;
-	int code = PMPI_Init_thread(argc, argv, required, &level);
+	int code = PMPI(Init_thread)(argc, argv, required, &level);
 	if (provided)
 		*provided = level;
 	if (code == MPI_SUCCESS) {
@@ -201,9 +207,9 @@ int MPI_Finalize(void)
 {
 	int rank = 0;
 	if (atomic_load(&stage) == READY) {
-		PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+		PMPI(Comm_rank)(MPI_COMM_WORLD, &rank);
 		/* Nobody's connections end while another still ends an operation. */
-		PMPI_Barrier(MPI_COMM_WORLD);
+		PMPI(Barrier)(MPI_COMM_WORLD);
 		communicators_stop();
 		if (card && flexcast_card_close(card))
 			say(LOG_WARN, "rank %d: the card stays open: %s", rank, flexcast_last_error());
@@ -213,5 +219,5 @@ int MPI_Finalize(void)
 		statistics_write(rank);
 	}
 	atomic_store(&stage, OVER);
-	return PMPI_Finalize();
+	return PMPI(Finalize)();
 }

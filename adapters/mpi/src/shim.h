@@ -18,6 +18,10 @@
 /* Every function that is interposed: MPI_<name>, MPI_I<small> and MPI_<name>_init, FLEXCAST_OPERATION_<operation>, word in FLEXCAST_MPI_OPERATIONS. */
 #define FUNCTIONS(X) \
 	X(Barrier, barrier, BARRIER) \
+	FUNCTIONS_OF_DATA(X)
+
+/* Those that have counts. */
+#define FUNCTIONS_OF_DATA(X) \
 	X(Bcast, bcast, BROADCAST) \
 	X(Allgather, allgather, ALLGATHER) \
 	X(Allgatherv, allgatherv, ALLGATHERV) \
@@ -135,6 +139,8 @@ typedef struct {
 	atomic_bool told;
 	char text[768];
 } operation;
+
+#include "pmpi.h"
 
 /* settings.c */
 typedef struct {

@@ -26,22 +26,22 @@ static bool part_is_bare(MPI_Datatype type, int depth)
 	MPI_Count many_integers, many_addresses, counts, many_parts, of[2];
 	int lengths[2];
 	MPI_Aint places[2];
-	if (PMPI_Type_get_envelope_c(type, &many_integers, &many_addresses, &counts, &many_parts, &combiner) || many_integers > 2 || many_addresses > 2 || counts > 2 || many_parts != 1 ||
-	    PMPI_Type_get_contents_c(type, many_integers, many_addresses, counts, many_parts, lengths, places, of, &part))
+	if (PMPI(Type_get_envelope_c)(type, &many_integers, &many_addresses, &counts, &many_parts, &combiner) || many_integers > 2 || many_addresses > 2 || counts > 2 || many_parts != 1 ||
+	    PMPI(Type_get_contents_c)(type, many_integers, many_addresses, counts, many_parts, lengths, places, of, &part))
 		return false;
-	predefined = !PMPI_Type_get_envelope_c(part, &many_integers, &many_addresses, &counts, &many_parts, &combiner) && combiner == MPI_COMBINER_NAMED;
+	predefined = !PMPI(Type_get_envelope_c)(part, &many_integers, &many_addresses, &counts, &many_parts, &combiner) && combiner == MPI_COMBINER_NAMED;
 	(void)integers, (void)addresses, (void)parts;
 #else
 	int lengths[2];
 	MPI_Aint places[2];
-	if (PMPI_Type_get_envelope(type, &integers, &addresses, &parts, &combiner) || integers > 2 || addresses > 2 || parts != 1 ||
-	    PMPI_Type_get_contents(type, integers, addresses, parts, lengths, places, &part))
+	if (PMPI(Type_get_envelope)(type, &integers, &addresses, &parts, &combiner) || integers > 2 || addresses > 2 || parts != 1 ||
+	    PMPI(Type_get_contents)(type, integers, addresses, parts, lengths, places, &part))
 		return false;
-	predefined = !PMPI_Type_get_envelope(part, &integers, &addresses, &parts, &combiner) && combiner == MPI_COMBINER_NAMED;
+	predefined = !PMPI(Type_get_envelope)(part, &integers, &addresses, &parts, &combiner) && combiner == MPI_COMBINER_NAMED;
 #endif
 	bare = is_bare(part, depth + 1);
 	if (!predefined)
-		PMPI_Type_free(&part);
+		PMPI(Type_free)(&part);
 	return bare;
 }
 
@@ -50,17 +50,17 @@ static bool is_bare(MPI_Datatype type, int depth)
 {
 	MPI_Count size, lower, extent, true_lower, true_extent;
 	int combiner;
-	if (depth > 8 || PMPI_Type_size_x(type, &size) || PMPI_Type_get_extent_x(type, &lower, &extent) || PMPI_Type_get_true_extent_x(type, &true_lower, &true_extent))
+	if (depth > 8 || PMPI(Type_size_x)(type, &size) || PMPI(Type_get_extent_x)(type, &lower, &extent) || PMPI(Type_get_true_extent_x)(type, &true_lower, &true_extent))
 		return false;
 	if (size != extent || true_lower || true_extent != extent)
 		return false;
 #if ABI_LARGE_COUNTS
 	MPI_Count integers, addresses, counts, parts;
-	if (PMPI_Type_get_envelope_c(type, &integers, &addresses, &counts, &parts, &combiner))
+	if (PMPI(Type_get_envelope_c)(type, &integers, &addresses, &counts, &parts, &combiner))
 		return false;
 #else
 	int integers, addresses, parts;
-	if (PMPI_Type_get_envelope(type, &integers, &addresses, &parts, &combiner))
+	if (PMPI(Type_get_envelope)(type, &integers, &addresses, &parts, &combiner))
 		return false;
 #endif
 	if (combiner == MPI_COMBINER_NAMED)
@@ -75,7 +75,7 @@ bool side_open(side *side, const void *user, MPI_Datatype type, int blocks)
 	side->user = (char *)user;
 	side->type = type;
 	side->blocks = blocks;
-	if (!type_size(type, &side->element) || PMPI_Type_get_extent_x(type, &lower, &side->extent))
+	if (!type_size(type, &side->element) || PMPI(Type_get_extent_x)(type, &lower, &side->extent))
 		return false;
 	side->counts = calloc((size_t)blocks, 2 * sizeof *side->counts + 2 * sizeof *side->bytes);
 	if (!side->counts)
@@ -135,10 +135,10 @@ static int pack(char *user, MPI_Count count, MPI_Datatype type, char *packed, si
 {
 #if ABI_LARGE_COUNTS
 	MPI_Count position = 0;
-	return PMPI_Pack_c(user, count, type, packed, (MPI_Count)bytes, &position, MPI_COMM_SELF) || position != (MPI_Count)bytes;
+	return PMPI(Pack_c)(user, count, type, packed, (MPI_Count)bytes, &position, MPI_COMM_SELF) || position != (MPI_Count)bytes;
 #else
 	int position = 0;
-	return bytes > INT_MAX || PMPI_Pack(user, (int)count, type, packed, (int)bytes, &position, MPI_COMM_SELF) || position != (int)bytes;
+	return bytes > INT_MAX || PMPI(Pack)(user, (int)count, type, packed, (int)bytes, &position, MPI_COMM_SELF) || position != (int)bytes;
 #endif
 }
 
@@ -146,11 +146,31 @@ static int unpack(char *user, MPI_Count count, MPI_Datatype type, char *packed, 
 {
 #if ABI_LARGE_COUNTS
 	MPI_Count position = 0;
-	return PMPI_Unpack_c(packed, (MPI_Count)bytes, &position, user, count, type, MPI_COMM_SELF);
+	return PMPI(Unpack_c)(packed, (MPI_Count)bytes, &position, user, count, type, MPI_COMM_SELF);
 #else
 	int position = 0;
-	return bytes > INT_MAX || PMPI_Unpack(packed, (int)bytes, &position, user, (int)count, type, MPI_COMM_SELF);
+	return bytes > INT_MAX || PMPI(Unpack)(packed, (int)bytes, &position, user, (int)count, type, MPI_COMM_SELF);
 #endif
+}
+
+/*
+ * Elements whose type has the addresses (MPI_BOTTOM): the same bytes, from the lowest of these addresses on. MPICH 4.0
+ * refuses to pack from a null pointer, whatever the type.
+ */
+static int convert_absolute(convert *convert, MPI_Count count, MPI_Datatype type, char *packed, size_t bytes)
+{
+	MPI_Count lowest, extent;
+	MPI_Datatype moved;
+	/* A piece has no more elements than bytes. */
+	const int all = (int)count;
+	if (PMPI(Type_get_true_extent_x)(type, &lowest, &extent))
+		return 1;
+	const MPI_Aint place = (MPI_Aint)-lowest;
+	if (PMPI(Type_create_hindexed)(1, &all, &place, type, &moved))
+		return 1;
+	int failed = PMPI(Type_commit)(&moved) || convert((char *)(uintptr_t)lowest, 1, moved, packed, bytes);
+	PMPI(Type_free)(&moved);
+	return failed;
 }
 
 static bool copy(side *side, int first, int blocks, convert *convert)
@@ -160,13 +180,17 @@ static bool copy(side *side, int first, int blocks, convert *convert)
 	MPI_Count most = side->element < PIECE_BYTES ? (MPI_Count)(PIECE_BYTES / side->element) : 1;
 	for (int block = first; block < first + blocks; block++) {
 		MPI_Count left = side->bytes[block] ? side->counts[block] : 0;
-		char *user = side->user + side->places[block], *packed = side->memory + side->offsets[block];
+		/* An integer: with MPI_BOTTOM it is no address in an object of C. */
+		uintptr_t user = (uintptr_t)side->user + (uintptr_t)side->places[block];
+		char *packed = side->memory + side->offsets[block];
 		while (left) {
 			MPI_Count count = left < most ? left : most;
 			size_t bytes = (size_t)count * side->element;
-			if (convert(user, count, side->type, packed, bytes))
+			int failed = user ? convert((char *)user, count, side->type, packed, bytes) :
+			                    convert_absolute(convert, count, side->type, packed, bytes);
+			if (failed)
 				return false;
-			user += count * side->extent;
+			user += (uintptr_t)(count * side->extent);
 			packed += bytes;
 			left -= count;
 		}
@@ -190,10 +214,10 @@ bool side_keep(side *side)
 	if (!side->copied)
 		return true;
 	/* Not a duplicate, which would call functions of the program that copy attributes. */
-	if (PMPI_Type_contiguous(1, side->type, &kept))
+	if (PMPI(Type_contiguous)(1, side->type, &kept))
 		return false;
-	if (PMPI_Type_commit(&kept)) {
-		PMPI_Type_free(&kept);
+	if (PMPI(Type_commit)(&kept)) {
+		PMPI(Type_free)(&kept);
 		return false;
 	}
 	side->type = kept;
@@ -206,7 +230,7 @@ void side_close(side *side)
 	if (side->copied)
 		free(side->memory);
 	if (side->own_type)
-		PMPI_Type_free(&side->type);
+		PMPI(Type_free)(&side->type);
 	free(side->counts);
 	memset(side, 0, sizeof *side);
 }

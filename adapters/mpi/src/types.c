@@ -8,88 +8,99 @@
 
 enum class { INTEGER = 1, FLOATING = 2, COMPLEX = 4, LOGICAL = 8, BYTES = 16, PAIR = 32 };
 
-static struct {
+typedef struct {
 	MPI_Datatype type;
 	uint32_t code;
 	enum class class;
 	/* From one element to the next. A type that is not so long here, such as a REAL of eight bytes, goes to PMPI. */
 	size_t bytes;
-	bool usable;
-} types[] = {
-#define T(type, code, class, c) {MPI_##type, FLEXCAST_##code, class, sizeof(c), false}
-	T(DOUBLE, DOUBLE, FLOATING, double),
-	T(INT, INT32, INTEGER, int32_t),
-	T(FLOAT, FLOAT, FLOATING, float),
-	T(LONG, INT64, INTEGER, int64_t),
-	T(UNSIGNED_LONG, UINT64, INTEGER, uint64_t),
-	T(UNSIGNED, UINT32, INTEGER, uint32_t),
-	T(LONG_LONG, INT64, INTEGER, int64_t),
-	T(UNSIGNED_LONG_LONG, UINT64, INTEGER, uint64_t),
-	T(SIGNED_CHAR, INT8, INTEGER, int8_t),
-	T(UNSIGNED_CHAR, UINT8, INTEGER, uint8_t),
-	T(SHORT, INT16, INTEGER, int16_t),
-	T(UNSIGNED_SHORT, UINT16, INTEGER, uint16_t),
-	T(INT8_T, INT8, INTEGER, int8_t),
-	T(UINT8_T, UINT8, INTEGER, uint8_t),
-	T(INT16_T, INT16, INTEGER, int16_t),
-	T(UINT16_T, UINT16, INTEGER, uint16_t),
-	T(INT32_T, INT32, INTEGER, int32_t),
-	T(UINT32_T, UINT32, INTEGER, uint32_t),
-	T(INT64_T, INT64, INTEGER, int64_t),
-	T(UINT64_T, UINT64, INTEGER, uint64_t),
-	T(AINT, INT64, INTEGER, int64_t),
-	T(OFFSET, INT64, INTEGER, int64_t),
-	T(COUNT, INT64, INTEGER, int64_t),
-	T(C_BOOL, BOOL, LOGICAL, _Bool),
-	T(CXX_BOOL, BOOL, LOGICAL, _Bool),
-	T(C_FLOAT_COMPLEX, FLOAT_COMPLEX, COMPLEX, float _Complex),
-	T(C_DOUBLE_COMPLEX, DOUBLE_COMPLEX, COMPLEX, double _Complex),
-	T(CXX_FLOAT_COMPLEX, FLOAT_COMPLEX, COMPLEX, float _Complex),
-	T(CXX_DOUBLE_COMPLEX, DOUBLE_COMPLEX, COMPLEX, double _Complex),
-	T(BYTE, BYTE, BYTES, uint8_t),
-	T(FLOAT_INT, FLOAT_INT, PAIR, struct { float value; int index; }),
-	T(DOUBLE_INT, DOUBLE_INT, PAIR, struct { double value; int index; }),
-	T(LONG_INT, LONG_INT, PAIR, struct { long value; int index; }),
-	T(2INT, 2INT, PAIR, struct { int value; int index; }),
-	T(SHORT_INT, SHORT_INT, PAIR, struct { short value; int index; }),
-	T(INTEGER, INT32, INTEGER, int32_t),
-	T(INTEGER1, INT8, INTEGER, int8_t),
-	T(INTEGER2, INT16, INTEGER, int16_t),
-	T(INTEGER4, INT32, INTEGER, int32_t),
-	T(INTEGER8, INT64, INTEGER, int64_t),
-	T(REAL, FLOAT, FLOATING, float),
-	T(REAL4, FLOAT, FLOATING, float),
-	T(REAL8, DOUBLE, FLOATING, double),
-	T(DOUBLE_PRECISION, DOUBLE, FLOATING, double),
-	T(COMPLEX, FLOAT_COMPLEX, COMPLEX, float _Complex),
-	T(DOUBLE_COMPLEX, DOUBLE_COMPLEX, COMPLEX, double _Complex),
-	T(COMPLEX8, FLOAT_COMPLEX, COMPLEX, float _Complex),
-	T(COMPLEX16, DOUBLE_COMPLEX, COMPLEX, double _Complex),
-#undef T
-};
+} known_type;
 
-enum { TYPES = sizeof types / sizeof types[0] };
+/* All types by X(name of MPI, name of Flexcast, class, type of C). */
+#define TYPES(X) \
+	X(DOUBLE, DOUBLE, FLOATING, double) \
+	X(INT, INT32, INTEGER, int32_t) \
+	X(FLOAT, FLOAT, FLOATING, float) \
+	X(LONG, INT64, INTEGER, int64_t) \
+	X(UNSIGNED_LONG, UINT64, INTEGER, uint64_t) \
+	X(UNSIGNED, UINT32, INTEGER, uint32_t) \
+	X(LONG_LONG, INT64, INTEGER, int64_t) \
+	X(UNSIGNED_LONG_LONG, UINT64, INTEGER, uint64_t) \
+	X(SIGNED_CHAR, INT8, INTEGER, int8_t) \
+	X(UNSIGNED_CHAR, UINT8, INTEGER, uint8_t) \
+	X(SHORT, INT16, INTEGER, int16_t) \
+	X(UNSIGNED_SHORT, UINT16, INTEGER, uint16_t) \
+	X(INT8_T, INT8, INTEGER, int8_t) \
+	X(UINT8_T, UINT8, INTEGER, uint8_t) \
+	X(INT16_T, INT16, INTEGER, int16_t) \
+	X(UINT16_T, UINT16, INTEGER, uint16_t) \
+	X(INT32_T, INT32, INTEGER, int32_t) \
+	X(UINT32_T, UINT32, INTEGER, uint32_t) \
+	X(INT64_T, INT64, INTEGER, int64_t) \
+	X(UINT64_T, UINT64, INTEGER, uint64_t) \
+	X(AINT, INT64, INTEGER, int64_t) \
+	X(OFFSET, INT64, INTEGER, int64_t) \
+	X(COUNT, INT64, INTEGER, int64_t) \
+	X(C_BOOL, BOOL, LOGICAL, _Bool) \
+	X(CXX_BOOL, BOOL, LOGICAL, _Bool) \
+	X(C_FLOAT_COMPLEX, FLOAT_COMPLEX, COMPLEX, float _Complex) \
+	X(C_DOUBLE_COMPLEX, DOUBLE_COMPLEX, COMPLEX, double _Complex) \
+	X(CXX_FLOAT_COMPLEX, FLOAT_COMPLEX, COMPLEX, float _Complex) \
+	X(CXX_DOUBLE_COMPLEX, DOUBLE_COMPLEX, COMPLEX, double _Complex) \
+	X(BYTE, BYTE, BYTES, uint8_t) \
+	X(FLOAT_INT, FLOAT_INT, PAIR, struct { float value; int index; }) \
+	X(DOUBLE_INT, DOUBLE_INT, PAIR, struct { double value; int index; }) \
+	X(LONG_INT, LONG_INT, PAIR, struct { long value; int index; }) \
+	X(2INT, 2INT, PAIR, struct { int value; int index; }) \
+	X(SHORT_INT, SHORT_INT, PAIR, struct { short value; int index; }) \
+	X(INTEGER, INT32, INTEGER, int32_t) \
+	X(INTEGER1, INT8, INTEGER, int8_t) \
+	X(INTEGER2, INT16, INTEGER, int16_t) \
+	X(INTEGER4, INT32, INTEGER, int32_t) \
+	X(INTEGER8, INT64, INTEGER, int64_t) \
+	X(REAL, FLOAT, FLOATING, float) \
+	X(REAL4, FLOAT, FLOATING, float) \
+	X(REAL8, DOUBLE, FLOATING, double) \
+	X(DOUBLE_PRECISION, DOUBLE, FLOATING, double) \
+	X(COMPLEX, FLOAT_COMPLEX, COMPLEX, float _Complex) \
+	X(DOUBLE_COMPLEX, DOUBLE_COMPLEX, COMPLEX, double _Complex) \
+	X(COMPLEX8, FLOAT_COMPLEX, COMPLEX, float _Complex) \
+	X(COMPLEX16, DOUBLE_COMPLEX, COMPLEX, double _Complex)
 
-static const struct {
+#define ONE(...) +1
+enum { MOST_TYPES = 0 TYPES(ONE) };
+#undef ONE
+
+/* Those that this MPI has: handles are known when MPI is, not before. */
+static known_type types[MOST_TYPES];
+static int type_count;
+
+typedef struct {
 	MPI_Op op;
 	uint32_t code;
 	int classes;
-} operators[] = {
-	{MPI_SUM, FLEXCAST_SUM, INTEGER | FLOATING | COMPLEX},
-	{MPI_PROD, FLEXCAST_PRODUCT, INTEGER | FLOATING | COMPLEX},
-	{MPI_MIN, FLEXCAST_MIN, INTEGER | FLOATING},
-	{MPI_MAX, FLEXCAST_MAX, INTEGER | FLOATING},
-	{MPI_LAND, FLEXCAST_LOGICAL_AND, INTEGER | LOGICAL},
-	{MPI_LOR, FLEXCAST_LOGICAL_OR, INTEGER | LOGICAL},
-	{MPI_LXOR, FLEXCAST_LOGICAL_XOR, INTEGER | LOGICAL},
-	{MPI_BAND, FLEXCAST_BIT_AND, INTEGER | BYTES},
-	{MPI_BOR, FLEXCAST_BIT_OR, INTEGER | BYTES},
-	{MPI_BXOR, FLEXCAST_BIT_XOR, INTEGER | BYTES},
-	{MPI_MINLOC, FLEXCAST_MINLOC, PAIR},
-	{MPI_MAXLOC, FLEXCAST_MAXLOC, PAIR},
-};
+} known_operator;
 
-enum { OPERATORS = sizeof operators / sizeof operators[0] };
+/* All operators by X(name of MPI, name of Flexcast, classes of types). */
+#define OPERATORS(X) \
+	X(SUM, SUM, INTEGER | FLOATING | COMPLEX) \
+	X(PROD, PRODUCT, INTEGER | FLOATING | COMPLEX) \
+	X(MIN, MIN, INTEGER | FLOATING) \
+	X(MAX, MAX, INTEGER | FLOATING) \
+	X(LAND, LOGICAL_AND, INTEGER | LOGICAL) \
+	X(LOR, LOGICAL_OR, INTEGER | LOGICAL) \
+	X(LXOR, LOGICAL_XOR, INTEGER | LOGICAL) \
+	X(BAND, BIT_AND, INTEGER | BYTES) \
+	X(BOR, BIT_OR, INTEGER | BYTES) \
+	X(BXOR, BIT_XOR, INTEGER | BYTES) \
+	X(MINLOC, MINLOC, PAIR) \
+	X(MAXLOC, MAXLOC, PAIR)
+
+#define ONE(...) +1
+enum { OPERATOR_COUNT = 0 OPERATORS(ONE) };
+#undef ONE
+
+static known_operator operators[OPERATOR_COUNT];
 
 /* Whether packing gives the bare bytes, as the copies of blocks need. It does in every MPI for computers of one kind; this one is asked. */
 static bool packs_bare_bytes(void)
@@ -103,20 +114,27 @@ static bool packs_bare_bytes(void)
 	MPI_Datatype parts[2] = {MPI_BYTE, MPI_DOUBLE}, type;
 	char packed[64];
 	int position = 0;
-	if (PMPI_Type_create_struct(2, lengths, places, parts, &type) || PMPI_Type_commit(&type))
+	if (PMPI(Type_create_struct)(2, lengths, places, parts, &type) || PMPI(Type_commit)(&type))
 		return false;
-	int failed = PMPI_Pack(&value, 1, type, packed, sizeof packed, &position, MPI_COMM_SELF);
-	PMPI_Type_free(&type);
+	int failed = PMPI(Pack)(&value, 1, type, packed, sizeof packed, &position, MPI_COMM_SELF);
+	PMPI(Type_free)(&type);
 	return !failed && position == 9 && packed[0] == 'f' && !memcmp(packed + 1, &value.second, sizeof value.second);
 }
 
 bool types_start(void)
 {
-	for (int at = 0; at < TYPES; at++) {
+#define T(type, code, class, c) {MPI_##type, FLEXCAST_##code, class, sizeof(c)},
+#define O(op, code, classes) {MPI_##op, FLEXCAST_##code, classes},
+	const known_type all[] = {TYPES(T)};
+	const known_operator every[] = {OPERATORS(O)};
+#undef T
+#undef O
+	memcpy(operators, every, sizeof operators);
+	type_count = 0;
+	for (int at = 0; at < MOST_TYPES; at++) {
 		MPI_Count lower, extent;
-		if (types[at].type == MPI_DATATYPE_NULL || PMPI_Type_get_extent_x(types[at].type, &lower, &extent))
-			continue;
-		types[at].usable = (size_t)extent == types[at].bytes;
+		if (all[at].type && type_is(all[at].type) && !PMPI(Type_get_extent_x)(all[at].type, &lower, &extent) && (size_t)extent == all[at].bytes)
+			types[type_count++] = all[at];
 	}
 	return packs_bare_bytes();
 }
@@ -129,7 +147,7 @@ bool type_is(MPI_Datatype type)
 bool type_size(MPI_Datatype type, size_t *bytes)
 {
 	MPI_Count size;
-	if (!type_is(type) || PMPI_Type_size_x(type, &size) || size < 0)
+	if (!type_is(type) || PMPI(Type_size_x)(type, &size) || size < 0)
 		return false;
 	*bytes = (size_t)size;
 	return true;
@@ -138,13 +156,13 @@ bool type_size(MPI_Datatype type, size_t *bytes)
 enum reason type_reduction(MPI_Datatype type, MPI_Op op, uint32_t *code, uint32_t *operator, size_t *bytes)
 {
 	int at = 0, with = 0;
-	while (with < OPERATORS && operators[with].op != op)
+	while (with < OPERATOR_COUNT && operators[with].op != op)
 		with++;
-	if (with == OPERATORS)
+	if (with == OPERATOR_COUNT)
 		return REASON_OPERATOR;
-	while (at < TYPES && !(types[at].type == type && types[at].usable))
+	while (at < type_count && types[at].type != type)
 		at++;
-	if (at == TYPES)
+	if (at == type_count)
 		return REASON_TYPE;
 	if (!(operators[with].classes & types[at].class))
 		return REASON_OPERATOR;

@@ -29,7 +29,7 @@ static enum { NOT_YET, ENDED, MISTAKEN } look_ahead(int count, const MPI_Request
 	int done = 1, code = requests || count < 1 ? MPI_SUCCESS : MPI_ERR_REQUEST;
 	looking_ahead = true;
 	while (!code && *first < count) {
-		code = PMPI_Request_get_status(requests[*first], &done, MPI_STATUS_IGNORE);
+		code = PMPI(Request_get_status)(requests[*first], &done, MPI_STATUS_IGNORE);
 		if (code || !done)
 			break;
 		++*first;
@@ -58,7 +58,7 @@ static void pause_after(unsigned rounds)
 int MPI_Wait(MPI_Request *request, MPI_Status *status)
 {
 	int done = 0;
-	WAIT(PMPI_Test(request, &done, status), done, PMPI_Wait(request, status));
+	WAIT(PMPI(Test)(request, &done, status), done, PMPI(Wait)(request, status));
 }
 
 /* Not by PMPI_Testall, which in MPICH 5.0.2 and Intel MPI 2021.18 reports an error for persistent collectives that have ended well. */
@@ -67,24 +67,24 @@ int MPI_Waitall(int count, MPI_Request requests[], MPI_Status *statuses)
 	int first = 0;
 	for (unsigned rounds = 0; drive(LOOK_NS) && look_ahead(count, requests, &first) == NOT_YET; rounds++)
 		pause_after(rounds);
-	return PMPI_Waitall(count, requests, statuses);
+	return PMPI(Waitall)(count, requests, statuses);
 }
 
 int MPI_Waitany(int count, MPI_Request requests[], int *which, MPI_Status *status)
 {
 	int done = 0;
-	WAIT(PMPI_Testany(count, requests, which, &done, status), done, PMPI_Waitany(count, requests, which, status));
+	WAIT(PMPI(Testany)(count, requests, which, &done, status), done, PMPI(Waitany)(count, requests, which, status));
 }
 
 int MPI_Waitsome(int count, MPI_Request requests[], int *ended, int which[], MPI_Status *statuses)
 {
-	WAIT(PMPI_Testsome(count, requests, ended, which, statuses), *ended, PMPI_Waitsome(count, requests, ended, which, statuses));
+	WAIT(PMPI(Testsome)(count, requests, ended, which, statuses), *ended, PMPI(Waitsome)(count, requests, ended, which, statuses));
 }
 
 int MPI_Test(MPI_Request *request, int *done, MPI_Status *status)
 {
 	drive(0);
-	return PMPI_Test(request, done, status);
+	return PMPI(Test)(request, done, status);
 }
 
 int MPI_Testall(int count, MPI_Request requests[], int *done, MPI_Status *statuses)
@@ -97,20 +97,20 @@ int MPI_Testall(int count, MPI_Request requests[], int *done, MPI_Status *status
 		return MPI_SUCCESS;
 	case ENDED:
 		*done = 1;
-		return PMPI_Waitall(count, requests, statuses);
+		return PMPI(Waitall)(count, requests, statuses);
 	default:
-		return PMPI_Testall(count, requests, done, statuses);
+		return PMPI(Testall)(count, requests, done, statuses);
 	}
 }
 
 int MPI_Testany(int count, MPI_Request requests[], int *which, int *done, MPI_Status *status)
 {
 	drive(0);
-	return PMPI_Testany(count, requests, which, done, status);
+	return PMPI(Testany)(count, requests, which, done, status);
 }
 
 int MPI_Testsome(int count, MPI_Request requests[], int *ended, int which[], MPI_Status *statuses)
 {
 	drive(0);
-	return PMPI_Testsome(count, requests, ended, which, statuses);
+	return PMPI(Testsome)(count, requests, ended, which, statuses);
 }

@@ -23,7 +23,7 @@
 	int MPI_##name##_init##suffix(UNWRAP parameters, MPI_Info info, MPI_Request *request) \
 	{ \
 		count_call(F_##name, PERSISTENT, REASON_PERSISTENT, 0); \
-		return PMPI_##name##_init##suffix(UNWRAP arguments, info, request); \
+		return PMPI(name##_init##suffix)(UNWRAP arguments, info, request); \
 	}
 #else
 #define PERSISTENT_FORM(name, suffix, parameters, arguments)
@@ -34,12 +34,12 @@
 	int MPI_##name##suffix(UNWRAP parameters) \
 	{ \
 		CALL(name, false, __VA_ARGS__); \
-		return take(&call, NULL, &code) ? code : PMPI_##name##suffix arguments; \
+		return take(&call, NULL, &code) ? code : PMPI(name##suffix) arguments; \
 	} \
 	int MPI_I##small##suffix(UNWRAP parameters, MPI_Request *request) \
 	{ \
 		CALL(name, true, __VA_ARGS__); \
-		return take(&call, request, &code) ? code : PMPI_I##small##suffix(UNWRAP arguments, request); \
+		return take(&call, request, &code) ? code : PMPI(I##small##suffix)(UNWRAP arguments, request); \
 	} \
 	PERSISTENT_FORM(name, suffix, parameters, arguments)
 

@@ -2,7 +2,7 @@
 /*
  * Test of the MPI adapter: every collective with data, beside PMPI's own on copies. Buffers are compared byte by byte, gaps included.
  *
- * Argument "quick": fewer lengths. "small": every function with few of them. "disagree", "disagree-nonblocking" and "absent": a rank calls another
+ * Argument "quick": fewer lengths. "small": every function with few of them. "bottom": absolute types alone. "disagree", "disagree-nonblocking" and "absent": a rank calls another
  * length, or nothing; the others must get an error of MPI. Rank 0 prints on stdout, for each function, how many calls Flexcast should have taken and how
  * many PMPI should have got; the adapter's report says how many it was. The exit status is 1 if anything differs.
  */
@@ -435,6 +435,88 @@ static void check_types(space *space, const int *counts, int lengths)
 	MPI_Type_free(&apart);
 }
 
+/* The rank and the block whose data lies in a block of this rank afterwards: one element a block, in place if possible. */
+static void source(const job *job, int block, int *rank, int *from)
+{
+	int own = job->space->rank;
+	*rank = own, *from = block;
+	switch (job->function) {
+	case Bcast:
+		if (block == 0)
+			*rank = job->root;
+		break;
+	case Allgather: case Allgatherv:
+		*rank = block;
+		break;
+	case Alltoall: case Alltoallv:
+		*rank = block, *from = own;
+		break;
+	case Gather: case Gatherv:
+		if (own == job->root && block != own)
+			*rank = block, *from = 0;
+		break;
+	case Scatter: case Scatterv:
+		if (own != job->root && block == 0)
+			*rank = job->root, *from = own;
+		break;
+	default:
+		break;
+	}
+}
+
+/*
+ * Types with absolute addresses, from MPI_BOTTOM, and types whose blocks lie behind or before where they begin. Compared with
+ * what has to be there: some MPIs by themselves do not survive blocks that go backwards.
+ */
+static void check_bottom(space *space)
+{
+	enum { BLOCK = 10, LENGTH = BLOCK * MOST_RANKS, VARIANTS = 4 };
+	static int data[LENGTH], before[LENGTH];
+	static const char *const what[VARIANTS] = {"absolute type", "absolute type, backwards", "lower bound", "lower bound, backwards"};
+	const int lengths[2] = {2, 2};
+	for (int function = Bcast; preloaded && function < ALL; function++)
+		for (int variant = 0; !is_reduction(function) && variant < 2 * VARIANTS; variant++) {
+			bool backwards = variant % 2, absolute = variant % VARIANTS < 2, nonblocking = variant >= VARIANTS;
+			MPI_Request request = MPI_REQUEST_NULL;
+			MPI_Datatype parts, type;
+			MPI_Aint base = 0, places[2];
+			int *first = data + (backwards ? (space->size - 1) * BLOCK : 0);
+			for (int at = 0; at < LENGTH; at++)
+				data[at] = before[at] = at * 7 + space->rank * 1000 + variant;
+			if (absolute)
+				MPI_Get_address(first, &base);
+			places[0] = base + 2 * (MPI_Aint)sizeof(int), places[1] = base + 6 * (MPI_Aint)sizeof(int);
+			MPI_Type_create_hindexed(2, lengths, places, MPI_INT, &parts);
+			MPI_Type_create_resized(parts, places[0], (backwards ? -BLOCK : BLOCK) * (MPI_Aint)sizeof(int), &type);
+			MPI_Type_commit(&type);
+			void *buffer = absolute ? MPI_BOTTOM : first;
+			bool gathers = function == Gather || function == Gatherv, scatters = function == Scatter || function == Scatterv;
+			job job = {.function = function, .space = space, .count = 1, .type = type, .root = variant % space->size};
+			bool is_root = space->rank == job.root;
+			job.send = scatters || (gathers && !is_root) ? buffer : MPI_IN_PLACE;
+			job.receive = scatters && is_root ? MPI_IN_PLACE : buffer;
+			for (int rank = 0; rank < space->size; rank++)
+				job.receive_counts[rank] = 1, job.receive_places[rank] = rank;
+			if (nonblocking)
+				start(&job, &request), MPI_Wait(&request, MPI_STATUS_IGNORE);
+			else
+				blocking(&job);
+			MPI_Type_free(&type);
+			MPI_Type_free(&parts);
+			for (int block = 0; block < space->size; block++) {
+				int rank, from;
+				source(&job, block, &rank, &from);
+				for (int at = 0; at < BLOCK; at++) {
+					int here = (backwards ? space->size - 1 - block : block) * BLOCK + at, there = (backwards ? space->size - 1 - from : from) * BLOCK + at;
+					bool moves = at == 2 || at == 3 || at == 6 || at == 7;
+					if (data[here] != (moves ? there * 7 + rank * 1000 + variant : before[here]))
+						wrong(names[function][nonblocking], what[variant % VARIANTS], (size_t)here * sizeof(int));
+				}
+			}
+			checks++;
+		}
+}
+
 /* A type and a communicator that the program frees while an operation goes on. */
 static void check_freed(void)
 {
@@ -803,6 +885,7 @@ static void check_all(space *world, bool quick)
 	check_moves(world, MPI_BYTE, lengths, 5, "byte");
 	check_types(world, lengths, 4);
 	check_mixed(world);
+	check_bottom(world);
 	check_reductions(world, lengths, quick ? 3 : 4, false);
 	job longest = {.function = Allreduce, .space = world, .type = MPI_DOUBLE, .op = MPI_SUM, .known = true};
 	check(&longest, 1 << 19, F64, true, false, false, 0, "4 MiB");
@@ -826,6 +909,7 @@ static void check_small(space *world)
 	static const int lengths[] = {0, 7, 1021, 30000};
 	MPI_Comm half;
 	check_moves(world, MPI_INT, lengths, 4, "int");
+	check_bottom(world);
 	check_reductions(world, lengths, 3, true);
 	check_fallback(world);
 	MPI_Comm_split(MPI_COMM_WORLD, world_rank % 2, -world_rank, &half);
@@ -855,7 +939,11 @@ int main(int argc, char **argv)
 	}
 	if (argc > 1 && (!strcmp(argv[1], "disagree") || !strcmp(argv[1], "absent") || !strcmp(argv[1], "disagree-nonblocking")))
 		return check_mistake(argv[1][0] == 'a', strchr(argv[1], '-'));
-	if (small)
+	if (argc > 1 && !strcmp(argv[1], "bottom")) {
+		job meet = {.function = Barrier, .space = &world};
+		blocking(&meet);
+		check_bottom(&world);
+	} else if (small)
 		check_small(&world);
 	else
 		check_all(&world, quick);

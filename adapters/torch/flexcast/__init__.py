@@ -29,6 +29,7 @@ from .errors import (
     TimedOut,
     Unsupported,
 )
+from .failures import Cause, Failure, FailureCode, WaitedFor
 from .request import Request
 
 __version__ = "0.1.0"
@@ -41,12 +42,15 @@ __all__ = [
     "Busy",
     "Card",
     "CardError",
+    "Cause",
     "Closed",
     "Communicator",
     "ConfigurationError",
     "DataTypeError",
     "Error",
     "ExchangeFailed",
+    "Failure",
+    "FailureCode",
     "Forked",
     "InternalError",
     "LibraryNotFound",
@@ -58,6 +62,7 @@ __all__ = [
     "Store",
     "TimedOut",
     "Unsupported",
+    "WaitedFor",
     "log",
     "pair_dtype",
     "version",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 IN_PLACE = c_void_p(-1).value
@@ -166,6 +166,24 @@ class Collective(ctypes.Structure):
     ]
 
 
+class Report(ctypes.Structure):
+    """flexcast_report."""
+
+    _fields_ = [
+        ("status", c_int32),
+        ("memory_held", c_uint32),
+        *(
+            (name, c_uint64)
+            for name in (
+                "posted_ns armed_ns ready_ns sending_ns sent_ns received_ns cut_off_ns complete_ns released_ns foreign_bytes "
+                "recovered_chunks recovered_bytes reads fetches_served late_chunks overflowed_datagrams"
+            ).split()
+        ),
+        *((name, c_uint32) for name in "cause code culprit witness pace_mbit_per_s added_by_dpa".split()),
+        ("sum_error", c_double),
+    ]
+
+
 # Functions that return a flexcast_status, with the types of their arguments. Handles are pointers that are never followed.
 STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "flexcast_card_options_default": [POINTER(CardOptions), c_size_t],
@@ -193,6 +211,7 @@ STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "flexcast_test": [c_void_p, POINTER(c_int)],
     "flexcast_wait_for": [c_void_p, c_uint64, POINTER(c_int)],
     "flexcast_request_free": [c_void_p],
+    "flexcast_request_report": [c_void_p, POINTER(Report), c_size_t],
     "flexcast_log": [c_int, Log, c_void_p],
 }
 

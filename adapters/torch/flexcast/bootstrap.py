@@ -33,12 +33,12 @@ class Bootstrap:
 
     @classmethod
     def from_environment(cls) -> Bootstrap:
-        """FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port") and FLEXCAST_JOB say it."""
+        """FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port"), FLEXCAST_JOB and FLEXCAST_SECRET_FILE say it."""
         return cls(lambda found, handle: found.flexcast_bootstrap_environment(handle))
 
     @classmethod
     def from_tcp(cls, address: str, rank: int, size: int, *, job: str | None = None, timeout: float = 60.0) -> Bootstrap:
-        """Rank 0 listens at `address` ("host:port"), the others connect."""
+        """Rank 0 listens at `address` ("host:port"), the others connect; encrypted if FLEXCAST_SECRET_FILE names a secret of all ranks."""
         name = None if job is None else job.encode()
         return cls(
             lambda found, handle: found.flexcast_bootstrap_tcp(address.encode(), name, rank, size, _milliseconds(timeout), handle)
@@ -143,6 +143,8 @@ class Bootstrap:
         if self._handle:
             check(library().flexcast_bootstrap_free(self._handle))
             self._handle = ctypes.c_void_p()
+            # Nothing calls the program's functions any more. Communicators, and requests that the program keeps, must not keep a store alive.
+            self._keep = None
 
 
 def _milliseconds(seconds: float) -> int:

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+from .failures import Failure
 
 class Error(Exception):
-    """A function of the library failed. `code` is its flexcast_status."""
+    """A function of the library failed. `code` is its flexcast_status.
 
-    def __init__(self, message: str, code: int = 0) -> None:
+    `failure` says who failed and why, of an operation that has failed on all ranks.
+    """
+
+    def __init__(self, message: str, code: int = 0, failure: Failure | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.failure = failure
 
-    def __reduce__(self) -> tuple[type, tuple[str, int]]:
-        return (type(self), (str(self), self.code))
+    def __reduce__(self) -> tuple[type, tuple[str, int, Failure | None]]:
+        return (type(self), (str(self), self.code, self.failure))
 
 
 class LibraryNotFound(Error):
@@ -112,6 +117,8 @@ OF_CODE: dict[int, type[Error]] = {
     127: Unsupported,
     128: PeerFailed,
     129: ArgumentError,
+    130: Busy,
+    131: PeerFailed,
 }
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from . import _abi, errors
 from ._buffers import Buffer
 from ._library import check, failure, library
+from .failures import Failure
 
 if TYPE_CHECKING:
     from .communicator import Communicator
@@ -87,6 +88,10 @@ class Request:
     def _finish(self, status: int) -> None:
         if status != _abi.OK:
             self._error = failure(status)
+            # The memory of the report, before the handle is freed.
+            report = _abi.Report()
+            if library().flexcast_request_report(self._handle, ctypes.byref(report), ctypes.sizeof(report)) == _abi.OK:
+                self._error.failure = Failure.of(report.cause, report.code, report.culprit, report.witness)
         with self._lock:
             self._over.set()
             callbacks, self._callbacks = self._callbacks, []
@@ -188,6 +193,10 @@ class Request:
     def exception(self) -> errors.Error | None:
         """The failure of an operation that is over; None if it went well or is under way."""
         return self._error
+
+    def is_over(self) -> bool:
+        """Whether the operation is over, well or not; moves nothing on."""
+        return self._over.is_set()
 
     def future(self) -> concurrent.futures.Future[Any]:
         """The result as a future. Needs the communicator's progress thread, since a future moves nothing on."""

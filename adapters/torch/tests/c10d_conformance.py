@@ -19,7 +19,8 @@ from torch._C._distributed_c10d import AllgatherOptions
 
 COUNTS = (0, 1, 7, 1009)
 MOVED = (torch.float32, torch.int64, torch.uint8, torch.bfloat16, torch.bool, torch.complex64)
-REDUCED = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
+REDUCED = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32, torch.int64)
+REDUCED += (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 
 
 class Checks(ranks.Checks):
@@ -115,6 +116,25 @@ def moving(rank: int, size: int) -> int:
     turned = torch.tensor([[float(rank), 1.0, 2.0], [3.0, 4.0, 5.0]]).t()
     dist.broadcast(turned, size - 1)
     check.same("broadcast of a transposed tensor", turned, [[size - 1.0, 3.0], [1.0, 4.0], [2.0, 5.0]])
+    # One element for all: what is only read may be so, and what is received into may not.
+    one = lambda value: torch.tensor([value]).as_strided((4,), (0,))  # noqa: E731
+    for root in (0, size - 1):
+        tensor = one(7.0) if rank == root else torch.zeros(4)
+        dist.broadcast(tensor, root)
+        check.same("broadcast of an expanded tensor", tensor, [7.0] * 4)
+        outputs = [torch.zeros(4) for _ in range(size)] if rank == root else None
+        dist.gather(one(float(rank)), outputs, dst=root)
+        if outputs is not None:
+            check.same("gather of expanded tensors", outputs, [[float(other)] * 4 for other in range(size)])
+        tensor = torch.zeros(4)
+        dist.scatter(tensor, [one(float(other)) for other in range(size)] if rank == root else None, src=root)
+        check.same("scatter of expanded tensors", tensor, [float(rank)] * 4)
+        tensor = torch.zeros(4) if rank == root else one(float(rank))
+        dist.reduce(tensor, root)
+        check.same("reduce of expanded tensors", tensor, [float(sum(range(size)) - root) if rank == root else float(rank)] * 4)
+    outputs = [torch.zeros(4) for _ in range(size)]
+    dist.all_gather(outputs, one(float(rank)))
+    check.same("all_gather of expanded tensors", outputs, [[float(other)] * 4 for other in range(size)])
     dist.barrier()
     dist.destroy_process_group()
     return check.count
@@ -166,8 +186,14 @@ def reducing(rank: int, size: int) -> int:
     truth = torch.tensor([other == rank for other in ranks], dtype=torch.bool)
     dist.all_reduce(truth, dist.ReduceOp.MAX)
     check.same("truth values, by gloo", truth, [True] * size)
-    check.refused(RuntimeError, "", dist.all_reduce, torch.zeros(3), dist.ReduceOp.BAND)
-    check.refused(RuntimeError, "", dist.all_reduce, torch.zeros(3, dtype=torch.int32), dist.ReduceOp.AVG)
+    # What nobody reduces is refused on all ranks, with type and operator.
+    refused = [(torch.float32, dist.ReduceOp.BAND, "BAND"), (torch.int32, dist.ReduceOp.AVG, "AVG"), (torch.uint32, dist.ReduceOp.AVG, "AVG")]
+    for dtype, op, name in refused:
+        for kind in (RuntimeError, ValueError):
+            check.refused(kind, f"all_reduce of {dtype} by {name}", dist.all_reduce, torch.zeros(3, dtype=dtype), op)
+        check.refused(RuntimeError, f"reduce of {dtype} by {name}", dist.reduce, torch.zeros(3, dtype=dtype), 0, op)
+        output, inputs = torch.zeros(3, dtype=dtype), [torch.zeros(3, dtype=dtype) for _ in ranks]
+        check.refused(RuntimeError, f"reduce_scatter of {dtype} by {name}", dist.reduce_scatter, output, inputs, op)
     message = torch.zeros(4)
     if rank == 0:
         dist.send(torch.tensor([1.0, 2.0, 3.0, 4.0]), 1, tag=3)
@@ -272,6 +298,11 @@ def bad_input(rank: int, size: int) -> int:
     # Ranks.
     root.rootRank = size
     check.refused(flexcast.ArgumentError, f"{size}", ours.broadcast, [here()], root)
+    # Elements that are one in memory.
+    one = torch.tensor([1.0]).as_strided((3,), (0,))
+    check.refused(ValueError, "clone()", ours.allreduce, [one], reduce)
+    check.refused(ValueError, "clone()", ours.all_gather_single, torch.tensor([1.0]).as_strided((3 * size,), (0,)), here(), none)
+    check.refused(ValueError, "clone()", ours.all_to_all_single, torch.tensor([1.0]).as_strided((size,), (0,)), here(size), [], [], none)
     # Nothing of this has been sent: the group goes on.
     tensor = torch.tensor([rank])
     dist.all_reduce(tensor)
@@ -282,6 +313,35 @@ def bad_input(rank: int, size: int) -> int:
     dist.destroy_process_group()
     check.refused(ValueError, "", dist.all_reduce, here())
     check.refused(flexcast.Closed, "destroyed", ours.allreduce, [here()], reduce)
+    return check.count
+
+
+def unlike_lengths(rank: int, size: int) -> int:
+    """An all-to-all in which a rank sends what another does not expect: it fails on all ranks, which all name both and their lengths."""
+    import flexcast
+
+    begin(rank, size)
+    check = Checks(rank, size)
+    # Rank 1 sends four rows to rank 0, which expects one.
+    sending = [4 if (rank, other) == (1, 0) else 1 for other in range(size)]
+    said = "all_to_all_single: rank 1 sends 16 bytes to rank 0, which expects 4 bytes of it: "
+    check.refused(flexcast.PeerFailed, said, dist.all_to_all_single, torch.zeros(size), torch.zeros(sum(sending)), [1] * size, sending)
+    dist.destroy_process_group()
+    # The same in lists, by a call that is waited for later; something comes where nothing is expected.
+    os.environ["C10D_STORE"] += "-lists"
+    begin(rank, size)
+    inputs = [torch.zeros(5, dtype=torch.uint8) for _ in range(size)]
+    outputs = [torch.zeros(0 if (rank, other) == (0, 1) else 5, dtype=torch.uint8) for other in range(size)]
+    said = "all_to_all: rank 1 sends 5 bytes to rank 0, which expects 0 bytes of it: "
+    check.refused(flexcast.PeerFailed, said, dist.all_to_all, outputs, inputs, async_op=True)
+    dist.destroy_process_group()
+    # What a rank sends to itself, and another mistake.
+    os.environ["C10D_STORE"] += "-own"
+    begin(rank, size)
+    sending = [other + 1 if rank == 1 else 1 for other in range(size)]
+    said = f"rank 1 sends 8 bytes to rank 1, which expects 4 bytes of it{'; and 1 more blocks' if size == 3 else ''}: "
+    check.refused(flexcast.PeerFailed, said, dist.all_to_all_single, torch.zeros(size), torch.zeros(sum(sending)), [1] * size, sending)
+    dist.destroy_process_group()
     return check.count
 
 

@@ -50,6 +50,12 @@ class Stub(unittest.TestCase):
     def test_bad_input_3(self) -> None:
         run("bad_input", 3, self.stub)
 
+    def test_unlike_lengths_2(self) -> None:
+        run("unlike_lengths", 2, self.stub)
+
+    def test_unlike_lengths_3(self) -> None:
+        run("unlike_lengths", 3, self.stub)
+
     def test_name_taken(self) -> None:
         run("name_taken", 1, self.stub)
 

@@ -363,7 +363,8 @@ def sparse(rank: int, size: int) -> int:
         # What was refused was refused before anything was sent.
         checks.true(list(comm.sparse_allreduce(ones)) == [size])
         # Lengths that differ are told, by all; who calls when two others have told it finds the communicator broken.
-        checks.refused((flexcast.PeerFailed, flexcast.Broken), "other arguments", comm.sparse_allreduce, array.array("f", [1.0] * (3 + rank // (size - 1))))
+        failed, odd = (flexcast.PeerFailed, flexcast.Broken), array.array("f", [1.0] * (3 + rank // (size - 1)))
+        checks.refused(failed, "compare their calls", comm.sparse_allreduce, odd)
     return checks.count
 
 

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import unittest
+import weakref
 from pathlib import Path
 from unittest import mock
 
@@ -61,6 +62,19 @@ class Header(unittest.TestCase):
         for code in codes:
             self.assertEqual(errors.of_code(code, "text").code, code)
 
+    def test_failures_have_names(self) -> None:
+        names = {"CAUSE_": flexcast.Cause, "CODE_": flexcast.FailureCode, "WAITED_FOR_": flexcast.WaitedFor}
+        for prefix, named in names.items():
+            ours = [(name, number) for name, number in self.numbers.items() if name.startswith(prefix)]
+            expected = {name.removeprefix(prefix): number for name, number in ours}
+            expected.pop("NONE", None)
+            self.assertEqual({one.name: one.value for one in named}, expected)
+        failure = flexcast.Failure.of(self.numbers["CAUSE_CONNECTION"], self.numbers["CODE_CONNECTION_RESET"], 3, 1)
+        self.assertEqual(failure.cause, flexcast.Cause.CONNECTION)
+        self.assertEqual(failure.code, flexcast.FailureCode.CONNECTION_RESET)
+        self.assertEqual((failure.culprit, failure.witness), (3, 1))
+        self.assertIsNone(flexcast.Failure.of(0, 0, 0, 0))
+
     def test_structures(self) -> None:
         compiler = next((name for name in ("gcc", "cc") if subprocess.run(["which", name], capture_output=True).returncode == 0), None)
         if compiler is None:
@@ -70,6 +84,7 @@ class Header(unittest.TestCase):
             "flexcast_config": _abi.Config,
             "flexcast_store_functions": _abi.StoreFunctions,
             "flexcast_collective": _abi.Collective,
+            "flexcast_report": _abi.Report,
         }
         lines, expected = ["#include <stddef.h>"], []
         for name, structure in structures.items():
@@ -117,6 +132,19 @@ class Library(unittest.TestCase):
             with self.assertRaises(flexcast.Error) as caught:
                 flexcast.Communicator.from_environment()
         self.assertIn("FLEXCAST_", str(caught.exception))
+
+    def test_a_closed_bootstrap_lets_go_of_its_store(self) -> None:
+        class Store(dict[str, bytes]):
+            set = dict.__setitem__
+
+        store = Store()
+        gone = weakref.ref(store)
+        bootstrap = flexcast.Bootstrap.from_store(store, 0, 1)
+        bootstrap.close()
+        del store
+        # The bootstrap itself stays, as in a communicator that a request of the program keeps.
+        self.assertIsNone(gone())
+        self.assertIsNotNone(bootstrap)
 
     def test_log_levels(self) -> None:
         with self.assertRaises(flexcast.ArgumentError):

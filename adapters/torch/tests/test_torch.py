@@ -305,6 +305,19 @@ def interface(rank: int, size: int) -> int:
     return check.count  # Without destroy_process_group(): the interpreter ends all the same.
 
 
+def rounds(rank: int, size: int) -> int:
+    """Groups that are made and destroyed one after the other, at one port, while the program keeps works of those before."""
+    kept = []
+    for turn in range(20):
+        _begin(timeout=timedelta(seconds=20))
+        tensor = torch.full((10,), float(rank + turn))
+        kept.append(dist.all_reduce(tensor, async_op=True))
+        kept[-1].wait()
+        assert (tensor == size * turn + sum(range(size))).all(), tensor
+        dist.destroy_process_group()
+    return len(kept)
+
+
 def one_dies(rank: int, size: int) -> int:
     """The group's timeout ends what waits for a rank that is gone."""
     import time
@@ -399,6 +412,9 @@ class Torch(unittest.TestCase):
 
     def test_interface(self) -> None:
         ranks.run("test_torch:interface", 3)
+
+    def test_rounds(self) -> None:
+        ranks.run("test_torch:rounds", 3)
 
     def test_one_dies(self) -> None:
         ranks.run("test_torch:one_dies", 3, expect={2: 7})

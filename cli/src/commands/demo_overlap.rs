@@ -17,6 +17,8 @@ use flexcast_cli::stdout::StdoutError;
 const RANKS: u32 = 8;
 const RANKS_PER_CARD: u32 = 2;
 const BYTES: u64 = 64 << 10;
+/// Operations that are counted, of each kind.
+const ITERATIONS: u32 = 8;
 
 /// One way to carry the Allgather out.
 #[derive(Clone, Debug, Serialize)]
@@ -39,6 +41,7 @@ fn spec(communicator: CommunicatorArgs, delivery: Option<DeliveryName>) -> SimSp
         op: Operation::Allgather,
         bytes: BYTES,
         overlap: !is_of_service,
+        iterations: if is_of_service { 1 } else { ITERATIONS },
         communicator,
         staged,
         ..SimSpec::default()

@@ -3,16 +3,19 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use emu_machine::with_world;
+use emu_observe::state::State;
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
-use flexcast_cli::logs::LogDecoder;
 use flexcast_cli::out;
 use flexcast_lab::pingpong;
 use flexcast_lab::tput::run::ImageFile;
 use flexcast_lab::tput::run::bring_up;
-use flexio::{AbiExpectation, Application, MsgLevel, MsgStream, Process, ProtectionDomain, Provider};
+use flexio::{
+    AbiExpectation, Application, CardKind, LogDecoder, MsgLevel, MsgStream, Process, ProtectionDomain, Provider,
+};
 
 use super::look;
-use crate::args::ImageArgs;
+use crate::args::{ImageArgs, RunArgs};
 use crate::inputs::{open_provider, read_image};
 
 pub(super) fn deploy(args: &ImageArgs) -> anyhow::Result<ExitCode> {
@@ -23,14 +26,52 @@ pub(super) fn deploy(args: &ImageArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-pub(super) fn run(args: &ImageArgs) -> anyhow::Result<ExitCode> {
-    with_image(args, |process, logs, provider| {
-        let outcome = talk(process, provider);
+pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    let call = call(&args.call)?;
+    with_image(&args.deploy, |process, logs, provider| {
+        let outcome = talk(process, provider).and_then(|()| match call {
+            Some((name, argument)) => call_rpc(process, provider, name, argument),
+            None => Ok(()),
+        });
         // What the device said last matters most when something failed.
         let printed = logs();
         outcome?;
         printed
     })
+}
+
+/// The RPC that `--call` names, and its argument.
+fn call(words: &[String]) -> anyhow::Result<Option<(&str, u64)>> {
+    let Some((name, rest)) = words.split_first() else { return Ok(None) };
+    let Some(text) = rest.first() else { return Ok(Some((name, 0))) };
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    let limit = "give a whole number from 0 to 18446744073709551615, or 0x and hexadecimal digits";
+    Ok(Some((name, number.map_err(|_| anyhow::anyhow!("argument {text:?} of {name}: {limit}"))?)))
+}
+
+/// Calls an RPC and prints what it returns.
+fn call_rpc(process: &Process, provider: &Provider, name: &str, argument: u64) -> anyhow::Result<()> {
+    let before = instructions(provider)?;
+    let answer = process.call(name, argument)?;
+    let spent = match (before, instructions(provider)?) {
+        (Some(before), Some(after)) => format!("; {} instructions (emulated)", after - before),
+        _ => String::new(),
+    };
+    out!("{name}({argument}) = {answer} ({answer:#x}){spent}")?;
+    Ok(())
+}
+
+/// Instructions that all threads of the emulated cards have executed; none of real ones.
+fn instructions(provider: &Provider) -> anyhow::Result<Option<u64>> {
+    if provider.kind() != CardKind::Emulated {
+        return Ok(None);
+    }
+    let state = State::new(&with_world(|world| world.snapshot())?);
+    let processes = state.cards.iter().flat_map(|card| &card.processes);
+    Ok(Some(processes.flat_map(|process| &process.threads).map(|thread| thread.instructions).sum()))
 }
 
 /// Bring-up, and a ping for an image that answers one.
@@ -81,7 +122,8 @@ fn provision(
     let device = provider.open(name)?;
     let pd = ProtectionDomain::new(&device)?;
     let process = Process::new(&application, &pd)?;
-    out!("{} on {name}, ABI {ABI_VERSION}", file.name)?;
+    let card = if provider.kind() == CardKind::Emulated { "emulated card" } else { "card" };
+    out!("{} on {card} {name}, ABI {ABI_VERSION}", file.name)?;
     for entry in application.image().entries() {
         out!("  {:<20} {:#010x}  {}", entry.name, entry.addr, entry.kind)?;
     }
@@ -96,4 +138,22 @@ fn provision(
     body(&process, &mut print_logs, provider)?;
     process.check()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_calls_are_decimal_or_hexadecimal() {
+        let call = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            call(&words).map(|call| call.map(|(_, argument)| argument)).map_err(|error| error.to_string())
+        };
+        assert_eq!((call(&[]), call(&["f"]), call(&["f", "1000"])), (Ok(None), Ok(Some(0)), Ok(Some(1000))));
+        assert_eq!(call(&["f", "0xffffffffffffffff"]), Ok(Some(u64::MAX)));
+        for wrong in ["-1", "0x", "1.5", "18446744073709551616", "0x10000000000000000"] {
+            assert!(call(&["f", wrong]).unwrap_err().contains("whole number from 0"), "{wrong}");
+        }
+    }
 }

@@ -42,7 +42,11 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     let mut command = Command::new(program);
     command.args(arguments).env(LOADER_PATH, env::join_paths(paths)?);
     command.env(VARIABLE, OsString::from(format!("{INLINE}{text}")));
+    if let Some(address) = &args.gdb {
+        command.env("FLEXCAST_GDB", address).env("FLEXCAST_GDB_WAIT", args.gdb_wait.to_string());
+    }
     if machine.detect_races {
+        attempt_races()?;
         return watch(command).map_err(|error| not_started(program, error));
     }
     Err(not_started(program, command.exec().into()))
@@ -72,13 +76,24 @@ fn attempt(machine: &Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The file for races that the user has named.
+fn races_file() -> Option<PathBuf> {
+    env::var_os(RACES_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// Tries whether the file for races can be written: without it the program would end here as one without races.
+fn attempt_races() -> anyhow::Result<()> {
+    let Some(path) = races_file() else { return Ok(()) };
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+    opened.map(drop).with_context(|| format!("{RACES_VARIABLE}: `{}` cannot be written", path.display()))
+}
+
 /// Runs a program whose machine writes the races that it finds to a file. Requests to end go on to the program; those of a terminal reach it
 /// by themselves.
 fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
     let folder = tempfile::tempdir().context("a folder for the races")?;
     // A file that the user has named may have races of earlier runs in it.
-    let given = env::var_os(RACES_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    let races = given.unwrap_or_else(|| folder.path().join("races"));
+    let races = races_file().unwrap_or_else(|| folder.path().join("races"));
     let length = || std::fs::metadata(&races).map_or(0, |file| file.len());
     let before = length();
     let mut child = command.env(RACES_VARIABLE, &races).spawn()?;
@@ -148,23 +163,31 @@ fn machine(args: &EmuExecArgs) -> anyhow::Result<Machine> {
     Ok(machine)
 }
 
-/// Where the libraries may lie: below the current folder, and beside the folder of this program.
+/// Where the libraries may lie: below the current folder, next to the folder of this program, and where `cargo xtask
+/// install --all` puts them.
 pub(super) fn places() -> Vec<PathBuf> {
-    let target = env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.to_owned()));
-    [Some(PathBuf::from("target")), target].into_iter().flatten().map(|folder| folder.join("emu-libs")).collect()
+    let above = env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.to_owned()));
+    let installed = above.as_ref().map(|prefix| prefix.join("lib/flexcast"));
+    let folders = [Some(PathBuf::from("target")), above, installed];
+    folders.into_iter().flatten().map(|folder| folder.join("emu-libs")).collect()
+}
+
+/// The first of these folders that has the libraries.
+pub(super) fn found(places: &[PathBuf]) -> Option<PathBuf> {
+    let folder = places.iter().find(|folder| folder.join(LIBRARY).exists())?;
+    // The program may start in, or change to, another folder.
+    std::path::absolute(folder).ok()
 }
 
 pub(super) fn libraries(given: Option<&Path>, places: &[PathBuf]) -> anyhow::Result<PathBuf> {
     let places = given.map_or_else(|| places.to_vec(), |given| vec![given.to_owned()]);
-    match places.iter().find(|folder| folder.join(LIBRARY).exists()) {
-        // The program may start in, or change to, another folder.
-        Some(folder) => Ok(std::path::absolute(folder)?),
-        None => bail!(
-            "the emulator's libraries are not in {}: build them with `cargo xtask build-emu-libs`, or name their folder \
-             with --libs",
+    found(&places).with_context(|| {
+        format!(
+            "the emulator's libraries are not in {}: in Flexcast's repository `cargo xtask build-emu-libs` builds them, and `cargo xtask install --all \
+             --prefix DIR` installs them with this program; or name their folder with --libs",
             places.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" or ")
-        ),
-    }
+        )
+    })
 }
 
 #[cfg(test)]
@@ -197,6 +220,8 @@ mod tests {
             share: Some("card.sock".into()),
             attach: None,
             pcap: None,
+            gdb: None,
+            gdb_wait: 60,
             libs: None,
             command: vec![],
         };
@@ -226,6 +251,8 @@ mod tests {
             share: None,
             attach: None,
             pcap,
+            gdb: None,
+            gdb_wait: 60,
             libs: None,
             command: vec![],
         };

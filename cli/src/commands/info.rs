@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
-use flexcast::{Card, Choice, DEFAULT_PORT, SparseCost, Tuning, UdpOptions};
+use flexcast::{Card, Choice, Config, DEFAULT_PORT, SparseCost, Tuning, UdpOptions};
 use flexcast_cli::out;
 use flexio::Provider;
 use serde_json::json;
 
+use super::info_check;
 use crate::tune_args::InfoArgs;
 
 /// RDMA devices of this computer, or why there are none.
@@ -23,8 +24,13 @@ pub(super) fn run(args: &InfoArgs) -> anyhow::Result<ExitCode> {
     if let Some(interface) = &args.interface {
         options = options.interface(interface);
     }
+    // What a program that begins with these variables would be refused for.
+    Config::default().with_environment()?;
     let card = Card::udp(&options)?;
     let Some(interface) = card.interface() else { anyhow::bail!("the datapath udp has no interface") };
+    if args.check {
+        return info_check::run(args, interface);
+    }
     let (buffer, tuning, rdma) = (interface.receive_buffer(), interface.tuning(), rdma());
     let sysctl = format!("sysctl -w net.core.rmem_max={}", buffer.wanted_bytes);
     let is_small = buffer.got_bytes < buffer.wanted_bytes;

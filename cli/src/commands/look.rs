@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use emu_observe::state::State;
-use flexcast_cli::logs::LogDecoder;
 use flexcast_cli::look::{Look, Seen, trace_text};
 use flexcast_cli::tables::{self, Filter};
 use flexcast_cli::{note, out};
+use flexio::LogDecoder;
 
 use super::{deploy, sim, tput};
 use crate::args::ProviderName;
@@ -58,7 +58,7 @@ pub(super) fn trace(mut args: TraceArgs) -> anyhow::Result<ExitCode> {
             sim::run(command)
         }
         Traced::Run(command) => {
-            command.look.trace.get_or_insert(args.output);
+            command.deploy.look.trace.get_or_insert(args.output);
             deploy::run(command)
         }
     }

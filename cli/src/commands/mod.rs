@@ -13,6 +13,7 @@ mod emu_exec;
 mod emu_run;
 mod flow;
 mod info;
+mod info_check;
 mod look;
 mod perf;
 mod plan;

@@ -1,5 +1,6 @@
 //! `flexcast perf`.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
@@ -12,9 +13,13 @@ use crate::perf_args::PerfArgs;
 
 pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     let spec = args.spec();
-    let card = args.card.open()?;
     let mut store = TcpStore::from_env()?;
-    let mut config = Config::for_card(&card).with_environment()?.chains(args.chains);
+    // A rank that has no card, or wrong variables, lets the others know.
+    let card = or_refuse(&mut store, args.card.open())?;
+    let mut config = or_refuse(&mut store, Config::for_card(&card).with_environment())?;
+    if let Some(chains) = args.chains {
+        config = config.chains(chains);
+    }
     if args.progress_thread {
         config = config.progress_thread(Some(ThreadOptions::default()));
     }
@@ -22,7 +27,8 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
         config = config.aggregators(args.aggregators.clone());
     }
     let longest = spec.sizes.iter().max().copied().unwrap_or(0);
-    config = config.max_receive_bytes(longest.saturating_mul(store.size().into()).max(64 << 20));
+    let most = longest.saturating_mul(store.size().into()).max(config.max_receive_bytes);
+    config = config.max_receive_bytes(most);
     let communicator = Communicator::create(&card, &mut store, config)?;
     let is_first = communicator.rank() == 0;
     if is_first {
@@ -35,7 +41,9 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
             }
             (None, None) => "nothing".to_owned(),
         };
-        note!("{} ranks over {over}, datapath {}; times are measured", communicator.size(), card.datapath());
+        let size = communicator.size();
+        let ranks = if size == 1 { "rank" } else { "ranks" };
+        note!("{size} {ranks} over {over}, datapath {}; times are measured", card.datapath());
         let control = communicator.control();
         if let Some(reason) = &control.reason {
             note!("the hosts carry the operations out, no service processes: {reason}");
@@ -43,8 +51,10 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
             note!("control: {}", control.control.name());
         }
     }
+    // Elsewhere, in a launcher's output or a file, the rows of the table would be there twice.
+    let shows_progress = is_first && std::io::stderr().is_terminal();
     let rows = perf::run(&communicator, &mut store, &spec, |row| {
-        if is_first {
+        if shows_progress {
             note!("{} of {} bytes: {:.1} us", row.op, row.bytes, row.median_us);
         }
     })?;
@@ -53,6 +63,11 @@ pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     }
     let errors: u64 = rows.iter().map(|row| row.errors).sum();
     Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What a rank has made, or why it cannot go on, which the other ranks learn, too.
+pub(super) fn or_refuse<T, E: std::fmt::Display>(store: &mut TcpStore, made: Result<T, E>) -> Result<T, E> {
+    made.inspect_err(|error| store.refuse(&error.to_string()))
 }
 
 fn print(args: &PerfArgs, rows: &[Row]) -> anyhow::Result<()> {
@@ -101,7 +116,9 @@ fn print(args: &PerfArgs, rows: &[Row]) -> anyhow::Result<()> {
         }
     }
     rows.iter().for_each(|row| _ = table.add_row(cells(row)));
-    let what = rows.first().map_or_else(String::new, |row| format!("{} among {} ranks", row.op, row.ranks));
+    let what = rows.first().map_or_else(String::new, |row| {
+        format!("{} among {} rank{}", row.op, row.ranks, if row.ranks == 1 { "" } else { "s" })
+    });
     out!("{what}, measured (wall time of the slowest rank)\n{table}")?;
     Ok(())
 }

@@ -16,7 +16,9 @@ use super::report_progress::Progress;
 use crate::report_args::ReportArgs;
 
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(args.jobs > 0, "--jobs 0: give at least 1");
+    let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let jobs = args.jobs.unwrap_or_else(cores);
+    anyhow::ensure!(jobs > 0, "--jobs 0: give at least 1");
     let folder =
         args.experiments.clone().or_else(|| Some(PathBuf::from(spec::FOLDER)).filter(|folder| folder.is_dir()));
     let experiments = match &folder {
@@ -29,16 +31,16 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         experiments.retain(|_| position.next().is_some_and(|position| shard.has(position)));
     }
     if args.list {
+        let width = experiments.iter().map(|experiment| experiment.id.chars().count()).max().unwrap_or(0);
         for experiment in &experiments {
-            out!("{:<16} {}", experiment.id, experiment.title)?;
+            out!("{:<width$}  {}", experiment.id, experiment.title)?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     let calibration = args.calibration.as_deref().map(Calibration::read).transpose()?;
     let model = args.model.timing();
     let name = model.parameters()?.map_or_else(|| args.model.model.clone(), |parameters| parameters.name);
-    let options =
-        Options { images: args.images.source(), model, jobs: args.jobs, memory_bytes: jobs::memory_limit_bytes() };
+    let options = Options { images: args.images.source(), model, jobs, memory_bytes: jobs::memory_limit_bytes() };
     // Hours of runs are not lost for a place that cannot be written.
     output::attempt(&args.out, &experiments)?;
     if let Some(path) = &args.summary {
@@ -50,7 +52,7 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let mut tell = Progress::new();
     let outcomes = run::run(experiments, &options, &mut |progress| tell.tell(progress));
     tell.end();
-    let head = Head { model: name, calibration, reduced: args.reduced };
+    let head = Head { model: name, calibration, reduced: args.reduced, commit: args.commit.clone() };
     for outcome in &outcomes {
         output::write(&args.out, outcome)?;
     }

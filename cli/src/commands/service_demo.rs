@@ -2,44 +2,35 @@
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use anyhow::Context as _;
 use flexcast_cli::{note, out};
 use flexcast_lab::compare::child::is_program;
 use flexcast_lab::service::processes::{self, ProcessError, ProcessSpec, Programs};
 use flexcast_service::daemon;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::flag;
+use flexio::Provider;
 
-use super::emu_exec::{libraries, places};
+use super::emu_exec::{found, libraries, places};
+use crate::interrupt::Interrupt;
 use crate::service_args::{DemoArgs, DemoDaemonArgs, DemoRankArgs};
 
-/// What shells expect of a program that a signal has ended: 128 and its number.
-const INTERRUPTED: u8 = 128 + SIGINT as u8;
-
 pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // The first ends the processes, the second one this program, with which they end as well.
-        flag::register_conditional_shutdown(signal, i32::from(INTERRUPTED), Arc::clone(&stop))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .context("signals cannot be taken")?;
-    }
+    let interrupt = Interrupt::register().context("signals cannot be taken")?;
     let flexcast = std::env::current_exe().context("the path of this program is not known")?;
-    let daemon = flexcast.with_file_name("flexcast-service");
-    let programs = Programs {
-        daemon: is_program(&daemon).then_some(daemon),
-        flexcast,
-        libraries: libraries(args.libs.as_deref(), &places())?,
+    let libraries = match &args.libs {
+        Some(folder) => Some(libraries(Some(folder), &[])?),
+        None => found(&places()),
     };
+    let daemon = flexcast.with_file_name("flexcast-service");
+    // It has no emulator of its own.
+    let daemon = Some(daemon).filter(|daemon| libraries.is_some() && is_program(daemon));
+    let programs = Programs { daemon, flexcast, libraries };
     let spec = ProcessSpec { hosts: args.hosts, ranks_per_host: args.ranks_per_host, bytes: args.bytes };
-    let report = match processes::run(&spec, &programs, &stop, &mut |line| note!("{line}")) {
+    let report = match processes::run(&spec, &programs, &interrupt.stop, &mut |line| note!("{line}")) {
         Ok(report) => report,
         Err(ProcessError::Interrupted) => {
             note!("{}", ProcessError::Interrupted);
-            return Ok(ExitCode::from(INTERRUPTED));
+            return Ok(interrupt.code());
         }
         Err(error) => return Err(error.into()),
     };
@@ -58,7 +49,10 @@ pub(super) fn daemon(args: &DemoDaemonArgs) -> anyhow::Result<ExitCode> {
         let error = Command::new(program).arg("--config").arg(&args.config).exec();
         return Err(error).with_context(|| format!("{} cannot be started", program.display()));
     }
-    daemon::serve_with_log(&args.config)?;
+    daemon::serve_on(&args.config, &daemon::start_log(), |config| match &config.libraries {
+        Some(folder) => Provider::from_folder(folder),
+        None => Ok(emu_provider::shared()),
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -43,7 +43,9 @@ enum End {
 
 pub(super) fn run(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.seeds > 0, "--seeds 0: give at least 1");
-    anyhow::ensure!(args.jobs > 0, "--jobs 0: give at least 1");
+    let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let jobs = args.jobs.unwrap_or_else(cores);
+    anyhow::ensure!(jobs > 0, "--jobs 0: give at least 1");
     anyhow::ensure!(args.wall_limit != Some(0), "--wall-limit 0: give at least 1 second");
     let image = read_image(&args.image)?;
     let first = args.first.map_or_else(default_first, Ok)?;
@@ -66,7 +68,7 @@ pub(super) fn run(args: &SoakArgs) -> anyhow::Result<ExitCode> {
             .context("signals cannot be taken")?;
     }
     let started = Instant::now();
-    seeds.start(usize::try_from(args.jobs).unwrap_or(usize::MAX), &image);
+    seeds.start(usize::try_from(jobs).unwrap_or(usize::MAX), &image);
     let end = watch(args, &seeds, started);
     let state = seeds.take();
     let wall_s = started.elapsed().as_secs_f64();

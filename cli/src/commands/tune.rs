@@ -1,29 +1,34 @@
 //! `flexcast tune`.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets};
 use flexcast::bootstrap::{Exchange as _, TcpStore};
-use flexcast::{Card, UdpOptions};
+use flexcast::{Card, Config, Selection, UdpOptions};
 use flexcast_cli::{note, out};
 use flexcast_lab::tune::{self, Figure, Tuned, Way, WayFigure};
 
+use super::perf::or_refuse;
 use crate::tune_args::TuneArgs;
 
 pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
-    let mut options = UdpOptions::from_env()?;
+    let mut store = TcpStore::from_env()?;
+    let mut options = or_refuse(&mut store, UdpOptions::from_env())?;
     if let Some(interface) = &args.interface {
         options = options.interface(interface);
     }
     // They are measured.
     options.subgroups = None;
     options.tuning = None;
-    let card = Card::udp(&options)?;
-    let mut store = TcpStore::from_env()?;
+    let card = or_refuse(&mut store, Card::udp(&options))?;
     let (is_first, ranks) = (store.rank() == 0, store.size());
-    let tuned = tune::run(&card, &mut store, &args.spec(), |text| {
-        if is_first {
+    // What is measured is the choice of algorithms: one that is named leaves none.
+    let base = Config::for_card(&card).with_environment()?.algorithm(Selection::Automatic);
+    let shows_progress = is_first && std::io::stderr().is_terminal();
+    let tuned = tune::run(&card, &base, &mut store, &args.spec(), |text| {
+        if shows_progress {
             note!("{text}");
         }
     })?;
@@ -50,35 +55,48 @@ fn print(args: &TuneArgs, tuned: &Tuned) -> anyhow::Result<()> {
     }
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
-    table.set_header(["operation", "bytes", "algorithm", "median us", "fastest"]);
-    for column in [1, 3] {
+    table.set_header(["operation", "bytes", "algorithm", "median us", "of rounds", "in the table"]);
+    for column in [1, 3, 4] {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    for Figure { op, bytes, algorithm, median_us, fastest } in &tuned.figures {
-        let mark = if *fastest { "yes" } else { "" };
+    for Figure { op, bytes, algorithm, median_us, low_us, high_us, fastest, usual, chosen } in &tuned.figures {
+        let mark = match (chosen, usual, fastest) {
+            (true, true, true) => "as without it",
+            (true, true, false) => "as without it: others are within the noise",
+            (true, false, _) => "yes",
+            (false, ..) => "",
+        };
         table.add_row([
             op.to_string(),
             bytes.to_string(),
             algorithm.clone(),
             format!("{median_us:.1}"),
+            format!("{low_us:.1} to {high_us:.1}"),
             mark.to_owned(),
         ]);
     }
-    out!("measured (wall time of the slowest rank; least of {} rounds' medians)\n{table}", args.spec().rounds)?;
+    let rounds = args.spec().rounds;
+    out!(
+        "measured (wall time of the slowest rank; the middle one of {rounds} rounds' medians, and their range)\n{table}"
+    )?;
+    out!(
+        "an algorithm is in the table if it was faster in all rounds than what the library takes without it, by 5 % and more; lengths that were not \
+         measured go as without it"
+    )?;
     if tuned.ways.is_empty() {
         return Ok(());
     }
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
-    table.set_header(["operation", "bytes", "subgroups", "bytes a datagram", "median us"]);
-    for column in 1..5 {
+    table.set_header(["operation", "bytes", "subgroups", "bytes a datagram", "median us", "of rounds"]);
+    for column in 1..6 {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    for WayFigure { op, bytes, way, median_us } in &tuned.ways {
+    for WayFigure { op, bytes, way, median_us, low_us, high_us } in &tuned.ways {
         let Way { subgroups, chunk_bytes } = way;
         table.add_row([
             op.to_string(),
@@ -86,11 +104,12 @@ fn print(args: &TuneArgs, tuned: &Tuned) -> anyhow::Result<()> {
             subgroups.to_string(),
             chunk_bytes.to_string(),
             format!("{median_us:.1}"),
+            format!("{low_us:.1} to {high_us:.1}"),
         ]);
     }
     let (subgroups, chunk_bytes) = (tuned.tuning.subgroups(), tuned.tuning.chunk_bytes());
     let chosen = match (subgroups, chunk_bytes) {
-        (None, None) => "one subgroup and whole datagrams stay, no other way is 5 % faster".to_owned(),
+        (None, None) => "one subgroup and whole datagrams stay, no other way is 5 % faster beyond the noise".to_owned(),
         (subgroups, Some(bytes)) => {
             format!("{} subgroups and {bytes} bytes a datagram are taken", subgroups.unwrap_or(1))
         }

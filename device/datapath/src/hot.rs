@@ -59,11 +59,11 @@ impl<const UD: bool> Receiver<'_, UD> {
     ///
     /// A root's chunks come in order, so most completions follow on the one before: [`Receiver::accept_run`] takes them with one comparison for
     /// queue, collective id, range and duplicate. Where several roots take turns, or chunks come one by one, [`Receiver::accept_each`] costs
-    /// less; at the begin of each segment a run is looked for again.
+    /// less; at the begin of each stretch a run is looked for again.
     #[inline(always)]
     pub(crate) fn accept<const PLACE: u8>(&mut self, regular: &BitmapView, consumed: u64, room: u64) -> u64 {
         let (mut at, end) = (consumed, consumed + room);
-        if self.context.state.interleaved == 0 || room == self.segment() {
+        if self.context.state.interleaved == 0 || room == self.stretch() {
             let mut end_of_run = RunEnd::Cut;
             while matches!(end_of_run, RunEnd::Cut) && at < end {
                 let run;

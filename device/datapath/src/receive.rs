@@ -228,7 +228,8 @@ fn attach<'c, const UD: bool>(context: &'c mut ReceiveContext, thread: &Thread, 
     Receiver { context, outbox: Outbox::of(thread), window, report }
 }
 
-/// A receive context's turn: at most `budget` completions, rounded up to whole batches. What it costs of the thread's budget, at least 1.
+/// A receive context's turn: at most `budget` completions, rounded up to whole stretches. What it costs of the thread's
+/// budget, at least 1.
 #[inline(always)]
 fn turn<const UD: bool>(context: &mut ReceiveContext, thread: &Thread, window: Window, budget: u64) -> u64 {
     let entered = Counters::read();
@@ -247,9 +248,11 @@ fn turn<const UD: bool>(context: &mut ReceiveContext, thread: &Thread, window: W
         _ if UD => receiver.drain_linear(budget),
         _ => receiver.drain_in_place(budget),
     };
-    // What the host waits for is not put off until the other receive contexts are idle, too.
+    // What the host waits for is not put off until the other receive contexts are idle, too. Nor is progress where the
+    // budget has ended the turn: nobody knows when the thread will be idle, and the host must not take the stream for
+    // one that has stalled.
     let state = &receiver.context.state;
-    if (drained && receiver.context.op.pending != 0) || (state.remaining <= state.report_at && state.counted == 0) {
+    if !drained || receiver.context.op.pending != 0 || (state.remaining <= state.report_at && state.counted == 0) {
         receiver.settle(false);
     }
     let consumed = receiver.context.state.consumed - before;

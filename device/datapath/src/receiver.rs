@@ -1,6 +1,6 @@
 //! Work on one receive context: drains its completion queue, hands batches over, consumes the completions of copies, reports progress.
 
-use dpa::abi::{ProgressLine, ReceiveContext, ReceiveReport, ReceiveStatus};
+use dpa::abi::{PROGRESS_EVERY, ProgressLine, ReceiveContext, ReceiveReport, ReceiveStatus};
 use dpa::hw::CqeOpcode;
 use dpa::{
     BitmapView, CompletionQueue, Counters, CqeRef, Outbox, Poll, ReceiveQueue, SendQueue, Window, WindowCell, fence,
@@ -64,6 +64,13 @@ impl<const UD: bool> Receiver<'_, UD> {
         u64::from(self.context.batch)
     }
 
+    /// Completions that are accepted at a time, a power of two: a segment, or the part of one after which progress is
+    /// published.
+    #[inline(always)]
+    pub(crate) fn stretch(&self) -> u64 {
+        self.segment().min(u64::from(PROGRESS_EVERY))
+    }
+
     /// Completions from the begin of its segment to number `index`.
     #[inline(always)]
     pub(crate) fn offset_in_segment(&self, index: u64) -> u64 {
@@ -77,11 +84,12 @@ impl<const UD: bool> Receiver<'_, UD> {
         let limit = first.saturating_add(budget);
         let (mut consumed, mut remaining) = (first, self.context.state.remaining);
         let mut regular = self.regular();
+        let stretch = self.stretch();
         loop {
             let before = remaining;
-            let in_segment = self.segment() - self.offset_in_segment(consumed);
+            let in_stretch = stretch - (consumed & (stretch - 1));
             // Behind the last chunk nothing is expected.
-            let room = if before == 0 { in_segment } else { in_segment.min(before) };
+            let room = if before == 0 { in_stretch } else { in_stretch.min(before) };
             let accepted = self.accept::<PLACE>(&regular, consumed, room);
             consumed += accepted;
             remaining = remaining.wrapping_sub(accepted);
@@ -109,6 +117,8 @@ impl<const UD: bool> Receiver<'_, UD> {
                 }
             } else if remaining == 0 && before != 0 {
                 break;
+            } else if consumed & (stretch - 1) == 0 {
+                self.publish_within_batch(consumed, remaining);
             }
             if consumed >= limit {
                 break;
@@ -280,6 +290,16 @@ impl<const UD: bool> Receiver<'_, UD> {
             reports: state.reports,
         });
         fence::window_writeback();
+    }
+
+    /// [`Receiver::publish`] before the context is settled: what is not handed over yet counts as consumed, and its
+    /// copies as under way.
+    #[cold]
+    #[inline(never)]
+    fn publish_within_batch(&mut self, consumed: u64, remaining: u64) {
+        self.context.state.consumed = consumed;
+        self.context.state.remaining = remaining;
+        self.publish();
     }
 
     /// Notes a failure; the first one of an operation stays.

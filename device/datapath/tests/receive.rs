@@ -395,7 +395,7 @@ fn an_answer_does_not_forget_an_operation_that_waits() {
     fixture.control.message(CqeOpcode::WriteImmediate);
     fixture.thread.budget = 4;
     assert_eq!(fixture.activate(), Next::Retrigger);
-    assert_eq!(fixture.receivers[0].report().progress.reported, 0, "contexts are settled when none has work");
+    assert_eq!(fixture.receivers[0].report().progress.reported, 1, "a turn that the budget ends answers, too");
     fixture.thread.budget = 1 << 20;
     fixture.write(0, Ask { sequence: 2, collective_id: 6, ..ask }, placement);
     fixture.control.message(CqeOpcode::WriteImmediate);
@@ -567,6 +567,54 @@ fn contexts_take_turns_and_the_last_one_completes_the_group() {
         fixture.settle();
         assert_eq!(fixture.receivers[0].flag(), 1);
         assert_eq!(fixture.receivers[0].group_count(), 1 << 32 | 3);
+    }
+}
+
+/// Batches longer than [`flexcast_abi::PROGRESS_EVERY`], budgets that end within them, and deliveries of any number at
+/// a time.
+#[test]
+#[cfg_attr(miri, ignore = "hundreds of chunks, which take minutes")]
+fn progress_is_published_whatever_ends_an_activation() {
+    for transport in BOTH {
+        for (batch, budget) in [(256, 1), (256, 64), (256, 100), (256, 1 << 20), (128, 200), (64, 1), (16, 40), (2, 3)]
+        {
+            let mut rng = Rng(u64::from(batch + budget));
+            let case = Case::equal(1, 700 * u64::from(CHUNK), None);
+            let receiver = Fixture::sized(transport, batch, 9, case.chunks(), (1, case.user_bytes()), 0);
+            let mut fixture = ReceiveFixture::new(transport, vec![receiver]);
+            case.place_in(&mut fixture.receivers[0]);
+            fixture.receivers[0].context.budget = budget;
+            fixture.thread.budget = budget;
+            fixture.prepare().unwrap();
+            fixture.activate();
+            let (ask, placement) = case.ask(&fixture, 1, 5);
+            fixture.start(ask, placement);
+            let (mut psn, mut retriggers) = (0, 0);
+            while psn < ask.chunks {
+                for _ in 0..rng.below(300).min(u64::from(ask.chunks - psn)) {
+                    let receiver = &mut fixture.receivers[0];
+                    if receiver.can_deliver() {
+                        receiver.deliver(receiver.message(5, psn, CHUNK));
+                        psn += 1;
+                    }
+                }
+                let before = fixture.receivers[0].report().progress.consumed;
+                let next = fixture.activate();
+                let progress = fixture.receivers[0].report().progress;
+                if next == Next::Retrigger {
+                    retriggers += 1;
+                    assert!(progress.consumed > before, "an activation that goes on has done something");
+                }
+                assert_eq!(u64::from(ask.chunks) - progress.remaining, progress.consumed);
+                fixture.receivers[0].copy_and_tell_all();
+            }
+            assert_eq!(retriggers > 0, budget < 300, "batch {batch}, budget {budget}");
+            fixture.thread.budget = 1 << 20;
+            fixture.receivers[0].context.budget = 1 << 20;
+            fixture.settle();
+            assert_eq!((fixture.receivers[0].flag(), fixture.receivers[0].status()), (1, ReceiveStatus::Complete));
+            check_buffer(&fixture, &case, &vec![true; ask.chunks as usize]);
+        }
     }
 }
 

@@ -21,8 +21,8 @@ pub fn races() -> u64 {
     RACES.load(Ordering::Relaxed)
 }
 
-/// A line on stderr. That nobody can read it is no reason to end the program.
-fn say(text: impl Display) {
+/// Writes a line on stderr. That nobody can read it is no reason to end the program.
+pub fn say(text: impl Display) {
     let _ = writeln!(io::stderr().lock(), "flexcast: {text}");
 }
 
@@ -44,7 +44,13 @@ impl Stderr {
     /// One that writes races to the file of [`RACES_VARIABLE`], too. A file that cannot be written is told and left alone: it is no
     /// reason to refuse a machine.
     pub(crate) fn new(look_for_races: bool) -> Self {
-        let path = std::env::var_os(RACES_VARIABLE).filter(|path| look_for_races && !path.is_empty());
+        let path = std::env::var_os(RACES_VARIABLE).filter(|path| !path.is_empty());
+        if path.is_some() && !look_for_races {
+            say(format_args!(
+                "{RACES_VARIABLE}: the machine looks for no races: set `detect_races = true` in the machine file"
+            ));
+        }
+        let path = path.filter(|_| look_for_races);
         let file = path.and_then(|path| {
             let opened = OpenOptions::new().create(true).append(true).open(&path);
             opened

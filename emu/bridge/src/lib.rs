@@ -27,7 +27,7 @@ mod shared;
 mod wire;
 
 pub use bridge::{Bridge, BridgeCounters};
-pub use fault_sink::{RACES_VARIABLE, races, report_races};
+pub use fault_sink::{RACES_VARIABLE, races, report_races, say};
 pub use make::{BridgeError, make};
 pub use peer::PeerConfig;
 pub use peers::attempt;

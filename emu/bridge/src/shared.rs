@@ -108,12 +108,15 @@ pub fn attached() -> Result<Option<&'static Remote>, MachineError> {
     }
 }
 
+/// How long the process that shares its cards may take to answer, unless said otherwise.
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+
 fn attach(machine: &Machine) -> Result<Remote, String> {
     let Some(table) = machine.attach.as_ref().filter(|_| machine.only_attaches()) else {
         return Err(ConfigError::Attached.to_string());
     };
     let timeout = match table.timeout_ms {
-        None => crate::wire::PEER_TIMEOUT,
+        None => ATTACH_TIMEOUT,
         Some(ms @ 1..=MOST_TIMEOUT_MS) => Duration::from_millis(ms),
         Some(ms) => return Err(format!("attach.timeout_ms is {ms}, but must be 1 to {MOST_TIMEOUT_MS} ms")),
     };

@@ -34,8 +34,10 @@ const MOST_ROOM: usize = 256;
 /// The same before anything has been heard of the other end, for all peers together and for one.
 const FIRST_ROOM: usize = 32;
 const LEAST_ROOM: usize = 4;
-/// How long a peer that has been there may be silent while something waits for it, unless said otherwise.
-pub(crate) const PEER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a peer that has been there may be silent while something waits for it, unless said otherwise. Virtual time,
+/// and with it the bounds of programs, may stand still meanwhile: it is less than the 10 s after which ranks name one
+/// that is silent, so that a stopped one is not waited for twice as long.
+pub(crate) const PEER_TIMEOUT: Duration = Duration::from_secs(8);
 /// A longer time between two turns was spent elsewhere: it says nothing of peers.
 const LONGEST_TURN: Duration = Duration::from_millis(20);
 

@@ -51,7 +51,7 @@ const DEFAULT_SEED: u64 = 1;
 ///
 /// [bridge]
 /// listen = "127.0.0.1:7472"   # UDP
-/// peer_timeout_ms = 10000     # how long a machine that is not run may hold up this one
+/// peer_timeout_ms = 8000      # how long a machine that is not run may hold up this one
 /// peer = "127.0.0.1:7471"     # or, with more machines than two:
 /// # peers = [
 /// #   { address = "127.0.0.1:7471", first_card = 0 },
@@ -60,7 +60,7 @@ const DEFAULT_SEED: u64 = 1;
 ///
 /// [job]                       # in the place of first_card and [bridge]: each process of a job on this computer has a machine like this one
 /// first_port = 7471           # UDP port of rank 0; those of the others follow
-/// peer_timeout_ms = 10000
+/// peer_timeout_ms = 8000
 ///
 /// [share]                     # other processes of this computer may use the cards
 /// socket = "card.sock"        # a socket of the file system, which is made

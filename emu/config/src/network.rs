@@ -87,7 +87,7 @@ impl NetworkTable {
                 let rate = Rate::from_gbps(cable.gbit_per_s).map_err(|error| MachineError::Link(error.to_string()))?;
                 Topology::back_to_back(emu_fabric::LinkConfig { rate, latency_ps: cable.latency_ps })
             }
-            Some(name) if Path::new(name).is_file() || name.ends_with(".toml") => {
+            Some(name) if name.contains('/') || name.ends_with(".toml") || Path::new(name).is_file() => {
                 Topology::from_toml(&read("topology", Path::new(name))?)
             }
             Some(name) => Topology::named(name),

@@ -12,6 +12,9 @@ mod draft;
 mod drafts;
 mod every;
 mod extensions;
+#[allow(dead_code, unreachable_pub)] // Tests of other packages have the rest.
+#[path = "../../../tests/src/harness.rs"]
+mod harness;
 mod hart;
 #[path = "common/machine.rs"]
 mod machine;

@@ -3,11 +3,12 @@
 //!
 //! Each program runs a list of instructions over a table of operand pairs and writes every result with one `write` call.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use emu_hart::Isa;
 use emu_hart::bare::{self, Options, Outcome, Program, Streams};
 
+use crate::harness::installed;
 use crate::{asm, model, random};
 use asm::*;
 use model::rows_of;
@@ -136,10 +137,6 @@ fn elf(segments: &[(u64, &[u8], u64)]) -> Vec<u8> {
     file
 }
 
-fn qemu_is_here() -> bool {
-    Command::new(QEMU).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
-}
-
 /// Runs the cases over all operands here and under qemu, and compares every result.
 fn compare(name: &str, cases: &[Case]) {
     let pairs = operands();
@@ -161,8 +158,7 @@ fn compare(name: &str, cases: &[Case]) {
     assert_eq!(report.outcome, Outcome::Exit(0), "{name}");
     assert_eq!(ours.len() as u64, result_bytes);
 
-    if !qemu_is_here() {
-        println!("skipped: {QEMU} is not installed (Debian package qemu-user); {name} ran here but was not compared");
+    if !installed(QEMU, "qemu-user") {
         return;
     }
     let file = std::env::temp_dir().join(format!("emu-hart-{name}-{}.elf", std::process::id()));

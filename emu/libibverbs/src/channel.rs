@@ -5,8 +5,8 @@
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use emu_machine::FunctionId;
 use verbs_sys::*;
@@ -33,7 +33,35 @@ pub(crate) struct Channel {
     pub(crate) id: u32,
     pub(crate) context: Arc<Context>,
     events: Mailbox<u32>,
-    pub(crate) queues: Mutex<BTreeMap<u32, Weak<Cq>>>,
+    queues: Mutex<BTreeMap<u32, Weak<Cq>>>,
+}
+
+impl Channel {
+    fn queues(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<Cq>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows the program how many queues use the channel.
+    fn show_users(&self, queues: &BTreeMap<u32, Weak<Cq>>) {
+        // SAFETY: a field of the structure, which lives as long as `self` and is aligned. This library accesses it as
+        // an atomic alone, and programs read it.
+        let shown = unsafe { AtomicI32::from_ptr(&raw mut (*self.public.get()).refcnt) };
+        shown.store(queues.len() as i32, Ordering::Relaxed);
+    }
+
+    /// A completion queue begins to use it.
+    pub(crate) fn add(&self, queue: &Arc<Cq>) {
+        let mut queues = self.queues();
+        queues.insert(queue.number, Arc::downgrade(queue));
+        self.show_users(&queues);
+    }
+
+    /// A completion queue uses it no more.
+    pub(crate) fn remove(&self, queue: &Cq) {
+        let mut queues = self.queues();
+        queues.remove(&queue.number);
+        self.show_users(&queues);
+    }
 }
 
 impl Object for Channel {
@@ -74,7 +102,7 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_contex
 pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     status("ibv_destroy_comp_channel", || {
         let object = handle::get::<Channel>(channel)?;
-        let users = object.queues.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let users = object.queues().len();
         if users > 0 {
             return Err(Errno::new(libc::EBUSY, format!("{users} completion queues use the channel")));
         }
@@ -127,9 +155,8 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         loop {
             distribute()?;
             if let Some(cqn) = channel.events.pop() {
-                let queue =
-                    channel.queues.lock().unwrap_or_else(PoisonError::into_inner).get(&cqn).and_then(Weak::upgrade);
-                let Some(queue) = queue else { continue };
+                let queue = channel.queues().get(&cqn).and_then(Weak::upgrade);
+                let Some(queue) = queue.filter(|queue| queue.completion_events.take()) else { continue };
                 cq.write(queue.c_address());
                 // SAFETY: the queue is alive; nobody changes the field after its creation.
                 cq_context.write(unsafe { (*queue.c_address()).cq_context });
@@ -149,10 +176,5 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
-    status("ibv_ack_cq_events", || {
-        let queue = handle::get::<Cq>(cq)?;
-        // SAFETY: the queue is alive; the field is this library's to write.
-        unsafe { (*queue.c_address()).comp_events_completed += nevents };
-        Ok(())
-    });
+    status("ibv_ack_cq_events", || handle::get::<Cq>(cq)?.acknowledge_completion_events(nevents));
 }

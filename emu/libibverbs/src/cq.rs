@@ -2,12 +2,13 @@
 
 use core::ffi::{c_int, c_void};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use emu_bridge::Seldom;
 use verbs_sys::*;
 
+use crate::acknowledged::Acknowledged;
 use crate::card;
 use crate::card::request::Request;
 use crate::channel::Channel;
@@ -33,6 +34,8 @@ mod field {
     pub(super) const SOP_QPN: usize = 0x38;
     pub(super) const WQE_COUNTER: usize = 0x3C;
     pub(super) const OP_OWN: usize = 0x3F;
+    /// Its last byte is that of `OP_OWN`.
+    pub(super) const LAST_WORD: usize = 0x38;
 }
 
 pub(crate) struct Cq {
@@ -42,6 +45,8 @@ pub(crate) struct Cq {
     /// Keeps the address in `public.context` valid.
     pub(crate) context: Arc<Context>,
     pub(crate) channel: Option<Arc<Channel>>,
+    pub(crate) completion_events: Acknowledged,
+    async_events: Acknowledged,
     /// The ring, and behind it the doorbell record.
     pub(crate) buffer: QueueBuffer,
     inner: Mutex<Consumer>,
@@ -70,12 +75,32 @@ impl Object for Cq {
 }
 
 impl failures::Source for Cq {
-    fn name_in(&self, event: &mut ibv_async_event) {
+    fn take(&self, event: &mut ibv_async_event) -> bool {
         event.element.cq = self.c_address();
+        self.async_events.take()
     }
 }
 
 impl Cq {
+    /// The number in the public structure that `field` finds.
+    fn shown(&self, field: impl FnOnce(*mut ibv_cq) -> *mut u32) -> &AtomicU32 {
+        // SAFETY: a field of the structure, which lives as long as `self` and is aligned. This library accesses it as
+        // an atomic alone, and programs read it.
+        unsafe { AtomicU32::from_ptr(field(self.public.get())) }
+    }
+
+    pub(crate) fn acknowledge_completion_events(&self, events: u32) -> Result<()> {
+        // SAFETY: only the address of a field is taken.
+        let shown = self.shown(|public| unsafe { &raw mut (*public).comp_events_completed });
+        self.completion_events.acknowledge(events, shown)
+    }
+
+    pub(crate) fn acknowledge_async_event(&self) -> Result<()> {
+        // SAFETY: only the address of a field is taken.
+        let shown = self.shown(|public| unsafe { &raw mut (*public).async_events_completed });
+        self.async_events.acknowledge(1, shown)
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Consumer> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -93,8 +118,7 @@ impl Cq {
     /// last byte comes last.
     fn entry(&self, index: u32) -> Option<[u8; CQE_BYTES]> {
         let slot = index as usize & ((1 << self.log_depth) - 1);
-        let [op_own] = self.buffer.read::<1>(slot * CQE_BYTES + field::OP_OWN);
-        fence(Ordering::Acquire);
+        let [.., op_own] = self.buffer.load(slot * CQE_BYTES + field::LAST_WORD).to_ne_bytes();
         let lap = (index >> self.log_depth & 1) as u8;
         (op_own >> 4 != 0xF && op_own & 1 == lap).then(|| self.buffer.read::<CQE_BYTES>(slot * CQE_BYTES))
     }
@@ -271,27 +295,33 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             log_depth,
             context,
             channel,
+            completion_events: Acknowledged::default(),
+            async_events: Acknowledged::default(),
             buffer,
             inner: Mutex::default(),
         });
         if let Some(channel) = &cq.channel {
-            let mut queues = channel.queues.lock().unwrap_or_else(PoisonError::into_inner);
-            queues.insert(number, Arc::downgrade(&cq));
+            channel.add(&cq);
         }
         failures::watch(&cq.context, cq.buffer.addr(), &cq);
         Ok(handle::publish(&cq))
     })
 }
 
+/// Waits until the program has acknowledged the events of the queue that it has taken.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    status("ibv_destroy_cq", || {
+    const CALL: &str = "ibv_destroy_cq";
+    status(CALL, || {
         let queue = handle::get::<Cq>(cq)?;
         begin_command(queue.context.id())?;
         card::done(queue.context.id(), Request::DestroyCq { cqn: queue.number })?;
         if let Some(channel) = &queue.channel {
-            channel.queues.lock().unwrap_or_else(PoisonError::into_inner).remove(&queue.number);
+            channel.remove(&queue);
         }
+        let name = |with: &str| format!("completion queue {:#x} ({with})", queue.number);
+        queue.completion_events.close(CALL, &name("ibv_ack_cq_events"));
+        queue.async_events.close(CALL, &name("ibv_ack_async_event"));
         handle::retire::<Cq>(cq)?;
         Ok(())
     })

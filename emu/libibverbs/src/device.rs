@@ -169,12 +169,42 @@ pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device)
     }
 }
 
+/// The structure at an address, if there is memory that can be read: asked of the kernel, so that a wild pointer is no
+/// crash.
+fn structure_at(device: *const ibv_device) -> Option<ibv_device> {
+    let mut copy = ibv_device::default();
+    let bytes = size_of::<ibv_device>();
+    let to = libc::iovec { iov_base: (&raw mut copy).cast(), iov_len: bytes };
+    let from = libc::iovec { iov_base: device.cast_mut().cast(), iov_len: bytes };
+    // SAFETY: the kernel writes to `copy` alone, whose fields are numbers, characters and addresses that nobody follows
+    // here.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
+    (usize::try_from(read) == Ok(bytes)).then_some(copy)
+}
+
+/// The device that a program means: one from a list, or a copy of its structure, as rdma-core's calls take one, by the
+/// name in it.
+pub(crate) fn find(device: *mut ibv_device) -> Result<Arc<Device>> {
+    let bad = match handle::get::<Device>(device) {
+        Ok(device) => return Ok(device),
+        Err(bad) => bad,
+    };
+    // In a child somebody may hold the lock who is not there.
+    let copy = structure_at(device).filter(|_| !crate::fork::is_child()).ok_or(bad)?;
+    let name: Vec<u8> = copy.name.iter().map(|byte| byte.cast_unsigned()).take_while(|byte| *byte != 0).collect();
+    let devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
+    let named = devices.values().find(|device| device_name(device.id).as_bytes() == name);
+    named.cloned().ok_or_else(|| bad.into())
+}
+
+/// The name in the structure, whoever has made that.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
     pointer("ibv_get_device_name", || {
-        let device = handle::get::<Device>(device)?;
-        // SAFETY: devices live as long as the program.
-        Ok(unsafe { &raw mut (*device.c_address()).name }.cast::<c_char>())
+        if device.is_null() {
+            return Err(Errno::invalid("device is null"));
+        }
+        Ok(device.wrapping_byte_add(core::mem::offset_of!(ibv_device, name)).cast::<c_char>())
     })
 }
 
@@ -182,7 +212,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> 
 pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     let mut guid = 0;
     status("ibv_get_device_guid", || {
-        guid = node_guid(handle::get::<Device>(device)?.id)?;
+        guid = node_guid(find(device)?.id)?;
         Ok(())
     });
     guid
@@ -190,7 +220,7 @@ pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> 
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    number("ibv_get_device_index", || Ok(device_index(handle::get::<Device>(device)?.id) as c_int))
+    number("ibv_get_device_index", || Ok(device_index(find(device)?.id) as c_int))
 }
 
 /// The EUI-64 form of the function's Ethernet address, in network order.
@@ -425,7 +455,7 @@ pub(crate) unsafe extern "C" fn ibv_query_pkey(
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn mlx5dv_is_supported(device: *mut ibv_device) -> bool {
-    handle::get::<Device>(device).is_ok()
+    find(device).is_ok()
 }
 
 /// The head of `mlx5dv_context`; the rest is written only where its bit of `comp_mask` says so, and none does.

@@ -9,7 +9,7 @@ use crate::cq::Cq;
 use crate::device::Context;
 use crate::errno::{Errno, input, number, out, status};
 use crate::failures::{ForeignCq, ForeignQp, distribute, publish};
-use crate::handle::{self, Object};
+use crate::handle;
 use crate::machine::{self, relax};
 use crate::qp::Qp;
 
@@ -35,8 +35,8 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, e
         loop {
             distribute()?;
             while let Some(raised) = context.events.pop() {
-                if let Some(told) = publish(&context, raised) {
-                    event.write(told);
+                if let Some(taken) = publish(&context, raised) {
+                    event.write(taken);
                     return Ok(0);
                 }
             }
@@ -59,14 +59,10 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
         let (cq, qp) = unsafe { (event.element.cq, event.element.qp) };
         if event.event_type == IBV_EVENT_CQ_ERR {
             if handle::retire::<ForeignCq>(cq).is_err() {
-                let cq = handle::get::<Cq>(cq)?;
-                // SAFETY: the queue is alive; the field is this library's to write.
-                unsafe { (*cq.c_address()).async_events_completed += 1 };
+                handle::get::<Cq>(cq)?.acknowledge_async_event()?;
             }
         } else if handle::retire::<ForeignQp>(qp).is_err() {
-            let qp = handle::get::<Qp>(qp)?;
-            // SAFETY: as above.
-            unsafe { (*qp.c_address()).events_completed += 1 };
+            handle::get::<Qp>(qp)?.acknowledge_event()?;
         }
         Ok(())
     });

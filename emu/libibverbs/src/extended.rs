@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
+use emu_machine::nic::Transport;
 use verbs_sys::*;
 
 use crate::device::{self, Context};
@@ -112,27 +113,24 @@ pub(crate) fn make(context: &Context, attr: &mut ibv_qp_init_attr_ex, mr_lists: 
     Ok(qp)
 }
 
-/// The structure of a new queue pair: the calls of the operations it was made for; the other slots stay empty, as on the
-/// card.
-pub(crate) fn interface(qp_base: ibv_qp, ops: u64) -> ibv_qp_ex {
-    let datagrams = qp_base.qp_type == IBV_QPT_UD;
+/// The structure of a new queue pair. All slots are filled: programs call through them without a look, and an operation
+/// that the queue pair was not made for is an error of [`wr_complete`].
+pub(crate) fn interface(qp_base: ibv_qp) -> ibv_qp_ex {
     let mut new = ibv_qp_ex { qp_base, ..Default::default() };
-    let asked = |op: u32| ops & u64::from(op) != 0;
-    if ops == 0 {
-        return new;
-    }
-    new.wr_atomic_cmp_swp = asked(IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(wr_atomic_cmp_swp as _);
-    new.wr_atomic_fetch_add = asked(IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add as _);
-    new.wr_local_inv = asked(IBV_QP_EX_WITH_LOCAL_INV).then_some(wr_local_inv as _);
-    new.wr_rdma_read = asked(IBV_QP_EX_WITH_RDMA_READ).then_some(wr_rdma_read as _);
-    new.wr_rdma_write = asked(IBV_QP_EX_WITH_RDMA_WRITE).then_some(wr_rdma_write as _);
-    new.wr_rdma_write_imm = asked(IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(wr_rdma_write_imm as _);
-    new.wr_send = asked(IBV_QP_EX_WITH_SEND).then_some(wr_send as _);
-    new.wr_send_imm = asked(IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(wr_send_imm as _);
-    new.wr_send_inv = asked(IBV_QP_EX_WITH_SEND_WITH_INV).then_some(wr_send_inv as _);
-    if datagrams {
-        new.wr_set_ud_addr = Some(wr_set_ud_addr);
-    }
+    new.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    new.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    new.wr_bind_mw = Some(wr_bind_mw);
+    new.wr_local_inv = Some(wr_local_inv);
+    new.wr_rdma_read = Some(wr_rdma_read);
+    new.wr_rdma_write = Some(wr_rdma_write);
+    new.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    new.wr_send = Some(wr_send);
+    new.wr_send_imm = Some(wr_send_imm);
+    new.wr_send_inv = Some(wr_send_inv);
+    new.wr_send_tso = Some(wr_send_tso);
+    new.wr_atomic_write = Some(wr_atomic_write);
+    new.wr_set_ud_addr = Some(wr_set_ud_addr);
+    new.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     new.wr_set_inline_data = Some(wr_set_inline_data);
     new.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     new.wr_set_sge = Some(wr_set_sge);
@@ -191,11 +189,11 @@ impl Batches {
 }
 
 /// The queue pair behind the extended interface. Errors of these calls are told by `ibv_wr_complete`.
-fn with_batch(call: &'static str, qp: *mut ibv_qp_ex, f: impl FnOnce(&mut Batch) -> Result<()>) {
+fn with_batch(call: &'static str, qp: *mut ibv_qp_ex, f: impl FnOnce(&Qp, &mut Batch) -> Result<()>) {
     status(call, || {
         let queue_pair = handle::get::<Qp>(qp.cast())?;
         queue_pair.batches.with(|batch| {
-            if let Err(error) = f(batch) {
+            if let Err(error) = f(&queue_pair, batch) {
                 batch.failed.get_or_insert(error);
             }
         });
@@ -203,9 +201,21 @@ fn with_batch(call: &'static str, qp: *mut ibv_qp_ex, f: impl FnOnce(&mut Batch)
     });
 }
 
-/// Adds a request with the id and flags that stand in the structure.
-fn add(call: &'static str, qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, fill: impl FnOnce(&mut ibv_send_wr)) {
-    with_batch(call, qp, |batch| {
+/// Adds a request with the id and flags that stand in the structure, if the queue pair was made for the operation.
+fn add(
+    call: &'static str,
+    qp: *mut ibv_qp_ex,
+    (operation, opcode): (u32, ibv_wr_opcode),
+    fill: impl FnOnce(&mut ibv_send_wr),
+) {
+    with_batch(call, qp, |queue_pair, batch| {
+        let made_for = queue_pair.send_ops.unwrap_or(0);
+        if made_for & u64::from(operation) == 0 {
+            return Err(Errno::unsupported(format!(
+                "{call} is operation {operation:#x}, but send_ops_flags of the queue pair is {made_for:#x}: name all \
+                 operations when it is made"
+            )));
+        }
         // SAFETY: the queue pair is alive; its user writes the two fields before this call.
         let (wr_id, send_flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
         let mut work = ibv_send_wr { wr_id, send_flags, opcode, ..Default::default() };
@@ -217,12 +227,10 @@ fn add(call: &'static str, qp: *mut ibv_qp_ex, opcode: ibv_wr_opcode, fill: impl
 
 /// Adds a request that binds a key over other keys, which `make` gives for the queue pair and the flags that stand in the structure.
 pub(crate) fn add_umr(call: &'static str, qp: *mut ibv_qp_ex, make: impl FnOnce(&Qp, u32) -> Result<Umr>) {
-    let known = handle::get::<Qp>(qp.cast());
-    with_batch(call, qp, |batch| {
-        let known = known?;
+    with_batch(call, qp, |queue_pair, batch| {
         // SAFETY: the queue pair is alive; its user writes the two fields before this call.
         let (wr_id, send_flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
-        let umr = make(&known, send_flags)?;
+        let umr = make(queue_pair, send_flags)?;
         let work = ibv_send_wr { wr_id, send_flags, opcode: IBV_WR_DRIVER1, ..Default::default() };
         batch.requests.push(Request { work, gather: Vec::new(), inline: Vec::new(), umr: Some(umr) });
         Ok(())
@@ -231,10 +239,31 @@ pub(crate) fn add_umr(call: &'static str, qp: *mut ibv_qp_ex, make: impl FnOnce(
 
 /// Changes the request added last.
 fn set(call: &'static str, qp: *mut ibv_qp_ex, f: impl FnOnce(&mut Request) -> Result<()>) {
-    with_batch(call, qp, |batch| match batch.requests.last_mut() {
+    with_batch(call, qp, |_, batch| match batch.requests.last_mut() {
         Some(request) => f(request),
         None => Err(Errno::invalid("a setter before the first request of the batch")),
     });
+}
+
+/// An operation that is not emulated: the batch fails.
+pub(crate) fn refuse(call: &'static str, qp: *mut ibv_qp_ex, reason: &str) {
+    with_batch(call, qp, |_, _| Err(Errno::unsupported(format!("{call}: {reason}"))));
+}
+
+unsafe extern "C" fn wr_bind_mw(qp: *mut ibv_qp_ex, _: *mut ibv_mw, _: u32, _: *const ibv_mw_bind_info) {
+    refuse("ibv_wr_bind_mw", qp, "memory windows are not emulated");
+}
+
+unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
+    refuse("ibv_wr_send_tso", qp, "raw packets are not emulated");
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, _: u32) {
+    refuse("ibv_wr_set_xrc_srqn", qp, "extended reliable connections (XRC) are not emulated");
+}
+
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _: u32, _: u64, _: *const c_void) {
+    refuse("ibv_wr_atomic_write", qp, "atomic writes are not emulated: use a write of 8 bytes");
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
@@ -275,19 +304,25 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    add("ibv_wr_send", qp, IBV_WR_SEND, |_| ());
+    add("ibv_wr_send", qp, (IBV_QP_EX_WITH_SEND, IBV_WR_SEND), |_| ());
 }
 
 unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
-    add("ibv_wr_send_imm", qp, IBV_WR_SEND_WITH_IMM, |work| work.__bindgen_anon_1.imm_data = imm_data);
+    add("ibv_wr_send_imm", qp, (IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_WR_SEND_WITH_IMM), |work| {
+        work.__bindgen_anon_1.imm_data = imm_data
+    });
 }
 
 unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    add("ibv_wr_send_inv", qp, IBV_WR_SEND_WITH_INV, |work| work.__bindgen_anon_1.invalidate_rkey = rkey);
+    add("ibv_wr_send_inv", qp, (IBV_QP_EX_WITH_SEND_WITH_INV, IBV_WR_SEND_WITH_INV), |work| {
+        work.__bindgen_anon_1.invalidate_rkey = rkey
+    });
 }
 
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    add("ibv_wr_local_inv", qp, IBV_WR_LOCAL_INV, |work| work.__bindgen_anon_1.invalidate_rkey = rkey);
+    add("ibv_wr_local_inv", qp, (IBV_QP_EX_WITH_LOCAL_INV, IBV_WR_LOCAL_INV), |work| {
+        work.__bindgen_anon_1.invalidate_rkey = rkey
+    });
 }
 
 fn remote(work: &mut ibv_send_wr, rkey: u32, remote_addr: u64) {
@@ -296,22 +331,24 @@ fn remote(work: &mut ibv_send_wr, rkey: u32, remote_addr: u64) {
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    add("ibv_wr_rdma_read", qp, IBV_WR_RDMA_READ, |work| remote(work, rkey, remote_addr));
+    add("ibv_wr_rdma_read", qp, (IBV_QP_EX_WITH_RDMA_READ, IBV_WR_RDMA_READ), |work| remote(work, rkey, remote_addr));
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    add("ibv_wr_rdma_write", qp, IBV_WR_RDMA_WRITE, |work| remote(work, rkey, remote_addr));
+    add("ibv_wr_rdma_write", qp, (IBV_QP_EX_WITH_RDMA_WRITE, IBV_WR_RDMA_WRITE), |work| {
+        remote(work, rkey, remote_addr)
+    });
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, imm_data: u32) {
-    add("ibv_wr_rdma_write_imm", qp, IBV_WR_RDMA_WRITE_WITH_IMM, |work| {
+    add("ibv_wr_rdma_write_imm", qp, (IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM), |work| {
         remote(work, rkey, remote_addr);
         work.__bindgen_anon_1.imm_data = imm_data;
     });
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, compare: u64, swap: u64) {
-    add("ibv_wr_atomic_cmp_swp", qp, IBV_WR_ATOMIC_CMP_AND_SWP, |work| {
+    add("ibv_wr_atomic_cmp_swp", qp, (IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_CMP_AND_SWP), |work| {
         work.wr.atomic.remote_addr = remote_addr;
         work.wr.atomic.rkey = rkey;
         work.wr.atomic.compare_add = compare;
@@ -320,7 +357,7 @@ unsafe extern "C" fn wr_atomic_cmp_swp(qp: *mut ibv_qp_ex, rkey: u32, remote_add
 }
 
 unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add_value: u64) {
-    add("ibv_wr_atomic_fetch_add", qp, IBV_WR_ATOMIC_FETCH_AND_ADD, |work| {
+    add("ibv_wr_atomic_fetch_add", qp, (IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_FETCH_AND_ADD), |work| {
         work.wr.atomic.remote_addr = remote_addr;
         work.wr.atomic.rkey = rkey;
         work.wr.atomic.compare_add = add_value;
@@ -328,7 +365,11 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_a
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
-    set("ibv_wr_set_ud_addr", qp, |request| {
+    const CALL: &str = "ibv_wr_set_ud_addr";
+    if handle::get::<Qp>(qp.cast()).is_ok_and(|queue_pair| queue_pair.transport != Transport::Ud) {
+        return refuse(CALL, qp, "a connected queue pair sends to its peer alone");
+    }
+    set(CALL, qp, |request| {
         // SAFETY: the union's members are plain values, and this is the one that a UD queue pair's request has.
         let ud = unsafe { &mut request.work.wr.ud };
         (ud.ah, ud.remote_qpn, ud.remote_qkey) = (ah, remote_qpn, remote_qkey);

@@ -47,8 +47,8 @@ impl Object for ForeignQp {
 
 /// A queue of a verbs object, which events can be about.
 pub(crate) trait Source: Send + Sync {
-    /// Makes it the element of an event.
-    fn name_in(&self, event: &mut ibv_async_event);
+    /// Makes it the element of an event that the program takes; false if it is being destroyed.
+    fn take(&self, event: &mut ibv_async_event) -> bool;
 }
 
 /// What an event is about. Events of objects destroyed meanwhile are not reported.
@@ -177,7 +177,7 @@ pub(crate) fn distribute() -> Result<()> {
 pub(crate) fn publish(context: &Context, raised: Raised) -> Option<ibv_async_event> {
     let mut event = ibv_async_event { event_type: raised.event_type, ..Default::default() };
     match raised.element {
-        Element::Own(source) => source.upgrade()?.name_in(&mut event),
+        Element::Own(source) => source.upgrade()?.take(&mut event).then_some(())?,
         Element::ForeignCq(number) => {
             // SAFETY: integers, null pointers and unlocked mutexes are valid all-zero.
             let mut public: ibv_cq = unsafe { core::mem::zeroed() };

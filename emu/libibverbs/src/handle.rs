@@ -34,7 +34,8 @@ pub struct BadHandle {
 pub struct CStruct<T>(UnsafeCell<T>);
 
 // SAFETY: Rust code reaches the contents through raw pointers only. This library writes them before the handle is
-// published, and afterwards only single fields under the C contract that calls on one object do not overlap.
+// published. Afterwards it writes single numbers as atomics, and what only one call at a time may change by the C
+// contract.
 unsafe impl<T> Send for CStruct<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for CStruct<T> {}

@@ -3,7 +3,7 @@
 //! Behaviour: rdma-core's mlx5 provider and its manual pages mlx5dv_create_mkey(3), mlx5dv_create_qp(3) and mlx5dv_wr_mr_list(3). A bound key
 //! is addressed from 0: its list's first byte has address 0 under it.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use emu_machine::nic::Access;
@@ -108,9 +108,52 @@ pub(crate) unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) 
     pointer("mlx5dv_qp_ex_from_ibv_qp_ex", || Ok(handle::get::<Qp>(qp.cast())?.direct()))
 }
 
-/// The calls of a queue pair that direct verbs made: binding of keys, if it was made for that.
-pub(crate) fn interface(mr_lists: bool) -> mlx5dv_qp_ex {
-    mlx5dv_qp_ex { wr_mr_list: mr_lists.then_some(wr_mr_list as _), ..Default::default() }
+/// A call that is not emulated, of whose arguments the first alone is looked at: the batch fails.
+macro_rules! slot {
+    ($call:literal $reason:expr) => {{
+        unsafe extern "C" fn refuse(direct: *mut mlx5dv_qp_ex) {
+            extended::refuse($call, Qp::around(direct), $reason);
+        }
+        Some(refuse)
+    }};
+}
+/// The calls of direct verbs on a queue pair. All slots are filled: programs call through them without a look.
+pub(crate) fn interface() -> mlx5dv_qp_ex {
+    mlx5dv_qp_ex {
+        comp_mask: 0,
+        wr_set_dc_addr: Some(wr_set_dc_addr),
+        wr_mr_interleaved: Some(wr_mr_interleaved),
+        wr_mr_list: Some(wr_mr_list),
+        wr_mkey_configure: slot!("mlx5dv_wr_mkey_configure" SIGNED_KEYS),
+        wr_set_mkey_access_flags: slot!("mlx5dv_wr_set_mkey_access_flags" SIGNED_KEYS),
+        wr_set_mkey_layout_list: slot!("mlx5dv_wr_set_mkey_layout_list" SIGNED_KEYS),
+        wr_set_mkey_layout_interleaved: slot!("mlx5dv_wr_set_mkey_layout_interleaved" SIGNED_KEYS),
+        wr_set_mkey_sig_block: slot!("mlx5dv_wr_set_mkey_sig_block" SIGNED_KEYS),
+        wr_raw_wqe: slot!("mlx5dv_wr_raw_wqe" "work queue entries of a program's own are not emulated"),
+        wr_set_dc_addr_stream: slot!("mlx5dv_wr_set_dc_addr_stream" DYNAMIC),
+        wr_memcpy: slot!("mlx5dv_wr_memcpy" "copies by the card are not emulated: connect a queue pair with itself"),
+        wr_set_mkey_crypto: slot!("mlx5dv_wr_set_mkey_crypto" "inline encryption is not emulated"),
+    }
+}
+
+const DYNAMIC: &str = "dynamically connected queue pairs are not emulated";
+const SIGNED_KEYS: &str =
+    "keys with signatures, and changes of a key in steps, are not emulated: use `mlx5dv_wr_mr_list`";
+
+unsafe extern "C" fn wr_set_dc_addr(direct: *mut mlx5dv_qp_ex, _: *mut ibv_ah, _: u32, _: u64) {
+    extended::refuse("mlx5dv_wr_set_dc_addr", Qp::around(direct), DYNAMIC);
+}
+
+unsafe extern "C" fn wr_mr_interleaved(
+    direct: *mut mlx5dv_qp_ex,
+    _: *mut mlx5dv_mkey,
+    _: u32,
+    _: u32,
+    _: u16,
+    _: *mut c_void,
+) {
+    let reason = "keys over pieces of other keys in turn are not emulated";
+    extended::refuse("mlx5dv_wr_mr_interleaved", Qp::around(direct), reason);
 }
 
 /// What a UMR work request says behind its control segment.
@@ -154,6 +197,12 @@ fn umr(key: u32, access: Access, list: &[ibv_sge]) -> Umr {
 /// # Safety
 /// `list` must point at `count` initialised entries, unless null.
 unsafe fn request(qp: &Qp, flags: u32, mkey: *mut mlx5dv_mkey, access: u32, list: (*mut ibv_sge, u16)) -> Result<Umr> {
+    if !qp.mr_lists {
+        return Err(Errno::unsupported(format!(
+            "mlx5dv_wr_mr_list: the queue pair was not made for it: name MLX5DV_QP_EX_WITH_MR_LIST \
+             ({MLX5DV_QP_EX_WITH_MR_LIST:#x}) in send_ops_flags of mlx5dv_qp_init_attr"
+        )));
+    }
     if flags & IBV_SEND_INLINE == 0 {
         return Err(Errno::unsupported("a list of keys is posted with IBV_SEND_INLINE in wr_flags"));
     }

@@ -12,6 +12,7 @@
 // A C ABI passes raw pointers, and its queues lie in memory that the emulated card shares with the caller.
 #![allow(unsafe_code)]
 
+mod acknowledged;
 mod address;
 mod card;
 mod channel;

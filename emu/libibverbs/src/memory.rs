@@ -2,6 +2,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use emu_machine::FunctionId;
 use emu_machine::nic::QueueMemory;
@@ -68,6 +69,14 @@ impl QueueBuffer {
         assert!(offset + data.len() <= self.layout.size(), "a store lies inside the queue buffer");
         // SAFETY: in range; `data` is a Rust slice, and no Rust reference to queue memory exists.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.at(offset), data.len()) };
+    }
+
+    /// The word at an offset that is a multiple of 8. What the card wrote before that word is found by later reads.
+    pub(crate) fn load(&self, offset: usize) -> u64 {
+        let inside = offset.is_multiple_of(8) && offset + 8 <= self.layout.size();
+        assert!(inside, "a load of a word lies inside the queue buffer");
+        // SAFETY: in range, and aligned as the buffer is; a card of this process writes it as an atomic.
+        unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }.load(Ordering::Acquire)
     }
 
     /// Copies bytes out; the range must lie inside. What the card writes is read under the machine's lock.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use emu_machine::FunctionId;
 use verbs_sys::*;
 
-use crate::device::{Context, Device, query_port_whole};
+use crate::device::{self, Context, query_port_whole};
 use crate::errno::{Errno, input, pointer, status};
 use crate::failures::{self, Events};
 use crate::handle::{self, CStruct, Object};
@@ -37,7 +37,7 @@ fn deliver_events() {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     pointer("ibv_open_device", || {
-        let device = handle::get::<Device>(device)?;
+        let device = device::find(device)?;
         let FunctionId { card, function } = device.id;
         if machine::is_elsewhere()? {
             crate::device::gids(device.id)?;
@@ -50,14 +50,15 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut
         public.query_device_ex = Some(extended::query_device_ex);
         public.create_qp_ex = Some(extended::create_qp_ex);
         public.sz = size_of::<verbs_context>();
+        refused::fill(&mut public);
         let context = &mut public.context;
         context.device = device.c_address();
         context.ops.poll_cq = Some(cq::poll_cq);
         context.ops.req_notify_cq = Some(cq::req_notify_cq);
         context.ops.post_send = Some(post::post_send);
         context.ops.post_recv = Some(post::post_recv);
-        context.ops.bind_mw = Some(refused::bind_mw);
-        context.ops.post_srq_recv = Some(refused::post_srq_recv);
+        context.ops._compat_query_device = Some(device::ibv_query_device);
+        context.ops._compat_query_port = Some(device::ibv_query_port);
         let events = Events::new("asynchronous events")?;
         context.cmd_fd = -1;
         context.async_fd = events.fd();

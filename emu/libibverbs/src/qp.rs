@@ -1,11 +1,13 @@
 //! Queue pairs of the host.
 
 use core::ffi::c_int;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use emu_machine::nic::{Access, Gid, Mtu, QpAttr, QpModify, QpQuery, QpState, Transport};
 use verbs_sys::*;
 
+use crate::acknowledged::Acknowledged;
 use crate::address::{self, AV_BYTES};
 use crate::card;
 use crate::card::request::Request;
@@ -38,10 +40,12 @@ pub(crate) struct Qp {
     /// Begins with what every queue pair has; see [`Qp::extended`] for the rest.
     public: CStruct<Interface>,
     /// Operations of the extended interface, if the queue pair was made with it.
-    send_ops: Option<u64>,
+    pub(crate) send_ops: Option<u64>,
     /// The card forgets it at each reset and is told again.
     block_multicast_loopback: bool,
     pub(crate) batches: Batches,
+    /// It binds keys over other keys.
+    pub(crate) mr_lists: bool,
     pub(crate) number: u32,
     pub(crate) transport: Transport,
     pub(crate) shape: Shape,
@@ -51,6 +55,7 @@ pub(crate) struct Qp {
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
     inner: Mutex<Rings>,
+    events: Acknowledged,
     qp_context: usize,
 }
 
@@ -90,12 +95,32 @@ impl Object for Qp {
 }
 
 impl failures::Source for Qp {
-    fn name_in(&self, event: &mut ibv_async_event) {
+    fn take(&self, event: &mut ibv_async_event) -> bool {
         event.element.qp = self.c_address();
+        self.events.take()
     }
 }
 
 impl Qp {
+    /// The number in the public structure that `field` finds.
+    fn shown(&self, field: impl FnOnce(*mut ibv_qp) -> *mut u32) -> &AtomicU32 {
+        // SAFETY: a field of the structure, which lives as long as `self` and is aligned. This library accesses it as
+        // an atomic alone, and programs read it.
+        unsafe { AtomicU32::from_ptr(field(self.c_address())) }
+    }
+
+    pub(crate) fn acknowledge_event(&self) -> Result<()> {
+        // SAFETY: only the address of a field is taken.
+        let shown = self.shown(|public| unsafe { &raw mut (*public).events_completed });
+        self.events.acknowledge(1, shown)
+    }
+
+    /// Shows the program the state.
+    fn show_state(&self, state: ibv_qp_state) {
+        // SAFETY: only the address of a field is taken.
+        self.shown(|public| unsafe { &raw mut (*public).state }).store(state, Ordering::Relaxed);
+    }
+
     /// The extended interface, if the queue pair was made with it.
     pub(crate) fn extended(&self) -> Option<*mut ibv_qp_ex> {
         self.send_ops.map(|_| self.public.get().cast())
@@ -302,13 +327,11 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         state: QpState::Reset,
     };
     let qp = Arc::new(Qp {
-        public: CStruct::new(Interface {
-            verbs: extended::interface(qp_base, send_ops.unwrap_or(0)),
-            direct: indirect::interface(mr_lists),
-        }),
+        public: CStruct::new(Interface { verbs: extended::interface(qp_base), direct: indirect::interface() }),
         send_ops,
         block_multicast_loopback,
         batches: Batches::default(),
+        mr_lists,
         number,
         transport,
         shape,
@@ -318,6 +341,7 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
         send_cq,
         recv_cq,
         inner: Mutex::new(rings),
+        events: Acknowledged::default(),
         qp_context: attr.qp_context as usize,
     });
     for cq in [&qp.send_cq, &qp.recv_cq] {
@@ -327,9 +351,11 @@ pub(crate) fn create(pd: Arc<Pd>, attr: &mut ibv_qp_init_attr, extras: Extras) -
     Ok(qp)
 }
 
+/// Waits until the program has acknowledged the events of the queue pair that it has taken.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    status("ibv_destroy_qp", || {
+    const CALL: &str = "ibv_destroy_qp";
+    status(CALL, || {
         let queue_pair = handle::get::<Qp>(qp)?;
         begin_command(queue_pair.context().id())?;
         card::done(queue_pair.context().id(), Request::DestroyQp { qpn: queue_pair.number })?;
@@ -337,6 +363,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         for cq in [&queue_pair.send_cq, &queue_pair.recv_cq] {
             cq.lock().queue_pairs.remove(&queue_pair.number);
         }
+        queue_pair.events.close(CALL, &format!("queue pair {:#x} (ibv_ack_async_event)", queue_pair.number));
         handle::retire::<Qp>(qp)?;
         Ok(())
     })
@@ -460,8 +487,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp
                 (rings.receive_head, rings.receive_tail) = (0, 0);
                 queue_pair.buffer.store(queue_pair.shape.record_offset, &[0; 8])?;
             }
-            // SAFETY: the queue pair is alive; the field is this library's to write.
-            unsafe { (*queue_pair.c_address()).state = ibv_state(state) };
+            queue_pair.show_state(ibv_state(state));
         }
         Ok(())
     })
@@ -529,8 +555,8 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         unsafe {
             out(attr, "attr")?.write(answer);
             out(init_attr, "init_attr")?.write(init);
-            (*queue_pair.c_address()).state = state;
         }
+        queue_pair.show_state(state);
         debug_assert_eq!(query.attr.pd, queue_pair.pd.number);
         Ok(())
     })

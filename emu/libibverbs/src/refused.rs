@@ -68,14 +68,96 @@ nothing! {
     ibv_unimport_dm, ibv_unimport_mr, ibv_unimport_pd
 }
 
-/// The tables of a context call these instead of nothing.
-pub(crate) unsafe extern "C" fn bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut ibv_mw_bind) -> c_int {
-    errno::status("ibv_bind_mw", || Err(Errno::unsupported("memory windows are not emulated")))
+// ---- operation tables of a context
+//
+// The header's inline functions call through these tables. Where a slot is empty they answer EOPNOTSUPP by themselves,
+// and nobody learns why.
+
+/// A function for a slot that programs call with arguments, and take a pointer or an `int` from.
+macro_rules! slot {
+    (pointer $call:literal $reason:expr) => {{
+        unsafe extern "C" fn refuse() -> *mut c_void {
+            errno::pointer($call, || Err(Errno::unsupported($reason)))
+        }
+        Some(refuse)
+    }};
+    (status $call:literal $reason:expr) => {{
+        unsafe extern "C" fn refuse() -> *mut c_void {
+            let errno = errno::status($call, || Err(Errno::unsupported($reason)));
+            // An `int` is returned in the low half of the register of a pointer, on x86-64 and on AArch64.
+            std::ptr::without_provenance_mut(errno as usize)
+        }
+        Some(refuse)
+    }};
 }
 
-/// See [`bind_mw`].
-pub(crate) unsafe extern "C" fn post_srq_recv(_: *mut ibv_srq, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
-    errno::status("ibv_post_srq_recv", || Err(Errno::unsupported("shared receive queues are not emulated")))
+const WINDOWS: &str = "memory windows are not emulated";
+const SHARED_QUEUES: &str = "shared receive queues are not emulated";
+const XRC: &str = "extended reliable connections (XRC) are not emulated";
+const DEVICE_MEMORY: &str = "memory on the card is not emulated";
+const COUNTERS: &str = "counters of flows are not emulated";
+const STEERING: &str = "steering of packets by flow rules is not emulated";
+const RAW_QUEUES: &str = "work queues of raw packets are not emulated";
+const THREAD_DOMAINS: &str = "thread domains are not emulated: every object may be used by every thread";
+
+unsafe extern "C" fn alloc_mw(_: *mut ibv_pd, _: c_int) -> *mut ibv_mw {
+    errno::pointer("ibv_alloc_mw", || Err(Errno::unsupported(WINDOWS)))
+}
+
+unsafe extern "C" fn bind_mw(_: *mut ibv_qp, _: *mut ibv_mw, _: *mut ibv_mw_bind) -> c_int {
+    errno::status("ibv_bind_mw", || Err(Errno::unsupported(WINDOWS)))
+}
+
+unsafe extern "C" fn dealloc_mw(_: *mut ibv_mw) -> c_int {
+    errno::status("ibv_dealloc_mw", || Err(Errno::unsupported(WINDOWS)))
+}
+
+unsafe extern "C" fn post_srq_recv(_: *mut ibv_srq, _: *mut ibv_recv_wr, _: *mut *mut ibv_recv_wr) -> c_int {
+    errno::status("ibv_post_srq_recv", || Err(Errno::unsupported(SHARED_QUEUES)))
+}
+
+/// Fills the slots of operations that are not emulated. rdma-core itself leaves those empty that have a place holder's
+/// name.
+pub(crate) fn fill(table: &mut verbs_context) {
+    let ops = &mut table.context.ops;
+    ops.alloc_mw = Some(alloc_mw);
+    ops.bind_mw = Some(bind_mw);
+    ops.dealloc_mw = Some(dealloc_mw);
+    ops.post_srq_recv = Some(post_srq_recv);
+    table.advise_mr = slot!(status "ibv_advise_mr" "memory is registered whole: there is nothing to fetch ahead");
+    table.alloc_null_mr = slot!(pointer "ibv_alloc_null_mr" "memory regions without memory are not emulated");
+    table.read_counters = slot!(status "ibv_read_counters" COUNTERS);
+    table.attach_counters_point_flow = slot!(status "ibv_attach_counters_point_flow" COUNTERS);
+    table.create_counters = slot!(pointer "ibv_create_counters" COUNTERS);
+    table.destroy_counters = slot!(status "ibv_destroy_counters" COUNTERS);
+    table.reg_dm_mr = slot!(pointer "ibv_reg_dm_mr" DEVICE_MEMORY);
+    table.alloc_dm = slot!(pointer "ibv_alloc_dm" DEVICE_MEMORY);
+    table.free_dm = slot!(status "ibv_free_dm" DEVICE_MEMORY);
+    table.modify_flow_action_esp = slot!(status "ibv_modify_flow_action_esp" STEERING);
+    table.destroy_flow_action = slot!(status "ibv_destroy_flow_action" STEERING);
+    table.create_flow_action_esp = slot!(pointer "ibv_create_flow_action_esp" STEERING);
+    table.modify_qp_rate_limit = slot!(status "ibv_modify_qp_rate_limit" "pacing of queue pairs is not emulated");
+    table.alloc_parent_domain = slot!(pointer "ibv_alloc_parent_domain" THREAD_DOMAINS);
+    table.dealloc_td = slot!(status "ibv_dealloc_td" THREAD_DOMAINS);
+    table.alloc_td = slot!(pointer "ibv_alloc_td" THREAD_DOMAINS);
+    table.modify_cq = slot!(status "ibv_modify_cq" "completion queues raise an event at once: they have no moderation");
+    table.post_srq_ops = slot!(status "ibv_post_srq_ops" SHARED_QUEUES);
+    table.destroy_rwq_ind_table = slot!(status "ibv_destroy_rwq_ind_table" RAW_QUEUES);
+    table.create_rwq_ind_table = slot!(pointer "ibv_create_rwq_ind_table" RAW_QUEUES);
+    table.destroy_wq = slot!(status "ibv_destroy_wq" RAW_QUEUES);
+    table.modify_wq = slot!(status "ibv_modify_wq" RAW_QUEUES);
+    table.create_wq = slot!(pointer "ibv_create_wq" RAW_QUEUES);
+    table.query_rt_values =
+        slot!(status "ibv_query_rt_values_ex" "the card's clock cannot be read: completions have no time stamps");
+    table.create_cq_ex =
+        slot!(pointer "ibv_create_cq_ex" "extended completion queues are not emulated: use `ibv_create_cq`");
+    table.ibv_destroy_flow = slot!(status "ibv_destroy_flow" STEERING);
+    table.ibv_create_flow = slot!(pointer "ibv_create_flow" STEERING);
+    table.open_qp = slot!(pointer "ibv_open_qp" XRC);
+    table.get_srq_num = slot!(status "ibv_get_srq_num" SHARED_QUEUES);
+    table.create_srq_ex = slot!(pointer "ibv_create_srq_ex" SHARED_QUEUES);
+    table.open_xrcd = slot!(pointer "ibv_open_xrcd" XRC);
+    table.close_xrcd = slot!(status "ibv_close_xrcd" XRC);
 }
 
 // ---- mlx5 direct verbs

@@ -26,12 +26,41 @@ fn devices_are_listed_by_name_and_nothing_else_is_a_device() {
         (api.ibv_free_device_list)(list);
         (api.ibv_free_device_list)(null_mut());
         let mut fake = ibv_device::default();
-        for device in [null_mut(), &raw mut fake] {
+        // Nobody has memory there: it is asked of the kernel.
+        let wild = std::ptr::without_provenance_mut(0x10);
+        for device in [null_mut(), &raw mut fake, wild] {
             assert!((api.ibv_open_device)(device).is_null());
             assert_eq!(errno(), libc::EINVAL);
-            assert!((api.ibv_get_device_name)(device).is_null());
             assert!(!(api.mlx5dv_is_supported)(device));
         }
+        assert!((api.ibv_get_device_name)(null_mut()).is_null());
+    }
+}
+
+/// rdma-core reads the structure, whoever has made it.
+#[test]
+fn a_copy_of_a_device_is_that_device() {
+    two_cards();
+    let api = emu_libibverbs::api();
+    unsafe {
+        let list = (api.ibv_get_device_list)(null_mut());
+        let listed = *list.add(1);
+        let mut copy = *listed;
+        // What lies behind the end of the name means nothing.
+        copy.name[63] = b'x' as _;
+        let own = CStr::from_ptr((api.ibv_get_device_name)(&raw mut copy));
+        assert_eq!((own, own.as_ptr()), (c"mlx5_1", copy.name.as_ptr()), "the name is that of the copy");
+        assert_eq!((api.ibv_get_device_guid)(&raw mut copy), (api.ibv_get_device_guid)(listed));
+        assert!((api.mlx5dv_is_supported)(&raw mut copy));
+        let context = (api.ibv_open_device)(&raw mut copy);
+        assert_eq!((*context).device, listed);
+        assert_eq!((api.ibv_close_device)(context), 0);
+        // No device has this name.
+        copy.name[5] = b'7' as _;
+        assert_eq!(CStr::from_ptr((api.ibv_get_device_name)(&raw mut copy)), c"mlx5_7");
+        assert!((api.ibv_open_device)(&raw mut copy).is_null());
+        assert_eq!(errno(), libc::EINVAL);
+        (api.ibv_free_device_list)(list);
     }
 }
 

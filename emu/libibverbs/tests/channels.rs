@@ -56,6 +56,68 @@ fn an_event_is_not_lost_where_it_cannot_be_told() {
     unsafe { (host.api.ibv_ack_cq_events)(cq, 1) };
 }
 
+/// A completion queue with a channel, of which the program has taken an event.
+fn with_an_event(host: &Host) -> (*mut ibv_comp_channel, *mut ibv_cq) {
+    let channel = unsafe { (host.api.ibv_create_comp_channel)(host.context) };
+    let cq = unsafe { (host.api.ibv_create_cq)(host.context, 4, null_mut(), channel, 0) };
+    assert_eq!(unsafe { (*channel).refcnt }, 1);
+    let qp = host.qp(IBV_QPT_RC, cq);
+    host.init(qp);
+    assert_eq!(host.post_recv(qp, 1, vec![]), 0);
+    assert_eq!(unsafe { inline::req_notify_cq(cq, 0) }, 0);
+    // A flush: one completion, one event.
+    let attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
+    assert_eq!(host.modify(qp, &attr, IBV_QP_STATE), 0);
+    let (mut of, mut context) = (null_mut(), null_mut());
+    assert_eq!(unsafe { (host.api.ibv_get_cq_event)(channel, &mut of, &mut context) }, 0);
+    assert_eq!(of, cq);
+    assert_eq!(unsafe { (host.api.ibv_destroy_cq)(cq) }, libc::EBUSY, "a queue pair uses it: no wait");
+    assert_eq!(unsafe { (host.api.ibv_destroy_qp)(qp) }, 0);
+    (channel, cq)
+}
+
+#[test]
+fn a_completion_queue_is_destroyed_after_the_last_acknowledgement() {
+    let [host, _peer] = two_cards();
+    let (channel, cq) = with_an_event(&host);
+    assert_eq!(unsafe { (host.api.ibv_destroy_comp_channel)(channel) }, libc::EBUSY, "the queue uses it");
+    let acknowledged = std::sync::atomic::AtomicBool::new(false);
+    let (number, ack) = (cq.expose_provenance(), host.api.ibv_ack_cq_events);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Long enough for the other thread to be in the call; a slow one finds the queue there all the same.
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            acknowledged.store(true, std::sync::atomic::Ordering::SeqCst);
+            unsafe { ack(std::ptr::with_exposed_provenance_mut(number), 1) };
+        });
+        assert_eq!(unsafe { (host.api.ibv_destroy_cq)(cq) }, 0);
+        assert!(acknowledged.load(std::sync::atomic::Ordering::SeqCst), "it waits for the acknowledgement");
+    });
+    assert_eq!(unsafe { (*channel).refcnt }, 0);
+    assert_eq!(unsafe { (host.api.ibv_destroy_cq)(cq) }, libc::EINVAL, "it is gone");
+    assert_eq!(unsafe { (host.api.ibv_destroy_comp_channel)(channel) }, 0);
+}
+
+/// Two threads acknowledge at once: none is lost, so that the queue can go.
+#[test]
+fn threads_acknowledge_events_of_one_queue_at_once() {
+    const EACH: u32 = 20_000;
+    let [host, _peer] = two_cards();
+    let cq = host.cq(4);
+    let (number, ack) = (cq.expose_provenance(), host.api.ibv_ack_cq_events);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(move || {
+                let cq = std::ptr::with_exposed_provenance_mut(number);
+                (0..EACH).for_each(|_| unsafe { ack(cq, 1) });
+            });
+        }
+    });
+    assert_eq!(unsafe { (*cq).comp_events_completed }, 2 * EACH);
+    // More than were taken: rdma-core would wait for ever.
+    assert_eq!(unsafe { (host.api.ibv_destroy_cq)(cq) }, 0);
+}
+
 /// Two hosts of one process look in turn: they stand for hosts that look at the same time, so no time passes until one looks again.
 #[test]
 fn time_passes_for_who_looks_again_and_not_for_each_host() {

@@ -109,6 +109,43 @@ fn events_of_destroyed_objects_are_not_reported() {
 }
 
 #[test]
+fn queues_are_destroyed_after_their_asynchronous_events_are_acknowledged() {
+    let hosts = two_cards();
+    let host = &hosts[0];
+    let cq = host.cq(1);
+    let qp = host.qp(IBV_QPT_UC, cq);
+    host.init(qp);
+    host.connect(qp, Some((unsafe { (*qp).qp_num }, host.gid())));
+    for id in 0..3 {
+        let mut nothing = [];
+        assert_eq!(host.post_send(qp, &mut send(id, IBV_WR_SEND, &mut nothing)), 0);
+    }
+    while emu_libibverbs::relax() {}
+    let events = [take(host).expect("the completion queue"), take(host).expect("its queue pair")];
+    let kinds = events.map(|event| event.event_type);
+    assert_eq!(kinds, [IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL]);
+    struct Event(ibv_async_event);
+    unsafe impl Send for Event {}
+    let [of_cq, of_qp] = events.map(Event);
+    let acknowledged = std::sync::atomic::AtomicU32::new(0);
+    let destroyed_after = |event: Event, number: u32, destroy: &dyn Fn() -> i32| {
+        let (ack, acknowledged) = (host.api.ibv_ack_async_event, &acknowledged);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let Event(mut event) = { event };
+                std::thread::sleep(std::time::Duration::from_millis(100));
+                acknowledged.store(number, std::sync::atomic::Ordering::SeqCst);
+                unsafe { ack(&mut event) };
+            });
+            assert_eq!(destroy(), 0);
+            assert_eq!(acknowledged.load(std::sync::atomic::Ordering::SeqCst), number, "it waits");
+        });
+    };
+    destroyed_after(of_qp, 1, &|| unsafe { (host.api.ibv_destroy_qp)(qp) });
+    destroyed_after(of_cq, 2, &|| unsafe { (host.api.ibv_destroy_cq)(cq) });
+}
+
+#[test]
 fn bad_handles_are_errors() {
     let [host, _] = two_cards();
     let mut event = ibv_async_event::default();

@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::ptr::{null, null_mut};
+
 use support::*;
 use verbs_sys::*;
 
@@ -168,9 +170,9 @@ fn what_is_not_emulated_says_so() {
     }
 }
 
-/// A queue pair that binds keys over other keys, connected to itself, with room for `inline` bytes of inline data.
-fn binding_qp(host: &Host, cq: *mut ibv_cq, inline: u32) -> *mut ibv_qp {
-    let mut attr = ibv_qp_init_attr_ex {
+/// A queue pair that is made for sends piece by piece, with room for `inline` bytes of inline data.
+fn extended_attr(host: &Host, cq: *mut ibv_cq, inline: u32) -> ibv_qp_init_attr_ex {
+    ibv_qp_init_attr_ex {
         send_cq: cq,
         recv_cq: cq,
         cap: ibv_qp_cap { max_send_wr: 4, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: inline },
@@ -179,7 +181,12 @@ fn binding_qp(host: &Host, cq: *mut ibv_cq, inline: u32) -> *mut ibv_qp {
         pd: host.pd,
         send_ops_flags: IBV_QP_EX_WITH_SEND.into(),
         ..Default::default()
-    };
+    }
+}
+
+/// A queue pair that binds keys over other keys, connected to itself, with room for `inline` bytes of inline data.
+fn binding_qp(host: &Host, cq: *mut ibv_cq, inline: u32) -> *mut ibv_qp {
+    let mut attr = extended_attr(host, cq, inline);
     let mut direct = mlx5dv_qp_init_attr {
         comp_mask: MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS.into(),
         send_ops_flags: MLX5DV_QP_EX_WITH_MR_LIST.into(),
@@ -203,6 +210,44 @@ fn bind(host: &Host, qp: *mut ibv_qp, key: *mut mlx5dv_mkey, access: u32, flags:
         (*extended).wr_flags = flags;
         assert!(inline::wr_mr_list(direct, key, access, list.as_mut_ptr(), list.len() as u16));
         inline::wr_complete(extended)
+    }
+}
+
+/// Programs call through the slots without a look, so each has a function. What the queue pair was not made for fails
+/// the batch, and nothing of it is posted.
+#[test]
+fn an_operation_that_a_queue_pair_was_not_made_for_fails_its_batch() {
+    let [host, _] = two_cards();
+    let cq = host.cq(8);
+    let qp = binding_qp(&host, cq, 64);
+    unsafe {
+        let extended = (host.api.ibv_qp_to_qp_ex)(qp);
+        let direct = (host.api.mlx5dv_qp_ex_from_ibv_qp_ex)(extended);
+        let table = &*extended;
+        let calls: [(&str, &dyn Fn()); 8] = [
+            ("ibv_wr_rdma_write", &|| table.wr_rdma_write.unwrap()(extended, 1, 2)),
+            ("ibv_wr_rdma_read", &|| table.wr_rdma_read.unwrap()(extended, 1, 2)),
+            ("ibv_wr_atomic_fetch_add", &|| table.wr_atomic_fetch_add.unwrap()(extended, 1, 2, 3)),
+            ("ibv_wr_bind_mw", &|| table.wr_bind_mw.unwrap()(extended, null_mut(), 1, null())),
+            ("ibv_wr_send_tso", &|| table.wr_send_tso.unwrap()(extended, null_mut(), 1, 2)),
+            ("ibv_wr_set_ud_addr", &|| table.wr_set_ud_addr.unwrap()(extended, null_mut(), 1, 2)),
+            ("mlx5dv_wr_memcpy", &|| (*direct).wr_memcpy.unwrap()(direct)),
+            ("mlx5dv_wr_set_dc_addr", &|| (*direct).wr_set_dc_addr.unwrap()(direct, null_mut(), 1, 2)),
+        ];
+        for (name, call) in calls {
+            assert!(inline::wr_start(extended));
+            table.wr_send.unwrap()(extended);
+            call();
+            assert_eq!(inline::wr_complete(extended), libc::EOPNOTSUPP, "{name}");
+            assert!(host.try_completion(cq).is_none(), "{name}: nothing of the batch is posted");
+        }
+        // A queue pair that was not made for lists of keys, but has the interface.
+        let plain = (host.api.mlx5dv_create_qp)(host.context, &mut extended_attr(&host, cq, 64), null_mut());
+        let extended = (host.api.ibv_qp_to_qp_ex)(plain);
+        let direct = (host.api.mlx5dv_qp_ex_from_ibv_qp_ex)(extended);
+        assert!(inline::wr_start(extended));
+        assert!(inline::wr_mr_list(direct, null_mut(), 0, null_mut(), 0));
+        assert_eq!(inline::wr_complete(extended), libc::EOPNOTSUPP);
     }
 }
 

@@ -57,3 +57,23 @@ fn ranges_beyond_the_address_space_are_refused() {
         }
     }
 }
+
+/// What start-up code or a dynamic linker would have to do, nothing does: no process begins with wrong values.
+#[test]
+fn an_image_that_needs_start_up_code_is_refused() {
+    for (name, kind, flags, word) in [
+        (".tdata", 1, 0x403, "thread-local"),
+        (".init_array", 14, 3, "constructors in .init_array (handler)"),
+        (".fini_array", 15, 3, "destructors in .fini_array (handler)"),
+        (".rela.dyn", 4, 2, "24 bytes of relocations in .rela.dyn"),
+    ] {
+        let mut elf = TestElf::image(&[("handler", &[RET]), ("ping", &[RET])]);
+        let mut bytes = 0x4000_0000_u64.to_le_bytes().to_vec();
+        bytes.resize(24, 0);
+        elf.sections.push(section(name, kind, flags, 0x8000_0000, bytes));
+        elf.sections.last_mut().unwrap().entry_size = 24;
+        let error = world().create_process(0, &elf.bytes()).unwrap_err();
+        let MachineError::Image(error) = error else { panic!("{error}") };
+        assert!(error.to_string().contains(word), "{name}: {error}");
+    }
+}

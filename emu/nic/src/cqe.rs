@@ -44,8 +44,26 @@ pub mod syndrome {
     pub const RNR_RETRY_EXCEEDED: u8 = 0x16;
 }
 
-/// Vendor syndromes of error CQEs: which check failed. The values are this emulator's own; a card's differ.
+/// Vendor syndromes of error CQEs: what exactly failed. NVIDIA publishes no list of them.
+///
+/// The values below 0xE0 and [`FLUSHED`](vendor::FLUSHED) are those that users' logs of ConnectX cards show with the
+/// [`syndrome`]. The others name a check of this emulator, which a card reports by values that nobody has published: a
+/// card was seen with 0x51 and 0x52 with [`LOCAL_PROTECTION`](syndrome::LOCAL_PROTECTION).
 pub mod vendor {
+    /// The peer does not answer (with [`RETRY_EXCEEDED`](super::syndrome::RETRY_EXCEEDED)).
+    pub const NO_ANSWER: u8 = 0x81;
+    /// The peer has no receive (with [`RNR_RETRY_EXCEEDED`](super::syndrome::RNR_RETRY_EXCEEDED)).
+    pub const NO_RECEIVE: u8 = 0x87;
+    /// The peer's memory key refuses the access (with [`REMOTE_ACCESS`](super::syndrome::REMOTE_ACCESS)).
+    pub const REMOTE_ACCESS: u8 = 0x88;
+    /// The peer failed (with [`REMOTE_OPERATION`](super::syndrome::REMOTE_OPERATION)).
+    pub const REMOTE_OPERATION: u8 = 0x89;
+    /// The peer refuses the request (with [`REMOTE_INVALID_REQUEST`](super::syndrome::REMOTE_INVALID_REQUEST)).
+    pub const REMOTE_INVALID_REQUEST: u8 = 0x8A;
+    /// The message is longer than the receive.
+    pub const RECEIVE_LENGTH: u8 = 0x8E;
+    /// Not executed (with [`FLUSHED`](super::syndrome::FLUSHED)).
+    pub const FLUSHED: u8 = 0xF9;
     /// No such memory key.
     pub const KEY_UNKNOWN: u8 = 0xE0;
     /// The key belongs to another protection domain.
@@ -74,8 +92,6 @@ pub mod vendor {
     pub const LENGTH: u8 = 0xEC;
     /// A read or atomic request, but the queue pair may have none outstanding.
     pub const READ_DEPTH: u8 = 0xED;
-    /// The message is longer than the receive.
-    pub const RECEIVE_LENGTH: u8 = 0xEE;
     /// A UMR of a kind that is not emulated: a list elsewhere in memory, an offset into it, or a key for one queue pair.
     pub const UMR: u8 = 0xEF;
 }

@@ -134,6 +134,45 @@ fn a_message_longer_than_the_receive() {
     }
 }
 
+/// The values are from users' logs of cards, with literals: the constants must not follow a mistake.
+#[test]
+fn error_completions_have_the_vendor_syndromes_that_cards_show() {
+    let of = |cqes: &[Cqe]| cqes.iter().map(|cqe| (cqe.syndrome, cqe.vendor)).collect::<Vec<_>>();
+    let modify = QpModify { retry_cnt: Some(0), timeout: Some(5), ..QpModify::default() };
+    let setup = || Setup { modify, ..Setup::new(Transport::Rc) };
+    let mut lossy = World::with(1_000_000, 0, |_| {});
+    let (mut a, _b) = lossy.pair(&setup());
+    lossy.put(&mut a.qp, &Wqe::new(SEND).inline(&[1]));
+    lossy.put(&mut a.qp, &Wqe::new(NOP));
+    lossy.ring(&a.qp);
+    lossy.run();
+    assert_eq!(of(&lossy.poll_all(&mut a.scq)), [(0x15, 0x81), (0x05, 0xF9)], "no answer; flushed");
+
+    let sends = |room: Option<(u32, bool)>| {
+        let mut world = World::new();
+        let (mut a, mut b) = world.pair(&setup());
+        let (target, key) = world.buffer(1, b.qp.pd, Space::Host, 64);
+        if let Some((bytes, is_allowed)) = room {
+            world.receive(&mut b.qp, &[(target, bytes, if is_allowed { key } else { key + 1 })]);
+        }
+        world.post(&mut a.qp, &Wqe::new(SEND).inline(&[7; 8]));
+        world.run();
+        (of(&world.poll_all(&mut a.scq)), of(&world.poll_all(&mut b.rcq)))
+    };
+    assert_eq!(sends(None), (vec![(0x16, 0x87)], vec![]), "no receive");
+    assert_eq!(sends(Some((7, true))), (vec![(0x12, 0x8A)], vec![(0x01, 0x8E)]), "longer than the receive");
+    let (sender, receiver) = sends(Some((64, false)));
+    assert_eq!((sender, receiver[0].0), (vec![(0x14, 0x89)], 0x04), "a receive without a key");
+    assert_ne!(receiver[0].1, 0, "a value of the emulator's own: nobody has published the card's");
+
+    let mut world = World::new();
+    let (mut a, b) = world.pair(&setup());
+    let (target, key) = world.buffer(1, b.qp.pd, Space::Host, 64);
+    world.post(&mut a.qp, &Wqe::new(RDMA_WRITE).inline(&[7; 8]).remote(target, key + 1));
+    world.run();
+    assert_eq!(of(&world.poll_all(&mut a.scq)), [(0x13, 0x88)], "the peer does not allow the access");
+}
+
 #[test]
 fn a_short_receive_list_ends_where_it_says() {
     let mut world = World::new();

@@ -68,6 +68,19 @@ pub fn emulated(config: Config) -> Result<Provider, MachineError> {
     Ok(Emulated::new(config)?.provider)
 }
 
+/// The cards that the variable `FLEXCAST_MACHINE` describes, as programs have them by the emulator's libraries: one
+/// machine for all threads of the process, joined to those of other processes where the description says so, or the
+/// cards of another process. Without the variable it is the default machine. It is made, and a description that is no
+/// good refused, at the first call.
+#[must_use]
+pub fn shared() -> Provider {
+    let is_virtual = !emu_libibverbs::is_bridged();
+    let clock = EmulatorClock::new(emu_libibverbs::relax, emu_libibverbs::now_ps, is_virtual);
+    // SAFETY: the emulator's tables implement the C functions of their names over the process's machine, for any
+    // thread at any time, as its libraries do.
+    unsafe { Provider::from_tables(emu_libflexio::api(), emu_libibverbs::api(), emu_libdoca::api(), Box::new(clock)) }
+}
+
 fn provider_of(machine: Machine) -> Provider {
     let (relaxed, timed) = (machine.clone(), machine.clone());
     let relax = move || relaxed.with(World::relax);

@@ -4,7 +4,8 @@
 //! ```
 //! use flexcast_bootstrap::{Exchange, StoreConfig, TcpStore};
 //!
-//! // `TcpStore::from_env()` takes the same from FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE and FLEXCAST_JOB.
+//! // `TcpStore::from_env()` takes the same from FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE, FLEXCAST_JOB and
+//! // FLEXCAST_SECRET_FILE.
 //! let mut store = TcpStore::join(StoreConfig::new(0, 1, "head-node:4711"))?;
 //! let all = store.exchange("addresses", b"mine")?;
 //! assert_eq!(all, [b"mine"]);
@@ -12,11 +13,13 @@
 //! ```
 
 mod callback;
+mod descriptors;
 pub mod store;
 mod subgroup;
 
 pub use callback::CallbackExchange;
-pub use store::{StoreConfig, StoreError, TcpStore};
+pub use descriptors::DescriptorsUsedUp;
+pub use store::{Secret, SecretError, StoreConfig, StoreError, TcpStore};
 pub use subgroup::{Subgroup, SubgroupError, accompany, split};
 
 /// Longest contribution of a rank to one exchange, in bytes.
@@ -40,6 +43,12 @@ pub trait Exchange {
     /// # Errors
     /// [`ExchangeError`] when a rank is missing or does not agree.
     fn exchange(&mut self, tag: &str, contribution: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError>;
+
+    /// Lets the other ranks know that this one cannot go on, and why, where the exchange can: then they need not wait
+    /// for it. Nothing can be exchanged afterwards.
+    fn refuse(&mut self, reason: &str) {
+        let _ = reason;
+    }
 }
 
 impl<E: Exchange + ?Sized> Exchange for &mut E {
@@ -53,6 +62,10 @@ impl<E: Exchange + ?Sized> Exchange for &mut E {
 
     fn exchange(&mut self, tag: &str, contribution: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
         (**self).exchange(tag, contribution)
+    }
+
+    fn refuse(&mut self, reason: &str) {
+        (**self).refuse(reason);
     }
 }
 

@@ -203,7 +203,18 @@ fn lists_that_make_no_group_are_refused() {
 
 /// Starts this test program again as a rank.
 fn start(rank: u32, size: u32, address: &str, what: &str) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+    start_by(Command::new(std::env::current_exe().unwrap()), rank, size, address, what)
+}
+
+/// The same with this limit of descriptors.
+fn start_limited(rank: u32, size: u32, address: &str, what: &str, limit: u32) -> Child {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("ulimit -n {limit} && exec \"$0\" \"$@\"")]).arg(std::env::current_exe().unwrap());
+    start_by(shell, rank, size, address, what)
+}
+
+fn start_by(mut command: Command, rank: u32, size: u32, address: &str, what: &str) -> Child {
+    command
         .args(["--ignored", "--exact", "--nocapture", "a_rank_in_a_process_of_its_own"])
         .env("FLEXCAST_RANK", rank.to_string())
         .env("FLEXCAST_SIZE", size.to_string())
@@ -220,6 +231,13 @@ fn start(rank: u32, size: u32, address: &str, what: &str) -> Child {
 #[ignore = "other tests start it in processes of its own: cargo test -p flexcast-bootstrap --test bootstrap"]
 fn a_rank_in_a_process_of_its_own() {
     let what = std::env::var("FLEXCAST_TEST").expect("a rank of a test of processes");
+    // All descriptors that the process may have, but so many.
+    let spare = what.strip_prefix("short of descriptors, but ").map(|spare| spare.parse::<usize>().unwrap());
+    let _taken = spare.map(|spare| {
+        let mut taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+        taken.truncate(taken.len() - spare);
+        taken
+    });
     let mut store = TcpStore::from_env().unwrap();
     let (rank, size) = (store.rank(), store.size());
     let all = store.exchange("processes", &std::process::id().to_le_bytes()).unwrap();
@@ -249,6 +267,26 @@ fn processes_meet_by_their_environment() {
     for child in ranks {
         let (success, text) = outcome(child);
         assert!(success, "{text}");
+    }
+}
+
+#[test]
+fn a_process_that_lacks_descriptors_names_the_limit() {
+    let text = |rank: u32| {
+        format!(
+            "rank {rank} cannot connect to the others: this process has no file descriptor left, of the 64 that it may have: raise"
+        )
+    };
+    // To connect, to listen, and to accept.
+    for (rank, spare) in [(1, 0), (0, 0), (0, 1)] {
+        let address = free_address();
+        let what = format!("short of descriptors, but {spare}");
+        let short = start_limited(rank, 2, &address, &what, 64);
+        let mut other = start(1 - rank, 2, &address, "meet");
+        let (success, printed) = outcome(short);
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(!success && printed.contains(&text(rank)), "rank {rank}, {spare} left: {printed}");
     }
 }
 

@@ -469,6 +469,327 @@
 #define FLEXCAST_MEMORY_DMABUF 3
 
 /**
+ * Bytes of a message, or their number, do not fit the memory of this rank.
+ */
+#define FLEXCAST_CODE_LOCAL_LENGTH 1
+
+/**
+ * The queue pair of this rank cannot carry out the request.
+ */
+#define FLEXCAST_CODE_LOCAL_QUEUE_PAIR 2
+
+/**
+ * Memory of this rank is not registered for the request.
+ */
+#define FLEXCAST_CODE_LOCAL_PROTECTION 4
+
+/**
+ * The queue pair had failed before.
+ */
+#define FLEXCAST_CODE_FLUSHED 5
+
+/**
+ * A memory window cannot be bound.
+ */
+#define FLEXCAST_CODE_WINDOW_BIND 6
+
+/**
+ * The peer's card gave an answer that cannot be.
+ */
+#define FLEXCAST_CODE_BAD_RESPONSE 7
+
+/**
+ * A write of the peer does not fit the memory of this rank.
+ */
+#define FLEXCAST_CODE_LOCAL_ACCESS 8
+
+/**
+ * The peer's card refuses the request.
+ */
+#define FLEXCAST_CODE_REMOTE_INVALID_REQUEST 9
+
+/**
+ * The peer's memory does not allow the access.
+ */
+#define FLEXCAST_CODE_REMOTE_ACCESS 10
+
+/**
+ * The peer's card cannot carry out the request.
+ */
+#define FLEXCAST_CODE_REMOTE_OPERATION 11
+
+/**
+ * The peer's card did not answer: it is gone, or the network is.
+ */
+#define FLEXCAST_CODE_RETRIES_EXCEEDED 12
+
+/**
+ * The peer had no receive posted for too long.
+ */
+#define FLEXCAST_CODE_RECEIVER_NOT_READY 13
+
+/**
+ * The peer aborted the request.
+ */
+#define FLEXCAST_CODE_REMOTE_ABORTED 16
+
+/**
+ * The card has failed.
+ */
+#define FLEXCAST_CODE_FATAL 19
+
+/**
+ * The peer's card did not answer in time.
+ */
+#define FLEXCAST_CODE_RESPONSE_TIMEOUT 20
+
+/**
+ * The completion has another status; the log has its number.
+ */
+#define FLEXCAST_CODE_COMPLETION 21
+
+/**
+ * The system gave an error that has no code of its own; the log has its number.
+ */
+#define FLEXCAST_CODE_SYSTEM 4096
+
+/**
+ * The system does not permit it: `EPERM`.
+ */
+#define FLEXCAST_CODE_NOT_PERMITTED 4097
+
+/**
+ * Input or output error: `EIO`.
+ */
+#define FLEXCAST_CODE_INPUT_OUTPUT 4101
+
+/**
+ * The operating system has no memory left: `ENOMEM`.
+ */
+#define FLEXCAST_CODE_OUT_OF_MEMORY 4108
+
+/**
+ * Permission denied: `EACCES`.
+ */
+#define FLEXCAST_CODE_ACCESS_DENIED 4109
+
+/**
+ * Invalid argument: `EINVAL`.
+ */
+#define FLEXCAST_CODE_INVALID_ARGUMENT 4118
+
+/**
+ * Too many open files in the system: `ENFILE`.
+ */
+#define FLEXCAST_CODE_SYSTEM_FILES 4119
+
+/**
+ * Too many open files in the process: `EMFILE`.
+ */
+#define FLEXCAST_CODE_PROCESS_FILES 4120
+
+/**
+ * Broken pipe: `EPIPE`.
+ */
+#define FLEXCAST_CODE_BROKEN_PIPE 4128
+
+/**
+ * Address in use: `EADDRINUSE`.
+ */
+#define FLEXCAST_CODE_ADDRESS_IN_USE 4194
+
+/**
+ * Address not available: `EADDRNOTAVAIL`.
+ */
+#define FLEXCAST_CODE_ADDRESS_NOT_AVAILABLE 4195
+
+/**
+ * Network down: `ENETDOWN`.
+ */
+#define FLEXCAST_CODE_NETWORK_DOWN 4196
+
+/**
+ * Network unreachable: `ENETUNREACH`.
+ */
+#define FLEXCAST_CODE_NETWORK_UNREACHABLE 4197
+
+/**
+ * Connection dropped by the network: `ENETRESET`.
+ */
+#define FLEXCAST_CODE_NETWORK_RESET 4198
+
+/**
+ * Connection aborted: `ECONNABORTED`.
+ */
+#define FLEXCAST_CODE_CONNECTION_ABORTED 4199
+
+/**
+ * `ECONNRESET`, or the peer has closed the connection.
+ */
+#define FLEXCAST_CODE_CONNECTION_RESET 4200
+
+/**
+ * The operating system has no buffers left: `ENOBUFS`.
+ */
+#define FLEXCAST_CODE_NO_BUFFERS 4201
+
+/**
+ * Not connected: `ENOTCONN`.
+ */
+#define FLEXCAST_CODE_NOT_CONNECTED 4203
+
+/**
+ * Timed out: `ETIMEDOUT`.
+ */
+#define FLEXCAST_CODE_TIMED_OUT 4206
+
+/**
+ * Connection refused: `ECONNREFUSED`.
+ */
+#define FLEXCAST_CODE_CONNECTION_REFUSED 4207
+
+/**
+ * Host down: `EHOSTDOWN`.
+ */
+#define FLEXCAST_CODE_HOST_DOWN 4208
+
+/**
+ * Host unreachable: `EHOSTUNREACH`.
+ */
+#define FLEXCAST_CODE_HOST_UNREACHABLE 4209
+
+/**
+ * The operation could not be begun; its error on the failed rank says why.
+ */
+#define FLEXCAST_CODE_NOT_STARTED 8193
+
+/**
+ * The peer said what no rank of this release says.
+ */
+#define FLEXCAST_CODE_PROTOCOL_VIOLATION 8194
+
+/**
+ * A receive worker or a send worker of the card did not answer.
+ */
+#define FLEXCAST_CODE_WORKER_SILENT 8195
+
+/**
+ * The progress thread of the card did not answer.
+ */
+#define FLEXCAST_CODE_PROGRESS_THREAD_SILENT 8196
+
+/**
+ * The process on the card has died.
+ */
+#define FLEXCAST_CODE_PROCESS_DIED 8197
+
+/**
+ * The card has not copied the own block.
+ */
+#define FLEXCAST_CODE_COPY 8198
+
+/**
+ * A queue pair for datagrams has failed; the log has the status of the work completion.
+ */
+#define FLEXCAST_CODE_DATAGRAMS 8199
+
+/**
+ * The service process is gone, or refuses.
+ */
+#define FLEXCAST_CODE_SERVICE_PROCESS 8200
+
+/**
+ * The program is gone, as its service process says.
+ */
+#define FLEXCAST_CODE_PROGRAM 8201
+
+/**
+ * The progress thread reported a cause that is not known.
+ */
+#define FLEXCAST_CODE_UNKNOWN_CAUSE 8202
+
+/**
+ * Receive worker: an error completion on its receive queue.
+ */
+#define FLEXCAST_CODE_RECEIVE_QUEUE 8451
+
+/**
+ * Receive worker: a copy to the user's buffer failed.
+ */
+#define FLEXCAST_CODE_RECEIVE_COPY 8452
+
+/**
+ * Receive worker: the operation does not fit its context.
+ */
+#define FLEXCAST_CODE_RECEIVE_OPERATION 8453
+
+/**
+ * Receive worker: a completion of a kind that its transport does not produce.
+ */
+#define FLEXCAST_CODE_RECEIVE_OPCODE 8454
+
+/**
+ * Receive worker: an error completion on the control queue of its thread.
+ */
+#define FLEXCAST_CODE_RECEIVE_CONTROL 8455
+
+/**
+ * Send worker: a send failed.
+ */
+#define FLEXCAST_CODE_SEND_QUEUE 8708
+
+/**
+ * Send worker: the operation does not fit its context.
+ */
+#define FLEXCAST_CODE_SEND_OPERATION 8709
+
+/**
+ * Send worker: an error completion on its control queue.
+ */
+#define FLEXCAST_CODE_SEND_CONTROL 8710
+
+/**
+ * Send worker: a completion of a kind that a send does not produce.
+ */
+#define FLEXCAST_CODE_SEND_OPCODE 8711
+
+/**
+ * Progress thread: an error completion on its control queue.
+ */
+#define FLEXCAST_CODE_PROGRESS_CONTROL 8961
+
+/**
+ * Progress thread: a command that makes no sense.
+ */
+#define FLEXCAST_CODE_PROGRESS_COMMAND 8962
+
+/**
+ * FLEXCAST_CAUSE_SILENT: what the witness waited for. A signal of the barrier: it has not called the operation, or
+ * waits itself.
+ */
+#define FLEXCAST_WAITED_FOR_BARRIER 1
+
+/**
+ * FLEXCAST_CAUSE_SILENT: what the witness waited for. The end of its multicast, after which the next rank begins.
+ */
+#define FLEXCAST_WAITED_FOR_ACTIVATION 2
+
+/**
+ * FLEXCAST_CAUSE_SILENT: what the witness waited for. The end of its own multicast.
+ */
+#define FLEXCAST_WAITED_FOR_OWN_SEND 3
+
+/**
+ * FLEXCAST_CAUSE_SILENT: what the witness waited for. A block, or the acknowledgement of one.
+ */
+#define FLEXCAST_WAITED_FOR_BLOCK 4
+
+/**
+ * FLEXCAST_CAUSE_SILENT: what the witness waited for. The message that ends the operation.
+ */
+#define FLEXCAST_WAITED_FOR_FINAL 5
+
+/**
  * A time of something that has not happened.
  */
 #define FLEXCAST_NEVER UINT64_MAX
@@ -479,7 +800,7 @@
 #define FLEXCAST_CAUSE_NONE 0
 
 /**
- * The culprit was waited for in vain; the code tells for what.
+ * The culprit was waited for in vain; the code tells for what: FLEXCAST_WAITED_FOR_....
  */
 #define FLEXCAST_CAUSE_SILENT 1
 
@@ -489,17 +810,18 @@
 #define FLEXCAST_CAUSE_CANCELLED 2
 
 /**
- * The culprit called another operation than the witness, or with other arguments.
+ * The culprit called another operation than the witness, or with other arguments; flexcast_last_error() names both
+ * calls.
  */
 #define FLEXCAST_CAUSE_DISAGREES 3
 
 /**
- * The culprit's worker on the card failed.
+ * The culprit's worker on the card failed; the code tells how: FLEXCAST_CODE_....
  */
 #define FLEXCAST_CAUSE_DEVICE 4
 
 /**
- * The connection between them broke.
+ * The connection between them broke; the code tells how: FLEXCAST_CODE_....
  */
 #define FLEXCAST_CAUSE_CONNECTION 5
 
@@ -684,6 +1006,15 @@ typedef enum {
    * The operation has failed, on all ranks, because of a number that this rank contributed: it is beyond `sparse_fixed_point`, infinite or not a number.
    */
   FLEXCAST_ERROR_CONTRIBUTION = 129,
+  /**
+   * The bytes of a buffer cannot be borrowed: a service process may still write to them.
+   */
+  FLEXCAST_ERROR_LENT = 130,
+  /**
+   * The operation has failed because of a connection between this rank and another one: the text names the rank, its
+   * address and what is wrong.
+   */
+  FLEXCAST_ERROR_CONNECTION = 131,
 } flexcast_status;
 
 /**
@@ -933,7 +1264,8 @@ typedef struct {
    */
   uint64_t barrier_timeout_ns;
   /**
-   * Time after the cutoff in which recovery must end, in nanoseconds, beyond three times the cutoff itself; see `cutoff_slack_ns`.
+   * How long an operation that all ranks have begun may stand still, in nanoseconds, beyond three times what it
+   * should take; see `cutoff_slack_ns`. It counts from the last data that came or went.
    */
   uint64_t recovery_timeout_ns;
   /**
@@ -980,7 +1312,8 @@ typedef struct {
    */
   uint64_t service_connect_ns;
   /**
-   * Longest that an operation takes once it is posted to them, others' arrival included, in nanoseconds; 0: 60 s.
+   * Longest that an operation stands still once it is posted to them, others' arrival included, in nanoseconds;
+   * 0: 60 s.
    */
   uint64_t service_operation_ns;
   /**
@@ -1332,7 +1665,8 @@ typedef struct {
    */
   uint32_t cause;
   /**
-   * Code that belongs to the cause.
+   * Code that belongs to the cause: FLEXCAST_CODE_... of FLEXCAST_CAUSE_DEVICE and FLEXCAST_CAUSE_CONNECTION,
+   * FLEXCAST_WAITED_FOR_... of FLEXCAST_CAUSE_SILENT, the aggregator's number of FLEXCAST_CAUSE_AGGREGATOR, else 0.
    */
   uint32_t code;
   /**
@@ -1473,6 +1807,8 @@ flexcast_status flexcast_bootstrap_store(const flexcast_store_functions *functio
 /**
  * Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that meet at one port by
  * mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and a few seconds at most; 0: a minute.
+ * If the variable FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set, only ranks with the same secret come
+ * together, and what they exchange is encrypted.
  */
 flexcast_status flexcast_bootstrap_tcp(const char *address,
                                        const char *job,
@@ -1482,7 +1818,20 @@ flexcast_status flexcast_bootstrap_tcp(const char *address,
                                        flexcast_bootstrap **bootstrap);
 
 /**
- * The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port") and FLEXCAST_JOB (may be absent).
+ * The same with a secret of the program: a string of 32 to 4096 bytes that was drawn at random, as
+ * `head -c 32 /dev/urandom | base64` does, the same on all ranks. NULL: what the variables say.
+ */
+flexcast_status flexcast_bootstrap_tcp_secret(const char *address,
+                                              const char *job,
+                                              const char *secret,
+                                              int rank,
+                                              int size,
+                                              uint64_t timeout_ms,
+                                              flexcast_bootstrap **bootstrap);
+
+/**
+ * The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port"), FLEXCAST_JOB
+ * (may be absent), and FLEXCAST_SECRET_FILE or FLEXCAST_SECRET (may be absent).
  */
 flexcast_status flexcast_bootstrap_environment(flexcast_bootstrap **bootstrap);
 

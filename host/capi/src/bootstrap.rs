@@ -1,12 +1,12 @@
 //! Bootstrap: exchanges by TCP, environment, or functions of the program.
 
 use std::collections::VecDeque;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flexcast_rust::Error;
-use flexcast_rust::bootstrap::{CallbackExchange, Exchange, StoreConfig, StoreError, TcpStore};
+use flexcast_rust::bootstrap::{CallbackExchange, Exchange, Secret, StoreConfig, StoreError, TcpStore};
 
 use crate::creation::Errands;
 use crate::fault::{Fault, call, lock, own};
@@ -248,10 +248,29 @@ pub unsafe extern "C" fn flexcast_bootstrap_store(
 
 /// Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that meet at one port by
 /// mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and a few seconds at most; 0: a minute.
+/// If the variable FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set, only ranks with the same secret come
+/// together, and what they exchange is encrypted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_bootstrap_tcp(
     address: *const c_char,
     job: *const c_char,
+    rank: c_int,
+    size: c_int,
+    timeout_ms: u64,
+    bootstrap: *mut *mut flexcast_bootstrap,
+) -> flexcast_status {
+    let secret = std::ptr::null();
+    // SAFETY: by this function's contract, which is the same.
+    unsafe { flexcast_bootstrap_tcp_secret(address, job, secret, rank, size, timeout_ms, bootstrap) }
+}
+
+/// The same with a secret of the program: a string of 32 to 4096 bytes that was drawn at random, as
+/// `head -c 32 /dev/urandom | base64` does, the same on all ranks. NULL: what the variables say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flexcast_bootstrap_tcp_secret(
+    address: *const c_char,
+    job: *const c_char,
+    secret: *const c_char,
     rank: c_int,
     size: c_int,
     timeout_ms: u64,
@@ -266,14 +285,22 @@ pub unsafe extern "C" fn flexcast_bootstrap_tcp(
         let address = unsafe { text(address, "address") }?.ok_or_else(|| Fault::null("address"))?;
         // SAFETY: as above.
         let job = unsafe { text(job, "job") }?.unwrap_or_default();
+        let secret = if secret.is_null() {
+            Secret::from_env()
+        } else {
+            // SAFETY: not null, and a C string for the duration of the call.
+            Secret::new(unsafe { CStr::from_ptr(secret) }.to_bytes()).map(Some)
+        };
+        let secret = secret.map_err(|error| Fault::new(FLEXCAST_ERROR_ARGUMENT, error.to_string()))?;
         let config =
             StoreConfig { job: job.to_owned(), timeout: timeout(timeout_ms), ..StoreConfig::new(rank, size, address) };
-        place.put(join(TcpStore::join(config))?);
+        place.put(join(TcpStore::join(config.secret(secret)))?);
         Ok(())
     })
 }
 
-/// The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port") and FLEXCAST_JOB (may be absent).
+/// The same with what the environment says: FLEXCAST_RANK, FLEXCAST_SIZE, FLEXCAST_STORE ("host:port"), FLEXCAST_JOB
+/// (may be absent), and FLEXCAST_SECRET_FILE or FLEXCAST_SECRET (may be absent).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_bootstrap_environment(bootstrap: *mut *mut flexcast_bootstrap) -> flexcast_status {
     call(|| {
@@ -362,6 +389,15 @@ pub(crate) mod tests {
             assert_eq!(tcp(std::ptr::null(), &raw mut other), FLEXCAST_ERROR_NULL);
             assert_eq!(tcp(c"nowhere".as_ptr(), &raw mut other), FLEXCAST_ERROR_EXCHANGE);
             assert_eq!(tcp(c"\xff:1".as_ptr(), &raw mut other), FLEXCAST_ERROR_ARGUMENT);
+            let address = c"127.0.0.1:1".as_ptr();
+            let mut with = |secret: &CStr, size| {
+                flexcast_bootstrap_tcp_secret(address, std::ptr::null(), secret.as_ptr(), 0, size, 100, &raw mut other)
+            };
+            assert_eq!(with(c"swordfish", 1), FLEXCAST_ERROR_ARGUMENT);
+            assert_eq!(with(c"", 1), FLEXCAST_ERROR_ARGUMENT);
+            assert_eq!(with(c"0123456789abcdef0123456789abcdef", 1), FLEXCAST_OK);
+            assert_eq!(flexcast_bootstrap_free(other), FLEXCAST_OK);
+            other = std::ptr::null_mut();
             assert!(other.is_null(), "nothing was made");
             let (mut rank, mut size) = (0, 0);
             assert_eq!(flexcast_bootstrap_rank(handle, &raw mut rank, &raw mut size), FLEXCAST_OK);

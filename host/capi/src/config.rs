@@ -124,7 +124,8 @@ pub struct flexcast_config {
     pub cutoff_slack_ns: u64,
     /// How long a rank waits for others to begin an operation, in nanoseconds; see `cutoff_slack_ns`.
     pub barrier_timeout_ns: u64,
-    /// Time after the cutoff in which recovery must end, in nanoseconds, beyond three times the cutoff itself; see `cutoff_slack_ns`.
+    /// How long an operation that all ranks have begun may stand still, in nanoseconds, beyond three times what it
+    /// should take; see `cutoff_slack_ns`. It counts from the last data that came or went.
     pub recovery_timeout_ns: u64,
     /// Longest life of a packet in the fabric, in nanoseconds.
     pub packet_lifetime_ns: u64,
@@ -149,7 +150,8 @@ pub struct flexcast_config {
     pub service_secret: *const c_char,
     /// Longest that connecting to them takes, and so long again until all take part, in nanoseconds; 0: 5 s.
     pub service_connect_ns: u64,
-    /// Longest that an operation takes once it is posted to them, others' arrival included, in nanoseconds; 0: 60 s.
+    /// Longest that an operation stands still once it is posted to them, others' arrival included, in nanoseconds;
+    /// 0: 60 s.
     pub service_operation_ns: u64,
     /// Service processes of a host, 1 to 64, if one endpoint is given; 0: what FLEXCAST_SERVICE_PROCESSES says, or else 4.
     pub service_processes: u32,
@@ -251,10 +253,7 @@ impl flexcast_config {
 
     /// The defaults, with what the environment asks for.
     fn from_env() -> Result<Self, Fault> {
-        let asked = Config::default().with_environment()?;
-        let (control, sparse_aggregation) = (number_of(asked.control), asked.sparse_aggregation as u32);
-        let sparse_fixed_point = asked.sparse_fixed_point.unwrap_or(0.0);
-        let mut config = Self { control, sparse_aggregation, sparse_fixed_point, ..Self::default() };
+        let mut config = Self::default();
         settings::take_variables(&mut config, |name| std::env::var_os(name))?;
         Ok(config)
     }

@@ -14,6 +14,7 @@ use crate::status::flexcast_status::*;
 
 const SLOT_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 36;
+const MOST_SLOTS: usize = 1 << SLOT_BITS;
 const KIND_SHIFT: u32 = SLOT_BITS + GENERATION_BITS;
 
 /// What a handle stands for.
@@ -76,24 +77,41 @@ struct Table {
     free: Vec<usize>,
 }
 
+impl Table {
+    const fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// Puts an object into a free slot, or into a new one while there are fewer than `limit`: gives its place and
+    /// generation. A refusal leaves the table as it was.
+    fn insert(&mut self, object: Object, limit: usize) -> Option<(usize, u64)> {
+        let at = match self.free.pop() {
+            Some(at) => at,
+            None if self.slots.len() >= limit => return None,
+            None => {
+                self.slots.push(Slot { generation: 0, object: None });
+                self.slots.len() - 1
+            }
+        };
+        let slot = &mut self.slots[at];
+        slot.generation += 1;
+        slot.object = Some(object);
+        Some((at, slot.generation))
+    }
+}
+
 /// Objects of all threads. Its lock is held for a few instructions, and never while anything of the library or the program runs.
-static TABLE: RwLock<Table> = RwLock::new(Table { slots: Vec::new(), free: Vec::new() });
+static TABLE: RwLock<Table> = RwLock::new(Table::new());
 
 /// Gives an object a handle.
 pub(crate) fn insert<K: Kind>(object: Arc<K>) -> Result<*mut K::Handle, Fault> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let at = table.free.pop().unwrap_or_else(|| {
-        table.slots.push(Slot { generation: 0, object: None });
-        table.slots.len() - 1
-    });
-    if at >> SLOT_BITS != 0 {
-        let text = format!("{} objects of this process: free those that are done", 1 << SLOT_BITS);
+    let Some((at, generation)) = table.insert(K::wrap(object), MOST_SLOTS) else {
+        let text =
+            format!("this process has {MOST_SLOTS} objects, the most that it may have: free those that are done");
         return Err(Fault::new(FLEXCAST_ERROR_LIMIT, text));
-    }
-    let slot = &mut table.slots[at];
-    slot.generation += 1;
-    slot.object = Some(K::wrap(object));
-    let number = K::CODE << KIND_SHIFT | slot.generation << SLOT_BITS | at as u64;
+    };
+    let number = K::CODE << KIND_SHIFT | generation << SLOT_BITS | at as u64;
     Ok(std::ptr::without_provenance_mut(number as usize))
 }
 
@@ -171,6 +189,23 @@ mod tests {
         }
         // Other tests have some, too.
         assert!(TABLE.read().unwrap().slots.len() < 100);
+    }
+
+    #[test]
+    fn a_refused_object_leaves_a_full_table_as_it_was() {
+        let mut table = Table::new();
+        let object = || Bootstrap::wrap(bootstrap());
+        for at in 0..3 {
+            assert_eq!(table.insert(object(), 3), Some((at, 1)));
+        }
+        for _ in 0..1000 {
+            assert_eq!(table.insert(object(), 3), None);
+        }
+        assert_eq!((table.slots.len(), table.free.len()), (3, 0));
+        // A slot that becomes free is used again.
+        table.slots[1].object = None;
+        table.free.push(1);
+        assert_eq!((table.insert(object(), 3), table.insert(object(), 3)), (Some((1, 2)), None));
     }
 
     #[test]

@@ -27,15 +27,16 @@ pub const FLEXCAST_NEVER: u64 = u64::MAX;
 
 /// No failure.
 pub const FLEXCAST_CAUSE_NONE: u32 = 0;
-/// The culprit was waited for in vain; the code tells for what.
+/// The culprit was waited for in vain; the code tells for what: FLEXCAST_WAITED_FOR_....
 pub const FLEXCAST_CAUSE_SILENT: u32 = 1;
 /// The culprit cancelled.
 pub const FLEXCAST_CAUSE_CANCELLED: u32 = 2;
-/// The culprit called another operation than the witness, or with other arguments.
+/// The culprit called another operation than the witness, or with other arguments; flexcast_last_error() names both
+/// calls.
 pub const FLEXCAST_CAUSE_DISAGREES: u32 = 3;
-/// The culprit's worker on the card failed.
+/// The culprit's worker on the card failed; the code tells how: FLEXCAST_CODE_....
 pub const FLEXCAST_CAUSE_DEVICE: u32 = 4;
-/// The connection between them broke.
+/// The connection between them broke; the code tells how: FLEXCAST_CODE_....
 pub const FLEXCAST_CAUSE_CONNECTION: u32 = 5;
 /// An aggregator that is no rank failed the witness; the code is its number among sparse.aggregators, from 0.
 pub const FLEXCAST_CAUSE_AGGREGATOR: u32 = 6;
@@ -84,7 +85,8 @@ pub struct flexcast_report {
     pub overflowed_datagrams: u64,
     /// Why it failed: a FLEXCAST_CAUSE_... number.
     pub cause: u32,
-    /// Code that belongs to the cause.
+    /// Code that belongs to the cause: FLEXCAST_CODE_... of FLEXCAST_CAUSE_DEVICE and FLEXCAST_CAUSE_CONNECTION,
+    /// FLEXCAST_WAITED_FOR_... of FLEXCAST_CAUSE_SILENT, the aggregator's number of FLEXCAST_CAUSE_AGGREGATOR, else 0.
     pub code: u32,
     /// Rank that is to blame.
     pub culprit: u32,
@@ -109,8 +111,8 @@ impl flexcast_report {
             Some(Cause::Silent(waited_for)) => (FLEXCAST_CAUSE_SILENT, u32::from(waited_for as u8)),
             Some(Cause::Cancelled) => (FLEXCAST_CAUSE_CANCELLED, 0),
             Some(Cause::Disagrees) => (FLEXCAST_CAUSE_DISAGREES, 0),
-            Some(Cause::Device(code)) => (FLEXCAST_CAUSE_DEVICE, code.into()),
-            Some(Cause::Connection(code)) => (FLEXCAST_CAUSE_CONNECTION, code.into()),
+            Some(Cause::Device(code)) => (FLEXCAST_CAUSE_DEVICE, code.to_raw().into()),
+            Some(Cause::Connection(code)) => (FLEXCAST_CAUSE_CONNECTION, code.to_raw().into()),
             Some(Cause::Aggregator(number)) => (FLEXCAST_CAUSE_AGGREGATOR, number.into()),
             Some(Cause::Contribution) => (FLEXCAST_CAUSE_CONTRIBUTION, 0),
         };
@@ -332,10 +334,7 @@ impl Operation {
             Ok(done) => (None, flexcast_report::new(FLEXCAST_OK, &done.report, false)),
             // A buffer that does not come back is held: the card may still reach the memory.
             Err(failed) => {
-                let mut fault = Fault::from(&failed.error);
-                if let Some(differ) = communicator.disagreement() {
-                    fault.text = format!("{} ({differ})", fault.text);
-                }
+                let fault = Fault::from(&failed.error);
                 let report = flexcast_report::new(fault.status, &failed.report, failed.receive.is_none());
                 (Some(fault), report)
             }

@@ -1,54 +1,20 @@
 //! Parameters of communicators by name and text, as configuration files and command lines have them.
 
 use std::ffi::{OsString, c_char};
-use std::ops::RangeInclusive;
 
-use crate::config::{
-    FLEXCAST_AGGREGATION_DPA, FLEXCAST_AGGREGATION_HOST, FLEXCAST_ALGORITHM_AUTOMATIC, FLEXCAST_ALGORITHM_BRUCK,
-    FLEXCAST_ALGORITHM_LINEAR, FLEXCAST_ALGORITHM_MULTICAST, FLEXCAST_ALGORITHM_RECURSIVE_DOUBLING,
-    FLEXCAST_ALGORITHM_RING, FLEXCAST_BOUND_KEYS_NONE, FLEXCAST_CONTROL_DEVICE, FLEXCAST_CONTROL_HOST,
-    FLEXCAST_CONTROL_SERVICE, FLEXCAST_DELIVERY_AUTO, FLEXCAST_DELIVERY_DIRECT, FLEXCAST_DELIVERY_FLAT,
-    FLEXCAST_DELIVERY_HIERARCHICAL, FLEXCAST_PLACEMENT_COMPACT, FLEXCAST_PLACEMENT_SPREAD,
-    FLEXCAST_TRANSPORT_UC_MULTICAST, FLEXCAST_TRANSPORT_UC_UNICAST, FLEXCAST_TRANSPORT_UD, flexcast_config,
-};
+use flexcast_rust::{Config, Setting, SettingValue};
+
+use crate::config::{FLEXCAST_BOUND_KEYS_NONE, FLEXCAST_DELIVERY_AUTO, flexcast_config};
 use crate::fault::{Fault, call};
 use crate::memory::{give, sized, text};
 use crate::status::flexcast_status::{self, *};
 
-type Words = &'static [(&'static str, u32)];
-
-const PLACEMENTS: Words = &[("compact", FLEXCAST_PLACEMENT_COMPACT), ("spread", FLEXCAST_PLACEMENT_SPREAD)];
-const TRANSPORTS: Words = &[
-    ("ud", FLEXCAST_TRANSPORT_UD),
-    ("uc-multicast", FLEXCAST_TRANSPORT_UC_MULTICAST),
-    ("uc-unicast", FLEXCAST_TRANSPORT_UC_UNICAST),
-];
-const CONTROLS: Words =
-    &[("host", FLEXCAST_CONTROL_HOST), ("device", FLEXCAST_CONTROL_DEVICE), ("service", FLEXCAST_CONTROL_SERVICE)];
-const ALGORITHMS: Words = &[
-    ("automatic", FLEXCAST_ALGORITHM_AUTOMATIC),
-    ("multicast", FLEXCAST_ALGORITHM_MULTICAST),
-    ("ring", FLEXCAST_ALGORITHM_RING),
-    ("linear", FLEXCAST_ALGORITHM_LINEAR),
-    ("recursive-doubling", FLEXCAST_ALGORITHM_RECURSIVE_DOUBLING),
-    ("bruck", FLEXCAST_ALGORITHM_BRUCK),
-];
-const DELIVERIES: Words = &[
-    ("auto", FLEXCAST_DELIVERY_AUTO),
-    ("flat", FLEXCAST_DELIVERY_FLAT),
-    ("hierarchical", FLEXCAST_DELIVERY_HIERARCHICAL),
-    ("direct", FLEXCAST_DELIVERY_DIRECT),
-];
-const AGGREGATIONS: Words = &[("host", FLEXCAST_AGGREGATION_HOST), ("dpa", FLEXCAST_AGGREGATION_DPA)];
-const SWITCHES: Words = &[("0", 0), ("1", 1)];
-/// Numbers whose bounds are the communicator's.
-const ANY: RangeInclusive<u32> = 0..=u32::MAX;
-const BYTE: RangeInclusive<u32> = 0..=255;
-
-/// A field, and what it may be.
+/// A field of the structure.
 enum Field<'c> {
-    Word(&'c mut u32, Words),
-    Small(&'c mut u32, RangeInclusive<u32>),
+    /// A number, or a word by its position.
+    Small(&'c mut u32),
+    /// A word by its position and this number.
+    From(u32, &'c mut u32),
     Large(&'c mut u64),
     Real(&'c mut f32),
     Text(&'c mut *const c_char),
@@ -56,72 +22,62 @@ enum Field<'c> {
     Keys(&'c mut u32),
 }
 
-macro_rules! fields {
-    ($config:ident; $($name:literal => $field:expr,)*) => {
-        /// All names.
-        const NAMES: &[&str] = &[$($name,)*];
-
-        fn field<'c>($config: &'c mut flexcast_config, name: &str) -> Option<Field<'c>> {
-            use Field::{Keys, Large, Real, Small, Text, Word};
-            Some(match name {
-                $($name => $field,)*
-                _ => return None,
-            })
-        }
-    };
-}
-
-fields! { config;
-    "chunk_bytes" => Small(&mut config.chunk_bytes, ANY),
-    "subgroups" => Small(&mut config.subgroups, ANY),
-    "receive_threads" => Small(&mut config.receive_threads, ANY),
-    "send_threads" => Small(&mut config.send_threads, ANY),
-    "placement" => Word(&mut config.placement, PLACEMENTS),
-    "slots" => Small(&mut config.slots, ANY),
-    "receive_batch" => Small(&mut config.receive_batch, ANY),
-    "send_batch" => Small(&mut config.send_batch, ANY),
-    "send_depth" => Small(&mut config.send_depth, ANY),
-    "budget" => Small(&mut config.budget, ANY),
-    "psn_bits" => Small(&mut config.psn_bits, ANY),
-    "chains" => Small(&mut config.chains, ANY),
-    "lookahead_chunks" => Small(&mut config.lookahead_chunks, ANY),
-    "retry_exponent" => Small(&mut config.retry_exponent, 0..=31),
-    "data_class" => Small(&mut config.data_class, BYTE),
-    "control_class" => Small(&mut config.control_class, BYTE),
-    "max_receive_bytes" => Large(&mut config.max_receive_bytes),
-    "link_gbit_per_s" => Large(&mut config.link_gbit_per_s),
-    "barrier_ns" => Large(&mut config.barrier_ns),
-    "activation_ns" => Large(&mut config.activation_ns),
-    "cutoff_slack_ns" => Large(&mut config.cutoff_slack_ns),
-    "barrier_timeout_ns" => Large(&mut config.barrier_timeout_ns),
-    "recovery_timeout_ns" => Large(&mut config.recovery_timeout_ns),
-    "packet_lifetime_ns" => Large(&mut config.packet_lifetime_ns),
-    "cache_bytes" => Large(&mut config.cache_bytes),
-    "transport" => Word(&mut config.transport, TRANSPORTS),
-    "control" => Word(&mut config.control, CONTROLS),
-    "algorithm" => Word(&mut config.algorithm, ALGORITHMS),
-    "restarts" => Word(&mut config.restarts, SWITCHES),
-    "reproducible" => Word(&mut config.reproducible, SWITCHES),
-    "service.endpoints" => Text(&mut config.service_endpoints),
-    "service.secret" => Text(&mut config.service_secret),
-    "service.connect_ns" => Large(&mut config.service_connect_ns),
-    "service.operation_ns" => Large(&mut config.service_operation_ns),
-    "service.processes" => Small(&mut config.service_processes, 1..=64),
-    "service.delivery" => Word(&mut config.service_delivery, DELIVERIES),
-    "service.buffers" => Small(&mut config.service_buffers, 1..=1000),
-    "service.bound_keys" => Keys(&mut config.service_bound_keys),
-    "progress_thread" => Word(&mut config.progress_thread, SWITCHES),
-    "progress_cpu" => Small(&mut config.progress_cpu, ANY),
-    "sparse.aggregators" => Text(&mut config.sparse_aggregators),
-    "sparse.aggregation" => Word(&mut config.sparse_aggregation, AGGREGATIONS),
-    "sparse.fixed_point" => Real(&mut config.sparse_fixed_point),
+/// The field of a setting.
+fn field<'c>(config: &'c mut flexcast_config, name: &str) -> Option<Field<'c>> {
+    use Field::{From, Keys, Large, Real, Small, Text};
+    Some(match name {
+        "chunk_bytes" => Small(&mut config.chunk_bytes),
+        "subgroups" => Small(&mut config.subgroups),
+        "receive_threads" => Small(&mut config.receive_threads),
+        "send_threads" => Small(&mut config.send_threads),
+        "placement" => Small(&mut config.placement),
+        "slots" => Small(&mut config.slots),
+        "receive_batch" => Small(&mut config.receive_batch),
+        "send_batch" => Small(&mut config.send_batch),
+        "send_depth" => Small(&mut config.send_depth),
+        "budget" => Small(&mut config.budget),
+        "psn_bits" => Small(&mut config.psn_bits),
+        "chains" => Small(&mut config.chains),
+        "lookahead_chunks" => Small(&mut config.lookahead_chunks),
+        "retry_exponent" => Small(&mut config.retry_exponent),
+        "data_class" => Small(&mut config.data_class),
+        "control_class" => Small(&mut config.control_class),
+        "max_receive_bytes" => Large(&mut config.max_receive_bytes),
+        "link_gbit_per_s" => Large(&mut config.link_gbit_per_s),
+        "barrier_ns" => Large(&mut config.barrier_ns),
+        "activation_ns" => Large(&mut config.activation_ns),
+        "cutoff_slack_ns" => Large(&mut config.cutoff_slack_ns),
+        "barrier_timeout_ns" => Large(&mut config.barrier_timeout_ns),
+        "recovery_timeout_ns" => Large(&mut config.recovery_timeout_ns),
+        "packet_lifetime_ns" => Large(&mut config.packet_lifetime_ns),
+        "cache_bytes" => Large(&mut config.cache_bytes),
+        "transport" => Small(&mut config.transport),
+        "control" => Small(&mut config.control),
+        "algorithm" => Small(&mut config.algorithm),
+        "restarts" => Small(&mut config.restarts),
+        "reproducible" => Small(&mut config.reproducible),
+        "service.endpoints" => Text(&mut config.service_endpoints),
+        "service.secret" => Text(&mut config.service_secret),
+        "service.connect_ns" => Large(&mut config.service_connect_ns),
+        "service.operation_ns" => Large(&mut config.service_operation_ns),
+        "service.processes" => Small(&mut config.service_processes),
+        "service.delivery" => From(FLEXCAST_DELIVERY_AUTO, &mut config.service_delivery),
+        "service.buffers" => Small(&mut config.service_buffers),
+        "service.bound_keys" => Keys(&mut config.service_bound_keys),
+        "progress_thread" => Small(&mut config.progress_thread),
+        "progress_cpu" => Small(&mut config.progress_cpu),
+        "sparse.aggregators" => Text(&mut config.sparse_aggregators),
+        "sparse.aggregation" => Small(&mut config.sparse_aggregation),
+        "sparse.fixed_point" => Real(&mut config.sparse_fixed_point),
+        _ => return None,
+    })
 }
 
 impl Field<'_> {
     /// Where it ends, in bytes from an address before it.
     fn end(&self, base: usize) -> usize {
         let (address, bytes) = match self {
-            Self::Word(field, _) | Self::Small(field, _) | Self::Keys(field) => {
+            Self::Small(field) | Self::From(_, field) | Self::Keys(field) => {
                 (std::ptr::from_ref::<u32>(field).addr(), size_of::<u32>())
             }
             Self::Large(field) => (std::ptr::from_ref::<u64>(field).addr(), size_of::<u64>()),
@@ -131,59 +87,41 @@ impl Field<'_> {
         address - base + bytes
     }
 
-    /// Takes a value; `pointer` is the same text as the caller has it. Else what it may be.
-    fn set(self, value: &str, pointer: *const c_char) -> Result<(), String> {
-        let small = |range: RangeInclusive<u32>| {
-            let number = value.parse().ok().filter(|number| range.contains(number));
-            number.ok_or_else(|| format!("a whole number from {} to {}", range.start(), range.end()))
-        };
-        match self {
-            Self::Word(field, words) => {
-                let found = words.iter().find(|(word, _)| *word == value);
-                let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-                *field = found.ok_or_else(|| format!("one of {}", all.join(", ")))?.1;
+    /// Takes a value; `pointer` is a text's as the caller has it. The ranges of settings are those of the fields.
+    fn set(self, value: SettingValue<'_>, pointer: *const c_char) {
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let position = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        match (self, value) {
+            (Self::Small(field), SettingValue::Word(at)) => *field = position(at),
+            (Self::From(first, field), SettingValue::Word(at)) => *field = first + position(at),
+            (Self::Small(field), SettingValue::Whole(number)) => *field = small(number),
+            (Self::Keys(field), SettingValue::Whole(number)) => {
+                *field = Some(small(number)).filter(|keys| *keys > 0).unwrap_or(FLEXCAST_BOUND_KEYS_NONE);
             }
-            Self::Small(field, range) => *field = small(range)?,
-            Self::Keys(field) => {
-                *field = Some(small(0..=4096)?).filter(|keys| *keys > 0).unwrap_or(FLEXCAST_BOUND_KEYS_NONE)
-            }
-            Self::Large(field) => {
-                *field = value.parse().map_err(|_| format!("a whole number from 0 to {}", u64::MAX))?;
-            }
-            Self::Real(field) => {
-                let number = value.parse().ok().filter(|number: &f32| number.is_finite() && *number >= 0.0);
-                *field = number.ok_or("a finite number from 0 on, such as 1.5")?;
-            }
-            Self::Text(_) if value.is_empty() => return Err("a text of a byte at least".to_owned()),
-            Self::Text(field) => *field = pointer,
+            (Self::Large(field), SettingValue::Whole(number)) => *field = number,
+            (Self::Real(field), SettingValue::Real(number)) => *field = number,
+            (Self::Text(field), SettingValue::Text(_)) => *field = pointer,
+            // A test sets each field.
+            _ => debug_assert!(false, "a setting whose field has another type"),
         }
-        Ok(())
     }
 }
 
-/// The variable of a parameter. Those of service processes and of sparse AllReduce have names of their own, which the library reads.
-fn variable(name: &str) -> Option<String> {
-    (!name.contains('.') && name != "control").then(|| format!("FLEXCAST_{}", name.to_ascii_uppercase()))
-}
-
-/// Takes parameters from the environment.
+/// Takes parameters from the environment; texts are read later, for as long as they are needed.
 pub(crate) fn take_variables(
     config: &mut flexcast_config,
     read: impl Fn(&str) -> Option<OsString>,
 ) -> Result<(), Fault> {
-    for name in NAMES {
-        let Some((variable, value)) =
-            variable(name).and_then(|variable| read(&variable).map(|value| (variable, value)))
-        else {
-            continue;
-        };
-        let value = value.to_string_lossy();
-        let Some(field) = field(config, name) else { continue };
-        field.set(&value, std::ptr::null()).map_err(|limit| {
-            Fault::new(FLEXCAST_ERROR_VARIABLE, format!("{variable} is {value:?}: must be {limit}"))
-        })?;
-    }
-    Ok(())
+    let take = |setting: &Setting, value: SettingValue<'_>| {
+        if let ("subgroups", SettingValue::Whole(number)) = (setting.name(), value) {
+            // Threads go with them, unless variables of their own say otherwise, which come later.
+            let fitting = Config::default().with_subgroups(u32::try_from(number).unwrap_or(u32::MAX));
+            (config.receive_threads, config.send_threads) = (fitting.receive_threads, fitting.send_threads);
+        }
+        let field = field(config, setting.name()).filter(|_| !matches!(value, SettingValue::Text(_)));
+        field.into_iter().for_each(|field| field.set(value, std::ptr::null()));
+    };
+    Setting::read_variables(read, take).map_err(Fault::from)
 }
 
 /// Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on for the fields that begin with service_ or sparse_. Numbers are decimal, `sparse.fixed_point` with a fraction or an exponent if need be;
@@ -208,16 +146,20 @@ pub unsafe extern "C" fn flexcast_config_set(
         let mut changed = unsafe { sized(config, flexcast_config::default(), "config") }?;
         let (base, size) = ((&raw const changed).addr(), changed.size);
         let refused = |reason: String| Fault::new(FLEXCAST_ERROR_CONFIG, reason);
-        let field = field(&mut changed, known).ok_or_else(|| {
-            refused(format!("there is no parameter {known:?} (value {given:?}): must be one of {}", NAMES.join(", ")))
-        })?;
+        let unknown = || {
+            let names: Vec<&str> = Setting::ALL.iter().map(Setting::name).collect();
+            refused(format!("there is no parameter {known:?} (value {given:?}): must be one of {}", names.join(", ")))
+        };
+        let setting = Setting::named(known).ok_or_else(unknown)?;
+        let field = field(&mut changed, known).ok_or_else(unknown)?;
         if field.end(base) > size {
             let text = format!(
                 "{known} is not in a configuration of {size} bytes: compile against the header of this library"
             );
             return Err(Fault::new(FLEXCAST_ERROR_SIZE, text));
         }
-        field.set(given, value).map_err(|limit| refused(format!("{known} is {given:?}: must be {limit}")))?;
+        let parsed = setting.parse(given).map_err(|limit| refused(format!("{known} is {given:?}: must be {limit}")))?;
+        field.set(parsed, value);
         // SAFETY: as many bytes as it says.
         unsafe { give(config, size, changed, "config") }
     })
@@ -228,6 +170,7 @@ mod tests {
     use std::ffi::{CStr, CString};
 
     use super::*;
+    use crate::config::*;
     use crate::fault::flexcast_last_error;
 
     fn set(config: &mut flexcast_config, name: &str, value: &CStr) -> Result<(), String> {
@@ -242,20 +185,24 @@ mod tests {
     #[test]
     fn every_name_sets_its_field() {
         let mut config = flexcast_config::default();
-        for name in NAMES {
+        for name in Setting::ALL.iter().map(Setting::name) {
+            let words = Setting::named(name).unwrap().words();
             let value = match field(&mut config, name).unwrap() {
-                Field::Word(_, words) => words[words.len() - 1].0.to_owned(),
-                Field::Small(_, range) => range.end().to_string(),
-                Field::Large(_) => "77".to_owned(),
-                Field::Real(_) => "1.5".to_owned(),
-                Field::Text(_) => "here".to_owned(),
-                Field::Keys(_) => "0".to_owned(),
+                Field::Small(_) | Field::From(..) if !words.is_empty() => words[words.len() - 1],
+                Field::Small(_) => "7",
+                Field::Large(_) => "77",
+                Field::Real(_) => "1.5",
+                Field::Text(_) => "here",
+                Field::Keys(_) => "0",
+                Field::From(..) => unreachable!("{name} takes words"),
             };
             let value = CString::new(value).unwrap();
             set(&mut config, name, &value).unwrap();
+            let last = u32::try_from(words.len()).unwrap().wrapping_sub(1);
             match field(&mut config, name).unwrap() {
-                Field::Word(field, words) => assert_eq!(*field, words[words.len() - 1].1, "{name}"),
-                Field::Small(field, range) => assert_eq!(field, range.end(), "{name}"),
+                Field::Small(field) if words.is_empty() => assert_eq!(*field, 7, "{name}"),
+                Field::Small(field) => assert_eq!(*field, last, "{name}"),
+                Field::From(first, field) => assert_eq!(*field, first + last, "{name}"),
                 Field::Large(field) => assert_eq!(*field, 77, "{name}"),
                 Field::Real(field) => assert_eq!(*field, 1.5, "{name}"),
                 Field::Text(field) => assert_eq!(*field, value.as_ptr(), "{name}: the caller's text"),
@@ -264,7 +211,46 @@ mod tests {
         }
         // All fields but the size have a name: none was left as it was.
         let debug = format!("{config:?}");
-        assert_eq!(debug.matches(": ").count(), NAMES.len() + 1, "{debug}");
+        assert_eq!(debug.matches(": ").count(), Setting::ALL.len() + 1, "{debug}");
+    }
+
+    /// Words are taken by their positions.
+    #[test]
+    fn every_word_has_its_number_in_the_header() {
+        let mut config = flexcast_config::default();
+        let mut number = |name: &str, word: &str| {
+            set(&mut config, name, &CString::new(word).unwrap()).unwrap();
+            match field(&mut config, name).unwrap() {
+                Field::Small(field) | Field::From(_, field) => *field,
+                _ => panic!("{name} takes words"),
+            }
+        };
+        for (name, word, value) in [
+            ("placement", "compact", FLEXCAST_PLACEMENT_COMPACT),
+            ("placement", "spread", FLEXCAST_PLACEMENT_SPREAD),
+            ("transport", "ud", FLEXCAST_TRANSPORT_UD),
+            ("transport", "uc-multicast", FLEXCAST_TRANSPORT_UC_MULTICAST),
+            ("transport", "uc-unicast", FLEXCAST_TRANSPORT_UC_UNICAST),
+            ("control", "host", FLEXCAST_CONTROL_HOST),
+            ("control", "device", FLEXCAST_CONTROL_DEVICE),
+            ("control", "service", FLEXCAST_CONTROL_SERVICE),
+            ("algorithm", "automatic", FLEXCAST_ALGORITHM_AUTOMATIC),
+            ("algorithm", "multicast", FLEXCAST_ALGORITHM_MULTICAST),
+            ("algorithm", "ring", FLEXCAST_ALGORITHM_RING),
+            ("algorithm", "linear", FLEXCAST_ALGORITHM_LINEAR),
+            ("algorithm", "recursive-doubling", FLEXCAST_ALGORITHM_RECURSIVE_DOUBLING),
+            ("algorithm", "bruck", FLEXCAST_ALGORITHM_BRUCK),
+            ("restarts", "0", 0),
+            ("restarts", "1", 1),
+            ("service.delivery", "auto", FLEXCAST_DELIVERY_AUTO),
+            ("service.delivery", "flat", FLEXCAST_DELIVERY_FLAT),
+            ("service.delivery", "hierarchical", FLEXCAST_DELIVERY_HIERARCHICAL),
+            ("service.delivery", "direct", FLEXCAST_DELIVERY_DIRECT),
+            ("sparse.aggregation", "host", FLEXCAST_AGGREGATION_HOST),
+            ("sparse.aggregation", "dpa", FLEXCAST_AGGREGATION_DPA),
+        ] {
+            assert_eq!(number(name, word), value, "{name} {word}");
+        }
     }
 
     #[test]
@@ -274,13 +260,20 @@ mod tests {
             "FLEXCAST_CHUNK_BYTES" => Some("1024".into()),
             "FLEXCAST_ALGORITHM" => Some("ring".into()),
             "FLEXCAST_PROGRESS_THREAD" => Some("1".into()),
+            "FLEXCAST_CONTROL" => Some("device".into()),
+            "FLEXCAST_SUBGROUPS" => Some("8".into()),
+            "FLEXCAST_SEND_THREADS" => Some("3".into()),
+            // Set, and empty: as if it were not set.
+            "FLEXCAST_SLOTS" => Some("".into()),
             // Read elsewhere.
-            "FLEXCAST_CONTROL" | "FLEXCAST_SERVICE_SECRET" => Some("x".into()),
+            "FLEXCAST_SERVICE_SECRET" | "FLEXCAST_SPARSE_AGGREGATORS" => Some("x".into()),
             _ => None,
         };
         take_variables(&mut config, read).unwrap();
         assert_eq!((config.chunk_bytes, config.algorithm, config.progress_thread), (1024, FLEXCAST_ALGORITHM_RING, 1));
-        assert!(config.service_secret.is_null());
+        assert_eq!((config.subgroups, config.receive_threads, config.send_threads), (8, 8, 3));
+        assert_eq!((config.control, config.slots), (FLEXCAST_CONTROL_DEVICE, flexcast_config::default().slots));
+        assert!(config.service_secret.is_null() && config.sparse_aggregators.is_null());
         let fault = take_variables(&mut config, |name| (name == "FLEXCAST_SLOTS").then(|| "many".into())).unwrap_err();
         assert!(
             fault.status == FLEXCAST_ERROR_VARIABLE

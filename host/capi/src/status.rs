@@ -93,12 +93,17 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_AGGREGATOR = 128,
     /// The operation has failed, on all ranks, because of a number that this rank contributed: it is beyond `sparse_fixed_point`, infinite or not a number.
     FLEXCAST_ERROR_CONTRIBUTION = 129,
+    /// The bytes of a buffer cannot be borrowed: a service process may still write to them.
+    FLEXCAST_ERROR_LENT = 130,
+    /// The operation has failed because of a connection between this rank and another one: the text names the rank, its
+    /// address and what is wrong.
+    FLEXCAST_ERROR_CONNECTION = 131,
 }
 
 use flexcast_status::*;
 
 /// Every code and what it stands for.
-const TEXTS: [(flexcast_status, &CStr); 41] = [
+const TEXTS: [(flexcast_status, &CStr); 43] = [
     (FLEXCAST_OK, c"all went well"),
     (FLEXCAST_ERROR_NULL, c"a pointer is NULL that must not be"),
     (FLEXCAST_ERROR_HANDLE, c"a handle that was freed, never made, or is one of something else"),
@@ -140,6 +145,8 @@ const TEXTS: [(flexcast_status, &CStr); 41] = [
     (FLEXCAST_ERROR_WATCH, c"memory cannot be watched"),
     (FLEXCAST_ERROR_AGGREGATOR, c"an aggregator has failed"),
     (FLEXCAST_ERROR_CONTRIBUTION, c"a number of the contribution cannot be summed up"),
+    (FLEXCAST_ERROR_LENT, c"a service process may still write to the buffer"),
+    (FLEXCAST_ERROR_CONNECTION, c"the connection to another rank is at fault"),
 ];
 
 impl flexcast_status {
@@ -160,8 +167,10 @@ impl flexcast_status {
             Error::Argument { .. } => FLEXCAST_ERROR_ARGUMENT,
             Error::Space(_) => FLEXCAST_ERROR_SPACE,
             Error::Failed { .. } => FLEXCAST_ERROR_FAILED,
+            Error::Connection { .. } => FLEXCAST_ERROR_CONNECTION,
             Error::Aggregator { .. } => FLEXCAST_ERROR_AGGREGATOR,
             Error::Contribution { .. } => FLEXCAST_ERROR_CONTRIBUTION,
+            Error::Lent { .. } => FLEXCAST_ERROR_LENT,
             Error::Broken { .. } => FLEXCAST_ERROR_BROKEN,
             Error::ProgressThread { .. } => FLEXCAST_ERROR_PROGRESS_THREAD,
             Error::ForeignRequest { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,
@@ -227,7 +236,7 @@ mod tests {
     #[test]
     fn codes_keep_their_numbers() {
         let numbers: Vec<i32> = TEXTS.iter().map(|(status, _)| *status as i32).collect();
-        assert_eq!(numbers, (0..=10).chain(100..=129).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..=10).chain(100..=131).collect::<Vec<_>>());
         let source = include_str!("status.rs");
         let body =
             source.split("pub enum flexcast_status {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("it");

@@ -12,7 +12,7 @@ use crate::tuner::Aggregation;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
-pub(crate) const VERSION: u32 = 11;
+pub(crate) const VERSION: u32 = 12;
 
 /// One rank, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +131,7 @@ pub(crate) struct Capabilities {
     fields: [u64; CAPABILITIES.len()],
 }
 
-const CAPABILITIES: [&str; 16] = [
+const CAPABILITIES: [&str; 17] = [
     "datapath number",
     "chunk_bytes",
     "subgroups",
@@ -147,6 +147,7 @@ const CAPABILITIES: [&str; 16] = [
     "sparse_aggregation",
     "cache_bytes for sparse_aggregation",
     "number of aggregators",
+    "reproducible",
     FIXED_POINT,
 ];
 /// Told by its bits; none is 0.
@@ -163,6 +164,7 @@ impl Capabilities {
             control,
             eager_bytes,
             algorithm,
+            reproducible,
             sparse_aggregation,
             sparse_fixed_point,
             cache_bytes,
@@ -187,6 +189,7 @@ impl Capabilities {
                 sparse_aggregation as u64,
                 spots_bytes,
                 config.aggregators.len() as u64,
+                reproducible.into(),
                 sparse_fixed_point.map_or(0, f32::to_bits).into(),
             ],
         }

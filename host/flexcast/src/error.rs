@@ -1,5 +1,8 @@
 //! Errors, with the value, the limit and the next step.
 
+use std::borrow::Cow;
+use std::net::SocketAddr;
+
 use flexcast_proto::sparse::FixedPointError;
 use flexcast_proto::{Failure, RankError, SpaceError};
 
@@ -77,7 +80,7 @@ pub enum Error {
         /// Its value.
         value: String,
         /// What it may be.
-        limit: &'static str,
+        limit: Cow<'static, str>,
     },
     /// The firmware answers as if built with another ABI.
     #[error("image `{image}` answers {answer:#x} to bring-up, not {expected:#x}: build it with this library's version")]
@@ -146,15 +149,43 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A service process may still use the buffer, and write to it.
+    #[error(
+        "the buffer is lent to the service process at {process}, which may write to it: call `Communicator::take_back` \
+         before its bytes are borrowed, or copy them by `Buffer::read` and `Buffer::write`"
+    )]
+    Lent {
+        /// Its address.
+        process: SocketAddr,
+    },
     /// The receive space cannot be laid out.
     #[error(transparent)]
     Space(#[from] SpaceError),
     /// The operation has failed on all ranks.
-    #[error("{operation} failed: {failure}")]
+    #[error("{operation} failed: {}", why(.failure, .calls.as_deref()))]
     Failed {
         /// The operation.
         operation: &'static str,
         /// Who and why.
+        failure: Failure,
+        /// What two ranks have called, in words, if it has failed because that differs
+        /// ([`Cause::Disagrees`](flexcast_proto::Cause::Disagrees)).
+        calls: Option<String>,
+    },
+    /// The operation has failed because of what is wrong with a connection between this rank and another one: bytes
+    /// that the other has not sent, somebody else who proves that it is that rank, or a handshake that does not
+    /// succeed.
+    #[error("{operation} failed: the connection with rank {rank}, {address}, {reason}")]
+    Connection {
+        /// The operation.
+        operation: &'static str,
+        /// The rank at the other end.
+        rank: u32,
+        /// Its address and port, or that it is reached through shared memory.
+        address: String,
+        /// What is wrong, and what helps.
+        reason: String,
+        /// The failure that all ranks name.
         failure: Failure,
     },
     /// The operation has failed on all ranks because of an aggregator that is no rank.
@@ -183,14 +214,20 @@ pub enum Error {
     },
     /// The communicator cannot be used any more.
     #[error(
-        "the communicator is of no use since an operation failed ({}{failure}): free it, and create another without the culprit",
-        named(.aggregator.as_deref())
+        "the communicator is of no use since an operation failed ({}{}{}): free it, and create another without the culprit",
+        named(.aggregator.as_deref()),
+        why(.failure, .calls.as_deref()),
+        explained(.connection.as_deref())
     )]
     Broken {
         /// The failure.
         failure: Failure,
         /// The aggregator that is the culprit, as it was given to this rank.
         aggregator: Option<String>,
+        /// What two ranks have called, in words, if it has failed because that differs.
+        calls: Option<String>,
+        /// What is wrong with the connection to the rank that is the culprit, with its address, if this rank has found that.
+        connection: Option<String>,
     },
     /// The progress thread cannot be started.
     #[error(
@@ -221,8 +258,17 @@ pub enum Error {
     },
 }
 
+/// Who has failed and why, with both calls if these differ and are known.
+fn why(failure: &Failure, calls: Option<&str>) -> String {
+    calls.map_or_else(|| failure.to_string(), |calls| format!("{calls}: compare their calls"))
+}
+
 fn named(aggregator: Option<&str>) -> String {
     aggregator.map_or_else(String::new, |aggregator| format!("aggregator {aggregator}: "))
+}
+
+fn explained(connection: Option<&str>) -> String {
+    connection.map_or_else(String::new, |connection| format!("; {connection}"))
 }
 
 fn on_cpu(cpu: Option<u32>) -> String {

@@ -39,6 +39,10 @@ mod datapath;
 mod dpa;
 mod endpoint;
 mod error;
+#[cfg(test)]
+#[allow(dead_code, unreachable_pub)] // Tests of other packages have the rest.
+#[path = "../../../tests/src/harness.rs"]
+mod harness;
 pub mod memory;
 pub mod p2p;
 mod plan;
@@ -54,7 +58,8 @@ pub use api::card::{Card, DatapathKind, Firmware};
 pub use api::collectives::Blocks;
 pub use api::communicator::{Attendance, Communicator, Pending};
 pub use api::config::{
-    Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, ThreadOptions,
+    Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, Setting,
+    SettingValue, ThreadOptions,
 };
 pub use api::outcome::{Done, Failed, Outcome};
 pub use api::post::Shape;
@@ -63,7 +68,7 @@ pub use api::request::{Request, Test};
 pub use api::user_memory::UserMemory;
 pub use datapath::service::{ControlReport, ServiceDelivery, ServiceOptions};
 pub use datapath::sparse::SparseOptions;
-pub use datapath::udp::{DEFAULT_PORT, Interface, ReceiveBuffer, UdpOptions};
+pub use datapath::udp::{DEFAULT_PORT, Interface, MulticastArrival, ReceiveBuffer, UdpOptions};
 #[doc(hidden)]
 pub use datapath::udp::{MakeTap, Tap, hostile};
 pub use datapath::verbs::VerbsOptions;
@@ -77,7 +82,9 @@ pub use flexcast_proto::sparse::{FixedPoint, FixedPointError};
 pub use memory::registration;
 pub use plan::chains::ChainMapping;
 pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};
-pub use tuner::{Aggregation, Algorithm, Choice, Decision, MAX_LINEAR_RANKS, Selection, SparseCost, Tuning};
+pub use tuner::{
+    Aggregation, Algorithm, Choice, Decision, LostMulticast, MAX_LINEAR_RANKS, Selection, SparseCost, Tuning,
+};
 
 /// What a `Result` of this crate is, for callers with another error in mind.
-pub use flexcast_proto::{Cause, Failure, Kind};
+pub use flexcast_proto::{Cause, Disagreement, Failure, FailureCode, Kind, Summary, WaitedFor};

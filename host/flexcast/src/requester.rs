@@ -8,6 +8,10 @@
 //! order. The responder sees what it would have seen after a timeout: packets that it has executed are duplicates, and the next one closes
 //! the gap. It is told nothing.
 //!
+//! A peer from which its owner waits for something, while nothing of this end is under way, shows nothing either when
+//! its process has ended. So such a peer is probed, too, now and then ([`KEEP_ALIVE_PS`]): a card that has forgotten
+//! the queue pair does not answer, and the connection breaks.
+//!
 //! That is possible because this end receives nothing: requests of the peer come on a queue pair of their own, which is never restarted.
 
 use std::collections::VecDeque;
@@ -31,6 +35,10 @@ const RESTART_PS: [u64; 2] = [25_000_000, 500_000_000];
 const FIRST_PS: u64 = 16_000_000;
 /// Probes and restarts of one silence. Behind them there is the card's own timeout.
 const MOST_TRIES: u32 = 4;
+
+/// How long a connection is still before a peer is probed from which its owner waits for something, although nothing of
+/// this end is under way.
+pub(crate) const KEEP_ALIVE_PS: u64 = 500_000_000_000;
 
 /// Probes that may be among the requests of one requester, for which its send queue has room.
 pub(crate) const PROBES: u32 = 2;
@@ -290,6 +298,21 @@ impl Requester {
     pub(crate) fn silence_ps(&self, wire: &Wire) -> Option<u64> {
         let waits = !self.pending.is_empty() && self.state == State::Up;
         self.silence.next_ps(wire).filter(|_| waits)
+    }
+
+    /// When [`Requester::keep_alive`] has something to do, if its owner has waited for the peer since `since_ps`.
+    pub(crate) fn keep_alive_ps(&self, since_ps: u64) -> Option<u64> {
+        let is_still = self.pending.is_empty() && self.state == State::Up;
+        is_still.then(|| self.silence.since_ps.max(since_ps).saturating_add(KEEP_ALIVE_PS))
+    }
+
+    /// Probes a peer for which its owner has waited since `since_ps`, if the connection has been still for long.
+    /// `probe` comes back with the completion of the probe.
+    pub(crate) fn keep_alive(&mut self, probe: u64, since_ps: u64, now_ps: u64) -> flexio::Result<()> {
+        match self.keep_alive_ps(since_ps) {
+            Some(at_ps) if now_ps >= at_ps => self.post(probe, Request::Probe, now_ps),
+            _ => Ok(()),
+        }
     }
 
     /// Whether it is between two connections: what it has been given is not with the card until [`Requester::complete`] has been called for what was

@@ -198,6 +198,11 @@ impl Default for pthread_cond_t {
 }
 pub type __u32 = ::core::ffi::c_uint;
 pub type __u64 = ::core::ffi::c_ulonglong;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct _compat_ibv_port_attr {
+    _unused: [u8; 0],
+}
 pub type flexio_uintptr_t = u64;
 pub type flexio_uar_device_id = u32;
 pub type flexio_msg_dev_level = u8;

@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use flexcast_image::{EntryKind, Image, ImageError};
+use flexcast_image::{EntryKind, Image, ImageError, Unserved};
 use flexio_sys as sys;
 
 use crate::error::{Error, Result};
@@ -48,11 +48,17 @@ impl Application {
     /// Parses and checks an image before the library sees it, then registers it and every entry in it.
     ///
     /// # Errors
-    /// [`Error::Image`] with the reason (not an ELF, wrong machine, ABI of another version, …), [`Error::FlexIo`], [`Error::NotInstalled`] by a provider
-    /// of verbs alone.
+    /// [`Error::Image`] with the reason (not an ELF, wrong machine, ABI of another version, thread-local variables, …),
+    /// [`Error::FlexIo`], [`Error::NotInstalled`] by a provider of verbs alone.
     pub fn load(provider: &Provider, name: &str, elf: &[u8], abi: Option<AbiExpectation>) -> Result<Self> {
         let bad = |source| Error::Image { image: name.to_owned(), source };
         let image = Image::parse(elf).map_err(bad)?;
+        // What a dynamic linker would have to do is left to the library: a card's may move images.
+        let mut parts = image.unserved();
+        parts.retain(|part| matches!(part, Unserved::ThreadLocal { .. } | Unserved::Functions { .. }));
+        if !parts.is_empty() {
+            return Err(bad(ImageError::Unserved { parts }));
+        }
         if let Some(abi) = abi {
             image.expect_abi(abi.version, abi.hash).map_err(bad)?;
         }

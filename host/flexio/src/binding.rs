@@ -16,11 +16,14 @@
 //! Binding::release ◀──────────── Released ─── BoundAlias::release, refused while requests are in flight
 //! ```
 //!
-//! [`Grant`] and [`Released`] cannot be copied, and whoever takes one uses it up. Between processes they travel as bytes, which can be sent twice: they
-//! have the number of the binding, and an old or repeated one is refused. Whoever decodes bytes that the other side did not send breaks the rule.
+//! [`Grant`] and [`Released`] cannot be copied, and whoever takes one uses it up. Between processes they travel as
+//! bytes ([`Grant::encode`]), or as fields of other messages ([`Grant::received`], [`Released::received`]). Those can
+//! be sent twice, or made up: they have the number of the binding, and an old or repeated one is refused. A made-up one
+//! never opens memory that the owner has not bound: the card checks each access against the binding that there is. It
+//! can make work requests of the other function fail, or meet the region that a key is bound to next.
 //!
-//! Two ends that have messages of their own tell slot and number by those ([`Grant::told`], [`Released::told`]). Where work requests of other queue pairs
-//! than an [`AliasQueue`](crate::AliasQueue) use the alias, each holds an [`AliasUse`](crate::AliasUse) until it has completed.
+//! Where work requests of other queue pairs than an [`AliasQueue`](crate::AliasQueue) use the alias, each holds an
+//! [`AliasUse`](crate::AliasUse) until it has completed.
 //!
 //! Source: rdma-core's manual pages mlx5dv_create_mkey(3) and mlx5dv_wr_mr_list(3), and its mlx5 provider: a bound key is addressed from 0.
 
@@ -89,9 +92,11 @@ fn decode(magic: u32, bytes: &[u8]) -> Result<(u16, u64, u64)> {
 }
 
 impl Grant {
-    /// What the owner of the key has told by a message of another format. Whoever makes a grant that the owner has not told breaks the rule.
+    /// A grant that has come in a message of another format. [`AliasPool::accept`](crate::AliasPool::accept) refuses a
+    /// key that its pool does not have, and a number that is not above those accepted before; the card refuses accesses
+    /// beyond the region that is bound.
     #[must_use]
-    pub fn told(slot: u16, number: u64, len: u64) -> Self {
+    pub fn received(slot: u16, number: u64, len: u64) -> Self {
         Self { slot, number, len }
     }
 
@@ -136,10 +141,11 @@ impl Grant {
 }
 
 impl Released {
-    /// What the function that has the alias has told by a message of another format: no work request uses the binding any more. Whoever makes one that has not
-    /// been told breaks the rule.
+    /// A release that has come in a message of another format. [`Binding::release`] refuses one of another key or
+    /// binding, and frees the key at the card: work requests that use it all the same fail from then on, or meet the
+    /// region that the key is bound to next.
     #[must_use]
-    pub fn told(slot: u16, number: u64) -> Self {
+    pub fn received(slot: u16, number: u64) -> Self {
         Self { slot, number }
     }
 

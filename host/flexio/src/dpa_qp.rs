@@ -66,32 +66,22 @@ pub struct DpaDepths {
 #[derive(Clone, Copy, Debug)]
 enum Raw {
     /// Made by FlexIO.
-    FlexIo(raw::Raw<sys::flexio_qp>),
+    FlexIo(raw::Raw<sys::flexio_qp>, Choices),
     /// Made by command.
     DevX(raw::Raw<mlx5dv_devx_obj>, ServiceType),
 }
 
-/// What FlexIO made a queue pair from, which every transition repeats.
-struct Attributes(Box<sys::flexio_qp_attr>);
-
-// SAFETY: the pointers in it are those of the protection domain, which the queue pair keeps and any thread may use, and outside
-// `connect_with` null ones.
-unsafe impl Send for Attributes {}
-// SAFETY: as above; through a shared reference nothing is done with them.
-unsafe impl Sync for Attributes {}
-
-impl std::fmt::Debug for Attributes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Attributes").finish_non_exhaustive()
-    }
+/// What the maker of a queue pair has chosen besides depths and queues.
+#[derive(Clone, Copy, Debug)]
+struct Choices {
+    access: Access,
+    user_index: u32,
 }
 
 /// A queue pair whose rings and doorbell record lie in DPA memory, until this, its memberships and its group keys are gone.
 #[derive(Debug)]
 pub struct DpaQueuePair {
     pub(crate) inner: Arc<Inner>,
-    /// `Some` for one that FlexIO made.
-    attributes: Option<Attributes>,
 }
 
 /// The object of the library and its memory.
@@ -104,7 +94,8 @@ pub(crate) struct Inner {
     rings: DeviceBuffer,
     send_offset: u64,
     doorbell_record: DeviceBuffer,
-    _queues: [DpaCompletionQueue; 2],
+    /// Of sends and of receives.
+    queues: [DpaCompletionQueue; 2],
 }
 
 impl Inner {
@@ -131,47 +122,32 @@ impl DpaQueuePair {
         }
         let process = outbox.process();
         let rings = Rings::allocate(process, depths)?;
-        let mut attr = Box::new(sys::flexio_qp_attr {
-            transport_type: sys::FLEXIO_QPC_ST_RC,
-            uar_id: outbox.uar_id(),
-            user_index: user_index_checked(user_index)?,
-            qp_access_mask: (access - Access::LOCAL_WRITE).bits() as i32,
-            pd: process.pd().raw().cast(),
-            log_sq_depth: i32::from(depths.log_send.unwrap_or(0)),
-            no_sq: i32::from(depths.log_send.is_none()),
-            sq_cqn: send_cq.number(),
-            log_rq_depth: i32::from(depths.log_receive.unwrap_or(0)),
-            rq_type: match depths.log_receive {
-                Some(_) => sys::FLEXIO_QP_QPC_RQ_TYPE_REGULAR as i32,
-                None => sys::FLEXIO_QP_QPC_RQ_TYPE_ZERO_SIZE_RQ as i32,
-            },
-            rq_cqn: receive_cq.number(),
-            qp_wq_buff_qmem: device_memory(rings.buffer.addr()),
-            qp_wq_dbr_qmem: device_memory(rings.doorbell_record.addr()),
-            ..Default::default()
-        });
+        let choices = Choices { access, user_index: user_index_checked(user_index)? };
+        let queues = [send_cq.clone(), receive_cq.clone()];
+        let memory = [rings.buffer.addr(), rings.doorbell_record.addr()];
+        let mut attr = attributes(outbox, depths, &queues, memory, choices);
         let mut raw = std::ptr::null_mut();
         // SAFETY: process, domain, completion queues and ring memory are live and outlive the queue pair: it owns them or
         // holds a count. A null context means the process's own.
         let status = unsafe {
-            (process.api().flexio_qp_create)(process.raw(), std::ptr::null_mut(), &raw mut *attr, &raw mut raw)
+            (process.api().flexio_qp_create)(process.raw(), std::ptr::null_mut(), &raw mut attr, &raw mut raw)
         };
         process.ok("flexio_qp_create", status, || format!("RC, {depths:?}"))?;
         let raw = handle("flexio_qp_create", raw)?;
         let Rings { buffer, send_offset, doorbell_record } = rings;
         let mut this = Inner {
             outbox: outbox.clone(),
-            raw: Raw::FlexIo(raw),
+            raw: Raw::FlexIo(raw, choices),
             number: 0,
             depths,
             rings: buffer,
             send_offset,
             doorbell_record,
-            _queues: [send_cq.clone(), receive_cq.clone()],
+            queues,
         };
         // SAFETY: the queue pair is live.
         this.number = number("flexio_qp_get_qp_num", unsafe { (process.api().flexio_qp_get_qp_num)(raw.as_ptr()) })?;
-        Ok(Self { inner: Arc::new(this), attributes: Some(Attributes(attr)) })
+        Ok(Self { inner: Arc::new(this) })
     }
 
     /// Its number.
@@ -264,20 +240,16 @@ impl DpaQueuePair {
         let loopback = remote.gid == port.gid;
         let number = self.number();
         match self.inner.raw {
-            Raw::FlexIo(_) if path != Path::default() => Err(Error::OutOfRange {
+            Raw::FlexIo(..) if path != Path::default() => Err(Error::OutOfRange {
                 what: "traffic class of a queue pair made by FlexIO",
                 value: u64::from(path.traffic_class),
                 limit: "that of the default path: FlexIO's attributes have no other".to_owned(),
             }),
-            Raw::FlexIo(raw) => {
-                let process = self.inner.process();
-                let Some(Attributes(attr)) = &mut self.attributes else {
-                    return Err(Error::OutOfRange {
-                        what: "attributes of a queue pair made by FlexIO",
-                        value: 0,
-                        limit: "present".to_owned(),
-                    });
-                };
+            Raw::FlexIo(raw, choices) => {
+                let Inner { outbox, depths, queues, .. } = &*self.inner;
+                let (process, memory) = (outbox.process(), [self.receive_ring(), self.doorbell_record()]);
+                // FlexIO has each transition repeat what the queue pair was made from.
+                let mut attr = attributes(outbox, *depths, queues, memory, choices);
                 let mut mac = remote.mac.0;
                 attr.remote_qp_num = remote.qpn;
                 attr.gid_table_index = port.gid_index;
@@ -303,10 +275,9 @@ impl DpaQueuePair {
                     let mut mask = sys::flexio_qp_attr_opt_param_mask { qp_access_mask: true, min_rnr_nak_timer: true };
                     // SAFETY: the queue pair is live; `attr` and the MAC it points at live through the call.
                     let status =
-                        unsafe { (process.api().flexio_qp_modify)(raw.as_ptr(), &raw mut **attr, &raw mut mask) };
+                        unsafe { (process.api().flexio_qp_modify)(raw.as_ptr(), &raw mut attr, &raw mut mask) };
                     process.ok("flexio_qp_modify", status, || format!("queue pair {number:#x} to {name}"))?;
                 }
-                attr.dest_mac = std::ptr::null_mut();
                 Ok(())
             }
             Raw::DevX(raw, service @ (ServiceType::Rc | ServiceType::Uc)) => {
@@ -373,7 +344,7 @@ impl DpaQueuePair {
 impl Drop for Inner {
     fn drop(&mut self) {
         match self.raw {
-            Raw::FlexIo(raw) => {
+            Raw::FlexIo(raw, _) => {
                 // SAFETY: created in `reliable` and destroyed only here; rings and queues go afterwards.
                 let status = unsafe { (self.process().api().flexio_qp_destroy)(raw.as_ptr()) };
                 warn_unless_destroyed("queue pair", status);
@@ -385,6 +356,37 @@ impl Drop for Inner {
                 crate::device::warn_unless_ok("mlx5dv_devx_obj_destroy", errno);
             }
         }
+    }
+}
+
+/// What FlexIO makes a reliable queue pair from: `queues` of sends and of receives, `memory` of its rings and of its
+/// doorbell record.
+fn attributes(
+    outbox: &Outbox,
+    depths: DpaDepths,
+    queues: &[DpaCompletionQueue; 2],
+    memory: [DevAddr; 2],
+    choices: Choices,
+) -> sys::flexio_qp_attr {
+    let [rings, doorbell_record] = memory.map(device_memory);
+    sys::flexio_qp_attr {
+        transport_type: sys::FLEXIO_QPC_ST_RC,
+        uar_id: outbox.uar_id(),
+        user_index: choices.user_index,
+        qp_access_mask: (choices.access - Access::LOCAL_WRITE).bits() as i32,
+        pd: outbox.process().pd().raw().cast(),
+        log_sq_depth: i32::from(depths.log_send.unwrap_or(0)),
+        no_sq: i32::from(depths.log_send.is_none()),
+        sq_cqn: queues[0].number(),
+        log_rq_depth: i32::from(depths.log_receive.unwrap_or(0)),
+        rq_type: match depths.log_receive {
+            Some(_) => sys::FLEXIO_QP_QPC_RQ_TYPE_REGULAR as i32,
+            None => sys::FLEXIO_QP_QPC_RQ_TYPE_ZERO_SIZE_RQ as i32,
+        },
+        rq_cqn: queues[1].number(),
+        qp_wq_buff_qmem: rings,
+        qp_wq_dbr_qmem: doorbell_record,
+        ..Default::default()
     }
 }
 

@@ -56,6 +56,8 @@ mod error;
 mod event_handler;
 mod exported;
 mod group_key;
+#[cfg(feature = "defmt")]
+mod logs;
 mod memory;
 mod msg_stream;
 mod multicast;
@@ -86,8 +88,10 @@ pub use dpa_qp::{DpaDepths, DpaQueuePair, RemoteQp, UdKey};
 pub use error::{Error, ErrorState, Refused, Result, Status};
 pub use event_handler::{Affinity, EventHandler};
 pub use exported::{AccessKey, AliasKey, ExportedRegion, KEY_EXPORT_BYTES, KeyExport};
-pub use flexcast_image::{Entry, EntryKind, Image, ImageError, PanicPlace};
+pub use flexcast_image::{Entry, EntryKind, Image, ImageError, PanicPlace, Phase, Unserved};
 pub use group_key::GroupKey;
+#[cfg(feature = "defmt")]
+pub use logs::{LogDecoder, LogTableError};
 pub use memory::{Access, MemoryRegion, SharedRegion};
 pub use msg_stream::{MsgLevel, MsgStream};
 pub use multicast::{MulticastGroup, MulticastMembership};

@@ -3,13 +3,14 @@
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use verbs_sys as sys;
 
 use crate::addr::HostAddr;
 use crate::buffer::HostBuffer;
 use crate::device::{ProtectionDomain, non_null, verbs_ok, warn_unless_ok};
-use crate::error::{Error, Result};
+use crate::error::{Error, Refused, Result};
 use crate::raw::Raw;
 
 bitflags::bitflags! {
@@ -211,25 +212,28 @@ impl MemoryRegion {
     /// [`Error::RegionRange`].
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<()> {
         let mut from = self.at(offset, out.len())?;
-        // Volatile, because the card writes behind the compiler's back; words where alignment allows, for speed.
+        // Atomics, because the card writes meanwhile, an emulated one from another thread; words where alignment
+        // allows, for speed.
         let mut out = out;
         while !out.is_empty() {
             if out.len() >= 8 && (from as usize).is_multiple_of(8) {
                 let (word, rest) = out.split_at_mut(8);
                 // SAFETY: `at` checked the range, which stays mapped while registered; the address is aligned.
-                word.copy_from_slice(&unsafe { from.cast::<u64>().read_volatile() }.to_ne_bytes());
+                let shared = unsafe { AtomicU64::from_ptr(from.cast()) };
+                word.copy_from_slice(&shared.load(Ordering::Relaxed).to_ne_bytes());
                 (from, out) = (from.wrapping_add(8), rest);
             } else {
                 let (byte, rest) = out.split_at_mut(1);
                 // SAFETY: as above, for one byte.
-                byte[0] = unsafe { from.read_volatile() };
+                byte[0] = unsafe { AtomicU8::from_ptr(from) }.load(Ordering::Relaxed);
                 (from, out) = (from.wrapping_add(1), rest);
             }
         }
         Ok(())
     }
 
-    /// Reads a little-endian word at an offset that is a multiple of 8, in one access.
+    /// Reads a little-endian word at an offset that is a multiple of 8, in one access. What the card wrote before that
+    /// word is found by later reads.
     ///
     /// # Errors
     /// [`Error::RegionRange`] outside the region, [`Error::OutOfRange`] for an offset that is not a multiple of 8.
@@ -242,11 +246,10 @@ impl MemoryRegion {
                 limit: "a multiple of 8".to_owned(),
             });
         }
-        // SAFETY: in range and aligned; volatile because the card writes it.
-        let word = u64::from_le(unsafe { from.cast::<u64>().read_volatile() });
+        // SAFETY: in range, aligned, and mapped while registered.
+        let word = unsafe { AtomicU64::from_ptr(from.cast()) };
         // What the card wrote before this word must not be read before it.
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        Ok(word)
+        Ok(u64::from_le(word.load(Ordering::Acquire)))
     }
 
     /// Copies `len` bytes from offset `start` of another region, or of this one, to `offset`; the ranges may overlap. What the card writes
@@ -293,7 +296,7 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Copies bytes in.
+    /// Copies bytes in, upwards: a card that finds the last word of them finds what was written before it.
     ///
     /// # Errors
     /// [`Error::RegionRange`].
@@ -301,16 +304,18 @@ impl MemoryRegion {
         let mut to = self.at(offset, bytes.len())?;
         let mut bytes = bytes;
         while let Some((&byte, rest)) = bytes.split_first() {
+            let order = if bytes.len() <= 8 { Ordering::Release } else { Ordering::Relaxed };
             if let Some((word, rest)) = bytes.split_first_chunk::<8>()
                 && (to as usize).is_multiple_of(8)
             {
                 // SAFETY: `at` checked the range, which stays mapped while registered; the address is aligned. Writing
                 // through `&self` is sound: the bytes are reached by raw pointer only, here and by the card.
-                unsafe { to.cast::<u64>().write_volatile(u64::from_ne_bytes(*word)) };
+                let shared = unsafe { AtomicU64::from_ptr(to.cast()) };
+                shared.store(u64::from_ne_bytes(*word), order);
                 (to, bytes) = (to.wrapping_add(8), rest);
             } else {
                 // SAFETY: as above, for one byte.
-                unsafe { to.write_volatile(byte) };
+                unsafe { AtomicU8::from_ptr(to) }.store(byte, order);
                 (to, bytes) = (to.wrapping_add(1), rest);
             }
         }
@@ -325,11 +330,12 @@ impl MemoryRegion {
         let tail = head + 8 * words;
         for offset in (0..head).chain(tail..self.len) {
             // SAFETY: inside the region; see `write`.
-            unsafe { start.add(offset).write_volatile(value) };
+            unsafe { AtomicU8::from_ptr(start.add(offset)) }.store(value, Ordering::Relaxed);
         }
         for index in 0..words {
             // SAFETY: as above; aligned behind the head.
-            unsafe { start.add(head).cast::<u64>().add(index).write_volatile(u64::from_ne_bytes([value; 8])) };
+            let word = unsafe { AtomicU64::from_ptr(start.add(head).cast::<u64>().add(index)) };
+            word.store(u64::from_ne_bytes([value; 8]), Ordering::Relaxed);
         }
     }
 
@@ -352,6 +358,25 @@ impl MemoryRegion {
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`; nothing else accesses the bytes, as the caller promises.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    /// Ends the registration of memory of somebody else, or of a part of a region if it is the last one.
+    ///
+    /// # Errors
+    /// The region comes back with [`Error::Verbs`] if the card does not let go of the memory: it may still be reached
+    /// by the keys.
+    pub fn end(mut self) -> std::result::Result<(), Refused<Self>> {
+        let registration = match &mut self.registration {
+            Keeper::Alone(registration) => registration,
+            Keeper::Shared(registration) => match Arc::get_mut(registration) {
+                Some(registration) => registration,
+                None => return Ok(()),
+            },
+        };
+        match registration.deregister() {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused::new(self, error)),
+        }
     }
 
     /// Ends the registration and gives the buffer back; `None` for memory of somebody else, while views are left, and if the card does
@@ -438,17 +463,23 @@ fn part(start: NonNull<u8>, region_len: usize, offset: usize, len: usize) -> Res
 }
 
 impl Registration {
-    fn end(&mut self) {
-        if std::mem::replace(&mut self.ended, true) {
-            return;
+    /// Takes the keys from the card, once.
+    fn deregister(&mut self) -> Result<()> {
+        if self.ended {
+            return Ok(());
         }
-        // SAFETY: registered by the constructor, deregistered only here and once; work requests that still name the key fail at
-        // the card's key check.
+        // SAFETY: registered by the constructor, and not deregistered yet; work requests that still name the key fail
+        // at the card's key check.
         let errno = unsafe { (self.pd.device().provider().verbs().ibv_dereg_mr)(self.raw.as_ptr()) };
-        warn_unless_ok("ibv_dereg_mr", errno);
-        if errno != 0
-            && let Some(buffer) = self.owned.take()
-        {
+        self.ended = errno == 0;
+        verbs_ok("ibv_dereg_mr", errno, || "to end a memory region".to_owned())
+    }
+
+    fn end(&mut self) {
+        let Err(error) = self.deregister() else { return };
+        tracing::warn!(%error, "a memory region is not ended");
+        self.ended = true;
+        if let Some(buffer) = self.owned.take() {
             // The card may still reach the bytes: leaking them is the lesser evil.
             std::mem::forget(buffer);
         }

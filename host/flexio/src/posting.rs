@@ -200,7 +200,8 @@ impl QueuePair {
         let pushed = requests.into_iter().try_for_each(|request| scratch.push(request.borrow(), 0));
         let posted = pushed.and_then(|()| {
             let first = scratch.link();
-            self.post(&scratch, first)
+            // SAFETY: the chain is that of `scratch`; none of its requests is inline.
+            unsafe { self.post(&scratch, first) }
         });
         *self.scratch.lock().unwrap_or_else(PoisonError::into_inner) = scratch;
         posted
@@ -216,7 +217,9 @@ impl QueuePair {
         let mut scratch = std::mem::take(&mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner));
         let posted = self.fill_inline(&mut scratch, requests).and_then(|()| {
             let first = scratch.link();
-            self.post(&scratch, first)
+            // SAFETY: the chain is that of `scratch`; its inline bytes are borrowed for `'b`, which is longer than this
+            // call.
+            unsafe { self.post(&scratch, first) }
         });
         *self.scratch.lock().unwrap_or_else(PoisonError::into_inner) = scratch;
         posted
@@ -250,7 +253,10 @@ impl QueuePair {
     /// [`Error::Verbs`], also for more pieces than the queue pair takes; [`Error::OutOfRange`] for a read with an immediate.
     pub fn post_gather(&self, request: &GatherRequest<'_>) -> Result<()> {
         let mut scratch = std::mem::take(&mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner));
-        let posted = scratch.push_gather(request).and_then(|first| self.post(&scratch, first));
+        let posted = scratch.push_gather(request).and_then(|first| {
+            // SAFETY: the request and its pieces are in `scratch`; it is not inline.
+            unsafe { self.post(&scratch, first) }
+        });
         *self.scratch.lock().unwrap_or_else(PoisonError::into_inner) = scratch;
         posted
     }
@@ -280,15 +286,18 @@ impl QueuePair {
         })
     }
 
-    /// Posts what has been gathered, from `first` on. Inline bytes must still be borrowed.
-    fn post(&self, scratch: &Scratch, first: *mut sys::ibv_send_wr) -> Result<()> {
+    /// Posts what has been gathered, from `first` on.
+    ///
+    /// # Safety
+    /// `first` is null, or begins a chain of requests in `scratch` whose gather entries are there, too. Inline bytes
+    /// are still borrowed.
+    unsafe fn post(&self, scratch: &Scratch, first: *mut sys::ibv_send_wr) -> Result<()> {
         if first.is_null() {
             return Ok(());
         }
         let mut bad = std::ptr::null_mut();
         let call = self.device().provider().verbs();
-        // SAFETY: the queue pair is live; `first` begins a chain of initialised requests, each with its gather entries alive in
-        // `scratch`; address handles and inline bytes are borrowed by the caller's requests.
+        // SAFETY: the queue pair is live, and the caller vouches for the chain and what it points at.
         let errno = unsafe { sys::inline::post_send(self.raw(), first, &raw mut bad) };
         drop(call);
         verbs_ok("ibv_post_send", errno, || {

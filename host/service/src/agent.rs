@@ -14,6 +14,7 @@ mod groups;
 mod limits;
 mod look;
 mod multicast;
+mod offers;
 mod program;
 mod reach;
 mod staged;
@@ -37,6 +38,7 @@ use declined::Declined;
 use faults::Doubt;
 pub use limits::AgentLimits;
 pub use look::AgentLook;
+use offers::{Offer, Offers};
 use program::Program;
 use reach::Reach;
 use staged::StagedGroups;
@@ -131,6 +133,8 @@ pub struct Agent {
     staged: StagedGroups,
     /// Calls of ranks that the machine takes after a completion.
     calls: Calls,
+    /// Blocks that ranks are to copy.
+    offers: Offers,
     /// Keys that programs bind to their memory.
     bound: BoundKeys,
     /// Reads of others that have failed on a lane whose fault is not known yet.
@@ -173,6 +177,7 @@ impl Agent {
             declined: Declined::default(),
             staged: StagedGroups::default(),
             calls: Calls::default(),
+            offers: Offers::default(),
             bound: BoundKeys::default(),
             unexplained: Vec::new(),
             held: BTreeMap::new(),
@@ -306,9 +311,21 @@ impl Agent {
 
     /// Says something to a rank, if it is still there.
     fn tell(&mut self, rank: u32, context: ContextId, body: Body<'_>) -> Result<()> {
-        let member = self.groups.get(&context.group).and_then(|group| group.members.get(&rank));
-        let Some(peer) = member.map(|member| member.peer) else { return Ok(()) };
+        let Some(peer) = self.peer_of(context.group, rank) else { return Ok(()) };
         self.say(peer, context, body)
+    }
+
+    /// The connection to the program of a rank.
+    fn peer_of(&self, group: u32, rank: u32) -> Option<PeerId> {
+        Some(self.groups.get(&group)?.members.get(&rank)?.peer)
+    }
+
+    /// Sends a program the blocks to copy that it has room for.
+    fn send_offers(&mut self, to: PeerId) -> Result<()> {
+        while let Some(Offer { context, rank, source, holder, region }) = self.offers.next(to) {
+            self.say(to, context, Body::LocalData { rank, source, holder, region })?;
+        }
+        Ok(())
     }
 
     /// The connection to another process of a group.
@@ -402,7 +419,8 @@ impl Agent {
                 if self.member(from, context.group, rank).is_some() {
                     self.events.push_back(Event::Copied { context, rank, source });
                 }
-                Ok(())
+                self.offers.answered(from, context, rank, source);
+                self.send_offers(from)
             }
             Body::GroupLeave { rank } => {
                 if let Some(member) = self.member(from, context.group, rank) {
@@ -632,7 +650,9 @@ impl Agent {
             }
             Action::Notify { rank, context, source, holder, region } => {
                 let region = self.at_host(context, holder, region);
-                self.tell(rank, context, Body::LocalData { rank, source, holder, region })
+                let Some(peer) = self.peer_of(context.group, rank) else { return Ok(()) };
+                self.offers.add(peer, Offer { context, rank, source, holder, region });
+                self.send_offers(peer)
             }
             Action::Complete { rank, context } => {
                 self.end_call(context, rank, true);
@@ -640,7 +660,11 @@ impl Agent {
             }
             Action::Fail { rank, context, failure } => {
                 self.end_call(context, rank, false);
-                self.tell(rank, context, Body::Failed { rank, failure })
+                self.tell(rank, context, Body::Failed { rank, failure })?;
+                // Its answers may never come.
+                let Some(peer) = self.peer_of(context.group, rank) else { return Ok(()) };
+                self.offers.end(peer, context, rank);
+                self.send_offers(peer)
             }
         }
     }
@@ -678,6 +702,7 @@ impl Agent {
         self.announced.retain(|(of, _), _| *of != peer);
         self.held.retain(|(of, _), _| *of != peer);
         self.calls.part_with(peer);
+        self.offers.part_with(peer);
         self.unexplained.retain(|doubt| doubt.from != peer);
         self.staged.part_with(peer);
         self.bound.part_with(peer);

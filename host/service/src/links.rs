@@ -14,8 +14,9 @@ use flexio::{
 
 use crate::error::Result;
 
-/// Messages of a peer that its receives hold.
-const RECEIVES: u32 = 16;
+/// Messages of a peer that its receives hold. What comes behind them waits until its card tries again, which is long
+/// beside a message.
+pub(crate) const RECEIVES: u32 = 16;
 /// Transfers on their way on a lane: what a card takes of Reads from one queue pair. Further ones wait here.
 const TRANSFERS: u32 = 16;
 /// Bytes of a flag, which go in the work request itself.
@@ -34,6 +35,14 @@ const fn id(kind: u64, index: usize, slot: u32) -> u64 {
 /// A peer, by its number here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(u32);
+
+#[cfg(test)]
+impl PeerId {
+    /// A peer that nobody is connected to.
+    pub(crate) const fn of_test(number: u32) -> Self {
+        Self(number)
+    }
+}
 
 /// One end of a connection, as the other end must know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -686,7 +686,9 @@ pub struct ibv_qp_ex {
     >,
     pub wr_atomic_fetch_add:
         ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64)>,
-    pub _reserved_bind_mw: ::core::option::Option<unsafe extern "C" fn()>,
+    pub wr_bind_mw: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, bind_info: *const ibv_mw_bind_info),
+    >,
     pub wr_local_inv: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
     pub wr_rdma_read: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)>,
     pub wr_rdma_write: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)>,
@@ -695,11 +697,13 @@ pub struct ibv_qp_ex {
     pub wr_send: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
     pub wr_send_imm: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, imm_data: __be32)>,
     pub wr_send_inv: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, invalidate_rkey: u32)>,
-    pub _reserved_send_tso: ::core::option::Option<unsafe extern "C" fn()>,
+    pub wr_send_tso: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, hdr: *mut ::core::ffi::c_void, hdr_sz: u16, mss: u16),
+    >,
     pub wr_set_ud_addr: ::core::option::Option<
         unsafe extern "C" fn(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32),
     >,
-    pub _reserved_set_xrc_srqn: ::core::option::Option<unsafe extern "C" fn()>,
+    pub wr_set_xrc_srqn: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, remote_srqn: u32)>,
     pub wr_set_inline_data:
         ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex, addr: *mut ::core::ffi::c_void, length: usize)>,
     pub wr_set_inline_data_list:
@@ -710,7 +714,9 @@ pub struct ibv_qp_ex {
     pub wr_start: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
     pub wr_complete: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> ::core::ffi::c_int>,
     pub wr_abort: ::core::option::Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
-    pub _reserved_atomic_write: ::core::option::Option<unsafe extern "C" fn()>,
+    pub wr_atomic_write: ::core::option::Option<
+        unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, atomic_wr: *const ::core::ffi::c_void),
+    >,
 }
 impl Default for ibv_qp_ex {
     fn default() -> Self {
@@ -1007,7 +1013,17 @@ impl Default for ibv_async_event {
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_context_ops {
-    pub _reserved_control_0: [::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>; 7usize],
+    pub _compat_query_device: ::core::option::Option<
+        unsafe extern "C" fn(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> ::core::ffi::c_int,
+    >,
+    pub _compat_query_port: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            port_num: u8,
+            port_attr: *mut _compat_ibv_port_attr,
+        ) -> ::core::ffi::c_int,
+    >,
+    pub _reserved_control_0: [::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>; 5usize],
     pub alloc_mw:
         ::core::option::Option<unsafe extern "C" fn(pd: *mut ibv_pd, type_: ::core::ffi::c_int) -> *mut ibv_mw>,
     pub bind_mw: ::core::option::Option<
@@ -1075,7 +1091,31 @@ pub struct verbs_context {
             port_attr_len: usize,
         ) -> ::core::ffi::c_int,
     >,
-    pub _reserved_ops_0: [::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>; 25usize],
+    pub advise_mr: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub alloc_null_mr: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub read_counters: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub attach_counters_point_flow: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub create_counters: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub destroy_counters: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub reg_dm_mr: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub alloc_dm: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub free_dm: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub modify_flow_action_esp: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub destroy_flow_action: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub create_flow_action_esp: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub modify_qp_rate_limit: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub alloc_parent_domain: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub dealloc_td: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub alloc_td: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub modify_cq: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub post_srq_ops: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub destroy_rwq_ind_table: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub create_rwq_ind_table: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub destroy_wq: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub modify_wq: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub create_wq: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub query_rt_values: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub create_cq_ex: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
     pub priv_: *mut ::core::ffi::c_void,
     pub query_device_ex: ::core::option::Option<
         unsafe extern "C" fn(
@@ -1085,11 +1125,18 @@ pub struct verbs_context {
             attr_size: usize,
         ) -> ::core::ffi::c_int,
     >,
-    pub _reserved_ops_1: [::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>; 5usize],
+    pub ibv_destroy_flow: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub _ABI_placeholder2: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub ibv_create_flow: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub _ABI_placeholder1: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub open_qp: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
     pub create_qp_ex: ::core::option::Option<
         unsafe extern "C" fn(context: *mut ibv_context, qp_init_attr_ex: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp,
     >,
-    pub _reserved_ops_2: [::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>; 4usize],
+    pub get_srq_num: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub create_srq_ex: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub open_xrcd: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
+    pub close_xrcd: ::core::option::Option<unsafe extern "C" fn() -> *mut ::core::ffi::c_void>,
     pub _ABI_placeholder3: u64,
     pub sz: usize,
     pub context: ibv_context,
@@ -1486,4 +1533,13 @@ pub struct mlx5dv_qp_ex {
             sge: *mut ibv_sge,
         ),
     >,
+    pub wr_mkey_configure: ::core::option::Option<unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex)>,
+    pub wr_set_mkey_access_flags: ::core::option::Option<unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex)>,
+    pub wr_set_mkey_layout_list: ::core::option::Option<unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex)>,
+    pub wr_set_mkey_layout_interleaved: ::core::option::Option<unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex)>,
+    pub wr_set_mkey_sig_block: ::core::option::Option<unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex)>,
+    pub wr_raw_wqe: ::core::option::Option<unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex)>,
+    pub wr_set_dc_addr_stream: ::core::option::Option<unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex)>,
+    pub wr_memcpy: ::core::option::Option<unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex)>,
+    pub wr_set_mkey_crypto: ::core::option::Option<unsafe extern "C" fn(mqp: *mut mlx5dv_qp_ex)>,
 }

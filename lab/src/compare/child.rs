@@ -133,6 +133,19 @@ impl Group {
         self.children.get_mut(index).map_or_else(String::new, |one| text_of(&mut one.stdout))
     }
 
+    /// Warnings of Flexcast's log that they have printed on stderr, each with the index of its process.
+    #[must_use]
+    pub fn warnings(&mut self) -> Vec<(usize, String)> {
+        let mut all = Vec::new();
+        for (index, one) in self.children.iter_mut().enumerate() {
+            let text = text_of(&mut one.stderr);
+            all.extend(
+                text.lines().map(str::trim).filter(|line| is_warning(line)).map(|line| (index, line.to_owned())),
+            );
+        }
+        all
+    }
+
     /// Why one has failed: what it said, or its status.
     fn message(&mut self, index: usize) -> String {
         let one = &mut self.children[index];
@@ -163,9 +176,16 @@ fn text_of(file: &mut File) -> String {
     if read.is_err() { String::new() } else { String::from_utf8_lossy(&bytes).into_owned() }
 }
 
+/// Whether a line is a warning or an error of Flexcast's log, in Rust or in C.
+fn is_warning(line: &str) -> bool {
+    ["WARN ", "ERROR ", "flexcast: warn: ", "flexcast: error: "].iter().any(|start| line.starts_with(start))
+}
+
 /// The line that says why a program has failed: the first that speaks of a failure, or begins with a rank as ours do, else the last one.
 fn message(said: &str) -> Option<String> {
-    let lines = || said.lines().map(str::trim).filter(|line| line.chars().any(char::is_alphanumeric));
+    // Lines of the log are no reasons: the error comes behind them.
+    let is_text = |line: &&str| line.chars().any(char::is_alphanumeric) && !is_warning(line);
+    let lines = || said.lines().map(str::trim).filter(is_text);
     let is_reason = |line: &&str| {
         let lower = line.to_lowercase();
         let words = ["error", "cannot", "failed", "not permitted", "denied", "rtnetlink", "signal: "];
@@ -263,6 +283,15 @@ mod tests {
     }
 
     #[test]
+    fn warnings_of_the_log_are_passed_on() {
+        let mut group =
+            Group::start([shell("echo ' WARN a: b' >&2; echo c >&2"), shell("echo 'flexcast: warn: d' >&2")]);
+        let group = group.as_mut().unwrap();
+        group.wait(LONG, &AtomicBool::new(false)).unwrap();
+        assert_eq!(group.warnings(), [(0, "WARN a: b".to_owned()), (1, "flexcast: warn: d".to_owned())]);
+    }
+
+    #[test]
     fn a_signal_to_this_program_ends_them() {
         let mut group = Group::start([shell("exec sleep 60")]).unwrap();
         assert_eq!(group.wait(LONG, &AtomicBool::new(true)), Err(ChildError::Interrupted));
@@ -285,6 +314,7 @@ mod tests {
         let signal = "[vm:1] *** Process received signal ***\n[vm:1] Signal: Segmentation fault (11)\n[vm:1] *** End of error message ***\n";
         assert_eq!(message(signal).as_deref(), Some("[vm:1] Signal: Segmentation fault (11)"));
         assert_eq!(message("one\ntwo\n---\n").as_deref(), Some("two"));
+        assert_eq!(message(" WARN x: y cannot be had\nerror: z\n").as_deref(), Some("error: z"));
         assert_eq!(message("---\n"), None);
     }
 }

@@ -90,7 +90,7 @@ pub enum Op {
     Bcast,
     /// Sizes are the buffer of each rank; sums of single-precision numbers.
     Allreduce,
-    /// The same where most blocks are zero ([`CompareSpec::zeros`](spec::CompareSpec::zeros)), which this library's sparse AllReduce does not send.
+    /// The same where most blocks are zero (--zeros), which this library's sparse AllReduce does not send.
     #[serde(rename = "sparse-allreduce")]
     #[value(name = "sparse-allreduce")]
     SparseAllreduce,

@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn the_benchmark_compiles_without_a_warning() {
         let Some(compiler) = child::find("mpicc") else {
-            eprintln!("skipped: no mpicc is installed");
+            crate::harness::skipped("no mpicc is installed (Debian: libopenmpi-dev)");
             return;
         };
         let folder = tempfile::tempdir().unwrap();
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn the_collectives_by_the_c_interface_compile_without_a_warning() {
         let Some(compiler) = child::find("mpicc") else {
-            eprintln!("skipped: no mpicc is installed");
+            crate::harness::skipped("no mpicc is installed (Debian: libopenmpi-dev)");
             return;
         };
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));

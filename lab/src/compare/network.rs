@@ -23,6 +23,10 @@ const PORT: &str = "port";
 const PREFIX: &str = "flexcast-compare-";
 /// Largest packet of the links.
 pub const MTU: u32 = 1500;
+/// A querier that knows the members of a group after a tenth of a second. Before that it floods, for ten seconds by
+/// default.
+const QUERIER: &str =
+    "link set br0 type bridge mcast_query_response_interval 10\nlink set br0 type bridge mcast_querier 1\n";
 /// Longest time of a program that sets something up.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -37,7 +41,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes so many hosts, for `each` ranks: 10.77.0.1 and so on, loopback up, multicast routed to the switch, which floods it.
+    /// Makes so many hosts, for `each` ranks: 10.77.0.1 and so on, loopback up, multicast routed to the switch, which
+    /// forwards it to the members of a group and asks for them.
     ///
     /// # Errors
     /// [`CompareError`].
@@ -61,8 +66,9 @@ impl Network {
             .collect();
         network.ip(&[], &links, "links")?;
         let ports: String = (0..count).map(|host| format!("link set {PORT}{host} master br0 up\n")).collect();
-        let bridge =
-            format!("link add br0 mtu {MTU} type bridge mcast_snooping 0 forward_delay 0\nlink set br0 up\n{ports}");
+        let bridge = format!(
+            "link add br0 mtu {MTU} type bridge mcast_snooping 1 forward_delay 0\n{QUERIER}link set br0 up\n{ports}"
+        );
         network.ip(&["-n", &switch], &bridge, "bridge")?;
         for host in 0..count {
             let peers = (0..count).filter(|peer| *peer != host);

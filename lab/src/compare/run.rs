@@ -1,6 +1,6 @@
 //! The run of a comparison: for each number of hosts one network, in which the systems take turns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,8 +105,17 @@ pub fn run(
     network::prepare()?;
     let work = tempfile::Builder::new().prefix("flexcast-compare-").tempdir();
     let work = work.map_err(|source| CompareError::File { path: std::env::temp_dir(), source })?;
-    let mut runner =
-        Runner { spec, programs, stop, tell, work: work.path(), jobs: 0, rows: Vec::new(), problems: Vec::new() };
+    let mut runner = Runner {
+        spec,
+        programs,
+        stop,
+        tell,
+        work: work.path(),
+        jobs: 0,
+        rows: Vec::new(),
+        problems: Vec::new(),
+        warned: BTreeSet::new(),
+    };
     let found = runner.find();
     let settings =
         settings(spec, found.iter().map(|(system, ready)| (system.name(), ready.version(programs))).collect());
@@ -180,6 +189,8 @@ struct Runner<'a> {
     jobs: u16,
     rows: Vec<Row>,
     problems: Vec<Problem>,
+    /// Warnings of processes that have been shown.
+    warned: BTreeSet<String>,
 }
 
 impl Runner<'_> {
@@ -303,7 +314,11 @@ impl Runner<'_> {
     }
 
     /// Runs the processes of one job; what the first has printed, even where the job has not ended well.
-    fn job(&self, commands: Vec<Command>, network: &Network) -> Result<(String, Result<(), ChildError>), CompareError> {
+    fn job(
+        &mut self,
+        commands: Vec<Command>,
+        network: &Network,
+    ) -> Result<(String, Result<(), ChildError>), CompareError> {
         self.interrupted()?;
         let mut group = match Group::start(commands) {
             Ok(group) => group,
@@ -315,6 +330,12 @@ impl Runner<'_> {
             network.kill_all();
         }
         self.interrupted()?;
+        for (process, line) in group.warnings() {
+            // Each is said once, whichever processes and jobs it comes from.
+            if self.warned.insert(line.clone()) {
+                (self.tell)(&format!("process {process}: {line}"));
+            }
+        }
         Ok((group.stdout(0), ended))
     }
 

@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{CompareError, Op, System};
-use crate::options::whole;
+use crate::options::{parse_bytes, whole};
 use crate::perf::spec::Zeros;
 use crate::sparse::PatternName;
 
@@ -179,18 +179,7 @@ const MOST_LOSS: f64 = 50.0;
 
 /// `64`, `64KiB`, `1MiB`.
 fn size(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.find(|character: char| !character.is_ascii_digit()) {
-        Some(at) => text.split_at(at),
-        None => (text, ""),
-    };
-    let unit = match unit {
-        "" | "B" => 1,
-        "KiB" | "K" | "k" => 1 << 10,
-        "MiB" | "M" => 1 << 20,
-        _ => 0,
-    };
-    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    let bytes = bytes.filter(|bytes| (1..=MOST_BYTES).contains(bytes));
+    let bytes = parse_bytes(text).filter(|bytes| (1..=MOST_BYTES).contains(bytes));
     bytes.ok_or_else(|| format!("give 1 to {MOST_BYTES} bytes, such as 64, 64KiB or 1MiB"))
 }
 

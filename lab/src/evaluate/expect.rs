@@ -45,6 +45,9 @@ pub struct Verdict {
     pub at_most: Option<f64>,
     /// What came out.
     pub value: Option<f64>,
+    /// The other end of the range that came out, of an expectation with two rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other: Option<f64>,
     /// Where the value comes from.
     pub kind: Option<Kind>,
     /// How it ended.
@@ -55,11 +58,12 @@ impl Verdict {
     /// The limits in words.
     #[must_use]
     pub fn limits(&self) -> String {
-        let (least, most) = match self.beside() {
+        let (least, most) = match self.value.map(|value| self.beside(value)) {
             Some(Beside { least, most, .. }) => (least, most),
             None => (self.at_least.map(short), self.at_most.map(short)),
         };
         match (least, most) {
+            (Some(least), Some(most)) if least == most => least,
             (Some(least), Some(most)) => format!("{least} to {most}"),
             (Some(least), None) => format!("≥ {least}"),
             (None, Some(most)) => format!("≤ {most}"),
@@ -70,11 +74,13 @@ impl Verdict {
     /// What came out, with as many digits as it takes beside the limits.
     #[must_use]
     pub fn told(&self) -> Option<String> {
-        self.beside().map(|beside| beside.value)
+        let one = self.beside(self.value?).value;
+        let Some(other) = self.other else { return Some(one) };
+        Some(format!("{one} to {}", self.beside(other).value))
     }
 
-    fn beside(&self) -> Option<Beside> {
-        Some(Beside::new(self.value?, self.at_least, self.at_most, short))
+    fn beside(&self, value: f64) -> Beside {
+        Beside::new(value, self.at_least, self.at_most, short)
     }
 }
 
@@ -82,6 +88,11 @@ impl Verdict {
 /// known before. Where a run of it is not among the rows that could have given another verdict, there is none.
 #[must_use]
 pub fn judge(expect: &Expect, rows: &[Row], asked: &[Row]) -> Verdict {
+    if let Some(or) = &expect.or {
+        let [one, other] = [&expect.filter, or]
+            .map(|filter| judge(&Expect { filter: filter.clone(), or: None, ..expect.clone() }, rows, asked));
+        return between(one, &other);
+    }
     let within = |value: f64| {
         expect.at_least.is_none_or(|least| value >= least) && expect.at_most.is_none_or(|most| value <= most)
     };
@@ -139,9 +150,22 @@ pub fn judge(expect: &Expect, rows: &[Row], asked: &[Row]) -> Verdict {
         at_least: expect.at_least,
         at_most: expect.at_most,
         value: value.filter(|value| value.is_finite() && !missing),
+        other: None,
         kind: kind.filter(|_| !missing),
         verdict,
     }
+}
+
+/// The verdict on the range between what two rows gave.
+fn between(one: Verdict, other: &Verdict) -> Verdict {
+    let (Some(first), Some(second)) = (one.value, other.value) else {
+        let missing = [one.verdict, other.verdict].contains(&Ending::NotRun);
+        return Verdict { value: None, verdict: if missing { Ending::NotRun } else { Ending::Failed }, ..one };
+    };
+    let (least, most) = (first.min(second), first.max(second));
+    let meets = one.at_most.is_none_or(|limit| least <= limit) && one.at_least.is_none_or(|limit| most >= limit);
+    let verdict = if meets { Ending::Passed } else { Ending::Failed };
+    Verdict { value: Some(least), other: Some(most), verdict, ..one }
 }
 
 #[cfg(test)]
@@ -224,11 +248,36 @@ mod tests {
     }
 
     #[test]
+    fn two_rows_bracket_what_the_publication_leaves_open() {
+        let judged = |limits: &str| {
+            let base = "what = \"w\"\nclass = \"goal\"\ncolumn = \"share\"\nwhere = { threads = 2 }\n";
+            let text = format!("{base}or = {{ threads = 1 }}\n{limits}");
+            judge(&toml::from_str(&text).unwrap(), &rows(), &[])
+        };
+        // 50 to 98.
+        for (limits, ending) in [
+            ("at_least = 60.0\nat_most = 70.0", Ending::Passed),
+            ("at_least = 98.0", Ending::Passed),
+            ("at_most = 50.0", Ending::Passed),
+            ("at_least = 98.5", Ending::Failed),
+            ("at_most = 49.5", Ending::Failed),
+        ] {
+            let verdict = judged(limits);
+            assert_eq!(verdict.verdict, ending, "{limits}");
+            assert_eq!((verdict.value, verdict.other), (Some(50.0), Some(98.0)));
+            assert_eq!(verdict.told().as_deref(), Some("50 to 98"));
+        }
+        let text = "what = \"w\"\nclass = \"goal\"\ncolumn = \"share\"\nwhere = { threads = 2 }\nor = { threads = 3 }\nat_most = 99.0";
+        let verdict = judge(&toml::from_str(text).unwrap(), &rows(), &[]);
+        assert_eq!((verdict.verdict, verdict.value), (Ending::NotRun, None), "one of both is missing");
+    }
+
+    #[test]
     fn a_derived_value_is_found_beside_the_runs() {
         let row = || Row::new(Kind::Emulated, "m").with("by", "service");
         let rows = [row().with("threads", 1u32), row().with("threads", 2u32), row().with("r_squared", 0.99)];
         let text =
-            "what = \"w\"\nclass = \"paper\"\ncolumn = \"r_squared\"\nwhere = { by = \"service\" }\nat_least = 0.98";
+            "what = \"w\"\nclass = \"model\"\ncolumn = \"r_squared\"\nwhere = { by = \"service\" }\nat_least = 0.98";
         let verdict = judge(&toml::from_str(text).unwrap(), &rows, &rows[..2]);
         assert_eq!((verdict.verdict, verdict.value), (Ending::Passed, Some(0.99)));
     }

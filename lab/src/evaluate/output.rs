@@ -116,7 +116,7 @@ pub fn times(outcomes: &[Outcome]) -> String {
 /// Expectations, one a line.
 #[must_use]
 pub fn comparison(outcome: &Outcome) -> String {
-    let header = ["what", "class", "published", "at least", "at most", "ours", "kind", "verdict"];
+    let header = ["what", "class", "published", "at least", "at most", "ours", "to", "kind", "verdict"];
     let mut text = line(header.into_iter().map(str::to_owned));
     let number = |number: Option<f64>| number.map_or_else(String::new, |number| number.to_string());
     for verdict in &outcome.verdicts {
@@ -127,6 +127,7 @@ pub fn comparison(outcome: &Outcome) -> String {
             number(verdict.at_least),
             number(verdict.at_most),
             number(verdict.value),
+            number(verdict.other),
             verdict.kind.map_or_else(String::new, |kind| kind.name().to_owned()),
             verdict.verdict.name().to_owned(),
         ]));

@@ -18,6 +18,8 @@ pub struct Head {
     pub calibration: Option<Calibration>,
     /// Whether the sweeps are the reduced ones.
     pub reduced: bool,
+    /// The commit that the figures were made from.
+    pub commit: Option<String>,
 }
 
 /// How many expectations ended each way.
@@ -100,13 +102,24 @@ pub fn page(head: &Head, outcomes: &[Outcome]) -> String {
     document("Flexcast: evaluation", &body)
 }
 
+/// Text in which names stand between backticks.
+fn prose(text: &str) -> Markup {
+    // A backtick without its other half is one.
+    let pairs = text.matches('`').count() / 2;
+    let mut parts = text.splitn(2 * pairs + 1, '`');
+    html! {
+        (parts.next().unwrap_or_default())
+        @while let (Some(name), Some(rest)) = (parts.next(), parts.next()) { code { (name) } (rest) }
+    }
+}
+
 fn experiment(head: &Head, outcome: &Outcome) -> Markup {
     let spec = &outcome.experiment;
     html! {
         section id=(spec.id) {
             h2 { (spec.title) }
-            p.soft { (spec.paper) }
-            p.question { (spec.question) }
+            p.soft { (prose(&spec.paper)) }
+            p.question { (prose(&spec.question)) }
             @for (run, reason) in &outcome.failures {
                 p.failed { "A run has failed, and no figure of it is told: " (reason) }
                 pre { (run) }
@@ -120,7 +133,7 @@ fn experiment(head: &Head, outcome: &Outcome) -> Markup {
                 }
             }
             (verdicts(&outcome.verdicts))
-            @for note in &spec.notes { p.soft { (note) } }
+            @for note in &spec.notes { p.soft { (prose(note)) } }
             @for (kind, source) in kinds(&outcome.rows) { (table(outcome, kind, &source)) }
             p.soft { "Run it again:" }
             pre { "flexcast report --only " (spec.id) @if head.reduced { " --reduced" } }
@@ -133,7 +146,7 @@ fn verdicts(verdicts: &[Verdict]) -> Markup {
         div.scroll { table.verdicts {
             thead { tr { th { "Expected" } th { "of" } th.number { "published" } th.number { "limits" } th.number { "came out" } th { "kind" } th { "verdict" } } }
             tbody { @for verdict in verdicts { tr {
-                td { (verdict.what) }
+                td { (prose(&verdict.what)) }
                 td { (format!("{:?}", verdict.class).to_lowercase()) }
                 td.number { (verdict.published.as_deref().unwrap_or("–")) }
                 td.number { (verdict.limits()) }
@@ -317,7 +330,7 @@ mod tests {
 
     #[test]
     fn kinds_have_tables_of_their_own_and_failures_are_reported() {
-        let head = Head { model: "M.2".to_owned(), calibration: None, reduced: false };
+        let head = Head { model: "M.2".to_owned(), calibration: None, reduced: false, commit: None };
         let text = page(&head, &[outcome()]);
         assert_eq!(text.matches("<caption>").count(), 2);
         for word in [
@@ -333,6 +346,13 @@ mod tests {
         // The figure is as it is: below the limit, and told.
         assert!(text.contains(">11.5<") && text.contains("class=\"failed\""));
         assert!(!text.contains("http://") && !text.contains("https://"), "nothing from the network");
+    }
+
+    #[test]
+    fn names_between_backticks_are_code() {
+        assert_eq!(prose("`a` and <b> `c d`.").into_string(), "<code>a</code> and &lt;b&gt; <code>c d</code>.");
+        assert_eq!(prose("one ` alone").into_string(), "one ` alone");
+        assert_eq!(prose("`a` and ` alone").into_string(), "<code>a</code> and ` alone");
     }
 
     #[test]
@@ -356,7 +376,7 @@ mod tests {
                 "holdouts": [{"id": "V-2", "verdict": "pass"}, {"id": "V-6", "verdict": "fail"}, {"id": "V-8", "verdict": "prediction"}]}"#,
         )
         .unwrap();
-        let head = Head { model: "M.2".to_owned(), calibration: Some(calibration), reduced: true };
+        let head = Head { model: "M.2".to_owned(), calibration: Some(calibration), reduced: true, commit: None };
         let text = page(&head, &[outcome()]);
         let first = text.find("hold-outs passed 1 of 2").unwrap();
         assert!(first < text.find("Expectations:").unwrap() && text.contains("Reduced sweeps"));

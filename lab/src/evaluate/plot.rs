@@ -185,10 +185,11 @@ pub fn figure(id: &str, plot: &Plot, series: &[Series]) -> Markup {
                 }
             }
             ul.legend {
-                @for series in series {
+                // What is not drawn has no sample.
+                @for series in series.iter().filter(|series| !is_beyond(series, most)) {
                     li {
                         svg width="34" height="14" viewBox="0 0 34 14" aria-hidden="true" { (sample(series, !words.is_empty())) }
-                        (series.label)
+                        (if series.label.is_empty() { &plot.y_label } else { &series.label })
                         @if series.kind != Kind::Published { span.kind { (series.kind.name()) } }
                     }
                 }
@@ -240,6 +241,11 @@ fn mark(series: &Series, x: f64, y: f64) -> Markup {
     }
 }
 
+/// Whether a bound is above the plot everywhere: it is in the table, and would only look like the plot's upper edge.
+fn is_beyond(series: &Series, most: f64) -> bool {
+    series.bound && most > 0.0 && series.points.iter().all(|(_, y, _)| *y > 1.5 * most)
+}
+
 fn line(series: &Series, x_axis: &Axis, y_axis: &Axis, most: f64, plot: &Plot) -> Markup {
     // A bound goes on to the edge, where it is cut off; results are within.
     let height = |y: f64| if series.bound { y_axis.beyond(y) } else { y_axis.place(y) };
@@ -253,8 +259,7 @@ fn line(series: &Series, x_axis: &Axis, y_axis: &Axis, most: f64, plot: &Plot) -
     if series.bound && points.len() == 1 {
         path = format!("M{LEFT} {:.1}H{:.1}", points[0].1, WIDTH - RIGHT);
     }
-    // A bound that is above the plot everywhere is in the table, and would only look like its upper edge.
-    let hidden = series.bound && most > 0.0 && series.points.iter().all(|(_, y, _)| *y > 1.5 * most);
+    let hidden = is_beyond(series, most);
     html! {
         g class=(style(series)) style=(colour(series)) {
             @if series.kind != Kind::Published && !hidden { path d=(path) {} }

@@ -17,6 +17,9 @@ pub fn summary(head: &Head, outcomes: &[Outcome]) -> String {
          {}; *computed* ones are closed forms. Nothing was measured on a card. UD figures carry −0/+22 %.\n",
         head.model
     ));
+    if let Some(commit) = &head.commit {
+        text.push_str(&format!("\nMade as a whole from commit `{commit}`.\n"));
+    }
     if head.reduced {
         text.push_str("\nReduced sweeps: for checks that nothing has drifted, not for reading.\n");
     }

@@ -1,4 +1,4 @@
-//! Proxies of applications: what two programs of the publication compute and call, without their data (MI-50 to MI-53).
+//! Proxies of applications: what two programs of the publication compute and call, without their data.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -22,7 +22,7 @@ pub enum Variant {
     Blocking,
     /// By the hosts, in non-blocking calls that go on while the program waits.
     NonBlocking,
-    /// By service processes.
+    /// By service processes; of Octopus the Allgatherv alone, as published.
     Service,
 }
 
@@ -225,7 +225,9 @@ impl Octopus {
         let ranks = params.ranks();
         let by = variant.by(ranks);
         let gather = Operation { group: 0, kind: Kind::Allgatherv, bytes: self.gather_bytes, by };
-        let exchange = Operation { group: 0, kind: Kind::Alltoallv, bytes: self.exchange_bytes, by };
+        // The publication offloads the Allgatherv alone.
+        let exchange =
+            Operation { group: 1, kind: Kind::Alltoallv, bytes: self.exchange_bytes, by: By::Hosts { window: ranks } };
         // In a ring each step needs the one before.
         let gather =
             if variant == Variant::Service { gather } else { Operation { by: By::Hosts { window: 1 }, ..gather } };

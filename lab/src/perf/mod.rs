@@ -141,14 +141,13 @@ impl Task {
         let Self { content, rank, bytes } = self;
         buffers.receive.fill(0xEE);
         match (&mut buffers.send, content.op) {
-            (Some(send), _) => content.fill(rank, send.as_mut_slice()?),
+            (Some(send), _) => change(send, |bytes| content.fill(rank, bytes)),
             (None, Op::Allgather) => {
-                content.fill(rank, &mut buffers.receive.as_mut_slice()?[rank as usize * bytes..][..bytes]);
+                change(&mut buffers.receive, |all| content.fill(rank, &mut all[rank as usize * bytes..][..bytes]))
             }
-            (None, Op::Broadcast) if !self.is_root() => {}
-            (None, _) => content.fill(rank, buffers.receive.as_mut_slice()?),
+            (None, Op::Broadcast) if !self.is_root() => Ok(()),
+            (None, _) => change(&mut buffers.receive, |bytes| content.fill(rank, bytes)),
         }
-        Ok(())
     }
 
     fn post(self, communicator: &Communicator, buffers: Buffers) -> Result<Request, PerfError> {
@@ -183,8 +182,27 @@ impl Task {
         if !content.op.receives(self.is_root()) {
             return Ok(true);
         }
-        Ok(content.is_right(rank, bytes, receive.as_slice()?))
+        match receive.as_slice() {
+            Ok(found) => Ok(content.is_right(rank, bytes, found)),
+            Err(flexcast::Error::Lent { .. }) => Ok(content.is_right(rank, bytes, &receive.to_vec()?)),
+            Err(error) => Err(error),
+        }
     }
+}
+
+/// Changes the bytes of a buffer where they are, or in a copy while a service process may use them: the next operation,
+/// which is measured, would pay for a buffer that was taken back.
+fn change(buffer: &mut Buffer, change: impl FnOnce(&mut [u8])) -> Result<(), flexcast::Error> {
+    match buffer.as_mut_slice() {
+        Ok(bytes) => change(bytes),
+        Err(flexcast::Error::Lent { .. }) => {
+            let mut copy = buffer.to_vec()?;
+            change(&mut copy);
+            buffer.write(0, &copy)?;
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 /// Waits for all ranks.

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use super::op::Op;
+use crate::options::parse_bytes;
 use crate::sparse::PatternName;
 
 /// Lengths: some, or all powers of two within a range.
@@ -35,17 +36,8 @@ const MOST_BYTES: u64 = 1 << 34;
 
 /// A length such as `64`, `4K` or `8M`.
 fn length(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no length: give bytes, such as 64, 4K or 8M, up to 16G");
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..].to_ascii_lowercase()[..] {
-        "" | "b" => 1,
-        "k" | "kib" => 1 << 10,
-        "m" | "mib" => 1 << 20,
-        "g" | "gib" => 1 << 30,
-        _ => return Err(wrong()),
-    };
-    let count: u64 = digits.parse().map_err(|_| wrong())?;
-    count.checked_mul(unit).filter(|bytes| *bytes <= MOST_BYTES).ok_or_else(wrong)
+    let bytes = parse_bytes(text).filter(|bytes| *bytes <= MOST_BYTES);
+    bytes.ok_or_else(|| format!("{text:?} is no length: give bytes, such as 64, 4K or 8MiB, up to 16G"))
 }
 
 impl FromStr for Sizes {

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::plan::{CHUNK_ALIGN_BYTES, LAST_UNIT, MAX_THREADS, Params, UC_MAX_CHUNK_BYTES};
 use super::transport::transports;
-use crate::options::{self, one_of, whole};
+use crate::options::{self, one_of, whole, whole_bytes};
 
 /// What is to be run.
 #[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
@@ -18,10 +18,10 @@ pub struct ReferenceSpec {
     #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = Self::default().threads)]
     pub threads: u32,
     /// Bytes per chunk: a multiple of 64; UD at most 4096.
-    #[arg(long, value_parser = whole::<u64>(CHUNK_ALIGN_BYTES, UC_MAX_CHUNK_BYTES), default_value_t = Self::default().chunk, value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u64>(CHUNK_ALIGN_BYTES, UC_MAX_CHUNK_BYTES), default_value_t = Self::default().chunk, value_name = "BYTES")]
     pub chunk: u64,
     /// Bytes to send, made up from the seed; at most 8192 chunks for each thread.
-    #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N", default_value_t = Self::default().bytes)]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, "what memory has room for"), value_name = "BYTES", default_value_t = Self::default().bytes)]
     pub bytes: u64,
     /// Leave out the counters that the prototype read with every completion when its figures were taken.
     #[arg(long)]

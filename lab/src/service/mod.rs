@@ -140,7 +140,7 @@ pub struct ServiceReport {
     pub pure_us: f64,
     /// The same where they compute as long as that first.
     pub overall_us: f64,
-    /// 100 - (overall - compute) / pure x 100, at least 0 (EV-09).
+    /// See [`overlap::percent`].
     pub overlap_percent: f64,
     /// Calls of the hosts into the library between the last call of a collective and its last flag, while they compute.
     pub host_calls_between_post_and_flag: u64,
@@ -217,6 +217,9 @@ pub fn run(config: Config, params: &ServiceParams, show: &mut dyn FnMut(u32)) ->
     let plan = params.op.is_staged().then_some(params.staged);
     let mut world = World::with(Emulated::new(config)?, params.shape, params.load, limits, plan)?;
     world.local_copies = params.local_copies.into();
+    if params.op == ServiceOp::Allgatherv && params.local_copies == CopiesName::Host {
+        world.let_hosts_look_always();
+    }
     let (warm_up, iterations) = params.turns;
     let all_right = |world: &World, turn: u32| -> Result<bool, ServiceError> {
         let of = |rank| world.is_right(params.op, rank, turn);

@@ -94,13 +94,13 @@ pub struct Parameters {
 /// The algorithms of an operation.
 const fn algorithms(operation: Operation) -> &'static str {
     match operation {
-        Operation::Broadcast => "multicast, auto, k-nomial, binomial, heap, in-order, chain and scatter-allgather",
+        Operation::Broadcast => "multicast, auto, k-nomial, binomial, heap, in-order, chain or scatter-allgather",
         Operation::Allgather | Operation::Allgatherv => {
-            "multicast, auto, ring, pipelined-ring, linear, recursive-doubling and bruck"
+            "multicast, auto, ring, pipelined-ring, linear, recursive-doubling or bruck"
         }
-        Operation::Alltoall => "pairwise, ring and linear",
-        Operation::ReduceScatter => "ring and exchange",
-        Operation::Allreduce => "ring, tree, recursive-doubling and exchange",
+        Operation::Alltoall => "pairwise, ring or linear",
+        Operation::ReduceScatter => "ring or exchange",
+        Operation::Allreduce => "ring, tree, recursive-doubling or exchange",
         Operation::SparseAllreduce => "none: it has aggregators",
     }
 }

@@ -20,7 +20,7 @@ use crate::memory;
 use crate::tput::run::digest;
 
 fn at(rank: u32) -> impl Fn(Error) -> SimError {
-    move |source| SimError::Baseline { rank, source }
+    move |source| SimError::Baseline { rank, source: Box::new(source) }
 }
 
 /// As a communicator of these parameters, where the two have the same.

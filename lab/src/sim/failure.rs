@@ -7,6 +7,7 @@ use flexcast::{Cause, Error, p2p};
 pub const fn kind(error: &Error) -> &'static str {
     match error {
         Error::Failed { failure, .. }
+        | Error::Connection { failure, .. }
         | Error::Aggregator { failure, .. }
         | Error::Contribution { failure, .. }
         | Error::Broken { failure, .. } => match failure.cause {

@@ -53,7 +53,7 @@ pub enum SimError {
         /// The rank.
         rank: u32,
         /// Why.
-        source: flexcast::p2p::Error,
+        source: Box<flexcast::p2p::Error>,
     },
     /// The machine has found races for memory.
     #[error(

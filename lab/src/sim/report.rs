@@ -257,6 +257,8 @@ pub struct Report {
     #[serde(skip)]
     took_ps: u64,
     #[serde(skip)]
+    longest_ps: u64,
+    #[serde(skip)]
     last_post_ps: u64,
 }
 
@@ -319,6 +321,7 @@ impl Report {
             peak_memory_bytes: None,
             rank_ps: Vec::new(),
             took_ps: 0,
+            longest_ps: 0,
             last_post_ps: 0,
         })
     }
@@ -332,6 +335,7 @@ impl Report {
         }
         self.traffic += sample.traffic;
         self.took_ps += sample.took_ps;
+        self.longest_ps = self.longest_ps.max(sample.took_ps);
         self.wall_s += sample.wall_s;
         let posts_ps = || sample.outcomes.iter().filter_map(|outcome| outcome.posted_ps);
         self.last_post_ps += posts_ps().max().unwrap_or_default() - posts_ps().min().unwrap_or_default();
@@ -363,6 +367,11 @@ impl Report {
             }
         }
         Ok(())
+    }
+
+    /// The longest of the operations so far.
+    pub(super) const fn longest_ps(&self) -> u64 {
+        self.longest_ps
     }
 
     /// Operations whose hosts computed first, at least one. To be called once the others are over.

@@ -127,7 +127,7 @@ fn communicator(
     report.workers = Some(Workers::of(parties.iter().flat_map(|party| &party.ranks))?);
     report.finish(counted, set_up_s)?;
     if params.overlap && report.failures == 0 {
-        let compute_ps = (report.virtual_time_us * 1e6) as u64;
+        let compute_ps = report.longest_ps();
         let mut samples = Vec::new();
         for iteration in params.warm_up + params.iterations..params.warm_up + 2 * params.iterations {
             let turn_of = Turn { iteration, compute_ps, metered: 0, until };

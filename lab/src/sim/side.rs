@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::SimError;
 use super::params::{Operation, SimParams};
-use crate::options::whole;
+use crate::options::{whole, whole_bytes};
 
 /// Most communicators of all ranks side by side.
 pub const MAX_COMMUNICATORS: u32 = 8;
@@ -25,7 +25,7 @@ pub struct Side {
     pub in_place: bool,
     /// Blocks of an allgatherv at displacements: in the reverse order of ranks, with so many bytes before, between and behind them, which must
     /// stay as they are.
-    #[arg(long, value_parser = whole::<u64>(0, MAX_GAP_BYTES), value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u64>(0, MAX_GAP_BYTES), value_name = "BYTES")]
     pub gap: Option<u64>,
     /// Buffers are memory by its address, with registrations that are kept for the next operation.
     #[arg(long)]

@@ -20,7 +20,7 @@ use super::side::Side;
 use super::skew::PostSkew;
 use super::sparse::{SparseArgs, SparseSim};
 use crate::machine_args::NetworkArgs;
-use crate::options::{self, by_name, one_of, whole};
+use crate::options::{self, by_name, one_of, whole, whole_bytes};
 use crate::service::{CopiesName, Load, ServiceError, ServiceOp, ServiceParams, Shape};
 
 pub use staged::{BetweenName, DeliveryName, ReaderName, StagedArgs};
@@ -39,7 +39,7 @@ pub struct SimSpec {
     pub op: Operation,
     /// Bytes that each rank contributes, made up from the seed; with allgatherv their mean, with alltoall those for each rank. Reductions
     /// take them for 32-bit integers.
-    #[arg(long, value_parser = whole::<u64>(0, "what memory has room for"), default_value_t = Self::default().bytes, value_name = "N")]
+    #[arg(long, value_parser = whole_bytes::<u64>(0, "what memory has room for"), default_value_t = Self::default().bytes, value_name = "BYTES")]
     pub bytes: u64,
     /// Root of a broadcast.
     #[arg(long, value_parser = whole::<u32>(0, MAX_RANKS - 1), default_value_t = Self::default().root, value_name = "RANK")]
@@ -102,7 +102,7 @@ pub struct AlgorithmArgs {
     #[arg(long, value_parser = whole::<u32>(2, u32::MAX), value_name = "K", help = format!("Children of the root at a level of the tree, and one (k-nomial) [default: {DEFAULT_RADIX}]"))]
     pub radix: Option<u32>,
     /// Bytes passed on at a time.
-    #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "BYTES", help = format!("Bytes that a tree or chain passes on at a time [default: {DEFAULT_SEGMENT_BYTES}]"))]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, u64::MAX), value_name = "BYTES", help = format!("Bytes that a tree or chain passes on at a time [default: {DEFAULT_SEGMENT_BYTES}]"))]
     pub segment: Option<u64>,
 }
 
@@ -221,14 +221,14 @@ pub struct CommunicatorArgs {
     pub pacing: Option<u32>,
     /// Operations of up to so many bytes, all blocks together (broadcast, allgatherv: half as many), ride on the messages of the barrier
     /// (--control host) [default: 16384]
-    #[arg(long, value_parser = whole::<u32>(0, MAX_EAGER_BYTES), value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u32>(0, MAX_EAGER_BYTES), value_name = "BYTES")]
     pub eager: Option<u32>,
     /// How long multicast may stand still before what is missing counts as lost, until the gaps between chunks are known, in microseconds
     /// [default: 500].
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "US")]
     pub cutoff_slack: Option<u64>,
     /// Bytes per chunk; at most 4096 with ud, whatever you like with uc and uc-unicast.
-    #[arg(long, value_parser = whole::<u32>(64, 1_u64 << 30), default_value_t = Self::default().chunk, value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u32>(64, 1_u64 << 30), default_value_t = Self::default().chunk, value_name = "BYTES")]
     pub chunk: u32,
     /// Receives (ud: with a staging slot each) per subgroup, a power of two [default: as many as stage 4 MiB in all, 2 MiB beyond 512 ranks].
     #[arg(long, value_parser = whole::<u32>(16, 8192), value_name = "N")]
@@ -434,7 +434,7 @@ impl SimSpec {
             let words = self.words();
             let known = taken.words();
             let given = words.into_iter().find(|word| word.starts_with("--") && !known.contains(word));
-            let reason = format!("service has no {} with {op}", given.unwrap_or_default());
+            let reason = format!("service takes no {} with {op}: leave it out", given.unwrap_or_default());
             return only("--control", reason);
         }
         if ranks_per_card == 0 || !ranks.is_multiple_of(ranks_per_card) {

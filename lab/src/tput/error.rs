@@ -39,7 +39,17 @@ pub enum TputError {
     },
     /// The collective library refused something, or the operation failed.
     #[error(transparent)]
-    Collective(#[from] flexcast::Error),
+    Collective(flexcast::Error),
+    /// An option whose value the communicator cannot have.
+    #[error("{option} {value}: must be {limit}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it may be.
+        limit: String,
+    },
     /// A published kernel ended an iteration before its end.
     #[error("worker {worker} of image reference ended early: {} (detail {detail:#x}); it repairs no loss", kernel_status(.status))]
     Kernel {
@@ -94,4 +104,20 @@ fn fault_name(code: &u64) -> String {
 fn kernel_status(code: &u32) -> String {
     ReferenceStatus::from_raw(*code)
         .map_or_else(|code| format!("unknown status {code}"), |status| format!("{status:?}"))
+}
+
+impl From<flexcast::Error> for TputError {
+    /// Parameters of the communicator have the names of the options that they come from.
+    fn from(error: flexcast::Error) -> Self {
+        let flexcast::Error::Config { what, value, limit } = error else { return Self::Collective(error) };
+        let option = match what {
+            "subgroups" | "receive_threads" => "--threads",
+            "send_threads" => "--send-threads",
+            "chunk_bytes" => "--chunk",
+            "receive_batch" => "--batch",
+            "slots" => "--slots",
+            _ => return Self::Collective(flexcast::Error::Config { what, value, limit }),
+        };
+        Self::Option { option, value, limit }
+    }
 }

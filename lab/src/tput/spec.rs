@@ -4,7 +4,7 @@ use flexcast::{MAX_SLOTS, Transport};
 use serde::Serialize;
 
 use super::plan::{MAX_CHUNK_BYTES, MAX_THREADS, Params};
-use crate::options::{self, by_name, one_of, whole};
+use crate::options::{self, by_name, one_of, whole, whole_bytes};
 use crate::sim::spec::{ControlName, transports};
 
 /// Bytes to send where nobody says how many.
@@ -24,10 +24,10 @@ pub struct TputSpec {
     #[arg(long, value_parser = whole::<u32>(1, MAX_THREADS), default_value_t = Self::default().send_threads, value_name = "N")]
     pub send_threads: u32,
     /// Bytes per chunk: a multiple of 64; UD at most 4096.
-    #[arg(long, value_parser = whole::<u32>(64, MAX_CHUNK_BYTES), default_value_t = Self::default().chunk, value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u32>(64, MAX_CHUNK_BYTES), default_value_t = Self::default().chunk, value_name = "BYTES")]
     pub chunk: u32,
     /// Bytes to send, made up from the seed [default: 8 MiB].
-    #[arg(long, value_parser = whole::<u64>(1, "what memory has room for"), value_name = "N")]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, "what memory has room for"), value_name = "BYTES")]
     pub bytes: Option<u64>,
     /// Completions per doorbell of a receive worker: a power of two up to half the slots.
     #[arg(long, value_parser = whole::<u32>(2, MAX_SLOTS / 2), default_value_t = Self::default().batch, value_name = "N")]

@@ -3,7 +3,7 @@
 use flexcast::bootstrap::Exchange;
 use flexcast::{Algorithm, Card, Communicator, Config, SparseCost, Tuning};
 
-use super::{Figure, TuneSpec, least_medians};
+use super::{Figure, TuneSpec, greatest, least, least_medians, middle};
 use crate::perf::PerfError;
 use crate::perf::op::Op;
 use crate::perf::spec::{Spec, Zeros};
@@ -19,7 +19,7 @@ fn whole_us(us: f64) -> u32 {
 
 /// Measures all lengths of a spec, with contributions in the receive buffers. `usual`: what AllReduces go by.
 pub(super) fn measure(
-    card: &Card,
+    (card, base): (&Card, &Config),
     exchange: &mut dyn Exchange,
     spec: &TuneSpec,
     usual: Tuning,
@@ -27,7 +27,7 @@ pub(super) fn measure(
 ) -> Result<(Vec<Figure>, Vec<SparseCost>), PerfError> {
     let (op, ranks) = (Op::SparseAllreduce, exchange.size());
     let mut communicator = |tuning: Tuning| {
-        let config = Config::for_card(card).tuning(Some(tuning));
+        let config = base.clone().tuning(Some(tuning));
         Ok::<_, PerfError>([((), Communicator::create(card, exchange, config)?)])
     };
     let dense = communicator(usual.clone().with_sparse_from_bytes(u32::MAX))?;
@@ -39,22 +39,35 @@ pub(super) fn measure(
             continue;
         }
         let ways = [(Op::Allreduce, &dense, 0), (op, &sparse, 0), (op, &sparse, 90)];
-        let mut least_us = [f64::INFINITY; 3];
+        let mut times = [const { Vec::new() }; 3];
         // Each has its turn in every round: what disturbs the network disturbs all of them.
         let round = TuneSpec { rounds: 1, ..spec.clone() };
         for _ in 0..spec.rounds {
-            for (least_us, (op, communicator, percent)) in least_us.iter_mut().zip(ways) {
+            for (times, (op, communicator, percent)) in times.iter_mut().zip(ways) {
                 let zeros = Zeros { percent, pattern: PatternName::Identical };
                 let of = Spec { op, in_place: true, zeros, ..Spec::default() };
                 let is_it = |name: &str| op == Op::Allreduce || name == Algorithm::Sparse.name();
                 let medians = least_medians(communicator, exchange, &round, (bytes, &of), |(), name| is_it(name))?;
-                *least_us = medians.into_iter().fold(*least_us, f64::min);
+                times.extend(medians);
             }
         }
-        let least = least_us.into_iter().fold(f64::INFINITY, f64::min);
-        for (name, median_us) in NAMES.into_iter().zip(least_us) {
+        let least_us = [least(&times[0]), least(&times[1]), least(&times[2])];
+        let shortest_us = times.iter().map(|times| middle(times)).fold(f64::INFINITY, f64::min);
+        for (name, times) in NAMES.into_iter().zip(&times) {
+            let median_us = middle(times);
             show(&format!("{op} of {bytes} bytes, {name}: {median_us:.1} us"));
-            figures.push(Figure { op, bytes, algorithm: name.to_owned(), median_us, fastest: median_us <= least });
+            // Which of them is taken depends on the zeros.
+            figures.push(Figure {
+                op,
+                bytes,
+                algorithm: name.to_owned(),
+                median_us,
+                low_us: least(times),
+                high_us: greatest(times),
+                fastest: median_us <= shortest_us,
+                usual: false,
+                chosen: false,
+            });
         }
         let [dense_us, full_us, tenth_us] = least_us.map(whole_us);
         costs.push(SparseCost { ranks, bytes, dense_us, full_us: full_us.max(tenth_us), tenth_us });

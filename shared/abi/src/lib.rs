@@ -40,15 +40,15 @@ pub use memory::{
 pub use pingpong::PingPongContext;
 pub use placement::{Placement, RunRow};
 pub use progress::{
-    ClosedOperation, ProgressCommand, ProgressDetail, ProgressFlag, ProgressPeer, ProgressReads, ProgressReport,
-    ProgressSetUp, ProgressThread, ProgressThreadState, ProgressThreadStatus, ReceiveView, Signals,
+    ClosedOperation, ProgressCall, ProgressCommand, ProgressDetail, ProgressFlag, ProgressPeer, ProgressReads,
+    ProgressReport, ProgressSetUp, ProgressThread, ProgressThreadState, ProgressThreadStatus, ReceiveView, Signals,
 };
 pub use receive::{
     ContextFault, GroupContext, OPERATION_CLOSED, OPERATION_DEFERRED, OPERATION_REPORTS, Operation, ReceiveContext,
     ReceiveState, Staging, Transport,
 };
 pub use receive_thread::{OperationState, ReceiveThread, ReceiveThreadState};
-pub use report::{CompletionFlag, FLAG_MAGIC, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
+pub use report::{CompletionFlag, FLAG_MAGIC, PROGRESS_EVERY, ProgressLine, ReceiveReport, ReceiveStatus, Statistics};
 pub use send::{
     SendContext, SendContextState, SendOperation, SendReport, SendRun, SendStatus, SendThread, SendThreadState,
 };
@@ -58,7 +58,7 @@ pub use sparse::{
 };
 
 /// Version of the byte layouts and command bits in this crate; raised with every change.
-pub const ABI_VERSION: u32 = 12;
+pub const ABI_VERSION: u32 = 13;
 
 /// Oldest version whose host can still drive this firmware.
 pub const ABI_MIN_VERSION: u32 = 8;

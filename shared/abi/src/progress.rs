@@ -29,9 +29,14 @@ pub const COMMAND_EAGER: u32 = 64;
 /// connections. The peer's card then asks for one that is lost, where otherwise nothing happens before the timeout of this one.
 pub const COMMAND_FOLLOW: u32 = 128;
 
+/// Likewise: the peer for which this rank waits, if there is one, is sent an empty write. Its card answers, or the
+/// connection breaks: of a peer whose process has ended nothing else would be heard.
+pub const COMMAND_PROBE: u32 = 256;
+
 /// Every bit that a command may have. It is part of the hash of the ABI: firmware that lacks one would take the command and leave that part
 /// of it undone.
-pub const COMMANDS: u32 = COMMAND_POST | COMMAND_FAIL | COMMAND_TIME | COMMAND_CUT_OFF | COMMAND_EAGER | COMMAND_FOLLOW;
+pub const COMMANDS: u32 =
+    COMMAND_POST | COMMAND_FAIL | COMMAND_TIME | COMMAND_CUT_OFF | COMMAND_EAGER | COMMAND_FOLLOW | COMMAND_PROBE;
 
 /// Value of [`ProgressReport::flags`]: the barrier of the operation is passed.
 pub const REPORT_READY: u32 = 1;
@@ -41,7 +46,8 @@ pub const REPORT_EVERYTHING: u32 = 2;
 pub const REPORT_RELEASED: u32 = 4;
 /// Likewise: it has failed.
 pub const REPORT_FAILED: u32 = 8;
-/// Likewise: another rank's call differs; see [`ProgressReport::their_rank`].
+/// Likewise, with [`REPORT_FAILED`]: because two ranks have called different things; see
+/// [`ProgressDetail::culprit_call`].
 pub const REPORT_DISAGREES: u32 = 16;
 /// Likewise: the protocol needs nothing more of the operation but the end of the own sends.
 pub const REPORT_RELEASING: u32 = 32;
@@ -257,8 +263,29 @@ abi_struct! {
 }
 
 abi_struct! {
+    /// What a rank has called.
+    #[size = 32, align = 8]
+    pub struct ProgressCall {
+        /// Code of the kind of its operation.
+        pub kind: u32,
+        /// Code of its algorithm.
+        pub algorithm: u32,
+        /// Its root.
+        pub root: u32,
+        /// Bytes of its chunks.
+        pub chunk_bytes: u32,
+        /// Its bytes, or their digest.
+        pub amount: u64,
+        /// Its chains.
+        pub chains: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+abi_struct! {
     /// What the progress thread tells the host only where something is wrong.
-    #[size = 64, align = 64]
+    #[size = 128, align = 64]
     pub struct ProgressDetail {
         /// Number of this detail. 0: nothing to tell yet.
         pub number: u32,
@@ -272,22 +299,12 @@ abi_struct! {
         pub witness: u32,
         /// Cause, as `flexcast_proto::Cause::to_bits` gives it.
         pub cause: u32,
-        /// Rank whose call differs ([`REPORT_DISAGREES`], as all that follow).
-        pub their_rank: u32,
-        /// Code of the kind of its operation.
-        pub their_kind: u32,
-        /// Its root.
-        pub their_root: u32,
-        /// Its chunk.
-        pub their_chunk_bytes: u32,
-        /// Its bytes, or their digest.
-        pub their_amount: u64,
-        /// Its chains.
-        pub their_chains: u32,
-        /// Code of its algorithm.
-        pub their_algorithm: u32,
+        /// What the rank at fault has called ([`REPORT_DISAGREES`], as the next).
+        pub culprit_call: ProgressCall,
+        /// What the rank that noticed has called.
+        pub witness_call: ProgressCall,
         /// Zero.
-        pub reserved: u64,
+        pub reserved: [u64; 5],
     }
 }
 
@@ -366,7 +383,7 @@ abi_struct! {
     /// A progress thread. Its device address is the argument of the event handler `progress`.
     ///
     /// Life: as a [`crate::ReceiveThread`]'s, with RPC `prepare_progress`.
-    #[size = 1280, align = 64, memory]
+    #[size = 1344, align = 64, memory]
     pub struct ProgressThread {
         /// What it is set up with.
         pub set_up: ProgressSetUp,
@@ -482,7 +499,7 @@ pub const MACHINE_BYTES: u64 = 4096;
 
 abi_struct! {
     /// What a progress thread remembers besides the machine. The host writes zeros at set-up and never touches it again.
-    #[size = 960, align = 64]
+    #[size = 1024, align = 64]
     pub struct ProgressThreadState {
         /// The report as it is to be told next.
         pub report: ProgressReport,

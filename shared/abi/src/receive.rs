@@ -154,7 +154,8 @@ abi_struct! {
         pub transport: u32,
         /// Completions per doorbell: a power of two from 2 to half the receive depth. UD copies are signalled once per batch.
         pub batch: u32,
-        /// Completions after which the receive context's turn ends; at least 1, rounded up to whole batches.
+        /// Completions after which the receive context's turn ends; at least 1, rounded up to whole batches, or to 64
+        /// completions where a batch is longer.
         pub budget: u32,
         /// Low bits of the immediate that hold the PSN, 1 to 31.
         pub psn_bits: u32,

@@ -18,9 +18,15 @@ abi_struct! {
     }
 }
 
+/// Completions after which a receive context writes its [`ProgressLine`], whatever the length of a batch. It also does
+/// before its thread gives the processor back. So the host does not take a busy thread for a stream that has stalled. A
+/// power of two.
+pub const PROGRESS_EVERY: u32 = 64;
+
 abi_struct! {
-    /// Progress of one worker, in host memory. `receives_posted` is written with every batch;
-    /// the rest when the worker goes to sleep, finishes, reports or fails.
+    /// Progress of one worker, in host memory. `receives_posted` is written with every batch; all of it after
+    /// [`PROGRESS_EVERY`] completions of a longer one, and when the worker goes to sleep, ends an activation, finishes,
+    /// reports or fails.
     #[size = 64, align = 64]
     pub struct ProgressLine {
         /// Sequence number of the operation the worker is armed for: its bitmap is clear and its receives are posted; or which it has

@@ -27,6 +27,7 @@ const PUBLISHED: &[(u32, u64)] = &[
     (10, 0xefb3_2d0a_61fa_b7a5),
     (11, 0xf12a_3975_e29e_90af),
     (12, 0xaf85_3440_2172_bddd),
+    (13, 0xb4c6_2828_8cba_df80),
 ];
 
 #[test]

@@ -2,6 +2,10 @@
 //!
 //! LLVM 14 knows the drafts Zbp and Zbr (`llvm-mc`, Debian package `llvm`); without it the comparison is skipped and says so.
 
+#[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
+#[path = "../../../tests/src/harness.rs"]
+mod harness;
+
 use std::collections::HashMap;
 use std::io::{BufWriter, Write as _};
 use std::process::{Command, Stdio};
@@ -10,6 +14,8 @@ use flexcast_isa::{Extension, Instruction, Isa, Mnemonic};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
+
+use harness::skipped;
 
 /// `grev a0, a1, a2`, by which an LLVM shows that it knows the drafts.
 const OF_A_DRAFT: u32 = 0x68c5_d533;
@@ -39,7 +45,7 @@ fn disassembled(encodings: &[u32]) -> Option<HashMap<u32, String>> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()
     });
     let Some(mut child) = children.next() else {
-        eprintln!("llvm-mc is not installed (Debian: llvm): the decoder is not compared");
+        skipped("llvm-mc is not installed (Debian: llvm)");
         return None;
     };
     let mut input = BufWriter::new(child.stdin.take().expect("a pipe"));
@@ -68,7 +74,7 @@ fn disassembled(encodings: &[u32]) -> Option<HashMap<u32, String>> {
         })
         .collect();
     if !found.contains_key(&OF_A_DRAFT) {
-        eprintln!("llvm-mc does not know the drafts (version 14 does): the decoder is not compared");
+        skipped("llvm-mc does not know the drafts Zbp and Zbr (version 14 does)");
         return None;
     }
     Some(found)

@@ -7,6 +7,8 @@
 
 #[cfg(not(target_os = "none"))]
 mod names;
+#[cfg(not(target_os = "none"))]
+pub use names::{OPERATORS, TYPES};
 
 /// Which collective operation. Those from [`Kind::Barrier`] on go by messages between pairs of ranks, and firmware has nothing to do with them: it does not know
 /// them, so that its code is as short as it can be.
@@ -189,9 +191,18 @@ pub fn digest(lengths: impl IntoIterator<Item = u64>) -> u64 {
     hash
 }
 
-/// Two ranks that called different things.
+/// Two ranks that called different things: alike on all ranks of the communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Disagreement {
+    /// The rank that was found to have called something else, and the one that found it.
+    pub ranks: [u32; 2],
+    /// What they called, in that order.
+    pub calls: [Summary; 2],
+}
+
+/// Another rank that called something else than this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Difference {
     /// The other rank.
     pub rank: u32,
     /// What it called.
@@ -209,7 +220,7 @@ pub struct Disagreement {
 pub struct Agreement {
     own: Option<Summary>,
     early: [Option<(u32, Summary)>; 2],
-    found: Option<Disagreement>,
+    found: Option<Difference>,
 }
 
 impl Agreement {
@@ -244,7 +255,7 @@ impl Agreement {
     /// A rank has signalled the barrier of an operation that has none on this rank, which runs over connections of its own: they have
     /// chosen different algorithms, or called different things.
     pub fn refuse(&mut self, rank: u32, theirs: Summary, own: Summary) {
-        self.found.get_or_insert(Disagreement { rank, theirs, own });
+        self.found.get_or_insert(Difference { rank, theirs, own });
     }
 
     /// The barrier is passed: all have agreed, and signals are of the next operation.
@@ -254,13 +265,13 @@ impl Agreement {
 
     /// The first rank that was found to have called something else.
     #[must_use]
-    pub const fn found(&self) -> Option<Disagreement> {
+    pub const fn found(&self) -> Option<Difference> {
         self.found
     }
 
     fn compare(&mut self, rank: u32, theirs: Summary) {
         if let Some(own) = self.own.filter(|own| *own != theirs && self.found.is_none()) {
-            self.found = Some(Disagreement { rank, theirs, own });
+            self.found = Some(Difference { rank, theirs, own });
         }
     }
 }
@@ -297,21 +308,32 @@ mod tests {
 
     #[test]
     fn both_calls_are_reported_with_what_differs() {
-        let (theirs, own) = (Summary::broadcast(0, 4096, 4096), Summary::allgather(512, 4096, 1));
-        let text = Disagreement { rank: 3, theirs, own }.to_string();
-        assert_eq!(text, "rank 3 called broadcast of 4096 bytes from root 0, this rank allgather of 512 bytes");
-        let (theirs, own) = (Summary::allgather(512, 4096, 4), Summary::allgather(512, 2048, 8));
-        let text = Disagreement { rank: 1, theirs, own }.to_string();
+        let text = |ranks, calls| Disagreement { ranks, calls }.to_string();
+        let calls = [Summary::broadcast(0, 4096, 4096), Summary::allgather(512, 4096, 1)];
+        let both = "rank 0 called allgather of 512 bytes; rank 3 called broadcast of 4096 bytes from root 0";
+        assert_eq!(text([3, 0], calls), both);
+        assert_eq!(text([0, 3], [calls[1], calls[0]]), both, "whoever has found it");
+        let calls = [Summary::allgather(512, 4096, 4), Summary::allgather(512, 2048, 8)];
         assert_eq!(
-            text,
-            "rank 1 called allgather of 512 bytes in chunks of 4096 bytes in 4 chains, this rank allgather of 512 bytes in chunks of \
+            text([1, 2], calls),
+            "rank 1 called allgather of 512 bytes in chunks of 4096 bytes in 4 chains; rank 2 called allgather of 512 bytes in chunks of \
              2048 bytes in 8 chains"
         );
-        let (theirs, own) = (Summary::allgather(512, 4096, 4).by(Algorithm::Linear), Summary::allgather(512, 4096, 4));
-        let text = Disagreement { rank: 1, theirs, own }.to_string();
+        let calls = [Summary::allgather(512, 4096, 4).by(Algorithm::Linear), Summary::allgather(512, 4096, 4)];
         assert_eq!(
-            text,
-            "rank 1 called allgather of 512 bytes by linear, this rank allgather of 512 bytes by multicast"
+            text([1, 2], calls),
+            "rank 1 called allgather of 512 bytes by linear; rank 2 called allgather of 512 bytes by multicast"
+        );
+        let reduces = |root, reduction| Summary::between_pairs(Kind::Reduce, root, 8, reduction, Algorithm::Linear);
+        assert_eq!(
+            text([0, 1], [reduces(0, 1 << 16 | 5), reduces(2, 3 << 16 | 11)]),
+            "rank 0 called reduce of 8 bytes to root 0 by sum on i32; rank 1 called reduce of 8 bytes to root 2 by min on f32"
+        );
+        let blocks = |bytes| Summary::between_pairs(Kind::Alltoallv, 0, bytes, 0, Algorithm::Linear);
+        assert_eq!(
+            text([0, 1], [blocks(0), blocks(9)]),
+            "rank 0 called alltoallv with a block of 0 bytes between these two; rank 1 called alltoallv with a block of 9 bytes between \
+             these two"
         );
     }
 

@@ -12,7 +12,7 @@
 
 mod failing;
 
-use crate::agreement::{Agreement, Summary};
+use crate::agreement::{Agreement, Disagreement, Summary};
 use crate::barrier::{Barrier, Signal};
 use crate::failure::{Cause, Failure, WaitedFor};
 use crate::handshake::Handshake;
@@ -65,6 +65,8 @@ pub struct Participant {
     /// Connected ranks that have not been told of the failure as it is believed now.
     untold: RankSet,
     failure: Option<Verdict>,
+    /// What two ranks have called that differ, as another rank says of the failure.
+    learned: Option<Disagreement>,
     /// Ranks that have told of a failure.
     told_by: RankSet,
     /// When a rank was first said to be silent, as far as this one knows the time: none until it is told the time again. Messages come without.
@@ -103,6 +105,7 @@ impl Participant {
             now_ps: 0,
             untold: RankSet::EMPTY,
             failure: None,
+            learned: None,
             told_by: RankSet::EMPTY,
             failing_ps: None,
             told: false,
@@ -182,10 +185,17 @@ impl Participant {
         }
     }
 
-    /// The connections of a direct operation have found that a rank called something else.
-    pub fn disagrees(&mut self, rank: u32, theirs: Summary) {
+    /// What this rank has called, of the operation under way or the last one.
+    #[must_use]
+    pub const fn summary(&self) -> Summary {
+        self.descriptor.summary
+    }
+
+    /// The connections of a direct operation have found that a rank called something else (`theirs`) than this one
+    /// (`own`), as far as the two have to agree.
+    pub fn disagrees(&mut self, rank: u32, theirs: Summary, own: Summary) {
         if self.state == State::Running {
-            self.agreement.refuse(rank, theirs, self.descriptor.summary);
+            self.agreement.refuse(rank, theirs, own);
             self.compare();
         }
     }
@@ -326,8 +336,9 @@ impl Participant {
     /// One that no rank that keeps to the protocol can have sent.
     pub fn handle(&mut self, from: u32, message: Message) -> Result<(), ProtocolError> {
         let Message { operation, body } = message;
-        if let Body::Failed(failure) = body {
+        if let Body::Failed { failure, calls } = body {
             self.failed(Some(from), operation, failure);
+            self.learn(&failure, calls);
             return Ok(());
         }
         if matches!(self.state, State::Failing | State::Failed) {
@@ -369,7 +380,7 @@ impl Participant {
             Body::Fetch { pieces, last } => self.recovery.handle_fetch(from, &pieces, last)?,
             Body::Acknowledge { pieces } => self.recovery.handle_acknowledgement(from, &pieces)?,
             Body::Final => self.handshake.handle_final(from)?,
-            Body::Barrier { .. } | Body::Failed(_) => {}
+            Body::Barrier { .. } | Body::Failed { .. } => {}
         }
         Ok(())
     }
@@ -485,6 +496,16 @@ impl Participant {
         (self.handshake.waiting_for().unwrap_or(own), WaitedFor::Final)
     }
 
+    /// The rank that has to send a message before this one can go on; none if it waits for itself, or for nothing. Not
+    /// of a direct operation, whose connections know better. That rank has its part still before it: if it is gone, the
+    /// operation cannot end.
+    #[must_use]
+    pub fn awaited(&self) -> Option<u32> {
+        let waits = self.state == State::Running && self.direct.is_none();
+        let (rank, _) = waits.then(|| self.waiting_for())?;
+        (rank != self.place.rank()).then_some(rank)
+    }
+
     /// When the barrier of the operation under way, or of the last one, was passed: every rank could receive.
     #[must_use]
     pub const fn ready_ps(&self) -> Option<u64> {
@@ -508,7 +529,11 @@ impl Participant {
         if let Some(Verdict { operation, failure, .. }) = self.failure {
             if let Some(to) = self.untold.first() {
                 self.untold.remove(to);
-                return Some(Action::Send { to, message: Message { operation, body: Body::Failed(failure) } });
+                let calls = self.calls_of(&failure);
+                return Some(Action::Send {
+                    to,
+                    message: Message { operation, body: Body::Failed { failure, calls } },
+                });
             }
             if self.state == State::Failed {
                 return (!core::mem::replace(&mut self.told, true)).then_some(Action::Fail(failure));

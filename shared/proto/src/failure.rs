@@ -2,6 +2,10 @@
 
 use thiserror::Error;
 
+mod code;
+
+pub use code::FailureCode;
+
 /// Why an operation has failed. The ring passes it on, so that all ranks name the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[error("{}", Told(self))]
@@ -23,10 +27,10 @@ pub enum Cause {
     Cancelled,
     /// It called another operation, or the same one with other arguments than the witness.
     Disagrees,
-    /// Its worker on the card failed. The code is the library's: of a completion in error, of a crash.
-    Device(u16),
-    /// The connection from the witness to it broke. The code is that of the completion.
-    Connection(u16),
+    /// Its worker on the card failed, or something else that only it uses.
+    Device(FailureCode),
+    /// The connection from the witness to it broke.
+    Connection(FailureCode),
     /// An aggregator that is no rank failed the witness, which stands for the culprit. The code is its number among those that ranks were given.
     #[cfg(feature = "aggregators")]
     Aggregator(u16),
@@ -43,8 +47,8 @@ impl Cause {
             Self::Silent(waited_for) => 1 | (waited_for as u32) << 8,
             Self::Cancelled => 2,
             Self::Disagrees => 3,
-            Self::Device(code) => 4 | (code as u32) << 16,
-            Self::Connection(code) => 5 | (code as u32) << 16,
+            Self::Device(code) => 4 | (code.to_raw() as u32) << 16,
+            Self::Connection(code) => 5 | (code.to_raw() as u32) << 16,
             #[cfg(feature = "aggregators")]
             Self::Aggregator(number) => 6 | (number as u32) << 16,
             #[cfg(feature = "aggregators")]
@@ -57,16 +61,23 @@ impl Cause {
     /// # Errors
     /// The number.
     pub const fn from_bits(bits: u32) -> Result<Self, u32> {
-        let cause = match (bits as u8, WaitedFor::from_raw((bits >> 8) as u8)) {
-            (1, Ok(waited_for)) => Self::Silent(waited_for),
-            (2, _) => Self::Cancelled,
-            (3, _) => Self::Disagrees,
-            (4, _) => Self::Device((bits >> 16) as u16),
-            (5, _) => Self::Connection((bits >> 16) as u16),
+        let number = (bits >> 16) as u16;
+        let cause = match bits as u8 {
+            1 => match WaitedFor::from_raw((bits >> 8) as u8) {
+                Ok(waited_for) => Self::Silent(waited_for),
+                Err(_) => return Err(bits),
+            },
+            2 => Self::Cancelled,
+            3 => Self::Disagrees,
+            kind @ 4..=5 => match FailureCode::from_raw(number) {
+                Ok(code) if kind == 4 => Self::Device(code),
+                Ok(code) => Self::Connection(code),
+                Err(_) => return Err(bits),
+            },
             #[cfg(feature = "aggregators")]
-            (6, _) => Self::Aggregator((bits >> 16) as u16),
+            6 => Self::Aggregator(number),
             #[cfg(feature = "aggregators")]
-            (7, _) => Self::Contribution,
+            7 => Self::Contribution,
             _ => return Err(bits),
         };
         if cause.to_bits() == bits { Ok(cause) } else { Err(bits) }
@@ -146,12 +157,12 @@ impl core::fmt::Display for Told<'_> {
                 "rank {culprit} called another operation than rank {witness}, or the same one with other arguments: compare their calls"
             ),
             Cause::Device(code) => {
-                write!(f, "the worker of rank {culprit} failed with code {code:#x}: see its log and its card")
+                write!(f, "the worker of rank {culprit} failed: {code}; see its log and its card")
             }
             Cause::Connection(code) => write!(
                 f,
-                "the connection from rank {witness} to rank {culprit} broke with code {code:#x}: see whether rank {culprit} is alive, \
-                 and the link between them"
+                "the connection from rank {witness} to rank {culprit} broke: {code}; see whether rank {culprit} is alive, and the link \
+                 between them"
             ),
             #[cfg(feature = "aggregators")]
             Cause::Aggregator(number) => write!(
@@ -195,15 +206,14 @@ mod tests {
             Cause::Silent(WaitedFor::Final),
             Cause::Cancelled,
             Cause::Disagrees,
-            Cause::Device(0),
-            Cause::Device(0xFFFF),
-            Cause::Connection(12),
+            Cause::Device(FailureCode::NotStarted),
+            Cause::Connection(FailureCode::RetriesExceeded),
             Cause::Aggregator(3),
             Cause::Contribution,
         ] {
             assert_eq!(Cause::from_bits(cause.to_bits()), Ok(cause));
         }
-        for bits in [0, 1, 8, 0x107, 0x1_0007, 0x106, 0x601, 0x102, 0x1_0003, 0x104] {
+        for bits in [0, 1, 8, 0x107, 0x1_0007, 0x106, 0x601, 0x102, 0x1_0003, 0x104, 4, 0xFFFF_0004, 0x2001_0104] {
             assert_eq!(Cause::from_bits(bits), Err(bits), "{bits:#x}");
         }
     }
@@ -228,11 +238,20 @@ mod tests {
                 Cause::Disagrees,
                 "rank 4 called another operation than rank 2, or the same one with other arguments: compare their calls",
             ),
-            (4, Cause::Device(0x13), "the worker of rank 4 failed with code 0x13: see its log and its card"),
             (
                 4,
-                Cause::Connection(12),
-                "the connection from rank 2 to rank 4 broke with code 0xc: see whether rank 4 is alive, and the link between them",
+                Cause::Device(FailureCode::ProgressThreadSilent),
+                "the worker of rank 4 failed: progress thread did not answer; see its log and its card",
+            ),
+            (
+                4,
+                Cause::Connection(FailureCode::RetriesExceeded),
+                "the connection from rank 2 to rank 4 broke: retries exceeded; see whether rank 4 is alive, and the link between them",
+            ),
+            (
+                4,
+                Cause::Connection(FailureCode::ConnectionReset),
+                "the connection from rank 2 to rank 4 broke: connection reset; see whether rank 4 is alive, and the link between them",
             ),
             (
                 2,

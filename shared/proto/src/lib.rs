@@ -1,12 +1,13 @@
 //! Everything of the protocol that can be decided without touching hardware. The same source runs in the firmware, in the host
 //! engines and in the model checker: no IO, no clock, no allocation. (`service`, which firmware does not have, allocates.)
 //!
-//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`], [`stall`], [`reuse`],
-//! [`missing`], [`pieces`], [`eager`].
-//! State machines of one rank, which take events and the time and give back what is to be done: [`barrier`], [`agreement`],
-//! [`sequencer`], [`recovery`], [`handshake`], and [`collective`], which is all five in one operation; it ends well or in a
-//! [`failure`]. [`wire`] is what its messages are as bytes. [`p2p`] has collectives of point-to-point messages. [`sparse`]: AllReduce of
-//! sparse arrays through aggregators. `service`: daemons beside the hosts, and their messages.
+//! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`],
+//! [`stall`], [`reuse`], [`missing`], [`pieces`], [`eager`]. State machines of one rank, which take events and the time
+//! and give back what is to be done: [`barrier`], [`agreement`], [`sequencer`], [`recovery`], [`handshake`], and
+//! [`collective`], which is all five in one operation; it ends well or in a [`failure`]. [`wire`] is what its messages
+//! are as bytes. [`p2p`] has collectives of point-to-point messages. [`sparse`]: AllReduce of sparse arrays through
+//! aggregators. [`session`]: handshake of a connection, and its keys. `service`: daemons beside the hosts, and their
+//! messages.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -37,6 +38,7 @@ pub mod reuse;
 pub mod sequencer;
 #[cfg(not(target_os = "none"))]
 pub mod service;
+pub mod session;
 pub mod source;
 pub mod space;
 pub mod sparse;
@@ -44,14 +46,16 @@ pub mod stall;
 mod verdict;
 pub mod wire;
 
-pub use agreement::{Agreement, Algorithm, Disagreement, Kind, Summary, digest};
+pub use agreement::{Agreement, Algorithm, Difference, Disagreement, Kind, Summary, digest};
+#[cfg(not(target_os = "none"))]
+pub use agreement::{OPERATORS, TYPES};
 pub use barrier::{Barrier, BarrierError, Signal};
 pub use bitmap::{Bitmap, Mark, Run};
 pub use chains::{ChainsError, chains_for, turn_in};
 pub use chunk::{Block, Chunk, ChunkError, Chunking, Subgroup};
 pub use collective::Participant;
 pub use cutoff::{Alpha, Overheads};
-pub use failure::{Cause, Failure, WaitedFor};
+pub use failure::{Cause, Failure, FailureCode, WaitedFor};
 pub use gaps::GapWatch;
 pub use handshake::{Handshake, HandshakeError};
 pub use immediate::{Immediate, ImmediateError, ImmediateLayout};

@@ -47,7 +47,12 @@ pub enum Body {
     /// The sender has everything and will not read any more.
     Final,
     /// The operation has failed for everybody.
-    Failed(Failure),
+    Failed {
+        /// Who failed, who noticed, and why.
+        failure: Failure,
+        /// Of calls that differ: what the one and the other have called. None of other failures.
+        calls: Option<[Summary; 2]>,
+    },
 }
 
 /// What is to be done.

@@ -120,6 +120,19 @@ impl CollectiveIds {
     /// # Errors
     /// A packet of an earlier use may still arrive, or one of its quarter is still in use after the ids have come round.
     pub fn take(&mut self, now_ps: u64) -> Result<u32, IdInUse> {
+        self.check(now_ps)?;
+        let id = self.next;
+        let quarter = self.quarter(id);
+        self.busy[quarter] += 1;
+        self.next = ((u64::from(id) + 1) % self.ids) as u32;
+        Ok(self.first + id)
+    }
+
+    /// Whether [`CollectiveIds::take`] would give an id at time `now_ps`. Takes none.
+    ///
+    /// # Errors
+    /// As [`CollectiveIds::take`].
+    pub fn check(&self, now_ps: u64) -> Result<(), IdInUse> {
         let id = self.next;
         let quarter = self.quarter(id);
         let begins = id == 0 || self.quarter(id - 1) != quarter;
@@ -135,9 +148,7 @@ impl CollectiveIds {
                 }
             }
         }
-        self.busy[quarter] += 1;
-        self.next = ((u64::from(id) + 1) % self.ids) as u32;
-        Ok(self.first + id)
+        Ok(())
     }
 
     /// The operation with this id is released here at time `now_ps`. No rank sends packets of the one before it any
@@ -155,6 +166,17 @@ impl CollectiveIds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_check_takes_no_id() {
+        let mut ids = CollectiveIds::of(0, 4, 100);
+        for id in 0..4 {
+            assert_eq!([ids.check(0), ids.check(0)], [Ok(()); 2]);
+            assert_eq!(ids.take(0), Ok(id));
+        }
+        let refused = ids.check(0).expect_err("all are in use");
+        assert_eq!(ids.take(0), Err(refused));
+    }
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

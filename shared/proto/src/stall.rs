@@ -158,11 +158,11 @@ impl ProgressWatch {
         self.looked.is_some()
     }
 
-    /// When the stream counts as stalled unless there is progress before, in picoseconds. `turn_ps`: how long a root sends to other ranks before it
-    /// comes back to this one; 0 where it sends to all at once.
+    /// When the stream counts as stalled unless there is progress before, in picoseconds. `gap_ps`: a gap that is known
+    /// beforehand, such as how long a root sends to other ranks before it comes back to this one; 0 if none is.
     #[must_use]
-    pub fn stalled_ps(&self, window: StallWindow, turn_ps: u64) -> u64 {
-        self.since_ps.saturating_add(window.ps(self.longest_ps.max(turn_ps)))
+    pub fn stalled_ps(&self, window: StallWindow, gap_ps: u64) -> u64 {
+        self.since_ps.saturating_add(window.ps(self.longest_ps.max(gap_ps)))
     }
 }
 

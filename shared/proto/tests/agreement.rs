@@ -124,11 +124,11 @@ fn run(ranks: u32, good: u32, odd: RankSet, seed: u64) {
     for failure in group.failed.iter().flatten() {
         assert_eq!(failure.cause, Cause::Disagrees);
         assert_ne!(odd.contains(failure.culprit), odd.contains(failure.witness));
-        let witness = failure.witness as usize;
-        let found = group.machines[witness].disagreement().expect("the witness knows both calls");
-        assert_eq!(found.rank, failure.culprit);
-        assert_eq!(found.own, call(witness, good));
-        assert_eq!(found.theirs, call(found.rank as usize, good));
+    }
+    for (machine, failure) in group.machines.iter().zip(group.failed.iter().flatten()) {
+        let found = machine.disagreement().expect("every rank knows both calls");
+        assert_eq!(found.ranks, [failure.culprit, failure.witness]);
+        assert_eq!(found.calls, found.ranks.map(|rank| call(rank as usize, good)));
     }
 }
 

@@ -146,8 +146,10 @@ fn disagree(ranks: u32, direct: &[bool], eager: bool, seed: u64) {
         assert_eq!((failure.cause, rank.released), (Cause::Disagrees, 0), "rank {number}");
         let (culprit, witness) = (failure.culprit as usize, failure.witness as usize);
         assert!(!direct[culprit] && direct[witness], "rank {witness} has found rank {culprit}");
+        let found = rank.machine.disagreement().expect("every rank knows both calls");
+        assert_eq!(found.ranks, [failure.culprit, failure.witness]);
+        assert_ne!(found.calls[0], found.calls[1]);
     }
-    assert!(group.all.iter().any(|rank| rank.machine.disagreement().is_some()));
 }
 
 proptest! {

@@ -303,7 +303,7 @@ fn actions(machine: &mut Participant) -> Vec<Action> {
 
 fn told(operation: u32, culprit: u32, witness: u32) -> Message {
     let cause = Cause::Silent(WaitedFor::Barrier);
-    Message { operation, body: Body::Failed(Failure { culprit, witness, cause }) }
+    Message { operation, body: Body::Failed { failure: Failure { culprit, witness, cause }, calls: None } }
 }
 
 /// Its left neighbour has not called the next operation because it waits in the one before, as it says.

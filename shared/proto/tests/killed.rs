@@ -5,11 +5,11 @@ mod support;
 
 use std::collections::VecDeque;
 
-use flexcast_proto::{Action, Body, Cause, Failure, Message, OperationDescriptor, RankInfo};
+use flexcast_proto::{Action, Body, Cause, Failure, FailureCode, Message, OperationDescriptor, RankInfo};
 use support::{Dice, Driven, END_PS, descriptor};
 
 /// Status of a completion: retries exceeded.
-const RETRIES: u16 = 12;
+const RETRIES: FailureCode = FailureCode::RetriesExceeded;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
@@ -137,7 +137,7 @@ fn ranks_that_fail_in_different_operations_come_to_rest() {
             while let Some(action) = machine.poll() {
                 match action {
                     Action::Send { to, message } => {
-                        failures += u32::from(matches!(message.body, Body::Failed(_)));
+                        failures += u32::from(matches!(message.body, Body::Failed { .. }));
                         wires.push_back((rank as u32, to, message));
                     }
                     Action::Multicast => machine.sent(),
@@ -150,7 +150,7 @@ fn ranks_that_fail_in_different_operations_come_to_rest() {
                 machines[rank].tell().post(OperationDescriptor { operation: 1, ..descriptor(RANKS, RANKS) }, 1);
                 for witness in [rank, behind] {
                     let culprit = (0..RANKS).find(|culprit| *culprit != witness as u32).unwrap();
-                    let cause = Cause::Connection(12);
+                    let cause = Cause::Connection(FailureCode::RetriesExceeded);
                     machines[witness].tell().fail(Failure { culprit, witness: witness as u32, cause });
                 }
                 fails_in = Some(rank);

@@ -8,7 +8,8 @@
 //! flexcast-proto --test model -- --ignored`.
 
 use flexcast_proto::{
-    Action, Cause, Failure, Message, OperationDescriptor, Participant, PieceSet, Pieces, RankInfo, RankSet, Summary,
+    Action, Cause, Failure, FailureCode, Message, OperationDescriptor, Participant, PieceSet, Pieces, RankInfo,
+    RankSet, Summary,
 };
 use stateright::{Checker as _, Model, Property};
 
@@ -370,7 +371,11 @@ impl Model for Collective {
                 let (from, piece) = state.ranks[rank].reads.remove(index);
                 let source = &state.ranks[from as usize];
                 if source.failed.is_some() {
-                    let failure = Failure { culprit: from, witness: rank as u32, cause: Cause::Connection(1) };
+                    let failure = Failure {
+                        culprit: from,
+                        witness: rank as u32,
+                        cause: Cause::Connection(FailureCode::RetriesExceeded),
+                    };
                     state.ranks[rank].machine.fail(failure);
                 } else {
                     if source.released {

@@ -2,10 +2,11 @@
 
 use flexcast_proto::wire::{FIXED_BYTES, FIXED_WORDS, MAX_BYTES, VERSION, communicator_of};
 use flexcast_proto::{
-    Algorithm, Availability, Body, Cause, Codec, Control, Failure, Kind, MAX_RANKS, Message, PieceSet, Summary,
-    WaitedFor, WireError,
+    Algorithm, Availability, Body, Cause, Codec, Control, Failure, FailureCode, Kind, MAX_RANKS, Message, PieceSet,
+    Summary, WaitedFor, WireError,
 };
 use proptest::prelude::*;
+use proptest::sample::select;
 
 const COMMUNICATOR: u64 = 0x1122_3344_5566_7788;
 const HERE: Availability = Availability { address: 0x0102_0304_0506_0708, rkey: 0x0a0b_0c0d };
@@ -27,13 +28,13 @@ fn summary() -> Summary {
 }
 
 fn failed(cause: Cause) -> Body {
-    Body::Failed(Failure { culprit: 3, witness: 2, cause })
+    Body::Failed { failure: Failure { culprit: 3, witness: 2, cause }, calls: None }
 }
 
 /// Bytes of a header and then of a body, and zeros.
 fn layout(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = b"FXCM".to_vec();
-    bytes.extend([3, kind, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x0d, 0xf0, 0xed, 0xfe]);
+    bytes.extend([4, kind, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x0d, 0xf0, 0xed, 0xfe]);
     bytes.extend(body);
     bytes.resize(bytes.len().max(48), 0);
     bytes
@@ -50,13 +51,19 @@ fn the_format_is_pinned() {
         (Cause::Silent(WaitedFor::Block), [1, 4, 0, 0]),
         (Cause::Cancelled, [2, 0, 0, 0]),
         (Cause::Disagrees, [3, 0, 0, 0]),
-        (Cause::Device(0x102), [4, 0, 2, 1]),
-        (Cause::Connection(12), [5, 0, 12, 0]),
+        (Cause::Device(FailureCode::ProcessDied), [4, 0, 0x05, 0x20]),
+        (Cause::Connection(FailureCode::RetriesExceeded), [5, 0, 12, 0]),
         (Cause::Aggregator(3), [6, 0, 3, 0]),
         (Cause::Contribution, [7, 0, 0, 0]),
     ] {
         assert_eq!(encode(failed(cause)), layout(6, &[[3, 0, 0, 0], [2, 0, 0, 0], codes].concat()));
     }
+    let failure = Failure { culprit: 3, witness: 2, cause: Cause::Disagrees };
+    let calls = Some([summary(), Summary::between_pairs(Kind::Reduce, 4, 8, 0x1_0005, Algorithm::Sparse)]);
+    let first = [[1, 3, 0, 0], [187, 0, 0, 0], [0, 16, 0, 0], [0; 4], [0, 8, 0, 0], [3, 0, 0, 0]].concat();
+    let second = [[5, 10, 0, 0], [4, 0, 0, 0], [8, 0, 0, 0], [0; 4], [5, 0, 1, 0], [1, 0, 0, 0]].concat();
+    let ranks = [[3, 0, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0]].concat();
+    assert_eq!(encode(Body::Failed { failure, calls }), layout(6, &[ranks, first, second].concat()));
     let pieces = [0, 9, 64, 127].into_iter().collect();
     let words = [[2, 0, 0, 0].as_slice(), &[1, 2, 0, 0, 0, 0, 0, 0], &[1, 0, 0, 0, 0, 0, 0, 0x80]].concat();
     assert_eq!(encode(Body::Fetch { pieces, last: true }), layout(3, &words)[..40]);
@@ -68,7 +75,7 @@ fn the_format_is_pinned() {
     let pieces = PieceSet::below(MAX_RANKS);
     let length = |body| Codec::new(1, 2).encode(&Message { operation: 1, body }, HERE).as_bytes().len();
     assert_eq!((length(Body::Fetch { pieces, last: false }), length(Body::Acknowledge { pieces })), (152, 168));
-    assert_eq!((MAX_BYTES, FIXED_BYTES, VERSION), (168, 48, 3));
+    assert_eq!((MAX_BYTES, FIXED_BYTES, VERSION), (168, 48, 4));
 }
 
 /// Changes a message and gives what decoding says.
@@ -99,7 +106,7 @@ fn what_is_malformed_is_reported() {
         (
             barrier,
             |b| b[4] = 9,
-            "control message of version 9, but this rank speaks version 3: run the same release on all ranks",
+            "control message of version 9, but this rank speaks version 4: run the same release on all ranks",
         ),
         (barrier, |b| b[5] = 8, "kind 8 in a control message: codes run from 1 to 7"),
         (barrier, |b| b[7] = 1, "byte 7 of a control message is 0x01 instead of 0x00"),
@@ -128,6 +135,8 @@ fn what_is_malformed_is_reported() {
     for (body, change, text) in cases {
         assert_eq!(refused(body, change).1, text);
     }
+    let broken = failed(Cause::Connection(FailureCode::RetriesExceeded));
+    assert_eq!(refused(broken, |b| b[31] = 0xFF).0, WireError::Failure { found: 0xFF0C });
     assert_eq!(refused(silent, |b| b[28] = 0).0, WireError::Code { field: "cause", found: 0, last: 7 });
     assert_eq!(refused(silent, |b| b[20] = 255).0, WireError::Rank { field: "culprit", found: 255, ranks: 188 });
     assert_eq!(refused(silent, |b| b[24] = 255).0, WireError::Rank { field: "witness", found: 255, ranks: 188 });
@@ -141,11 +150,24 @@ fn any_cause() -> impl Strategy<Value = Cause> {
         (1u8..=5).prop_map(|raw| Cause::Silent(WaitedFor::from_raw(raw).unwrap())),
         Just(Cause::Cancelled),
         Just(Cause::Disagrees),
-        any::<u16>().prop_map(Cause::Device),
-        any::<u16>().prop_map(Cause::Connection),
+        select(FailureCode::ALL).prop_map(Cause::Device),
+        select(FailureCode::ALL).prop_map(Cause::Connection),
         any::<u16>().prop_map(Cause::Aggregator),
         Just(Cause::Contribution),
     ]
+}
+
+fn any_calls() -> impl Strategy<Value = Option<[Summary; 2]>> {
+    let call = (select(&Kind::ALL[..]), select(&Algorithm::ALL[..]), any::<u32>(), any::<u64>(), any::<[u32; 2]>());
+    let call = call.prop_map(|(kind, algorithm, root, amount, [chunk_bytes, chains])| Summary {
+        kind,
+        root,
+        amount,
+        chunk_bytes,
+        chains,
+        algorithm,
+    });
+    proptest::option::of([call.clone(), call])
 }
 
 fn any_pieces() -> impl Strategy<Value = PieceSet> {
@@ -168,11 +190,10 @@ fn any_body(ranks: u32) -> impl Strategy<Value = Body> {
         (any_pieces(), any::<bool>()).prop_map(|(pieces, last)| Body::Fetch { pieces, last }),
         any_pieces().prop_map(|pieces| Body::Acknowledge { pieces }),
         Just(Body::Final),
-        (rank.clone(), rank, any_cause()).prop_map(|(culprit, witness, cause)| Body::Failed(Failure {
-            culprit,
-            witness,
-            cause
-        })),
+        (rank.clone(), rank, any_cause(), any_calls()).prop_map(|(culprit, witness, cause, calls)| Body::Failed {
+            failure: Failure { culprit, witness, cause },
+            calls,
+        }),
     ]
 }
 

@@ -2,21 +2,21 @@
 #![allow(unsafe_code)] // Arrays of a GPU are given by their addresses.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, DevicePtr as _};
 use emu_provider::emulated;
 use flexcast::p2p::sparse::{Accelerator as _, Error, Result, Settings, Stretch, Worker};
 use flexcast_cuda::{Cuda, CudaArray};
+use flexcast_tests::harness::installed;
 use flexcast_tests::sparse_world::on;
 use flexcast_tests::{told, workspace_root};
 use flexio::ProtectionDomain;
 
 #[test]
 fn programs_copy_every_byte_and_find_every_bit() {
-    if Command::new("gcc").arg("--version").stdout(Stdio::null()).status().is_err() {
-        eprintln!("gcc is not installed: skipping the GPU's programs");
+    if !installed("gcc", "gcc libc6-dev") {
         return;
     }
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gpu_programs");

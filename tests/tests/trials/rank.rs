@@ -51,7 +51,9 @@ impl From<flexcast::bootstrap::StoreError> for Ended {
 impl From<Error> for Ended {
     fn from(error: Error) -> Self {
         let culprit = match &error {
-            Error::Failed { failure, .. } | Error::Broken { failure, .. } => Some(failure.culprit),
+            Error::Failed { failure, .. } | Error::Connection { failure, .. } | Error::Broken { failure, .. } => {
+                Some(failure.culprit)
+            }
             _ => None,
         };
         Self::Failed(culprit, error.to_string())

@@ -63,6 +63,8 @@ pub(super) enum Extent {
     Quick,
     /// Every function with a few lengths.
     Small,
+    /// Types at absolute addresses.
+    Bottom,
 }
 
 impl Extent {
@@ -71,6 +73,7 @@ impl Extent {
             Self::Full => &[],
             Self::Quick => &["quick"],
             Self::Small => &["small"],
+            Self::Bottom => &["bottom"],
         }
     }
 }
@@ -165,12 +168,94 @@ pub(super) fn test(
 ) -> Result<()> {
     let over = network.map_or("by itself", |network| network.name.as_str());
     status::say("Running", format_args!("test under {}, {ranks} ranks, {over}", mpi.kind.name()));
+    compare(mpi, ranks, network, (&mpi.test(), extent.arguments()), totals)
+}
+
+/// The test in a program that is not linked with MPI, and loads it into a scope of its own.
+pub(super) fn local(mpi: &Mpi, network: &Network, totals: &mut Totals) -> Result<()> {
+    status::say("Running", format_args!("test in a local scope under {}, {}", mpi.kind.name(), network.name));
+    let [program, object] = mpi.local();
+    let object = object.display().to_string();
+    compare(mpi, 2, Some(network), (&program, &[&object, "small"]), totals)
+}
+
+/// What Python's mpi4py calls, by whatever way it has been installed.
+pub(super) fn python(mpi: &Mpi, network: &Network, totals: &mut Totals) -> Result<()> {
+    let Some(python) = python_of(mpi)? else {
+        status::warn(format_args!(
+            "skipped: mpi4py under {}, because no Python has it for this MPI; `pip install mpi4py` in its environment, or \
+             Debian: apt-get install python3-mpi4py",
+            mpi.kind.name()
+        ));
+        return Ok(());
+    };
+    status::say("Running", format_args!("mpi4py of {} under {}, {}", python.display(), mpi.kind.name(), network.name));
+    let report = report_file(mpi)?;
+    let job = joined(python_job(mpi), network)?.set("FLEXCAST_MPI_REPORT", report.display().to_string());
+    let ended = job.run(&python, &["-c", PYTHON_SUM])?.expect()?;
+    // Ranks may write into one another's lines.
+    let right = ended.stdout.matches("sum 3").count();
+    let calls = read_report(&report)?;
+    if right != 2 || calls.functions.get("MPI_Allreduce").is_none_or(|(taken, _)| *taken != 1) {
+        bail!("{right} of 2 ranks had the sum; calls: {calls:?}: {}\n{}", ended.line, ended.stderr);
+    }
+    totals.jobs += 1;
+    totals.add(&calls);
+    Ok(())
+}
+
+/// Sums up 1 and 2, by a call that is taken.
+const PYTHON_SUM: &str = "import array; from mpi4py import MPI; \
+    mine, total = array.array('i', [MPI.COMM_WORLD.rank + 1]), array.array('i', [0]); \
+    MPI.COMM_WORLD.Allreduce(mine, total); print('sum %d' % total[0])";
+
+/// Says whether mpi4py runs on an MPI of which two ranks see one another.
+const PYTHON_THERE: &str = "from mpi4py import MPI; print('ranks %d' % MPI.COMM_WORLD.size)";
+
+fn python_job(mpi: &Mpi) -> Job<'_> {
+    let abi = if mpi.kind.abi() == "openmpi" { "openmpi" } else { "mpich" };
+    let job = Job::new(mpi, 2).set("MPI4PY_MPIABI", abi);
+    match &mpi.home {
+        Some(home) => {
+            let lib = home.join("lib");
+            let file = lib.join("libmpi.so.12").display().to_string();
+            job.set("LD_LIBRARY_PATH", lib.display().to_string()).set("MPI4PY_LIBMPI", file)
+        }
+        None => job,
+    }
+}
+
+/// A Python that has mpi4py for this MPI, of its environment or the system's.
+fn python_of(mpi: &Mpi) -> Result<Option<PathBuf>> {
+    // The package has no extension for the standard ABI yet.
+    if mpi.kind.abi() == "abi" {
+        return Ok(None);
+    }
+    let own = mpi.home.iter().map(|home| home.join("bin/python"));
+    let all = own.chain(["/usr/bin/python3".into()]).chain(process::find("python3"));
+    for python in all.filter(|python| process::is_program(python)) {
+        let ended = python_job(mpi).run(&python, &["-c", PYTHON_THERE])?;
+        if ended.success && ended.stdout.matches("ranks 2").count() == 2 {
+            return Ok(Some(python));
+        }
+    }
+    Ok(None)
+}
+
+/// Runs a program that is the test, and compares the calls that were taken with what it expects.
+fn compare(
+    mpi: &Mpi,
+    ranks: u16,
+    network: Option<&Network>,
+    (program, arguments): (&Path, &[&str]),
+    totals: &mut Totals,
+) -> Result<()> {
     let report = report_file(mpi)?;
     let mut job = Job::new(mpi, ranks);
     if let Some(network) = network {
         job = joined(job, network)?.set("FLEXCAST_MPI_REPORT", report.display().to_string());
     }
-    let ended = job.run(&mpi.test(), extent.arguments())?.expect()?;
+    let ended = job.run(program, arguments)?.expect()?;
     let last = ended.stdout.lines().rev().find(|line| line.starts_with("{\"ranks\""));
     let summary: Summary = serde_json::from_str(last.context("the test has printed no summary")?)?;
     if summary.failures > 0 {

@@ -25,6 +25,8 @@ NAME = "flexcast"
 
 # Longest that one question to the store blocks.
 _STORE_WAIT = timedelta(seconds=2)
+# Longest that ranks wait for one another when a group is destroyed.
+_LEAVING_WAIT = timedelta(seconds=1)
 
 if isinstance(Backend.__init__, types.WrapperDescriptorType):
     # Before that release nothing in Python derives from a Backend.
@@ -82,13 +84,16 @@ class Base(Backend):
 
     supports_coalescing = False
     _communicator: Communicator | None = None
+    _store: Any = None
+    _gloo: Any = None
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         self._rank, self._size = rank, size
-        self._gloo: Any = ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
+        self._gloo = ProcessGroupGloo(PrefixStore("gloo", store), rank, size, timeout=timeout)
+        self._store = PrefixStore("flexcast", store)
         seconds = timeout.total_seconds()
-        bootstrap = Bootstrap.from_store(StoreOfGroup(PrefixStore("flexcast", store)), rank, size, timeout=seconds)
+        bootstrap = Bootstrap.from_store(StoreOfGroup(self._store), rank, size, timeout=seconds)
         nanoseconds = max(1, min(int(seconds * 1e9), 2**62))
         config = {"barrier_timeout_ns": nanoseconds, "recovery_timeout_ns": nanoseconds}
         try:
@@ -115,12 +120,36 @@ class Base(Backend):
         return self._communicator
 
     def shutdown(self) -> None:
-        """Ends the group, when what is under way is over."""
+        """Ends the group, when what is under way is over.
+
+        All ranks leave together: the next group of a program may be made at the port that the store of this one still has.
+        """
         self._end(Communicator.close)
+        store, self._store = self._store, None
+        if store is not None:
+            try:
+                self._leave(store)
+            except RuntimeError:
+                pass  # The store is gone, and so is its rank.
+        # Nothing may keep the store alive: it listens as long as anything does.
+        self._gloo = None
 
     def abort(self) -> None:
         """Ends the group at once: what is under way fails, on all ranks."""
         self._end(Communicator.abort)
+
+    def _leave(self, store: Any) -> None:
+        """Waits, not for long, until rank 0, which may have the store in its process, has nothing else to do than to end it."""
+        if self._rank != 0:
+            store.set(f"leaving/{self._rank}", b"1")
+            store.wait(["left"], _LEAVING_WAIT)
+            return
+        self._gloo = None
+        if self._size > 1:
+            store.wait([f"leaving/{rank}" for rank in range(1, self._size)], _LEAVING_WAIT)
+        store.set("left", b"1")
+        # Until it is answered the store may not have taken what was set.
+        store.check(["left"])
 
     def _end(self, how: Callable[[Communicator], None]) -> None:
         communicator, self._communicator = self._communicator, None
@@ -144,9 +173,15 @@ class Base(Backend):
         forward: Callable[[], Any],
         finish: Callable[[], None] | None = None,
         opts: Any = None,
+        before: Request | None = None,
+        verify: Callable[[], errors.Error | None] | None = None,
         **fields: Any,
     ) -> Any:
-        """Starts an operation, or forwards it, and returns a Work whose result is `result`."""
+        """Starts an operation, or forwards it, and returns a Work whose result is `result`.
+
+        `before`: an operation that was posted before it. Once both are over `verify` says whether the program has made a
+        mistake, which the operation itself may not have met on this rank.
+        """
         # Whether the caller waits at once; releases of torch that do not say so are taken at the slower word.
         flags = 0 if getattr(opts, "asyncOp", True) else _abi.AWAITED
         collective = _abi.Collective(operation=operation, flags=flags, **fields)
@@ -157,8 +192,14 @@ class Base(Backend):
         work = FlexcastWork(request)
 
         def over(request: Request) -> None:
-            if request.exception() is not None:
-                work._fail(request.exception())
+            failed: BaseException | None = None
+            if before is not None:
+                failed = before.exception()
+                if failed is None and verify is not None:
+                    failed = verify()
+            failed = failed or request.exception()
+            if failed is not None:
+                work._fail(failed)
                 return
             try:
                 if finish is not None:
@@ -169,7 +210,11 @@ class Base(Backend):
             else:
                 work._succeed(result)
 
-        request.add_done_callback(over)
+        if before is None:
+            request.add_done_callback(over)
+        else:
+            first = before
+            request.add_done_callback(lambda request: first.add_done_callback(lambda _: over(request)))
         return work
 
     def _sizes(self, numbers: Sequence[int]) -> Any:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import AllgatherOptions, BarrierOptions
 
-from .. import _abi
+from .. import _abi, errors
 from .._arguments import NOWHERE
 from .base import Base
+from .lengths import Lengths
 from .tensors import contiguous, copy_out, dense, fits, gathered, is_sparse, memory_of, one, one_list, same_type, starts
 from .work import all_of, done
 
@@ -26,12 +27,14 @@ class Moving(Base):
         if tensor.nbytes == 0:
             return done(tensors)
         memory = contiguous(tensor)
+        # The root's tensor is only read.
+        copy = None if self._rank == opts.rootRank else copy_out([(tensor, memory)])
         return self._start(
             _abi.BROADCAST,
             (tensor, memory),
             tensors,
             lambda: self._gloo.broadcast(tensors, opts),
-            copy_out([(tensor, memory)]),
+            copy,
             opts=opts,
             receive=memory.data_ptr(),
             count=memory.nbytes,
@@ -105,7 +108,8 @@ class Moving(Base):
         if send.nbytes and send.data_ptr() == receive.data_ptr():
             send = send.clone()
         forward: Callable[[], Any] = lambda: self._gloo.alltoall_base(output, input, output_splits, input_splits, opts)
-        return self._exchanged([output], send, sending, receive, receiving, (input, output), forward, copy_out([(output, receive)]), opts)
+        finish = copy_out([(output, receive)])
+        return self._exchanged("all_to_all_single", [output], send, sending, receive, receiving, (input, output), forward, finish, opts)
 
     alltoall_base = all_to_all_single
 
@@ -120,10 +124,11 @@ class Moving(Base):
         receive, copy = gathered(outputs, send)
         sending, receiving = [tensor.nbytes for tensor in inputs], [tensor.nbytes for tensor in outputs]
         forward: Callable[[], Any] = lambda: self._gloo.alltoall(outputs, inputs, opts)
-        return self._exchanged(outputs, send, sending, receive, receiving, (inputs, outputs), forward, copy, opts)
+        return self._exchanged("all_to_all", outputs, send, sending, receive, receiving, (inputs, outputs), forward, copy, opts)
 
     def _exchanged(
         self,
+        what: str,
         result: list[torch.Tensor],
         send: torch.Tensor,
         sending: list[int],
@@ -134,6 +139,18 @@ class Moving(Base):
         finish: Callable[[], None],
         opts: Any,
     ) -> Any:
+        # Of a block only its two ranks know the length. All ranks compare all lengths, so that a mistake fails on each of
+        # them, with its numbers.
+        try:
+            lengths = Lengths(self._group(), self._size, sending, receiving)
+        except errors.NotSupported:
+            return forward()
+        send_places, receive_places = self._sizes(starts(sending)), self._sizes(starts(receiving))
+        if sending[self._rank] != receiving[self._rank]:
+            # The library would refuse it here, and the others would wait: without that block it is carried out, and fails by
+            # its lengths.
+            sending, receiving = list(sending), list(receiving)
+            sending[self._rank] = receiving[self._rank] = 0
         return self._start(
             _abi.ALLTOALLV,
             (send, receive, *keep),
@@ -143,10 +160,12 @@ class Moving(Base):
             opts=opts,
             send=send.data_ptr() or NOWHERE,
             send_counts=self._sizes(sending),
-            send_displacements=self._sizes(starts(sending)),
+            send_displacements=send_places,
             receive=receive.data_ptr() or NOWHERE,
             receive_counts=self._sizes(receiving),
-            receive_displacements=self._sizes(starts(receiving)),
+            receive_displacements=receive_places,
+            before=lengths.request,
+            verify=lambda: lengths.verify(what),
         )
 
     def _split(self, tensor: torch.Tensor, splits: list[int], what: str) -> list[int]:

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import AllreduceOptions
 from .. import _abi
 from .._arguments import NOWHERE
 from .base import Base
-from .reductions import OPERATORS, TYPES, Reduction
+from .reductions import OPERATORS, TYPES, NotReduced, Reduction, name_of
 from .tensors import contiguous, copy_out, dense, fits, is_sparse, memory_of, on_host, one, one_list, parts_of, same_type
 from .work import all_of, done
 
@@ -20,22 +20,30 @@ from .work import all_of, done
 class Reducing(Base):
     """The collectives that reduce."""
 
-    def _reduction(self, op: Any, dtype: torch.dtype) -> Reduction | None:
-        """None: gloo takes it, or refuses it."""
+    def _reduction(self, what: str, op: Any, dtype: torch.dtype) -> Reduction | None:
+        """None for truth values, which gloo takes.
+
+        What neither takes is refused here, on all ranks alike: gloo would say so by itself, without type and operator.
+        """
         name = next((name for operator, name in OPERATORS if op == operator), None)
         data_type = TYPES.get(dtype)
-        if name is None or data_type is None:
-            return None
         number = dtype.is_floating_point or dtype.is_complex
-        if name == "avg" and not number or name.startswith("bit_") and number or name in ("min", "max") and dtype.is_complex:
-            return None
-        return Reduction(name, _abi.DATA_TYPES[data_type], self._size)
+        ordered = name in ("min", "max")
+        is_undefined = name is not None and (
+            name == "avg" and not number or name.startswith("bit_") and number or ordered and dtype.is_complex
+        )
+        if name is None or is_undefined or data_type is None and dtype is not torch.bool:
+            raise NotReduced(
+                f"flexcast: {what} of {dtype} by {name_of(op)}: neither Flexcast nor gloo reduces this type by this operator: "
+                "convert the tensor, or use another operator"
+            )
+        return None if data_type is None else Reduction(name, _abi.DATA_TYPES[data_type], self._size)
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         tensor = one(tensors, "allreduce")
         if is_sparse(tensor):
             return self._gloo.allreduce(tensors, opts)
-        reduction = self._reduction(opts.reduceOp, tensor.dtype)
+        reduction = self._reduction("all_reduce", opts.reduceOp, tensor.dtype)
         if reduction is None:
             return self._gloo.allreduce(tensors, opts)
         if tensor.nbytes == 0:
@@ -65,7 +73,7 @@ class Reducing(Base):
         for tensor in tensors:
             on_host(tensor)
         alike = len({tensor.dtype for tensor in tensors}) == 1 and not any(map(is_sparse, tensors))
-        reduction = self._reduction(opts.reduceOp, tensors[0].dtype) if alike else None
+        reduction = self._reduction("all_reduce_coalesced", opts.reduceOp, tensors[0].dtype) if alike else None
         if reduction is None:
             return self._gloo.allreduce_coalesced(tensors, opts)
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
@@ -81,7 +89,7 @@ class Reducing(Base):
         """
         tensors, opts = [tensor], AllreduceOptions()
         dense("allreduce_zeros", tensor)
-        reduction = self._reduction(opts.reduceOp, tensor.dtype)
+        reduction = self._reduction("allreduce_zeros", opts.reduceOp, tensor.dtype)
         forward: Callable[[], Any] = lambda: self.allreduce(tensors, opts)
         if reduction is None or tensor.nbytes == 0:
             return forward()
@@ -95,7 +103,9 @@ class Reducing(Base):
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
         tensor = one(tensors, "reduce")
-        reduction = None if is_sparse(tensor) else self._reduction(opts.reduceOp, tensor.dtype)
+        if is_sparse(tensor):
+            return self._gloo.reduce(tensors, opts)
+        reduction = self._reduction("reduce", opts.reduceOp, tensor.dtype)
         if reduction is None:
             return self._gloo.reduce(tensors, opts)
         if tensor.nbytes == 0:
@@ -118,7 +128,7 @@ class Reducing(Base):
         dense("reduce_scatter_single", output, input)
         fits("reduce_scatter_single", input, self._size * output.numel(), "input")
         same_type(output, input)
-        reduction = self._reduction(opts.reduceOp, input.dtype)
+        reduction = self._reduction("reduce_scatter", opts.reduceOp, input.dtype)
         forward: Callable[[], Any] = lambda: self._gloo._reduce_scatter_base(output, input, opts)
         if reduction is None:
             return forward()
@@ -162,7 +172,7 @@ class Reducing(Base):
             same_type(part, output)
         fits("reduce_scatter", output, parts[self._rank].numel(), "output")
         forward: Callable[[], Any] = lambda: self._gloo.reduce_scatter(outputs, inputs, opts)
-        reduction = self._reduction(opts.reduceOp, output.dtype)
+        reduction = self._reduction("reduce_scatter", opts.reduceOp, output.dtype)
         if reduction is None:
             return forward()
         counts = [part.numel() for part in parts]

@@ -57,9 +57,23 @@ def memory_of(output: torch.Tensor) -> torch.Tensor:
     return output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype)
 
 
+def shares_elements(tensor: torch.Tensor) -> bool:
+    """Whether several elements are one in memory, as expand() makes them."""
+    return any(stride == 0 and length > 1 for length, stride in zip(tensor.shape, tensor.stride())) and tensor.numel() > 0
+
+
 def copy_out(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], None]:
-    """Copies what was received to tensors that were not received into."""
+    """Copies what was received to tensors that were not received into.
+
+    ValueError, before anything is sent, for a tensor that cannot be written to.
+    """
     needed = [(to, source) for to, source in pairs if to.numel() and to.data_ptr() != source.data_ptr()]
+    for to, _ in pairs:
+        if shares_elements(to):
+            raise ValueError(
+                f"flexcast: a tensor of shape {tuple(to.shape)} with strides {to.stride()} is to be received into, and several of "
+                "its elements are one in memory, as after expand(): pass a clone()"
+            )
 
     def copy() -> None:
         for to, source in needed:

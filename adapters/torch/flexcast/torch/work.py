@@ -10,6 +10,7 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
+from .. import errors
 from ..request import Request
 
 
@@ -34,7 +35,12 @@ class FlexcastWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Waits, at most so long if it is not 0."""
         if self._request is not None:
-            self._request.wait((timeout.total_seconds() if timeout else 0.0) or None)
+            try:
+                self._request.wait((timeout.total_seconds() if timeout else 0.0) or None)
+            except errors.Error:
+                # That of an operation that is over is raised below: more may be known of it than it says by itself.
+                if not self._request.is_over():
+                    raise
         # What is done with the result may still be under way, on the thread that found the end.
         try:
             self._future.wait()

@@ -36,7 +36,7 @@ impl Images {
     /// The image of an ELF file and its number, parsed unless a process runs it already.
     ///
     /// # Errors
-    /// What [`Image::parse`] refuses.
+    /// What [`Image::parse`] and [`Image::expect_served`] refuse.
     pub(crate) fn parse(&mut self, elf: &[u8]) -> Result<(usize, Arc<Image>), ImageError> {
         let same =
             |(number, known): (usize, &Known)| Some((number, (*known.elf == *elf).then(|| known.image.upgrade())??));
@@ -44,6 +44,7 @@ impl Images {
             return Ok(found);
         }
         let image = Arc::new(Image::parse(elf)?);
+        image.expect_served()?;
         let known = Known { elf: elf.into(), image: Arc::downgrade(&image), text: None };
         // The number of an image that nobody runs any more.
         if let Some(number) = self.known.iter().position(|known| known.image.strong_count() == 0) {

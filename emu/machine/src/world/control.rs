@@ -23,7 +23,9 @@ impl World {
     /// Loads an image into a new process and gives its id.
     ///
     /// # Errors
-    /// What [`Image::parse`](flexcast_image::Image::parse) refuses, and segments outside the address range of images.
+    /// What [`Image::parse`](flexcast_image::Image::parse) and
+    /// [`Image::expect_served`](flexcast_image::Image::expect_served) refuse, and segments outside the address range of
+    /// images.
     pub fn create_process(&mut self, card: usize, elf: &[u8]) -> Result<u32, MachineError> {
         let (number, image) = self.images.parse(elf)?;
         let global_pointer = image.symbol("__global_pointer$").unwrap_or(0);

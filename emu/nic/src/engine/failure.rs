@@ -1,7 +1,7 @@
 //! The error state of a queue pair: what fails completes in error, and the rest is flushed.
 
 use super::datapath::Datapath;
-use crate::cqe::{self, Cqe, Side, syndrome};
+use crate::cqe::{self, Cqe, Side, syndrome, vendor};
 use crate::cx::Cx;
 use crate::effects::{AsyncEvent, FailureCause};
 use crate::qp::QpState;
@@ -9,7 +9,7 @@ use crate::queue_pair::QueuePair;
 use crate::queue_pair::send_queue::Outstanding;
 use crate::wqe::{Completion, Control, SEGMENT_BYTES, WqeFault};
 
-const FLUSHED: WqeFault = WqeFault { syndrome: syndrome::FLUSHED, vendor: 0 };
+const FLUSHED: WqeFault = WqeFault { syndrome: syndrome::FLUSHED, vendor: vendor::FLUSHED };
 
 impl Datapath {
     /// The oldest send WQE that is not complete has failed: it completes in error, and the rest is flushed.

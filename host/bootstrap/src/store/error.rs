@@ -5,6 +5,20 @@ use std::time::Duration;
 use flexcast_proto::RankError;
 use thiserror::Error;
 
+use super::secret::{SECRET_FILE, SecretError};
+use crate::DescriptorsUsedUp;
+
+/// How the secrets of two ranks differ, seen by the one that has found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretDifference {
+    /// Both have one, and not the same.
+    Other,
+    /// The other rank has none.
+    TheirsMissing,
+    /// This rank has none.
+    OwnMissing,
+}
+
 /// Why ranks did not come together over a [`TcpStore`](super::TcpStore).
 #[derive(Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -31,10 +45,47 @@ pub enum StoreError {
         wanted: &'static str,
     },
     /// No address.
-    #[error("address {address:?} of the store: it has to be host:port, with a port from 1 to 65535")]
+    #[error(
+        "address {address:?} of the store: it has to be host:port, with a port from 1 to 65535 and an IPv6 address in brackets"
+    )]
     Address {
         /// What was given.
         address: String,
+    },
+    /// A link-local address that does not say of which link.
+    #[error(
+        "address {address:?} of the store is link-local and needs its zone, the interface behind which it is, such as [{host}%eth0]:{port}"
+    )]
+    Zone {
+        /// What was given.
+        address: String,
+        /// Its IPv6 address.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
+    /// A secret that cannot be used.
+    #[error(transparent)]
+    Secret(SecretError),
+    /// Two ranks that do not have one secret.
+    #[error("{}: give all ranks the same {SECRET_FILE}", differing(*.rank, .at, *.own, *.difference))]
+    SecretDiffers {
+        /// The other rank, as far as it can be known: it has proved nothing.
+        rank: u32,
+        /// Where it is.
+        at: String,
+        /// This rank.
+        own: u32,
+        /// What is different.
+        difference: SecretDifference,
+    },
+    /// A rank that has no file descriptor left for its connections.
+    #[error("rank {rank} cannot connect to the others: {found}")]
+    Descriptors {
+        /// The rank.
+        rank: u32,
+        /// Whose limit was met.
+        found: DescriptorsUsedUp,
     },
     /// Only rank 0 listens.
     #[error("rank {rank} has a listening socket, but only rank 0 listens")]
@@ -53,17 +104,27 @@ pub enum StoreError {
         limit: usize,
     },
     /// Rank 0 cannot listen.
-    #[error(
-        "rank 0 cannot listen at {address}: {reason}; it has to run on the host that the address names, and the port be free"
-    )]
+    #[error("rank 0 cannot listen at {address}: {reason}; it has to run on the computer that the address names")]
     Listen {
         /// Where.
         address: String,
         /// What the system says.
         reason: String,
     },
+    /// Another program listens where rank 0 should.
+    #[error(
+        "rank 0 cannot listen at {address}: another program listens there; is rank 0 started twice? If not, choose another port"
+    )]
+    InUse {
+        /// Where.
+        address: String,
+    },
     /// Nobody listens.
-    #[error("rank 0 was not found at {address} within {}: {reason}; see whether it runs, and whether all ranks have its address", seconds(*.waited))]
+    #[error(
+        "rank 0 was not found at {address} within {}: {reason}; see whether it runs, and whether all ranks have its address{}",
+        seconds(*.waited),
+        if *.is_loopback { ". This address is that of every computer itself: if rank 0 runs on another one, name that" } else { "" }
+    )]
     Unreachable {
         /// Where.
         address: String,
@@ -71,6 +132,30 @@ pub enum StoreError {
         waited: Duration,
         /// What the last attempt ended in.
         reason: String,
+        /// Whether the address is one that no other computer reaches.
+        is_loopback: bool,
+    },
+    /// Somebody listens, and ends every connection without a word.
+    #[error(
+        "what listens at {address} has ended {times} connections within {} without an answer ({reason}); see whether it is rank 0, or another program has \
+         the port",
+        seconds(*.waited)
+    )]
+    Dropped {
+        /// Where.
+        address: String,
+        /// How many connections.
+        times: u32,
+        /// For how long.
+        waited: Duration,
+        /// How the last one ended.
+        reason: String,
+    },
+    /// Rank 0 has failed, and does not say why to a rank that has not proved that it has the secret.
+    #[error("rank 0 at {address} has failed before this rank had joined; see what it says")]
+    FirstFailed {
+        /// Where.
+        address: String,
     },
     /// Somebody else listens.
     #[error(
@@ -83,7 +168,7 @@ pub enum StoreError {
         answer: Vec<u8>,
     },
     /// Rank 0 is there and does not answer.
-    #[error("rank 0 at {address} did not answer within {}, while {during}; see what it is doing, and whether this is its port", seconds(*.waited))]
+    #[error("rank 0 at {address} did not answer within {} while {during}; see what it is doing, and whether this is its port", seconds(*.waited))]
     Unanswered {
         /// Where.
         address: String,
@@ -93,9 +178,7 @@ pub enum StoreError {
         during: String,
     },
     /// The connection to rank 0 has ended.
-    #[error(
-        "rank 0 at {address} closed the connection while {during}: {reason}; see why it ended, or whether this rank's place was taken"
-    )]
+    #[error("rank 0 at {address} closed the connection while {during}: {reason}; see why it ended")]
     FirstLost {
         /// Where.
         address: String,
@@ -105,7 +188,13 @@ pub enum StoreError {
         reason: String,
     },
     /// Ranks that did not come.
-    #[error("{} of {size} did not come within {}{}; see whether they run, and whether they have the address of rank 0", ranks(.missing), seconds(*.waited), others(.turned_away))]
+    #[error(
+        "{} of {size} did not come within {}{}; see whether they run, and whether they have the address of rank 0{}",
+        ranks(.missing),
+        seconds(*.waited),
+        others(.turned_away),
+        only_here(.loopback.as_deref())
+    )]
     Missing {
         /// Who.
         missing: Vec<u32>,
@@ -115,6 +204,8 @@ pub enum StoreError {
         waited: Duration,
         /// Who else came, and why it was turned away; the first few.
         turned_away: Vec<String>,
+        /// Where rank 0 listens, if no other computer reaches it there.
+        loopback: Option<String>,
     },
     /// A rank that came twice.
     #[error("rank {rank} came twice, from {first} and from {second}: give each process a rank of its own")]
@@ -147,6 +238,24 @@ pub enum StoreError {
         theirs: u32,
         /// That of rank 0.
         own: u32,
+    },
+    /// A rank that there is not.
+    #[error("rank {rank} at {from} is one of {size} ranks: they run from 0 to {}", size - 1)]
+    OutOfRange {
+        /// The rank.
+        rank: u32,
+        /// Where it is.
+        from: String,
+        /// Number of ranks.
+        size: u32,
+    },
+    /// A rank that has found that it cannot go on.
+    #[error("rank {rank} cannot go on: {reason}")]
+    Refused {
+        /// The rank.
+        rank: u32,
+        /// Why.
+        reason: String,
     },
     /// Another protocol.
     #[error(
@@ -232,9 +341,9 @@ pub enum StoreError {
         /// For how long rank 0 waited.
         waited: Duration,
     },
-    /// What rank 0 has found, as it tells it to the others.
+    /// What rank 0 has found and reports to all others.
     #[error("rank 0 says: {what}")]
-    Told {
+    Reported {
         /// Its error.
         what: String,
     },
@@ -268,6 +377,23 @@ fn ranks(all: &[u32]) -> String {
         [some @ .., last] if all.len() <= SHOWN => format!("ranks {} and {last}", list(some)),
         _ => format!("ranks {} and {} more", list(&all[..SHOWN]), all.len() - SHOWN),
     }
+}
+
+fn differing(rank: u32, at: &str, own: u32, difference: SecretDifference) -> String {
+    match difference {
+        SecretDifference::Other => format!("rank {rank} at {at} has another secret than rank {own}"),
+        SecretDifference::TheirsMissing => format!("rank {rank} at {at} has no secret, and rank {own} has one"),
+        SecretDifference::OwnMissing => format!("rank {rank} at {at} has a secret, and rank {own} has none"),
+    }
+}
+
+fn only_here(loopback: Option<&str>) -> String {
+    let text = |address| {
+        format!(
+            ". Rank 0 listens at {address}, where only processes of its own computer reach it: name its address in the network if ranks are elsewhere"
+        )
+    };
+    loopback.map_or_else(String::new, text)
 }
 
 fn others(turned_away: &[String]) -> String {

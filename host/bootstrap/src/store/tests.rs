@@ -7,6 +7,10 @@ use std::time::{Duration, Instant};
 use super::frame::{Frame, Hello, Taken, What};
 use super::*;
 
+mod anything;
+mod secrets;
+mod strangers;
+
 /// Long enough for a busy machine, short enough for a test of what does not come.
 const SHORT: Duration = Duration::from_millis(800);
 const LONG: Duration = Duration::from_secs(30);
@@ -23,7 +27,7 @@ fn config(rank: u32, size: u32, address: &str, timeout: Duration) -> StoreConfig
 
 /// Says hello as a rank would, on a socket of the test's own.
 fn hello(address: &str, change: impl FnOnce(&mut Hello)) -> TcpStream {
-    let mut hello = Hello { build: Build::OWN, rank: 1, size: 3, job: "job 7".to_owned() };
+    let mut hello = Hello { build: Build::OWN, rank: 1, size: 3, job: "job 7".to_owned(), handshake: None };
     change(&mut hello);
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
@@ -136,13 +140,17 @@ fn missing_ranks_are_named_to_all_within_the_bound() {
     let other = TcpStore::join(config(2, 4, &address, SHORT));
     let told = error(other).to_string();
     assert!(began.elapsed() < SHORT + GRACE, "{:?}", began.elapsed());
-    let StoreError::Missing { missing, size: 4, waited, turned_away } = error(server.join().unwrap()) else {
+    let StoreError::Missing { missing, size: 4, waited, turned_away, .. } = error(server.join().unwrap()) else {
         panic!("{told}")
     };
     assert_eq!((missing, turned_away), (vec![1, 3], vec![]));
     assert!(waited >= SHORT && waited < SHORT + Duration::from_secs(2));
     assert!(told.starts_with("rank 0 says: ranks 1 and 3 of 4 did not come within 0."), "{told}");
-    assert!(told.ends_with("; see whether they run, and whether they have the address of rank 0"), "{told}");
+    let hint = format!("Rank 0 listens at {address}, where only processes of its own computer reach it");
+    assert!(
+        told.contains("; see whether they run, and whether they have the address of rank 0. ") && told.contains(&hint),
+        "{told}"
+    );
 }
 
 #[test]
@@ -155,6 +163,7 @@ fn nobody_listens() {
     let StoreError::Unreachable { waited, reason, .. } = &error else { panic!("{error}") };
     assert!(*waited >= SHORT && reason.contains("refused"), "{error}");
     assert!(error.to_string().starts_with(&format!("rank 0 was not found at {address} within 0.")), "{error}");
+    assert!(error.to_string().ends_with("if rank 0 runs on another one, name that"), "{error}");
 }
 
 #[test]
@@ -173,8 +182,68 @@ fn rank_0_may_start_last() {
 #[test]
 fn a_port_that_is_taken_is_named() {
     let (_listener, address) = listener();
-    let error = error(TcpStore::join(config(0, 2, &address, SHORT))).to_string();
-    assert!(error.starts_with(&format!("rank 0 cannot listen at {address}: ")), "{error}");
+    let error = error(TcpStore::join(config(0, 2, &address, SHORT)));
+    assert_eq!(error, StoreError::InUse { address: address.clone() });
+    let text = "another program listens there; is rank 0 started twice? If not, choose another port";
+    assert_eq!(error.to_string(), format!("rank 0 cannot listen at {address}: {text}"));
+}
+
+#[test]
+fn an_address_of_another_computer_cannot_be_listened_at() {
+    // Of documentation (RFC 5737): nobody has it.
+    let text = error(TcpStore::join(config(0, 2, "192.0.2.1:4711", SHORT))).to_string();
+    assert!(text.starts_with("rank 0 cannot listen at 192.0.2.1:4711: Cannot assign requested address"), "{text}");
+    assert!(text.ends_with("; it has to run on the computer that the address names"), "{text}");
+}
+
+#[test]
+fn a_second_rank_0_is_named_to_all_at_once() {
+    let (server, address) = first(3, LONG);
+    let other = thread::spawn({
+        let address = address.clone();
+        move || error(TcpStore::join(config(1, 3, &address, LONG)))
+    });
+    let began = Instant::now();
+    let second = error(TcpStore::join(config(0, 3, &address, LONG)));
+    let expected = format!("rank 0 came twice, from {address} and from 127.0.0.1:");
+    for error in [second, other.join().unwrap()] {
+        let StoreError::Reported { what } = &error else { panic!("{error}") };
+        assert!(what.starts_with(&expected), "{what}");
+    }
+    let error = error(server.join().unwrap());
+    assert!(matches!(error, StoreError::Duplicate { rank: 0, .. }), "{error}");
+    assert!(began.elapsed() < LONG / 2);
+}
+
+#[test]
+fn a_rank_that_there_is_not_is_named_to_all_at_once() {
+    let (server, address) = first(3, LONG);
+    let began = Instant::now();
+    let own = error(TcpStore::join(config(7, 3, &address, LONG)));
+    assert_eq!(own.to_string(), "rank 7 of 3: ranks run from 0 to 2");
+    let error = error(server.join().unwrap());
+    let StoreError::OutOfRange { rank: 7, size: 3, .. } = &error else { panic!("{error}") };
+    assert!(error.to_string().ends_with(" is one of 3 ranks: they run from 0 to 2"), "{error}");
+    assert!(began.elapsed() < LONG / 2);
+}
+
+#[test]
+fn a_rank_that_cannot_go_on_is_named_to_all_at_once() {
+    for who in [0, 2] {
+        group(3, LONG, |mut store| {
+            store.exchange("first", &[]).unwrap();
+            let began = Instant::now();
+            if store.rank() == who {
+                store.refuse("no card: \x1b[2J give it one");
+                let again = store.exchange("second", &[]).unwrap_err().to_string();
+                assert!(again.contains("cannot go on: no card"), "{again}");
+                return;
+            }
+            let text = store.exchange("second", &[]).unwrap_err().to_string();
+            assert!(text.contains(&format!("rank {who} cannot go on: no card:  [2J give it one")), "{text:?}");
+            assert!(began.elapsed() < LONG / 2);
+        });
+    }
 }
 
 #[test]
@@ -227,7 +296,7 @@ fn another_size_is_named() {
     assert!(matches!(error, StoreError::OtherSize { rank: 1, theirs: 5, own: 3, .. }));
     assert!(text.ends_with(" is one of 5 ranks, rank 0 one of 3: give all the same size"), "{text}");
     let (error, _) = clash(|hello| hello.rank = 3);
-    assert!(matches!(error, StoreError::Nonsense { rank: 3, .. }), "{error}");
+    assert!(matches!(error, StoreError::OutOfRange { rank: 3, size: 3, .. }), "{error}");
 }
 
 #[test]
@@ -235,7 +304,7 @@ fn another_version_or_build_is_named() {
     let (error, text) = clash(|hello| hello.build.version = 9);
     assert!(matches!(error, StoreError::OtherVersion { rank: 1, theirs: 9, own: VERSION, .. }));
     assert!(
-        text.ends_with(" speaks version 9 of the store, rank 0 version 1: run the same release on all ranks"),
+        text.ends_with(" speaks version 9 of the store, rank 0 version 2: run the same release on all ranks"),
         "{text}"
     );
     let (error, _) = clash(|hello| hello.build.abi ^= 1);
@@ -357,7 +426,7 @@ fn nonsense_in_an_exchange_is_named() {
             [b"FXCF\x03\0\0\0\x01\0\0\0".as_slice(), &u32::MAX.to_le_bytes()].concat(),
             format!("a frame of {} bytes, but {MAX_CONTRIBUTION_BYTES} are the limit", u32::MAX),
         ),
-        (b"FXCF\x09\0\0\0\x01\0\0\0\0\0\0\0".to_vec(), "a frame of kind 9, but kinds run from 1 to 5".to_owned()),
+        (b"FXCF\x0A\0\0\0\x01\0\0\0\0\0\0\0".to_vec(), "a frame of kind 10, but kinds run from 1 to 9".to_owned()),
     ] {
         let (server, address) = first(2, LONG);
         let mut peer = hello(&address, |hello| hello.size = 2);
@@ -381,7 +450,7 @@ fn ranks_that_come_after_a_failure_are_told_why() {
     });
     for rank in late {
         let error = error(rank.join().unwrap());
-        assert!(matches!(&error, StoreError::Told { what } if what.contains("rank 1")), "{error}");
+        assert!(matches!(&error, StoreError::Reported { what } if what.contains("rank 1")), "{error}");
     }
     assert!(matches!(error(server.join().unwrap()), StoreError::Died { rank: 1, .. }));
 }
@@ -408,7 +477,11 @@ fn a_rank_that_reads_nothing_is_named() {
 
 fn from(variables: &[(&str, &str)]) -> Result<StoreConfig, String> {
     let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value));
-    StoreConfig::from_variables(find).map_err(|error| error.to_string())
+    let found = StoreConfig::from_variables(find).and_then(|(config, secret)| {
+        config.check()?;
+        Ok(config.secret(secret?))
+    });
+    found.map_err(|error| error.to_string())
 }
 
 #[test]
@@ -432,10 +505,21 @@ fn configurations_from_the_environment() {
     );
     refused("FLEXCAST_SIZE", "2000", "2000 ranks: a communicator has 1 to 1024");
     refused("FLEXCAST_SIZE", "two", "FLEXCAST_SIZE is \"two\": it has to be the number of ranks, 1 to 1024");
-    for address in ["head", "head:", ":4000", "head:0", "head:70000"] {
-        let text = format!("address {address:?} of the store: it has to be host:port, with a port from 1 to 65535");
+    for address in ["head", "head:", ":4000", "head:0", "head:70000", "::1:4000"] {
+        let text = format!(
+            "address {address:?} of the store: it has to be host:port, with a port from 1 to 65535 and an IPv6 address in brackets"
+        );
         refused("FLEXCAST_STORE", address, &text);
+        // A rank alone meets nobody, and yet it does not take what cannot be.
+        let alone = [("FLEXCAST_RANK", "0"), ("FLEXCAST_SIZE", "1"), ("FLEXCAST_STORE", address)];
+        assert_eq!(from(&alone).unwrap_err(), text);
     }
+    let secret = [&all[..], &[("FLEXCAST_SECRET", "swordfish")]].concat();
+    assert!(
+        from(&secret).unwrap_err().starts_with("the secret in FLEXCAST_SECRET has 9 bytes: at least 32 are needed")
+    );
+    let secret = [&all[..], &[("FLEXCAST_SECRET", "0123456789abcdef0123456789abcdef")]].concat();
+    assert_eq!(from(&secret).unwrap().secret, Some(Secret::new(b"0123456789abcdef0123456789abcdef").unwrap()));
     refused("FLEXCAST_JOB", &"j".repeat(129), "job id of 129 bytes: the limit is 128");
     assert_eq!(from(&[]).unwrap_err(), "FLEXCAST_SIZE is not set: it has to be the number of ranks, 1 to 1024");
     let wanted = "FLEXCAST_STORE is not set: it has to be host:port, where rank 0 listens, the same on all ranks";

@@ -140,7 +140,7 @@ impl Listener for Ears<'_> {
         };
         match operation.begin(from, &head.summary, (head.tag, head.total, head.offset)) {
             Begun::Fine => true,
-            Begun::Disagrees => {
+            Begun::Disagrees | Begun::Differs(_) => {
                 self.end = Some(Report::Differs { rank: from, theirs: head.summary });
                 true
             }

@@ -239,7 +239,7 @@ fn votes(operation: u32, summary: Summary) -> Vec<u8> {
 /// What an aggregator says next; none at the end.
 fn report(stream: &mut TcpStream) -> Option<Report> {
     loop {
-        let mut header = [0; 12];
+        let mut header = [0; size_of::<Frame>()];
         stream.read_exact(&mut header).ok()?;
         let frame = Frame::read_from_bytes(&header).unwrap();
         let mut contents = vec![0; frame.len.get() as usize];
@@ -359,9 +359,9 @@ fn whoever_is_silent_is_named_in_time() {
     let [mut first, second] = [0, 1].map(|rank| join(&server, rank, terms(7, 2)));
     first.write_all(&votes(1, summary(4096, SUM, OPTIONS))).unwrap();
     // First that the aggregator lives.
-    let mut header = [0; 20];
-    first.read_exact(&mut header).unwrap();
-    assert_eq!(Report::decode(&header[12..], 2), Some(Report::Waiting { rank: 1 }));
+    let mut frame = [0; size_of::<Frame>() + 8];
+    first.read_exact(&mut frame).unwrap();
+    assert_eq!(Report::decode(&frame[size_of::<Frame>()..], 2), Some(Report::Waiting { rank: 1 }));
     assert_eq!(report(&mut first), Some(Report::Silent { rank: 1 }));
     drop(second);
 }

@@ -5,7 +5,7 @@
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|
 //! | 0 | 4 | `FXAG` |
-//! | 4 | 4 | version: 2 |
+//! | 4 | 4 | version: 3 |
 //! | 8 | 8 | job: number of the communicator, which its rank 0 has drawn |
 //! | 16 | 8 | proof: alike for all workers of a job, and known to them alone |
 //! | 24 | 4 | rank |
@@ -31,7 +31,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: [u8; 4] = *b"FXAG";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Most aggregators of a job.
 pub(crate) const MOST_AGGREGATORS: u32 = 64;
 /// Longest reason of a refusal.

@@ -52,6 +52,17 @@ impl Registered {
     const fn new(region: MemoryRegion, shared: Option<Shared>) -> Self {
         Self { exposed: None, region, known: false, shared, leases: Vec::new() }
     }
+
+    /// Ends what [`Buffer::expose`] began. A registration that the card does not end stays, so that nobody takes it for
+    /// ended.
+    fn end_exposure(&mut self) -> Result<()> {
+        let Some(exposed) = self.exposed.take() else { return Ok(()) };
+        exposed.end().map_err(|refused| {
+            let (exposed, error) = refused.into_parts();
+            self.exposed = Some(exposed);
+            error.into()
+        })
+    }
 }
 
 /// Memory that no card reaches: its own, or somebody else's by its address.
@@ -158,13 +169,16 @@ impl Buffer {
     /// memory is registered anew first: nobody can write to it while the slice exists.
     ///
     /// # Errors
-    /// [`crate::Error::Flexio`] when it cannot be registered; [`crate::Error::Argument`] for memory of a [`UserMemory`](crate::UserMemory), which
-    /// its owner reads by its address.
+    /// [`crate::Error::Lent`] when a service process may use it:
+    /// [`Communicator::take_back`](crate::Communicator::take_back) comes before, or [`Buffer::read`] copies;
+    /// [`crate::Error::Flexio`] when it cannot be registered; [`crate::Error::Argument`] for memory of a
+    /// [`UserMemory`](crate::UserMemory), which its owner reads by its address.
     pub fn as_slice(&mut self) -> Result<&[u8]> {
         self.revoke()?;
         let len = self.len;
         match &self.memory {
-            // SAFETY: no operation has the buffer, and nobody knows its key: no card writes to it. Its methods need the borrow that the slice holds.
+            // SAFETY: no operation has the buffer, no service process has a key of it, and nobody else knows one: no
+            // card writes to it. Its methods need the borrow that the slice holds.
             Memory::Registered(registered) => Ok(unsafe { &registered.region.as_slice()[..len] }),
             Memory::Host(_) => Ok(self.bytes()),
         }
@@ -191,12 +205,27 @@ impl Buffer {
                 "memory by its address has no slices here: read it where it is, when its operation is over".to_owned();
             return Err(Error::Argument { operation: "slice of a buffer", reason });
         }
-        self.hide();
-        if let Some(registered) = self.registered().filter(|registered| registered.known) {
+        self.check_not_lent()?;
+        let Some(registered) = self.registered() else { return Ok(()) };
+        registered.end_exposure()?;
+        if registered.known {
             registered.region.renew()?;
             registered.known = false;
         }
         Ok(())
+    }
+
+    /// Refuses what no service process may see: leases of communicators that are gone have ended with their keys.
+    ///
+    /// # Errors
+    /// [`Error::Lent`].
+    pub(crate) fn check_not_lent(&mut self) -> Result<()> {
+        let Some(registered) = self.registered() else { return Ok(()) };
+        registered.leases.retain(|lease| lease.process().is_some());
+        match registered.leases.first().and_then(Lease::process) {
+            Some(process) => Err(Error::Lent { process }),
+            None => Ok(()),
+        }
     }
 
     /// Peers are told the key: an operation receives into it.
@@ -290,8 +319,8 @@ impl Buffer {
 
     /// Lets peers write to the buffer by a key that nobody has had before, until [`Buffer::hide`]: address of its first byte, and the key.
     pub(crate) fn expose(&mut self) -> Result<(u64, u32)> {
-        self.hide();
         let registered = self.registered().ok_or_else(foreign)?;
+        registered.end_exposure()?;
         let region = &registered.region;
         let start = region.addr().get();
         let bytes = NonNull::new(std::ptr::with_exposed_provenance_mut(start as usize)).unwrap_or(NonNull::dangling());
@@ -306,8 +335,8 @@ impl Buffer {
 
     /// Ends what [`Buffer::expose`] began: nothing reaches the buffer by that key any more.
     pub(crate) fn hide(&mut self) {
-        if let Some(registered) = self.registered() {
-            registered.exposed = None;
+        if let Some(Err(error)) = self.registered().map(Registered::end_exposure) {
+            tracing::warn!(%error, "peers may still write to a buffer by the key of an operation that is over");
         }
     }
 
@@ -336,6 +365,7 @@ impl Buffer {
         if let Some(memory) = registered.leases.iter().find_map(|lease| lease.of(graveyard)) {
             return Ok(memory);
         }
+        registered.leases.retain(|lease| lease.process().is_some());
         let region = &registered.region;
         let (start, access) = (region.addr().get(), region.access());
         let access = if access.contains(Access::LOCAL_WRITE) { REACHABLE } else { Access::REMOTE_READ };
@@ -352,6 +382,11 @@ impl Buffer {
     /// Whether it is memory of a [`UserMemory`](crate::UserMemory), whose owner may free it once its operation is over.
     pub(crate) fn is_of_user(&self) -> bool {
         self.shared().is_some()
+    }
+
+    /// What a service process may use by [`Buffer::lend`].
+    pub(crate) fn lease_of(&mut self, graveyard: &Arc<Graveyard>) -> Option<MemoryId> {
+        self.registered()?.leases.iter().find_map(|lease| lease.of(graveyard))
     }
 
     /// What a service process may use by [`Buffer::lend`], which the caller takes back before the buffer goes anywhere else.

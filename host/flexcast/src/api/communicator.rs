@@ -35,6 +35,9 @@ use crate::plan::lists::ListPool;
 /// Longest that a connection which is being made anew is waited for: a card empties a queue in microseconds.
 const RESTART: Duration = Duration::from_millis(20);
 
+/// Longest that a service process takes to let go of a buffer.
+const TAKE_BACK: Duration = Duration::from_secs(5);
+
 /// Sleep of a thread that has found another one moving the communicator on.
 const TAKEN: Duration = Duration::from_micros(50);
 
@@ -464,13 +467,42 @@ impl Communicator {
         self.wake_thread();
     }
 
+    /// Takes a buffer back from the service process of this communicator
+    /// ([`Control::Service`](crate::Control::Service)), which may use it between operations: from then on it reaches
+    /// the buffer by no key, and [`Buffer::as_slice`] gives the bytes. Returns at once for a buffer that is not lent by
+    /// this communicator. The next operation lends it anew, which costs what the first one did.
+    ///
+    /// Blocks until the process has let go of the buffer. A process that has not within five seconds counts as gone,
+    /// and with it the communicator.
+    ///
+    /// # Errors
+    /// [`Error::Lent`]: the card does not let go of the key; the failure of a library call.
+    pub fn take_back(&self, buffer: &mut Buffer) -> Result<()> {
+        let (attendance, begun) = (self.attend(), Instant::now());
+        loop {
+            let is_late = begun.elapsed() >= TAKE_BACK;
+            let step = |datapath: &mut dyn Datapath| {
+                datapath.progress()?;
+                datapath.take_back(buffer, is_late)
+            };
+            if self.0.with(step)? {
+                return Ok(());
+            }
+            if is_late {
+                return buffer.check_not_lent();
+            }
+            attendance.pause_any(TAKEN);
+        }
+    }
+
     /// Whether no operation is under way or waits for its turn.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.0.with(|datapath| datapath.is_idle())
     }
 
-    /// What this rank and another have called, if an operation has failed because they differ and this is the rank that found it.
+    /// What two ranks have called, if an operation has failed because they differ: alike on all ranks, and part of the
+    /// error's text.
     #[must_use]
     pub fn disagreement(&self) -> Option<flexcast_proto::Disagreement> {
         self.0.with(|datapath| datapath.disagreement())

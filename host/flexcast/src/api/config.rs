@@ -1,10 +1,12 @@
 //! Configuration of a communicator, checked before anything is created.
 
+mod settings;
 #[cfg(test)]
 mod tests;
 
 use std::time::Duration;
 
+use flexcast_proto::cutoff::transfer_ps;
 use flexcast_proto::{ImmediateLayout, RankInfo, chains_for};
 use flexio::CardKind;
 
@@ -17,6 +19,8 @@ use crate::plan::chains::ChainMapping;
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
 use crate::tuner::{self, Aggregation, Selection, Tuning};
+
+pub use settings::{Setting, SettingValue};
 
 /// Bytes in front of the payload of a datagram in its staging slot.
 pub(crate) const GRH_BYTES: u32 = 40;
@@ -80,7 +84,10 @@ pub struct Overheads {
     /// Steps of the schedule, each of which begins with an activation. Default 1.
     pub steps: u32,
     /// Noise of the network and the workers: what is missing is fetched from the neighbour so long after it should have come. Default 500 us, beside
-    /// emulated cards more: see [`Config::for_card`].
+    /// emulated cards more: see [`Config::for_card`]. A time shorter than a DPA thread or a link takes for what it
+    /// reports together (up to 64 completions, or two chunks) is prolonged to that; with 0 whatever is still to come is
+    /// fetched at once. Between two activations a thread may be silent for 25 us: a shorter slack fetches chunks that
+    /// are only late.
     pub cutoff_slack: Duration,
 }
 
@@ -165,6 +172,7 @@ pub struct Config {
     pub slots: u32,
     /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 16: the copies of a
     /// batch begin together (UD), so a longer one costs time at the end of an operation, a shorter one instructions.
+    /// However long it is, the host learns of every 64 completions.
     pub receive_batch: u32,
     /// Sends per doorbell and completion: a power of two from 2 to 128. Default 16: the link begins when the first batch is posted.
     pub send_batch: u32,
@@ -218,7 +226,9 @@ pub struct Config {
     pub overheads: Overheads,
     /// How long a rank waits for others to begin an operation. Default 10 s.
     pub barrier_timeout: Duration,
-    /// Time after the cutoff in which recovery must end, beyond three times the cutoff itself. Default 100 ms.
+    /// How long an operation may stand still once the barrier is passed, beyond three times the cutoff. It counts from the
+    /// last progress, data that comes or goes, and not from the beginning: an operation may take as long as memory,
+    /// processors and network need. Default 100 ms.
     pub recovery_timeout: Duration,
     /// Control messages that are lost are sent again after 4.096 us x 2 to this power, up to seven times; then the connection breaks and
     /// the operation fails. Default 11: 8.4 ms.
@@ -399,12 +409,6 @@ pub(crate) struct Derived {
 
 /// Time for recovery beside emulated cards: they are slow, and the time of some goes on while a process is not run.
 const EMULATED_RECOVERY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Variable with the aggregators.
-const AGGREGATORS: &str = "FLEXCAST_SPARSE_AGGREGATORS";
-/// Variable with what adds up what sparse AllReduce sends.
-const AGGREGATION: &str = "FLEXCAST_SPARSE_AGGREGATION";
-/// Variable with the greatest magnitude of what is added as fixed-point numbers.
-const FIXED_POINT: &str = "FLEXCAST_SPARSE_FIXED_POINT";
 /// Rate of a network interface, which nobody has measured.
 pub(crate) const ETHERNET_GBIT_PER_S: u64 = 10;
 /// How long nothing comes over a network interface before the rest counts as lost: processes are not always run.
@@ -413,13 +417,6 @@ const ETHERNET_CUTOFF_SLACK: Duration = Duration::from_millis(20);
 const ETHERNET_RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The clocks of emulated cards of several processes differ by milliseconds.
 const EMULATED_CUTOFF_SLACK: Duration = Duration::from_millis(100);
-
-/// The bound of fixed-point numbers that a variable says.
-fn bound_of(value: String) -> Result<f32> {
-    let bound = value.parse().ok().filter(|bound: &f32| bound.is_normal() && *bound > 0.0);
-    let limit = "a finite number above 0, such as 1.5: the greatest magnitude of a contribution";
-    bound.ok_or(Error::Variable { name: FIXED_POINT, value, limit })
-}
 
 impl Config {
     /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1 s for recovery; over a
@@ -433,38 +430,18 @@ impl Config {
         }
     }
 
-    /// The same with what the variables `FLEXCAST_CONTROL` (host, device or service), `FLEXCAST_SPARSE_AGGREGATORS` (`host:port`, several with commas between
-    /// them), `FLEXCAST_SPARSE_AGGREGATION` (host or dpa), `FLEXCAST_SPARSE_FIXED_POINT` (a number) and, for service processes, those of [`ServiceOptions::from_env`] say.
+    /// The same with what environment variables say: those of [`Setting::ALL`], such as `FLEXCAST_CHUNK_BYTES`,
+    /// `FLEXCAST_CONTROL` or `FLEXCAST_SPARSE_AGGREGATORS`, and, for service processes, those of
+    /// [`ServiceOptions::from_env`].
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have.
     pub fn with_environment(mut self) -> Result<Self> {
-        match std::env::var("FLEXCAST_CONTROL") {
-            Ok(name) if !name.is_empty() => {
-                let all = [Control::Host, Control::Device, Control::Service];
-                let found = all.into_iter().find(|control| control.name() == name);
-                let limit = "host, device or service";
-                self.control = found.ok_or(Error::Variable { name: "FLEXCAST_CONTROL", value: name, limit })?;
-            }
-            _ => {}
-        }
+        self.take_variables(|name| std::env::var_os(name))?;
+        // Nonsense is refused whether it is used or not.
+        let service = ServiceOptions::from_env()?;
         if self.control == Control::Service {
-            self.service = ServiceOptions::from_env()?;
-        }
-        if let Ok(names) = std::env::var(AGGREGATORS) {
-            self.aggregators = Self::aggregators_of(&names);
-        }
-        match std::env::var(AGGREGATION) {
-            Ok(name) if !name.is_empty() => {
-                let found = Aggregation::ALL.into_iter().find(|one| one.name() == name);
-                self.sparse_aggregation =
-                    found.ok_or(Error::Variable { name: AGGREGATION, value: name, limit: "host or dpa" })?;
-            }
-            _ => {}
-        }
-        match std::env::var(FIXED_POINT) {
-            Ok(number) if !number.is_empty() => self.sparse_fixed_point = Some(bound_of(number)?),
-            _ => {}
+            self.service = service;
         }
         Ok(self)
     }
@@ -524,6 +501,15 @@ impl Config {
         Ok(Self { link_gbit_per_s, ..self })
     }
 
+    /// How long nothing may come at first before multicast counts as stalled, in picoseconds: the slack, but no less
+    /// than two chunks take on the link. Without any slack nothing is waited for.
+    pub(crate) fn first_window_ps(&self) -> u64 {
+        match ps(self.overheads.cutoff_slack) {
+            0 => 0,
+            slack_ps => slack_ps.max(transfer_ps(2 * u64::from(self.chunk_bytes), self.link_gbit_per_s)),
+        }
+    }
+
     /// Chunks before the end of its block at which one of `chains` roots activates the next one.
     pub(crate) fn lookahead(&self, chains: u32) -> u32 {
         self.lookahead_chunks.unwrap_or_else(|| {
@@ -562,7 +548,9 @@ impl Config {
             if value.is_power_of_two() {
                 return Ok(());
             }
-            Err(Error::Config { what, value: u64::from(value), limit: "a power of two".to_owned() })
+            let above = u64::from(value).next_power_of_two();
+            let limit = format!("a power of two (nearest: {} or {above})", (above / 2).max(1));
+            Err(Error::Config { what, value: u64::from(value), limit })
         };
         let longest = if self.transport.is_zero_copy() { MAX_CHUNK_BYTES } else { mtu_bytes };
         range("chunk_bytes", self.chunk_bytes, 64, longest)?;

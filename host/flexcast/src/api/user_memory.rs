@@ -81,7 +81,8 @@ impl UserMemory {
     /// called for them or this object is gone. From now until the buffer is dropped nobody else accesses them, except for other buffers
     /// that are only read from.
     pub unsafe fn buffer(&self, start: *mut u8, len: usize) -> Result<Buffer> {
-        self.view(start, len, REACHABLE)
+        // SAFETY: the caller promises just that.
+        unsafe { self.view(start, len, REACHABLE) }
     }
 
     /// A buffer to send from: the card is not allowed to write to it, so that it may be memory that cannot be written.
@@ -93,7 +94,8 @@ impl UserMemory {
     /// As for [`UserMemory::buffer`], except that the bytes need not be writable. The buffer is only given to an operation as its send
     /// buffer, and not written to.
     pub unsafe fn source(&self, start: *const u8, len: usize) -> Result<Buffer> {
-        self.view(start.cast_mut(), len, Access::empty())
+        // SAFETY: the caller promises just that: by a key without rights no card writes to the bytes.
+        unsafe { self.view(start.cast_mut(), len, Access::empty()) }
     }
 
     /// The same without a registration, for a sparse AllReduce, which copies blocks and needs none; see
@@ -114,19 +116,23 @@ impl UserMemory {
         Ok(unsafe { Buffer::of_address(start, len) })
     }
 
-    /// Only through the unsafe functions, whose callers vouch for the memory.
-    fn view(&self, start: *mut u8, len: usize, access: Access) -> Result<Buffer> {
+    /// A buffer whose card may do this much with the memory.
+    ///
+    /// # Safety
+    /// As for [`UserMemory::buffer`], or with no rights as for [`UserMemory::source`].
+    unsafe fn view(&self, start: *mut u8, len: usize, access: Access) -> Result<Buffer> {
         if len == 0 {
             return self.card.buffer(0);
         }
         let Some(pd) = self.card.pd() else {
             let start = NonNull::new(start).ok_or_else(|| null(len))?;
-            // SAFETY: the callers of `buffer` and `source` promise just that.
+            // SAFETY: the caller promises just that.
             return Ok(unsafe { Buffer::of_address(start, len) });
         };
-        let registration = self.registration(pd, start, len, access)?;
+        // SAFETY: the caller promises more than that.
+        let registration = unsafe { self.registration(pd, start, len, access) }?;
         let offset = start as u64 - registration.range().address();
-        // SAFETY: only buffers access the bytes, and those that share some are only read from, as the callers of `buffer` and `source` promise.
+        // SAFETY: only buffers access the bytes, and those that share some are only read from, as the caller promises.
         let view = unsafe { registration.region.view(offset as usize, len) }?;
         Ok(Buffer::of_user(view, len, registration))
     }
@@ -143,18 +149,23 @@ impl UserMemory {
             return Ok(());
         }
         let Some(pd) = self.card.pd() else { return Ok(()) };
-        self.registration(pd, start, len, REACHABLE).map(drop)
+        // SAFETY: the caller promises just that.
+        unsafe { self.registration(pd, start, len, REACHABLE) }.map(drop)
     }
 
-    /// Only through the unsafe functions, whose callers vouch for the memory.
-    fn registration(&self, pd: &ProtectionDomain, start: *mut u8, len: usize, access: Access) -> Result<Shared> {
+    /// The registration of memory, a new one or one that is there.
+    ///
+    /// # Safety
+    /// As for [`UserMemory::register`]; with no rights the bytes need not be writable. While a buffer of them exists
+    /// nobody else accesses them.
+    unsafe fn registration(&self, pd: &ProtectionDomain, start: *mut u8, len: usize, access: Access) -> Result<Shared> {
         let pointer = NonNull::new(start).ok_or_else(|| null(len))?;
         let range = Range::new(start as u64, len as u64)
             .map_err(|error| Error::Argument { operation: "user memory", reason: error.to_string() })?;
         let mut cache = self.cache();
         let register = |_, access| {
-            // SAFETY: the caller of `buffer` or `register` vouches for the memory until it is invalidated or the cache is gone, and for
-            // nobody else accessing it while a buffer exists; while none exists no card is told its key.
+            // SAFETY: the caller vouches for the memory until it is invalidated or the cache is gone, and for nobody
+            // else accessing it while a buffer exists; while none exists no peer has its key.
             let region = unsafe { MemoryRegion::register_raw(pd, pointer, len, access) }?;
             // What nobody tells of is not used a second time.
             let unwatched = self.watch.as_ref().is_some_and(|watch| !watch.add(range));

@@ -23,6 +23,9 @@ pub(crate) enum Begun {
     Fine,
     /// Of a rank that has called something else.
     Disagrees,
+    /// Of a rank that has called the same, but with another length of the block between the two: by its call, and by
+    /// this rank's.
+    Differs([u64; 2]),
     /// None that a rank sends which keeps to the protocol.
     Impossible,
 }
@@ -365,8 +368,9 @@ impl Direct {
         if arrival.from != from {
             return Begun::Impossible;
         }
-        if total != self.bytes(arrival.target) {
-            return Begun::Disagrees;
+        let expected = self.bytes(arrival.target);
+        if total != expected {
+            return Begun::Differs([total, expected]);
         }
         let come = self.partial.iter().find(|(other, _)| *other == tag).map_or(0, |(_, come)| *come);
         if come == offset { Begun::Fine } else { Begun::Impossible }

@@ -112,6 +112,16 @@ pub(crate) trait Datapath: Send {
     /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
     fn progress(&mut self) -> Result<bool>;
 
+    /// Takes back what a service process may use of a buffer that no operation has; returns whether that is done, or
+    /// there was nothing. To be called again until then, with [`Datapath::progress`] between. `is_late`: a process that
+    /// has not answered by now counts as gone.
+    ///
+    /// # Errors
+    /// The failure of a library call.
+    fn take_back(&mut self, _buffer: &mut Buffer, _is_late: bool) -> Result<bool> {
+        Ok(true)
+    }
+
     /// When [`Datapath::progress`] is to be called next even if nothing comes, by [`Datapath::now_ps`]; none if nothing is under way.
     fn deadline_ps(&self) -> Option<u64>;
 

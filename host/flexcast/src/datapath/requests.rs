@@ -42,6 +42,10 @@ struct Desk {
     sleepers: u32,
     /// Why no operation can be posted any more.
     broken: Option<Failure>,
+    /// What two ranks have called, in words, if that is because it differs.
+    calls: Option<String>,
+    /// What is wrong with the connection that the failure is of, as this rank has found.
+    connection: Option<String>,
     /// The aggregators that are no ranks, as they were given to this one.
     aggregators: Vec<String>,
     /// An operation has ended, or a library call failed, since those who wait were last told.
@@ -121,12 +125,19 @@ impl Requests {
 
     /// The error of operations that are posted although the communicator has failed.
     pub(crate) fn refusal(&self, failure: Failure) -> Error {
-        Error::Broken { failure, aggregator: self.aggregator(failure) }
+        Error::Broken {
+            failure,
+            aggregator: self.aggregator(failure),
+            calls: self.calls(),
+            connection: self.desk().connection.clone(),
+        }
     }
 
     /// The error of an operation that has failed. `found`: what this rank has found of the aggregator that the failure names; none: another rank has.
     pub(crate) fn failed(&self, operation: &'static str, failure: Failure, found: Option<String>) -> Error {
-        let Some(address) = self.aggregator(failure) else { return Error::Failed { operation, failure } };
+        let Some(address) = self.aggregator(failure) else {
+            return Error::Failed { operation, failure, calls: self.calls() };
+        };
         let told = || format!("failed, as rank {} says: see whether it runs, and its log", failure.witness);
         Error::Aggregator { operation, address, reason: found.unwrap_or_else(told), failure }
     }
@@ -138,9 +149,19 @@ impl Requests {
         requests
     }
 
-    /// The communicator has failed.
-    pub(crate) fn break_by(&self, failure: Failure) {
-        self.desk().broken = Some(failure);
+    /// The communicator has failed. `calls`: what two ranks have called, in words, if that is because it differs.
+    pub(crate) fn break_by(&self, failure: Failure, calls: Option<String>) {
+        let mut desk = self.desk();
+        (desk.broken, desk.calls) = (Some(failure), calls);
+    }
+
+    fn calls(&self) -> Option<String> {
+        self.desk().calls.clone()
+    }
+
+    /// What is wrong with the connection that this failure is of.
+    pub(crate) fn explain(&self, connection: String) {
+        self.desk().connection.get_or_insert(connection);
     }
 
     pub(crate) fn is_done(&self, request: u64) -> bool {

@@ -227,7 +227,7 @@ impl Part {
             alpha: Alpha::new(config.overheads.in_ps()),
             backoff: tuner::Backoff::default(),
             slowness: tuner::Slowness::default(),
-            stall: StallWindow::new(ps(config.overheads.cutoff_slack)),
+            stall: StallWindow::new(config.first_window_ps()),
             losses: Losses::default(),
             late_chunks: None,
             polled_ps: 0,

@@ -209,13 +209,14 @@ mod tests {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
     use super::*;
+    use crate::harness::skipped;
 
     #[test]
     fn what_is_unmapped_is_told_of_before_the_call_returns() {
         let watch = match Watch::new() {
             Ok(watch) => watch,
             Err(error) => {
-                eprintln!("SKIPPED: {error}");
+                skipped(error);
                 return;
             }
         };

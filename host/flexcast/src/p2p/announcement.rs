@@ -138,13 +138,35 @@ impl OperationDescriptor {
         self.is_call().then_some(summary)
     }
 
+    /// Bytes of all blocks together, or between a pair of ranks.
+    pub(super) const fn bytes(&self) -> u64 {
+        self.total_bytes.get()
+    }
+
     /// Whether it is a communicator's call. Then all that write to one another announce it, either way.
     pub(super) fn is_call(&self) -> bool {
         self.algorithm.get() & CALL != 0
     }
 
+    /// Kind, root and bytes of a Broadcast or an Allgather among so many ranks; none of something else, or if that
+    /// cannot be told.
+    pub(super) fn blocks(&self, ranks: u32) -> Option<Summary> {
+        if BROADCASTS.contains(&self.algorithm.get()) {
+            return Some(Summary::broadcast(self.root.get(), self.total_bytes.get(), 0));
+        }
+        if let Some(bytes) = self.allgather_block_bytes(ranks) {
+            return Some(Summary::allgather(bytes, 0, 1));
+        }
+        let unequal = ALLGATHERS.contains(&self.algorithm.get()) && self.blocks.get() == ranks;
+        unequal.then(|| Summary {
+            kind: proto::Kind::Allgatherv,
+            amount: self.division.get(),
+            ..Summary::allgather(0, 0, 1)
+        })
+    }
+
     /// Bytes that each of so many ranks contributes to an Allgather; none of something else, or if they differ.
-    pub(super) fn allgather_block_bytes(&self, ranks: u32) -> Option<u64> {
+    fn allgather_block_bytes(&self, ranks: u32) -> Option<u64> {
         if !ALLGATHERS.contains(&self.algorithm.get()) || self.blocks.get() > MOST_BLOCKS {
             return None;
         }

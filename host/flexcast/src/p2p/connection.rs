@@ -284,8 +284,9 @@ impl Connection {
                     && (descriptor.operation == running.descriptor.operation || !self.outgoing.is_empty()) =>
             {
                 let (theirs, own) = (descriptor.to_string(), expected.to_string());
-                let (peer_block_bytes, peer_call) = (descriptor.allgather_block_bytes(ranks), descriptor.call());
-                Err(Error::Mismatch { peer: self.slots.peer, theirs, own, peer_block_bytes, peer_call })
+                let (peer_blocks, peer_call) = (descriptor.blocks(ranks), descriptor.call());
+                let bytes = [descriptor.bytes(), expected.bytes()];
+                Err(Error::Mismatch { peer: self.slots.peer, theirs, own, peer_blocks, peer_call, bytes })
             }
             _ => Ok(()),
         }
@@ -340,6 +341,18 @@ impl Connection {
         let id = |traffic| Work::Probe(traffic).id(self.slots.index);
         self.data.requester.poll_silence(id(Traffic::Data), wire, now_ps)?;
         Ok(self.control.requester.poll_silence(id(Traffic::Control), wire, now_ps)?)
+    }
+
+    /// Probes a peer for which this rank has waited since `since_ps`, if its connection for control has been still for
+    /// long.
+    pub(super) fn keep_alive(&mut self, since_ps: u64, now_ps: u64) -> Result<(), Error> {
+        let id = Work::Probe(Traffic::Control).id(self.slots.index);
+        Ok(self.control.requester.keep_alive(id, since_ps, now_ps)?)
+    }
+
+    /// When [`Connection::keep_alive`] has something to do, in picoseconds.
+    pub(super) fn keep_alive_ps(&self, since_ps: u64) -> Option<u64> {
+        self.control.requester.keep_alive_ps(since_ps)
     }
 
     /// The longest time without an acknowledgement since this was last asked for, in picoseconds.

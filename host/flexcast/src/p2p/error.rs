@@ -67,10 +67,13 @@ pub enum Error {
         theirs: String,
         /// What this rank runs.
         own: String,
-        /// Bytes that each rank contributes to the Allgather that the peer runs; none if it runs something else, or they differ.
-        peer_block_bytes: Option<u64>,
+        /// Kind, root and bytes of the Broadcast or Allgather that the peer runs; none if it runs something else, or
+        /// that cannot be told.
+        peer_blocks: Option<Summary>,
         /// What a communicator's call on the peer was; none if it is none.
         peer_call: Option<Summary>,
+        /// Bytes that go between the two, by the peer's call and by this rank's.
+        bytes: [u64; 2],
     },
     /// A peer sent what it should not.
     #[error("from rank {peer}: {reason}")]

@@ -330,13 +330,25 @@ impl Group {
         self.connections.iter().find_map(owing).or_else(message)
     }
 
-    /// Probes or restarts connections to peers that have not acknowledged anything for long.
+    /// The connection to the rank that owes the first thing that is missing.
+    fn awaited_connection(&self) -> Option<usize> {
+        let (rank, _) = self.awaited()?;
+        self.connections.binary_search_by_key(&rank, Connection::peer).ok()
+    }
+
+    /// Probes or restarts connections to peers that have not acknowledged anything for long, and probes the one that is
+    /// waited for.
     fn poll_silence(&mut self) -> Result<(), Error> {
         if self.running.is_none() {
             return Ok(());
         }
         let now_ps = self.now_ps();
-        self.connections.iter_mut().try_for_each(|connection| connection.poll_silence(&mut self.wire, now_ps))
+        self.connections.iter_mut().try_for_each(|connection| connection.poll_silence(&mut self.wire, now_ps))?;
+        match self.awaited_connection() {
+            // Others may have ended their part, and be gone.
+            Some(at) => self.connections[at].keep_alive(self.progress_ps, now_ps),
+            None => Ok(()),
+        }
     }
 
     /// When a silent peer is to be probed, in picoseconds of the provider's clock: [`Group::progress`] is to be called then, even if nothing has come
@@ -344,28 +356,36 @@ impl Group {
     #[must_use]
     pub fn deadline_ps(&self) -> Option<u64> {
         self.running.as_ref()?;
-        self.connections.iter().filter_map(|connection| connection.silence_ps(&self.wire)).min()
+        let silent_ps = self.connections.iter().filter_map(|connection| connection.silence_ps(&self.wire));
+        let awaited = self.awaited_connection().map(|at| &self.connections[at]);
+        silent_ps.chain(awaited.and_then(|connection| connection.keep_alive_ps(self.progress_ps))).min()
     }
 
-    /// Takes completions; tells whether there were any.
+    /// Takes completions. Whether the operation has moved on: an answer to a probe shows that the peer's card is alive,
+    /// not that its program does anything.
     fn collect(&mut self) -> Result<bool, Error> {
         let completions = self.completions.clone();
         let now_ps = self.now_ps();
-        let seen = collect(&completions, |completion| self.handle(completion, now_ps))?;
-        if seen {
+        let mut moved = false;
+        collect(&completions, |completion| {
+            moved |= self.handle(completion, now_ps)?;
+            Ok::<(), Error>(())
+        })?;
+        if moved {
             (self.progress_ps, self.looks) = (now_ps, 0);
         }
-        Ok(seen)
+        Ok(moved)
     }
 
-    fn handle(&mut self, completion: &Completion, now_ps: u64) -> Result<(), Error> {
+    /// Takes a completion. Whether it is one of the operation's.
+    fn handle(&mut self, completion: &Completion, now_ps: u64) -> Result<bool, Error> {
         let (index, work) = Work::of(completion.id);
-        let Some(connection) = self.connections.get_mut(index) else { return Ok(()) };
+        let Some(connection) = self.connections.get_mut(index) else { return Ok(false) };
         let peer = connection.peer();
         let is_answered = matches!(work, Work::Announcement { .. } | Work::Message);
         let outcome = if is_answered { Outcome::Done } else { connection.complete(work, completion.status, now_ps)? };
         if outcome == Outcome::Nothing {
-            return Ok(());
+            return Ok(false);
         }
         self.completions
             .check(completion, "a baseline collective's work request")
@@ -398,7 +418,7 @@ impl Group {
                 connection.receive_message()?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Posts what may be posted, and ends the operation when it is complete.

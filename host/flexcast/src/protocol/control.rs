@@ -93,6 +93,8 @@ pub(crate) struct Control {
     under_way: u32,
     /// The slowest of all ranks' links, once connected.
     wire: Wire,
+    /// The peer that has to send something before this rank can go on, and since when it is that one.
+    awaited: Option<(usize, u64)>,
     /// The time as of the last poll or flush, in picoseconds.
     now_ps: u64,
     /// Reads of each tag that are not over.
@@ -154,6 +156,7 @@ impl Control {
             reads: VecDeque::new(),
             under_way: 0,
             wire: Wire::new(0),
+            awaited: None,
             now_ps: 0,
             unfinished: BTreeMap::new(),
             completed: Vec::new(),
@@ -252,10 +255,19 @@ impl Control {
         self.unfinished.clear();
     }
 
-    /// Posts what has waited for room, and probes of peers that have not acknowledged anything for long.
-    pub(crate) fn flush(&mut self, now_ps: u64) -> Result<()> {
+    /// Posts what has waited for room, and probes of peers that have not acknowledged anything for long. `awaited`: the
+    /// rank that has to send something before this one can go on. That one is probed now and then, too. No other is: it
+    /// may have ended its part, and be gone.
+    pub(crate) fn flush(&mut self, awaited: Option<u32>, now_ps: u64) -> Result<()> {
         self.now_ps = now_ps;
         self.post()?;
+        let awaited = awaited.and_then(|rank| self.index(rank)).filter(|index| !self.peers[*index].broken);
+        if awaited != self.awaited.map(|(index, _)| index) {
+            self.awaited = awaited.map(|index| (index, now_ps));
+        }
+        if let Some((index, since_ps)) = self.awaited {
+            self.peers[index].requester.keep_alive(id(KIND_PROBE, index, 0), since_ps, now_ps)?;
+        }
         for (index, peer) in self.peers.iter_mut().enumerate().filter(|(_, peer)| !peer.broken) {
             peer.requester.poll_silence(id(KIND_PROBE, index, 0), &mut self.wire, now_ps)?;
         }
@@ -265,7 +277,9 @@ impl Control {
     /// When a silent peer is to be probed, in picoseconds: [`Control::flush`] is to be called then.
     pub(crate) fn probe_ps(&self) -> Option<u64> {
         let of_peer = |peer: &Peer| peer.requester.silence_ps(&self.wire);
-        self.peers.iter().filter(|peer| !peer.broken).filter_map(of_peer).min()
+        let keep_alive_ps = |(index, since_ps): (usize, u64)| self.peers[index].requester.keep_alive_ps(since_ps);
+        let silent_ps = self.peers.iter().filter(|peer| !peer.broken).filter_map(of_peer);
+        silent_ps.chain(self.awaited.and_then(keep_alive_ps)).min()
     }
 
     /// Posts what has waited for room.

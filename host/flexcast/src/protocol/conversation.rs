@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use flexcast_proto::sequencer::Turn;
 use flexcast_proto::wire::{Availability, Codec, Encoded, split_eager};
 use flexcast_proto::{
-    Action, Body, Cause, Disagreement, Failure, Message, OperationDescriptor, Participant, PieceSet, RankInfo,
+    Action, Body, Cause, Disagreement, Failure, FailureCode, Message, OperationDescriptor, Participant, PieceSet,
+    RankInfo,
 };
 
 use crate::api::report::{MessageCounts, Report};
@@ -14,11 +15,7 @@ use crate::protocol::calls::{packed, unpacked};
 use crate::protocol::control::Event;
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::{Eager, Gathered};
-
-/// Code of [`Cause::Device`] for an operation that could not be begun.
-pub(crate) const NOT_STARTED: u16 = u16::MAX - 2;
-/// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
-pub(crate) const PROTOCOL_VIOLATION: u16 = u16::MAX;
+use crate::tuner::Note;
 
 /// Most signals of operations far ahead that wait: each rank that this one hears in a barrier has said one at most.
 const MOST_EARLY: usize = 64;
@@ -38,6 +35,10 @@ struct Current {
     foreign: PieceSet,
     /// Fetch requests of the right neighbour.
     fetches: u64,
+    /// The note that rides on the barrier, and what has come of those of the other ranks; with the operation's number.
+    note: Option<(u32, Note)>,
+    /// A rank whose note, which came before the operation began, cannot be.
+    wrong_note: Option<u32>,
 }
 
 /// What is to be done next.
@@ -63,6 +64,10 @@ pub(crate) struct Conversation {
     /// Signals of operations further ahead than the state machine takes them, with their senders and numbers. Where operations have no barrier, a rank
     /// whose part is over goes on to others while this one waits.
     early: Vec<(u32, u32, Vec<u8>)>,
+    /// Something of the operation under way has come or gone since the protocol was last notified of the time.
+    moved: bool,
+    /// When it was last notified of progress. Earlier times follow, while it must not see its deadline pass.
+    progressed_ps: u64,
 }
 
 impl Conversation {
@@ -77,6 +82,8 @@ impl Conversation {
             messages: MessageCounts::default(),
             asks: VecDeque::new(),
             early: Vec::new(),
+            moved: false,
+            progressed_ps: 0,
         }
     }
 
@@ -97,7 +104,34 @@ impl Conversation {
         foreign: PieceSet,
     ) {
         self.current = Current { posting: Some(posting), here, foreign, ..Current::default() };
+        self.moved = false;
         self.eager.forget();
+    }
+
+    /// [`Conversation::start`] of an operation with a note, which rides on its barrier to all ranks, as theirs do to
+    /// this one; all ranks start it so.
+    pub(crate) fn start_with_note(
+        &mut self,
+        posting: (OperationDescriptor, Option<Turn>),
+        here: Availability,
+        foreign: PieceSet,
+        mut note: Note,
+    ) {
+        let operation = posting.0.operation;
+        let mut wrong = None;
+        for (from, data) in self.eager.early(operation) {
+            match Note::decode(self.place, data) {
+                Some(theirs) => note.add(&theirs),
+                None => wrong = Some(from),
+            }
+        }
+        self.start(posting, here, foreign);
+        (self.current.note, self.current.wrong_note) = (Some((operation, note)), wrong);
+    }
+
+    /// The notes of all ranks, once the barrier of the operation under way is passed.
+    pub(crate) fn notes(&self) -> Note {
+        self.current.note.as_ref().map_or_else(Note::default, |(_, note)| note.clone())
     }
 
     /// Most bytes of all blocks of an operation that ride on the barrier.
@@ -114,7 +148,11 @@ impl Conversation {
         if !fits {
             // Where calls differ, the state machine has found that by itself, and names the rank.
             let own = self.place.rank();
-            self.participant.fail(Failure { culprit: own, witness: own, cause: Cause::Connection(PROTOCOL_VIOLATION) });
+            self.participant.fail(Failure {
+                culprit: own,
+                witness: own,
+                cause: Cause::Connection(FailureCode::ProtocolViolation),
+            });
         }
     }
 
@@ -143,6 +181,11 @@ impl Conversation {
                 if let Some((descriptor, turn)) = self.current.posting.take() {
                     participant.post_with(&descriptor, turn, now_ps);
                 }
+                if let Some(from) = self.current.wrong_note.take() {
+                    // Where calls differ, the state machine has found that by itself, and names the rank.
+                    let (own, cause) = (self.place.rank(), Cause::Connection(FailureCode::ProtocolViolation));
+                    participant.fail(Failure { culprit: from, witness: own, cause });
+                }
             }
             Notice::Received => {
                 participant.progressed(now_ps);
@@ -157,11 +200,33 @@ impl Conversation {
             Notice::OwnBlock => participant.delivered(self.place.rank()),
             Notice::Transferred { awaited } => participant.transferred(awaited, now_ps),
             Notice::TransferredAll => participant.transferred_all(),
-            Notice::Disagrees { rank, theirs } => participant.disagrees(rank, theirs),
-            Notice::Sent => participant.sent(),
+            Notice::Disagrees { rank, theirs, own } => participant.disagrees(rank, theirs, own),
+            Notice::Progressed => self.progress(now_ps),
+            Notice::Sent => {
+                participant.sent();
+                self.progress(now_ps);
+            }
             Notice::Failed(failure) | Notice::Crashed(failure) => participant.fail(failure),
-            Notice::Time => participant.handle_time(now_ps),
+            Notice::Time => {
+                if std::mem::take(&mut self.moved) {
+                    self.progress(now_ps);
+                }
+                self.participant.handle_time(now_ps);
+            }
         }
+    }
+
+    fn progress(&mut self, now_ps: u64) {
+        if now_ps > self.progressed_ps {
+            self.progressed_ps = now_ps;
+            self.participant.progressed(now_ps);
+        }
+    }
+
+    /// Bytes that a peer was asked for have come, or some that it has asked for have gone: the operation's bound counts
+    /// from the next [`Notice::Time`] on, and not from the end of all reads.
+    pub(crate) const fn moved(&mut self) {
+        self.moved = true;
     }
 
     /// Takes note of what a connection to a peer brings.
@@ -169,7 +234,7 @@ impl Conversation {
         match event {
             Event::Message { from, bytes } => self.hear(from, bytes),
             Event::Read { tag } => self.read(tag),
-            Event::Broken { rank, status } => self.broken(rank, status as u16),
+            Event::Broken { rank, status } => self.broken(rank, FailureCode::of_completion(status)),
         }
     }
 
@@ -177,7 +242,7 @@ impl Conversation {
     pub(crate) fn hear(&mut self, from: u32, bytes: &[u8]) {
         if let Err(error) = self.take(from, bytes) {
             tracing::error!(from, error, "message refused");
-            let cause = Cause::Connection(PROTOCOL_VIOLATION);
+            let cause = Cause::Connection(FailureCode::ProtocolViolation);
             self.participant.fail(Failure { culprit: from, witness: self.place.rank(), cause });
         }
     }
@@ -213,17 +278,29 @@ impl Conversation {
             _ => {}
         }
         self.participant.handle(from, message).map_err(|error| error.to_string())?;
+        self.moved |= matches!(message.body, Body::Fetch { .. } | Body::Acknowledge { .. } | Body::Activate);
         match message.body {
-            Body::Barrier { round, .. } if !data.is_empty() && !self.eager.take(operation, from, round, data) => {
-                Err(format!("{} bytes of eager data, which are not those of its blocks", data.len()))
-            }
+            Body::Barrier { round, .. } if !data.is_empty() => self.take_data(operation, from, round, data),
             _ => Ok(()),
         }
     }
 
+    /// Takes what rides on a signal of the barrier.
+    fn take_data(&mut self, operation: u32, from: u32, round: u8, data: &[u8]) -> Result<(), String> {
+        if let Some((_, note)) = self.current.note.as_mut().filter(|(of, _)| *of == operation) {
+            let theirs = Note::decode(self.place, data);
+            note.add(&theirs.ok_or_else(|| format!("{} bytes on a signal, which are no note", data.len()))?);
+            return Ok(());
+        }
+        if self.eager.take(operation, from, round, data) {
+            return Ok(());
+        }
+        Err(format!("{} bytes of eager data, which are not those of its blocks", data.len()))
+    }
+
     /// The connection to a peer has broken.
-    pub(crate) fn broken(&mut self, rank: u32, status: u16) {
-        let cause = Cause::Connection(status);
+    pub(crate) fn broken(&mut self, rank: u32, code: FailureCode) {
+        let cause = Cause::Connection(code);
         self.participant.fail(Failure { culprit: rank, witness: self.place.rank(), cause });
     }
 
@@ -239,6 +316,7 @@ impl Conversation {
     /// All reads of a group of pieces are over.
     pub(crate) fn read(&mut self, first: u32) {
         let pieces = self.current.groups.remove(&first).unwrap_or(PieceSet::EMPTY);
+        self.moved();
         pieces.iter().for_each(|piece| self.participant.read(piece));
     }
 
@@ -265,11 +343,16 @@ impl Conversation {
             Body::Fetch { .. } => &mut counts.fetch,
             Body::Acknowledge { .. } => &mut counts.acknowledge,
             Body::Final => &mut counts.last,
-            Body::Failed(_) => &mut counts.failed,
+            Body::Failed { .. } => &mut counts.failed,
         } += 1;
         let encoded = self.codec.encode(&packed(message), self.current.here);
-        let data = match message.body {
-            Body::Barrier { round, .. } => self.eager.data(message.operation, round),
+        let data = match (message.body, &self.current.note) {
+            (Body::Barrier { .. }, Some((operation, note))) if *operation == message.operation => {
+                let mut data = Vec::new();
+                note.encode(self.place.ranks(), &mut data);
+                data
+            }
+            (Body::Barrier { round, .. }, _) => self.eager.data(message.operation, round),
             _ => Vec::new(),
         };
         Next::Say { to, operation: message.operation, message: encoded, data }
@@ -290,7 +373,7 @@ impl Conversation {
         self.messages
     }
 
-    /// What this rank and another have called, if that differs.
+    /// What two ranks have called, if an operation has failed because that differs.
     pub(crate) fn disagreement(&self) -> Option<Disagreement> {
         self.participant.disagreement()
     }

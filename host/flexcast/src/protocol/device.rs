@@ -10,15 +10,18 @@ use std::mem::{offset_of, size_of};
 use std::ops::Range;
 
 use flexcast_abi::progress::{
-    COMMAND_CUT_OFF, COMMAND_EAGER, COMMAND_FAIL, COMMAND_FOLLOW, COMMAND_POST, COMMAND_TIME, NOBODY, REPORT_DISAGREES,
-    REPORT_EVERYTHING, REPORT_FAILED, REPORT_READING, REPORT_READY, REPORT_RELEASED, REPORT_RELEASING,
+    COMMAND_CUT_OFF, COMMAND_EAGER, COMMAND_FAIL, COMMAND_FOLLOW, COMMAND_POST, COMMAND_PROBE, COMMAND_TIME, NOBODY,
+    REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READING, REPORT_READY, REPORT_RELEASED,
+    REPORT_RELEASING,
 };
 use flexcast_abi::progress::{REPORTS_BYTES, ROUNDS};
 use flexcast_abi::{
-    ProgressCommand, ProgressDetail, ProgressFlag, ProgressReport, ProgressThread, ProgressThreadStatus,
+    ProgressCall, ProgressCommand, ProgressDetail, ProgressFlag, ProgressReport, ProgressThread, ProgressThreadStatus,
 };
 use flexcast_proto::eager::Carriage;
-use flexcast_proto::{Algorithm, Cause, Disagreement, Failure, Kind, OperationDescriptor, PieceSet, RankInfo, Summary};
+use flexcast_proto::{
+    Algorithm, Cause, Disagreement, Failure, FailureCode, Kind, OperationDescriptor, PieceSet, RankInfo, Summary,
+};
 use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion, QueuePair};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -30,14 +33,11 @@ use crate::error::Result;
 use crate::protocol::control::Read;
 use crate::protocol::driver::{Connect, Driver, Notice, Posting, QueuePairs, Step};
 use crate::protocol::eager::Gathered;
+use crate::requester::KEEP_ALIVE_PS;
 use crate::tuner::Losses;
 
 /// Longest that the progress thread takes to answer a command.
 const ANSWER_PS: u64 = 1_000_000_000_000;
-/// Code of [`Cause::Device`] for a progress thread that does not answer.
-const NO_ANSWER: u16 = u16::MAX;
-/// Code of [`Cause::Device`] for one that cannot go on, beside its status.
-const PROGRESS_THREAD: u16 = 0x200;
 /// Where the command lies, behind the context.
 const COMMAND_AT: u64 = size_of::<ProgressThread>() as u64;
 
@@ -148,6 +148,13 @@ pub(crate) struct DeviceDriver {
     timeout_ps: u64,
 }
 
+/// The call of a report; none if its codes name nothing.
+fn called(call: &ProgressCall) -> Option<Summary> {
+    let ProgressCall { kind, algorithm, root, chunk_bytes, chains, amount, .. } = *call;
+    let (kind, algorithm) = (Kind::from_raw(kind as u8).ok()?, Algorithm::from_raw(algorithm as u8).ok()?);
+    Some(Summary { kind, root, amount, chunk_bytes, chains, algorithm })
+}
+
 impl DeviceDriver {
     /// What the progress thread has announced: the number of its last report, modulo 2^32, and that of the last operation that is over.
     fn announced(&self) -> Result<(u32, u32)> {
@@ -168,7 +175,7 @@ impl DeviceDriver {
             }
             let waits = acknowledged != self.sequence && self.lost.is_none();
             if waits && now_ps.saturating_sub(self.given_ps) > ANSWER_PS {
-                self.lose(NO_ANSWER);
+                self.lose(FailureCode::ProgressThreadSilent);
                 return Ok(true);
             }
             return Ok(moved);
@@ -189,7 +196,11 @@ impl DeviceDriver {
         (self.completion, self.detail) = (completion, detail);
         if detail.status != ProgressThreadStatus::Running as u32 {
             tracing::error!(status = ?ProgressThreadStatus::from_raw(detail.status), detail.detail, "progress thread failed");
-            self.lose(PROGRESS_THREAD | detail.status as u16);
+            self.lose(match ProgressThreadStatus::from_raw(detail.status) {
+                Ok(ProgressThreadStatus::ControlError) => FailureCode::ProgressControl,
+                Ok(ProgressThreadStatus::InvalidCommand) => FailureCode::ProgressCommand,
+                Ok(ProgressThreadStatus::Running) | Err(_) => FailureCode::UnknownCause,
+            });
         }
         Ok(true)
     }
@@ -209,7 +220,7 @@ impl DeviceDriver {
     }
 
     /// Nothing more can be expected of the progress thread.
-    fn lose(&mut self, code: u16) {
+    fn lose(&mut self, code: FailureCode) {
         let own = self.place.rank();
         self.lost.get_or_insert(Failure { culprit: own, witness: own, cause: Cause::Device(code) });
     }
@@ -319,6 +330,15 @@ impl DeviceDriver {
         }
     }
 
+    /// When the progress thread is to probe the peer for which it waits: after no command for long, while an operation
+    /// is under way.
+    fn keep_alive_ps(&self) -> Option<u64> {
+        let is_under_way = self.summary.is_some() && !self.has(REPORT_RELEASED);
+        let has_failed = self.lost.is_some() || self.completion.flags & REPORT_FAILED != 0;
+        (is_under_way && !has_failed && self.acknowledged == self.sequence)
+            .then(|| self.given_ps.saturating_add(KEEP_ALIVE_PS))
+    }
+
     /// Whether the completion is about the operation posted last.
     fn is_current(&self) -> bool {
         self.completion.operation == self.operation.wrapping_sub(1)
@@ -331,7 +351,7 @@ impl DeviceDriver {
     fn failure(&self) -> Option<Failure> {
         let ProgressDetail { culprit, witness, cause, .. } = self.detail;
         (self.completion.flags & REPORT_FAILED != 0).then(|| {
-            let cause = Cause::from_bits(cause).unwrap_or(Cause::Device(PROGRESS_THREAD));
+            let cause = Cause::from_bits(cause).unwrap_or(Cause::Device(FailureCode::UnknownCause));
             Failure { culprit, witness, cause }
         })
     }
@@ -462,7 +482,7 @@ impl Driver for DeviceDriver {
             // The card's threads signal these to one another.
             Notice::Armed | Notice::Received | Notice::Sent => {}
             // It was in its place before the operation began.
-            Notice::OwnBlock => {}
+            Notice::OwnBlock | Notice::Progressed => {}
             Notice::Transferred { .. } | Notice::TransferredAll | Notice::Disagrees { .. } => {}
             // Nothing is fetched before that: see `repairs_beside`.
             Notice::Lost { .. } | Notice::Placed { .. } => {}
@@ -504,11 +524,14 @@ impl Driver for DeviceDriver {
     }
 
     fn flush(&mut self, now_ps: u64) -> Result<()> {
+        if self.keep_alive_ps().is_some_and(|at_ps| now_ps >= at_ps) {
+            self.command.flags |= COMMAND_PROBE;
+        }
         self.give_command(now_ps)
     }
 
     fn flush_ps(&self) -> Option<u64> {
-        None
+        self.keep_alive_ps()
     }
 
     fn deadline_ps(&self) -> Option<u64> {
@@ -548,17 +571,10 @@ impl Driver for DeviceDriver {
 
     fn disagreement(&self) -> Option<Disagreement> {
         let detail = &self.detail;
-        let own = self.summary.filter(|_| self.completion.flags & REPORT_DISAGREES != 0)?;
-        let kind = Kind::from_raw(detail.their_kind as u8).ok()?;
-        let theirs = Summary {
-            kind,
-            root: detail.their_root,
-            amount: detail.their_amount,
-            chunk_bytes: detail.their_chunk_bytes,
-            chains: detail.their_chains,
-            algorithm: Algorithm::from_raw(detail.their_algorithm as u8).ok()?,
-        };
-        Some(Disagreement { rank: detail.their_rank, theirs, own })
+        let disagrees = self.completion.flags & REPORT_DISAGREES != 0;
+        let calls = disagrees.then_some([&detail.culprit_call, &detail.witness_call])?.map(called);
+        let [Some(theirs), Some(own)] = calls else { return None };
+        Some(Disagreement { ranks: [detail.culprit, detail.witness], calls: [theirs, own] })
     }
 
     /// The progress thread posts none once it knows of the failure.

@@ -85,10 +85,12 @@ pub(crate) enum Notice {
     Transferred { awaited: u32 },
     /// A direct operation has all its bytes, and nobody waits for any of this rank.
     TransferredAll,
+    /// The streams of the operation move, in or out.
+    Progressed,
     /// The own multicast is over, or so nearly that the next root may begin.
     Sent,
     /// The connections of a direct operation have found that a rank called something else.
-    Disagrees { rank: u32, theirs: Summary },
+    Disagrees { rank: u32, theirs: Summary, own: Summary },
     /// The operation cannot go on.
     Failed(Failure),
     /// The process on the card has died: nothing there can tell the other ranks.

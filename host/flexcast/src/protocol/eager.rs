@@ -110,6 +110,12 @@ impl Eager {
         }
     }
 
+    /// Data that has come for an operation, with its senders.
+    pub(super) fn early(&self, operation: u32) -> impl Iterator<Item = (u32, &[u8])> {
+        let early = self.early.iter().filter(move |early| early.operation == operation);
+        early.map(|early| (early.from, &*early.data))
+    }
+
     /// The operation that begins has no eager data.
     pub(super) fn forget(&mut self) {
         self.current = None;

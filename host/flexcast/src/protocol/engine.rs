@@ -28,14 +28,6 @@ pub(crate) use operation::Running;
 use operation::{Fault, Sending, State};
 pub(crate) use state::{Engine, Parts};
 
-/// Code of [`Cause::Device`] for a worker that does not answer.
-const NO_ANSWER: u16 = u16::MAX;
-/// Code of [`Cause::Device`] for a DPA process that has died.
-const DIED: u16 = u16::MAX - 1;
-/// Code of [`Cause::Device`] for an own block that the card has not copied.
-const COPY: u16 = u16::MAX - 3;
-/// Code of [`Cause::Device`] for a send thread that has failed, beside its status.
-const SEND_THREAD: u16 = 0x100;
 /// Longest that a worker takes to answer: all that may wait in its rings, many times over.
 const WORKER_PS: u64 = 1_000_000_000_000;
 /// A root whose send threads have posted nothing for this many cutoffs, and to which nothing comes any more, stops its own multicast: the others
@@ -147,7 +139,8 @@ impl Engine {
     /// The operation under way fails, and the communicator with it.
     fn fail(&mut self, now_ps: u64, failure: Failure) -> Result<()> {
         self.broken = Some(failure);
-        self.requests.break_by(failure);
+        let calls = self.parts.driver.disagreement().map(|calls| calls.to_string());
+        self.requests.break_by(failure, calls);
         // One that is being released has ended well on all ranks: only its own sends can still fail it.
         let own = matches!(failure.cause, Cause::Device(_)) && failure.witness == self.place.rank();
         if let Some(running) = self.current.as_mut()

@@ -124,7 +124,7 @@ impl Driver for HostDriver {
     }
 
     fn flush(&mut self, now_ps: u64) -> Result<()> {
-        self.control.flush(now_ps)
+        self.control.flush(self.conversation.participant().awaited(), now_ps)
     }
 
     fn flush_ps(&self) -> Option<u64> {

@@ -116,29 +116,8 @@ impl DataType {
     /// Name in messages and on command lines: lower case, words joined by hyphens.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::I8 => "i8",
-            Self::U8 => "u8",
-            Self::I16 => "i16",
-            Self::U16 => "u16",
-            Self::I32 => "i32",
-            Self::U32 => "u32",
-            Self::I64 => "i64",
-            Self::U64 => "u64",
-            Self::F16 => "f16",
-            Self::BF16 => "bf16",
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::C64 => "c64",
-            Self::C128 => "c128",
-            Self::Bool => "bool",
-            Self::Byte => "byte",
-            Self::FloatInt => "float-int",
-            Self::DoubleInt => "double-int",
-            Self::LongInt => "long-int",
-            Self::TwoInt => "two-int",
-            Self::ShortInt => "short-int",
-        }
+        // Codes count from 1; a test holds them to that.
+        flexcast_proto::TYPES[self as usize - 1]
     }
 
     pub(super) const fn group(self) -> Group {

@@ -68,20 +68,8 @@ impl Operator {
     /// Name in messages and on command lines: lower case, words joined by hyphens.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Product => "product",
-            Self::Min => "min",
-            Self::Max => "max",
-            Self::LogicalAnd => "logical-and",
-            Self::LogicalOr => "logical-or",
-            Self::LogicalXor => "logical-xor",
-            Self::BitAnd => "bit-and",
-            Self::BitOr => "bit-or",
-            Self::BitXor => "bit-xor",
-            Self::MinLoc => "minloc",
-            Self::MaxLoc => "maxloc",
-        }
+        // Codes count from 1; a test holds them to that.
+        flexcast_proto::OPERATORS[self as usize - 1]
     }
 
     /// Whether MPI (4.1, 6.9.2 and 6.9.4) defines the operator for elements of the type. [`DataType::F16`] and [`DataType::BF16`] count as

@@ -11,7 +11,8 @@ const FIRST: u32 = 64;
 /// The most, when connections stall each time they are tried again.
 const MOST: u32 = 4096;
 
-/// Whether a communicator uses its connections, as a function of what all its ranks know.
+/// Whether a communicator uses its connections (or multicast, [`Delivery`](super::Delivery)), as a function of what all
+/// its ranks know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Backoff {
     /// The first operation that may use them again, and how many could not.
@@ -22,6 +23,11 @@ impl Backoff {
     /// Whether an operation has to go another way. Operations are numbered modulo 2^32.
     pub(crate) fn avoids(&self, operation: u32) -> bool {
         self.until.is_some_and(|(until, _)| is_before(operation, until))
+    }
+
+    /// Whether there was a stall not long ago.
+    pub(crate) const fn is_active(&self) -> bool {
+        self.until.is_some()
     }
 
     /// All ranks know after this operation that connections have stalled.

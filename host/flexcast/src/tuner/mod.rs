@@ -6,6 +6,7 @@
 mod aggregation;
 mod backoff;
 mod cost;
+mod delivery;
 mod losses;
 mod sparse;
 mod table;
@@ -19,6 +20,8 @@ use flexcast_proto::{Kind, RankInfo, RankSet};
 
 pub use aggregation::Aggregation;
 pub(crate) use backoff::{Backoff, Slowness};
+pub use delivery::LostMulticast;
+pub(crate) use delivery::{Delivery, Note};
 pub use flexcast_proto::Algorithm;
 pub(crate) use losses::Losses;
 pub(crate) use sparse::Densities;
@@ -36,6 +39,10 @@ const MULTICAST_PERCENT: u128 = 103;
 const TREE_SEGMENTS: u64 = 16;
 const CHAIN_SEGMENTS: u64 = 128;
 const LEAST_SEGMENT_BYTES: u64 = 16 << 10;
+/// Longest block of a Broadcast down a binomial tree, and of an Allgather in a logarithmic number of rounds, where
+/// multicast does not arrive. Longer ones go along a chain and around the ring.
+const SHORT_BROADCAST_BYTES: u64 = 64 << 10;
+const SHORT_GATHER_BYTES: u64 = 128 << 10;
 
 /// Which algorithms a communicator takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -220,6 +227,7 @@ pub struct Decision {
     density_ppm: Option<u32>,
     aggregation: Option<Aggregation>,
     fixed_point: Option<FixedPoint>,
+    lost_multicast: Option<LostMulticast>,
 }
 
 impl Decision {
@@ -249,6 +257,13 @@ impl Decision {
 
     pub(crate) const fn with_fixed_point(self, fixed_point: Option<FixedPoint>) -> Self {
         Self { fixed_point, ..self }
+    }
+
+    /// Why the operation did not go by multicast, which would have been chosen otherwise: multicast that did not arrive
+    /// in operations before, over an Ethernet interface. None if that did not decide.
+    #[must_use]
+    pub const fn lost_multicast(&self) -> Option<LostMulticast> {
+        self.lost_multicast
     }
 
     /// How long the operation was expected to take by an algorithm; none for one that could not be taken.
@@ -301,8 +316,9 @@ impl Conditions {
 }
 
 impl Conditions {
-    /// Chooses the algorithm of a Broadcast or Allgather by a table.
-    pub(crate) fn decide_by(&self, table: &Tuning, kind: Kind, shape: &Shape) -> Decision {
+    /// Chooses the algorithm of a Broadcast or Allgather by a table. `lost`: multicast that does not arrive, so that
+    /// another algorithm is taken unless the user has named multicast.
+    pub(crate) fn decide_by(&self, table: &Tuning, kind: Kind, shape: &Shape, lost: Option<LostMulticast>) -> Decision {
         let named = self.selection.direct().filter(|_| shape.gathers);
         let eager = self.takes_eager(shape);
         let without = if eager { Algorithm::Eager } else { Algorithm::Multicast };
@@ -321,7 +337,25 @@ impl Conditions {
             Some(Algorithm::RecursiveDoubling) if !self.ranks.is_power_of_two() => Some(Algorithm::Bruck),
             other => other,
         };
-        Decision::of(chosen.filter(carries).unwrap_or(without))
+        let algorithm = chosen.filter(carries).unwrap_or(without);
+        let is_open = self.selection == Selection::Automatic && self.direct && !table.insists_on_multicast(kind);
+        if algorithm == Algorithm::Multicast && is_open && lost.is_some() {
+            return Decision { lost_multicast: lost, ..Decision::of(self.without_multicast(shape)) };
+        }
+        Decision::of(algorithm)
+    }
+
+    /// What carries an operation that would go by multicast if that arrived.
+    const fn without_multicast(&self, shape: &Shape) -> Algorithm {
+        match shape.gathers {
+            _ if self.takes_eager(shape) => Algorithm::Eager,
+            true if shape.largest_bytes > SHORT_GATHER_BYTES => Algorithm::Ring,
+            // Of other numbers of ranks recursive doubling takes more messages than the algorithm of Bruck.
+            true if self.ranks.is_power_of_two() => Algorithm::RecursiveDoubling,
+            true => Algorithm::Bruck,
+            false if shape.largest_bytes > SHORT_BROADCAST_BYTES => Algorithm::Chain,
+            false => Algorithm::Binomial,
+        }
     }
 
     /// Chooses the algorithm of another collective by a table. `reproducible`: reductions are made in the order of ranks. `densities`: what has been found in arrays of

@@ -108,7 +108,8 @@ impl Tuning {
         Self { choices, ..Self::default() }
     }
 
-    /// One algorithm for an operation, whatever the ranks and lengths.
+    /// One algorithm for an operation, whatever the ranks and lengths. Multicast is taken then although it does not
+    /// arrive.
     #[must_use]
     pub fn always(operation: Kind, algorithm: Algorithm) -> Self {
         Self::of(vec![Choice { operation, ranks: u32::MAX, bytes: u64::MAX, algorithm }])
@@ -280,6 +281,13 @@ impl Tuning {
     pub(crate) fn choose(&self, operation: Kind, ranks: u32, bytes: u64) -> Option<Algorithm> {
         let fits = |choice: &&Choice| choice.operation == operation && ranks <= choice.ranks && bytes <= choice.bytes;
         self.choices.iter().find(fits).map(|choice| choice.algorithm)
+    }
+
+    /// Whether the user has named multicast for an operation, whatever the ranks and lengths ([`Tuning::always`]).
+    pub(crate) fn insists_on_multicast(&self, operation: Kind) -> bool {
+        let is_always = |choice: &&Choice| (choice.ranks, choice.bytes) == (u32::MAX, u64::MAX);
+        let first = self.choices.iter().find(|choice| choice.operation == operation).filter(is_always);
+        first.is_some_and(|choice| choice.algorithm == Algorithm::Multicast)
     }
 
     /// The lines of this table, and behind them those of another; numbers of the other that this one does not have.

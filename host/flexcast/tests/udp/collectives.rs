@@ -249,7 +249,7 @@ fn operations_with_and_without_a_barrier_follow_one_another() {
     });
 }
 
-/// Runs two ranks that call different things; both must learn of it.
+/// Runs two ranks that call different things; both must learn of it: their errors.
 fn disagreement(call: impl Fn(&Communicator, u32) -> flexcast::Request + Sync) -> Vec<String> {
     let texts = std::sync::Mutex::new(Vec::new());
     Group::new(2, options(), |config| config).run(|communicator, rank| {
@@ -259,9 +259,8 @@ fn disagreement(call: impl Fn(&Communicator, u32) -> flexcast::Request + Sync) -
             "{:?}",
             failed.error
         );
-        if let Some(disagreement) = communicator.disagreement() {
-            texts.lock().unwrap().push(disagreement.to_string());
-        }
+        assert!(communicator.disagreement().is_some(), "{:?}", failed.error);
+        texts.lock().unwrap().push(failed.error.to_string());
     });
     texts.into_inner().unwrap()
 }
@@ -274,24 +273,32 @@ fn ranks_that_call_different_things_learn_of_it() {
         let reduction = if rank == 0 { sum } else { of(Operator::Max, DataType::I32) };
         communicator.all_reduce_in_place(empty(communicator, 64), reduction).unwrap()
     });
-    assert!(texts.iter().any(|text| text.contains("allreduce of 64 bytes by operator 4 on type 5")), "{texts:?}");
+    let both = "rank 0 called allreduce of 64 bytes by sum on i32; rank 1 called allreduce of 64 bytes by max on i32";
+    assert!(texts.len() == 4 && texts.iter().all(|text| text.contains(both)), "{texts:?}");
     let texts = disagreement(|communicator, rank| {
         communicator.all_reduce_in_place(empty(communicator, 64 + 64 * rank as usize), sum).unwrap()
     });
-    assert!(texts.iter().any(|text| text.contains("128 bytes") && text.contains("64 bytes")), "{texts:?}");
+    let both = "rank 0 called allreduce of 64 bytes by sum on i32; rank 1 called allreduce of 128 bytes by sum on i32";
+    assert!(texts.iter().all(|text| text.contains(both)), "{texts:?}");
     // One with a barrier, and one without.
     let texts = disagreement(|communicator, rank| match rank {
         0 => communicator.allgather_in_place(empty(communicator, 2 << 20)).unwrap(),
         _ => communicator.all_to_all_in_place(empty(communicator, 64)).unwrap(),
     });
-    assert!(texts.iter().any(|text| text.contains("alltoall") && text.contains("allgather")), "{texts:?}");
+    let both = ["rank 0 called allgather of 1048576 bytes", "rank 1 called alltoall of 32 bytes"];
+    assert!(texts.iter().all(|text| both.iter().all(|call| text.contains(call))), "{texts:?}");
     // The two ranks of a block must agree on its length.
-    disagreement(|communicator, rank| {
+    let texts = disagreement(|communicator, rank| {
         let counts = [8 + u64::from(rank), 8];
         let blocks = Blocks { counts: &counts, displacements: &[0, 16] };
         let (send, receive) = (empty(communicator, 32), empty(communicator, 32));
         communicator.all_to_allv(send, receive, blocks, blocks).unwrap()
     });
+    let both = [
+        "rank 0 called alltoallv with a block of 8 bytes between these two",
+        "rank 1 called alltoallv with a block of 9 bytes between these two",
+    ];
+    assert!(texts.iter().all(|text| both.iter().all(|call| text.contains(call))), "{texts:?}");
 }
 
 #[test]

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use flexcast::{MakeTap, Tap};
 
+use crate::harness::is_long;
+
 /// Seeds of the test of faults: `FLEXCAST_FAULT_SEEDS` (`first..end`), or a few.
 pub(crate) fn seeds() -> Range<u64> {
     if let Ok(range) = std::env::var("FLEXCAST_FAULT_SEEDS") {
         let (first, end) = range.split_once("..").expect("FLEXCAST_FAULT_SEEDS is first..end");
         return first.parse().expect("a number")..end.parse().expect("a number");
     }
-    0..if std::env::var_os("FLEXCAST_SHORT_TESTS").is_some() { 12 } else { 60 }
+    0..if is_long() { 60 } else { 12 }
 }
 
 /// Nothing that is sent to a group or a rank arrives.

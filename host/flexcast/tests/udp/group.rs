@@ -3,6 +3,7 @@
 use std::net::TcpListener;
 use std::thread;
 
+use crate::attacks::Overheard;
 use flexcast::bootstrap::{StoreConfig, TcpStore};
 use flexcast::{Buffer, Card, Communicator, Config, Tuning, UdpOptions};
 
@@ -46,8 +47,26 @@ impl Group {
 
     /// Runs a program on every rank, with or without shared memory.
     pub(crate) fn run_once(&self, shared_memory: bool, program: impl Fn(&Communicator, u32) + Sync) {
+        self.run_as(shared_memory, &|_, port| port, &program);
+    }
+
+    /// Runs a program on every rank, over sockets alone. `port`: given a rank and the TCP port that it has told the
+    /// others, where they connect to it.
+    pub(crate) fn run_overheard(
+        &self,
+        port: &(dyn Fn(u32, u16) -> u16 + Sync),
+        program: impl Fn(&Communicator, u32) + Sync,
+    ) {
+        self.run_as(false, port, &program);
+    }
+
+    fn run_as(
+        &self,
+        shared_memory: bool,
+        port: &(dyn Fn(u32, u16) -> u16 + Sync),
+        program: &(impl Fn(&Communicator, u32) + Sync),
+    ) {
         let options = &self.options.clone().shared_memory(shared_memory);
-        let program = &program;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let first = std::sync::Mutex::new(Some(listener));
@@ -67,7 +86,8 @@ impl Group {
                     if rank == 0 && self.of_first.is_some() {
                         config = config.tuning(self.of_first.clone());
                     }
-                    let communicator = Communicator::create(&card, &mut store, config).unwrap();
+                    let mut exchange = Overheard(&mut store, port);
+                    let communicator = Communicator::create(&card, &mut exchange, config).unwrap();
                     program(&communicator, rank);
                 });
             }

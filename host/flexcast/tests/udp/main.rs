@@ -1,9 +1,14 @@
 //! Collectives over IP multicast on the loopback interface, ranks as threads: real sockets, every byte checked.
 
+mod attacks;
 mod bad_input;
 mod collectives;
+mod delivery;
 mod faults;
 mod group;
+#[allow(dead_code, unreachable_pub)] // Tests of other packages have the rest.
+#[path = "../../../../tests/src/harness.rs"]
+mod harness;
 mod sparse;
 
 use std::num::NonZeroU32;

@@ -165,7 +165,7 @@ fn made(
         rings: buffer,
         send_offset,
         doorbell_record,
-        _queues: [send.clone(), receive.clone()],
+        queues: [send.clone(), receive.clone()],
     };
-    Ok(DpaQueuePair { inner: Arc::new(inner), attributes: None })
+    Ok(DpaQueuePair { inner: Arc::new(inner) })
 }

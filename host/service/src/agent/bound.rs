@@ -80,7 +80,7 @@ impl ProgramKeys {
         let known = self.keys.get_mut(&key).ok_or(KeyRefusal::NotInPool { key })?;
         let mut state = known.state;
         state.bind(export.generation)?;
-        let grant = Grant::told(known.slot, export.generation.into(), bytes);
+        let grant = Grant::received(known.slot, export.generation.into(), bytes);
         // It has no alias any more, or the library knows a later binding.
         let bound = self.aliases.accept(grant).map_err(|_| KeyRefusal::NotInPool { key })?;
         (known.state, known.bound, known.address) = (state, Some(bound), address);

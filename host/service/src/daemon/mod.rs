@@ -16,7 +16,7 @@ use flexcast_proto::service::wire::Secret;
 use thiserror::Error;
 
 pub use log::{serve_with_log, start as start_log};
-pub use run::serve;
+pub use run::{serve, serve_on};
 
 /// Reads the secret that a configuration names.
 ///

@@ -40,14 +40,26 @@ struct Daemon<'p> {
 /// # Errors
 /// It cannot start, or a service process has failed.
 pub fn serve(path: &Path, log: &dyn Fn(&str)) -> Result<(), DaemonError> {
+    serve_on(path, log, |config| match &config.libraries {
+        Some(folder) => Provider::from_folder(folder),
+        None => Provider::rdma(),
+    })
+}
+
+/// Runs the daemon as [`serve`] does, on the cards of the provider that `open` gives for its configuration.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_on(
+    path: &Path,
+    log: &dyn Fn(&str),
+    open: impl FnOnce(&Config) -> flexio::Result<Provider>,
+) -> Result<(), DaemonError> {
     let signals = Signals::new().map_err(DaemonError::system("signals"))?;
     let config = Config::read(path)?;
     log(&config.log);
     let secret = read_secret(&config.secret)?;
-    let provider = match &config.libraries {
-        Some(folder) => Provider::from_folder(folder),
-        None => Provider::rdma(),
-    };
+    let provider = open(&config);
     let card_error = |error: flexio::Error| DaemonError::service(format!("`device` {}", config.device))(error.into());
     let device = provider.and_then(|provider| provider.open(&config.device)).map_err(card_error)?;
     let card = device.system_image_guid().map_err(card_error)?;

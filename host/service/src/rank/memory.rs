@@ -362,8 +362,8 @@ impl Client {
         self.exported(memory).calls.is_empty()
     }
 
-    /// The service process has let go of memory: what is left of it here.
-    pub(super) fn freed(&mut self, memory: Memory) -> Way {
+    /// The service process has let go of memory, by this name: what is left of it here.
+    pub(super) fn freed(&mut self, memory: Memory, name: KeyName) -> Way {
         match memory.way {
             Way::Bound { binding, .. } => {
                 let slot = binding.slot();
@@ -376,7 +376,7 @@ impl Client {
                 if !was_taken || !has_alias {
                     return Way::Free(end(binding));
                 }
-                let released = Released::told(slot, binding.number());
+                let released = Released::received(slot, name.generation.into());
                 match binding.release(released, BOUND) {
                     Ok(region) => Way::Free(Some(region)),
                     Err(refused) => {

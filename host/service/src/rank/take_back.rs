@@ -89,7 +89,7 @@ impl Client {
         let Some(place) = self.memory.iter().position(is_it) else { return };
         let Some(memory) = self.memory[place].take() else { return };
         let (is_wanted, alias) = (memory.back == Back::Told, memory.alias);
-        let way = self.freed(memory);
+        let way = self.freed(memory, name);
         if is_wanted {
             self.memory[place] = Some(Memory { way, alias, back: Back::Done, calls: Vec::new() });
         }

@@ -215,6 +215,16 @@ struct mlx5dv_qp_ex {
 				  uint32_t repeat_count, uint16_t num_interleaved, void *data);
 	void (*wr_mr_list)(struct mlx5dv_qp_ex *mqp, struct mlx5dv_mkey *mkey, uint32_t access_flags, uint16_t num_sges,
 			   struct ibv_sge *sge);
+	/* Nobody here calls these: they are declared with their first argument alone. */
+	void (*wr_mkey_configure)(struct mlx5dv_qp_ex *mqp);
+	void (*wr_set_mkey_access_flags)(struct mlx5dv_qp_ex *mqp);
+	void (*wr_set_mkey_layout_list)(struct mlx5dv_qp_ex *mqp);
+	void (*wr_set_mkey_layout_interleaved)(struct mlx5dv_qp_ex *mqp);
+	void (*wr_set_mkey_sig_block)(struct mlx5dv_qp_ex *mqp);
+	void (*wr_raw_wqe)(struct mlx5dv_qp_ex *mqp);
+	void (*wr_set_dc_addr_stream)(struct mlx5dv_qp_ex *mqp);
+	void (*wr_memcpy)(struct mlx5dv_qp_ex *mqp);
+	void (*wr_set_mkey_crypto)(struct mlx5dv_qp_ex *mqp);
 };
 
 struct mlx5dv_qp_ex *mlx5dv_qp_ex_from_ibv_qp_ex(struct ibv_qp_ex *qp);

@@ -2,7 +2,7 @@
 /*
  * The part of the libibverbs ABI (rdma-core 44, LP64) that Flexcast uses. Written for Flexcast from the ABI's layouts,
  * names and values; a program compiled against this file also runs on rdma-core, and the reverse. Members of the
- * operation tables that nobody here calls are reserved slots of the right size.
+ * operation tables that nobody here calls are declared without their arguments.
  */
 #ifndef INFINIBAND_VERBS_H
 #define INFINIBAND_VERBS_H
@@ -63,6 +63,7 @@ struct ibv_srq;
 struct ibv_ah;
 struct ibv_mw;
 struct ibv_mw_bind;
+struct ibv_mw_bind_info;
 struct ibv_sge;
 
 /* Filled by a provider; reserved for the library itself. */
@@ -522,7 +523,7 @@ struct ibv_data_buf {
 	size_t length;
 };
 
-/* A queue pair that takes work requests piece by piece. The slots that no feature of the card fills are reserved. */
+/* A queue pair that takes work requests piece by piece. */
 struct ibv_qp_ex {
 	struct ibv_qp qp_base;
 	uint64_t comp_mask;
@@ -531,7 +532,8 @@ struct ibv_qp_ex {
 	void (*wr_atomic_cmp_swp)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, uint64_t compare,
 				  uint64_t swap);
 	void (*wr_atomic_fetch_add)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr, uint64_t add);
-	void (*_reserved_bind_mw)(void);
+	void (*wr_bind_mw)(struct ibv_qp_ex *qp, struct ibv_mw *mw, uint32_t rkey,
+			   const struct ibv_mw_bind_info *bind_info);
 	void (*wr_local_inv)(struct ibv_qp_ex *qp, uint32_t invalidate_rkey);
 	void (*wr_rdma_read)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr);
 	void (*wr_rdma_write)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr);
@@ -539,9 +541,9 @@ struct ibv_qp_ex {
 	void (*wr_send)(struct ibv_qp_ex *qp);
 	void (*wr_send_imm)(struct ibv_qp_ex *qp, __be32 imm_data);
 	void (*wr_send_inv)(struct ibv_qp_ex *qp, uint32_t invalidate_rkey);
-	void (*_reserved_send_tso)(void);
+	void (*wr_send_tso)(struct ibv_qp_ex *qp, void *hdr, uint16_t hdr_sz, uint16_t mss);
 	void (*wr_set_ud_addr)(struct ibv_qp_ex *qp, struct ibv_ah *ah, uint32_t remote_qpn, uint32_t remote_qkey);
-	void (*_reserved_set_xrc_srqn)(void);
+	void (*wr_set_xrc_srqn)(struct ibv_qp_ex *qp, uint32_t remote_srqn);
 	void (*wr_set_inline_data)(struct ibv_qp_ex *qp, void *addr, size_t length);
 	void (*wr_set_inline_data_list)(struct ibv_qp_ex *qp, size_t num_buf, const struct ibv_data_buf *buf_list);
 	void (*wr_set_sge)(struct ibv_qp_ex *qp, uint32_t lkey, uint64_t addr, uint32_t length);
@@ -549,7 +551,8 @@ struct ibv_qp_ex {
 	void (*wr_start)(struct ibv_qp_ex *qp);
 	int (*wr_complete)(struct ibv_qp_ex *qp);
 	void (*wr_abort)(struct ibv_qp_ex *qp);
-	void (*_reserved_atomic_write)(void);
+	void (*wr_atomic_write)(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t remote_addr,
+				const void *atomic_wr);
 };
 
 /* ---- work requests ----------------------------------------------------------------------------------------- */
@@ -694,7 +697,10 @@ struct ibv_async_event {
 
 /* Datapath calls go through this table; a NULL slot is an operation the provider lacks. */
 struct ibv_context_ops {
-	void *(*_reserved_control_0[7])(void);
+	int (*_compat_query_device)(struct ibv_context *context, struct ibv_device_attr *device_attr);
+	int (*_compat_query_port)(struct ibv_context *context, uint8_t port_num,
+				  struct _compat_ibv_port_attr *port_attr);
+	void *(*_reserved_control_0[5])(void);
 	struct ibv_mw *(*alloc_mw)(struct ibv_pd *pd, int type);
 	int (*bind_mw)(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *mw_bind);
 	int (*dealloc_mw)(struct ibv_mw *mw);
@@ -723,13 +729,44 @@ struct ibv_context {
 struct verbs_context {
 	int (*query_port)(struct ibv_context *context, uint8_t port_num, struct ibv_port_attr *port_attr,
 			  size_t port_attr_len);
-	void *(*_reserved_ops_0[25])(void);
+	void *(*advise_mr)(void);
+	void *(*alloc_null_mr)(void);
+	void *(*read_counters)(void);
+	void *(*attach_counters_point_flow)(void);
+	void *(*create_counters)(void);
+	void *(*destroy_counters)(void);
+	void *(*reg_dm_mr)(void);
+	void *(*alloc_dm)(void);
+	void *(*free_dm)(void);
+	void *(*modify_flow_action_esp)(void);
+	void *(*destroy_flow_action)(void);
+	void *(*create_flow_action_esp)(void);
+	void *(*modify_qp_rate_limit)(void);
+	void *(*alloc_parent_domain)(void);
+	void *(*dealloc_td)(void);
+	void *(*alloc_td)(void);
+	void *(*modify_cq)(void);
+	void *(*post_srq_ops)(void);
+	void *(*destroy_rwq_ind_table)(void);
+	void *(*create_rwq_ind_table)(void);
+	void *(*destroy_wq)(void);
+	void *(*modify_wq)(void);
+	void *(*create_wq)(void);
+	void *(*query_rt_values)(void);
+	void *(*create_cq_ex)(void);
 	void *priv;
 	int (*query_device_ex)(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 			       struct ibv_device_attr_ex *attr, size_t attr_size);
-	void *(*_reserved_ops_1[5])(void);
+	void *(*ibv_destroy_flow)(void);
+	void *(*_ABI_placeholder2)(void);
+	void *(*ibv_create_flow)(void);
+	void *(*_ABI_placeholder1)(void);
+	void *(*open_qp)(void);
 	struct ibv_qp *(*create_qp_ex)(struct ibv_context *context, struct ibv_qp_init_attr_ex *qp_init_attr_ex);
-	void *(*_reserved_ops_2[4])(void);
+	void *(*get_srq_num)(void);
+	void *(*create_srq_ex)(void);
+	void *(*open_xrcd)(void);
+	void *(*close_xrcd)(void);
 	uint64_t _ABI_placeholder3;
 	size_t sz;
 	struct ibv_context context;

@@ -32,18 +32,20 @@ impl SimPoint {
     pub fn all(sweep: &SimSweep) -> Vec<Self> {
         let mut points = Vec::new();
         for &algorithm in &sweep.algorithms {
-            for &ranks in &sweep.ranks {
-                for &bytes in &sweep.bytes {
-                    for &loss in &sweep.loss_percent {
-                        for &skew_us in &sweep.skew_us {
-                            points.extend(sweep.seeds.iter().map(|&seed| {
-                                let seed = Some(seed);
-                                let base = Self::base(sweep, algorithm, loss);
-                                Self {
-                                    algorithm,
-                                    spec: SimSpec { ranks, bytes, skew: PostSkew::of_us(skew_us), seed, ..base },
-                                }
-                            }));
+            for arguments in Self::arguments(sweep, algorithm) {
+                for &ranks in &sweep.ranks {
+                    for &bytes in &sweep.bytes {
+                        for &loss in &sweep.loss_percent {
+                            for &skew_us in &sweep.skew_us {
+                                points.extend(sweep.seeds.iter().map(|&seed| {
+                                    let seed = Some(seed);
+                                    let base = Self::base(sweep, &arguments, loss);
+                                    Self {
+                                        algorithm,
+                                        spec: SimSpec { ranks, bytes, skew: PostSkew::of_us(skew_us), seed, ..base },
+                                    }
+                                }));
+                            }
                         }
                     }
                 }
@@ -52,11 +54,29 @@ impl SimPoint {
         points
     }
 
+    /// An algorithm with each combination of those of a sweep's parameters that it has.
+    fn arguments(sweep: &SimSweep, name: AlgorithmName) -> Vec<AlgorithmArgs> {
+        use crate::sim::algorithm::{Algorithm, Parameters};
+        let has = Algorithm::new(sweep.operation, Some(name), Parameters::default())
+            .map_or_else(|_| Parameters::default(), Algorithm::parameters);
+        // The radix of a binomial tree is in its name.
+        let radix = has.radix.filter(|_| name == AlgorithmName::KNomial);
+        let mut all = Vec::new();
+        for radix in given(&sweep.radix, radix.is_some()) {
+            for segment in given(&sweep.segment_bytes, has.segment_bytes.is_some()) {
+                for segments in given(&sweep.segments, has.segments.is_some()) {
+                    all.push(AlgorithmArgs { algorithm: Some(name), segments, radix, segment });
+                }
+            }
+        }
+        all
+    }
+
     /// What runs of a sweep by an algorithm have in common.
-    fn base(sweep: &SimSweep, algorithm: AlgorithmName, loss_percent: f64) -> SimSpec {
+    fn base(sweep: &SimSweep, algorithm: &AlgorithmArgs, loss_percent: f64) -> SimSpec {
         let SimSweep { operation, subgroups, chains, eager, warm_up, iterations, .. } = *sweep;
-        let communicator = match algorithm {
-            AlgorithmName::Multicast | AlgorithmName::Auto => {
+        let communicator = match algorithm.algorithm {
+            Some(AlgorithmName::Multicast | AlgorithmName::Auto) => {
                 CommunicatorArgs { subgroups, chains, eager: Some(eager), ..CommunicatorArgs::default() }
             }
             _ => CommunicatorArgs::default(),
@@ -67,8 +87,15 @@ impl SimPoint {
             faults: sweep.faults.clone(),
             ..NetworkArgs::default()
         };
-        let algorithm = AlgorithmArgs { algorithm: Some(algorithm), ..AlgorithmArgs::default() };
-        SimSpec { op: operation, warm_up, iterations, algorithm, communicator, machine, ..SimSpec::default() }
+        SimSpec {
+            op: operation,
+            warm_up,
+            iterations,
+            algorithm: algorithm.clone(),
+            communicator,
+            machine,
+            ..SimSpec::default()
+        }
     }
 
     /// The same under a timing model.
@@ -141,6 +168,12 @@ impl SimPoint {
             .with("topology", topology)
             .with("loss_percent", self.spec.machine.loss.unwrap_or_default())
             .with("noise", self.noise().as_str());
+        let AlgorithmArgs { segments, radix, segment, .. } = self.spec.algorithm;
+        let parameters =
+            [("radix", radix.map(u64::from)), ("segment_bytes", segment), ("segments", segments.map(u64::from))];
+        for (column, value) in parameters {
+            row = value.into_iter().fold(row, |row, value| row.with(column, value));
+        }
         if skew_us > 0 {
             row = row.with("skew_us", skew_us);
         }
@@ -177,6 +210,11 @@ impl SimPoint {
         row.samples = rates;
         Ok(with_accesses(with_counters(with_work(with_phases(row, report), report), report), report.accesses.as_ref()))
     }
+}
+
+/// The values that a sweep gives for a parameter; the default alone where it gives none, or the algorithm has no such parameter.
+fn given<T: Copy>(values: &[T], has: bool) -> Vec<Option<T>> {
+    if has && !values.is_empty() { values.iter().copied().map(Some).collect() } else { vec![None] }
 }
 
 /// What each rank received of others in each operation, over its own time, in Gbit/s. The root of a Broadcast receives nothing.

@@ -104,8 +104,10 @@ pub struct Published {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// Published; to be reproduced.
+    /// Published; to be reproduced. The limits are a band around what was published: both sides.
     Paper,
+    /// What the model was given comes out again: a check of the model, and no evidence for the publication.
+    Model,
     /// Set for our own handlers.
     Goal,
     /// Must hold exactly, or something is broken.
@@ -125,6 +127,9 @@ pub struct Expect {
     /// Which row, or rows with `first`.
     #[serde(rename = "where")]
     pub filter: toml::Table,
+    /// A second row, where the publication leaves open which of both it ran. The value is then the range between both, and it passes
+    /// if the range and the limits have a value in common.
+    pub or: Option<toml::Table>,
     /// The value is divided by that of this row.
     pub over: Option<toml::Table>,
     /// The value is the least of this column among rows whose `column` is at least `reach`.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Experiment, Limit};
+use super::{Class, Experiment, Limit};
 use crate::evaluate::EvaluateError;
 use crate::sim::skew::MAX_SKEW_US;
 
@@ -97,6 +97,18 @@ fn parse_one(text: &str, reduced: bool) -> Result<Experiment, String> {
         if expect.at_least.is_none() && expect.at_most.is_none() {
             return Err(format!("expectation {:?}: give at_least, at_most or both", expect.what));
         }
+        if expect.class == Class::Paper && (expect.at_least.is_none() || expect.at_most.is_none()) {
+            return Err(format!(
+                "expectation {:?}: a published figure has a band around it; give at_least and at_most",
+                expect.what
+            ));
+        }
+        if expect.or.is_some() && (expect.first.is_some() || expect.largest) {
+            return Err(format!(
+                "expectation {:?}: or names one more row; it does not go with first and largest",
+                expect.what
+            ));
+        }
         if expect.first.is_some() != expect.reach.is_some() {
             return Err(format!("expectation {:?}: first and reach go together", expect.what));
         }
@@ -162,6 +174,8 @@ mod tests {
             ("order = 1", "", "order"),
             ("a-1", "../x", "names files"),
             (", at_most = 2.0", "", "at_least"),
+            ("\"goal\"", "\"paper\"", "a band"),
+            ("at_most = 2.0", "at_most = 2.0, or = { threads = 2 }, largest = true", "one more row"),
             ("at_most = 2.0", "at_most = 2.0, first = \"threads\"", "reach"),
             ("threads = [1, 2, 4]", "threads = [-1]", "invalid value"),
             ("transports =", "transprots =", "transprots"),

@@ -125,6 +125,15 @@ pub struct SimSweep {
     pub operation: Operation,
     /// How, by the names of `--algorithm`.
     pub algorithms: Vec<AlgorithmName>,
+    /// Radices of k-nomial trees; the default one if there is none.
+    #[serde(default)]
+    pub radix: Vec<u32>,
+    /// Bytes that trees and chains pass on at a time; the default if there are none.
+    #[serde(default)]
+    pub segment_bytes: Vec<u64>,
+    /// Segments of a contribution for a pipelined ring; the default if there are none.
+    #[serde(default)]
+    pub segments: Vec<u32>,
     /// Ranks.
     pub ranks: Vec<u32>,
     /// Bytes that each contributes, or the root's.
@@ -178,7 +187,8 @@ const fn chunk() -> u64 {
     4096
 }
 
-/// The time of an algorithm over that of the fastest of others for the same run: columns `fastest` and `over_fastest` of its rows.
+/// An algorithm beside the fastest of others for the same run, which may run with several parameters: columns `fastest` and
+/// `over_fastest` of its rows, or those of a family, such as `fastest_tree` and `over_fastest_tree`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fastest {
@@ -188,6 +198,10 @@ pub struct Fastest {
     pub algorithm: String,
     /// The others.
     pub among: Vec<String>,
+    /// Name of the family that the others are, at the end of the columns' names.
+    pub family: Option<String>,
+    /// A column of which the quotient is added, too, of both runs: `rate_over_fastest`.
+    pub rate: Option<String>,
 }
 
 /// Statistics over runs of an experiment that differ in their seed alone: a row of each group.

@@ -71,7 +71,7 @@ impl Hosts {
         });
         written.map_err(|error| ProcessError::system("the file of the secret", error))?;
         for host in 0..spec.hosts {
-            let text = this.configuration(host, &programs.libraries);
+            let text = this.configuration(host, programs.libraries.as_deref());
             std::fs::write(this.path(host, "toml"), text)
                 .map_err(|error| ProcessError::system("the configuration of a daemon", error))?;
         }
@@ -93,11 +93,11 @@ impl Hosts {
         self.addresses.iter().flat_map(of).collect()
     }
 
-    fn configuration(&self, host: u32, libraries: &Path) -> String {
+    fn configuration(&self, host: u32, libraries: Option<&Path>) -> String {
         let shown = |path: PathBuf| toml::Value::String(path.display().to_string());
+        let libraries = libraries.map_or_else(String::new, |path| format!("libraries = {}\n", shown(path.to_owned())));
         format!(
-            "device = \"mlx5_0_arm\"\nlibraries = {}\nlisten = \"{}\"\nport = {PORT}\nprocesses = {}\nsecret = {}\nstatus_socket = {}\nlock_directory = {}\n",
-            shown(libraries.to_owned()),
+            "device = \"mlx5_0_arm\"\n{libraries}listen = \"{}\"\nport = {PORT}\nprocesses = {}\nsecret = {}\nstatus_socket = {}\nlock_directory = {}\n",
             self.addresses[host as usize],
             self.processes,
             shown(self.secret()),

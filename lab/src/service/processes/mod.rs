@@ -115,8 +115,9 @@ pub struct Programs {
     pub flexcast: PathBuf,
     /// `flexcast-service`, if it is there.
     pub daemon: Option<PathBuf>,
-    /// Folder of the emulator's libraries.
-    pub libraries: PathBuf,
+    /// Folder of the emulator's libraries; none: the processes have the emulator that is part of `flexcast`, which is
+    /// the daemon then, too.
+    pub libraries: Option<PathBuf>,
 }
 
 /// Why the demonstration has not come to its end. What ranks were told wrongly is in the report, and no error.

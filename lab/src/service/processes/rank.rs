@@ -126,7 +126,10 @@ fn micros(time: Duration) -> u64 {
 
 impl Rank {
     fn new(start: Start) -> Result<(Self, Answer), RankError> {
-        let provider = Provider::from_folder(&start.libraries)?;
+        let provider = match &start.libraries {
+            Some(folder) => Provider::from_folder(folder)?,
+            None => emu_provider::shared(),
+        };
         let pd = ProtectionDomain::new(&provider.open(&start.device)?)?;
         // Ranks of a host copy blocks of an Allgatherv from each other, as programs of MPI do. The card's library has allowed the daemon alone to.
         _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);

@@ -10,8 +10,8 @@ use super::super::world::ServiceOp;
 /// A rank's place, and with whom it works.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Start {
-    /// Folder of the emulator's libraries.
-    pub(super) libraries: PathBuf,
+    /// Folder of the emulator's libraries, or none.
+    pub(super) libraries: Option<PathBuf>,
     /// Device of the host's function of the card.
     pub(super) device: String,
     /// File of the secret.

@@ -10,7 +10,7 @@ use flexcast_proto::sparse::{
 };
 use serde::{Serialize, Serializer};
 
-use crate::options::whole;
+use crate::options::{whole, whole_bytes};
 use crate::sim::SimError;
 use crate::sim::params::REDUCTION;
 use crate::sparse::{AggregatorKind, PatternName};
@@ -38,7 +38,7 @@ pub struct SparseArgs {
     #[arg(long, value_enum, value_name = "NAME")]
     pub pattern: Option<PatternName>,
     /// Bytes of a block, a multiple of 4.
-    #[arg(long, value_parser = whole::<u32>(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES), value_name = "BYTES", help = format!("Bytes of a block, a multiple of 4 [default: {DEFAULT_BLOCK_BYTES}]"))]
+    #[arg(long, value_parser = whole_bytes::<u32>(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES), value_name = "BYTES", help = format!("Bytes of a block, a multiple of 4 [default: {DEFAULT_BLOCK_BYTES}]"))]
     pub block: Option<u32>,
     /// Most blocks of a message.
     #[arg(long, value_parser = whole::<u32>(1, MAX_BLOCKS_PER_MESSAGE), value_name = "D", help = format!("Most blocks of a message [default: {DEFAULT_BLOCKS_PER_MESSAGE}]"))]
@@ -47,7 +47,7 @@ pub struct SparseArgs {
     #[arg(long, value_parser = whole::<u32>(1, MAX_SHARDS_OF_EACH), value_name = "N", help = format!("Shards of each aggregator that has a card of its own, or is a DPA: there each has a thread [default: {DEFAULT_SHARDS}]"))]
     pub shards: Option<u32>,
     /// Bytes of a DPA's cache that all spots of its shards have to fit in, as long as nobody accepts slower loads from memory [default: 1.5 MB].
-    #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, u64::MAX), value_name = "BYTES")]
     pub dpa_cache: Option<u64>,
     /// Add in the order of workers.
     #[arg(long)]

@@ -3,7 +3,7 @@
 use flexcast_proto::service::{Delivery, Multicast, StagedReader, Staging};
 use serde::Serialize;
 
-use crate::options::whole;
+use crate::options::whole_bytes;
 use crate::service::StagedPlan;
 
 /// Where data goes.
@@ -51,17 +51,17 @@ pub struct StagedArgs {
     #[arg(long, value_enum, value_name = "NAME")]
     pub reader: Option<ReaderName>,
     /// Staging memory of each service process, in bytes [default: 8388608].
-    #[arg(long, value_parser = whole::<u64>(1, 1_u64 << 40), value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, 1_u64 << 40), value_name = "BYTES")]
     pub staging: Option<u64>,
     /// Segments of a broadcast from so many bytes on go between service processes by scatter and Allgather, shorter ones down a binomial tree
     /// [default: 65536].
-    #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u64>(0, u64::MAX), value_name = "BYTES")]
     pub scatter: Option<u64>,
     /// How data goes between service processes [default: messages].
     #[arg(long, value_enum, value_name = "NAME")]
     pub between: Option<BetweenName>,
     /// The next service process of an allgather multicasts once so many bytes of those before it are still to come [default: 262144].
-    #[arg(long, value_parser = whole::<u64>(0, 1_u64 << 40), value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u64>(0, 1_u64 << 40), value_name = "BYTES")]
     pub ahead: Option<u64>,
 }
 

@@ -251,7 +251,7 @@ fn service_processes_take_what_they_have() {
     let refused = |line: &str| of(line).unwrap_err();
     assert!(refused("--control service --op allreduce").contains("--op is allreduce"));
     assert!(refused("--control service --op bcast --root 1000").contains("--root is 1000"));
-    assert!(refused("--control service --op allgather --root 1").contains("service has no --root with Iallgather"));
+    assert!(refused("--control service --op allgather --root 1").contains("service takes no --root with Iallgather"));
     assert!(refused("--control service --op alltoallv --delivery flat").contains("no --delivery with Ialltoallv"));
     assert!(refused("--control service --op alltoallv --local-copies card").contains("no --local-copies with"));
     assert!(
@@ -259,7 +259,9 @@ fn service_processes_take_what_they_have() {
             .unwrap_err()
             .contains("5 ranks, 2 on a card")
     );
-    assert!(of("--control service --op allgatherv --subgroups 2").unwrap_err().contains("service has no --subgroups"));
+    assert!(
+        of("--control service --op allgatherv --subgroups 2").unwrap_err().contains("service takes no --subgroups")
+    );
     for words in [["--control", "service"], ["--delivery", "flat"], ["--local-copies", "card"]] {
         let words = words.map(str::to_owned).to_vec();
         assert!(parse(&words).unwrap().resolve(None).unwrap_err().to_string().contains("--control"));

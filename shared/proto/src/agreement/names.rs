@@ -122,33 +122,89 @@ impl core::fmt::Display for Summary {
             Kind::Reduce | Kind::Gather | Kind::Gatherv => write!(f, " to root {root}")?,
             _ => {}
         }
+        if !kind.reduces() {
+            return Ok(());
+        }
         let code = self.chunk_bytes;
-        if kind.reduces() { write!(f, " by operator {} on type {}", code >> 16, code & 0xffff) } else { Ok(()) }
+        let known =
+            |names: &'static [&'static str], code: u32| code.checked_sub(1).and_then(|at| names.get(at as usize));
+        match (known(&OPERATORS, code >> 16), known(&TYPES, code & 0xffff)) {
+            (Some(operator), Some(data_type)) => write!(f, " by {operator} on {data_type}"),
+            _ => write!(f, " by operator {} on type {}", code >> 16, code & 0xffff),
+        }
     }
 }
 
+/// Names of the operators of reductions, by their codes from 1 on.
+pub const OPERATORS: [&str; 12] = [
+    "sum",
+    "product",
+    "min",
+    "max",
+    "logical-and",
+    "logical-or",
+    "logical-xor",
+    "bit-and",
+    "bit-or",
+    "bit-xor",
+    "minloc",
+    "maxloc",
+];
+
+/// Names of the types of elements, by their codes from 1 on.
+pub const TYPES: [&str; 21] = [
+    "i8",
+    "u8",
+    "i16",
+    "u16",
+    "i32",
+    "u32",
+    "i64",
+    "u64",
+    "f16",
+    "bf16",
+    "f32",
+    "f64",
+    "c64",
+    "c128",
+    "bool",
+    "byte",
+    "float-int",
+    "double-int",
+    "long-int",
+    "two-int",
+    "short-int",
+];
+
 impl core::fmt::Display for Disagreement {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let Self { rank, theirs, own } = self;
-        write!(f, "rank {rank} called {theirs}")?;
-        let more = [
-            ("in chunks of", "bytes", theirs.chunk_bytes, own.chunk_bytes),
-            ("in", "chains", theirs.chains, own.chains),
-        ];
-        let has_chunks = |summary: &Summary| matches!(summary.algorithm, Algorithm::Multicast | Algorithm::Eager);
-        let both = has_chunks(theirs) && has_chunks(own);
-        let differing = || more.iter().filter(move |(_, _, theirs, own)| both && theirs != own);
-        let by = |f: &mut core::fmt::Formatter<'_>, algorithm: Algorithm| {
-            if theirs.algorithm == own.algorithm { Ok(()) } else { write!(f, " by {algorithm}") }
-        };
-        for (before, after, theirs, _) in differing() {
-            write!(f, " {before} {theirs} {after}")?;
+        let Self { ranks: [culprit, witness], calls: [theirs, own] } = self;
+        // By number, so that it reads alike whoever has found it.
+        let swapped = culprit > witness;
+        let ((first, one), (second, other)) =
+            if swapped { ((witness, own), (culprit, theirs)) } else { ((culprit, theirs), (witness, own)) };
+        write!(f, "rank {first} called {one}")?;
+        one.write_difference(f, other)?;
+        write!(f, "; rank {second} called {other}")?;
+        other.write_difference(f, one)
+    }
+}
+
+impl Summary {
+    /// What else differs from another call.
+    fn write_difference(&self, f: &mut core::fmt::Formatter<'_>, other: &Self) -> core::fmt::Result {
+        let has_chunks = |summary: &Self| matches!(summary.algorithm, Algorithm::Multicast | Algorithm::Eager);
+        let Self { kind, amount, chunk_bytes, chains, algorithm, .. } = self;
+        if matches!(kind, Kind::Alltoallv | Kind::Gatherv | Kind::Scatterv) && amount != &other.amount {
+            write!(f, " with a block of {amount} bytes between these two")?;
         }
-        by(f, theirs.algorithm)?;
-        write!(f, ", this rank {own}")?;
-        for (before, after, _, own) in differing() {
-            write!(f, " {before} {own} {after}")?;
+        let both = has_chunks(self) && has_chunks(other);
+        if both && chunk_bytes != &other.chunk_bytes {
+            write!(f, " in chunks of {chunk_bytes} bytes")?;
         }
-        by(f, own.algorithm)
+        if both && chains != &other.chains {
+            write!(f, " in {chains} chains")?;
+        }
+        if algorithm == &other.algorithm { Ok(()) } else { write!(f, " by {algorithm}") }
     }
 }

@@ -1,7 +1,7 @@
 //! Failure of an operation: found here, or told by another rank.
 
 use super::{Participant, State};
-use crate::agreement::Disagreement;
+use crate::agreement::{Disagreement, Summary};
 use crate::failure::{Cause, Failure};
 use crate::ranks::RankSet;
 use crate::verdict::{self, Verdict};
@@ -30,10 +30,36 @@ impl Participant {
         running
     }
 
-    /// What this rank and another have called, if this is the rank that found them to differ.
+    /// What two ranks have called, if the operation has failed because they differ: alike on all ranks, whichever found
+    /// it.
     #[must_use]
-    pub const fn disagreement(&self) -> Option<Disagreement> {
-        self.agreement.found()
+    pub fn disagreement(&self) -> Option<Disagreement> {
+        let failure = self.failure.map(|held| held.failure).filter(|failure| failure.cause == Cause::Disagrees)?;
+        let calls = self.calls_of(&failure)?;
+        Some(Disagreement { ranks: [failure.culprit, failure.witness], calls })
+    }
+
+    /// What culprit and witness of a failure have called, as far as this rank knows.
+    pub(super) fn calls_of(&self, failure: &Failure) -> Option<[Summary; 2]> {
+        if failure.cause != Cause::Disagrees {
+            return None;
+        }
+        let own = self.place.rank();
+        let found = self.agreement.found();
+        let found = found.map(|found| Disagreement { ranks: [found.rank, own], calls: [found.theirs, found.own] });
+        let known = [found, self.learned].into_iter().flatten();
+        let ranks = [failure.culprit, failure.witness];
+        known.into_iter().find(|known| known.ranks == ranks).map(|known| known.calls)
+    }
+
+    /// Another rank has said what culprit and witness of a failure have called: kept if that is the failure that this
+    /// rank believes in.
+    #[cold]
+    pub(super) fn learn(&mut self, failure: &Failure, calls: Option<[Summary; 2]>) {
+        let is_held = self.failure.is_some_and(|held| held.failure == *failure);
+        if let Some(calls) = calls.filter(|_| is_held) {
+            self.learned.get_or_insert(Disagreement { ranks: [failure.culprit, failure.witness], calls });
+        }
     }
 
     pub(super) fn compare(&mut self) {

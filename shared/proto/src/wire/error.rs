@@ -41,6 +41,14 @@ pub enum WireError {
         /// The last code there is.
         last: u8,
     },
+    /// No such failure of a worker or a connection.
+    #[error(
+        "failure code {found:#06x} in a control message, which this release does not know: run the same release on all ranks"
+    )]
+    Failure {
+        /// What came.
+        found: u16,
+    },
     /// Meant for another communicator.
     #[error("control message of communicator {found:#x} on a connection of communicator {expected:#x}")]
     Communicator {

@@ -12,6 +12,9 @@
 //!
 //! A barrier signal may be followed by eager data, to the end of the message ([`split_eager`]).
 //!
+//! What has failed because two ranks called different things goes on with these two calls, of 24 bytes each: to 80
+//! bytes.
+//!
 //! A fetch goes on with the number of words of its set and the words instead, without the zero words at the end: 24 to
 //! 152 bytes. So does an acknowledgement, behind a key of 4 bytes, 4 of zero and an address of 8: 40 to 168 bytes. Each message has one encoding only: what [`Codec::decode`] accepts is what [`Codec::encode`] makes of the
 //! result.
@@ -20,7 +23,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::agreement::{Algorithm, Kind, Summary};
-use crate::failure::{Cause, Failure, WaitedFor};
+use crate::failure::{Cause, Failure, FailureCode, WaitedFor};
 use crate::message::{Body, Message};
 use crate::pieces::PieceSet;
 use crate::ranks::MAX_RANKS;
@@ -34,8 +37,8 @@ pub const FIXED_WORDS: usize = FIXED_BYTES / size_of::<u64>();
 
 /// Version of this format. Any change of it is another version, and ranks of different versions refuse each other's
 /// messages: they run the same release anyway, since their firmware does.
-pub const VERSION: u8 = 3;
-/// Bytes of every message but a fetch and an acknowledgement.
+pub const VERSION: u8 = 4;
+/// Bytes of every message but a fetch, an acknowledgement and a failure with the calls that differ.
 pub const FIXED_BYTES: usize = 48;
 /// Bytes of the longest message, an acknowledgement.
 pub const MAX_BYTES: usize = acknowledge_bytes(MAX_RANKS as usize / 64);
@@ -107,10 +110,29 @@ struct FailedBody {
     code: U16,
 }
 
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct CallBody {
+    kind: u8,
+    algorithm: u8,
+    reserved: U16,
+    root: U32,
+    amount: U64,
+    chunk_bytes: U32,
+    chains: U32,
+}
+
+/// Bytes of a failure with the two calls that differ.
+const DIFFERING_BYTES: usize = HEADER_BYTES + size_of::<FailedBody>() + 2 * size_of::<CallBody>();
+
+const _: () = assert!(DIFFERING_BYTES == 80);
 const _: () = assert!(HEADER_BYTES == 20 && size_of::<BarrierBody>() <= FIXED_BYTES - HEADER_BYTES && MAX_BYTES == 168);
 // Firmware stores messages in words of eight bytes.
 const _: () = assert!(
-    fetch_bytes(0).is_multiple_of(8) && acknowledge_bytes(0).is_multiple_of(8) && FIXED_BYTES.is_multiple_of(8)
+    fetch_bytes(0).is_multiple_of(8)
+        && acknowledge_bytes(0).is_multiple_of(8)
+        && FIXED_BYTES.is_multiple_of(8)
+        && DIFFERING_BYTES.is_multiple_of(8)
 );
 
 /// Where the sender of an acknowledgement can be read: its receive buffer.
@@ -225,13 +247,13 @@ impl Codec {
                 ACKNOWLEDGE
             }
             Body::Final => FINAL,
-            Body::Failed(Failure { culprit, witness, cause }) => {
+            Body::Failed { failure: Failure { culprit, witness, cause }, calls } => {
                 let (cause, waited_for, code) = match cause {
                     Cause::Silent(waited_for) => (SILENT, waited_for as u8, 0),
                     Cause::Cancelled => (CANCELLED, 0, 0),
                     Cause::Disagrees => (DISAGREES, 0, 0),
-                    Cause::Device(code) => (DEVICE, 0, code),
-                    Cause::Connection(code) => (CONNECTION, 0, code),
+                    Cause::Device(code) => (DEVICE, 0, code.to_raw()),
+                    Cause::Connection(code) => (CONNECTION, 0, code.to_raw()),
                     #[cfg(feature = "aggregators")]
                     Cause::Aggregator(number) => (AGGREGATOR, 0, number),
                     #[cfg(feature = "aggregators")]
@@ -239,6 +261,10 @@ impl Codec {
                 };
                 let (culprit, witness) = (culprit.into(), witness.into());
                 put(body, &FailedBody { culprit, witness, cause, waited_for, code: code.into() });
+                if let Some(calls) = calls {
+                    put_calls(&mut body[size_of::<FailedBody>()..], &calls);
+                    length = DIFFERING_BYTES;
+                }
                 FAILED
             }
         };
@@ -275,7 +301,7 @@ impl Codec {
             }
             Body::Activate => ACTIVATE,
             Body::Final => FINAL,
-            Body::Fetch { .. } | Body::Acknowledge { .. } | Body::Failed(_) => return None,
+            Body::Fetch { .. } | Body::Acknowledge { .. } | Body::Failed { .. } => return None,
         };
         let [first, second, third, fourth] = body;
         let words =
@@ -368,7 +394,8 @@ impl Codec {
         if !(BARRIER..=FETCH_MORE).contains(&header.kind) {
             return Err(WireError::Code { field: "kind", found: header.kind, last: FETCH_MORE });
         }
-        if !matches!(header.kind, FETCH | FETCH_MORE | ACKNOWLEDGE) && bytes.len() != FIXED_BYTES {
+        let differing = header.kind == FAILED && bytes.len() == DIFFERING_BYTES;
+        if !matches!(header.kind, FETCH | FETCH_MORE | ACKNOWLEDGE) && bytes.len() != FIXED_BYTES && !differing {
             return Err(WireError::Length { found: bytes.len(), expected: FIXED_BYTES });
         }
         let mut availability = None;
@@ -383,7 +410,10 @@ impl Codec {
                 Body::Acknowledge { pieces: set(bytes.len(), rest)? }
             }
             FINAL => Body::Final,
-            _ => Body::Failed(self.failure(get(rest)?)?),
+            _ => {
+                let calls = rest.get(size_of::<FailedBody>()..).filter(|_| differing).map(calls).transpose()?;
+                Body::Failed { failure: self.failure(get(rest)?)?, calls }
+            }
         };
         let message = Message { operation: header.operation.get(), body };
         let same = self.encode(&message, availability.unwrap_or_default());
@@ -412,6 +442,7 @@ impl Codec {
 
     fn failure(&self, body: FailedBody) -> Result<Failure, WireError> {
         let FailedBody { culprit, witness, cause, waited_for, code } = body;
+        let known = || FailureCode::from_raw(code.get()).map_err(|found| WireError::Failure { found });
         let cause = match cause {
             SILENT => {
                 let last = WaitedFor::Final as u8;
@@ -420,8 +451,8 @@ impl Codec {
             }
             CANCELLED => Cause::Cancelled,
             DISAGREES => Cause::Disagrees,
-            DEVICE => Cause::Device(code.get()),
-            CONNECTION => Cause::Connection(code.get()),
+            DEVICE => Cause::Device(known()?),
+            CONNECTION => Cause::Connection(known()?),
             #[cfg(feature = "aggregators")]
             AGGREGATOR => Cause::Aggregator(code.get()),
             #[cfg(feature = "aggregators")]
@@ -454,6 +485,64 @@ fn put_set(to: &mut [u8], pieces: &PieceSet) -> usize {
     }
     words.len()
 }
+
+/// Writes two calls.
+fn put_calls(to: &mut [u8], calls: &[Summary; 2]) {
+    for (to, call) in to.chunks_exact_mut(size_of::<CallBody>()).zip(calls) {
+        let Summary { kind, root, amount, chunk_bytes, chains, algorithm } = *call;
+        let (kind, algorithm) = (kind as u8, algorithm as u8);
+        let (root, amount) = (root.into(), amount.into());
+        let (chunk_bytes, chains) = (chunk_bytes.into(), chains.into());
+        put(to, &CallBody { kind, algorithm, reserved: U16::ZERO, root, amount, chunk_bytes, chains });
+    }
+}
+
+/// Reads two calls.
+fn calls(from: &[u8]) -> Result<[Summary; 2], WireError> {
+    let (first, second) = from.split_at_checked(size_of::<CallBody>()).unwrap_or((from, &[]));
+    Ok([call(get(first)?)?, call(get(second)?)?])
+}
+
+/// A call of any kind: collectives without a barrier differ, too.
+fn call(body: CallBody) -> Result<Summary, WireError> {
+    let CallBody { kind, algorithm, root, amount, chunk_bytes, chains, .. } = body;
+    let refused = |field, found, last| WireError::Code { field, found, last };
+    let kind = any_kind(kind).ok_or_else(|| refused("operation", kind, LAST_KIND))?;
+    let algorithm = any_algorithm(algorithm).ok_or_else(|| refused("algorithm", algorithm, LAST_ALGORITHM))?;
+    let (root, amount) = (root.get(), amount.get());
+    Ok(Summary { kind, root, amount, chunk_bytes: chunk_bytes.get(), chains: chains.get(), algorithm })
+}
+
+/// The kind of a code. Firmware knows those that have a barrier.
+#[cfg(not(target_os = "none"))]
+fn any_kind(code: u8) -> Option<Kind> {
+    Kind::of_code(code)
+}
+
+#[cfg(target_os = "none")]
+fn any_kind(code: u8) -> Option<Kind> {
+    Kind::from_raw(code).ok()
+}
+
+/// The algorithm of a code, likewise.
+#[cfg(not(target_os = "none"))]
+fn any_algorithm(code: u8) -> Option<Algorithm> {
+    Algorithm::of_code(code)
+}
+
+#[cfg(target_os = "none")]
+fn any_algorithm(code: u8) -> Option<Algorithm> {
+    Algorithm::from_raw(code).ok()
+}
+
+#[cfg(not(target_os = "none"))]
+const LAST_KIND: u8 = Kind::Scatterv as u8;
+#[cfg(target_os = "none")]
+const LAST_KIND: u8 = Kind::Allgatherv as u8;
+#[cfg(not(target_os = "none"))]
+const LAST_ALGORITHM: u8 = Algorithm::Sparse as u8;
+#[cfg(target_os = "none")]
+const LAST_ALGORITHM: u8 = Algorithm::Chain as u8;
 
 /// Reads a set that takes the rest of a message of `length` bytes.
 fn set(length: usize, rest: &[u8]) -> Result<PieceSet, WireError> {

@@ -3,5 +3,7 @@
 mod format;
 mod greeting;
 mod groups;
+#[path = "../support/keyed.rs"]
+mod keyed;
 mod lists;
 mod samples;

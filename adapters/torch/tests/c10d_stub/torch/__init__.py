@@ -33,6 +33,9 @@ from ._tensor import (
     strided,
     tensor,
     uint8,
+    uint16,
+    uint32,
+    uint64,
     zeros,
 )
 
@@ -77,5 +80,8 @@ __all__ = [
     "strided",
     "tensor",
     "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
     "zeros",
 ]

@@ -48,8 +48,11 @@ class dtype:
 int8 = dtype("int8", 1, "b", "int")
 uint8 = dtype("uint8", 1, "B", "int")
 int16 = dtype("int16", 2, "h", "int")
+uint16 = dtype("uint16", 2, "H", "int")
 int32 = dtype("int32", 4, "i", "int")
+uint32 = dtype("uint32", 4, "I", "int")
 int64 = dtype("int64", 8, "q", "int")
+uint64 = dtype("uint64", 8, "Q", "int")
 float16 = dtype("float16", 2, "e", "float")
 bfloat16 = dtype("bfloat16", 2, "H", "float")
 float32 = dtype("float32", 4, "f", "float")
@@ -189,6 +192,8 @@ class Tensor:
     def copy_(self, source: Tensor) -> Tensor:
         if source.shape != self.shape:
             raise RuntimeError(f"a tensor of shape {source.shape} to one of shape {self.shape}: the stub has no broadcasting")
+        if any(stride == 0 and length > 1 for length, stride in zip(self.shape, self._strides)):
+            raise RuntimeError("unsupported operation: more than one element of the written-to tensor refers to a single memory location")
         if self._storage.memory is None or source._storage.memory is None:
             return self
         if self.dtype is source.dtype and self.is_contiguous() and source.is_contiguous():

@@ -1,10 +1,18 @@
 //! Events of receive contexts and send workers, and the actions of the protocol's state machine.
 
 use dpa::Table;
+use dpa::abi::ProgressCall;
 use dpa::abi::progress::{LOSSY, REPORT_DISAGREES, REPORT_EVERYTHING, REPORT_FAILED, REPORT_READY, REPORT_RELEASING};
-use dpa::proto::{Action, Failure};
+use dpa::proto::{Action, Failure, Summary};
 
 use super::ProgressEngine;
+
+/// A call as the host reads it.
+const fn call(summary: Summary) -> ProgressCall {
+    let Summary { kind, root, amount, chunk_bytes, chains, algorithm } = summary;
+    let (kind, algorithm) = (kind as u32, algorithm as u32);
+    ProgressCall { kind, algorithm, root, chunk_bytes, amount, chains, reserved: 0 }
+}
 
 impl ProgressEngine<'_> {
     /// Tells the machine what has been signalled, and the time.
@@ -21,8 +29,23 @@ impl ProgressEngine<'_> {
             self.participant.progressed(now_ps);
             self.participant.delivered_all();
         }
+        // An operation whose data rides on the barrier has no send worker.
+        if self.state.sending | self.state.unsent != 0 {
+            self.look_at_sending(now_ps);
+        }
+        // No deadline passes before the host has said what it knows of the time until then.
+        let deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
+        let due = core::mem::take(&mut self.state.due) != 0;
+        self.participant.handle_time(if due { now_ps } else { now_ps.min(deadline_ps.saturating_sub(1)) });
+    }
+
+    /// Tells the machine how far the send workers are.
+    #[inline(never)]
+    fn look_at_sending(&mut self, now_ps: u64) {
+        let signals = self.signals();
         if self.state.sending != 0 && signals.are_announced(self.state.send_sequence) {
             self.state.sending = 0;
+            self.participant.progressed(now_ps);
             self.participant.sent();
         }
         if self.state.unsent != 0 && signals.are_sent(self.state.send_sequence) {
@@ -30,10 +53,6 @@ impl ProgressEngine<'_> {
             self.state.report.sent_ps = now_ps;
             self.release_if_over(now_ps);
         }
-        // No deadline passes before the host has said what it knows of the time until then.
-        let deadline_ps = self.participant.deadline_ps().unwrap_or(u64::MAX);
-        let due = core::mem::take(&mut self.state.due) != 0;
-        self.participant.handle_time(if due { now_ps } else { now_ps.min(deadline_ps.saturating_sub(1)) });
     }
 
     /// Does what the machine asks for, until there is nothing more, or no room for a message (true), or the budget is used up (false).
@@ -148,10 +167,8 @@ impl ProgressEngine<'_> {
         (detail.culprit, detail.witness, detail.cause) = (failure.culprit, failure.witness, failure.cause.to_bits());
         if let Some(found) = self.participant.disagreement() {
             self.state.report.flags |= REPORT_DISAGREES;
-            let theirs = found.theirs;
-            (detail.their_rank, detail.their_kind, detail.their_root) = (found.rank, theirs.kind as u32, theirs.root);
-            (detail.their_amount, detail.their_chunk_bytes) = (theirs.amount, theirs.chunk_bytes);
-            (detail.their_chains, detail.their_algorithm) = (theirs.chains, theirs.algorithm as u32);
+            let [theirs, own] = found.calls;
+            (detail.culprit_call, detail.witness_call) = (call(theirs), call(own));
         }
         self.state.undetailed = 1;
         self.state.unreported = 1;

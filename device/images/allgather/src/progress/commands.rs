@@ -3,8 +3,8 @@
 use core::mem::offset_of;
 
 use dpa::abi::progress::{
-    COMMAND_CUT_OFF, COMMAND_EAGER, COMMAND_FAIL, COMMAND_FOLLOW, COMMAND_POST, COMMAND_TIME, FOLLOWS, LOSSY, NOBODY,
-    REPORT_DISAGREES, REPORT_FAILED, ROUNDS,
+    COMMAND_CUT_OFF, COMMAND_EAGER, COMMAND_FAIL, COMMAND_FOLLOW, COMMAND_POST, COMMAND_PROBE, COMMAND_TIME, FOLLOWS,
+    LOSSY, NOBODY, REPORT_DISAGREES, REPORT_FAILED, ROUNDS,
 };
 use dpa::abi::{ProgressCommand, ProgressThreadStatus};
 use dpa::proto::sequencer::Turn;
@@ -73,6 +73,9 @@ impl ProgressEngine<'_> {
             let (cause, _) = command.pair_at::<{ offset_of!(ProgressCommand, cause) }>();
             let Ok(cause) = Cause::from_bits(cause) else { return false };
             self.participant.fail(Failure { culprit, witness, cause });
+        }
+        if flags & COMMAND_PROBE != 0 {
+            self.probe_awaited();
         }
         self.state.follows ^= if flags & COMMAND_FOLLOW != 0 { FOLLOWS } else { 0 };
         self.state.due |= u32::from(flags & COMMAND_TIME != 0);

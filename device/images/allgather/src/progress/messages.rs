@@ -5,15 +5,13 @@ use dpa::abi::{ProgressPeer, ProgressSetUp};
 use dpa::hw::wqe::{FLAG_ON_ERROR, FLAG_SIGNALLED, SendWqe, WriteWqe};
 use dpa::hw::{ControlSegment, CqeOpcode, WqeOpcode};
 use dpa::proto::wire::{Availability, FIXED_BYTES, FIXED_WORDS, MAX_BYTES};
-use dpa::proto::{Body, Cause, Codec, Failure, Message, Signal, Summary};
+use dpa::proto::{Body, Cause, Codec, Failure, FailureCode, Message, Signal, Summary};
 use dpa::{CompletionQueue, Messages, Outbox, ReceiveQueue, SendQueue, fence};
 use zerocopy::IntoBytes as _;
 
 use super::ProgressEngine;
 use super::repair::has_room;
 
-/// Code of [`Cause::Connection`] for a peer that does not keep to the protocol.
-const PROTOCOL_VIOLATION: u16 = u16::MAX;
 /// Words of the longest message.
 const WORDS: usize = MAX_BYTES.div_ceil(8);
 
@@ -49,7 +47,7 @@ impl ProgressEngine<'_> {
             } else if opcode == CqeOpcode::Requester as u64 {
                 self.completed(index, entry.wqe_counter());
             } else {
-                self.broken(index, status_of(entry.syndrome()));
+                self.broken(index, FailureCode::of_syndrome(entry.syndrome()));
             }
             self.state.consumed += 1;
         }
@@ -196,6 +194,19 @@ impl ProgressEngine<'_> {
         }
     }
 
+    /// Posts an empty write to the peer for which this rank waits, unless its queue is full: then something is under
+    /// way that shows as much.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn probe_awaited(&mut self) {
+        let Some(rank) = self.participant.awaited() else { return };
+        let awaited = self.peers.iter_mut().find(|peer| peer.rank == rank && peer.broken == 0 && !is_full(peer));
+        if let Some(peer) = awaited {
+            write_nothing(peer, &self.outbox);
+            self.state.full += u32::from(is_full(peer));
+        }
+    }
+
     /// A message has come that is no signal of the barrier under way, or whose sender has called something else.
     #[inline(never)]
     fn receive_other(&mut self, queue: &ReceiveQueue, producer: u64, (rank, slot, bytes): (u32, u64, u32)) {
@@ -239,13 +250,13 @@ impl ProgressEngine<'_> {
         self.participant.fail(Failure {
             culprit,
             witness: self.set_up.rank,
-            cause: Cause::Connection(PROTOCOL_VIOLATION),
+            cause: Cause::Connection(FailureCode::ProtocolViolation),
         });
     }
 
     /// The connection to a peer is broken: what is sent to it from here on is dropped.
     #[cold]
-    fn broken(&mut self, index: usize, status: u16) {
+    fn broken(&mut self, index: usize, code: FailureCode) {
         let Some(peer) = self.peers.get(index).filter(|peer| peer.broken == 0) else { return };
         peer.broken = 1;
         self.state.reading -= u32::from(peer.reads_row_until != 0);
@@ -255,7 +266,7 @@ impl ProgressEngine<'_> {
         if culprit == NOBODY {
             return;
         }
-        let failure = Failure { culprit, witness: self.set_up.rank, cause: Cause::Connection(status) };
+        let failure = Failure { culprit, witness: self.set_up.rank, cause: Cause::Connection(code) };
         self.participant.fail(failure);
     }
 
@@ -271,7 +282,7 @@ impl ProgressEngine<'_> {
             Body::Fetch { .. } => 2,
             Body::Acknowledge { .. } => 3,
             Body::Final => 4,
-            Body::Failed(_) => 5,
+            Body::Failed { .. } => 5,
         };
         if let Some(count) = self.state.report.messages.get_mut(counter) {
             *count = count.wrapping_add(1);
@@ -380,25 +391,4 @@ fn write_long(messages: &Messages<'_>, slot: u64, codec: Codec, message: &Messag
     let encoded = codec.encode(message, here);
     messages.write(slot, encoded.as_bytes());
     encoded.as_bytes().len() as u32
-}
-
-/// The status of a work completion that verbs give for a syndrome (rdma-core, `mlx5_handle_error_cqe`), so that failures have the same codes
-/// wherever the protocol runs.
-const fn status_of(syndrome: u8) -> u16 {
-    match syndrome {
-        0x01 => 1,
-        0x02 => 2,
-        0x04 => 4,
-        0x05 => 5,
-        0x06 => 6,
-        0x10 => 7,
-        0x11 => 8,
-        0x12 => 9,
-        0x13 => 10,
-        0x14 => 11,
-        0x15 => 12,
-        0x16 => 13,
-        0x22 => 16,
-        _ => 21,
-    }
 }

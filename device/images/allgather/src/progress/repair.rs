@@ -144,6 +144,8 @@ impl ProgressEngine<'_> {
         if let Some(word) = self.state.reads.unread.get_mut(piece as usize / 64) {
             *word &= !(1 << (piece % 64));
         }
+        let now_ps = self.now_ps();
+        self.participant.progressed(now_ps);
         self.participant.read(piece);
     }
 

@@ -14,6 +14,18 @@ use crate::timing::{receiver_not_ready_ps, response_timeout_ps};
 use crate::transport::Transport;
 use crate::wqe::{WqeFault, opcode};
 
+/// Nothing was heard from the peer, too often.
+const NO_ANSWER: WqeFault = WqeFault { syndrome: syndrome::RETRY_EXCEEDED, vendor: vendor::NO_ANSWER };
+/// The peer had no receive, too often.
+const NO_RECEIVE: WqeFault = WqeFault { syndrome: syndrome::RNR_RETRY_EXCEEDED, vendor: vendor::NO_RECEIVE };
+/// The peer found the request malformed, or longer than its receive.
+const REMOTE_INVALID_REQUEST: WqeFault =
+    WqeFault { syndrome: syndrome::REMOTE_INVALID_REQUEST, vendor: vendor::REMOTE_INVALID_REQUEST };
+/// The peer does not allow the access.
+const REMOTE_ACCESS: WqeFault = WqeFault { syndrome: syndrome::REMOTE_ACCESS, vendor: vendor::REMOTE_ACCESS };
+/// The peer failed for a reason of its own.
+const REMOTE_OPERATION: WqeFault = WqeFault { syndrome: syndrome::REMOTE_OPERATION, vendor: vendor::REMOTE_OPERATION };
+
 impl Requester {
     /// Something should be heard within the timeout after `at_ps`. One timer per queue pair follows the deadline.
     pub(super) fn expect_answer(at_ps: u64, qp: &mut QueuePair, fx: &mut Effects) {
@@ -82,9 +94,9 @@ impl Requester {
             Acknowledgement::ReceiverNotReady { timer } => {
                 return Self::receiver_not_ready(dp, qp, timer, cx);
             }
-            Acknowledgement::InvalidRequest => syndrome::REMOTE_INVALID_REQUEST,
-            Acknowledgement::RemoteAccess => syndrome::REMOTE_ACCESS,
-            Acknowledgement::RemoteOperation => syndrome::REMOTE_OPERATION,
+            Acknowledgement::InvalidRequest => REMOTE_INVALID_REQUEST,
+            Acknowledgement::RemoteAccess => REMOTE_ACCESS,
+            Acknowledgement::RemoteOperation => REMOTE_OPERATION,
         };
         Self::fail_oldest(dp, qp, failure, cx);
     }
@@ -188,7 +200,7 @@ impl Requester {
 
     fn go_back(dp: &mut Datapath, qp: &mut QueuePair, cx: &mut Cx<'_>) {
         if qp.sq.retries_left == 0 {
-            return Self::fail_oldest(dp, qp, syndrome::RETRY_EXCEEDED, cx);
+            return Self::fail_oldest(dp, qp, NO_ANSWER, cx);
         }
         qp.sq.retries_left -= 1;
         cx.log.counters.rc_go_backs += 1;
@@ -201,7 +213,7 @@ impl Requester {
         const FOR_EVER: u8 = 7;
         if qp.path.rnr_retry != FOR_EVER {
             if qp.sq.rnr_retries_left == 0 {
-                return Self::fail_oldest(dp, qp, syndrome::RNR_RETRY_EXCEEDED, cx);
+                return Self::fail_oldest(dp, qp, NO_RECEIVE, cx);
             }
             qp.sq.rnr_retries_left -= 1;
         }
@@ -212,9 +224,9 @@ impl Requester {
         cx.fx.timer(at_ps, Work::ReceiverReady { qpn: qp.qpn, epoch: qp.sq.epoch });
     }
 
-    fn fail_oldest(dp: &mut Datapath, qp: &mut QueuePair, syndrome: u8, cx: &mut Cx<'_>) {
+    fn fail_oldest(dp: &mut Datapath, qp: &mut QueuePair, fault: WqeFault, cx: &mut Cx<'_>) {
         if let Some(wqe) = qp.sq.outstanding.pop_front() {
-            dp.fail_send(qp, &wqe, WqeFault { syndrome, vendor: 0 }, cx);
+            dp.fail_send(qp, &wqe, fault, cx);
         }
     }
 }

@@ -106,18 +106,6 @@ fn parameters_outside_their_range_are_named() {
     check(Config { control: Control::Device, transport: Transport::UcUnicast, ..uc }, "control is 1: must be host");
 }
 
-#[test]
-fn a_bound_of_fixed_point_numbers_is_a_number_above_0() {
-    for (text, bound) in [("1", 1.0), ("2.5", 2.5), ("1e-6", 1e-6), ("3e38", 3e38)] {
-        assert_eq!(bound_of(text.to_owned()).unwrap(), bound);
-    }
-    for text in ["0", "-1", "inf", "NaN", "1e-40", "1e39", "1,5", "one"] {
-        let error = bound_of(text.to_owned()).unwrap_err().to_string();
-        let expected = format!("FLEXCAST_SPARSE_FIXED_POINT is {text:?}: must be a finite number above 0");
-        assert!(error.starts_with(&expected), "{error}");
-    }
-}
-
 /// What is sent in 16 us: 112 000 bytes at 56 Gbit/s.
 #[test]
 fn a_lead_is_what_a_root_sends_while_another_is_activated() {

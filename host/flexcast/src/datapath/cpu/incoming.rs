@@ -322,6 +322,15 @@ impl Incoming {
         self.late
     }
 
+    /// Roots of which less than half of the chunks have come by multicast, and how many are lacking to that.
+    pub(crate) fn mostly_lost(&self) -> impl Iterator<Item = (u32, u32)> {
+        let came =
+            |root: &Root| (root.first_psn..root.first_psn + root.chunks).filter(|psn| self.is_there(*psn)).count();
+        let lacking = move |root: &Root| (root.chunks.div_ceil(2)).saturating_sub(came(root) as u32);
+        let others = self.roots.iter().filter(|root| root.rank != self.own);
+        others.map(move |root| (root.rank, lacking(root))).filter(|(_, lacking)| *lacking > 0)
+    }
+
     /// Roots of which `step` chunks or more have been seen since the last acknowledgement, and how many have been seen; of those that wait for the `end`
     /// of their block also when that has been seen.
     pub(crate) fn acknowledgements(&mut self, step: u32, end: impl Fn(u32) -> bool, mut tell: impl FnMut(u32, u32)) {

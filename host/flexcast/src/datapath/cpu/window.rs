@@ -34,6 +34,8 @@ pub(crate) struct Window {
     wait_ps: u64,
     /// Waits in vain, one behind the other.
     waited: u32,
+    /// A rank has seen some of the block.
+    is_seen: bool,
 }
 
 /// Chunks after which a receiver acknowledges, with a window of `chunks`.
@@ -53,6 +55,7 @@ impl Window {
             full_since_ps: None,
             wait_ps: waits.first_ps,
             waited: 0,
+            is_seen: false,
         }
     }
 
@@ -60,6 +63,7 @@ impl Window {
     pub(crate) fn restart(&mut self, chunks: u32) {
         self.chunks = if chunks == 0 { 1 } else { chunks };
         self.seen.fill(0);
+        self.is_seen = false;
         self.open(0);
     }
 
@@ -71,6 +75,12 @@ impl Window {
     /// Whether there are receivers, and all have said that they need nothing more by multicast.
     pub(crate) fn is_left(&self) -> bool {
         self.seen.len() > 1 && self.least() == u32::MAX
+    }
+
+    /// Whether receivers that have left, when `sent` of `chunks` were sent, cannot have lost what they lack: most of it
+    /// was not sent, and what was has arrived somewhere, or is less than any receiver acknowledges.
+    pub(crate) const fn is_withheld(&self, sent: u32, chunks: u32) -> bool {
+        sent < chunks.div_ceil(2) && (self.is_seen || sent < step(self.chunks))
     }
 
     /// How many chunks may be sent behind the first `sent`.
@@ -85,6 +95,7 @@ impl Window {
             return;
         }
         *seen = chunks;
+        self.is_seen |= chunks < u32::MAX;
         let least = self.least();
         if least > self.acknowledged {
             self.open(least);
@@ -187,6 +198,18 @@ mod tests {
         window.restart(8);
         assert!(!window.is_left(), "that was of one operation");
         assert!(!self::window(1, 8).is_left(), "nobody has left a rank that is alone");
+    }
+
+    #[test]
+    fn a_block_is_withheld_if_most_of_it_was_not_sent_and_nothing_says_that_it_is_lost() {
+        let mut window = window(2, 8);
+        assert!(window.is_withheld(0, 100) && window.is_withheld(1, 100));
+        assert!(!window.is_withheld(8, 100), "a receiver that sees it acknowledges two chunks");
+        window.acknowledge(1, u32::MAX);
+        assert!(!window.is_withheld(8, 100));
+        window.restart(8);
+        window.acknowledge(1, 2);
+        assert!(window.is_withheld(8, 100) && !window.is_withheld(50, 100));
     }
 
     #[test]

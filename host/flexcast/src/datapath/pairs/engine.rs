@@ -1,6 +1,6 @@
 //! Collectives between pairs of ranks in the engine of a datapath over RDMA cards: begin, progress and end.
 
-use flexcast_proto::{Algorithm, Cause, OperationDescriptor};
+use flexcast_proto::{Algorithm, Cause, FailureCode, OperationDescriptor};
 
 use super::errand::Connecting;
 use super::sparse::Need;
@@ -12,7 +12,6 @@ use crate::api::report::Report;
 use crate::datapath::{Posted, Requests};
 use crate::error::{Error, Result};
 use crate::plan::direct::Collective;
-use crate::protocol::conversation::NOT_STARTED;
 use crate::protocol::driver::Notice;
 use crate::tuner::{Conditions, Decision, Densities, Tuning};
 
@@ -42,8 +41,8 @@ pub(crate) trait PairEngine {
     /// Begins an errand. False: it cannot begin yet, and waits for its turn.
     fn begin_errand(&mut self, posted: Posted, errand: Box<Errand>, now_ps: u64) -> Result<bool, Box<Failed>>;
 
-    /// Whether an errand that is multicast could begin now.
-    fn has_room(&mut self, now_ps: u64) -> bool;
+    /// Whether a setup operation that is multicast could begin now.
+    fn has_room(&self, now_ps: u64) -> bool;
 
     /// Lets a collective wait for its turn, before all others.
     fn put_off(&mut self, posted: Posted<Collective>);
@@ -173,7 +172,7 @@ pub(crate) trait PairEngine {
             Way::Meet(posted) => {
                 if let Err(failed) = self.start_collective(*posted, now_ps) {
                     self.requests().finish(request, Err(failed));
-                    self.end_here(Cause::Device(NOT_STARTED));
+                    self.end_here(Cause::Device(FailureCode::NotStarted));
                 }
                 return;
             }
@@ -191,6 +190,6 @@ pub(crate) trait PairEngine {
             Err(Refusal::Here(error)) => posted.refuse(error),
         };
         self.requests().finish(request, Err(failed));
-        self.end_here(Cause::Device(NOT_STARTED));
+        self.end_here(Cause::Device(FailureCode::NotStarted));
     }
 }

@@ -1,7 +1,7 @@
 //! The collective that is under way between pairs of ranks, from its beginning to its end.
 
 use flexcast_proto::p2p::{Memory, Operation, Schedule};
-use flexcast_proto::{Cause, Failure, Kind, OperationDescriptor, RankSet, Summary};
+use flexcast_proto::{Cause, Failure, FailureCode, OperationDescriptor, RankSet, Summary};
 
 use super::sparse::{self, Need, Session};
 use super::{NO_NEWS, News, Pairs};
@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::p2p::sparse::{Call, Error as SessionError};
 use crate::p2p::{self, Group};
 use crate::plan::direct::{Collective, Places};
-use crate::protocol::conversation::{NOT_STARTED, PROTOCOL_VIOLATION};
 use crate::protocol::driver::Notice;
 use crate::tuner::{Aggregation, Decision};
 
@@ -64,23 +63,31 @@ pub(crate) struct Bounds {
 pub(crate) fn blame(own: u32, error: &p2p::Error) -> (u32, Cause) {
     match error {
         p2p::Error::Connection { peer, source: flexio::Error::Completion { status, .. } } => {
-            (*peer, Cause::Connection(*status as u16))
+            (*peer, Cause::Connection(FailureCode::of_completion(*status)))
         }
         p2p::Error::Mismatch { peer, .. } => (*peer, Cause::Disagrees),
         p2p::Error::Connection { peer, .. } | p2p::Error::Protocol { peer, .. } => {
-            (*peer, Cause::Connection(PROTOCOL_VIOLATION))
+            (*peer, Cause::Connection(FailureCode::ProtocolViolation))
         }
-        _ => (own, Cause::Device(NOT_STARTED)),
+        _ => (own, Cause::Device(FailureCode::NotStarted)),
     }
 }
 
 /// What a peer has called, if that is what connections have met with.
 pub(crate) fn called(error: &p2p::Error, own: Summary) -> Option<Notice> {
-    let p2p::Error::Mismatch { peer, peer_block_bytes, peer_call, .. } = error else { return None };
-    let gathers = |bytes| Summary { kind: Kind::Allgather, root: 0, amount: bytes, ..own };
-    // An Allgather may differ in what a summary does not tell.
-    let gathers = peer_block_bytes.map(gathers).filter(|theirs| *theirs != own);
-    (*peer_call).or(gathers).map(|theirs| Notice::Disagrees { rank: *peer, theirs })
+    let p2p::Error::Mismatch { peer, peer_blocks, peer_call, bytes: [theirs, ours], .. } = error else { return None };
+    let blocks = |Summary { kind, root, amount, .. }| Summary { kind, root, amount, ..own };
+    // They may differ in what a summary does not tell.
+    let blocks = (*peer_blocks).map(blocks).filter(|theirs| *theirs != own);
+    let rank = *peer;
+    (*peer_call).or(blocks).map(|called| {
+        if called == own {
+            // The two have other lengths for the block between them, which no other rank knows.
+            let [theirs, own] = [theirs, ours].map(|bytes| Summary { amount: *bytes, ..own });
+            return Notice::Disagrees { rank, theirs, own };
+        }
+        Notice::Disagrees { rank, theirs: called, own }
+    })
 }
 
 fn buffer(of: &Buffer) -> Result<p2p::Buffer<'_>> {
@@ -274,7 +281,7 @@ impl Pairs {
         match fault {
             Fault::Here(error) => {
                 tracing::error!(%error, "a collective between pairs of ranks failed");
-                [failed((own, Cause::Device(NOT_STARTED))), None]
+                [failed((own, Cause::Device(FailureCode::NotStarted))), None]
             }
             Fault::Session(fault) => {
                 tracing::error!(error = %fault, "a sparse AllReduce failed");

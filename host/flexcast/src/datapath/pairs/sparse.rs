@@ -9,7 +9,7 @@ mod on_dpa;
 
 use flexcast_abi::SparseStatus;
 use flexcast_proto::sparse::Order;
-use flexcast_proto::{Cause, RankInfo, WaitedFor};
+use flexcast_proto::{Cause, FailureCode, RankInfo, WaitedFor};
 use flexio::ProtectionDomain;
 use thiserror::Error as ThisError;
 
@@ -20,7 +20,6 @@ use crate::dpa::sparse::AggregatorFailure;
 use crate::error::Error;
 use crate::p2p::sparse::{self, Call, FixedPoint, Party, Settings, endpoint_bytes};
 use crate::plan::direct::Collective;
-use crate::protocol::conversation::{NOT_STARTED, PROTOCOL_VIOLATION};
 use crate::tuner::Aggregation;
 
 use apart::Apart;
@@ -80,10 +79,10 @@ impl Fault {
     pub(super) const fn cause(&self) -> Cause {
         match self {
             Self::Link(sparse::Error::Connection { source: flexio::Error::Completion { status, .. }, .. }) => {
-                Cause::Connection(*status as u16)
+                Cause::Connection(FailureCode::of_completion(*status))
             }
             Self::Shard(AggregatorFailure { status: Ok(SparseStatus::Connection), found, .. }) => {
-                Cause::Connection(*found as u16)
+                Cause::Connection(FailureCode::of_syndrome(*found as u8))
             }
             Self::Silent(_) => Cause::Silent(WaitedFor::Block),
             Self::Link(sparse::Error::FixedPoint(_)) => Cause::Contribution,
@@ -94,9 +93,9 @@ impl Fault {
                 | sparse::Error::Protocol { .. }
                 | sparse::Error::Ended { .. }
                 | sparse::Error::Timeout { .. },
-            ) => Cause::Connection(PROTOCOL_VIOLATION),
-            Self::Shard(_) if self.culprit().is_some() => Cause::Connection(PROTOCOL_VIOLATION),
-            _ => Cause::Device(NOT_STARTED),
+            ) => Cause::Connection(FailureCode::ProtocolViolation),
+            Self::Shard(_) if self.culprit().is_some() => Cause::Connection(FailureCode::ProtocolViolation),
+            _ => Cause::Device(FailureCode::NotStarted),
         }
     }
 }
@@ -373,11 +372,11 @@ mod tests {
             let fault = Fault::Shard(failure);
             (fault.culprit(), fault.cause())
         };
-        assert_eq!(shard(Ok(SparseStatus::Connection)), (Some(3), Cause::Connection(0x15)));
-        assert_eq!(shard(Ok(SparseStatus::Length)), (Some(3), Cause::Connection(PROTOCOL_VIOLATION)));
+        assert_eq!(shard(Ok(SparseStatus::Connection)), (Some(3), Cause::Connection(FailureCode::RetriesExceeded)));
+        assert_eq!(shard(Ok(SparseStatus::Length)), (Some(3), Cause::Connection(FailureCode::ProtocolViolation)));
         // Neither is a worker's doing.
-        assert_eq!(shard(Ok(SparseStatus::Element)), (None, Cause::Device(NOT_STARTED)));
-        assert_eq!(shard(Err(99)), (None, Cause::Device(NOT_STARTED)));
+        assert_eq!(shard(Ok(SparseStatus::Element)), (None, Cause::Device(FailureCode::NotStarted)));
+        assert_eq!(shard(Err(99)), (None, Cause::Device(FailureCode::NotStarted)));
         let silent = Fault::Silent(2);
         assert_eq!((silent.culprit(), silent.cause()), (Some(2), Cause::Silent(WaitedFor::Block)));
     }

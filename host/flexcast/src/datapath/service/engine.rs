@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::service::wire::Refused;
 use flexcast_proto::service::{self, Culprit, Delivery, Region, StagedCause, StagedRefusal, Topology};
-use flexcast_proto::{Cause, Disagreement, Failure, RankInfo, WaitedFor};
+use flexcast_proto::{Cause, Disagreement, Failure, FailureCode, RankInfo, WaitedFor};
 use flexcast_service::{Error as ServiceError, MemoryId, Session};
 
 use super::call::{self, Call};
@@ -23,10 +23,6 @@ use crate::api::report::{MessageCounts, Phases, PhasesPs, Report};
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
 use crate::error::{Error, Result};
 
-/// Code of [`Cause::Device`]: the service process of the culprit is gone, or refuses.
-const PROCESS: u16 = 0x300;
-/// Code of [`Cause::Connection`]: the program of the culprit is gone for its service process.
-const PROGRAM: u16 = 0x301;
 /// How long the service processes have to name who is at fault, once the hosts have found a failure.
 const GRACE: Duration = Duration::from_secs(2);
 /// Longest that a service process takes to let a rank go.
@@ -95,9 +91,10 @@ impl Engine {
         let config = inner.config().clone().control(Control::Service);
         let hands_over = inner.card().datapath() == DatapathKind::Dpa;
         let most = session.welcome().collectives.max(1) as usize;
+        let graveyard = Arc::new(Graveyard::new(session.address()));
         Self {
             session,
-            graveyard: Arc::default(),
+            graveyard,
             segment,
             settings,
             graves: Vec::new(),
@@ -232,13 +229,28 @@ impl Engine {
                     self.running.push_back(Running { posted, call, until });
                 }
                 Err(fault) => {
-                    let failure = self.told(&fault);
+                    let (failure, calls) = (self.told(&fault), Self::calls(&fault));
                     self.waiting.push_front(posted);
-                    self.fail(failure);
+                    self.fail(failure, calls);
                 }
             }
         }
         moved
+    }
+
+    /// What ranks have called, in words, if that is what service processes have found to differ.
+    fn calls(fault: &ServiceFault) -> Option<String> {
+        let ServiceFault::Service(ServiceError::Failed(failure)) = fault else { return None };
+        let culprit = failure.culprit;
+        match failure.cause {
+            service::Cause::Bytes { witness, found, expected } => Some(format!(
+                "{culprit} sends {found} bytes to rank {witness}; rank {witness} expects {expected} bytes"
+            )),
+            service::Cause::Operation { found, expected } => {
+                Some(format!("{culprit} called {found}; a rank of another service process called {expected}"))
+            }
+            service::Cause::Died | service::Cause::Read(_) => None,
+        }
     }
 
     /// The failure of the communicator that something of the service processes is.
@@ -250,15 +262,15 @@ impl Engine {
             Culprit::Process(process) => self.topology.served_by(process).next().unwrap_or(own),
         };
         let of_process = |culprit| match culprit {
-            Culprit::Rank(_) => Cause::Connection(PROGRAM),
-            Culprit::Process(_) => Cause::Device(PROCESS),
+            Culprit::Rank(_) => Cause::Connection(FailureCode::Program),
+            Culprit::Process(_) => Cause::Device(FailureCode::ServiceProcess),
         };
         tracing::warn!(rank = own, %fault, "an operation by service processes has failed");
         let (culprit, cause) = match fault {
             ServiceFault::Service(ServiceError::Failed(failure)) => {
                 let cause = match failure.cause {
                     service::Cause::Died => of_process(failure.culprit),
-                    service::Cause::Read(code) => Cause::Connection(code),
+                    service::Cause::Read(status) => Cause::Connection(FailureCode::of_completion(status.into())),
                     service::Cause::Bytes { .. } | service::Cause::Operation { .. } => Cause::Disagrees,
                 };
                 (rank_of(failure.culprit), cause)
@@ -266,19 +278,19 @@ impl Engine {
             ServiceFault::Service(ServiceError::StagedFailed(failure)) => {
                 let cause = match failure.cause {
                     StagedCause::Died => of_process(failure.culprit),
-                    StagedCause::Transfer(code) => Cause::Connection(code),
+                    StagedCause::Transfer(status) => Cause::Connection(FailureCode::of_completion(status.into())),
                     StagedCause::Disagrees => Cause::Disagrees,
                 };
                 (rank_of(failure.culprit), cause)
             }
             ServiceFault::Late => (own, Cause::Silent(WaitedFor::Block)),
-            ServiceFault::Service(_) | ServiceFault::Own(_) => (own, Cause::Device(PROCESS)),
+            ServiceFault::Service(_) | ServiceFault::Own(_) => (own, Cause::Device(FailureCode::ServiceProcess)),
         };
         Failure { culprit, witness: own, cause }
     }
 
     /// Ends everything: what is under way once its memory is back.
-    fn fail(&mut self, failure: Failure) {
+    fn fail(&mut self, failure: Failure, calls: Option<String>) {
         if self.failure.is_some() {
             return;
         }
@@ -290,16 +302,17 @@ impl Engine {
                 self.inner.fault(error);
             }
         }
-        self.requests.break_by(failure);
+        self.requests.break_by(failure, calls);
         let running = std::mem::take(&mut self.running);
         let waiting = std::mem::take(&mut self.waiting);
         let now_ps = self.inner.now_ps();
         for Running { posted, .. } in running {
-            let operation = posted.plan.name();
-            self.give_back(posted, now_ps, Some(Error::Failed { operation, failure }));
+            let error = self.requests.failed(posted.plan.name(), failure, None);
+            self.give_back(posted, now_ps, Some(error));
         }
         for posted in waiting {
-            self.give_back(posted, now_ps, Some(Error::Broken { failure, aggregator: None }));
+            let error = self.requests.refusal(failure);
+            self.give_back(posted, now_ps, Some(error));
         }
     }
 
@@ -394,8 +407,8 @@ impl Engine {
                 }
                 Err(error) => ServiceFault::Service(error),
             };
-            let failure = self.told(&fault);
-            self.fail(failure);
+            let (failure, calls) = (self.told(&fault), Self::calls(&fault));
+            self.fail(failure, calls);
             return true;
         }
         moved
@@ -403,7 +416,14 @@ impl Engine {
 
     fn serve(&mut self) -> bool {
         let mut moved = match self.session.progress() {
-            Ok(any) => any,
+            Ok(any) => {
+                if any {
+                    // The bound counts from the last sign of the service process, and of what it does for this rank.
+                    let until = Instant::now() + self.config.service.operation;
+                    self.running.iter_mut().for_each(|running| running.until = until);
+                }
+                any
+            }
             Err(error) => {
                 tracing::warn!(%error, "the session with the service process has failed");
                 self.session.client().lose();
@@ -419,7 +439,8 @@ impl Engine {
         {
             let since = *self.broken.get_or_insert_with(Instant::now);
             if self.running.is_empty() || since.elapsed() > GRACE {
-                self.fail(failure);
+                let calls = self.inner.disagreement().map(|calls| calls.to_string());
+                self.fail(failure, calls);
                 moved = true;
             }
         }
@@ -512,6 +533,21 @@ impl Datapath for Engine {
         Ok(self.serve() || moved)
     }
 
+    fn take_back(&mut self, buffer: &mut Buffer, is_late: bool) -> Result<bool> {
+        let Some(memory) = buffer.lease_of(&self.graveyard) else { return Ok(true) };
+        let client = self.session.client();
+        if client.take_back(memory).is_err() || is_late {
+            client.lose();
+        }
+        let is_back = client.taken_back(memory).is_some();
+        if is_back {
+            // The lease goes with the key, and not before: nobody borrows bytes that somebody may still write.
+            buffer.unlend(&self.graveyard);
+            self.lent = self.lent.saturating_sub(1);
+        }
+        Ok(is_back)
+    }
+
     fn deadline_ps(&self) -> Option<u64> {
         let idle = self.running.is_empty() && self.waiting.is_empty() && self.returning.is_empty();
         let look_ps = (!idle).then(|| self.inner.now_ps().saturating_add(LOOK_PS));
@@ -529,7 +565,7 @@ impl Datapath for Engine {
     fn fail_here(&mut self, cause: Cause) {
         self.inner.fail_here(cause);
         let own = self.place.rank();
-        self.fail(Failure { culprit: own, witness: own, cause });
+        self.fail(Failure { culprit: own, witness: own, cause }, None);
     }
 
     fn fault(&mut self, error: Error) {

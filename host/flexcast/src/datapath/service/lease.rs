@@ -4,6 +4,7 @@
 //! ([`Graveyard`]): it is freed once the service process has let go of its key.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use flexcast_service::MemoryId;
@@ -11,9 +12,11 @@ use flexcast_service::MemoryId;
 /// Memory that somebody may still reach.
 pub(crate) type Kept = Arc<Mutex<dyn Send>>;
 
-/// Memory of buffers that are gone, until it is taken back.
-#[derive(Default)]
-pub(crate) struct Graveyard(Mutex<Vec<(MemoryId, Kept)>>);
+/// Memory of buffers that are gone, until it is taken back from a service process.
+pub(crate) struct Graveyard {
+    process: SocketAddr,
+    left: Mutex<Vec<(MemoryId, Kept)>>,
+}
 
 impl fmt::Debug for Graveyard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -22,9 +25,14 @@ impl fmt::Debug for Graveyard {
 }
 
 impl Graveyard {
+    /// That of the memory which the process at this address may use. Who has it drops the keys of that memory first.
+    pub(crate) fn new(process: SocketAddr) -> Self {
+        Self { process, left: Mutex::default() }
+    }
+
     /// What has come since the last call.
     pub(crate) fn take(&self) -> Vec<(MemoryId, Kept)> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -45,12 +53,17 @@ impl Lease {
         (self.graveyard.as_ptr() == Arc::as_ptr(graveyard)).then_some(self.memory)
     }
 
+    /// The service process that may use it; none any more if who has lent it is gone, and the keys with that.
+    pub(crate) fn process(&self) -> Option<SocketAddr> {
+        self.graveyard.upgrade().map(|graveyard| graveyard.process)
+    }
+
     /// Leaves memory with all who have lent it and are still there. Keys of others are gone.
     pub(crate) fn bury(leases: Vec<Self>, memory: impl Send + 'static) {
         let kept: Kept = Arc::new(Mutex::new(memory));
         for Self { graveyard, memory } in leases {
             if let Some(graveyard) = graveyard.upgrade() {
-                let mut graves = graveyard.0.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut graves = graveyard.left.lock().unwrap_or_else(PoisonError::into_inner);
                 graves.push((memory, Arc::clone(&kept)));
             }
         }

@@ -68,7 +68,7 @@ impl std::str::FromStr for ServiceDelivery {
     /// The delivery of a name as in `FLEXCAST_SERVICE_DELIVERY`.
     fn from_str(name: &str) -> Result<Self> {
         let unknown =
-            || Error::Variable { name: "FLEXCAST_SERVICE_DELIVERY", value: name.to_owned(), limit: DELIVERIES };
+            || Error::Variable { name: "FLEXCAST_SERVICE_DELIVERY", value: name.to_owned(), limit: DELIVERIES.into() };
         NAMES.iter().find(|(_, known)| *known == name).map(|(delivery, _)| *delivery).ok_or_else(unknown)
     }
 }
@@ -93,7 +93,8 @@ pub struct ServiceOptions {
     pub secret: PathBuf,
     /// Longest that connecting takes, and so long again until all processes take part. Default 5 s.
     pub connect: Duration,
-    /// Longest that an operation takes, others' arrival included, once it is posted to the process. Default 60 s.
+    /// Longest that an operation stands still, others' arrival included, once it is posted to the process: it counts from
+    /// the last message of the process. Default 60 s.
     pub operation: Duration,
     /// How Broadcast and Allgather go. This and the four that follow are the same on all ranks: if they differ all ranks use the host's control, and say so.
     pub delivery: ServiceDelivery,
@@ -156,7 +157,7 @@ impl ServiceOptions {
             Some(value) => thresholds(&value).ok_or(Error::Variable {
                 name: "FLEXCAST_SERVICE_THRESHOLDS",
                 value,
-                limit: THRESHOLDS,
+                limit: THRESHOLDS.into(),
             })?,
         };
         let datapath_control = match variable::<String>("FLEXCAST_SERVICE_DATAPATH", "host or device")?.as_deref() {
@@ -164,7 +165,7 @@ impl ServiceOptions {
             Some("device") => Control::Device,
             Some(value) => {
                 let (name, value) = ("FLEXCAST_SERVICE_DATAPATH", value.to_owned());
-                return Err(Error::Variable { name, value, limit: "host or device" });
+                return Err(Error::Variable { name, value, limit: "host or device".into() });
             }
         };
         Ok(Self {

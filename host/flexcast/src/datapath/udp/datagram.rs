@@ -5,13 +5,13 @@
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|
 //! | 0 | 1 | [`VERSION`] |
-//! | 1 | 1 | low half: kind, 1 data, 2 end, 3 acknowledgement, 4 acknowledgement of a receiver that has had no room; high half: end: subgroup, otherwise 0 |
+//! | 1 | 1 | low half: kind, 1 data, 2 end, 3 acknowledgement, 4 acknowledgement of a receiver that has had no room, 5 to 9 probing of paths; high half: end: subgroup, otherwise 0 |
 //! | 2 | 2 | rank that has sent it |
 //! | 4 | 4 | low half of the communicator's number |
-//! | 8 | 4 | operation |
-//! | 12 | 4 | data: sequence number (PSN) of the chunk; end: chunks of the sender's block; acknowledgement: chunks of the receiver's block |
+//! | 8 | 4 | operation; of question and value: round |
+//! | 12 | 4 | data: sequence number (PSN) of the chunk; end: chunks of the sender's block; acknowledgement: chunks of the receiver's block; probe and answer: bytes of the probe's IP packet; value: value |
 //! | 16 | 8 | tag |
-//! | 24 | | data: the chunk |
+//! | 24 | | data: the chunk; probe: zeros |
 //!
 //! The tag is the HighwayHash of header and chunk under the communicator's key, which bootstrap has distributed: what somebody without the key
 //! has made or changed is not delivered. What has been sent before is of an operation that is over, or a chunk that is there already.
@@ -32,6 +32,11 @@ const DATA: u8 = 1;
 const END: u8 = 2;
 const ACKNOWLEDGEMENT: u8 = 3;
 const OVERFLOWED: u8 = 4;
+const PROBE: u8 = 5;
+const ANSWER: u8 = 6;
+const ASK: u8 = 7;
+const VALUE: u8 = 8;
+const DONE: u8 = 9;
 /// Bits of a kind; those above have the subgroup of an end.
 const KIND_BITS: u32 = 4;
 // A header has numbers for all subgroups.
@@ -58,6 +63,23 @@ pub(super) enum Kind {
     End { subgroup: u8, chunks: u32 },
     /// The sender has seen the receiver's block up to this chunk. Its socket buffer may have had no room since the operation began.
     Acknowledgement { chunks: u32, overflowed: bool },
+    /// Before ranks connect.
+    Path(PathMessage),
+}
+
+/// A message by which ranks find the longest packet that all paths carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PathMessage {
+    /// An IP packet of so many bytes.
+    Probe { bytes: u32 },
+    /// One of so many bytes has come.
+    Answer { bytes: u32 },
+    /// Asks for the value of a round.
+    Ask,
+    /// The value of a round.
+    Value { value: u32 },
+    /// The sender asks for nothing more.
+    Done,
 }
 
 /// What a datagram says of itself.
@@ -132,6 +154,11 @@ impl Codec {
             Kind::End { subgroup, chunks } => (END | subgroup << KIND_BITS, chunks),
             Kind::Acknowledgement { chunks, overflowed: false } => (ACKNOWLEDGEMENT, chunks),
             Kind::Acknowledgement { chunks, overflowed: true } => (OVERFLOWED, chunks),
+            Kind::Path(PathMessage::Probe { bytes }) => (PROBE, bytes),
+            Kind::Path(PathMessage::Answer { bytes }) => (ANSWER, bytes),
+            Kind::Path(PathMessage::Ask) => (ASK, 0),
+            Kind::Path(PathMessage::Value { value }) => (VALUE, value),
+            Kind::Path(PathMessage::Done) => (DONE, 0),
         };
         Header {
             version: VERSION,
@@ -201,6 +228,11 @@ impl Codec {
             ACKNOWLEDGEMENT | OVERFLOWED if subgroup == 0 && chunk_bytes == 0 => {
                 Kind::Acknowledgement { chunks: number, overflowed: kind == OVERFLOWED }
             }
+            PROBE if subgroup == 0 => Kind::Path(PathMessage::Probe { bytes: number }),
+            ANSWER if subgroup == 0 && chunk_bytes == 0 => Kind::Path(PathMessage::Answer { bytes: number }),
+            ASK if subgroup == 0 && chunk_bytes == 0 && number == 0 => Kind::Path(PathMessage::Ask),
+            VALUE if subgroup == 0 && chunk_bytes == 0 => Kind::Path(PathMessage::Value { value: number }),
+            DONE if subgroup == 0 && chunk_bytes == 0 && number == 0 => Kind::Path(PathMessage::Done),
             _ => return Err(Refused::Foreign),
         };
         let (rank, operation) = (header.rank.get().into(), header.operation.get());
@@ -257,12 +289,17 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_encoded_is_decoded_and_any_changed_bit_is_found(
-            rank in 0u32..1024, operation: u32, number: u32, kind in 0..4, chunk in proptest::collection::vec(any::<u8>(), 0..100),
+            rank in 0u32..1024, operation: u32, number: u32, kind in 0..9, chunk in proptest::collection::vec(any::<u8>(), 0..100),
             bit: proptest::sample::Index,
         ) {
             let (kind, chunk) = match kind {
                 0 => (Kind::Data { psn: number }, chunk),
                 1 => (Kind::End { subgroup: (number % MOST_SUBGROUPS) as u8, chunks: number }, vec![]),
+                4 => (Kind::Path(PathMessage::Probe { bytes: number }), chunk),
+                5 => (Kind::Path(PathMessage::Answer { bytes: number }), vec![]),
+                6 => (Kind::Path(PathMessage::Ask), vec![]),
+                7 => (Kind::Path(PathMessage::Value { value: number }), vec![]),
+                8 => (Kind::Path(PathMessage::Done), vec![]),
                 kind => (Kind::Acknowledgement { chunks: number, overflowed: kind == 3 }, vec![]),
             };
             let mut bytes = vec![0; HEADER_BYTES + chunk.len()];

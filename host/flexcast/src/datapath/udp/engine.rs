@@ -4,6 +4,7 @@
 //! protocol releases it or has failed.
 
 mod apart;
+mod delivery;
 mod direct;
 mod ears;
 mod fanout;
@@ -15,11 +16,15 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::time::Instant;
 
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Algorithm, Alpha, Cause, Disagreement, Failure, PieceSet, RankInfo, StallWindow, WaitedFor};
+use flexcast_proto::{
+    Algorithm, Alpha, Cause, Disagreement, Failure, FailureCode, PieceSet, RankInfo, StallWindow, WaitedFor,
+};
 
+use self::delivery::Reception;
 use self::direct::Exchanging;
 use self::ears::Ears;
 use self::operation::{Running, State};
@@ -27,9 +32,10 @@ use self::receive::{Landings, Overflows};
 use super::datagram::{Codec, HEADER_BYTES, Secret};
 use super::fanout::{Bell, Fanout, RING_BYTES};
 use super::interface::Interface;
-use super::mesh::{Interest, Mesh, Read};
+use super::mesh::{self, Interest, Mesh, Read};
 use super::pace::Pace;
 use super::part::{MOST_CHUNKS, PSN_BITS};
+use super::path::Probing;
 use super::sockets::{self, RUN_BYTES, Sockets};
 use super::tap::Tap;
 use super::waiter::{Door, SocketWaiter};
@@ -50,11 +56,11 @@ use crate::plan::Plan;
 use crate::plan::chains::{ChainMapping, Order, order};
 use crate::plan::direct::Collective;
 use crate::plan::stream::Stream;
-use crate::protocol::conversation::{Conversation, NOT_STARTED, Next};
+use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::Gathered;
 use crate::protocol::engine::{activations_ps, descriptor};
-use crate::tuner::{Conditions, Decision, Densities, Tuning};
+use crate::tuner::{Conditions, Decision, Densities, Note, Tuning};
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;
@@ -87,6 +93,8 @@ pub(super) struct Links {
     pub(super) secret: Option<Secret>,
     /// That of rank 0.
     pub(super) tuning: Tuning,
+    /// Answers ranks that still probe paths.
+    pub(super) probing: Option<Probing>,
 }
 
 /// A communicator's operations, and what carries them out.
@@ -150,6 +158,10 @@ pub(crate) struct Engine {
     spare_spots: sparse::Spare,
     /// What sparse AllReduces have found.
     densities: Densities,
+    /// Whether multicast arrives.
+    reception: Reception,
+    /// Answers ranks that still probe paths; nothing else is done with it.
+    _probing: Option<Probing>,
     /// Bytes of temporary memory that the last operations were long enough to have kept.
     spare_limit: usize,
     /// When an operation that is over ends although something that this rank has said waits.
@@ -165,7 +177,7 @@ impl Engine {
         links: Links,
         waiter: SocketWaiter,
     ) -> Result<Self> {
-        let Links { sockets, fanout, mesh, receive_bytes, peers, secret, tuning } = links;
+        let Links { sockets, fanout, mesh, receive_bytes, peers, secret, tuning, probing } = links;
         let of_group = sockets.lane.descriptor();
         waiter.add(sockets.own_descriptor(), OWN)?;
         match &fanout {
@@ -206,6 +218,7 @@ impl Engine {
         };
         let stripe_chunks = sockets::most_of_run(HEADER_BYTES + config.chunk_bytes as usize);
         let stripes = Stripes::new(1 + workers.count() as u32, stripe_chunks as u32);
+        let reception = Reception::new(interface.now_ps());
         let mut engine = Self {
             apart: KnownAggregators::new(config.aggregators.len()),
             requests: Requests::of(&config.aggregators),
@@ -251,6 +264,8 @@ impl Engine {
             spare: Spare::default(),
             spare_spots: sparse::Spare::default(),
             densities: Densities::default(),
+            reception,
+            _probing: probing,
             spare_limit: 0,
             lingers_ps: None,
         };
@@ -261,7 +276,10 @@ impl Engine {
     /// Makes a posted operation the one under way, and begins it.
     fn begin(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>> {
         let decision = match &posted.plan {
-            Task::Blocks(plan) => self.conditions.decide_by(&self.tuning, plan.kind.of_protocol(), &plan.shape()),
+            Task::Blocks(plan) => {
+                let lost = self.lost_multicast();
+                self.conditions.decide_by(&self.tuning, plan.kind.of_protocol(), &plan.shape(), lost)
+            }
             Task::Collective(Collective::SparseAllreduce { .. }) if self.apart.count() > 0 => {
                 Decision::of(Algorithm::Sparse)
             }
@@ -283,6 +301,14 @@ impl Engine {
         if let Err(error) = posted.place_own_block() {
             return Err(posted.refuse(error));
         }
+        let note = match decision.algorithm() {
+            Algorithm::Eager => Ok(Note::default()),
+            _ => self.begin_reception(),
+        };
+        let note = match note {
+            Ok(note) => note,
+            Err(error) => return Err(posted.refuse(error)),
+        };
         let (algorithm, armed_ps) = (decision.algorithm(), posted.posted_ps);
         let (window_chunks, operation) =
             (self.window_chunks(&posted.plan), self.conversation.participant().operation());
@@ -313,7 +339,7 @@ impl Engine {
             self.pace.begin();
             self.overflows = Overflows::since(self.sockets.overflowed());
             let foreign = running.plan.foreign_pieces();
-            self.conversation.start((descriptor, turn), Availability::default(), foreign);
+            self.conversation.start_with_note((descriptor, turn), Availability::default(), foreign, note);
             self.conversation.notify(now_ps, Notice::Armed);
             self.conversation.notify(now_ps, Notice::OwnBlock);
         }
@@ -388,7 +414,7 @@ impl Engine {
             let request = posted.request;
             if let Err(failed) = self.begin(posted) {
                 self.requests.finish(request, Err(failed));
-                self.fail_here(Cause::Device(NOT_STARTED));
+                self.fail_here(Cause::Device(FailureCode::NotStarted));
             }
             moved = true;
         }
@@ -404,7 +430,11 @@ impl Engine {
         }
         self.carry_out(now_ps)?;
         moved |= self.send_some(now_ps)?;
-        moved |= self.flush();
+        if self.flush() {
+            // What a peer reads here, among others: it is still at work.
+            self.conversation.moved();
+            moved = true;
+        }
         // Whoever goes while nothing is under way has nothing to do with this rank, until that calls something again.
         if !self.is_free() {
             let mut broken = Vec::new();
@@ -423,7 +453,7 @@ impl Engine {
             self.waiting.push_back(posted);
             return Ok(());
         }
-        self.begin(posted).inspect_err(|_| self.fail_here(Cause::Device(NOT_STARTED)))?;
+        self.begin(posted).inspect_err(|_| self.fail_here(Cause::Device(FailureCode::NotStarted)))?;
         // The first messages go at once; what fails here is found by whoever asks next.
         if let Err(error) = self.advance() {
             self.fault = Some(error);
@@ -455,9 +485,9 @@ impl Engine {
         self.heard |= heard;
         served.into_iter().for_each(|(to, read)| self.mesh.serve(to, read));
         reports.into_iter().for_each(|(from, report)| self.heed(from, report));
-        if let Some((rank, theirs)) = disagrees {
+        if let Some((rank, [theirs, own])) = disagrees {
             let now_ps = self.interface.now_ps();
-            self.conversation.notify(now_ps, Notice::Disagrees { rank, theirs });
+            self.conversation.notify(now_ps, Notice::Disagrees { rank, theirs, own });
         }
         if let Some(rank) = wrong {
             tracing::error!(rank, "what it reads, or sends, is not of this operation");
@@ -543,7 +573,12 @@ impl Engine {
     /// The operation under way fails, and the communicator with it.
     fn fail(&mut self, failure: Failure) {
         self.broken = Some(failure);
-        self.requests.break_by(failure);
+        let calls = self.conversation.disagreement().map(|calls| calls.to_string());
+        self.requests.break_by(failure, calls);
+        if let Some(mesh::Fault { address, reason }) = self.fault_of(failure) {
+            let rank = failure.culprit;
+            self.requests.explain(format!("the connection with rank {rank}, {address}, {reason}"));
+        }
         self.fanout.iter().for_each(|fanout| fanout.leave());
         if let Some(running) = self.current.as_mut() {
             running.state.fail(failure);
@@ -585,14 +620,17 @@ impl Engine {
         }
     }
 
-    /// Whether an operation that is over here does not end yet, since what this rank has said of it still waits for the system, which may be making the
-    /// connection: the caller may stay away for long once it has ended.
+    /// Whether an operation that is over here does not end yet, since what this rank has said of it still waits for the
+    /// system, or for a peer that has not taken the connection yet: the caller may stay away for long once it has
+    /// ended, and a connection is made by both sides.
     fn lingers(&mut self, now_ps: u64) -> bool {
         if !self.mesh.is_waiting() {
             self.lingers_ps = None;
             return false;
         }
-        now_ps < *self.lingers_ps.get_or_insert(now_ps.saturating_add(LINGER_PS))
+        let longest_ps =
+            if self.mesh.is_dialling() { ps(self.config.barrier_timeout).max(LINGER_PS) } else { LINGER_PS };
+        now_ps < *self.lingers_ps.get_or_insert(now_ps.saturating_add(longest_ps))
     }
 
     /// Ends an operation that all ranks are done with, or that has failed.
@@ -604,7 +642,7 @@ impl Engine {
         self.fanout.iter().for_each(|fanout| fanout.leave());
         self.mesh.forget_serves();
         if let State::Failed(failure) = running.state {
-            let error = self.requests.failed(running.plan.kind.name(), failure, None);
+            let error = self.error_of(running.plan.kind.name(), failure);
             let Running { request, send, receive, report, .. } = running;
             self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return Ok(true);
@@ -629,10 +667,29 @@ impl Engine {
             }
             running.report.late_chunks = self.incoming.late();
             running.report.overflowed_datagrams = self.tell_overflows(&running)?;
+            self.end_reception(&running);
         }
         let Running { request, send, receive, report, .. } = running;
         self.requests.finish(request, Ok(Done { send, receive, report }));
         Ok(true)
+    }
+
+    /// The error of an operation that has failed.
+    fn error_of(&mut self, operation: &'static str, failure: Failure) -> Error {
+        if let Some(mesh::Fault { address, reason }) = self.fault_of(failure) {
+            return Error::Connection { operation, rank: failure.culprit, address, reason, failure };
+        }
+        let found = match failure.cause {
+            Cause::Aggregator(number) => self.apart.take_reason(number.into()),
+            _ => None,
+        };
+        self.requests.failed(operation, failure, found)
+    }
+
+    /// What is wrong with the connection that a failure is of, if this rank has found something.
+    fn fault_of(&self, failure: Failure) -> Option<mesh::Fault> {
+        let is_own = matches!(failure.cause, Cause::Connection(_)) && failure.witness == self.place.rank();
+        is_own.then(|| self.mesh.fault(failure.culprit)).flatten()
     }
 
     /// Waits for connections to become readable, unless what they have has to wait, and writable, if something waits to be sent; and for none
@@ -640,6 +697,8 @@ impl Engine {
     fn watch_connections(&mut self) -> Result<()> {
         let Self { mesh, waiter, interests, .. } = self;
         interests.resize(mesh.len(), None);
+        // What was waited for is closed, and the waiter has forgotten it.
+        mesh.take_renewed().for_each(|number| interests[number] = None);
         for (number, descriptor, interest) in mesh.descriptors() {
             let before = &mut interests[number];
             if *before != Some(interest) {
@@ -652,6 +711,37 @@ impl Engine {
         mesh.want();
         waiter.rearm();
         Ok(())
+    }
+
+    /// When the operation under way is to be moved on although nothing comes.
+    fn operation_deadline_ps(&self) -> Option<u64> {
+        if self.fault.is_some() || (self.is_free() && !self.waiting.is_empty()) {
+            return Some(0);
+        }
+        if let Some(exchanging) = &self.exchanging {
+            return Some(if exchanging.state.is_active() && exchanging.is_busy() {
+                0
+            } else if exchanging.state.is_active() {
+                let of_apart = self.apart_deadline_ps().map_or(u64::MAX, |(deadline_ps, _)| deadline_ps);
+                exchanging.deadline_ps.min(of_apart)
+            } else {
+                self.lingers_ps.unwrap_or(0)
+            });
+        }
+        let running = self.current.as_ref()?;
+        if running.is_over() {
+            return Some(self.lingers_ps.unwrap_or(0));
+        }
+        let stalled_ps =
+            running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0 && running.state.is_active());
+        let quiet_ps = watch::quiet_ps(running, &self.incoming, receive::QUIET_PS);
+        // What has room is sent at once.
+        let window_ps = running.sending.as_ref().map(|sending| match self.window.room(sending.sent) {
+            0 => self.window.deadline_ps().unwrap_or(u64::MAX),
+            _ => sending.full_ps.map_or(self.pace.due_ps(), |full_ps| full_ps.saturating_add(send::FULL_PS)),
+        });
+        let own_ps = stalled_ps.unwrap_or(running.deadline_ps);
+        [Some(own_ps), quiet_ps, window_ps].into_iter().flatten().min()
     }
 
     fn stream() -> Stream {
@@ -702,33 +792,9 @@ impl Datapath for Engine {
     }
 
     fn deadline_ps(&self) -> Option<u64> {
-        if self.fault.is_some() || (self.is_free() && !self.waiting.is_empty()) {
-            return Some(0);
-        }
-        if let Some(exchanging) = &self.exchanging {
-            return Some(if exchanging.state.is_active() && exchanging.is_busy() {
-                0
-            } else if exchanging.state.is_active() {
-                let of_apart = self.apart_deadline_ps().map_or(u64::MAX, |(deadline_ps, _)| deadline_ps);
-                exchanging.deadline_ps.min(of_apart)
-            } else {
-                self.lingers_ps.unwrap_or(0)
-            });
-        }
-        let running = self.current.as_ref()?;
-        if running.is_over() {
-            return Some(self.lingers_ps.unwrap_or(0));
-        }
-        let stalled_ps =
-            running.stalled_ps(self.stall).filter(|_| self.incoming.remaining() > 0 && running.state.is_active());
-        let quiet_ps = watch::quiet_ps(running, &self.incoming, receive::QUIET_PS);
-        // What has room is sent at once.
-        let window_ps = running.sending.as_ref().map(|sending| match self.window.room(sending.sent) {
-            0 => self.window.deadline_ps().unwrap_or(u64::MAX),
-            _ => sending.full_ps.map_or(self.pace.due_ps(), |full_ps| full_ps.saturating_add(send::FULL_PS)),
-        });
-        let own_ps = stalled_ps.unwrap_or(running.deadline_ps);
-        [Some(own_ps), quiet_ps, window_ps].into_iter().flatten().min()
+        let dials = self.mesh.deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        let dials_ps = dials.map(|left| self.interface.now_ps().saturating_add(ps(left)));
+        [self.operation_deadline_ps(), dials_ps].into_iter().flatten().min()
     }
 
     fn is_idle(&self) -> bool {

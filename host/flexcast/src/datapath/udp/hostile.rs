@@ -15,6 +15,7 @@ use flexcast_proto::RankInfo;
 use super::datagram::{Codec, HEADER_BYTES, Kind as Of, Secret};
 use super::engine::{Engine, Links};
 use super::interface::{Interface, UdpOptions};
+pub use super::mesh::hostile::connection;
 use super::mesh::{Connect, Doors, Mesh, OtherEnd, Stream, listen};
 use super::part::{Part, fitted};
 use super::sockets::{Sockets, at};
@@ -128,7 +129,9 @@ impl World {
         let connect = Connect {
             own: OWN,
             communicator: COMMUNICATOR,
-            secret: SECRET,
+            secret: Connect::secret_of(&SECRET),
+            proof: Connect::proof_of(&SECRET, COMMUNICATOR),
+            tagged: false,
             listener,
             addresses: vec![nobody; RANKS as usize],
             timeout: TIMEOUT,
@@ -145,6 +148,7 @@ impl World {
             peers: vec![nobody; RANKS as usize],
             secret: Some(SECRET),
             tuning: Tuning::ethernet(),
+            probing: None,
         };
         let waiter = SocketWaiter::new()?;
         let config = fitted(config, interface);
@@ -246,7 +250,7 @@ impl World {
     }
 
     fn frame(&mut self, peer: usize, kind: u8, operation: u32, contents: &[u8]) {
-        let head = [&(contents.len() as u32).to_le_bytes()[..], &[kind, 0, 0, 0], &operation.to_le_bytes()];
+        let head = [&(contents.len() as u32).to_le_bytes()[..], &[kind, 0, 0, 0], &operation.to_le_bytes(), &[0; 16]];
         self.write(peer, &[&head.concat()[..], contents].concat());
     }
 
@@ -280,7 +284,8 @@ pub fn peers(data: &[u8]) {
     world.others = [None, None];
     for request in requests {
         if let Err(failed) = world.communicator.wait(request) {
-            let is_typed = matches!(failed.error, Error::Failed { .. } | Error::Broken { .. });
+            let is_typed =
+                matches!(failed.error, Error::Failed { .. } | Error::Connection { .. } | Error::Broken { .. });
             assert!(is_typed, "{}", failed.error);
             assert!(failed.receive.is_some(), "its buffers are gone: {}", failed.error);
         }
@@ -356,6 +361,7 @@ mod tests {
             peers(&bytes);
             endpoints(&bytes);
             datagram(&bytes);
+            connection(&bytes);
         }
     }
 }

@@ -21,10 +21,10 @@ use crate::tuner::{MOST_SUBGROUPS, Tuning};
 /// Port of the data unless another is asked for. Communicators that share it have groups and keys of their own.
 pub const DEFAULT_PORT: u16 = 17110;
 /// Longest link MTU that is made use of: jumbo frames. Longer ones, such as that of the loopback interface, lose too much with one datagram.
-const MOST_MTU_BYTES: u32 = 9000;
+pub(super) const MOST_MTU_BYTES: u32 = 9000;
 /// Shortest link MTU: what IPv6 demands.
-const LEAST_MTU_BYTES: u32 = 1280;
-const UDP_BYTES: u32 = 8;
+pub(super) const LEAST_MTU_BYTES: u32 = 1280;
+pub(super) const UDP_BYTES: u32 = 8;
 
 /// How collectives go over an Ethernet interface.
 ///
@@ -35,7 +35,10 @@ const UDP_BYTES: u32 = 8;
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct UdpOptions {
-    /// The interface, by its name or one of its addresses. Default: the first that is up, can multicast and has an address; else the loopback interface.
+    /// The interface, by its name or one of its addresses; or a list of them with commas between, of which the first
+    /// that is there counts; or, behind `^`, a list of those that are not taken. A name that does not end in a digit also
+    /// stands for all that begin with it, unless `=` is before it: `eth` for `eth0`, `^docker,lo` for neither `docker0`
+    /// nor `lo`. Default: the first that is up, can multicast and has an address; else the loopback interface.
     pub interface: Option<String>,
     /// The multicast group, IPv4 or IPv6, alike on all ranks. Default: of 239.0.0.0/9 or ff15::/16, another one for each communicator.
     pub group: Option<IpAddr>,
@@ -55,6 +58,9 @@ pub struct UdpOptions {
     /// Sockets that carry the data side by side, 1 to 16; the number of rank 0 counts for all. They have one port each, from `port` on; all but the first
     /// have a thread on each rank that sends and receives. Default: what the tuning says, or 1: whoever makes progress does all of it.
     pub subgroups: Option<u32>,
+    /// Whether the system cuts runs of datagrams (UDP GSO) and joins them again (GRO) for this library's sockets.
+    /// Default true. False where a kernel or a driver corrupts them: each datagram is then a call of its own.
+    pub segmentation_offload: Option<bool>,
     /// Sees each datagram before the datapath does; for tests.
     pub(crate) tap: Option<MakeTap>,
     /// Only so many ranks, one after the other, count as ranks of one computer; for tests on one.
@@ -73,6 +79,7 @@ impl fmt::Debug for UdpOptions {
             shared_memory,
             socket_buffer_bytes,
             subgroups,
+            segmentation_offload,
             tap,
             ..
         } = self;
@@ -80,14 +87,15 @@ impl fmt::Debug for UdpOptions {
         options.field("interface", interface).field("group", group).field("port", port).field("ttl", ttl);
         options.field("unauthenticated", unauthenticated).field("tuning", tuning).field("shared_memory", shared_memory);
         options.field("socket_buffer_bytes", socket_buffer_bytes).field("subgroups", subgroups);
+        options.field("segmentation_offload", segmentation_offload);
         options.field("tap", &tap.is_some()).finish()
     }
 }
 
 impl UdpOptions {
     /// The defaults, changed by the variables `FLEXCAST_INTERFACE`, `FLEXCAST_GROUP`, `FLEXCAST_PORT`, `FLEXCAST_TTL`,
-    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0), `FLEXCAST_SHM` (1 or 0), `FLEXCAST_SOCKET_BUFFER` (bytes), `FLEXCAST_SUBGROUPS` and `FLEXCAST_TUNING` (a file, as [`Tuning::read`]
-    /// takes it).
+    /// `FLEXCAST_UNAUTHENTICATED` (1 or 0), `FLEXCAST_SHM` (1 or 0), `FLEXCAST_SOCKET_BUFFER` (bytes),
+    /// `FLEXCAST_SUBGROUPS`, `FLEXCAST_GSO` (on or off) and `FLEXCAST_TUNING` (a file, as [`Tuning::read`] takes it).
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have. [`Error::Argument`]: the file is no tuning.
@@ -97,13 +105,14 @@ impl UdpOptions {
             group: variable("FLEXCAST_GROUP", "a multicast address, such as 239.1.2.3 or ff15::1")?,
             port: variable("FLEXCAST_PORT", "a port from 1 to 65535")?,
             ttl: variable("FLEXCAST_TTL", "a number of hops from 1 to 255")?,
-            unauthenticated: variable::<u8>("FLEXCAST_UNAUTHENTICATED", "0 or 1")?.unwrap_or(0) != 0,
+            unauthenticated: switch("FLEXCAST_UNAUTHENTICATED")?.unwrap_or(false),
             tuning: variable::<PathBuf>("FLEXCAST_TUNING", "the name of a file")?
                 .map(|path| Tuning::read(&path))
                 .transpose()?,
             shared_memory: switch("FLEXCAST_SHM")?,
             socket_buffer_bytes: variable("FLEXCAST_SOCKET_BUFFER", "bytes, from 2048 to 1073741824")?,
             subgroups: variable("FLEXCAST_SUBGROUPS", "a number from 1 to 16")?,
+            segmentation_offload: on_or_off("FLEXCAST_GSO")?,
             tap: None,
             ranks_per_computer: None,
         })
@@ -172,6 +181,13 @@ impl UdpOptions {
         self
     }
 
+    /// The same with or without GSO and GRO.
+    #[must_use]
+    pub fn segmentation_offload(mut self, is_on: bool) -> Self {
+        self.segmentation_offload = Some(is_on);
+        self
+    }
+
     #[doc(hidden)]
     #[must_use]
     pub fn tap(mut self, tap: MakeTap) -> Self {
@@ -226,7 +242,7 @@ pub(crate) fn variable<T: std::str::FromStr>(name: &'static str, limit: &'static
     match std::env::var(name) {
         Ok(value) if !value.is_empty() => match value.parse() {
             Ok(value) => Ok(Some(value)),
-            Err(_) => Err(Error::Variable { name, value, limit }),
+            Err(_) => Err(Error::Variable { name, value, limit: limit.into() }),
         },
         _ => Ok(None),
     }
@@ -246,7 +262,17 @@ fn switch(name: &'static str) -> Result<Option<bool>> {
     match variable::<u8>(name, "0 or 1")? {
         None => Ok(None),
         Some(value @ (0 | 1)) => Ok(Some(value == 1)),
-        Some(value) => Err(Error::Variable { name, value: value.to_string(), limit: "0 or 1" }),
+        Some(value) => Err(Error::Variable { name, value: value.to_string(), limit: "0 or 1".into() }),
+    }
+}
+
+/// The value of a variable that is `on` or `off`, if it is set and not empty.
+fn on_or_off(name: &'static str) -> Result<Option<bool>> {
+    match variable::<String>(name, "on or off")?.as_deref() {
+        None => Ok(None),
+        Some("on") => Ok(Some(true)),
+        Some("off") => Ok(Some(false)),
+        Some(other) => Err(Error::Variable { name, value: other.to_owned(), limit: "on or off".into() }),
     }
 }
 
@@ -303,25 +329,54 @@ fn candidates() -> Result<Vec<Candidate>> {
     Ok(all)
 }
 
+/// Which of the addresses one entry of a list names. An interface of exactly that name counts before those whose names
+/// begin with it.
+fn named(all: &[Candidate], entry: &str) -> Vec<usize> {
+    let (name, is_exact) = entry.strip_prefix('=').map_or((entry, false), |name| (name, true));
+    let of = |fits: &dyn Fn(&Candidate) -> bool| -> Vec<usize> {
+        all.iter().enumerate().filter(|(_, candidate)| fits(candidate)).map(|(at, _)| at).collect()
+    };
+    let exact = of(&|candidate| candidate.name == name || name.parse() == Ok(candidate.address));
+    // Whoever writes eth1 does not mean eth10.
+    if is_exact || !exact.is_empty() || name.ends_with(|letter: char| letter.is_ascii_digit()) {
+        return exact;
+    }
+    of(&|candidate| candidate.name.starts_with(name))
+}
+
 /// Chooses an address of an interface, of the family of `group` if there is one; of both families the fourth.
 fn choose(all: &[Candidate], wanted: Option<&str>, group: Option<IpAddr>) -> Result<usize> {
-    let name = || wanted.unwrap_or("any interface").to_owned();
-    let is_wanted = |candidate: &Candidate| match wanted {
-        Some(wanted) => candidate.name == wanted || wanted.parse() == Ok(candidate.address),
-        // Loopback does, where ranks are processes of one computer, although it does not say so.
-        None => candidate.can_multicast || candidate.is_loopback,
+    let refuse = |reason: String| Error::Interface { name: wanted.unwrap_or("any interface").to_owned(), reason };
+    let (is_exclusion, list) = match wanted.map(|list| (list.strip_prefix('^'), list)) {
+        None => (true, Vec::new()),
+        Some((excluded, list)) => (excluded.is_some(), excluded.unwrap_or(list).split(',').map(str::trim).collect()),
     };
-    let fits = |candidate: &Candidate| group.is_none_or(|group| group.is_ipv4() == candidate.address.is_ipv4());
-    let rank = |candidate: &Candidate| (candidate.is_loopback, !candidate.address.is_ipv4());
-    let chosen = all.iter().enumerate().filter(|(_, candidate)| is_wanted(candidate) && fits(candidate));
-    if let Some((at, _)) = chosen.min_by_key(|(at, candidate)| (rank(candidate), *at)) {
+    if list.iter().any(|entry| entry.trim_start_matches('=').is_empty() || entry.starts_with('^')) {
+        let reason = "is no list of interfaces: write names or addresses with commas between, and ^ before the first if they are not to be taken";
+        return Err(refuse(reason.to_owned()));
+    }
+    let groups: Vec<Vec<usize>> = if is_exclusion {
+        let excluded: Vec<usize> = list.iter().flat_map(|entry| named(all, entry)).collect();
+        // Loopback does, where ranks are processes of one computer, although it does not say so.
+        let can_carry = |at: &usize| !excluded.contains(at) && (all[*at].can_multicast || all[*at].is_loopback);
+        vec![(0..all.len()).filter(can_carry).collect()]
+    } else {
+        list.iter().map(|entry| named(all, entry)).collect()
+    };
+    let fits = |at: &usize| group.is_none_or(|group| group.is_ipv4() == all[*at].address.is_ipv4());
+    let rank = |at: &usize| (all[*at].is_loopback, !all[*at].address.is_ipv4(), *at);
+    if let Some(at) = groups.into_iter().find_map(|group| group.into_iter().filter(fits).min_by_key(rank)) {
         return Ok(at);
     }
     let known: Vec<String> =
         all.iter().map(|candidate| format!("{} ({})", candidate.name, candidate.address)).collect();
+    let what = match (is_exclusion && wanted.is_some(), list.len()) {
+        (true, _) => "leaves no interface that is up and can multicast",
+        (false, 0 | 1) => "is no interface that is up",
+        (false, _) => "names no interface that is up",
+    };
     let of = if group.is_some() { " with an address of the group's family" } else { "" };
-    let reason = format!("is no interface that is up{of}; there are: {}", known.join(", "));
-    Err(Error::Interface { name: name(), reason })
+    Err(refuse(format!("{what}{of}; there are: {}", known.join(", "))))
 }
 
 /// The path MTU from an address to where it multicasts, if the system tells.
@@ -406,14 +461,29 @@ impl Interface {
         self.0.index
     }
 
+    /// Whether the system cuts and joins runs of datagrams.
+    #[must_use]
+    pub fn has_segmentation_offload(&self) -> bool {
+        self.0.options.segmentation_offload.unwrap_or(true)
+    }
+
     pub(super) fn options(&self) -> &UdpOptions {
         &self.0.options
     }
 
     /// Bytes of the operation's data that a datagram carries.
     pub(crate) fn chunk_bytes(&self) -> u32 {
-        let ip_bytes = if self.0.address.is_ipv4() { 20 } else { 40 };
-        self.0.mtu_bytes - ip_bytes - UDP_BYTES - HEADER_BYTES as u32
+        self.chunk_bytes_within(self.0.mtu_bytes)
+    }
+
+    /// The same of an IP packet of so many bytes, at least [`LEAST_MTU_BYTES`].
+    pub(super) fn chunk_bytes_within(&self, packet_bytes: u32) -> u32 {
+        packet_bytes - self.ip_bytes() - UDP_BYTES - HEADER_BYTES as u32
+    }
+
+    /// Bytes of the header of an IP packet.
+    pub(super) fn ip_bytes(&self) -> u32 {
+        if self.0.address.is_ipv4() { 20 } else { 40 }
     }
 
     /// The time since it was opened, in picoseconds.
@@ -499,6 +569,42 @@ mod tests {
         let text = chosen(Some("eth1"), Some("ff15::1")).unwrap_err();
         assert!(text.contains("family"), "{text}");
         assert_eq!(choose(&all()[..1], None, None).unwrap(), 0);
+    }
+
+    #[test]
+    fn lists_name_interfaces_that_are_taken_or_left_out() {
+        let with_docker = || {
+            let mut all = all();
+            for (name, address) in [("docker0", "172.17.0.1"), ("eth10", "10.10.0.1")] {
+                let address = address.parse().unwrap();
+                all.insert(0, Candidate { name: name.to_owned(), address, is_loopback: false, can_multicast: true });
+            }
+            all
+        };
+        let chosen = |wanted: &str| {
+            let all = with_docker();
+            choose(&all, Some(wanted), None).map(|at| all[at].address.to_string()).map_err(|error| error.to_string())
+        };
+        // The first that is there.
+        assert_eq!(chosen("ib0,eth1,eth0").unwrap(), "10.1.0.1");
+        assert_eq!(chosen("ib0, 10.0.0.1").unwrap(), "10.0.0.1");
+        // The beginning of names, exactly one name.
+        assert_eq!(chosen("docker").unwrap(), "172.17.0.1");
+        assert_eq!(chosen("eth1").unwrap(), "10.1.0.1");
+        assert_eq!(chosen("=eth1").unwrap(), "10.1.0.1");
+        assert!(chosen("=docker").unwrap_err().contains("is no interface that is up"));
+        // All but some: no prefix of eth10 is left out with eth1.
+        assert_eq!(chosen("^docker").unwrap(), "10.10.0.1");
+        assert_eq!(chosen("^docker,eth10,lo").unwrap(), "10.0.0.1");
+        assert_eq!(chosen("^docker0,eth10,eth0").unwrap(), "10.1.0.1");
+        assert_eq!(chosen("^eth,docker").unwrap(), "127.0.0.1");
+        let text = chosen("^eth,docker,lo").unwrap_err();
+        assert!(text.contains("^eth,docker,lo: leaves no interface") && text.contains("eth0 (10.0.0.1)"), "{text}");
+        let text = chosen("ib0,ib1").unwrap_err();
+        assert!(text.contains("names no interface that is up"), "{text}");
+        for wrong in ["eth0,", ",", "^", "eth0,^lo", "="] {
+            assert!(chosen(wrong).unwrap_err().contains("no list of interfaces"), "{wrong}");
+        }
     }
 
     #[test]

@@ -5,17 +5,20 @@
 //! Receivers take chunks to their places and see what is lost ([`incoming`](super::cpu::incoming)); it is read from the left neighbour, over the connections that carry
 //! the protocol's messages ([`mesh`]). Ranks of one computer share memory ([`memory`]): datagrams are received once for all of them ([`fanout`]).
 
+mod check;
 mod datagram;
 mod engine;
 mod fanout;
 #[doc(hidden)]
 pub mod hostile;
+mod igmp;
 pub(crate) mod interface;
 mod meminfo;
 pub(crate) mod memory;
 pub(crate) mod mesh;
 mod pace;
 mod part;
+mod path;
 mod pump;
 mod sockets;
 mod tap;
@@ -23,6 +26,7 @@ mod told;
 mod waiter;
 mod workers;
 
+pub use check::MulticastArrival;
 pub use interface::{DEFAULT_PORT, Interface, ReceiveBuffer, UdpOptions};
 pub(crate) use part::Part;
 #[doc(hidden)]

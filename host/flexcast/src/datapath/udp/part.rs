@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use flexcast_proto::RankInfo;
 use flexcast_proto::sparse::Order;
-use socket2::Socket;
+use socket2::{SockRef, Socket};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::datagram::Secret;
+use super::datagram::{Codec, Secret};
 use super::engine::{Engine, Links};
 use super::fanout::{self, Bell, Fanout, Meeting, Member};
-use super::interface::Interface;
+use super::interface::{Interface, LEAST_MTU_BYTES, MOST_MTU_BYTES};
 use super::mesh::{self, Connect, Doors, Mesh};
+use super::path::{self, PathMtu, Probing};
 use super::sockets::{self, Sockets, at};
 use super::told;
 use super::waiter::SocketWaiter;
@@ -24,11 +25,13 @@ use crate::datapath::apart::resolve;
 use crate::error::{Error, Result};
 use crate::plan::stream::Transport;
 use crate::protocol::peers::peers;
-use crate::tuner::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Tuning};
+use crate::tuner::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Selection, Tuning};
 
+/// Bytes of the header of TCP without options.
+const TCP_BYTES: u32 = 20;
 const MAGIC: [u8; 4] = *b"FXUD";
 /// Version of what ranks tell one another, and of all that they send afterwards.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 
 /// Bits of a chunk's number.
 pub(super) const PSN_BITS: u32 = 31;
@@ -71,6 +74,15 @@ struct Endpoint {
     subgroups: U32,
     /// Aggregators that are no ranks.
     aggregators: U32,
+    /// Of its interface, as far as it is made use of.
+    mtu_bytes: U32,
+    /// UDP port where it answers probes of paths.
+    path_port: U32,
+    /// Whether results must not depend on the order in which messages come: 1, else 0. Alike on all ranks, and so is the
+    /// next.
+    reproducible: U32,
+    /// A [`Selection`].
+    algorithm: U32,
     /// Of rank 0, it is the communicator's.
     secret: [U64; 4],
 }
@@ -108,6 +120,8 @@ pub(crate) struct Part {
     place: RankInfo,
     config: Config,
     socket: Socket,
+    /// Where probes of paths are answered.
+    path_socket: Socket,
     listener: TcpListener,
     door: Option<(UnixListener, Bell)>,
     own: Endpoint,
@@ -160,8 +174,11 @@ impl Part {
         let port_of = |address: std::io::Result<SocketAddr>| {
             address.map(|address| U32::from(u32::from(address.port()))).map_err(|error| socket_failed("socket", error))
         };
-        let udp = socket.local_addr().map(|address| address.as_socket());
-        let udp = udp.and_then(|address| address.ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into()));
+        let path_socket = Sockets::own(interface)?;
+        let address_of = |socket: &Socket| {
+            let address = socket.local_addr().map(|address| address.as_socket());
+            address.and_then(|address| address.ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into()))
+        };
         let mut random = [0; 48];
         getrandom::fill(&mut random)
             .map_err(|error| socket_failed("random numbers", std::io::Error::other(error.to_string())))?;
@@ -183,7 +200,7 @@ impl Part {
             communicator: (word().get() ^ u64::from(interface.next_serial())).into(),
             host: host(interface.options().ranks_per_computer.map_or(0, |ranks| rank / ranks)).into(),
             address: v6(interface.address()),
-            udp_port: port_of(udp)?,
+            udp_port: port_of(address_of(&socket))?,
             tcp_port: port_of(listener.local_addr())?,
             chunk_bytes: config.chunk_bytes.into(),
             unauthenticated: u32::from(interface.options().unauthenticated).into(),
@@ -198,9 +215,13 @@ impl Part {
             user: u64::from(nix::unistd::geteuid().as_raw()).into(),
             subgroups: subgroups.into(),
             aggregators: (aggregators.len() as u32).into(),
+            mtu_bytes: interface.mtu_bytes().into(),
+            path_port: port_of(address_of(&path_socket))?,
+            reproducible: u32::from(config.reproducible).into(),
+            algorithm: (config.algorithm as u32).into(),
             secret: std::array::from_fn(|_| word()),
         };
-        Ok(Self { interface: interface.clone(), place, config, socket, listener, door, own, aggregators })
+        Ok(Self { interface: interface.clone(), place, config, socket, path_socket, listener, door, own, aggregators })
     }
 
     /// What the other ranks must know of this one.
@@ -255,9 +276,16 @@ impl Part {
                 ("chains", self.own.chains.get().into(), endpoint.chains.get().into()),
                 ("big-endian words", self.own.big_endian.get().into(), endpoint.big_endian.get().into()),
                 ("the chain mapping with digest", self.own.chain_mapping.get(), endpoint.chain_mapping.get()),
+                ("reproducible", self.own.reproducible.get().into(), endpoint.reproducible.get().into()),
+                ("algorithm", self.own.algorithm.get().into(), endpoint.algorithm.get().into()),
             ]
             .into_iter();
             if let Some((name, own, theirs)) = fields.find(|(_, own, theirs): &(_, u64, u64)| own != theirs) {
+                let text = |value: u64| match (name, Selection::ALL.iter().find(|one| **one as u64 == value)) {
+                    ("algorithm", Some(selection)) => selection.name().to_owned(),
+                    _ => value.to_string(),
+                };
+                let (theirs, own) = (text(theirs), text(own));
                 return peer(rank, format!("has {name} {theirs}, this rank {own}: give all ranks one configuration"));
             }
             let is_ipv4 = |endpoint: &Endpoint| address(&endpoint.address).is_ipv4();
@@ -276,11 +304,14 @@ impl Part {
             }
             if endpoint.udp_port.get() > u16::MAX.into()
                 || endpoint.tcp_port.get() > u16::MAX.into()
+                || endpoint.path_port.get() > u16::MAX.into()
                 || endpoint.chunk_bytes.get() < LEAST_CHUNK_BYTES
+                || !(LEAST_MTU_BYTES..=MOST_MTU_BYTES).contains(&endpoint.mtu_bytes.get())
                 || !(1..=MOST_SUBGROUPS).contains(&endpoint.subgroups.get())
                 || endpoint.port.get() + endpoint.subgroups.get() - 1 > u16::MAX.into()
             {
-                let reason = "told ports, subgroups or a chunk length that cannot be: run one build on all ranks";
+                let reason =
+                    "told ports, subgroups, an MTU or a chunk length that cannot be: run one build on all ranks";
                 return peer(rank, reason.to_owned());
             }
             all.push(endpoint);
@@ -289,7 +320,10 @@ impl Part {
             let reason = "does not find its own endpoint in what the exchange returned".to_owned();
             return peer(self.place.rank(), reason);
         }
-        Ok(all)
+        match unreachable(&all).filter(|_| self.interface.options().ranks_per_computer.is_none()) {
+            Some((rank, reason)) => peer(rank, reason),
+            None => Ok(all),
+        }
     }
 
     /// Connects to the ranks that told `endpoints`.
@@ -300,7 +334,7 @@ impl Part {
             let reason = "told a tuning that cannot be: run one build on all ranks".to_owned();
             return Err(Error::Peer { rank: 0, reason });
         };
-        let Self { interface, place, mut config, socket, listener, door, own, aggregators } = self;
+        let Self { interface, place, mut config, socket, path_socket, listener, door, own, aggregators } = self;
         let id = all[0].communicator.get();
         let secret = Secret(all[0].secret.map(U64::get));
         config.chunk_bytes = all.iter().map(|endpoint| endpoint.chunk_bytes.get()).min().unwrap_or(config.chunk_bytes);
@@ -343,7 +377,9 @@ impl Part {
         let connect = Connect {
             own: place.rank(),
             communicator: id,
-            secret,
+            secret: Connect::secret_of(&secret),
+            proof: Connect::proof_of(&secret, id),
+            tagged: !interface.options().unauthenticated,
             listener,
             addresses: addresses(|endpoint| endpoint.tcp_port),
             timeout: config.barrier_timeout,
@@ -354,6 +390,18 @@ impl Part {
         // By what all ranks know, so that all choose alike.
         let is_one = all.len() > 1 && all.iter().all(|endpoint| endpoint.shares_memory_with(&all[0]));
         let is_split = interface.options().ranks_per_computer.is_some();
+        let paths = Paths { place, interface: &interface, all: &all, ranks: &ranks };
+        let (path, probing) = match paths.are_in_doubt() {
+            false => (None, None),
+            true => {
+                let peers = addresses(|endpoint| endpoint.path_port);
+                let (path, probing) = paths.probe(path_socket, peers, (id, secret), &connect)?;
+                (path, Some(probing))
+            }
+        };
+        if let Some(path) = path {
+            config.chunk_bytes = config.chunk_bytes.min(interface.chunk_bytes_within(path.bytes));
+        }
         let mesh = Mesh::connect(connect, &ranks)?;
         let comes_back = is_split || (!shares && of_host.len() > 1);
         let links = Links {
@@ -364,6 +412,7 @@ impl Part {
             peers: addresses(|endpoint| endpoint.udp_port),
             secret: (!interface.options().unauthenticated).then_some(secret),
             tuning: tuning.before(if is_one { Tuning::computer() } else { Tuning::ethernet() }),
+            probing,
         };
         let waiter = SocketWaiter::new()?;
         let engine = Engine::new(interface, place, id, config, links, waiter.clone())?;
@@ -390,6 +439,91 @@ impl Part {
     fn own_mut(&mut self) -> &mut Endpoint {
         &mut self.own
     }
+}
+
+/// The paths between ranks.
+struct Paths<'p> {
+    place: RankInfo,
+    interface: &'p Interface,
+    all: &'p [Endpoint],
+    /// Those to which this one connects.
+    ranks: &'p [u32],
+}
+
+impl Paths<'_> {
+    /// Whether packets could be longer than a path carries: by what all ranks know, so that they decide alike.
+    fn are_in_doubt(&self) -> bool {
+        let mut longest: Vec<u32> = self.all.iter().map(|endpoint| endpoint.mtu_bytes.get()).collect();
+        longest.sort_unstable();
+        // A packet is as long as both ends allow.
+        let is_long = longest.iter().rev().nth(1).is_some_and(|mtu_bytes| *mtu_bytes > path::PLAIN_MTU_BYTES);
+        is_long && self.all.iter().any(|endpoint| endpoint.host != self.all[0].host)
+    }
+
+    /// Finds the longest packet that all paths carry, if it is shorter than all interfaces allow, and makes connections
+    /// keep to it. Others are answered as long as what is given is there.
+    fn probe(
+        &self,
+        socket: Socket,
+        peers: Vec<SocketAddr>,
+        (id, secret): (u64, Secret),
+        connect: &Connect,
+    ) -> Result<(Option<PathMtu>, Probing)> {
+        let (own, near) = (self.interface.mtu_bytes(), self.all[self.place.rank() as usize].host);
+        let least = self.all.iter().map(|endpoint| endpoint.mtu_bytes.get()).min().unwrap_or(own);
+        let is_far = |rank: &&u32| self.all[**rank as usize].host != near;
+        let limit = |rank: &u32| (*rank, own.min(self.all[*rank as usize].mtu_bytes.get()));
+        let others = self.ranks.iter().filter(is_far).map(limit).collect();
+        let codec = Codec::new(id, self.place.rank(), Some(secret));
+        let socket = path::unfragmented(socket)?;
+        let probing = Probing::start((self.place, codec), socket, (peers, others), connect.timeout)?;
+        let path = probing.agree(own, |path| {
+            if path.bytes < least {
+                // Accepted connections take it over, and limit the other end as well.
+                let most = path.bytes - self.interface.ip_bytes() - TCP_BYTES;
+                let set = SockRef::from(&connect.listener).set_tcp_mss(most);
+                set.map_err(|error| socket_failed("listener", error))?;
+            }
+            Ok(())
+        })?;
+        if path.bytes >= least {
+            return Ok((None, probing));
+        }
+        if path.rank == self.place.rank() {
+            tracing::warn!(
+                "the interfaces of the hosts carry packets of {least} bytes, the network between them only {} bytes, as \
+                 rank {} has found on {}: packets are no longer. Give interfaces and switches one MTU",
+                path.bytes,
+                path.rank,
+                self.interface.name()
+            );
+        }
+        Ok((Some(path), probing))
+    }
+}
+
+/// A rank that the others do not reach since its address is one of the loopback interface, and why; alike on all ranks.
+fn unreachable(all: &[Endpoint]) -> Option<(u32, String)> {
+    let is_loopback = |endpoint: &&Endpoint| address(&endpoint.address).is_loopback();
+    let loopback = all.iter().find(is_loopback)?;
+    let own = address(&loopback.address);
+    let next = "set FLEXCAST_INTERFACE to the interface, or the address, of the network between them";
+    if let Some(other) = all.iter().find(|endpoint| !is_loopback(endpoint)) {
+        let theirs = address(&other.address);
+        let reason = format!(
+            "has the address {own}, which only its own computer reaches, and rank {} has {theirs}: on rank {} {next}",
+            other.rank, loopback.rank
+        );
+        return Some((loopback.rank.get(), reason));
+    }
+    let other = all.iter().find(|endpoint| endpoint.host != loopback.host)?;
+    let theirs = address(&other.address);
+    let reason = format!(
+        "has the address {own} and rank {}, of another computer or network namespace, has {theirs}: only processes of one reach one another \
+         there; on all ranks {next}",
+        other.rank
+    );
+    Some((loopback.rank.get(), reason))
 }
 
 /// The meeting of a computer's ranks, if all of them share memory and there are others than this one.
@@ -443,6 +577,12 @@ mod tests {
         assert!(text.contains("rank 1 has eager_bytes 3, this rank 65536"), "{text}");
         let text = refusal(|endpoint| endpoint.aggregators = 2.into());
         assert!(text.contains("rank 1 has aggregators 2, this rank 0"), "{text}");
+        let text = refusal(|endpoint| endpoint.reproducible = 1.into());
+        assert!(text.contains("rank 1 has reproducible 1, this rank 0"), "{text}");
+        let text = refusal(|endpoint| endpoint.algorithm = (Selection::Ring as u32).into());
+        assert!(text.contains("rank 1 has algorithm pipelined-ring, this rank automatic"), "{text}");
+        let text = refusal(|endpoint| endpoint.algorithm = 99.into());
+        assert!(text.contains("rank 1 has algorithm 99, this rank automatic"), "{text}");
         let text = refusal(|endpoint| endpoint.group = v6([239, 1, 1, 1].into()));
         assert!(text.contains("239.1.1.1 group") && text.contains("no group"), "{text}");
         let text = refusal(|endpoint| endpoint.address = v6(std::net::Ipv6Addr::LOCALHOST.into()));
@@ -455,7 +595,7 @@ mod tests {
         assert!(text.contains("rank 1 has big-endian words 1, this rank 0"), "{text}");
         // As a build would tell it that writes words the other way round.
         let text = refusal(|endpoint| endpoint.version = VERSION.swap_bytes().into());
-        assert!(text.contains("rank 1 speaks version 117440512"), "{text}");
+        assert!(text.contains("rank 1 speaks version 134217728"), "{text}");
         let text = refusal(|endpoint| endpoint.tcp_port = 70_000.into());
         assert!(text.contains("ports"), "{text}");
         let mut parts = self::parts(2);
@@ -465,6 +605,16 @@ mod tests {
         assert!(text.contains("rank 0 told a tuning"), "{text}");
         let text = refusal(|endpoint| endpoint.magic = *b"none");
         assert!(text.contains("FLEXCAST_DATAPATH"), "{text}");
+    }
+
+    #[test]
+    fn loopback_addresses_are_refused_where_not_all_ranks_reach_them() {
+        let text = refusal(|endpoint| endpoint.address = v6([10, 0, 0, 7].into()));
+        let expected = "rank 0 has the address 127.0.0.1, which only its own computer reaches, and rank 1 has 10.0.0.7: on rank 0 set FLEXCAST_INTERFACE";
+        assert!(text.contains(expected), "{text}");
+        let text = refusal(|endpoint| endpoint.host = 7.into());
+        let expected = "rank 0 has the address 127.0.0.1 and rank 1, of another computer or network namespace, has 127.0.0.1: only processes";
+        assert!(text.contains(expected) && text.contains("on all ranks set FLEXCAST_INTERFACE"), "{text}");
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recv, recvmsg, setsockopt, sockopt};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockRef, Socket, Type};
 
 use super::datagram::HEADER_BYTES;
 use super::interface::Interface;
@@ -71,13 +72,26 @@ pub(super) fn receive_bytes(interface: &Interface) -> usize {
 struct Half {
     socket: UdpSocket,
     state: UdpSocketState,
+    /// The system cuts runs of datagrams, and joins them.
+    has_offload: bool,
+    /// It has been logged that the system refuses datagrams.
+    has_warned: AtomicBool,
 }
 
 impl Half {
-    fn new(socket: UdpSocket) -> Result<Self> {
+    fn new(socket: UdpSocket, has_offload: bool) -> Result<Self> {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))
             .map_err(failed("UDP socket", "see whether the system's network stack is complete"))?;
-        Ok(Self { socket, state })
+        if !has_offload {
+            // Kernels without GRO need not be asked.
+            let _ = setsockopt(&socket, sockopt::UdpGroSegment, &false);
+        }
+        Ok(Self { socket, state, has_offload, has_warned: AtomicBool::new(false) })
+    }
+
+    /// Most datagrams in a run.
+    fn segments(&self) -> usize {
+        if self.has_offload { self.state.max_gso_segments() } else { 1 }
     }
 
     /// Takes up to [`RUNS`] runs of datagrams, each with the bytes of a datagram, of which the last may be shorter; returns whether there was one.
@@ -182,7 +196,7 @@ pub(super) struct Lane {
 
 impl Lane {
     fn new(group: Arc<Half>, own: Arc<Half>, destination: SocketAddr) -> Self {
-        let segments = own.state.max_gso_segments();
+        let segments = own.segments();
         Self { group, own, destination, room: vec![0; RUNS * ROOM_BYTES], segments }
     }
 
@@ -236,7 +250,7 @@ impl Half {
         let Err(error) = self.state.try_send(UdpSockRef::from(&self.socket), &transmit) else {
             return Ok(Sent::All);
         };
-        let most = self.state.max_gso_segments();
+        let most = self.segments();
         if most < *segments {
             *segments = most;
             return Ok(Sent::Single);
@@ -244,7 +258,15 @@ impl Half {
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Sent::Full),
             _ => {
-                tracing::warn!(%error, bytes = contents.len(), "datagrams refused by the system: they are repaired over TCP");
+                if !self.has_warned.swap(true, Ordering::Relaxed) {
+                    let bytes = segment_size.unwrap_or(contents.len());
+                    tracing::warn!(
+                        %error,
+                        bytes,
+                        "datagrams refused by the system: they are repaired over TCP; is the interface up, and has its \
+                         MTU shrunk?"
+                    );
+                }
                 Ok(Sent::Lost)
             }
         }
@@ -301,16 +323,11 @@ impl Sockets {
 
     fn member(interface: &Interface, (group, port): (IpAddr, u16), joins: bool) -> Result<UdpSocket> {
         let socket = bound(at(interface, group, port), true)?;
-        let joined = match (group, interface.address()) {
-            (IpAddr::V4(group), IpAddr::V4(_)) => socket.set_multicast_all_v4(false).and_then(|()| {
-                let interface = socket2::InterfaceIndexOrAddress::Index(interface.index());
-                if joins { socket.join_multicast_v4_n(&group, &interface) } else { Ok(()) }
-            }),
-            (IpAddr::V6(group), _) => socket
-                .set_multicast_all_v6(false)
-                .and_then(|()| if joins { socket.join_multicast_v6(&group, interface.index()) } else { Ok(()) }),
-            (IpAddr::V4(_), IpAddr::V6(_)) => Err(io::ErrorKind::AddrNotAvailable.into()),
+        let is_exclusive = match group {
+            IpAddr::V4(_) => socket.set_multicast_all_v4(false),
+            IpAddr::V6(_) => socket.set_multicast_all_v6(false),
         };
+        let joined = is_exclusive.and_then(|()| if joins { join((&socket).into(), interface, group) } else { Ok(()) });
         joined.map_err(failed(&format!("multicast group {group} on interface {}", interface.name()), NO_GROUP))?;
         let wanted = interface.wanted_receive_bytes();
         let got = enlarge(&socket, wanted);
@@ -339,15 +356,36 @@ impl Sockets {
             _ => own.set_multicast_loop_v6(comes_back),
         };
         set.map_err(failed(&what, NO_GROUP))?;
+        let has_offload = interface.has_segmentation_offload();
         let groups: Vec<_> =
-            members.into_iter().map(|member| Half::new(member).map(Arc::new)).collect::<Result<_>>()?;
-        let own = Arc::new(Half::new(own.into())?);
+            members.into_iter().map(|member| Half::new(member, has_offload).map(Arc::new)).collect::<Result<_>>()?;
+        let own = Arc::new(Half::new(own.into(), has_offload)?);
         let destinations: Vec<_> = ports(interface, groups.len()).map(|port| at(interface, group, port)).collect();
         let Some((first, to)) = groups.first().zip(destinations.first()) else {
             return Err(failed(&what, NO_GROUP)(io::ErrorKind::InvalidInput.into()));
         };
         let lane = Lane::new(Arc::clone(first), Arc::clone(&own), *to);
         Ok(Self { lane, groups, own, destinations })
+    }
+
+    /// Leaves the group and joins it again, so that the system reports the membership to switches. Sockets that other
+    /// processes share may be in between.
+    ///
+    /// # Errors
+    /// A socket is no member any more.
+    pub(super) fn rejoin(&self, interface: &Interface) -> Result<()> {
+        let Some(group) = self.destinations.first().map(SocketAddr::ip) else { return Ok(()) };
+        // The system reports nothing before the last socket of this computer has left.
+        self.groups.iter().for_each(|half| _ = leave((&half.socket).into(), interface, group));
+        for half in &self.groups {
+            match join((&half.socket).into(), interface, group) {
+                // Another process that shares it was faster.
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                joined => joined
+                    .map_err(failed(&format!("multicast group {group} on interface {}", interface.name()), NO_GROUP))?,
+            }
+        }
+        Ok(())
     }
 
     /// What datagrams of the other subgroups come and go through, by the number of the subgroup.
@@ -380,6 +418,23 @@ impl Sockets {
     /// Sends one datagram to a peer.
     pub(super) fn send_to(&mut self, peer: SocketAddr, datagram: &[u8]) -> Result<Sent> {
         self.own.send(peer, datagram, None, &mut self.lane.segments)
+    }
+}
+
+fn join(socket: SockRef<'_>, interface: &Interface, group: IpAddr) -> io::Result<()> {
+    match (group, interface.address()) {
+        (IpAddr::V4(group), IpAddr::V4(_)) => {
+            socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface.index()))
+        }
+        (IpAddr::V6(group), _) => socket.join_multicast_v6(&group, interface.index()),
+        (IpAddr::V4(_), IpAddr::V6(_)) => Err(io::ErrorKind::AddrNotAvailable.into()),
+    }
+}
+
+fn leave(socket: SockRef<'_>, interface: &Interface, group: IpAddr) -> io::Result<()> {
+    match group {
+        IpAddr::V4(group) => socket.leave_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface.index())),
+        IpAddr::V6(group) => socket.leave_multicast_v6(&group, interface.index()),
     }
 }
 

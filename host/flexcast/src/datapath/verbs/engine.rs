@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Algorithm, Alpha, Cause, CollectiveIds, Failure, PieceSet, RankInfo, StallWindow};
+use flexcast_proto::{Algorithm, Alpha, Cause, CollectiveIds, Failure, FailureCode, PieceSet, RankInfo, StallWindow};
 
 use self::acknowledge::{Past, Repeats};
 use self::flow::Flow;
@@ -36,7 +36,7 @@ use crate::error::{Error, Result};
 use crate::plan::chains::{Order, order};
 use crate::plan::stream::Stream;
 use crate::protocol::control::{Control, Read};
-use crate::protocol::conversation::{Conversation, NOT_STARTED, Next, PROTOCOL_VIOLATION};
+use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::Gathered;
 use crate::protocol::engine::descriptor;
@@ -47,8 +47,6 @@ type Running = crate::datapath::cpu::operation::Running<()>;
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;
-/// Code of [`Cause::Device`] for a queue pair for datagrams that has failed, beside its status.
-const DATAGRAMS: u16 = 0x200;
 /// Chunks by which others may overtake one that is not lost, at first: a multicast tree keeps the order.
 const REORDER_CHUNKS: u32 = 1;
 /// Waits for acknowledgements, many times what a round trip takes: who has received nothing for a while repeats them.
@@ -187,6 +185,13 @@ impl Engine {
         self.collective_id.is_some()
     }
 
+    /// Gives the collective id of the operation under way back, if it has one.
+    pub(super) fn free_id(&mut self, now_ps: u64) {
+        if let Some(id) = self.collective_id.take() {
+            self.ids.release(id, now_ps);
+        }
+    }
+
     /// The same for an operation of blocks; `errand`: what it is run for.
     fn begin_blocks(
         &mut self,
@@ -199,12 +204,18 @@ impl Engine {
             Some(errand) if errand.is_barrier() => Decision::of(Algorithm::Eager),
             _ => self.conditions.decide(&posted.plan.shape(), false),
         };
-        // An errand has one already, if it needs one.
-        if decision.algorithm() == Algorithm::Multicast && errand.is_none() && !self.take_id(now_ps) {
+        if decision.algorithm() == Algorithm::Multicast && !self.take_id(now_ps) {
+            if errand.is_some() {
+                // Whoever begins one has asked for room at this time (`has_room`).
+                let next = "wait for packet_lifetime, or leave more bits to the id (psn_bits)";
+                let error = Error::Budget { what: "collective ids", needed: 1, limit: 0, next };
+                return refused(errand, posted.refuse(error));
+            }
             self.waiting.push_front(posted.map(Task::Blocks));
             return Ok(false);
         }
         if let Err(error) = posted.place_own_block() {
+            self.free_id(now_ps);
             return refused(errand, posted.refuse(error));
         }
         let operation = self.conversation.participant().operation();
@@ -217,6 +228,7 @@ impl Engine {
                 Ok(true)
             }
             Err(error) => {
+                self.free_id(now_ps);
                 let Running { send, receive, report, errand, .. } = running;
                 refused(errand, Box::new(Failed { error, send, receive: Some(receive), report }))
             }
@@ -268,7 +280,7 @@ impl Engine {
                 Ok(begun) => moved |= begun,
                 Err(failed) => {
                     self.requests.finish(request, Err(failed));
-                    self.end_all(Cause::Device(NOT_STARTED));
+                    self.end_all(Cause::Device(FailureCode::NotStarted));
                     moved = true;
                 }
             }
@@ -284,7 +296,7 @@ impl Engine {
         moved |= self.release(now_ps)?;
         moved |= self.wind_up(now_ps)?;
         moved |= self.end_pairs(now_ps)?;
-        self.control.flush(now_ps)?;
+        self.control.flush(self.conversation.participant().awaited(), now_ps)?;
         Ok(moved)
     }
 
@@ -358,7 +370,7 @@ impl Engine {
         let groups = missing.groups(&running.plan, &running.pieces, pieces);
         if at.is_none() && groups.iter().any(|(_, runs)| !runs.is_empty()) {
             tracing::error!(from, "it has not said where what is missing can be read");
-            self.conversation.broken(from, PROTOCOL_VIOLATION);
+            self.conversation.broken(from, FailureCode::ProtocolViolation);
             return Ok(());
         }
         let Availability { address, rkey } = at.unwrap_or_default();

@@ -61,7 +61,7 @@ impl PairEngine for Engine {
         self.launch_blocks(posted, Some(errand), now_ps).map(|()| true)
     }
 
-    fn has_room(&mut self, _: u64) -> bool {
+    fn has_room(&self, _: u64) -> bool {
         // It is deferred until there is.
         true
     }

@@ -1,7 +1,9 @@
 //! Deadlines of the operation under way, and the close of its receive contexts when multicast has stalled.
 
+use flexcast_proto::FailureCode;
+
 use super::operation::{Receiving, State};
-use super::{Engine, NO_ANSWER, WORKER_PS};
+use super::{Engine, WORKER_PS};
 use crate::error::Result;
 use crate::plan::Missing;
 use crate::protocol::driver::Notice;
@@ -14,7 +16,7 @@ impl Engine {
         if let State::Releasing { since_ps, .. } = running.state
             && now_ps.saturating_sub(since_ps) > WORKER_PS
         {
-            self.fail_device(now_ps, NO_ANSWER);
+            self.fail_device(now_ps, FailureCode::WorkerSilent);
             moved = true;
         }
         let Some(running) = self.current.as_mut() else { return Ok(moved) };
@@ -39,8 +41,13 @@ impl Engine {
         let sends = |running: &super::Running| running.is_posting(now_ps);
         let waits =
             self.current.as_ref().is_some_and(|running| closing(running) || receives(running) || sends(running));
-        let now_ps = if waits { now_ps.min(deadline_ps.saturating_sub(1)) } else { now_ps };
-        self.parts.driver.notify(now_ps, Notice::Time);
+        let flows = self.current.as_ref().is_some_and(|running| receives(running) || sends(running));
+        let told_ps = if waits { now_ps.min(deadline_ps.saturating_sub(1)) } else { now_ps };
+        self.parts.driver.notify(told_ps, Notice::Time);
+        if flows {
+            // What is behind the stream has its full bound, however long the stream takes.
+            self.parts.driver.notify(now_ps, Notice::Progressed);
+        }
         // A time that is due is something that the state machine has been notified of.
         Ok(moved || (due && !waits))
     }
@@ -70,7 +77,7 @@ impl Engine {
         let Receiving::ClosePosted { since_ps } = sides.receiving else { return Ok(moved) };
         if !parts.receive.has_answered()? {
             if now_ps.saturating_sub(since_ps) > WORKER_PS {
-                self.fail_device(now_ps, NO_ANSWER);
+                self.fail_device(now_ps, FailureCode::WorkerSilent);
                 moved = true;
             }
             return Ok(moved);

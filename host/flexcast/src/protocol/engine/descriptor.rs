@@ -1,5 +1,6 @@
 //! Operation descriptor for the protocol's state machine.
 
+use flexcast_abi::PROGRESS_EVERY;
 use flexcast_proto::cutoff::transfer_ps;
 use flexcast_proto::{Algorithm, Alpha, OperationDescriptor, Summary};
 
@@ -40,6 +41,14 @@ fn chunks_ps(plan: &Plan, config: &Config) -> u64 {
     let threads = config.receive_threads.min(config.send_threads).max(1);
     let threads_ps = chunks.saturating_mul(CHUNK_PS) / u64::from(threads);
     threads_ps.saturating_sub(transfer_ps(bytes, config.link_gbit_per_s))
+}
+
+/// Longest that the receive threads of a flowing stream publish no progress: while a chunk comes over a link that the
+/// roots of all chains share, or while a thread takes the completions that it publishes together.
+pub(crate) fn silence_ps(config: &Config, chains: u32) -> u64 {
+    let chunk_bytes = u64::from(config.chunk_bytes).saturating_mul(chains.max(1).into());
+    let completions = config.receive_batch.min(PROGRESS_EVERY);
+    transfer_ps(chunk_bytes, config.link_gbit_per_s).max(u64::from(completions).saturating_mul(CHUNK_PS))
 }
 
 pub(crate) fn descriptor(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flexcast_proto::{Algorithm, Failure};
+use flexcast_proto::{Algorithm, Failure, FailureCode};
 
 use super::Engine;
 use super::descriptor::descriptor;
@@ -13,7 +13,6 @@ use crate::error::Result;
 use crate::p2p::{self, Buffer};
 use crate::plan::chains::{Order, order};
 use crate::plan::{Kind, Plan};
-use crate::protocol::conversation::NOT_STARTED;
 use crate::protocol::driver::Notice;
 use crate::tuner;
 
@@ -64,7 +63,7 @@ impl Engine {
             Some(Ok(true)) => self.note_direct(now_ps),
             Some(Err(error)) => self.fail_direct(now_ps, &error),
             // Neither is chosen without connections, nor for what they cannot do.
-            Some(Ok(false)) | None => self.fail_device(now_ps, NOT_STARTED),
+            Some(Ok(false)) | None => self.fail_device(now_ps, FailureCode::NotStarted),
         }
         self.do_steps(now_ps)
     }

@@ -1,9 +1,9 @@
 //! Looks at the bitmaps of the receive contexts while an operation goes on: whether a quiet stream is over, and what a flowing one has lost.
 
-use flexcast_proto::{GapWatch, PieceSet, StallWindow};
+use flexcast_proto::{FailureCode, GapWatch, PieceSet, StallWindow};
 
 use super::operation::{Look, OwnBlock, Receiving, Running};
-use super::{Engine, NO_ANSWER, WORKER_PS};
+use super::{Engine, WORKER_PS};
 use crate::error::Result;
 use crate::plan::stream::Transport;
 use crate::plan::{Missing, Seen};
@@ -71,7 +71,7 @@ impl Engine {
             Look::Asked { over, .. } if receive.has_answered()? => return Ok(self.take_look(now_ps, over)? || placed),
             Look::Asked { since_ps, .. } if now_ps.saturating_sub(since_ps) > WORKER_PS => {
                 running.look = Look::Final;
-                self.fail_device(now_ps, NO_ANSWER);
+                self.fail_device(now_ps, FailureCode::WorkerSilent);
                 return Ok(true);
             }
             Look::Idle | Look::Asked { .. } | Look::Final => {}

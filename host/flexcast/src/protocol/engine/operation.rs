@@ -219,6 +219,8 @@ pub(crate) struct Running {
     pub(super) watch: Option<ProgressWatch>,
     /// How the send threads post the own block, from this rank's turn on.
     pub(super) posting: Option<ProgressWatch>,
+    /// Longest that receive threads publish no progress while chunks come; 0 while the operation is deferred.
+    pub(super) silence_ps: u64,
     /// How long a root sends to other ranks before it comes back to this one: as long as this rank has sent, once it has; 0 where a root sends to
     /// all at once.
     pub(super) turn_ps: u64,
@@ -245,11 +247,12 @@ impl Running {
     pub(super) fn stalled_ps(&self, window: StallWindow) -> Option<u64> {
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
         let watch = self.watch.filter(|_| self.state.sides().is_some_and(receives))?;
+        let gap_ps = self.turn_ps.max(self.silence_ps);
         Some(match self.look {
-            Look::Idle => watch.stalled_ps(window, self.turn_ps),
+            Look::Idle => watch.stalled_ps(window, gap_ps),
             Look::Asked { .. } => u64::MAX,
             // The close would only come between the receive threads and the copies that they wait for.
-            Look::Final if self.is_placing() => watch.stalled_ps(window, self.turn_ps),
+            Look::Final if self.is_placing() => watch.stalled_ps(window, gap_ps),
             Look::Final => self.ready_ps,
         })
     }
@@ -289,11 +292,11 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
-    use flexcast_proto::Cause;
+    use flexcast_proto::{Cause, FailureCode};
 
     use super::*;
 
-    fn fault(code: u16) -> Fault {
+    fn fault(code: FailureCode) -> Fault {
         let failure = Failure { culprit: 1, witness: 0, cause: Cause::Device(code) };
         Fault { failure, since_ps: 5, crash: None }
     }
@@ -301,7 +304,7 @@ mod tests {
     #[test]
     fn an_operation_that_fails_before_it_starts_has_no_sides_and_never_starts() {
         let mut state = State::Deferred;
-        state.fail(fault(1));
+        state.fail(fault(FailureCode::Copy));
         state.start(7, Sending::Posted);
         state.release(8);
         assert!(state.is_failing() && state.sides().is_none() && !state.is_sending());
@@ -311,9 +314,9 @@ mod tests {
     fn the_first_fault_counts_and_what_was_requested_is_not_sent() {
         let mut state = State::Deferred;
         state.start(7, Sending::Requested);
-        state.fail(fault(1));
-        state.fail(fault(2));
-        assert_eq!(state.fault().map(|fault| fault.failure.cause), Some(Cause::Device(1)));
+        state.fail(fault(FailureCode::Copy));
+        state.fail(fault(FailureCode::WorkerSilent));
+        assert_eq!(state.fault().map(|fault| fault.failure.cause), Some(Cause::Device(FailureCode::Copy)));
         assert_eq!(state.sides().map(|sides| sides.sending), Some(Sending::Idle));
     }
 

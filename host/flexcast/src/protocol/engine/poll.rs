@@ -1,15 +1,39 @@
 //! Poll of the card's workers: failures, and the progress of both sides of the operation under way.
 
-use flexcast_proto::{Cause, Failure, ProgressWatch};
+use flexcast_abi::{ReceiveStatus, SendStatus};
+use flexcast_proto::{Cause, Failure, FailureCode, ProgressWatch};
 
 use super::operation::{Fault, OwnBlock, Receiving, Running, Sending, Sides};
-use super::{COPY, DIED, Engine, NO_ANSWER, SEND_THREAD, WORKER_PS};
+use super::{Engine, WORKER_PS};
 use crate::error::Result;
 use crate::plan::stream::Transport;
 use crate::protocol::driver::Notice;
 
 /// Time between two checks for failures of workers.
 pub(super) const CHECK_PS: u64 = 10_000_000;
+
+/// The code of a receive worker that has failed.
+const fn receive_code(status: ReceiveStatus) -> FailureCode {
+    match status {
+        ReceiveStatus::ReceiveError => FailureCode::ReceiveQueue,
+        ReceiveStatus::CopyError => FailureCode::ReceiveCopy,
+        ReceiveStatus::InvalidOperation => FailureCode::ReceiveOperation,
+        ReceiveStatus::UnexpectedOpcode => FailureCode::ReceiveOpcode,
+        ReceiveStatus::ControlError => FailureCode::ReceiveControl,
+        ReceiveStatus::Idle | ReceiveStatus::Armed | ReceiveStatus::Complete => FailureCode::UnknownCause,
+    }
+}
+
+/// The code of a send worker that has failed.
+const fn send_code(status: SendStatus) -> FailureCode {
+    match status {
+        SendStatus::SendError => FailureCode::SendQueue,
+        SendStatus::InvalidOperation => FailureCode::SendOperation,
+        SendStatus::ControlError => FailureCode::SendControl,
+        SendStatus::UnexpectedOpcode => FailureCode::SendOpcode,
+        SendStatus::Idle | SendStatus::Sending | SendStatus::Finished | SendStatus::Closed => FailureCode::UnknownCause,
+    }
+}
 
 impl Engine {
     /// Polls what the card's workers have reported, and the clock. `moved`: something else has happened since the last poll. Returns whether
@@ -39,19 +63,19 @@ impl Engine {
         self.poll_clock(now_ps, moved)
     }
 
-    fn device_failure(&self, code: u16) -> Failure {
+    fn device_failure(&self, code: FailureCode) -> Failure {
         let own = self.place.rank();
         Failure { culprit: own, witness: own, cause: Cause::Device(code) }
     }
 
-    pub(super) fn fail_device(&mut self, now_ps: u64, code: u16) {
+    pub(super) fn fail_device(&mut self, now_ps: u64, code: FailureCode) {
         let failure = self.device_failure(code);
         self.parts.driver.notify(now_ps, Notice::Failed(failure));
     }
 
     /// Checks, now and then, whether workers have failed.
     fn check(&mut self, now_ps: u64) -> Result<bool> {
-        let failure = self.device_failure(DIED);
+        let failure = self.device_failure(FailureCode::ProcessDied);
         let Some(running) = self.current.as_mut() else { return Ok(false) };
         if running.state.is_failing() || now_ps.saturating_sub(running.checked_ps) < CHECK_PS {
             return Ok(false);
@@ -68,17 +92,21 @@ impl Engine {
         let mut moved = false;
         if let Some((context, status, detail)) = self.parts.receive.failure()? {
             tracing::error!(context, ?status, detail, "receive worker failed");
-            self.fail_device(now_ps, status as u16);
+            self.fail_device(now_ps, receive_code(status));
             moved = true;
         }
         if let Some((culprit, status)) = self.parts.receive.take_broken()? {
-            let failure = Failure { culprit, witness: self.place.rank(), cause: Cause::Connection(status as u16) };
+            let failure = Failure {
+                culprit,
+                witness: self.place.rank(),
+                cause: Cause::Connection(FailureCode::of_completion(status)),
+            };
             self.parts.driver.notify(now_ps, Notice::Failed(failure));
             moved = true;
         }
         if sends && let Some((thread, status, detail)) = self.parts.send.failure()? {
             tracing::error!(thread, ?status, detail, "send worker failed");
-            self.fail_device(now_ps, SEND_THREAD | status as u16);
+            self.fail_device(now_ps, send_code(status));
             moved = true;
         }
         Ok(moved)
@@ -89,7 +117,7 @@ impl Engine {
         if !self.parts.receive.is_armed()? {
             let late = now_ps.saturating_sub(since_ps) > WORKER_PS;
             if late {
-                self.fail_device(now_ps, NO_ANSWER);
+                self.fail_device(now_ps, FailureCode::WorkerSilent);
             }
             return Ok(late);
         }
@@ -111,7 +139,7 @@ impl Engine {
         let armed = running.state.sides().is_some_and(|sides| !matches!(sides.receiving, Receiving::Posted { .. }));
         if status != 0 {
             tracing::error!(status, "the card has not copied the own block");
-            self.fail_device(now_ps, COPY);
+            self.fail_device(now_ps, FailureCode::Copy);
         } else if armed {
             self.deliver_own_block(now_ps);
         }

@@ -1,9 +1,9 @@
 //! Start of an operation: the own block's way to its place, and the first commands to the card.
 
 use flexcast_proto::wire::Availability;
-use flexcast_proto::{Algorithm, Cause};
+use flexcast_proto::{Algorithm, Cause, FailureCode};
 
-use super::descriptor::descriptor;
+use super::descriptor::{descriptor, silence_ps};
 use super::operation::{Look, OwnBlock, Running, Sending, State};
 use super::{Engine, Parts};
 use crate::api::buffer::Buffer;
@@ -16,7 +16,6 @@ use crate::memory::copier::Copier;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 use crate::plan::stream::Transport;
-use crate::protocol::conversation::NOT_STARTED;
 use crate::protocol::driver::Posting;
 use crate::tuner::Decision;
 
@@ -48,7 +47,7 @@ impl Engine {
             Task::Blocks(plan) => self.launch_blocks(Posted { request, plan, send, receive, posted_ps }, None, now_ps),
             Task::Collective(plan) => {
                 let begun = self.begin_collective(Posted { request, plan, send, receive, posted_ps }, now_ps);
-                begun.map(|_| ()).inspect_err(|_| self.end_all(Cause::Device(NOT_STARTED)))
+                begun.map(|_| ()).inspect_err(|_| self.end_all(Cause::Device(FailureCode::NotStarted)))
             }
         }
     }
@@ -98,6 +97,7 @@ impl Engine {
             ready_ps: 0,
             watch: None,
             posting: None,
+            silence_ps: 0,
             turn_ps: 0,
             look: Look::Idle,
             gaps: None,
@@ -144,6 +144,7 @@ impl Engine {
         }
         running.cutoff_ps = descriptor.cutoff_ps;
         self.losses.begin();
+        running.silence_ps = silence_ps(&self.config, chains);
         running.turn_ps = if self.config.transport == Transport::UcUnicast { descriptor.cutoff_ps } else { 0 };
         let region = running.receive.region()?;
         let posting = Posting {
@@ -183,7 +184,7 @@ impl Engine {
 
     /// Takes the current operation back after a failure to start it, with its buffers. Other ranks are told that it fails.
     pub(super) fn withdraw(&mut self, error: Error) -> Box<Failed> {
-        self.end_all(Cause::Device(NOT_STARTED));
+        self.end_all(Cause::Device(FailureCode::NotStarted));
         let Some(mut running) = self.current.take() else { return Box::new(Failed::of(error)) };
         if running.algorithm.is_direct() {
             self.parts.pairs.group = None;

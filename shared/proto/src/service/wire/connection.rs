@@ -10,7 +10,7 @@ use super::error::FormatError;
 use super::fields::{Fixed, within};
 
 /// Bytes of a nonce, and of a tag.
-pub const TAG_BYTES: usize = 32;
+pub use crate::session::TAG_BYTES;
 
 /// Where a service process listens: an address and a port of the network or of the connection manager. An IPv4 address is a mapped one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

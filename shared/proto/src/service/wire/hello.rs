@@ -20,44 +20,9 @@ use super::connection::{Challenge, Hello, Proof, Role, TAG_BYTES};
 use super::error::FormatError;
 use super::{Body, Packet, encode};
 use crate::service::message::ContextId;
+use crate::session::is_same;
+pub use crate::session::{KeyedHash, Secret};
 use alloc::vec::Vec;
-
-/// A keyed hash with a key and tags of 256 bits, such as HMAC-SHA-256 or keyed BLAKE3: who does not know the key cannot make the tag of a message
-/// that was never tagged.
-pub trait KeyedHash {
-    /// The tag of a message.
-    fn tag(&self, secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES];
-}
-
-impl<F: Fn(&Secret, &[u8]) -> [u8; TAG_BYTES]> KeyedHash for F {
-    fn tag(&self, secret: &Secret, message: &[u8]) -> [u8; TAG_BYTES] {
-        self(secret, message)
-    }
-}
-
-/// Secret of a cluster's service processes and of the programs that may use them. Its `Debug` shows none of it.
-#[derive(Clone)]
-pub struct Secret([u8; TAG_BYTES]);
-
-impl Secret {
-    /// A secret of 256 random bits.
-    #[must_use]
-    pub const fn new(bytes: [u8; TAG_BYTES]) -> Self {
-        Self(bytes)
-    }
-
-    /// Its bytes, for a [`KeyedHash`].
-    #[must_use]
-    pub const fn bytes(&self) -> &[u8; TAG_BYTES] {
-        &self.0
-    }
-}
-
-impl core::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
 
 /// A greeting that fails. The connection is to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -113,7 +78,7 @@ impl Connecting {
             return Err(HelloError::Nonce);
         }
         let expected = tag(ACCEPTING, &self.secret, &self.hello, &challenge.nonce, hash)?;
-        if !same(&expected, &challenge.tag) {
+        if !is_same(&expected, &challenge.tag) {
             return Err(HelloError::Tag);
         }
         Ok(Proof { tag: tag(CONNECTING, &self.secret, &self.hello, &challenge.nonce, hash)? })
@@ -144,7 +109,7 @@ impl Accepting {
     /// # Errors
     /// It does not know the secret.
     pub fn check(self, proof: &Proof) -> Result<Hello, HelloError> {
-        if same(&self.tag, &proof.tag) { Ok(self.hello) } else { Err(HelloError::Tag) }
+        if is_same(&self.tag, &proof.tag) { Ok(self.hello) } else { Err(HelloError::Tag) }
     }
 }
 
@@ -161,10 +126,4 @@ fn tag(
     encode(&Packet { context, body: Body::Hello(*hello) }, &mut message)?;
     message.extend(nonce);
     Ok(hash.tag(secret, &message))
-}
-
-/// Whether two tags are the same, in a time that does not tell where they differ.
-fn same(a: &[u8; TAG_BYTES], b: &[u8; TAG_BYTES]) -> bool {
-    let difference = a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b));
-    core::hint::black_box(difference) == 0
 }

@@ -57,14 +57,24 @@ class ProcessGroupGloo:
         self._store.wait([key], self._timeout)
         return self._store.get(key)
 
-    def allreduce(self, tensors: list[Any], opts: Any) -> Work:
-        tensor = tensors[0]
+    def _check(self, tensor: Any, opts: Any) -> None:
         if repr(tensor.dtype).removeprefix("torch.") not in _TYPES:
             raise RuntimeError(f"Invalid scalar type {tensor.dtype}")
         if opts.reduceOp not in _OPERATORS:
             raise RuntimeError(f"Cannot use {opts.reduceOp} with Gloo")
         if opts.reduceOp in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR) and tensor.dtype.is_floating_point:
             raise RuntimeError(f"Cannot use {opts.reduceOp} with non-integral dtype")
+
+    def reduce(self, tensors: list[Any], opts: Any) -> Work:
+        self._check(tensors[0], opts)
+        raise NotImplementedError("the stub's gloo has all-reduces alone")
+
+    def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any) -> Work:
+        return self.reduce(outputs, opts)
+
+    def allreduce(self, tensors: list[Any], opts: Any) -> Work:
+        tensor = tensors[0]
+        self._check(tensor, opts)
         self._number += 1
         self._store.set(f"{self._number}/{self._rank}", _bytes(tensor))
         every = []

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use flexcast_proto::{Algorithm, Cause, WaitedFor};
+use flexcast_proto::{Algorithm, Cause, FailureCode, WaitedFor};
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -278,7 +278,7 @@ fn fault(error: sparse::Error) -> Fault {
         Error::Protocol { party: Party::Aggregator(number), reason }
         | Error::Endpoint { party: Party::Aggregator(number), reason } => (number, nonsense(&reason)),
         Error::Ended { worker: Some(rank), .. } => {
-            return Fault::Told { rank, cause: Cause::Connection(nix::libc::ECONNRESET as u16) };
+            return Fault::Told { rank, cause: Cause::Connection(FailureCode::ConnectionReset) };
         }
         Error::Ended { aggregator, worker: None } => (aggregator, "has given up: see its log".to_owned()),
         error => return Fault::Link(error),

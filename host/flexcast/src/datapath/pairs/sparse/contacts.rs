@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use flexcast_proto::p2p::{Memory, Part, Span};
-use flexcast_proto::{Cause, Summary, WaitedFor};
+use flexcast_proto::{Cause, FailureCode, Summary, WaitedFor};
 use nix::libc;
 
 use super::Fault;
@@ -182,7 +182,7 @@ impl Contacts {
                 self.all[number as usize].endpoint = Some(bytes);
                 Ok(())
             }
-            Report::Lost { rank } => Err(Fault::Told { rank, cause: Cause::Connection(libc::ECONNRESET as u16) }),
+            Report::Lost { rank } => Err(Fault::Told { rank, cause: Cause::Connection(FailureCode::ConnectionReset) }),
             Report::Silent { rank } => Err(Fault::Told { rank, cause: Cause::Silent(WaitedFor::Block) }),
             Report::Differs { rank, .. } => Err(Fault::Told { rank, cause: Cause::Disagrees }),
             Report::Refused { reason } => Err(blame(number, apart::refusal(&reason))),

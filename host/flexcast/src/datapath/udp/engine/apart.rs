@@ -1,13 +1,12 @@
 //! Aggregators that are no ranks, as a worker sees them. They have numbers behind those of the ranks.
 
-use flexcast_proto::{Cause, Failure};
-use nix::libc;
+use flexcast_proto::{Cause, Failure, FailureCode};
 
 use super::Engine;
 use crate::aggregator::wire::Report;
 use crate::api::config::ps;
 use crate::datapath::apart;
-use crate::datapath::udp::mesh::NONSENSE;
+use crate::datapath::udp::mesh::{NONSENSE, failure_code};
 use crate::protocol::driver::Notice;
 
 impl Engine {
@@ -57,9 +56,11 @@ impl Engine {
                 let awaited = self.awaited_rank(peer);
                 return self.conversation.notify(since_ps, Notice::Transferred { awaited });
             }
-            Report::Lost { rank } => failed(rank, Cause::Connection(libc::ECONNRESET as u16)),
+            Report::Lost { rank } => failed(rank, Cause::Connection(FailureCode::ConnectionReset)),
             Report::Silent { rank } => failed(rank, Cause::Silent(flexcast_proto::WaitedFor::Block)),
-            Report::Differs { rank, theirs } => Notice::Disagrees { rank, theirs },
+            Report::Differs { rank, theirs } => {
+                Notice::Disagrees { rank, theirs, own: self.conversation.participant().summary() }
+            }
             Report::Refused { reason } => return self.fail_apart(number, apart::refusal(&reason)),
             // It is for ranks with cards.
             Report::Endpoint { .. } => return self.fail_apart(number, apart::broken(NONSENSE)),
@@ -69,7 +70,7 @@ impl Engine {
 
     /// The connection to a peer has broken.
     pub(super) fn break_connection(&mut self, peer: u32, code: u16) {
-        let Some(number) = self.aggregator(peer) else { return self.conversation.broken(peer, code) };
+        let Some(number) = self.aggregator(peer) else { return self.conversation.broken(peer, failure_code(code)) };
         if !self.uses_apart() {
             return;
         }

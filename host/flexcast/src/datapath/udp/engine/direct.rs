@@ -1,7 +1,7 @@
 //! Operations by messages between pairs of ranks, over the connections.
 
 use flexcast_proto::p2p::{Part, Transfer};
-use flexcast_proto::{Algorithm, Cause, Failure, OperationDescriptor, RankSet, Summary};
+use flexcast_proto::{Algorithm, Failure, OperationDescriptor, RankSet, Summary};
 
 use super::Engine;
 use super::operation::State;
@@ -111,6 +111,11 @@ impl Exchanging {
         self.send.as_ref().map_or(&[], Buffer::bytes)
     }
 
+    /// What this rank has called.
+    pub(super) fn summary(&self) -> Summary {
+        self.work.summary()
+    }
+
     /// A fragment begins to come.
     pub(super) fn begin(&mut self, from: u32, head: &Head) -> Begun {
         let message = (head.tag, head.total, head.offset);
@@ -118,7 +123,7 @@ impl Exchanging {
             Work::Scheduled(direct) => direct.begin(from, head.summary, message),
             Work::Sparse(sparse) => sparse.begin(from, head.summary, message),
         };
-        self.disagrees |= begun == Begun::Disagrees;
+        self.disagrees |= matches!(begun, Begun::Disagrees | Begun::Differs(_));
         begun
     }
 
@@ -360,11 +365,7 @@ impl Engine {
             self.densities.note(bytes, reduction, found);
         }
         if let State::Failed(failure) = state {
-            let found = match failure.cause {
-                Cause::Aggregator(number) => self.apart.take_reason(number.into()),
-                _ => None,
-            };
-            let error = self.requests.failed(name, failure, found);
+            let error = self.error_of(name, failure);
             self.requests.finish(request, Err(Box::new(Failed { error, send, receive: Some(receive), report })));
             return true;
         }

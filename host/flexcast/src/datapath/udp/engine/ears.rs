@@ -26,8 +26,8 @@ pub(super) struct Ears<'e> {
     pub(super) served: Vec<(u32, Read)>,
     /// A rank that does not keep to the protocol.
     pub(super) wrong: Option<u32>,
-    /// A rank that has called something else.
-    pub(super) disagrees: Option<(u32, Summary)>,
+    /// A rank that has called something else: its call, and this rank's.
+    pub(super) disagrees: Option<(u32, [Summary; 2])>,
 }
 
 impl<'e> Ears<'e> {
@@ -81,7 +81,7 @@ impl Listener for Ears<'_> {
             Event::Data { from, operation, tag, offset, bytes } => {
                 let running = self.current.as_mut().filter(|running| running.operation == operation);
                 match running.map(|running| running.take_read(from, tag, offset, bytes)) {
-                    Some(Some(Reading::Under)) => {}
+                    Some(Some(Reading::Under)) => self.conversation.moved(),
                     Some(Some(Reading::Over { first })) => self.conversation.read(first),
                     // One that has failed here is not waited for any more.
                     None if self.current.is_none() => {}
@@ -94,15 +94,20 @@ impl Listener for Ears<'_> {
     fn begin(&mut self, from: u32, head: &Head) -> bool {
         let is_apart = from >= self.ranks;
         if let Some(exchanging) = self.exchanging(head) {
+            let own = exchanging.summary();
             match exchanging.begin(from, head) {
                 Begun::Fine => {}
-                Begun::Disagrees if is_apart => return false,
-                Begun::Disagrees => self.disagrees = Some((from, head.summary)),
+                Begun::Disagrees | Begun::Differs(_) if is_apart => return false,
+                Begun::Disagrees => self.disagrees = Some((from, [head.summary, own])),
+                Begun::Differs(lengths) => {
+                    let call = |amount| Summary { amount, ..own };
+                    self.disagrees = Some((from, lengths.map(call)));
+                }
                 Begun::Impossible => return false,
             }
         } else if !is_apart && self.current.as_ref().is_some_and(|running| running.operation == head.operation) {
             // Here it has a barrier.
-            self.disagrees = Some((from, head.summary));
+            self.disagrees = Some((from, [head.summary, self.conversation.participant().summary()]));
         }
         true
     }

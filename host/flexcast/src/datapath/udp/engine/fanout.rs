@@ -38,9 +38,10 @@ impl Engine {
 
     /// Takes the chunks of this rank from the memory that the ranks of this computer share.
     fn take_records(&mut self, fanout: &Fanout) -> Result<bool> {
-        let Self { codec, incoming, statistics, current, tap, run, .. } = self;
+        let Self { codec, incoming, statistics, current, tap, run, reception, .. } = self;
+        let late = &mut reception.lost;
         let running = current.as_mut().filter(|running| running.algorithm == Algorithm::Multicast);
-        let mut settling = Settling { codec, incoming, statistics, running, past: None };
+        let mut settling = Settling { codec, incoming, statistics, running, past: None, late };
         let any = fanout.read(MOST_RECORDS, |fanout, record| {
             for (at, len) in record.datagrams() {
                 if let Some(tap) = tap {

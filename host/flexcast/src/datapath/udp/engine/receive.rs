@@ -1,5 +1,6 @@
 //! The receiving side: datagrams, acknowledgements, and what is lost.
 
+use super::delivery::Lost;
 use super::operation::Running;
 use super::{Algorithm, Engine};
 use crate::datapath::cpu::incoming::{Incoming, count};
@@ -80,9 +81,10 @@ impl Engine {
 
     /// Takes runs of datagrams into the own room, and their chunks from there to their places. Returns whether there were any.
     fn receive_runs(&mut self) -> Result<bool> {
-        let Self { sockets, codec, incoming, statistics, current, tap, landing, .. } = self;
+        let Self { sockets, codec, incoming, statistics, current, tap, landing, reception, .. } = self;
+        let late = &mut reception.lost;
         let running = current.as_mut().filter(|running| running.algorithm == Algorithm::Multicast);
-        let mut settling = Settling { codec, incoming, statistics, running, past: None };
+        let mut settling = Settling { codec, incoming, statistics, running, past: None, late };
         let mut deliver = |bytes: &[u8]| settling.take(bytes);
         let mut datagrams = 0;
         let came = match tap {
@@ -102,6 +104,7 @@ impl Engine {
     /// one.
     fn receive_in_place(&mut self) -> Result<bool> {
         let Self { sockets, codec, incoming, statistics, current, tap, landing, run: spare, config, .. } = self;
+        let late = &mut self.reception.lost;
         let Some(running) = current.as_mut() else { return Ok(false) };
         let chunk_bytes = config.chunk_bytes as usize;
         let datagram_bytes = HEADER_BYTES + chunk_bytes;
@@ -154,7 +157,7 @@ impl Engine {
             let left = run.bytes - copy.len();
             copy.extend_from_slice(&part[..part.len().min(left)]);
         }
-        let mut settling = Settling { codec, incoming, statistics, running: Some(running), past: None };
+        let mut settling = Settling { codec, incoming, statistics, running: Some(running), past: None, late };
         let mut deliver = |bytes: &[u8]| settling.take(bytes);
         for bytes in copy.chunks(run.datagram_bytes) {
             match tap {
@@ -287,6 +290,8 @@ pub(super) struct Settling<'e> {
     pub(super) running: Option<&'e mut Running>,
     /// A root that sends although this rank needs nothing more of it, and its operation.
     pub(super) past: Option<(u32, u32)>,
+    /// What the last operation lacked.
+    pub(super) late: &'e mut Lost,
 }
 
 impl Settling<'_> {
@@ -308,7 +313,7 @@ impl Settling<'_> {
 
     /// Takes a datagram with a chunk of `len` bytes that `copy` copies to its place. The own ones come to nothing.
     pub(super) fn settle(&mut self, head: (u32, u32, Kind), len: usize, copy: impl FnOnce(&mut [u8])) {
-        let Self { codec, incoming, statistics, running, past } = self;
+        let Self { codec, incoming, statistics, running, past, late } = self;
         let (rank, operation, kind) = head;
         if codec.rank() == rank {
             return;
@@ -318,6 +323,7 @@ impl Settling<'_> {
             statistics.wrong_id += 1;
             if matches!(kind, Kind::Data { .. }) {
                 *past = Some((rank, operation));
+                late.came(rank, operation);
             }
             return;
         };
@@ -332,7 +338,7 @@ impl Settling<'_> {
             Kind::End { subgroup, chunks } => {
                 count(statistics, false, incoming.ended(pieces, rank, (subgroup.into(), chunks)));
             }
-            Kind::Acknowledgement { .. } => statistics.unexpected_opcode += 1,
+            Kind::Acknowledgement { .. } | Kind::Path(_) => statistics.unexpected_opcode += 1,
         }
     }
 }

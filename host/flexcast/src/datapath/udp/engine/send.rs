@@ -119,7 +119,7 @@ impl Engine {
     pub(super) fn send_some(&mut self, now_ps: u64) -> Result<bool> {
         let own = self.place.rank();
         let Self { current, sockets, workers, codec, window, pace, run, config, conversation, .. } = self;
-        let Self { sent: report, fanout, stripes, tap, .. } = self;
+        let Self { sent: report, fanout, stripes, tap, reception, .. } = self;
         let (fanout, is_tapped) = (fanout.as_deref(), tap.is_some());
         let mut outward = Outward { sockets, workers, codec, run, fanout, is_tapped };
         let Some(running) = current.as_mut() else { return Ok(false) };
@@ -133,6 +133,7 @@ impl Engine {
         sending.full_ps = None;
         if window.is_left() {
             // Nobody takes what would still be multicast.
+            reception.withheld |= window.is_withheld(sending.sent, sending.chunks);
             sending.sent = sending.chunks;
         }
         for _ in 0..MOST_RUNS {

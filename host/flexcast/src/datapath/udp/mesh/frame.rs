@@ -1,6 +1,6 @@
 //! Frames on a connection between two ranks.
 //!
-//! | Frame | Contents behind the 12 bytes of its header, little-endian |
+//! | Frame | Contents behind the 28 bytes of its header, little-endian |
 //! |---|---|
 //! | message | a control message, and eager data behind it |
 //! | request | tag, offset and bytes of a range of the receiver's buffer |
@@ -8,11 +8,23 @@
 //! | transfer | a [`Head`], and the bytes of its fragment |
 //! | end | nothing: the sender leaves, and has nothing left to say |
 //!
-//! The header has the length of the contents, the kind, three zeros, and the number of the operation.
+//! | Offset | Bytes | Field of a header |
+//! |---:|---:|---|
+//! | 0 | 4 | length of the contents |
+//! | 4 | 1 | kind |
+//! | 5 | 3 | zeros |
+//! | 8 | 4 | operation |
+//! | 12 | 8 | tag of the contents, in a transfer frame of those behind its [`Head`]; 0 without any |
+//! | 20 | 8 | tag of the frame's number and of the header, with its [`Head`] |
+//!
+//! Both tags are 0 in shared memory, on connections to aggregators, and where nothing is authenticated
+//! ([`tags`](super::tags) has more).
 
 use flexcast_proto::{Algorithm, Kind, Summary};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::tags::Tags;
 
 pub(crate) const MESSAGE: u8 = 1;
 pub(crate) const REQUEST: u8 = 2;
@@ -35,13 +47,42 @@ pub(crate) struct Frame {
     pub(crate) kind: u8,
     pub(crate) zero: [u8; 3],
     pub(crate) operation: U32,
+    pub(crate) contents_tag: U64,
+    pub(crate) tag: U64,
 }
 
 pub(crate) const FRAME_BYTES: usize = size_of::<Frame>();
 
 impl Frame {
     pub(crate) fn new(kind: u8, operation: u32, len: usize) -> Self {
-        Self { len: (len as u32).into(), kind, zero: [0; 3], operation: operation.into() }
+        let (contents_tag, tag) = (U64::ZERO, U64::ZERO);
+        Self { len: (len as u32).into(), kind, zero: [0; 3], operation: operation.into(), contents_tag, tag }
+    }
+
+    /// What its tag covers of it.
+    pub(super) fn tagged(&self) -> &[u8] {
+        &self.as_bytes()[..FRAME_BYTES - size_of::<U64>()]
+    }
+
+    /// Tags a frame of which all bytes are there.
+    pub(super) fn seal(frame: &mut [u8], tags: &mut Tags) {
+        let Ok((header, rest)) = Self::mut_from_prefix(frame) else { return };
+        let detail_bytes = if header.kind == TRANSFER { HEAD_BYTES } else { 0 };
+        let (detail, contents) = rest.split_at(detail_bytes.min(rest.len()));
+        let contents_tag = if contents.is_empty() { 0 } else { tags.of_contents(contents) };
+        header.seal_with(contents_tag, detail, tags);
+    }
+
+    /// The same with the tag of the contents. `detail`: the bytes of its [`Head`], if it has one.
+    pub(super) fn seal_with(&mut self, contents_tag: u64, detail: &[u8], tags: &mut Tags) {
+        self.contents_tag = contents_tag.into();
+        self.tag = tags.of_header(tags.next(), self, detail).into();
+        tags.count();
+    }
+
+    /// Whether it is frame number `number` of whoever has the other end.
+    pub(super) fn is_genuine(&self, number: u64, detail: &[u8], tags: &Tags) -> bool {
+        self.tag.get() == tags.of_header(number, self, detail)
     }
 
     /// Whether a frame may begin so.
@@ -168,7 +209,7 @@ mod tests {
         use flexcast_proto::{Body, Cause, Failure, Message};
         let failure = Failure { culprit: 1, witness: 0, cause: Cause::Cancelled };
         let encoded = |body| Codec::new(7, 4).encode(&Message { operation: 1, body }, Availability::default());
-        assert!(tells_failure(encoded(Body::Failed(failure)).as_bytes()));
+        assert!(tells_failure(encoded(Body::Failed { failure, calls: None }).as_bytes()));
         assert!(!tells_failure(encoded(Body::Final).as_bytes()) && !tells_failure(b"FXCM"));
     }
 
@@ -192,7 +233,7 @@ mod tests {
         ] {
             assert_eq!(decode(&wrong.encode()), None, "{wrong:?}");
         }
-        for (at, value) in [(4, 9), (5, 1), (16, 200), (17, 200), (18, 1)] {
+        for (at, value) in [(4, 9), (5, 1), (32, 200), (33, 200), (34, 1)] {
             let mut bytes = head.encode();
             bytes[at] = value;
             assert_eq!(decode(&bytes), None, "byte {at}");

@@ -3,13 +3,22 @@
 //!
 //! Frames ([`frame`]) of one connection come in the order in which they were sent. One of an operation that has not begun here waits in the
 //! connection, with all behind it: ranks may be several operations ahead of one another where no barrier keeps them together.
+//!
+//! A connection between ranks begins with a handshake under the communicator's key ([`dial`] on one side, [`strangers`]
+//! on the other). It needs both of them, and frames wait until it is over. Frames over TCP have [`tags`] under its
+//! keys, so that bytes count only if the peer has sent them on this very connection and in this order.
 
 mod connect;
+mod dial;
 mod frame;
+pub(super) mod hostile;
 mod peer;
 mod shared;
+mod strangers;
 mod stream;
+mod tags;
 
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,18 +27,66 @@ use flexcast_proto::p2p::Part;
 use zerocopy::IntoBytes as _;
 
 pub(crate) use connect::begin_tcp;
-use connect::{Arriving, Met};
 pub(super) use connect::{Connect, Doors, Watch, listen};
 pub(crate) use frame::{END, Frame, Head, MESSAGE, MOST_FRAME_BYTES};
-pub(crate) use peer::{NONSENSE, Peer};
+pub(crate) use peer::{NONSENSE, Peer, failure_code};
 pub(super) use shared::{OtherEnd, Rings, listen as listen_shared};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use flexcast_proto::session::Refusal;
 use frame::{REQUEST, RequestBody};
+use strangers::{Arrival, Strangers};
 pub(super) use stream::Stream;
+
+/// Time between two polls of connections while a communicator is made.
+const LOOK: Duration = Duration::from_micros(200);
 
 /// Longest that what was said last waits for the peer's system to take it, when a communicator ends.
 const DRAIN: Duration = Duration::from_secs(1);
+
+/// Where the other end of a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    /// Over TCP; none where that is not known.
+    Tcp(Option<SocketAddr>),
+    /// A process of this computer, through memory.
+    Shared,
+}
+
+impl Address {
+    fn of(stream: &Stream) -> Self {
+        match stream {
+            Stream::Tcp(stream) => Self::Tcp(stream.peer_addr().ok()),
+            Stream::Shared(_) => Self::Shared,
+        }
+    }
+
+    /// The address without port, if it has one.
+    fn ip(self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(address) => address.map(|address| address.ip()),
+            Self::Shared => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(Some(address)) => address.fmt(f),
+            Self::Tcp(None) => f.write_str("an address that is not known"),
+            Self::Shared => f.write_str("shared memory of this computer"),
+        }
+    }
+}
+
+/// What is wrong with the connection to a rank, beyond a code of the system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// Where the rank is, or seems to be.
+    pub(crate) address: String,
+    pub(crate) reason: String,
+}
 
 /// A read, by the one who asks or the one who answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +149,15 @@ pub(crate) struct Interest {
     pub(crate) write: bool,
 }
 
+/// Polls again and again instead of waiting.
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn watch(&mut self, _: BorrowedFd<'_>) {}
+
+    fn forget(&mut self, _: BorrowedFd<'_>) {}
+}
+
 /// The connections of a communicator.
 #[derive(Debug)]
 pub(super) struct Mesh {
@@ -100,40 +166,75 @@ pub(super) struct Mesh {
     peers: Vec<Peer>,
     /// The connection on which a rank is told something, by its number. Always the same, so that what is said keeps its order.
     routes: Vec<Option<usize>>,
-    /// Whether a rank has connected to this one. It does so once at most: a greeting that comes again is not its own.
-    has_come: Vec<bool>,
-    arriving: Arriving,
+    /// The number of the connection that a rank has made to this one. It makes one at most.
+    has_come: Vec<Option<usize>>,
+    strangers: Strangers,
     /// Aggregators to which no connection can be made, and the system's code.
     unreachable: Vec<(u32, u16)>,
-    /// The memory of new connections, until somebody waits for it.
-    rings: Vec<Arc<Rings>>,
     room: Vec<u8>,
 }
 
 impl Mesh {
     /// Connects to `ranks` (ascending): a rank to those below it. Blocks, at most for the timeout.
     pub(super) fn connect(connect: Connect, ranks: &[u32]) -> Result<Self> {
-        let Met { dialled, come, arriving } = connect.all(ranks)?;
-        let mut mesh = Self::of(connect, dialled);
-        mesh.arriving = arriving;
-        for (rank, stream) in come {
-            mesh.has_come[rank as usize] = true;
-            mesh.add(Peer::new(rank, stream, Vec::new()));
+        connect.listener.set_nonblocking(true).map_err(connect::failed("TCP socket".to_owned()))?;
+        let deadline = Instant::now() + connect.timeout;
+        let mut mesh = Self::of(connect, Vec::new());
+        let own = mesh.connect.own;
+        for rank in ranks.iter().copied().filter(|rank| *rank < own) {
+            let (stream, dial) = mesh.connect.dial(rank).map_err(|error| mesh.unreached(rank, &error.to_string()))?;
+            mesh.add(Peer::dialled(rank, stream, dial, mesh.connect.tagged));
         }
-        Ok(mesh)
+        loop {
+            mesh.admit(&mut Unwatched);
+            mesh.peers.iter_mut().for_each(|peer| _ = peer.shake_hands());
+            if let Some(peer) = mesh.peers.iter().find(|peer| peer.closed) {
+                let reason = peer.fault().unwrap_or("has closed its connection");
+                return Err(mesh.unreached(peer.rank, reason));
+            }
+            let is_missing = |rank: &u32| *rank > own && mesh.has_come[*rank as usize].is_none();
+            let silent = mesh.peers.iter().find(|peer| peer.is_dialling()).map(|peer| peer.rank);
+            let missing = ranks.iter().copied().find(is_missing);
+            if silent.is_none() && missing.is_none() {
+                return Ok(mesh);
+            }
+            if Instant::now() >= deadline {
+                let timeout = mesh.connect.timeout;
+                return Err(match (silent, missing) {
+                    (Some(rank), _) => mesh.unreached(rank, &format!("was not taken within {timeout:?}")),
+                    (None, missing) => {
+                        let reason = format!(
+                            "has not connected to rank {own} within {timeout:?}: see whether it runs, and whether a \
+                             firewall closes TCP ports between them"
+                        );
+                        Error::Peer { rank: missing.unwrap_or(own), reason }
+                    }
+                });
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// The connection to a rank does not come about.
+    fn unreached(&self, rank: u32, why: &str) -> Error {
+        let address = self.connect.addresses[rank as usize];
+        let reason = format!(
+            "is not reached at {address}: the connection {why}; see whether it runs, and whether a firewall closes TCP \
+             ports between the ranks"
+        );
+        Error::Peer { rank, reason }
     }
 
     /// Of connections that are ready.
     pub(super) fn of(connect: Connect, streams: Vec<(u32, Stream)>) -> Self {
         let count = connect.addresses.len();
         let mut mesh = Self {
-            has_come: vec![false; count],
+            has_come: vec![None; count],
             routes: vec![None; count + connect.aggregators.len()],
             unreachable: Vec::new(),
             connect,
             peers: Vec::new(),
-            arriving: Arriving::default(),
-            rings: Vec::new(),
+            strangers: Strangers::default(),
             room: vec![0; MOST_FRAME_BYTES],
         };
         for (rank, stream) in streams {
@@ -143,25 +244,41 @@ impl Mesh {
     }
 
     fn add(&mut self, peer: Peer) {
-        self.rings.extend(peer.stream.shared().map(|stream| Arc::clone(stream.rings())));
         self.routes[peer.rank as usize].get_or_insert(self.peers.len());
         self.peers.push(peer);
     }
 
     /// Takes the connections of ranks that have something to say for the first time. Returns whether there was one.
     pub(super) fn admit(&mut self, watch: &mut dyn Watch) -> bool {
+        let arrivals = self.strangers.poll(&self.connect, watch);
         let before = self.peers.len();
-        let Self { connect, arriving, has_come, .. } = self;
-        let mut new = Vec::new();
-        arriving.poll(connect, watch, |rank, stream| {
-            if std::mem::replace(&mut has_come[rank as usize], true) {
-                tracing::warn!(rank, "somebody connects as a rank that is connected");
-            } else {
-                new.push(Peer::new(rank, stream, Vec::new()));
-            }
-        });
-        new.into_iter().for_each(|peer| self.add(peer));
+        arrivals.into_iter().for_each(|arrival| self.take(arrival));
         self.peers.len() > before
+    }
+
+    /// A rank has connected, and has proven who it is.
+    fn take(&mut self, arrival: Arrival) {
+        let (rank, address) = (arrival.rank, arrival.address);
+        if let Some(before) = self.has_come[rank as usize].and_then(|number| self.peers.get_mut(number)) {
+            if !(before.closed && before.is_unused()) {
+                arrival.refuse(Refusal::Duplicate, &self.connect.secret);
+                let why = format!(
+                    "stands while somebody else, at {address}, connects as rank {rank} and proves it: see whether two \
+                     processes run as that rank"
+                );
+                return before.accuse(why);
+            }
+            // It has broken before the rank knew that it was taken: the rank tries again.
+            before.breaks = None;
+            self.routes[rank as usize].take_if(|number| self.has_come[rank as usize] == Some(*number));
+        }
+        match arrival.accept(&self.connect.secret) {
+            Ok((stream, session)) => {
+                self.has_come[rank as usize] = Some(self.peers.len());
+                self.add(Peer::accepted(rank, stream, address, &session, self.connect.tagged));
+            }
+            Err(error) => tracing::warn!(rank, %address, %error, "a connection breaks as it is taken"),
+        }
     }
 
     /// Connections that there are, or were.
@@ -177,18 +294,29 @@ impl Mesh {
 
     /// The shared memory of connections that are new since this was last asked.
     pub(super) fn take_rings(&mut self) -> impl Iterator<Item = Arc<Rings>> {
-        self.rings.drain(..)
+        let made = self.peers.iter_mut().filter_map(|peer| peer.take_made().then_some(&*peer));
+        made.filter_map(|peer| peer.stream.shared()).map(|stream| Arc::clone(stream.rings()))
+    }
+
+    /// Connections whose stream is another one since this was last asked. The one before is closed.
+    pub(super) fn take_renewed(&mut self) -> impl Iterator<Item = usize> {
+        self.peers.iter_mut().enumerate().filter_map(|(number, peer)| peer.take_renewed().then_some(number))
+    }
+
+    /// When a handshake has something to do although nothing comes.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.peers.iter().filter_map(Peer::deadline).min()
     }
 
     /// What is to be waited for: each connection that is open, with its number.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = (usize, BorrowedFd<'_>, Interest)> {
         let open = self.peers.iter().enumerate().filter(|(_, peer)| !peer.closed);
         open.map(|(number, peer)| {
-            let (read, write) = (peer.is_heard(), peer.is_waiting());
+            let Interest { read, write } = peer.interest();
             let interest = match peer.stream.shared() {
-                None => Interest { read, write },
                 // By its socket the other side tells of bytes and of room.
-                Some(_) => Interest { read: read || write, write: false },
+                Some(_) if !peer.is_dialling() => Interest { read: read || write, write: false },
+                _ => Interest { read, write },
             };
             (number, peer.stream.as_fd(), interest)
         })
@@ -196,7 +324,7 @@ impl Mesh {
 
     /// Notes what is waited for in shared memory.
     pub(super) fn want(&self) {
-        for peer in &self.peers {
+        for peer in self.peers.iter().filter(|peer| !peer.is_dialling()) {
             if let Some(stream) = peer.stream.shared() {
                 stream.rings().want(peer.is_heard(), peer.is_waiting());
             }
@@ -216,9 +344,17 @@ impl Mesh {
     /// The connection to a rank, which is made if there is none.
     fn peer(&mut self, rank: u32) -> Option<&mut Peer> {
         if self.routes.get(rank as usize)?.is_none() {
-            let begun = self.connect.begin(rank);
+            let begun = match rank.checked_sub(self.connect.addresses.len() as u32) {
+                None => {
+                    let dialled = self.connect.dial(rank);
+                    dialled.map(|(stream, dial)| Peer::dialled(rank, stream, dial, self.connect.tagged))
+                }
+                Some(number) => {
+                    self.connect.dial_aggregator(number).map(|(stream, greeting)| Peer::new(rank, stream, greeting))
+                }
+            };
             let peer = match begun {
-                Ok((stream, greeting)) => Peer::new(rank, stream, greeting),
+                Ok(peer) => peer,
                 Err(error) => {
                     tracing::error!(rank, %error, "no connection can be made");
                     if rank as usize >= self.has_come.len() {
@@ -292,6 +428,11 @@ impl Mesh {
         self.slow_taker().is_some()
     }
 
+    /// Whether something waits until a peer takes its connection.
+    pub(super) fn is_dialling(&self) -> bool {
+        self.peers.iter().any(|peer| peer.is_dialling() && peer.is_waiting())
+    }
+
     /// A rank that does not take what is to be sent to it.
     pub(super) fn slow_taker(&self) -> Option<u32> {
         self.peers.iter().find(|peer| !peer.closed && peer.is_waiting()).map(|peer| peer.rank)
@@ -301,6 +442,9 @@ impl Mesh {
     pub(super) fn receive(&mut self, number: usize, listener: &mut dyn Listener) -> bool {
         let Self { peers, room, .. } = self;
         let Some(peer) = peers.get_mut(number).filter(|peer| !peer.closed) else { return false };
+        if peer.is_dialling() {
+            return peer.shake_hands();
+        }
         peer.stream.attend();
         peer.is_heard() && peer.receive(room, listener)
     }
@@ -318,6 +462,15 @@ impl Mesh {
                 tell(peer.rank, code);
             }
         }
+    }
+
+    /// What is wrong with the connections to a rank, if this rank has found something beyond a code of the system.
+    pub(super) fn fault(&self, rank: u32) -> Option<Fault> {
+        let fault = |peer: &Peer| {
+            let reason = peer.fault().filter(|_| peer.rank == rank)?.to_owned();
+            Some(Fault { address: peer.address().to_string(), reason })
+        };
+        self.peers.iter().find_map(fault)
     }
 
     /// The connections to aggregators, by their numbers.
@@ -358,14 +511,18 @@ impl Drop for Mesh {
         if std::thread::panicking() {
             return;
         }
-        let deadline = Instant::now() + DRAIN;
-        for peer in &mut self.peers {
+        let mut deadline = Instant::now() + DRAIN;
+        // To one that has not taken the connection, and to which nothing was to be said, there is nothing to be said
+        // now.
+        for peer in self.peers.iter_mut().filter(|peer| !peer.is_dialling() || peer.is_waiting()) {
             // One that waits for the rest of a message learns that it does not come.
             peer.abandon(&());
             peer.add(END, 0, [&[], &[]]);
         }
         loop {
-            self.flush(&());
+            if self.flush(&()) {
+                deadline = Instant::now() + DRAIN;
+            }
             if self.peers.iter().all(|peer| !peer.is_waiting()) || Instant::now() >= deadline {
                 break;
             }

@@ -1,17 +1,21 @@
 //! A connection to a peer: what waits to be sent on it, and what has come and is not taken yet.
 
-use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+mod handshake;
+mod receive;
 
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice};
+
+use flexcast_proto::FailureCode;
 use flexcast_proto::p2p::Part;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::frame::{
-    DATA, DATA_BYTES, DataBody, END, FRAGMENT_BYTES, FRAME_BYTES, Frame, HEAD_BYTES, Head, HeadBody, MESSAGE, REQUEST,
-    RequestBody, TRANSFER, tells_failure,
-};
+use super::dial::Dial;
+use super::frame::{DATA, DATA_BYTES, DataBody, FRAGMENT_BYTES, FRAME_BYTES, Frame, HEAD_BYTES, Head};
 use super::stream::Stream;
-use super::{Event, Listener, Read, Source};
+use super::tags::Pair;
+use super::{Address, Interest, Read, Source};
+use receive::Incoming;
 
 /// Bytes that wait for a peer before no more data is added for it.
 const MOST_WAITING_BYTES: usize = 4 * DATA_BYTES;
@@ -21,15 +25,20 @@ const COPIED_BYTES: u64 = 8 << 10;
 /// first with so many.
 const CONTROL_BYTES: usize = 1024;
 
-/// Most reads of what nobody hears any more: a peer may go on to send.
-const MOST_DISCARDS: usize = 256;
-
 /// The code of a peer that says what cannot be.
-pub(crate) const NONSENSE: u16 = crate::protocol::conversation::PROTOCOL_VIOLATION;
+pub(crate) const NONSENSE: u16 = u16::MAX;
 
 /// The system's number of an error.
 pub(crate) fn code(error: &io::Error) -> u16 {
     error.raw_os_error().and_then(|code| u16::try_from(code).ok()).unwrap_or(0)
+}
+
+/// What the code of a connection that has broken says.
+pub(crate) const fn failure_code(code: u16) -> FailureCode {
+    match code {
+        NONSENSE => FailureCode::ProtocolViolation,
+        errno => FailureCode::of_errno(errno as i32),
+    }
 }
 
 /// A message to be sent, and the part of the own buffers that it has.
@@ -51,8 +60,20 @@ struct Fragment {
 }
 
 impl Fragment {
-    fn new(Outgoing { head, part }: Outgoing) -> Self {
-        Self { header: head.encode(), head, part, sent: 0 }
+    /// The next fragment of a message. None: whoever gave the message has forgotten it.
+    fn new(Outgoing { head, part }: Outgoing, tags: Option<&mut Pair>, source: &dyn Source) -> Option<Self> {
+        let mut header = head.encode();
+        if let Some(Pair { send, .. }) = tags {
+            // The bytes are sent next: they are in the processor's cache then.
+            let mut contents = send.contents();
+            let is_whole = each(part, head.offset..head.offset + head.bytes, source, |bytes| contents.add(bytes));
+            let (frame, detail) = Frame::mut_from_prefix(&mut header).ok()?;
+            if !is_whole {
+                return None;
+            }
+            frame.seal_with(if head.bytes > 0 { contents.tag() } else { 0 }, detail, send);
+        }
+        Some(Self { header, head, part, sent: 0 })
     }
 
     /// What is left of the header, and how many of the bytes behind it are sent.
@@ -71,10 +92,23 @@ impl Fragment {
 pub(crate) struct Peer {
     pub(crate) rank: u32,
     pub(crate) stream: Stream,
+    /// Where the other end is.
+    address: Address,
+    /// The handshake; none: the connection is made. Frames wait until then.
+    dial: Option<Box<Dial>>,
+    /// Whether frames are to have tags, and what makes them once the connection is made.
+    tagged: bool,
+    tags: Option<Box<Pair>>,
+    /// Another stream has taken the place of the one before.
+    renewed: bool,
+    /// The connection is made since this was last asked.
+    made: bool,
+    /// What is wrong with the connection, beyond a code of the system.
+    fault: Option<String>,
     /// What has come and is not a whole frame yet, or not yet to be taken.
     inbox: Vec<u8>,
-    /// The fragment whose bytes come, and how many of them have.
-    incoming: Option<(Head, u64)>,
+    /// The fragment whose bytes come.
+    incoming: Option<Incoming>,
     /// The next frame is of an operation that is not under way here yet: nothing is taken until it is.
     held: bool,
     /// What waits to be sent, from `sent` on.
@@ -103,12 +137,21 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// On a connection, which may still be on its way to be made. `greeting`: what is said on it first.
+    /// On a connection without handshake and tags, as to an aggregator, which may still be on its way to be made.
+    /// `greeting`: what is said on it first.
     pub(crate) fn new(rank: u32, stream: impl Into<Stream>, mut greeting: Vec<u8>) -> Self {
         greeting.reserve(CONTROL_BYTES);
+        let stream = stream.into();
         Self {
             rank,
-            stream: stream.into(),
+            address: Address::of(&stream),
+            stream,
+            dial: None,
+            tagged: false,
+            tags: None,
+            renewed: false,
+            made: true,
+            fault: None,
             inbox: Vec::new(),
             incoming: None,
             held: false,
@@ -127,9 +170,17 @@ impl Peer {
         }
     }
 
+    /// What is waited for on its stream.
+    pub(crate) fn interest(&self) -> Interest {
+        match &self.dial {
+            Some(dial) => dial.interest(),
+            None => Interest { read: self.is_heard(), write: self.is_waiting() },
+        }
+    }
+
     /// Whether it is waited for what it sends.
     pub(crate) const fn is_heard(&self) -> bool {
-        (!self.held || self.mute.is_some()) && !self.closed && self.ended.is_none()
+        self.dial.is_none() && (!self.held || self.mute.is_some()) && !self.closed && self.ended.is_none()
     }
 
     /// Whether something waits until the system takes more.
@@ -139,6 +190,7 @@ impl Peer {
 
     pub(crate) fn close(&mut self, code: u16) {
         self.closed = true;
+        self.dial = None;
         self.forget();
         if !self.left {
             self.breaks = Some(code);
@@ -165,50 +217,11 @@ impl Peer {
         self.mute = Some(code(error));
     }
 
-    /// Nothing more comes. A peer that has left in good order while this rank is behind it is heard until its last frame; others break at once.
-    fn end(&mut self, code: u16, listener: &mut dyn Listener) {
-        let code = self.mute.unwrap_or(code);
-        if self.held {
-            self.hear_last_words(listener);
-            if self.left {
-                self.ended = Some(code);
-                return;
-            }
-        }
-        self.close(code);
-    }
-
-    /// Of the frames that wait for their operations, those count at once that say why the peer goes.
-    fn hear_last_words(&mut self, listener: &mut dyn Listener) {
-        let mut rest = &self.inbox[..];
-        while let Ok((frame, behind)) = Frame::read_from_prefix(rest)
-            && frame.is_sound()
-            && let Some((contents, next)) = behind.split_at_checked(frame.len.get() as usize)
-        {
-            match frame.kind {
-                MESSAGE if tells_failure(contents) => {
-                    listener.hear(Event::Message { from: self.rank, bytes: contents });
-                }
-                END => self.left = true,
-                _ => {}
-            }
-            rest = next;
-        }
-    }
-
-    /// Takes and forgets what has come, since nobody hears it any more: a system that closes a connection with something unread takes back
-    /// what has not arrived yet at the other side.
-    pub(crate) fn discard(&mut self, room: &mut [u8]) {
-        if self.closed || self.stream.shared().is_some() {
-            return;
-        }
-        for _ in 0..MOST_DISCARDS {
-            match self.stream.read_vectored(&mut [IoSliceMut::new(room)]) {
-                Ok(1..) => {}
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                _ => return,
-            }
-        }
+    /// Nothing more is heard from the peer, for this reason.
+    pub(super) fn accuse(&mut self, why: String) {
+        tracing::error!(rank = self.rank, address = %self.address, why, "a connection is closed");
+        self.fault.get_or_insert(why);
+        self.distrust();
     }
 
     /// A peer has said what cannot be: nothing more is heard from it.
@@ -231,8 +244,17 @@ impl Peer {
             return;
         }
         let len = parts.iter().map(|part| part.len()).sum();
+        let start = self.outbox.len();
         self.outbox.extend_from_slice(Frame::new(kind, operation, len).as_bytes());
         parts.into_iter().for_each(|part| self.outbox.extend_from_slice(part));
+        self.seal(start);
+    }
+
+    /// Tags the frame that the outbox ends with, if the connection is made; otherwise it is tagged then.
+    fn seal(&mut self, start: usize) {
+        if let Some(pair) = &mut self.tags {
+            Frame::seal(&mut self.outbox[start..], &mut pair.send);
+        }
     }
 
     /// Sends a message, of which `head` is the whole. Its bytes stay as they are until it is over, which is at once if it is short.
@@ -245,8 +267,11 @@ impl Peer {
             return;
         }
         let head = Head { offset: 0, bytes: head.total, ..head };
+        let start = self.outbox.len();
         self.outbox.extend_from_slice(&head.encode());
-        if !copy(&mut self.outbox, part, 0..head.total, source) {
+        if copy(&mut self.outbox, part, 0..head.total, source) {
+            self.seal(start);
+        } else {
             self.distrust();
         }
         self.finished += 1;
@@ -285,8 +310,8 @@ impl Peer {
 
     /// Gives what waits to the system, as far as that takes it. Returns whether it took anything.
     pub(crate) fn flush(&mut self, source: &dyn Source) -> bool {
-        let mut moved = false;
-        while self.is_open() {
+        let mut moved = self.shake_hands();
+        while self.is_open() && !self.is_dialling() {
             let taken = if let Some(fragment) = &self.fragment {
                 let (header, done) = fragment.left();
                 let left = fragment.head.bytes - done;
@@ -303,7 +328,12 @@ impl Peer {
                 continue;
             } else if let Some(next) = self.transfers.pop_front() {
                 let bytes = (next.head.total - next.head.offset).min(FRAGMENT_BYTES);
-                self.fragment = Some(Fragment::new(Outgoing { head: Head { bytes, ..next.head }, ..next }));
+                let next = Outgoing { head: Head { bytes, ..next.head }, ..next };
+                self.fragment = Fragment::new(next, self.tags.as_deref_mut(), source);
+                if self.fragment.is_none() {
+                    self.distrust();
+                    return true;
+                }
                 continue;
             } else {
                 break;
@@ -368,165 +398,15 @@ impl Peer {
         self.add(DATA, operation, [body.as_bytes(), part]);
         true
     }
-
-    /// Takes what has come. Returns whether there was anything.
-    pub(crate) fn receive(&mut self, room: &mut [u8], listener: &mut dyn Listener) -> bool {
-        let mut any = false;
-        while self.is_heard() {
-            let (came, asked) = self.read(room, listener);
-            match came {
-                Ok(0) => self.end(code(&io::Error::from_raw_os_error(nix::libc::ECONNRESET)), listener),
-                Ok(bytes) => {
-                    any = true;
-                    if bytes < asked {
-                        break;
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::InvalidData => self.distrust(),
-                Err(error) => self.end(code(&error), listener),
-            }
-        }
-        if let Some(code) = self.mute.filter(|_| self.held && !self.closed && self.ended.is_none()) {
-            self.end(code, listener);
-        }
-        any | self.closed
-    }
-
-    /// Reads once: the bytes of a fragment to their places, and what is behind them, or all, to `room`. How many bytes have come, and how many might.
-    fn read(&mut self, room: &mut [u8], listener: &mut dyn Listener) -> (io::Result<usize>, usize) {
-        let Some((head, done)) = self.incoming else {
-            let came = self.stream.read_vectored(&mut [IoSliceMut::new(room)]);
-            if let Ok(bytes) = came {
-                self.take(&room[..bytes], listener);
-            }
-            return (came, room.len());
-        };
-        let left = head.bytes - done;
-        let place = listener.place(self.rank, &head, done);
-        let len = place.len().min(left as usize);
-        if len == 0 {
-            // Nobody wants it any more.
-            let most = room.len().min(left as usize);
-            let came = self.stream.read_vectored(&mut [IoSliceMut::new(&mut room[..most])]);
-            if let Ok(bytes) = came {
-                self.came(head, done + bytes as u64, listener);
-            }
-            return (came, most);
-        }
-        let behind = if len as u64 == left { room.len() } else { 0 };
-        let mut parts = [IoSliceMut::new(&mut place[..len]), IoSliceMut::new(&mut room[..behind])];
-        let came = self.stream.read_vectored(&mut parts);
-        if let Ok(bytes) = came {
-            self.came(head, done + bytes.min(len) as u64, listener);
-            if bytes > len {
-                self.take(&room[..bytes - len], listener);
-            }
-        }
-        (came, len + behind)
-    }
-
-    /// Bytes of a fragment are in their places.
-    fn came(&mut self, head: Head, done: u64, listener: &mut dyn Listener) {
-        self.incoming = (done < head.bytes).then_some((head, done));
-        if self.incoming.is_none() {
-            listener.end(self.rank, &head);
-        }
-    }
-
-    /// An operation has begun: what was held may be taken now. Returns whether anything was.
-    pub(crate) fn resume(&mut self, listener: &mut dyn Listener) -> bool {
-        if !std::mem::take(&mut self.held) || self.closed {
-            return false;
-        }
-        let before = self.inbox.len();
-        self.take(&[], listener);
-        if let Some(code) = self.ended.filter(|_| !self.held && !self.closed) {
-            self.close(code);
-        }
-        !self.held || self.inbox.len() < before
-    }
-
-    /// Takes the frames of which bytes have come, behind those that came before.
-    pub(crate) fn take(&mut self, came: &[u8], listener: &mut dyn Listener) {
-        // Mostly whole frames: no copy.
-        let mut inbox = std::mem::take(&mut self.inbox);
-        let used = if inbox.is_empty() {
-            self.frames(came, listener)
-        } else {
-            inbox.extend_from_slice(came);
-            self.frames(&inbox, listener)
-        };
-        match used {
-            Some(used) if inbox.is_empty() => inbox.extend_from_slice(&came[used..]),
-            Some(used) => _ = inbox.drain(..used),
-            None => self.distrust(),
-        }
-        self.inbox = inbox;
-    }
-
-    /// Takes the frames at the beginning of `bytes`; how many bytes they are. None: they are none of this protocol.
-    fn frames(&mut self, bytes: &[u8], listener: &mut dyn Listener) -> Option<usize> {
-        let from = self.rank;
-        let mut used = 0;
-        loop {
-            while let Some((head, done)) = self.incoming {
-                let here = (bytes.len() - used).min((head.bytes - done) as usize);
-                if here == 0 {
-                    return Some(used);
-                }
-                let place = listener.place(from, &head, done);
-                // Without a place, nobody wants it any more.
-                let len = if place.is_empty() { here } else { place.len().min(here) };
-                let copied = len.min(place.len());
-                place[..copied].copy_from_slice(&bytes[used..used + copied]);
-                used += len;
-                self.came(head, done + len as u64, listener);
-            }
-            let Ok((frame, rest)) = Frame::read_from_prefix(&bytes[used..]) else { break };
-            if !frame.is_sound() {
-                return None;
-            }
-            let (len, operation) = (frame.len.get() as usize, frame.operation.get());
-            if frame.kind != END && !listener.is_due(operation, frame.kind == TRANSFER) {
-                self.held = true;
-                break;
-            }
-            if frame.kind == TRANSFER {
-                let Ok((body, _)) = HeadBody::read_from_prefix(rest) else { break };
-                let head = Head::decode(&frame, &body)?;
-                if !listener.begin(from, &head) {
-                    return None;
-                }
-                used += FRAME_BYTES + HEAD_BYTES;
-                self.came(head, 0, listener);
-                continue;
-            }
-            let Some(contents) = rest.get(..len) else { break };
-            match frame.kind {
-                MESSAGE => listener.hear(Event::Message { from, bytes: contents }),
-                REQUEST => {
-                    let body = RequestBody::read_from_bytes(contents).ok()?;
-                    let (tag, offset, bytes) = (body.tag.get(), body.offset.get(), body.bytes.get());
-                    listener.hear(Event::Request { from, read: Read { operation, tag, offset, bytes } });
-                }
-                DATA => {
-                    let (body, bytes) = DataBody::read_from_prefix(contents).ok()?;
-                    let (tag, offset) = (body.tag.get(), body.offset.get());
-                    listener.hear(Event::Data { from, operation, tag, offset, bytes });
-                }
-                END => self.left = true,
-                _ => return None,
-            }
-            used += FRAME_BYTES + len;
-        }
-        Some(used)
-    }
 }
 
 /// Copies bytes of a message; false if whoever gave it has forgotten it.
 fn copy(to: &mut Vec<u8>, part: Part, range: std::ops::Range<u64>, source: &dyn Source) -> bool {
+    each(part, range, source, |bytes| to.extend_from_slice(bytes))
+}
+
+/// Gives bytes of a message, piece by piece; false if whoever gave it has forgotten it.
+fn each(part: Part, range: std::ops::Range<u64>, source: &dyn Source, mut take: impl FnMut(&[u8])) -> bool {
     let mut at = range.start;
     while at < range.end {
         let bytes = source.part(part, at);
@@ -534,7 +414,7 @@ fn copy(to: &mut Vec<u8>, part: Part, range: std::ops::Range<u64>, source: &dyn 
         if len == 0 {
             return false;
         }
-        to.extend_from_slice(&bytes[..len]);
+        take(&bytes[..len]);
         at += len as u64;
     }
     true

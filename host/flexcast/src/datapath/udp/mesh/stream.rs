@@ -47,6 +47,22 @@ impl Stream {
         }
     }
 
+    /// Reads bytes of a handshake, which come before all others; 0 at the end.
+    pub(super) fn read_handshake(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(bytes),
+            Self::Shared(stream) => stream.read_handshake(bytes),
+        }
+    }
+
+    /// Writes bytes of a handshake, with a descriptor where there is shared memory to hand over.
+    pub(super) fn write_handshake(&mut self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => SockRef::from(&*stream).send_with_flags(bytes, nix::libc::MSG_NOSIGNAL),
+            Self::Shared(stream) => stream.write_handshake(bytes, file),
+        }
+    }
+
     /// Ends both directions; the other side learns of it.
     pub(crate) fn shutdown(&self) {
         // It fails where the stream has ended already.

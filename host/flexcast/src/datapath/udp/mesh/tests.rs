@@ -6,7 +6,12 @@ use flexcast_proto::p2p::Span;
 
 use super::*;
 use crate::datapath::udp::datagram::Secret;
-use crate::datapath::udp::mesh::frame::{DATA, Frame, HEAD_BYTES, TRANSFER};
+use crate::datapath::udp::mesh::frame::{DATA, FRAME_BYTES, Frame, HEAD_BYTES, TRANSFER};
+
+mod attacks;
+
+/// Longest wait of a test.
+const BOUND: Duration = Duration::from_secs(20);
 
 fn frame(kind: u8, operation: u32, contents: &[u8]) -> Vec<u8> {
     [Frame::new(kind, operation, contents.len()).as_bytes(), contents].concat()
@@ -92,7 +97,9 @@ fn connect(own: u32, listeners: &[TcpListener]) -> Connect {
     Connect {
         own,
         communicator: 7,
-        secret: Secret([5; 4]),
+        secret: Connect::secret_of(&Secret([5; 4])),
+        proof: 0,
+        tagged: true,
         listener: listeners[own as usize].try_clone().unwrap(),
         addresses: listeners.iter().map(|listener| listener.local_addr().unwrap()).collect(),
         timeout: Duration::from_secs(1),
@@ -165,7 +172,7 @@ fn what_is_no_frame_is_refused() {
         &frame(END, 1, b"x"),
         &frame(TRANSFER, 1, &[0; HEAD_BYTES]),
         // A length as a build would write it that begins words with their highest byte.
-        &[&3u32.to_be_bytes()[..], &[MESSAGE, 0, 0, 0], &1u32.to_be_bytes(), b"abc"].concat(),
+        &[&3u32.to_be_bytes()[..], &[MESSAGE, 0, 0, 0], &1u32.to_be_bytes(), &[0; 16], b"abc"].concat(),
     ] {
         assert!(!heard([bytes], &mut Ear::new(1, 20)), "{bytes:?}");
     }
@@ -260,86 +267,83 @@ fn an_abandoned_message_ends(one: Stream, other: Stream) {
     assert_eq!(from.take_finished(), 0);
 }
 
-/// Looks again and again instead of waiting.
-struct Nobody;
-
-impl Watch for Nobody {
-    fn watch(&mut self, _: BorrowedFd<'_>) {}
-
-    fn forget(&mut self, _: BorrowedFd<'_>) {}
+/// Lets all ranks take what there is, once.
+fn turn(meshes: &mut [Mesh], ears: &mut [Ear]) {
+    for (mesh, ear) in meshes.iter_mut().zip(ears) {
+        mesh.admit(&mut Unwatched);
+        mesh.flush(&());
+        (0..mesh.peers.len()).for_each(|number| _ = mesh.receive(number, ear));
+    }
 }
 
-/// Hears everything on all connections until so many messages have come.
-fn hear(mesh: &mut Mesh, messages: usize) -> Vec<String> {
-    let mut ear = Ear::new(1, 0);
-    let until = Instant::now() + Duration::from_secs(5);
-    while ear.heard.len() < messages && Instant::now() < until {
-        mesh.admit(&mut Nobody);
-        mesh.flush(&());
-        for number in 0..mesh.peers.len() {
-            mesh.receive(number, &mut ear);
-        }
+/// Lets all ranks take what comes until each has heard so many messages.
+fn hear(meshes: &mut [Mesh], messages: &[usize]) -> Vec<Vec<String>> {
+    let mut ears: Vec<Ear> = meshes.iter().map(|_| Ear::new(1, 0)).collect();
+    let until = Instant::now() + BOUND;
+    let is_over = |ears: &[Ear]| ears.iter().zip(messages).all(|(ear, messages)| ear.heard.len() >= *messages);
+    while !is_over(&ears) && Instant::now() < until {
+        turn(meshes, &mut ears);
     }
-    ear.heard
+    ears.into_iter().map(|ear| ear.heard).collect()
 }
 
 #[test]
 fn ranks_connect_when_one_has_something_to_say_and_when_both_have_at_once() {
     let all = listeners();
-    let [mut first, mut second] = [0, 1].map(|own| Mesh::of(connect(own, &all), Vec::new()));
+    let mut meshes = [0, 1, 2].map(|own| Mesh::of(connect(own, &all), Vec::new()));
     // Each connects to the other before it hears of the other's connection.
-    for (from, to) in [(&mut first, 1), (&mut second, 0)] {
-        from.say(to, 1, b"one", &[]);
-        from.flush(&());
+    for word in [b"one", b"two"] {
+        meshes[0].say(1, 1, word, &[]);
+        meshes[1].say(0, 1, word, &[]);
+        meshes.iter_mut().for_each(|mesh| _ = mesh.flush(&()));
     }
-    for (from, to) in [(&mut first, 1), (&mut second, 0)] {
-        from.say(to, 1, b"two", &[]);
-        from.flush(&());
-    }
-    for mesh in [&mut first, &mut second] {
-        let heard = hear(mesh, 2);
+    for heard in &hear(&mut meshes[..2], &[2, 2]) {
         let order: Vec<bool> = heard.iter().map(|text| text.contains(&format!("{:?}", b"one"))).collect();
         assert_eq!(order, [true, false], "{heard:?}");
-        assert_eq!(mesh.peers.len(), 2, "one connection of each");
     }
+    assert!(meshes[..2].iter().all(|mesh| mesh.peers.len() == 2), "one connection of each");
     // A third hears of the first, and answers on the same connection.
-    let mut third = Mesh::of(connect(2, &all), Vec::new());
-    first.say(2, 1, b"there", &[]);
-    first.flush(&());
-    assert_eq!(hear(&mut third, 1).len(), 1);
-    third.say(0, 1, b"here", &[]);
-    assert_eq!(third.peers.len(), 1);
-    third.flush(&());
-    assert_eq!(hear(&mut first, 1).len(), 1);
-    assert_eq!(first.peers.len(), 3);
+    meshes[0].say(2, 1, b"there", &[]);
+    assert_eq!(hear(&mut meshes, &[0, 0, 1])[2].len(), 1);
+    meshes[2].say(0, 1, b"here", &[]);
+    assert_eq!(meshes[2].peers.len(), 1);
+    assert_eq!(hear(&mut meshes, &[1, 0, 0])[0].len(), 1);
+    assert_eq!(meshes[0].peers.len(), 3);
 }
 
 #[test]
-fn a_greeting_that_comes_again_is_refused_and_a_rank_that_is_gone_breaks() {
-    let mut all = listeners();
+fn a_rank_where_nobody_listens_breaks_at_once() {
+    let all = listeners();
     let mut here = Mesh::of(connect(0, &all), Vec::new());
-    let (mut once, greeting) = connect(1, &all).begin_tcp(0).unwrap();
-    let (mut again, _) = connect(1, &all).begin_tcp(0).unwrap();
-    once.write_all(&greeting).unwrap();
-    again.write_all(&greeting).unwrap();
-    let until = Instant::now() + Duration::from_secs(5);
-    let soon = Instant::now() + Duration::from_millis(50);
-    while (here.peers.is_empty() || Instant::now() < soon) && Instant::now() < until {
-        here.admit(&mut Nobody);
-    }
-    assert_eq!(here.peers.len(), 1);
-    // Nobody listens there any more.
-    drop(all.pop());
-    let mut here = Mesh::of(connect(0, &all), Vec::new());
-    here.connect.addresses.push("127.0.0.1:1".parse().unwrap());
-    here.routes.push(None);
+    here.connect.addresses[3] = "127.0.0.1:1".parse().unwrap();
     here.say(3, 1, b"hello", &[]);
-    let mut broken = Vec::new();
-    while broken.is_empty() && Instant::now() < until {
+    let (mut broken, begun) = (Vec::new(), Instant::now());
+    while broken.is_empty() && begun.elapsed() < BOUND {
         here.flush(&());
         here.take_broken(|rank, code| broken.push((rank, i32::from(code))));
     }
     assert_eq!(broken, [(3, nix::libc::ECONNREFUSED)]);
+}
+
+#[test]
+fn strangers_are_turned_away_and_a_rank_that_does_not_come_is_named() {
+    let all = listeners();
+    let wrong = Connect { secret: Connect::secret_of(&Secret([6; 4])), ..connect(1, &all) };
+    let mut scanner = TcpStream::connect(all[0].local_addr().unwrap()).unwrap();
+    scanner.write_all(&[0; 200]).unwrap();
+    let short = Duration::from_millis(300);
+    let [zero, one, stranger] = std::thread::scope(|scope| {
+        let of = |connect: Connect, ranks: &'static [u32]| {
+            scope.spawn(move || Mesh::connect(Connect { timeout: short, ..connect }, ranks).map(drop))
+        };
+        let threads = [of(connect(0, &all), &[1, 2]), of(connect(1, &all), &[0]), of(wrong, &[0])];
+        threads.map(|thread| thread.join().unwrap())
+    });
+    one.unwrap();
+    let text = zero.unwrap_err().to_string();
+    assert!(text.contains("rank 2 has not connected to rank 0"), "{text}");
+    let text = stranger.unwrap_err().to_string();
+    assert!(text.contains("rank 0 is not reached at 127.0.0.1:"), "{text}");
 }
 
 #[test]
@@ -428,7 +432,9 @@ fn numbers() -> Vec<u64> {
 }
 
 fn are_shared(mesh: &Mesh) -> Vec<(u32, bool)> {
-    mesh.peers.iter().map(|peer| (peer.rank, peer.stream.shared().is_some())).collect()
+    let mut all: Vec<_> = mesh.peers.iter().map(|peer| (peer.rank, peer.stream.shared().is_some())).collect();
+    all.sort_unstable();
+    all
 }
 
 #[test]
@@ -444,13 +450,14 @@ fn ranks_of_one_computer_share_memory_and_others_do_not() {
         let threads = [of(zero, &[1, 2, 3]), of(one, &[0, 2]), of(two, &[0, 1]), of(far, &[0])];
         threads.map(|thread| thread.join().unwrap())
     });
-    let [mut zero, mut one, _, _] = meshes;
+    let [mut zero, one, _two, _three] = meshes;
     assert_eq!(are_shared(&zero), [(1, true), (2, false), (3, false)]);
     assert_eq!(are_shared(&one), [(0, true), (2, false)]);
     // One that is connected to later, and is not there: over TCP.
     zero.say(1, 1, b"through memory", &[]);
-    zero.flush(&());
-    assert_eq!(hear(&mut one, 1).len(), 1);
+    let mut both = [zero, one];
+    assert_eq!(hear(&mut both, &[0, 1])[1].len(), 1);
+    let [_zero, mut one] = both;
     one.say(3, 1, b"by TCP", &[]);
     assert_eq!(are_shared(&one)[2], (3, false));
 }
@@ -458,14 +465,16 @@ fn ranks_of_one_computer_share_memory_and_others_do_not() {
 #[test]
 fn ranks_that_connect_later_share_memory_and_strangers_do_not() {
     let (all, numbers) = (listeners(), numbers());
-    let [mut first, mut second] = [0, 1].map(|own| Mesh::of(near(own, &all, &numbers), Vec::new()));
-    let wrong = Connect { secret: Secret([6; 4]), ..near(2, &all, &numbers) };
+    let [mut first, second] = [0, 1].map(|own| Mesh::of(near(own, &all, &numbers), Vec::new()));
+    let wrong = Connect { secret: Connect::secret_of(&Secret([6; 4])), ..near(2, &all, &numbers) };
     let mut stranger = Mesh::of(wrong, Vec::new());
     for from in [&mut first, &mut stranger] {
         from.say(1, 1, b"hello", &[]);
         from.flush(&());
     }
-    assert_eq!(hear(&mut second, 1).len(), 1);
+    let mut meshes = [first, second, stranger];
+    assert_eq!(hear(&mut meshes, &[0, 1, 0])[1].len(), 1);
+    let [mut first, mut second, _stranger] = meshes;
     assert_eq!(are_shared(&second), [(0, true)]);
     // The end of a peer is told, once all that it has said is heard.
     second.say(0, 1, b"last", &[]);

@@ -60,8 +60,8 @@ impl PairEngine for Engine {
         self.begin_blocks(posted, Some(errand), now_ps)
     }
 
-    fn has_room(&mut self, now_ps: u64) -> bool {
-        self.take_id(now_ps)
+    fn has_room(&self, now_ps: u64) -> bool {
+        self.ids.check(now_ps).is_ok()
     }
 
     fn put_off(&mut self, posted: Posted<Collective>) {

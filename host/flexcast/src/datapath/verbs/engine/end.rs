@@ -25,7 +25,8 @@ impl Engine {
     /// The operation under way fails, and the communicator with it.
     pub(super) fn fail(&mut self, now_ps: u64, failure: Failure) {
         self.broken = Some(failure);
-        self.requests.break_by(failure);
+        let calls = self.conversation.disagreement().map(|calls| calls.to_string());
+        self.requests.break_by(failure, calls);
         if let Some(running) = self.current.as_mut() {
             if running.state.is_active() {
                 running.report.failure = Some(failure);
@@ -67,9 +68,7 @@ impl Engine {
             self.losses.note(running.report.recovered_chunks > 0 || running.report.fetches_served > 0);
         }
         running.report.late_chunks = self.incoming.late();
-        if let Some(id) = self.collective_id.take() {
-            self.ids.release(id, now_ps);
-        }
+        self.free_id(now_ps);
         let Running { request, send, receive, report, errand, .. } = running;
         match errand {
             Some(errand) => self.finish_errand(*errand, (request, send, receive, report), now_ps),

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use flexcast_proto::{Cause, Failure};
+use flexcast_proto::{Cause, Failure, FailureCode};
 use flexio::Completion;
 
-use super::{DATAGRAMS, Engine, Running};
+use super::{Engine, Running};
 use crate::api::config::GRH_BYTES;
 use crate::datapath::cpu::incoming::{Taken, count};
 use crate::error::Result;
@@ -130,9 +130,9 @@ impl Engine {
 
     /// A queue pair for datagrams has failed.
     pub(super) fn fail_datagrams(&mut self, now_ps: u64, status: u32) {
-        tracing::error!(status, "a queue pair for datagrams has failed");
+        tracing::error!(status, reason = %FailureCode::of_completion(status), "a queue pair for datagrams has failed");
         let own = self.place.rank();
-        let cause = Cause::Device(DATAGRAMS | status as u16);
+        let cause = Cause::Device(FailureCode::Datagrams);
         self.conversation.notify(now_ps, Notice::Failed(Failure { culprit: own, witness: own, cause }));
     }
 }

@@ -1,7 +1,7 @@
 //! The engine as what carries a communicator's operations.
 
 use flexcast_abi::{SendReport, Statistics};
-use flexcast_proto::{Cause, Disagreement, RankInfo};
+use flexcast_proto::{Cause, Disagreement, FailureCode, RankInfo};
 
 use super::{ALL, Engine, receive};
 use crate::api::card::{Card, Kind};
@@ -11,7 +11,6 @@ use crate::api::report::MessageCounts;
 use crate::datapath::cpu::watch;
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
 use crate::error::{Error, Result};
-use crate::protocol::conversation::NOT_STARTED;
 
 impl Engine {
     /// Begins an operation, or lets it wait for its turn.
@@ -21,7 +20,7 @@ impl Engine {
             return Ok(());
         }
         let now_ps = self.card.now_ps();
-        self.begin(posted, now_ps).inspect_err(|_| self.end_all(Cause::Device(NOT_STARTED)))?;
+        self.begin(posted, now_ps).inspect_err(|_| self.end_all(Cause::Device(FailureCode::NotStarted)))?;
         // The first messages go at once; what fails here is found by whoever asks next.
         if let Err(error) = self.advance() {
             self.fault = Some(error);

@@ -1,8 +1,14 @@
 //! Streams of bytes between processes of one computer, through shared memory.
 //!
-//! The ranks connect over a Unix socket without a place in the file system; whoever connects hands over the memory ([`memory`](super::super::memory)), in which
-//! the bytes lie in rings ([`rings`]). Afterwards the socket wakes whoever sleeps, and tells by its end that the other process has gone. When
-//! both are gone, so is the memory: nothing has a name.
+//! The ranks connect over a Unix socket without a place in the file system, and prove to one another who they are as
+//! over TCP ([`dial`](super::dial)); whoever connects then hands over the memory ([`memory`](super::super::memory)), in
+//! which the bytes lie in rings ([`rings`]). Afterwards the socket wakes whoever sleeps, and shows by its end that the
+//! other process has gone. When both are gone, so is the memory: nothing has a name.
+//!
+//! Frames in the rings have no tags. The memory is a sealed file without a name, whose descriptor went over a socket
+//! between two processes of one user that have both proven, for this very connection, that they know the key. Whoever
+//! else could write to it, could also write to the memory of either process (the superuser, or a debugger of the same
+//! user): a tag would not keep it out.
 
 mod rings;
 
@@ -59,15 +65,26 @@ pub(crate) struct SharedStream {
 }
 
 impl SharedStream {
-    /// Connects to the socket with a number, and says `greeting`. Never blocks.
-    pub(super) fn connect(door: u64, greeting: &[u8]) -> io::Result<Self> {
+    /// Connects to the socket with a number. The descriptor is that of the memory, for the other process once it has
+    /// proven who it is. Never blocks.
+    pub(super) fn connect(door: u64) -> io::Result<(Self, OwnedFd)> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
         socket.connect(&address(door)?)?;
         let socket = UnixStream::from(socket);
         check_user(&socket)?;
         let (memory, file) = Memory::create(layout(RING_BYTES))?;
-        send_with(&socket, greeting, &[file.as_fd()])?;
-        Ok(Self::new(socket, memory, Side::Caller))
+        Ok((Self::new(socket, memory, Side::Caller), file))
+    }
+
+    /// Reads bytes of a handshake from the socket, on which nothing else comes before; 0 at the end.
+    pub(super) fn read_handshake(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        Ok(recv(self.socket.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT)?)
+    }
+
+    /// Writes a message of a handshake to the socket, with the descriptor of the memory or without.
+    pub(super) fn write_handshake(&self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<usize> {
+        // All of it or nothing: a socket without anything unread has room.
+        send_with(&self.socket, bytes, file.as_slice()).map(|()| bytes.len())
     }
 
     /// Of a process that has connected and has handed over `file`.

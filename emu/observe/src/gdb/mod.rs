@@ -6,7 +6,8 @@
 mod target;
 
 use std::collections::BTreeSet;
-use std::io::{ErrorKind, Read as _};
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,7 +17,6 @@ use gdbstub::common::Signal;
 use gdbstub::stub::state_machine::GdbStubStateMachine;
 use gdbstub::stub::{DisconnectReason, GdbStub, MultiThreadStopReason};
 
-use crate::note;
 use target::DpaProcess;
 
 /// The port of the vendor's gdb server.
@@ -25,11 +25,16 @@ pub const DEFAULT_ADDRESS: &str = "127.0.0.1:1981";
 /// How often a waiting server looks whether gdb is there.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
+/// Prints a line of what is going on; where stderr cannot be written there is nobody to read it.
+fn note(text: Arguments<'_>) {
+    drop(writeln!(std::io::stderr().lock(), "{text}"));
+}
+
 /// Why nothing can be debugged.
 #[derive(Debug, thiserror::Error)]
 pub enum GdbError {
     /// The address cannot be listened on.
-    #[error("gdb server: {address} cannot be listened on: {source}; choose another with --gdb ADDRESS")]
+    #[error("gdb server: {address} cannot be listened on: {source}; choose another, such as 127.0.0.1:0 for any port")]
     Listen {
         /// The address.
         address: String,
@@ -106,7 +111,7 @@ pub fn serve(address: &str, wait: Duration) -> Result<Session, GdbError> {
     let target = DpaProcess { world, stop, breakpoints: BTreeSet::new(), action: Action::Continue };
     let server = Server { listener, address, wait, session: session.clone(), target, machine: None, over: false };
     with_world(|world| world.attach_debugger(Box::new(server)))??;
-    note!("gdb server on {address}: stops when the first event handler begins");
+    note(format_args!("gdb server on {address}: stops when the first event handler begins"));
     Ok(session)
 }
 
@@ -135,7 +140,10 @@ impl Server {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if begun.elapsed() >= self.wait {
                         let seconds = self.wait.as_secs();
-                        return Err(format!("nobody connected to {} within {seconds} s (--gdb-wait)", self.address));
+                        return Err(format!(
+                            "nobody connected to {} within {seconds} s (--gdb-wait, or FLEXCAST_GDB_WAIT, is longer if need be)",
+                            self.address
+                        ));
                     }
                     std::thread::sleep(LOOK_EVERY);
                 }
@@ -149,11 +157,11 @@ impl Server {
         let Stopped { card, process, thread, .. } = self.target.stop;
         let kind = self.target.world.process(card, process).and_then(|p| p.threads.get(&thread)).map(|t| t.kind);
         let name = kind.map_or_else(String::new, |kind| thread_name(kind, process, thread));
-        note!(
+        note(format_args!(
             "{name} begins; waiting up to {} s: gdb-multiarch IMAGE.elf -ex 'target remote {}'",
             self.wait.as_secs(),
             self.address
-        );
+        ));
         let stream = self.accept()?;
         Ok(GdbStub::new(stream))
     }
@@ -219,7 +227,7 @@ impl Debugger for Server {
         self.session.progress().stopped = true;
         self.target.stop = stop.clone();
         if let DebugStop::Crash(cause) = &stop.why {
-            note!("thread {} died: {cause}", stop.thread);
+            note(format_args!("thread {} died: {cause}", stop.thread));
         }
         std::mem::swap(world, &mut self.target.world);
         let outcome = self.talk();

@@ -20,11 +20,13 @@ impl std::fmt::Debug for LogDecoder {
 }
 
 /// Why logs of an image cannot be decoded.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("log strings of the image: {reason}; rebuild it with the defmt version of this release")]
 pub struct LogTableError {
     reason: String,
 }
+
+flexcast_error::debug_as_display!(LogTableError);
 
 impl LogDecoder {
     /// Reads the strings of an image; an image without any is fine.

@@ -1,0 +1,344 @@
+//! Parameters by name and text, as environment variables, configuration files and command lines have them.
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use super::{Config, Control, ThreadOptions};
+use crate::dpa::units::ThreadPlacement;
+use crate::error::{Error, Result};
+use crate::plan::stream::Transport;
+use crate::tuner::{Aggregation, Selection};
+
+/// A parameter of a communicator that can be set by its name and a text: one of [`Setting::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    name: &'static str,
+    variable: Option<&'static str>,
+    takes: Takes,
+}
+
+/// What a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Takes {
+    Word(&'static [&'static str]),
+    Whole(u64, u64),
+    Real,
+    Text,
+}
+
+/// A value of a setting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SettingValue<'t> {
+    /// One of [`Setting::words`], by its position there.
+    Word(usize),
+    /// A whole number within the range of the setting.
+    Whole(u64),
+    /// A finite number from 0 on.
+    Real(f32),
+    /// A text, not empty.
+    Text(&'t str),
+}
+
+const PLACEMENTS: [(&str, ThreadPlacement); 2] =
+    [("compact", ThreadPlacement::Compact), ("spread", ThreadPlacement::Spread)];
+const TRANSPORTS: [(&str, Transport); 3] =
+    [("ud", Transport::Ud), ("uc-multicast", Transport::UcMulticast), ("uc-unicast", Transport::UcUnicast)];
+const CONTROLS: [Control; 3] = [Control::Host, Control::Device, Control::Service];
+/// By the names that they have in C.
+const ALGORITHMS: [(&str, Selection); 6] = [
+    ("automatic", Selection::Automatic),
+    ("multicast", Selection::Multicast),
+    ("ring", Selection::Ring),
+    ("linear", Selection::Linear),
+    ("recursive-doubling", Selection::RecursiveDoubling),
+    ("bruck", Selection::Bruck),
+];
+const SWITCH: Takes = Takes::Word(&["0", "1"]);
+/// Numbers whose limits follow from other parameters.
+const ANY: Takes = Takes::Whole(0, u32::MAX as u64);
+const LARGE: Takes = Takes::Whole(0, u64::MAX);
+const BYTE: Takes = Takes::Whole(0, 255);
+
+const fn setting(name: &'static str, variable: &'static str, takes: Takes) -> Setting {
+    Setting { name, variable: Some(variable), takes }
+}
+
+/// A setting of service processes: [`ServiceOptions::from_env`](crate::ServiceOptions::from_env) reads the variables.
+const fn service(name: &'static str, takes: Takes) -> Setting {
+    Setting { name, variable: None, takes }
+}
+
+impl Setting {
+    /// All settings, in the order in which they take effect.
+    pub const ALL: &'static [Self] = &[
+        setting("chunk_bytes", "FLEXCAST_CHUNK_BYTES", ANY),
+        setting("subgroups", "FLEXCAST_SUBGROUPS", ANY),
+        setting("receive_threads", "FLEXCAST_RECEIVE_THREADS", ANY),
+        setting("send_threads", "FLEXCAST_SEND_THREADS", ANY),
+        setting("placement", "FLEXCAST_PLACEMENT", Takes::Word(&[PLACEMENTS[0].0, PLACEMENTS[1].0])),
+        setting("slots", "FLEXCAST_SLOTS", ANY),
+        setting("receive_batch", "FLEXCAST_RECEIVE_BATCH", ANY),
+        setting("send_batch", "FLEXCAST_SEND_BATCH", ANY),
+        setting("send_depth", "FLEXCAST_SEND_DEPTH", ANY),
+        setting("budget", "FLEXCAST_BUDGET", ANY),
+        setting("psn_bits", "FLEXCAST_PSN_BITS", ANY),
+        setting("chains", "FLEXCAST_CHAINS", ANY),
+        setting("lookahead_chunks", "FLEXCAST_LOOKAHEAD_CHUNKS", ANY),
+        setting("retry_exponent", "FLEXCAST_RETRY_EXPONENT", Takes::Whole(0, 31)),
+        setting("data_class", "FLEXCAST_DATA_CLASS", BYTE),
+        setting("control_class", "FLEXCAST_CONTROL_CLASS", BYTE),
+        setting("max_receive_bytes", "FLEXCAST_MAX_RECEIVE_BYTES", LARGE),
+        setting("link_gbit_per_s", "FLEXCAST_LINK_GBIT_PER_S", LARGE),
+        setting("barrier_ns", "FLEXCAST_BARRIER_NS", LARGE),
+        setting("activation_ns", "FLEXCAST_ACTIVATION_NS", LARGE),
+        setting("cutoff_slack_ns", "FLEXCAST_CUTOFF_SLACK_NS", LARGE),
+        setting("barrier_timeout_ns", "FLEXCAST_BARRIER_TIMEOUT_NS", LARGE),
+        setting("recovery_timeout_ns", "FLEXCAST_RECOVERY_TIMEOUT_NS", LARGE),
+        setting("packet_lifetime_ns", "FLEXCAST_PACKET_LIFETIME_NS", LARGE),
+        setting("cache_bytes", "FLEXCAST_CACHE_BYTES", LARGE),
+        setting("transport", "FLEXCAST_TRANSPORT", Takes::Word(&[TRANSPORTS[0].0, TRANSPORTS[1].0, TRANSPORTS[2].0])),
+        setting(
+            "control",
+            "FLEXCAST_CONTROL",
+            Takes::Word(&[CONTROLS[0].name(), CONTROLS[1].name(), CONTROLS[2].name()]),
+        ),
+        setting(
+            "algorithm",
+            "FLEXCAST_ALGORITHM",
+            Takes::Word(&[
+                ALGORITHMS[0].0,
+                ALGORITHMS[1].0,
+                ALGORITHMS[2].0,
+                ALGORITHMS[3].0,
+                ALGORITHMS[4].0,
+                ALGORITHMS[5].0,
+            ]),
+        ),
+        setting("restarts", "FLEXCAST_RESTARTS", SWITCH),
+        setting("reproducible", "FLEXCAST_REPRODUCIBLE", SWITCH),
+        service("service.endpoints", Takes::Text),
+        service("service.secret", Takes::Text),
+        service("service.connect_ns", LARGE),
+        service("service.operation_ns", LARGE),
+        service("service.processes", Takes::Whole(1, 64)),
+        service("service.delivery", Takes::Word(&["auto", "flat", "hierarchical", "direct"])),
+        service("service.buffers", Takes::Whole(1, 1000)),
+        service("service.bound_keys", Takes::Whole(0, 4096)),
+        setting("progress_thread", "FLEXCAST_PROGRESS_THREAD", SWITCH),
+        setting("progress_cpu", "FLEXCAST_PROGRESS_CPU", ANY),
+        setting("sparse.aggregators", "FLEXCAST_SPARSE_AGGREGATORS", Takes::Text),
+        setting(
+            "sparse.aggregation",
+            "FLEXCAST_SPARSE_AGGREGATION",
+            Takes::Word(&[Aggregation::ALL[0].name(), Aggregation::ALL[1].name()]),
+        ),
+        setting("sparse.fixed_point", "FLEXCAST_SPARSE_FIXED_POINT", Takes::Real),
+    ];
+
+    /// The setting of this name; none if there is none.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        Self::ALL.iter().find(|setting| setting.name == name)
+    }
+
+    /// Its name: that of the field of [`Config`], or with `service.` or `sparse.` before it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The environment variable that sets it; none for settings of service processes, which have variables of their own
+    /// ([`ServiceOptions::from_env`](crate::ServiceOptions::from_env)).
+    #[must_use]
+    pub const fn variable(&self) -> Option<&'static str> {
+        self.variable
+    }
+
+    /// The words that it takes; empty if it takes no words.
+    #[must_use]
+    pub const fn words(&self) -> &'static [&'static str] {
+        match self.takes {
+            Takes::Word(words) => words,
+            _ => &[],
+        }
+    }
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// What the value may be.
+    pub fn parse<'t>(&self, text: &'t str) -> Result<SettingValue<'t>, Cow<'static, str>> {
+        match self.takes {
+            Takes::Word(words) => {
+                let at = words.iter().position(|word| *word == text);
+                at.map(SettingValue::Word).ok_or_else(|| format!("one of {}", words.join(", ")).into())
+            }
+            Takes::Whole(least, most) => {
+                let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+                let limit = || format!("a whole number from {least} to {most}").into();
+                number.map(SettingValue::Whole).ok_or_else(limit)
+            }
+            Takes::Real => {
+                let is_one = |number: &f32| *number == 0.0 || (number.is_normal() && *number > 0.0);
+                let number = text.parse().ok().filter(is_one);
+                number.map(SettingValue::Real).ok_or_else(|| "a finite number from 0 on, such as 1.5".into())
+            }
+            Takes::Text if text.is_empty() => Err("a text of a byte at least".into()),
+            Takes::Text => Ok(SettingValue::Text(text)),
+        }
+    }
+
+    /// Reads the variables that are set and not empty, in the order of [`Setting::ALL`], and calls `take` with each
+    /// value.
+    ///
+    /// # Errors
+    /// [`Error::Variable`]: one has a value that it cannot have.
+    pub fn read_variables(
+        read: impl Fn(&str) -> Option<OsString>,
+        mut take: impl FnMut(&'static Self, SettingValue<'_>),
+    ) -> Result<()> {
+        for setting in Self::ALL {
+            let Some(name) = setting.variable else { continue };
+            let Some(value) = read(name).filter(|value| !value.is_empty()) else { continue };
+            let value = value.to_string_lossy();
+            match setting.parse(&value) {
+                Ok(value) => take(setting, value),
+                Err(limit) => return Err(Error::Variable { name, value: value.into_owned(), limit }),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Config {
+    /// Takes what the variables of all settings say; of service processes nothing.
+    pub(super) fn take_variables(&mut self, read: impl Fn(&str) -> Option<OsString>) -> Result<()> {
+        Setting::read_variables(read, |setting, value| match value {
+            SettingValue::Word(at) => self.take_word(setting.name, at),
+            SettingValue::Whole(number) => self.take_number(setting.name, number),
+            SettingValue::Real(number) => self.sparse_fixed_point = Some(number).filter(|number| *number > 0.0),
+            SettingValue::Text(text) => self.aggregators = Self::aggregators_of(text),
+        })
+    }
+
+    fn take_word(&mut self, name: &str, at: usize) {
+        match name {
+            "placement" => self.placement = PLACEMENTS[at].1,
+            "transport" => self.transport = TRANSPORTS[at].1,
+            "control" => self.control = CONTROLS[at],
+            "algorithm" => self.algorithm = ALGORITHMS[at].1,
+            "sparse.aggregation" => self.sparse_aggregation = Aggregation::ALL[at],
+            "restarts" => self.restarts = at != 0,
+            "reproducible" => self.reproducible = at != 0,
+            "progress_thread" => self.progress_thread = (at != 0).then(ThreadOptions::default),
+            _ => unreachable!("a setting with words and a variable: {name}"),
+        }
+    }
+
+    fn take_number(&mut self, name: &str, number: u64) {
+        // The ranges of those that are shorter end at their types' ends, or below.
+        let short = u32::try_from(number).unwrap_or(u32::MAX);
+        let byte = u8::try_from(number).unwrap_or(u8::MAX);
+        let time = Duration::from_nanos(number);
+        // As in C, no time is what suits the card.
+        let or = |default: Duration| if number == 0 { default } else { time };
+        match name {
+            "chunk_bytes" => self.chunk_bytes = short,
+            "subgroups" => *self = std::mem::take(self).with_subgroups(short),
+            "receive_threads" => self.receive_threads = short,
+            "send_threads" => self.send_threads = short,
+            "slots" => self.slots = short,
+            "receive_batch" => self.receive_batch = short,
+            "send_batch" => self.send_batch = short,
+            "send_depth" => self.send_depth = short,
+            "budget" => self.budget = short,
+            "psn_bits" => self.psn_bits = Some(short).filter(|bits| *bits > 0),
+            "chains" => self.chains = short,
+            "lookahead_chunks" => self.lookahead_chunks = Some(short).filter(|chunks| *chunks < u32::MAX),
+            "retry_exponent" => self.retry_exponent = byte,
+            "data_class" => self.data_class = byte,
+            "control_class" => self.control_class = byte,
+            "max_receive_bytes" => self.max_receive_bytes = number,
+            "link_gbit_per_s" => self.link_gbit_per_s = number,
+            "barrier_ns" => self.overheads.barrier = time,
+            "activation_ns" => self.overheads.activation = time,
+            "cutoff_slack_ns" => self.overheads.cutoff_slack = or(self.overheads.cutoff_slack),
+            "barrier_timeout_ns" => self.barrier_timeout = or(self.barrier_timeout),
+            "recovery_timeout_ns" => self.recovery_timeout = or(self.recovery_timeout),
+            "packet_lifetime_ns" => self.packet_lifetime = time,
+            "cache_bytes" => self.cache_bytes = number,
+            "progress_cpu" => {
+                if let Some(thread) = &mut self.progress_thread {
+                    thread.cpu = Some(short).filter(|cpu| *cpu < u32::MAX);
+                }
+            }
+            _ => unreachable!("a setting with a number and a variable: {name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(variable: &str, text: &str) -> Result<Config> {
+        let mut config = Config::default();
+        config.take_variables(|name| (name == variable).then(|| text.into())).map(|()| config)
+    }
+
+    #[test]
+    fn every_variable_changes_its_parameter_and_nonsense_is_refused_with_what_it_may_be() {
+        for setting in Setting::ALL {
+            assert_eq!(Setting::named(setting.name), Some(setting));
+            let Some(variable) = setting.variable else { continue };
+            assert_eq!(variable, format!("FLEXCAST_{}", setting.name.to_ascii_uppercase().replace('.', "_")));
+            let text = match setting.takes {
+                // The default is one or the other.
+                Takes::Word(_) if setting.name == "restarts" => "0",
+                Takes::Word(words) => words[words.len() - 1],
+                Takes::Whole(..) => "7",
+                Takes::Real => "1.5",
+                Takes::Text => "a:1, b:2",
+            };
+            let config = taken(variable, text).unwrap();
+            // By itself it says only where a thread stays that there is.
+            assert_eq!(config == Config::default(), setting.name == "progress_cpu", "{variable}={text}");
+            assert_eq!(taken(variable, "").unwrap(), Config::default(), "{variable}=");
+            if setting.takes != Takes::Text {
+                let error = taken(variable, "zzz").unwrap_err();
+                assert!(matches!(error, Error::Variable { name, .. } if name == variable), "{error}");
+                assert!(error.to_string().starts_with(&format!("{variable} is \"zzz\": must be ")), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_are_those_of_the_variables() {
+        assert_eq!(taken("FLEXCAST_CHUNK_BYTES", "1024").unwrap().chunk_bytes, 1024);
+        assert_eq!(taken("FLEXCAST_BARRIER_TIMEOUT_NS", "5").unwrap().barrier_timeout, Duration::from_nanos(5));
+        assert_eq!(taken("FLEXCAST_BARRIER_TIMEOUT_NS", "0").unwrap(), Config::default(), "what suits the card");
+        let fewer = taken("FLEXCAST_SUBGROUPS", "2").unwrap();
+        assert_eq!((fewer.subgroups, fewer.receive_threads, fewer.send_threads), (2, 2, 1), "threads go with them");
+        for (variable, text) in
+            [("FLEXCAST_RETRY_EXPONENT", "32"), ("FLEXCAST_DATA_CLASS", "256"), ("FLEXCAST_CHAINS", "4294967296")]
+        {
+            assert!(taken(variable, text).unwrap_err().to_string().contains("must be a whole number from 0 to "));
+        }
+        for (text, bound) in [("1", Some(1.0)), ("1e-6", Some(1e-6)), ("3e38", Some(3e38)), ("0", None)] {
+            assert_eq!(taken("FLEXCAST_SPARSE_FIXED_POINT", text).unwrap().sparse_fixed_point, bound);
+        }
+        for text in ["-1", "inf", "NaN", "1e-40", "1e39", "1,5", "one"] {
+            let error = taken("FLEXCAST_SPARSE_FIXED_POINT", text).unwrap_err().to_string();
+            assert!(error.contains(&format!("{text:?}: must be a finite number from 0 on")), "{error}");
+        }
+        let both = |name: &str| match name {
+            "FLEXCAST_PROGRESS_THREAD" => Some("1".into()),
+            "FLEXCAST_PROGRESS_CPU" => Some("3".into()),
+            _ => None,
+        };
+        let mut config = Config::default();
+        config.take_variables(both).unwrap();
+        assert_eq!(config.progress_thread, Some(ThreadOptions::on_cpu(3)));
+    }
+}

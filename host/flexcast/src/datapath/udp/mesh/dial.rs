@@ -1,0 +1,244 @@
+//! Dialling side of a connection to a peer: the handshake, and its repetition until the peer has taken the connection.
+//!
+//! A peer that has no room for one more stranger closes the connection, or an attacker does so. Nothing is lost then:
+//! frames are sent only once the peer has said that it takes the connection.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use flexcast_proto::session::{
+    CHALLENGE_BYTES, Confirming, Dialling, HandshakeError, Nonce, Party, Secret, Session, VERDICT_BYTES,
+};
+
+use super::connect::begin_tcp;
+use super::shared::SharedStream;
+use super::stream::Stream;
+use super::{Address, Interest, peer};
+
+/// Wait before the first repetition. It doubles with each up to [`MOST_BACKOFF`].
+const BACKOFF: Duration = Duration::from_millis(1);
+const MOST_BACKOFF: Duration = Duration::from_millis(100);
+
+/// The keyed hash of handshakes: HMAC-SHA-256.
+pub(super) fn keyed_hash(secret: &Secret, message: &[u8]) -> [u8; 32] {
+    hmac_sha256::HMAC::mac(message, secret.bytes())
+}
+
+/// Fresh random bytes of the system.
+pub(super) fn nonce() -> io::Result<Nonce> {
+    let mut bytes = Nonce::default();
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(bytes)
+}
+
+/// Whom to reach, and as whom.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) scope: u64,
+    pub(super) own: Party,
+    pub(super) peer: Party,
+    pub(super) secret: Secret,
+    pub(super) address: SocketAddr,
+    /// The number of its socket for shared memory, if both may share some.
+    pub(super) door: Option<u64>,
+    /// How long dials that fail are repeated, from the first that does.
+    pub(super) patience: Duration,
+}
+
+#[derive(Debug)]
+enum Step {
+    Challenge(Dialling),
+    Verdict(Confirming),
+    /// The next try begins then.
+    Pause(Instant),
+    Over,
+}
+
+/// What has become of a dial.
+#[derive(Debug)]
+pub(super) enum Progress {
+    /// It waits for the peer, or for its next try. True: something moved.
+    Waits(bool),
+    /// Another stream has taken the place of the one before.
+    Again,
+    /// The peer has taken the connection.
+    Taken(Box<Session>),
+    /// It does not come about: the system's code, and why.
+    Failed(u16, String),
+}
+
+/// A connection that is not taken yet.
+#[derive(Debug)]
+pub(super) struct Dial {
+    target: Target,
+    step: Step,
+    /// What is to be sent, from `sent` on.
+    message: Vec<u8>,
+    sent: usize,
+    answer: [u8; CHALLENGE_BYTES],
+    come: usize,
+    /// The memory to hand over.
+    file: Option<OwnedFd>,
+    tries: u32,
+    /// When the first try has failed.
+    failing: Option<Instant>,
+}
+
+impl Dial {
+    /// Begins to connect, without waiting.
+    pub(super) fn begin(target: Target) -> io::Result<(Stream, Self)> {
+        let mut dial = Self {
+            target,
+            step: Step::Over,
+            message: Vec::new(),
+            sent: 0,
+            answer: [0; CHALLENGE_BYTES],
+            come: 0,
+            file: None,
+            tries: 0,
+            failing: None,
+        };
+        let stream = dial.open()?;
+        Ok((stream, dial))
+    }
+
+    /// Another try.
+    fn open(&mut self) -> io::Result<Stream> {
+        let Target { scope, own, peer, address, door, .. } = self.target;
+        let shared = door.map(SharedStream::connect).and_then(|shared| {
+            shared.inspect_err(|error| tracing::debug!(%peer, %error, "no memory is shared: TCP instead")).ok()
+        });
+        let (stream, file) = match shared {
+            Some((stream, file)) => (Stream::Shared(stream), Some(file)),
+            None => (Stream::Tcp(begin_tcp(address)?), None),
+        };
+        let dialling = Dialling::new(scope, own, peer, nonce()?);
+        self.file = file;
+        self.say(&dialling.hello());
+        self.step = Step::Challenge(dialling);
+        self.tries += 1;
+        Ok(stream)
+    }
+
+    fn say(&mut self, message: &[u8]) {
+        self.message.clear();
+        self.message.extend_from_slice(message);
+        (self.sent, self.come) = (0, 0);
+    }
+
+    /// Where the peer is reached by the present try.
+    pub(super) fn address(&self) -> Address {
+        if self.file.is_some() { Address::Shared } else { Address::Tcp(Some(self.target.address)) }
+    }
+
+    /// What is waited for on the stream.
+    pub(super) const fn interest(&self) -> Interest {
+        match self.step {
+            Step::Challenge(_) | Step::Verdict(_) => {
+                let is_writing = self.sent < self.message.len();
+                Interest { read: !is_writing, write: is_writing }
+            }
+            Step::Pause(_) | Step::Over => Interest { read: false, write: false },
+        }
+    }
+
+    /// When there is something to do although nothing comes.
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        if let Step::Pause(until) = self.step { Some(until) } else { None }
+    }
+
+    /// Goes on with the handshake as far as the stream and the time allow.
+    pub(super) fn advance(&mut self, stream: &mut Stream) -> Progress {
+        if let Step::Pause(until) = self.step {
+            if Instant::now() < until {
+                return Progress::Waits(false);
+            }
+            return match self.open() {
+                Ok(new) => {
+                    *stream = new;
+                    Progress::Again
+                }
+                Err(error) => self.again(&error, None),
+            };
+        }
+        match self.shake(stream) {
+            Ok(progress) => progress,
+            Err(error) => {
+                let of_handshake = error.get_ref().and_then(|inner| inner.downcast_ref::<HandshakeError>()).copied();
+                self.again(&error, of_handshake)
+            }
+        }
+    }
+
+    fn shake(&mut self, stream: &mut Stream) -> io::Result<Progress> {
+        let mut moved = false;
+        loop {
+            while self.sent < self.message.len() {
+                // The memory goes with the proof: the peer has proven itself by then.
+                let file = self.file.as_ref().filter(|_| matches!(self.step, Step::Verdict(_)));
+                match stream.write_handshake(&self.message[self.sent..], file.map(|file| file.as_fd())) {
+                    Ok(bytes) => (self.sent, moved) = (self.sent + bytes, true),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Progress::Waits(moved)),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let needed = if matches!(self.step, Step::Verdict(_)) { VERDICT_BYTES } else { CHALLENGE_BYTES };
+            while self.come < needed {
+                // No more: frames of the peer may be behind its verdict.
+                match stream.read_handshake(&mut self.answer[self.come..needed]) {
+                    Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                    Ok(bytes) => (self.come, moved) = (self.come + bytes, true),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Progress::Waits(moved)),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            let secret = &self.target.secret;
+            match std::mem::replace(&mut self.step, Step::Over) {
+                Step::Challenge(dialling) => {
+                    let (confirming, proof) =
+                        dialling.answer(&self.answer, secret, &keyed_hash).map_err(io::Error::other)?;
+                    self.say(&proof);
+                    self.step = Step::Verdict(confirming);
+                }
+                Step::Verdict(confirming) => {
+                    let mut verdict = [0; VERDICT_BYTES];
+                    verdict.copy_from_slice(&self.answer[..VERDICT_BYTES]);
+                    let session = confirming.conclude(&verdict, secret, &keyed_hash).map_err(io::Error::other)?;
+                    return Ok(Progress::Taken(Box::new(session)));
+                }
+                Step::Pause(_) | Step::Over => return Ok(Progress::Waits(moved)),
+            }
+        }
+    }
+
+    /// A try has failed: there is another one, unless that is of no use or the time for it is over.
+    fn again(&mut self, error: &io::Error, of_handshake: Option<HandshakeError>) -> Progress {
+        self.step = Step::Over;
+        // A rank listens as long as its communicator lives: nobody does there any more, or a firewall is in between.
+        let is_final =
+            error.kind() == ErrorKind::ConnectionRefused || matches!(of_handshake, Some(HandshakeError::Refused(_)));
+        let now = Instant::now();
+        let since = *self.failing.get_or_insert(now);
+        let backoff = (BACKOFF * 2_u32.saturating_pow(self.tries.min(10) - 1)).min(MOST_BACKOFF);
+        if !is_final && now + backoff < since + self.target.patience {
+            self.step = Step::Pause(now + backoff);
+            return Progress::Waits(true);
+        }
+        let what = match of_handshake {
+            Some(error) => error.to_string(),
+            None if error.kind() == ErrorKind::UnexpectedEof => "it closes the connection".to_owned(),
+            None => error.to_string(),
+        };
+        let code = match peer::code(error) {
+            0 if of_handshake.is_some() => peer::NONSENSE,
+            0 => nix::libc::ECONNRESET as u16,
+            code => code,
+        };
+        let tries = self.tries;
+        Progress::Failed(code, format!("was not taken ({what}), in {tries} tries within {:?}", now - since))
+    }
+}

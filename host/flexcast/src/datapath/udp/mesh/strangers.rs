@@ -1,0 +1,391 @@
+//! Listening side of connections: those who have connected and have not proven who they are.
+//!
+//! Such a stranger is bounded in time and memory, and so is their number, in all and for each address. Where there is
+//! no room for one more, the oldest goes: first one that has said nothing, and of the others none that has only just
+//! come. A rank that had to go connects again ([`dial`](super::dial)). Whoever has proven that it is a rank is a
+//! stranger no more, and never goes. Strangers are heard in the order in which they have come.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, Read as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use flexcast_proto::session::{
+    HELLO_BYTES, HandshakeError, Listening, PROOF_BYTES, Party, Proven, Refusal, Role, Secret, Session,
+};
+use nix::errno::Errno;
+
+use super::connect::Connect;
+use super::dial::{keyed_hash, nonce};
+use super::shared::{SharedStream, check_user};
+use super::stream::Stream;
+use super::{Address, Watch};
+use crate::datapath::udp::memory::{receive_with, send_with};
+
+/// Most strangers.
+pub(super) const MOST_STRANGERS: usize = 128;
+/// Most of them with one address, or of this computer through shared memory.
+pub(super) const MOST_OF_ADDRESS: usize = 64;
+/// A stranger gives way to another one after this time: many ranks may connect at once, and each needs a moment.
+const GRACE: Duration = Duration::from_millis(20);
+/// Longest that one may take to say something.
+const SILENCE: Duration = Duration::from_secs(2);
+/// Longest that one may take to prove what it has said: its program may be at work meanwhile.
+const PROOF: Duration = Duration::from_secs(60);
+/// Connections that are taken at a time.
+const MOST_ACCEPTS: usize = 2 * MOST_STRANGERS;
+/// Time between two lines of the log on strangers that went.
+const LOG: Duration = Duration::from_secs(10);
+
+/// A connection of a stranger.
+#[derive(Debug)]
+enum Caller {
+    Tcp(TcpStream),
+    /// With the memory that is handed over, once that has come.
+    Shared(UnixStream, Option<OwnedFd>),
+}
+
+impl Caller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Shared(socket, _) => socket.as_fd(),
+        }
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(bytes),
+            Self::Shared(socket, memory) => {
+                let (len, files) = receive_with(socket, bytes)?;
+                files.into_iter().for_each(|file| *memory = Some(file));
+                Ok(len)
+            }
+        }
+    }
+
+    /// Writes a message of the handshake, all or nothing: a connection on which so little is written has room for it.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => {
+                let flags = nix::libc::MSG_NOSIGNAL;
+                let sent = socket2::SockRef::from(&*stream).send_with_flags(bytes, flags)?;
+                if sent == bytes.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
+            }
+            Self::Shared(socket, _) => send_with(socket, bytes, &[]),
+        }
+    }
+
+    fn into_stream(self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(stream) => Ok(stream.into()),
+            Self::Shared(socket, memory) => {
+                let memory = memory.ok_or(ErrorKind::InvalidData)?;
+                SharedStream::accept(socket, &memory).map(Stream::from)
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Step {
+    /// It is to say who it is.
+    Hello,
+    /// It is to prove that.
+    Proof(Listening),
+}
+
+#[derive(Debug)]
+struct Stranger {
+    caller: Caller,
+    address: Address,
+    step: Step,
+    bytes: [u8; HELLO_BYTES],
+    come: usize,
+    since: Instant,
+    until: Instant,
+    watched: bool,
+}
+
+/// What has come of a stranger.
+enum Fate {
+    Stays,
+    Goes(Option<HandshakeError>),
+    /// It has proven who it is.
+    Proven(Proven),
+}
+
+/// What strangers are compared with.
+#[derive(Clone, Copy)]
+struct Own<'o> {
+    scope: u64,
+    party: Party,
+    ranks: u32,
+    secret: &'o Secret,
+}
+
+impl Stranger {
+    /// Takes what has come of the handshake, and nothing behind it.
+    fn listen(&mut self, own: Own<'_>, now: Instant) -> io::Result<Fate> {
+        loop {
+            let needed = if matches!(self.step, Step::Hello) { HELLO_BYTES } else { PROOF_BYTES };
+            while self.come < needed {
+                match self.caller.read(&mut self.bytes[self.come..needed]) {
+                    Ok(0) => return Ok(Fate::Goes(None)),
+                    Ok(bytes) => self.come += bytes,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Fate::Stays),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            self.come = 0;
+            match std::mem::replace(&mut self.step, Step::Hello) {
+                Step::Hello => {
+                    let (to, secret) = ((own.scope, own.party), own.secret);
+                    let (listening, challenge) = match Listening::new(to, &self.bytes, nonce()?, secret, &keyed_hash) {
+                        Ok(answer) => answer,
+                        Err(error) => return Ok(Fate::Goes(Some(error))),
+                    };
+                    self.caller.write(&challenge)?;
+                    (self.step, self.until) = (Step::Proof(listening), now + PROOF);
+                }
+                Step::Proof(listening) => {
+                    let mut proof = [0; PROOF_BYTES];
+                    proof.copy_from_slice(&self.bytes[..PROOF_BYTES]);
+                    return Ok(match listening.check(&proof, own.secret, &keyed_hash) {
+                        Ok(proven) => Fate::Proven(proven),
+                        Err(error) => Fate::Goes(Some(error)),
+                    });
+                }
+            }
+        }
+    }
+
+    const fn is_silent(&self) -> bool {
+        matches!(self.step, Step::Hello)
+    }
+
+    fn has_had_time(&self, now: Instant) -> bool {
+        now >= self.since + GRACE
+    }
+}
+
+/// A rank that has proven who it is, and is not taken yet.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) rank: u32,
+    pub(super) address: Address,
+    caller: Caller,
+    proven: Proven,
+}
+
+impl Arrival {
+    /// Takes the connection.
+    ///
+    /// # Errors
+    /// It has broken, or its memory cannot be used.
+    pub(super) fn accept(self, secret: &Secret) -> io::Result<(Stream, Session)> {
+        let Self { caller, proven, .. } = self;
+        let mut stream = caller.into_stream()?;
+        let (verdict, session) = proven.accept(secret, &keyed_hash);
+        // A connection on which so little is written has room for it.
+        if stream.write_handshake(&verdict, None)? < verdict.len() {
+            return Err(ErrorKind::WriteZero.into());
+        }
+        Ok((stream, session))
+    }
+
+    /// Does not take it. Whoever dials learns why.
+    pub(super) fn refuse(self, refusal: Refusal, secret: &Secret) {
+        let Self { mut caller, proven, .. } = self;
+        // It fails where whoever dials has gone.
+        let _ = caller.write(&proven.refuse(refusal, secret, &keyed_hash));
+    }
+}
+
+/// Those who have connected and have not proven who they are, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Strangers {
+    all: VecDeque<Stranger>,
+    /// How many have gone since the log has last said so, and when it has.
+    gone: u64,
+    logged: Option<Instant>,
+}
+
+impl Strangers {
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Takes who has connected since, and what strangers have said. Who has proven to be a rank, in the order in which
+    /// they have come.
+    pub(super) fn poll(&mut self, connect: &Connect, watch: &mut dyn Watch) -> Vec<Arrival> {
+        let own = Own {
+            scope: connect.communicator,
+            party: Party::rank(connect.own),
+            ranks: connect.addresses.len() as u32,
+            secret: &connect.secret,
+        };
+        self.accept(connect, own, watch);
+        let now = Instant::now();
+        let mut arrivals = Vec::new();
+        let mut at = 0;
+        while at < self.all.len() {
+            let stranger = &mut self.all[at];
+            let fate = match stranger.listen(own, now) {
+                Ok(Fate::Stays) if now >= stranger.until => Fate::Goes(None),
+                Ok(fate) => fate,
+                Err(_) => Fate::Goes(None),
+            };
+            if matches!(fate, Fate::Stays) {
+                if !std::mem::replace(&mut stranger.watched, true) {
+                    watch.watch(stranger.caller.as_fd());
+                }
+                at += 1;
+                continue;
+            }
+            let Some(stranger) = self.remove(at, watch) else { break };
+            match fate {
+                Fate::Proven(proven) => match rank_of(&proven, own.ranks) {
+                    Some(rank) => {
+                        let Stranger { caller, address, .. } = stranger;
+                        arrivals.push(Arrival { rank, address, caller, proven });
+                    }
+                    None => self.note(stranger.address, Some(HandshakeError::Refused(Refusal::Unknown))),
+                },
+                Fate::Goes(why) => self.note(stranger.address, why),
+                Fate::Stays => {}
+            }
+        }
+        arrivals
+    }
+
+    fn remove(&mut self, at: usize, watch: &mut dyn Watch) -> Option<Stranger> {
+        let stranger = self.all.remove(at)?;
+        if stranger.watched {
+            watch.forget(stranger.caller.as_fd());
+        }
+        Some(stranger)
+    }
+
+    fn accept(&mut self, connect: &Connect, own: Own<'_>, watch: &mut dyn Watch) {
+        self.accept_from(|| accept_tcp(&connect.listener), own, watch);
+        if let Some(door) = &connect.doors.listener {
+            self.accept_from(|| accept_shared(door), own, watch);
+        }
+    }
+
+    fn accept_from(&mut self, accept: impl Fn() -> io::Result<(Caller, Address)>, own: Own<'_>, watch: &mut dyn Watch) {
+        for _ in 0..MOST_ACCEPTS {
+            let now = Instant::now();
+            if self.all.len() >= MOST_STRANGERS && !self.all.iter().any(|one| one.is_silent() || one.has_had_time(now))
+            {
+                // All are at it. The others wait in the system's queue.
+                return;
+            }
+            match accept() {
+                Ok((caller, address)) => self.admit(caller, address, own, watch),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if is_exhausted(&error) => {
+                    // A descriptor of a stranger is worth less than one of a rank.
+                    if !self.give_way(watch, true, |_| true) {
+                        let next = "raise the limit of open files (`ulimit -n`)";
+                        tracing::warn!(%error, next, "a connection cannot be taken");
+                        return;
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "a connection is refused"),
+            }
+        }
+    }
+
+    fn admit(&mut self, caller: Caller, address: Address, own: Own<'_>, watch: &mut dyn Watch) {
+        let since = Instant::now();
+        let mut stranger = Stranger {
+            caller,
+            address,
+            step: Step::Hello,
+            bytes: [0; HELLO_BYTES],
+            come: 0,
+            since,
+            until: since + SILENCE,
+            watched: false,
+        };
+        match stranger.listen(own, since) {
+            Ok(Fate::Stays) => {}
+            Ok(Fate::Goes(why)) => return self.note(address, why),
+            // Nobody proves anything before it has its challenge.
+            Ok(Fate::Proven(_)) | Err(_) => return self.note(address, None),
+        }
+        // A rank says who it is as soon as it is connected.
+        let speaks = !stranger.is_silent();
+        let is_alike = |other: &Stranger| other.address.ip() == address.ip();
+        let of_address = self.all.iter().filter(|other| is_alike(other)).count();
+        // One that says nothing never takes the place of one that does.
+        let gives_way = |other: &Stranger| speaks || other.is_silent();
+        let has_room = if of_address >= MOST_OF_ADDRESS {
+            self.give_way(watch, speaks, |other| gives_way(other) && is_alike(other))
+        } else {
+            self.all.len() < MOST_STRANGERS || self.give_way(watch, speaks, gives_way)
+        };
+        if has_room {
+            self.all.push_back(stranger);
+        } else {
+            self.note(address, None);
+        }
+    }
+
+    /// The oldest of those that are meant goes, and before it the oldest of those that have said nothing. `at_once`:
+    /// such a one even if it has only just come. False: all have only just come.
+    fn give_way(&mut self, watch: &mut dyn Watch, at_once: bool, is_meant: impl Fn(&Stranger) -> bool) -> bool {
+        let now = Instant::now();
+        let is_silent = |one: &Stranger| one.is_silent() && (at_once || one.has_had_time(now)) && is_meant(one);
+        let silent = self.all.iter().position(is_silent);
+        let at = silent.or_else(|| self.all.iter().position(|one| one.has_had_time(now) && is_meant(one)));
+        let Some(stranger) = at.and_then(|at| self.remove(at, watch)) else { return false };
+        self.note(stranger.address, None);
+        true
+    }
+
+    /// Notes that a stranger has gone; the log says so now and then.
+    fn note(&mut self, address: Address, why: Option<HandshakeError>) {
+        self.gone += 1;
+        let now = Instant::now();
+        if self.logged.is_some_and(|logged| now < logged + LOG) {
+            return;
+        }
+        let why = why.map_or_else(|| "it has not proven who it is".to_owned(), |error| error.to_string());
+        let count = self.gone;
+        tracing::warn!(%address, why, count, "connections of strangers are closed since the last such line, this one last");
+        (self.gone, self.logged) = (0, Some(now));
+    }
+}
+
+/// Which rank has proven itself, of so many.
+fn rank_of(proven: &Proven, ranks: u32) -> Option<u32> {
+    let Party { role, number } = proven.peer();
+    u32::try_from(number).ok().filter(|rank| role == Role::Rank && *rank < ranks)
+}
+
+fn accept_tcp(listener: &TcpListener) -> io::Result<(Caller, Address)> {
+    let (stream, address) = listener.accept()?;
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    Ok((Caller::Tcp(stream), Address::Tcp(Some(address))))
+}
+
+fn accept_shared(door: &UnixListener) -> io::Result<(Caller, Address)> {
+    let (socket, _) = door.accept()?;
+    socket.set_nonblocking(true)?;
+    check_user(&socket)?;
+    Ok((Caller::Shared(socket, None), Address::Shared))
+}
+
+/// Whether the process or the system has no descriptor left.
+fn is_exhausted(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw);
+    matches!(code, Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM))
+}
