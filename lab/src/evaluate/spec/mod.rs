@@ -105,6 +105,8 @@ pub struct Published {
 #[serde(rename_all = "lowercase")]
 pub enum Class {
     /// Published; to be reproduced. The limits are a band around what was published: both sides.
+    /// Where only a direction was published ("smaller"), the far side has no source: it is chosen, wide, so that a baseline
+    /// that is far too weak does not pass.
     Paper,
     /// What the model was given comes out again: a check of the model, and no evidence for the publication.
     Model,
