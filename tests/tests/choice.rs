@@ -7,7 +7,7 @@ use std::time::Duration;
 use emu_config::Machine;
 use emu_machine::fabric::{Fault, FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring};
-use flexcast::{Algorithm, Cause, Communicator, Config, Control, Done, Error, Pending, Selection};
+use flexcast::{Algorithm, Cause, Communicator, Config, Control, Done, Error, Pending, Selection, Test};
 use flexcast_tests::communicators::{
     self, Under, check, connect, contribution, drive, ended, gather, gathered, with_cards, with_machine,
 };
@@ -320,6 +320,36 @@ fn lost_packets_are_sent_again() {
             let config = config().algorithm(selection).barrier_timeout(Duration::from_secs(2));
             let communicators = connect(cards.iter(), &config);
             gather_all(provider, &communicators, &[100, 20_000, 64, 100_000, 9000]);
+        });
+    }
+}
+
+/// A rank that frees its communicator as soon as it has all bytes is not missed by one that waits for its acknowledgements, whichever frame is
+/// lost on the way there.
+#[test]
+fn ranks_that_leave_at_once_still_answer() {
+    for first in 0..4 {
+        let topology = Topology::named("switch-4").expect("a switch");
+        let lost = Fault::Frames { priority: 0, first, count: 1 };
+        let faults = FaultEvent::towards_hosts(&topology, lost).into_iter().take(1).collect();
+        let faults = FaultScript { seed: 1, faults };
+        let wiring = Wiring::Network(Box::new(NetworkConfig { topology, faults, hosts: Vec::new() }));
+        with_machine(MachineConfig { cards: 2, wiring, ..MachineConfig::default() }, |provider, cards| {
+            let communicators = connect(cards.iter(), &config().algorithm(Selection::Linear));
+            let mut all: Vec<_> = communicators.into_iter().map(|one| Some((gather(&one, 7, 100), one))).collect();
+            let start_ps = provider.relax().now_ps();
+            while all.iter().any(Option::is_some) {
+                assert!(provider.relax().now_ps() - start_ps < communicators::BOUND_PS, "hangs");
+                for (rank, slot) in all.iter_mut().enumerate() {
+                    let Some((request, communicator)) = slot.take() else { continue };
+                    match communicator.test(request) {
+                        Ok(Test::Pending(request)) => *slot = Some((request, communicator)),
+                        Ok(Test::Done(done)) => check(&done, 7, 2, 100),
+                        Err(failed) => panic!("frame {first}: rank {rank}: {failed:?}"),
+                    }
+                }
+                provider.relax().relax();
+            }
         });
     }
 }

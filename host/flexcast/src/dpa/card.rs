@@ -9,12 +9,14 @@ use flexio::{Application, Device, EventHandler, Outbox, Process, ProtectionDomai
 
 use crate::dpa::units::{ThreadPlacement, Units};
 use crate::error::{Error, Result};
+use crate::p2p::Lingering;
 
 /// An open card whose DPA runs the library's firmware. The process on the card ends with the last of its handles, communicators and buffers.
 #[derive(Clone)]
 pub(crate) struct DpaCard(Arc<Opened>);
 
 struct Opened {
+    lingering: Arc<Lingering>,
     window: Window,
     outbox: Outbox,
     process: Process,
@@ -48,8 +50,8 @@ impl DpaCard {
         let window = Window::new(&process)?;
         let outbox = Outbox::new(&process)?;
         let (units, serial) = (Mutex::new(Units::new()), AtomicU32::new(0));
-        let aggregators = OnceLock::new();
-        Ok(Self(Arc::new(Opened { window, outbox, process, units, serial, aggregators })))
+        let (lingering, aggregators) = (Arc::default(), OnceLock::new());
+        Ok(Self(Arc::new(Opened { lingering, window, outbox, process, units, serial, aggregators })))
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -67,6 +69,11 @@ impl DpaCard {
 
     pub(crate) fn pd(&self) -> &ProtectionDomain {
         self.0.process.pd()
+    }
+
+    /// What is kept of connections that communicators have given up.
+    pub(crate) fn lingering(&self) -> &Arc<Lingering> {
+        &self.0.lingering
     }
 
     pub(crate) fn process(&self) -> &Process {

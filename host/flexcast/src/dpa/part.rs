@@ -73,7 +73,7 @@ fn direct(card: &DpaCard, config: &Config, place: RankInfo) -> Result<Option<(p2
     if operations.is_empty() {
         return Ok(None);
     }
-    let made = Maker::new(card.pd(), place, config, config.selection()).prepare(&operations);
+    let made = Maker::new((card.pd(), card.lingering()), place, config, config.selection()).prepare(&operations);
     match made {
         Ok(made) => Ok(Some(made)),
         Err(error) if config.algorithm == Selection::Automatic => {
@@ -157,7 +157,8 @@ impl Part {
         };
         let copier = Copier::new(card)?;
         let adders = Adders::of(&Card::of(Kind::Dpa(card.clone())), &config)?;
-        let maker = Maker::new(card.pd(), place, &config, config.selection()).with_adders(adders.clone());
+        let maker =
+            Maker::new((card.pd(), card.lingering()), place, &config, config.selection()).with_adders(adders.clone());
         let pairs = Pairs::new(maker, None);
         let parts = Parts { driver, pairs, send, receive, copier, _units: units };
         Ok(Self { card: card.clone(), config, derived, footprint, place, parts, direct, adders, own })
@@ -188,7 +189,7 @@ impl Part {
         }
         let Self { card, config, derived, footprint, place, adders, .. } = self;
         let config = Config { link_gbit_per_s: speed.link_gbit_per_s, ..config };
-        let maker = Maker::new(card.pd(), place, &config, config.selection()).with_adders(adders);
+        let maker = Maker::new((card.pd(), card.lingering()), place, &config, config.selection()).with_adders(adders);
         self.parts.pairs = Pairs::new(maker, self.parts.pairs.group.take());
         let conditions = Conditions {
             selection: config.selection(),

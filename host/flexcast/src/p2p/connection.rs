@@ -138,6 +138,8 @@ pub(super) struct Connection {
     writes: u32,
     /// Receives of messages are posted with this.
     nothing: LocalSlice,
+    /// When the peer's last message or announcement came.
+    heard_ps: Option<u64>,
 }
 
 impl Connection {
@@ -161,6 +163,7 @@ impl Connection {
             outgoing: VecDeque::with_capacity(config.writes as usize),
             writes: 0,
             nothing: LocalSlice { addr: HostAddr(0), len: 0, lkey: 0 },
+            heard_ps: None,
         })
     }
 
@@ -200,6 +203,21 @@ impl Connection {
         }
         self.data.connect(&data, Traffic::Data, &self.config)?;
         self.control.connect(&control, Traffic::Control, &self.config)
+    }
+
+    /// Something of the peer has come.
+    pub(super) const fn hear(&mut self, now_ps: u64) {
+        self.heard_ps = Some(now_ps);
+    }
+
+    /// When the peer's last message or announcement came; none if nothing has.
+    pub(super) const fn heard_ps(&self) -> Option<u64> {
+        self.heard_ps
+    }
+
+    /// What answers the peer's requests, data and control.
+    pub(super) fn into_answerers(self) -> [QueuePair; 2] {
+        [self.data.answerer, self.control.answerer]
     }
 
     /// Posts the receive of a message again.

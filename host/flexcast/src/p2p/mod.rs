@@ -41,6 +41,7 @@ mod endpoint;
 mod error;
 mod exchange;
 mod group;
+mod linger;
 mod operation;
 mod reduce;
 mod rooted;
@@ -54,6 +55,7 @@ pub(crate) use endpoint::endpoint_bytes;
 pub use error::Error;
 pub use flexcast_proto::p2p as algorithm;
 pub use group::{Group, Statistics};
+pub(crate) use linger::Lingering;
 pub use operation::Buffer;
 pub use reduce::reference;
 

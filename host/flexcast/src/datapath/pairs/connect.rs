@@ -1,5 +1,7 @@
 //! Making the connections between all pairs of ranks.
 
+use std::sync::Arc;
+
 use flexcast_proto::{Algorithm, RankInfo};
 use flexio::{CompletionQueue, ProtectionDomain, Retry};
 
@@ -8,7 +10,7 @@ use super::sparse::{Adders, Fault, Need, PendingSession, RankCard};
 use crate::api::buffer::Buffer;
 use crate::api::config::Config;
 use crate::error::{Error, Result};
-use crate::p2p::{self, Connections, endpoint_bytes, sparse};
+use crate::p2p::{self, Connections, Lingering, endpoint_bytes, sparse};
 use crate::plan::direct::Collective;
 use crate::tuner::{self, Selection};
 
@@ -16,6 +18,8 @@ use crate::tuner::{self, Selection};
 #[derive(Clone, Debug)]
 pub(crate) struct Maker {
     pd: ProtectionDomain,
+    /// What the card keeps of connections that are given up.
+    lingering: Arc<Lingering>,
     pub(super) place: RankInfo,
     config: p2p::Config,
     /// What may be chosen for operations that have connections from the beginning: the new ones carry these, too.
@@ -56,9 +60,18 @@ fn unconnected_session(own: u32, fault: Fault) -> Error {
 
 impl Maker {
     /// `selection`: what else the connections are to carry.
-    pub(crate) fn new(pd: &ProtectionDomain, place: RankInfo, config: &Config, selection: Selection) -> Self {
-        let link_gbit_per_s = config.link_gbit_per_s;
-        Self { pd: pd.clone(), place, config: config_of(config), selection, link_gbit_per_s, adders: Adders::Ranks }
+    pub(crate) fn new(
+        (pd, lingering): (&ProtectionDomain, &Arc<Lingering>),
+        place: RankInfo,
+        config: &Config,
+        selection: Selection,
+    ) -> Self {
+        let (pd, lingering, link_gbit_per_s) = (pd.clone(), Arc::clone(lingering), config.link_gbit_per_s);
+        Self { pd, lingering, place, config: config_of(config), selection, link_gbit_per_s, adders: Adders::Ranks }
+    }
+
+    pub(super) fn lingering(&self) -> &Lingering {
+        &self.lingering
     }
 
     /// The same with these aggregators of sparse AllReduces.

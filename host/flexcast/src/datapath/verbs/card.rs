@@ -10,6 +10,7 @@ use flexio::{Device, ProtectionDomain, Provider};
 use crate::api::config::ps;
 use crate::dpa::card::DpaCard;
 use crate::error::{Error, Result};
+use crate::p2p::Lingering;
 
 /// How collectives go over an RDMA card without its DPA.
 ///
@@ -57,6 +58,7 @@ impl VerbsOptions {
 pub(crate) struct VerbsCard(Arc<Opened>);
 
 struct Opened {
+    lingering: Arc<Lingering>,
     pd: ProtectionDomain,
     options: VerbsOptions,
     serial: AtomicU32,
@@ -78,8 +80,8 @@ impl VerbsCard {
     pub(crate) fn open(provider: &Provider, device: &str, options: &VerbsOptions) -> Result<Self> {
         options.check(provider.relax().is_virtual())?;
         let pd = ProtectionDomain::new(&provider.open_plain(device)?)?;
-        let (serial, aggregators) = (AtomicU32::new(0), OnceLock::new());
-        Ok(Self(Arc::new(Opened { pd, options: *options, serial, aggregators })))
+        let (lingering, serial, aggregators) = (Arc::default(), AtomicU32::new(0), OnceLock::new());
+        Ok(Self(Arc::new(Opened { lingering, pd, options: *options, serial, aggregators })))
     }
 
     pub(crate) fn device(&self) -> &Device {
@@ -88,6 +90,11 @@ impl VerbsCard {
 
     pub(crate) fn pd(&self) -> &ProtectionDomain {
         &self.0.pd
+    }
+
+    /// What is kept of connections that communicators have given up.
+    pub(crate) fn lingering(&self) -> &Arc<Lingering> {
+        &self.0.lingering
     }
 
     pub(crate) fn now_ps(&self) -> u64 {

@@ -117,7 +117,7 @@ impl Part {
         queues.join(endpoint::group(id, 0)?, endpoint::q_key(id), alone)?;
         let roots = all.iter().map(|endpoint| Root { gid: endpoint.gid, qpn: endpoint.receiver.qpn }).collect();
         let slots = all.iter().map(|endpoint| endpoint.receiver.slots).min().unwrap_or(config.slots);
-        let maker = Maker::new(card.pd(), place, &config, Selection::Multicast).with_adders(adders);
+        let maker = Maker::new((card.pd(), card.lingering()), place, &config, Selection::Multicast).with_adders(adders);
         let pairs = Pairs::new(maker, None);
         let links = Links { queues, control, pairs, roots, slots };
         let engine = Engine::new(card, place, id, (config, derived), links);
