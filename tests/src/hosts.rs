@@ -119,9 +119,11 @@ impl Hosts {
         self.within(&switch, "ip", &["link", "add", "br0", "type", "bridge", "forward_delay", "0"])?;
         // In hundredths of a second. Before it has waited for answers a querier floods.
         set(&["mcast_snooping", "1", "mcast_query_response_interval", "10"])?;
-        if snooping == Snooping::Forgetful {
-            set(&["mcast_membership_interval", "100"])?;
-        }
+        // A report that is lost while ports come up is asked for again, as by a querier that has been there for long.
+        match snooping {
+            Snooping::Forgetful => set(&["mcast_membership_interval", "100"])?,
+            _ => set(&["mcast_query_interval", "50", "mcast_startup_query_interval", "50"])?,
+        };
         set(&["mcast_querier", "1"])?;
         self.within(&switch, "ip", &["link", "set", "br0", "up"])?;
         for host in 0..self.count {
@@ -151,6 +153,8 @@ impl Hosts {
                 on_host(&["link", "set", VLAN_INTERFACE, "up"])?;
             }
         }
+        // Before it carries packets, the report of a group that is joined is lost.
+        (0..self.count).for_each(|host| self.await_link(host));
         Ok(())
     }
 
