@@ -114,11 +114,22 @@ fn a_chunk_that_takes_longer_than_a_stream_may_stand_still_is_waited_for() {
     }
 }
 
+/// A budget ends the thread's activation. Until the next one it publishes nothing, for longer than the slack.
+#[test]
+fn a_thread_between_two_activations_is_no_stalled_stream() {
+    for (slack_us, chunks) in [(1, 1058), (20, 1058)] {
+        let config = Config::default().transport(Transport::UcMulticast).chunk_bytes(64).slots(4096).receive_batch(2);
+        let report = simulate(&broadcast(chunks * 64, slack_us, config.budget(1057)), CostModel::default().gap_cycles);
+        let what = format!("{slack_us} us, {chunks} chunks");
+        assert!(report.failures == 0 && report.bytes_ok, "{what}: {:?}", report.errors);
+        assert_eq!((report.traffic.lost_frames, report.recovered_chunks), (0, 0), "{what}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Whatever the length of batches and wherever an activation ends. Between two of them a thread is silent for up to
-    /// 25 us, with the answer to a look in between.
+    /// Whatever the length of batches and wherever an activation ends.
     #[test]
     fn what_is_not_lost_is_not_fetched(
         log_slots in 4u32..=12, log_batch in 1u32..=11, budget in prop_oneof![Just(1), 2u32..5000, Just(u32::MAX)],

@@ -58,7 +58,7 @@ pub use sparse::{
 };
 
 /// Version of the byte layouts and command bits in this crate; raised with every change.
-pub const ABI_VERSION: u32 = 13;
+pub const ABI_VERSION: u32 = 14;
 
 /// Oldest version whose host can still drive this firmware.
 pub const ABI_MIN_VERSION: u32 = 8;

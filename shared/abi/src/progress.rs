@@ -186,8 +186,8 @@ abi_struct! {
         pub cause: u32,
         /// Pieces of each block, of a posted operation.
         pub pieces: u32,
-        /// Eager data of the own signal of each round ([`COMMAND_EAGER`]): so many bytes from the beginning of the own row in bits 15:0, and
-        /// their offset in the receiver's row in bits 31:16. 0: none.
+        /// Eager data of the own signal of each round ([`COMMAND_EAGER`]): so many bytes from the own block on in bits
+        /// 15:0, and their offset behind the receiver's own block in bits 31:16. 0: none.
         pub eager: [u32; 10],
         /// Local key of the receive buffer ([`COMMAND_POST`]).
         pub lkey: u32,
@@ -347,10 +347,11 @@ abi_struct! {
         pub control_queue: ReceiveQueueMemory,
         /// The command (host).
         pub command: HostLine<ProgressCommand>,
-        /// Host address of two rows of `rows_bytes` for eager data, which peers write to: of operations with even and with odd numbers. The card
-        /// alone reaches them; the firmware never dereferences the address.
+        /// Host address of two rows for eager data, `rows_bytes` from one to the next: of operations with even and with
+        /// odd numbers. Peers write from there on, and the own block ends there. The card alone reaches them; the
+        /// firmware never dereferences the address.
         pub rows_host: u64,
-        /// Bytes of each; 0: there are none, and no eager operations.
+        /// From one row to the next; 0: there are none, and no eager operations.
         pub rows_bytes: u32,
         /// Local key of the rows.
         pub rows_lkey: u32,

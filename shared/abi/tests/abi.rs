@@ -28,6 +28,7 @@ const PUBLISHED: &[(u32, u64)] = &[
     (11, 0xf12a_3975_e29e_90af),
     (12, 0xaf85_3440_2172_bddd),
     (13, 0xb4c6_2828_8cba_df80),
+    (14, 0x0be7_fd35_b8ae_7703),
 ];
 
 #[test]

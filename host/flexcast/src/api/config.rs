@@ -85,9 +85,9 @@ pub struct Overheads {
     pub steps: u32,
     /// Noise of the network and the workers: what is missing is fetched from the neighbour so long after it should have come. Default 500 us, beside
     /// emulated cards more: see [`Config::for_card`]. A time shorter than a DPA thread or a link takes for what it
-    /// reports together (up to 64 completions, or two chunks) is prolonged to that; with 0 whatever is still to come is
-    /// fetched at once. Between two activations a thread may be silent for 25 us: a shorter slack fetches chunks that
-    /// are only late.
+    /// reports together (up to 64 completions, or two chunks), or than a DPA thread is silent between two activations
+    /// (30 us), is prolonged to that; with 0 whatever is still to come is fetched at once. Where a `budget`
+    /// ends activations in the midst of an operation, a slack below 30 us may fetch chunks that are only late.
     pub cutoff_slack: Duration,
 }
 

@@ -22,7 +22,10 @@ use flexcast_proto::eager::Carriage;
 use flexcast_proto::{
     Algorithm, Cause, Disagreement, Failure, FailureCode, Kind, OperationDescriptor, PieceSet, RankInfo, Summary,
 };
-use flexio::{DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, MemoryKey, MemoryRegion, QueuePair};
+use flexio::{
+    Access, DeviceBuffer, DpaCompletionQueue, DpaQueuePair, EventHandler, HostBuffer, MemoryKey, MemoryRegion,
+    ProtectionDomain, QueuePair,
+};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::api::report::{MessageCounts, PhasesPs, Report};
@@ -68,19 +71,40 @@ impl Shared {
     }
 }
 
-/// Rows of eager data, which peers write to: one of operations with even numbers, one of the others. A peer that is an operation ahead of this
-/// rank writes to the other one, and none can be further ahead.
+/// Rows of eager data: one of operations with even numbers, one of the others. A peer that is an operation ahead of
+/// this rank writes to the other one, and none can be further ahead.
+///
+/// Peers write behind the middle of a row, and the own block ends there: what a signal carries is in a row all the
+/// same, and a peer that has called something else, with blocks of other lengths, does not write to the own block,
+/// which others are still sent.
 #[derive(Debug)]
 pub(crate) struct Rows {
     pub(crate) memory: MemoryRegion,
-    /// Bytes of each.
-    pub(crate) bytes: usize,
+    /// Most bytes of all blocks, of whole lines: half of a row.
+    half: usize,
 }
 
 impl Rows {
-    /// Where the row of an operation begins.
-    const fn of(&self, operation: u32) -> usize {
-        if operation.is_multiple_of(2) { 0 } else { self.bytes }
+    fn new(pd: &ProtectionDomain, eager_bytes: usize) -> Result<Self> {
+        let half = eager_bytes.next_multiple_of(64);
+        let memory = HostBuffer::zeroed(4 * half)?;
+        Ok(Self { memory: MemoryRegion::register(pd, memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?, half })
+    }
+
+    /// From one row to the next.
+    pub(crate) const fn stride(&self) -> usize {
+        2 * self.half
+    }
+
+    /// Address of the middle of the first row, where peers begin to write.
+    pub(crate) fn address(&self) -> u64 {
+        self.memory.addr().get() + self.half as u64
+    }
+
+    /// Where the own block of an operation begins.
+    const fn of(&self, operation: u32, own_bytes: usize) -> usize {
+        let row = if operation.is_multiple_of(2) { 0 } else { self.stride() };
+        row + self.half - own_bytes
     }
 }
 
@@ -373,7 +397,7 @@ impl DeviceDriver {
 impl Driver for DeviceDriver {
     fn queue_pairs(&self) -> QueuePairs {
         let control = self.peers.iter().map(|(rank, qp)| (*rank, qp.number())).collect();
-        let rows = self.rows.as_ref().map_or((0, 0), |rows| (rows.memory.addr().get(), rows.memory.rkey()));
+        let rows = self.rows.as_ref().map_or((0, 0), |rows| (rows.address(), rows.memory.rkey()));
         QueuePairs { control, ends: self.ends(), rows }
     }
 
@@ -428,15 +452,17 @@ impl Driver for DeviceDriver {
     ) -> Result<()> {
         let Some(rows) = &self.rows else { return Ok(()) };
         let own = blocks[self.place.rank() as usize].clone();
-        rows.memory.write(rows.of(descriptor.operation), &bytes[own])?;
+        rows.memory.write(rows.of(descriptor.operation, own.len()), &bytes[own])?;
         let Summary { kind, root, amount, chunk_bytes, chains, .. } = descriptor.summary;
         let follow = self.follow();
         let mut eager = [0; ROUNDS];
         let rounds = u32::BITS - (self.place.ranks() - 1).leading_zeros();
         for (round, carried) in (0..).zip(&mut eager).take(rounds as usize) {
-            let Carriage { bytes, offset } =
-                Carriage::new(self.place, round, |rank| blocks[rank as usize].len() as u64);
-            // Of a row of 64 KiB at most a signal carries no more than half, and what it carries ends within.
+            let length = |rank: u32| blocks[rank as usize].len() as u64;
+            let Carriage { bytes, offset } = Carriage::new(self.place, round, length);
+            // Behind the receiver's own block, which is not where peers write.
+            let offset = offset - length(self.place.ahead(1 << round));
+            // Of 64 KiB at most a signal carries no more than half, and what it carries ends within.
             if bytes > 0 {
                 *carried = bytes as u32 | (offset as u32) << 16;
             }
@@ -466,7 +492,7 @@ impl Driver for DeviceDriver {
     fn take_eager(&mut self) -> Result<Option<Gathered>> {
         let (Some((operation, blocks)), Some(rows)) = (self.gathering.take(), &self.rows) else { return Ok(None) };
         let mut bytes = vec![0; blocks.iter().map(Range::len).sum()];
-        let mut at = rows.of(operation);
+        let mut at = rows.of(operation, blocks[self.place.rank() as usize].len());
         for rank in self.in_row() {
             let block = &mut bytes[blocks[rank as usize].clone()];
             if !block.is_empty() {

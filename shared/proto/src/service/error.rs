@@ -3,6 +3,12 @@
 use thiserror::Error;
 
 use super::message::Operation;
+use crate::failure::FailureCode;
+
+/// What a completion's code says in words.
+pub(super) fn of_completion(code: u16) -> FailureCode {
+    FailureCode::of_completion(code.into())
+}
 
 /// Why a collective has failed for the ranks of a service process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
@@ -39,7 +45,7 @@ pub enum Cause {
     #[error("has died: make a new communicator without it")]
     Died,
     /// A Read from or into the culprit's memory failed. The code is that of the completion.
-    #[error("has memory that a Read failed on (completion code {0}): look at its memory keys and its network")]
+    #[error("has memory that a Read failed on ({}, completion code {code}): look at its memory keys and its network", of_completion(*.0), code = .0)]
     Read(u16),
     /// The culprit sends another number of bytes than the witness has room for.
     #[error("sends {found} bytes, but rank {witness} expects {expected}: give both the same count and datatype size")]
@@ -170,5 +176,22 @@ impl Ignored {
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.duplicates + self.stale + self.foreign
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::string::ToString as _;
+
+    use super::*;
+    use crate::service::StagedCause;
+
+    #[test]
+    fn codes_of_completions_are_told_in_words() {
+        for text in [Cause::Read(12).to_string(), StagedCause::Transfer(12).to_string()] {
+            assert!(text.contains("(retries exceeded, completion code 12)"), "{text}");
+        }
+        let unknown = Cause::Read(200).to_string();
+        assert!(unknown.contains("completion code 200"), "{unknown}");
     }
 }

@@ -161,7 +161,9 @@ impl ProgressEngine<'_> {
         let carried = if self.state.eager != 0 { self.state.carried.get(round / 2).map_or(0, |word| *word) } else { 0 };
         let carried = (carried >> (round % 2 * 32)) as u32;
         if carried != 0 {
-            write_row(peer, &queue, self.set_up, carried, signal.operation);
+            // The signal of round 0 carries the own block and nothing else, in the low half of the first word.
+            let own_bytes = self.state.carried[0] & 0xFFFF;
+            write_row(peer, &queue, self.set_up, (carried, own_bytes), signal.operation);
         }
         let slot = send_slot(peer, &queue);
         self.messages.write_words(slot, words);
@@ -310,14 +312,20 @@ fn send_slot(peer: &ProgressPeer, queue: &SendQueue) -> u64 {
     (peer.first_slot + receives + (peer.produced & (queue.depth() - 1))) * MESSAGE_BYTES
 }
 
-/// Has the beginning of the own row written to a peer's.
-fn write_row(peer: &mut ProgressPeer, queue: &SendQueue, set_up: &ProgressSetUp, carried: u32, operation: u32) {
+/// Has the beginning of the own row written to a peer's. The own block ends where peers begin to write.
+fn write_row(
+    peer: &mut ProgressPeer,
+    queue: &SendQueue,
+    set_up: &ProgressSetUp,
+    (carried, own_bytes): (u32, u64),
+    operation: u32,
+) {
     let (bytes, offset) = (carried & 0xFFFF, carried >> 16);
     // Rows of odd operations lie behind those of even ones.
     let row = if operation & 1 == 0 { 0 } else { u64::from(set_up.rows_bytes) };
     let address = peer.rows_remote.wrapping_add(row).wrapping_add(offset.into());
     let index = peer.produced;
-    let local = set_up.rows_host.wrapping_add(row);
+    let local = set_up.rows_host.wrapping_add(row).wrapping_sub(own_bytes);
     let words = [
         ControlSegment::head(index as u16, WqeOpcode::Write, queue.number(), WriteWqe::SEGMENTS),
         ControlSegment::tail(FLAG_ON_ERROR, 0),

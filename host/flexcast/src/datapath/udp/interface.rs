@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use flexcast_bootstrap::DescriptorsUsedUp;
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::{getsockopt, sockopt};
@@ -308,10 +309,10 @@ struct Candidate {
 
 /// The addresses of interfaces that are up.
 fn candidates() -> Result<Vec<Candidate>> {
-    let failed = |errno: nix::errno::Errno| Error::Socket {
-        what: "list of interfaces".to_owned(),
-        source: errno.into(),
-        next: "see whether `ip addr` lists any",
+    let failed = |errno: nix::errno::Errno| {
+        let source = std::io::Error::from(errno);
+        let next = DescriptorsUsedUp::next_step(&source, "see whether `ip addr` lists any");
+        Error::Socket { what: "list of interfaces".to_owned(), source, next }
     };
     let mut all = Vec::new();
     for entry in getifaddrs().map_err(failed)? {

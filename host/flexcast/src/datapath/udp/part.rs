@@ -5,6 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flexcast_bootstrap::DescriptorsUsedUp;
 use flexcast_proto::RankInfo;
 use flexcast_proto::sparse::Order;
 use socket2::{SockRef, Socket};
@@ -111,7 +112,7 @@ fn v6(address: IpAddr) -> [u8; 16] {
 }
 
 fn socket_failed(what: &str, source: std::io::Error) -> Error {
-    Error::Socket { what: what.to_owned(), source, next: "try again" }
+    Error::Socket { what: what.to_owned(), next: DescriptorsUsedUp::next_step(&source, "try again"), source }
 }
 
 /// A communicator that knows its own sockets and not yet those of the others.

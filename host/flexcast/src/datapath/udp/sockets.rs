@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use flexcast_bootstrap::DescriptorsUsedUp;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recv, recvmsg, setsockopt, sockopt};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -30,7 +31,7 @@ const NO_GROUP: &str = "see whether the interface can multicast (`ip link`), and
 
 fn failed(what: &str, next: &'static str) -> impl FnOnce(io::Error) -> Error {
     let what = what.to_owned();
-    move |source| Error::Socket { what, source, next }
+    move |source| Error::Socket { what, next: DescriptorsUsedUp::next_step(&source, next), source }
 }
 
 /// A socket that is bound to an address.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use flexcast_abi::{SparseReport, SparseStatus};
+use flexcast_proto::FailureCode;
 
 /// Why a shard has stopped: value, limit and next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,8 @@ impl fmt::Display for AggregatorFailure {
             ),
             Ok(SparseStatus::Connection) => write!(
                 f,
-                "the connection to worker {worker} is broken, with syndrome {found:#x}; look at its process and its network"
+                "the connection to worker {worker} is broken: {} (syndrome {found:#x}); look at its process and its network",
+                u8::try_from(*found).map_or(FailureCode::Completion, FailureCode::of_syndrome)
             ),
             Ok(SparseStatus::Running) => write!(f, "it runs"),
             Err(code) => write!(f, "status {code}; use host and firmware of the same release"),
@@ -83,3 +85,18 @@ impl fmt::Display for AggregatorFailure {
 }
 
 impl std::error::Error for AggregatorFailure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_connection_is_told_in_words() {
+        let (status, found, limit) = (Ok(SparseStatus::Connection), 0x15, 0);
+        let failure = AggregatorFailure { shard: 0, worker: 3, iteration: 1, operations: 2, status, found, limit };
+        let text = failure.to_string();
+        assert!(text.contains("the connection to worker 3 is broken: retries exceeded (syndrome 0x15)"), "{text}");
+        let text = AggregatorFailure { found: 0x1234, ..failure }.to_string();
+        assert!(text.contains("an error of another kind (syndrome 0x1234)"), "{text}");
+    }
+}

@@ -11,7 +11,7 @@ use flexcast_abi::{
 use flexcast_proto::RankInfo;
 use flexio::{
     Access, Affinity, CompletionQueue, CqTarget, DeviceBuffer, DpaCompletionQueue, DpaDepths, DpaQueuePair,
-    EventHandler, HostBuffer, MemoryKey, MemoryRegion, Path, QueueDepths, QueuePair, Retry, Transport,
+    EventHandler, MemoryKey, MemoryRegion, Path, QueueDepths, QueuePair, Retry, Transport,
 };
 use zerocopy::IntoBytes as _;
 
@@ -80,12 +80,7 @@ impl DeviceDriver {
         signals.write(0, line.as_bytes())?;
         let rows = match config.eager_bytes {
             0 => None,
-            eager_bytes => {
-                let bytes = (eager_bytes as usize).next_multiple_of(64);
-                let memory = HostBuffer::zeroed(2 * bytes)?;
-                let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-                Some(Rows { memory: MemoryRegion::register(card.pd(), memory, access)?, bytes })
-            }
+            eager_bytes => Some(Rows::new(card.pd(), eager_bytes as usize)?),
         };
         Ok(Self {
             place,
@@ -187,8 +182,8 @@ impl DeviceDriver {
             signals: SharedLine::new(address(&self.signals)),
             command: HostLine::new(DeviceAddress::new(self.memory.buffer().addr().offset(COMMAND_AT).get())),
             senders: TableMemory::new(address(&senders), sender_count),
-            rows_host: rows.map_or(0, |rows| rows.memory.addr().get()),
-            rows_bytes: rows.map_or(0, |rows| rows.bytes as u32),
+            rows_host: rows.map_or(0, Rows::address),
+            rows_bytes: rows.map_or(0, |rows| rows.stride() as u32),
             rows_lkey: rows.map_or(0, |rows| rows.memory.lkey()),
             report_host: host(self.shared.reports()),
             flag_host: host(self.shared.flag()),

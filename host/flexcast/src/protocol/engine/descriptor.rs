@@ -43,12 +43,18 @@ fn chunks_ps(plan: &Plan, config: &Config) -> u64 {
     threads_ps.saturating_sub(transfer_ps(bytes, config.link_gbit_per_s))
 }
 
+/// A receive thread that a budget or a look ends publishes nothing until it is activated again: for 25 us at most, in the emulated card's
+/// time. A stream stalls after twice this.
+const REACTIVATION_PS: u64 = 15_000_000;
+
 /// Longest that the receive threads of a flowing stream publish no progress: while a chunk comes over a link that the
-/// roots of all chains share, or while a thread takes the completions that it publishes together.
+/// roots of all chains share, while a thread takes the completions that it publishes together, or between two
+/// activations of it.
 pub(crate) fn silence_ps(config: &Config, chains: u32) -> u64 {
     let chunk_bytes = u64::from(config.chunk_bytes).saturating_mul(chains.max(1).into());
     let completions = config.receive_batch.min(PROGRESS_EVERY);
-    transfer_ps(chunk_bytes, config.link_gbit_per_s).max(u64::from(completions).saturating_mul(CHUNK_PS))
+    let thread_ps = u64::from(completions).saturating_mul(CHUNK_PS).max(REACTIVATION_PS);
+    transfer_ps(chunk_bytes, config.link_gbit_per_s).max(thread_ps)
 }
 
 pub(crate) fn descriptor(

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::service::error::Culprit;
+use crate::service::error::{Culprit, of_completion};
 use crate::service::message::Region;
 use crate::service::task::{Descriptor, Part};
 
@@ -315,7 +315,7 @@ pub enum StagedCause {
     #[error("has died: make a new communicator without it")]
     Died,
     /// A transfer from or to memory of the culprit failed. The code is that of the completion.
-    #[error("has memory that a transfer failed on (completion code {0}): look at its memory keys and its network")]
+    #[error("has memory that a transfer failed on ({}, completion code {code}): look at its memory keys and its network", of_completion(*.0), code = .0)]
     Transfer(u16),
     /// The culprit has called something else than another rank.
     #[error("has called another collective or other lengths than the rank before: call the same on all ranks")]

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
+use flexcast_bootstrap::DescriptorsUsedUp;
 use flexcast_proto::session::{Party, Secret as SessionSecret};
 use flexcast_proto::sparse::Order;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
@@ -22,7 +23,10 @@ use crate::error::{Error, Result};
 const BACKLOG: i32 = 4096;
 
 pub(super) fn failed(what: String) -> impl FnOnce(io::Error) -> Error {
-    move |source| Error::Socket { what, source, next: "see whether a firewall closes the ports between the ranks" }
+    move |source| {
+        let next = "see whether a firewall closes the ports between the ranks";
+        Error::Socket { what, next: DescriptorsUsedUp::next_step(&source, next), source }
+    }
 }
 
 /// A socket on which peers connect.
@@ -129,4 +133,21 @@ pub(crate) trait Watch {
     fn watch(&mut self, stream: BorrowedFd<'_>);
 
     fn forget(&mut self, stream: BorrowedFd<'_>);
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    /// No firewall has to do with it.
+    #[test]
+    fn who_has_no_descriptor_left_is_told_which_limit_to_raise() {
+        let text = |code: i32| failed("TCP socket".to_owned())(io::Error::from_raw_os_error(code)).to_string();
+        let [process, system, other] = [Errno::EMFILE, Errno::ENFILE, Errno::EADDRINUSE].map(|code| text(code as i32));
+        assert!(process.contains("ulimit -n") && !process.contains("firewall"), "{process}");
+        assert!(system.contains("fs.file-max"), "{system}");
+        assert!(other.contains("firewall"), "{other}");
+    }
 }
