@@ -393,7 +393,7 @@ impl Group {
         let running = self.running.as_mut();
         let idle = || Error::Protocol { peer, reason: "a message between two operations".to_owned() };
         match work {
-            Work::Announce | Work::Probe(_) => {}
+            Work::Announce | Work::Greet | Work::Probe(_) => {}
             Work::Announcement { slot } => {
                 let at = running.map_or(self.next, |running| running.number());
                 connection.handle_announcement(slot, completion.byte_len, at, &self.slots)?;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use flexcast_proto::session::greeting::{Acquaintance, Stranger};
 use flexcast_proto::wire;
 use flexio::{
     Access, Bound, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, Path, ProtectionDomain,
@@ -11,6 +12,7 @@ use flexio::{
 use crate::api::config::Config;
 use crate::endpoint::{Endpoint, Ends, Purpose};
 use crate::error::Result;
+use crate::greeting::keyed_hash;
 use crate::requester::{INLINE_BYTES, Outcome, PROBES, Request, Requester, Wire};
 
 /// Room for the longest control message without eager data.
@@ -42,6 +44,8 @@ pub(crate) enum Event<'e> {
     Read { tag: u32 },
     /// The connection to a rank is broken: a work completion status.
     Broken { rank: u32, status: u32 },
+    /// At the other end of the connection to a rank there is somebody else.
+    Wrong { rank: u32, stranger: Stranger },
 }
 
 /// A range to be read from a peer.
@@ -62,6 +66,10 @@ struct Peer {
     requester: Requester,
     /// What the peer asks and sends.
     answerer: QueuePair,
+    /// None until it is connected.
+    acquaintance: Option<Acquaintance>,
+    /// Somebody else is at the other end: nothing is heard of it any more.
+    wrong: bool,
     sends: u32,
     /// Messages with eager data so far: they take turns in the memory for them.
     eager_sends: u64,
@@ -144,8 +152,19 @@ impl Control {
             let asking = QueuePair::with_inline(pd, Transport::Rc, &cq, &cq, asking, inline_bytes)?;
             let requester = Requester::new(asking, mtu_bytes, restarts)?;
             let answerer = QueuePair::new(pd, Transport::Rc, &cq, &cq, answering)?;
+            // Probes, which are Reads of nothing, may come before the greeting has been heard.
             answerer.init(Access::REMOTE_READ, 0)?;
-            peers.push(Peer { rank: *rank, requester, answerer, sends: 0, eager_sends: 0, reads: 0, broken: false });
+            peers.push(Peer {
+                rank: *rank,
+                requester,
+                answerer,
+                acquaintance: None,
+                wrong: false,
+                sends: 0,
+                eager_sends: 0,
+                reads: 0,
+                broken: false,
+            });
         }
         Ok(Self {
             peers,
@@ -180,6 +199,8 @@ impl Control {
             }
             let peer = &mut self.peers[index];
             let endpoint = &all[peer.rank as usize];
+            let greeting = Endpoint::greeting(all[0].communicator, &all[own as usize], endpoint)?;
+            peer.acquaintance = Some(Acquaintance::new(greeting));
             peer.answerer.connect_with(&endpoint.connection(Purpose::Answers, own)?, 0, path, retry)?;
             peer.requester.connect(&endpoint.connection(Purpose::Requests, own)?, path, retry)?;
         }
@@ -298,6 +319,12 @@ impl Control {
                 continue;
             }
             let id = id(KIND_SEND, peer, 0);
+            if let Some(greeting) = self.peers[peer].acquaintance.as_mut().and_then(|one| one.say(&keyed_hash)) {
+                // First of all sends, so that there is room for it, and for the message if there is for two.
+                self.peers[peer].requester.send_short(id, &greeting, now_ps)?;
+                self.peers[peer].sends += 1;
+                continue;
+            }
             if message.data.is_empty() {
                 self.peers[peer].requester.send_short(id, &message.bytes[..message.len], now_ps)?;
             } else {
@@ -376,6 +403,10 @@ impl Control {
                 }
             },
         };
+        // What a stranger has sent, and what was flushed when it was refused.
+        if kind == KIND_RECEIVE && self.peers[peer].wrong {
+            return Ok(());
+        }
         if status != 0 {
             if std::mem::replace(&mut self.peers[peer].broken, true) {
                 return Ok(());
@@ -404,9 +435,19 @@ impl Control {
                     }
                 };
                 self.memory.read(tag as usize * self.slot_bytes, bytes)?;
-                // The next message of this peer may use the slot at once: the bytes are out of it.
-                self.post_receive(peer, tag)?;
-                notify(self, Event::Message { from: rank, bytes })
+                match self.peers[peer].acquaintance.as_mut().map_or(Ok(false), |one| one.hear(bytes, &keyed_hash)) {
+                    Ok(is_greeting) => {
+                        // The next message of this peer may use the slot at once: the bytes are out of it.
+                        self.post_receive(peer, tag)?;
+                        if is_greeting { Ok(()) } else { notify(self, Event::Message { from: rank, bytes }) }
+                    }
+                    Err(stranger) => {
+                        self.peers[peer].wrong = true;
+                        // It reads nothing here, and finds its connection broken.
+                        self.peers[peer].answerer.fail()?;
+                        notify(self, Event::Wrong { rank, stranger })
+                    }
+                }
             }
             KIND_READ => {
                 if let Some(left) = self.unfinished.get_mut(&tag) {

@@ -134,6 +134,8 @@ codes! {
     Program = 0x2009, "PROGRAM", "program is gone, as its service process says";
     /// The progress thread reported a cause that is not known.
     UnknownCause = 0x200a, "UNKNOWN_CAUSE", "progress thread reported a cause that is not known";
+    /// At the other end of the connection there is not the rank that was meant; the log says what came.
+    WrongPeer = 0x200b, "WRONG_PEER", "the other end is not the rank that was meant";
 
     /// Receive worker: an error completion on its receive queue.
     ReceiveQueue = 0x2103, "RECEIVE_QUEUE", "error completion on a receive queue";
