@@ -242,17 +242,18 @@ impl Endpoint {
         }
     }
 
-    /// The greeting of the host's connections between two ranks, which have these endpoints.
+    /// Numbers that messages from `own` to `peer` carry, and those the other way, on the hosts' connections between two ranks that have these endpoints.
     ///
     /// # Errors
     /// [`Error::Peer`]: one of them has no connections for the other.
-    pub(crate) fn greeting(communicator: u64, own: &Self, peer: &Self) -> Result<Greeting> {
+    pub(crate) fn message_numbers(communicator: u64, own: &Self, peer: &Self) -> Result<[u64; 2]> {
         let of = |one: &Self, other: &Self| -> Result<_> {
             let asking = one.connection(Purpose::Answers, other.rank)?.qpn;
             let answering = one.connection(Purpose::Requests, other.rank)?.qpn;
             Ok(side(one.rank, one.nonce, one.gid, [asking, answering, 0, 0]))
         };
-        Ok(Greeting { scope: communicator, own: of(own, peer)?, peer: of(peer, own)? })
+        let greeting = Greeting { scope: communicator, own: of(own, peer)?, peer: of(peer, own)? };
+        Ok(greeting.message_numbers(&keyed_hash))
     }
 
     /// How the queue pair of `peer` is reached over which no greeting goes, and the number of the first packet of the own one, `qpn`. Both numbers

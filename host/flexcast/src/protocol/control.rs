@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use flexcast_proto::session::greeting::{Acquaintance, Stranger};
 use flexcast_proto::wire;
 use flexio::{
     Access, Bound, Completion, CompletionQueue, HostBuffer, LocalSlice, MemoryRegion, Path, ProtectionDomain,
@@ -12,7 +11,6 @@ use flexio::{
 use crate::api::config::Config;
 use crate::endpoint::{Endpoint, Ends, Purpose};
 use crate::error::Result;
-use crate::greeting::keyed_hash;
 use crate::requester::{INLINE_BYTES, Outcome, PROBES, Request, Requester, Wire};
 
 /// Room for the longest control message without eager data.
@@ -45,7 +43,7 @@ pub(crate) enum Event<'e> {
     /// The connection to a rank is broken: a work completion status.
     Broken { rank: u32, status: u32 },
     /// At the other end of the connection to a rank there is somebody else.
-    Wrong { rank: u32, stranger: Stranger },
+    Wrong { rank: u32, came: String },
 }
 
 /// A range to be read from a peer.
@@ -66,8 +64,10 @@ struct Peer {
     requester: Requester,
     /// What the peer asks and sends.
     answerer: QueuePair,
-    /// None until it is connected.
-    acquaintance: Option<Acquaintance>,
+    /// What messages to it and of it carry instead of the communicator's number, once it is connected: so each proves who has sent it.
+    numbers: [u64; 2],
+    /// It has said something.
+    heard: bool,
     /// Somebody else is at the other end: nothing is heard of it any more.
     wrong: bool,
     sends: u32,
@@ -75,6 +75,25 @@ struct Peer {
     eager_sends: u64,
     reads: u32,
     broken: bool,
+}
+
+impl Peer {
+    /// Whether a message is the peer's; otherwise what it is. The first proves it; later ones that cannot be read at all are left to the protocol.
+    fn recognize(&mut self, message: &[u8]) -> std::result::Result<(), String> {
+        let [_, expected] = self.numbers;
+        match wire::communicator_of(message) {
+            Ok(found) if found == expected => self.heard = true,
+            Ok(found) => {
+                return Err(format!(
+                    "its messages have the number {found:#x}, and those of that rank {expected:#x}: it is another rank, or of another start or \
+                     communicator"
+                ));
+            }
+            Err(_) if self.heard => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -96,6 +115,8 @@ pub(crate) struct Control {
     /// Bytes of each receive, and of each send with eager data.
     slot_bytes: usize,
     cq: CompletionQueue,
+    /// Number of the communicator, once connected.
+    communicator: u64,
     messages: VecDeque<Waiting>,
     reads: VecDeque<(usize, Read)>,
     under_way: u32,
@@ -158,7 +179,8 @@ impl Control {
                 rank: *rank,
                 requester,
                 answerer,
-                acquaintance: None,
+                numbers: [0; 2],
+                heard: false,
                 wrong: false,
                 sends: 0,
                 eager_sends: 0,
@@ -171,6 +193,7 @@ impl Control {
             memory,
             slot_bytes,
             cq,
+            communicator: 0,
             messages: VecDeque::new(),
             reads: VecDeque::new(),
             under_way: 0,
@@ -193,14 +216,14 @@ impl Control {
         let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
         let path = Path { traffic_class: config.control_class, ..Path::default() };
         self.wire = Wire::new(config.link_gbit_per_s);
+        self.communicator = all[0].communicator;
         for index in 0..self.peers.len() {
             for slot in 0..RECEIVES {
                 self.post_receive(index, index as u32 * RECEIVES + slot)?;
             }
             let peer = &mut self.peers[index];
             let endpoint = &all[peer.rank as usize];
-            let greeting = Endpoint::greeting(all[0].communicator, &all[own as usize], endpoint)?;
-            peer.acquaintance = Some(Acquaintance::new(greeting));
+            peer.numbers = Endpoint::message_numbers(self.communicator, &all[own as usize], endpoint)?;
             peer.answerer.connect_with(&endpoint.connection(Purpose::Answers, own)?, 0, path, retry)?;
             peer.requester.connect(&endpoint.connection(Purpose::Requests, own)?, path, retry)?;
         }
@@ -228,6 +251,7 @@ impl Control {
         let Some(peer) = self.index(to).filter(|peer| !self.peers[*peer].broken) else { return Ok(()) };
         let mut waiting = Waiting { peer, len: bytes.len(), bytes: [0; INLINE_BYTES], data };
         waiting.bytes[..bytes.len()].copy_from_slice(bytes);
+        wire::address(&mut waiting.bytes[..bytes.len()], self.peers[peer].numbers[0]);
         if let Some(room) = waiting.bytes[bytes.len()..].get_mut(..waiting.data.len()) {
             room.copy_from_slice(&waiting.data);
             waiting.len += waiting.data.len();
@@ -319,12 +343,6 @@ impl Control {
                 continue;
             }
             let id = id(KIND_SEND, peer, 0);
-            if let Some(greeting) = self.peers[peer].acquaintance.as_mut().and_then(|one| one.say(&keyed_hash)) {
-                // First of all sends, so that there is room for it, and for the message if there is for two.
-                self.peers[peer].requester.send_short(id, &greeting, now_ps)?;
-                self.peers[peer].sends += 1;
-                continue;
-            }
             if message.data.is_empty() {
                 self.peers[peer].requester.send_short(id, &message.bytes[..message.len], now_ps)?;
             } else {
@@ -435,19 +453,16 @@ impl Control {
                     }
                 };
                 self.memory.read(tag as usize * self.slot_bytes, bytes)?;
-                match self.peers[peer].acquaintance.as_mut().map_or(Ok(false), |one| one.hear(bytes, &keyed_hash)) {
-                    Ok(is_greeting) => {
-                        // The next message of this peer may use the slot at once: the bytes are out of it.
-                        self.post_receive(peer, tag)?;
-                        if is_greeting { Ok(()) } else { notify(self, Event::Message { from: rank, bytes }) }
-                    }
-                    Err(stranger) => {
-                        self.peers[peer].wrong = true;
-                        // It reads nothing here, and finds its connection broken.
-                        self.peers[peer].answerer.fail()?;
-                        notify(self, Event::Wrong { rank, stranger })
-                    }
+                if let Err(came) = self.peers[peer].recognize(bytes) {
+                    self.peers[peer].wrong = true;
+                    // It reads nothing here, and finds its connection broken.
+                    self.peers[peer].answerer.fail()?;
+                    return notify(self, Event::Wrong { rank, came });
                 }
+                wire::address(bytes, self.communicator);
+                // The next message of this peer may use the slot at once: the bytes are out of it.
+                self.post_receive(peer, tag)?;
+                notify(self, Event::Message { from: rank, bytes })
             }
             KIND_READ => {
                 if let Some(left) = self.unfinished.get_mut(&tag) {

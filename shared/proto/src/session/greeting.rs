@@ -9,6 +9,9 @@
 //! the sender is the one that was meant, that the sender meant this side, and that the other queue pairs between the
 //! two, over which no greeting goes, are connected with one another.
 //!
+//! Two kinds of connections need no greeting, because what would be its tag is in all that goes over them: in their
+//! messages ([`Greeting::message_numbers`]), or in the numbers of packets ([`Greeting::first_packets`]).
+//!
 //! There is no IO, no clock and no source of random numbers here.
 
 use thiserror::Error;
@@ -66,6 +69,7 @@ struct CoveredSide {
 enum Purpose {
     Greeting = 1,
     FirstPacket = 2,
+    Messages = 3,
 }
 
 /// Somebody who was not meant is at the other end.
@@ -197,6 +201,17 @@ impl Greeting {
         if is_right { Ok(()) } else { Err(Stranger::Unknown) }
     }
 
+    /// Numbers that all messages of this side and of the other one carry, for connections whose messages have room for one. Who does not know what a
+    /// greeting's tag covers does not know them: such connections need no greeting.
+    #[must_use]
+    pub fn message_numbers(&self, hash: &impl KeyedHash) -> [u64; 2] {
+        let number = |sides| {
+            let [a, b, c, d, e, f, g, h, ..] = self.tag(Purpose::Messages, sides, hash);
+            u64::from_le_bytes([a, b, c, d, e, f, g, h])
+        };
+        [number([&self.own, &self.peer]), number([&self.peer, &self.own])]
+    }
+
     /// Numbers of the first packets of this side and of the other one, for reliable connections over which no greeting
     /// can go: cards take no packet of another number. They follow from what a greeting's tag covers.
     #[must_use]
@@ -282,6 +297,9 @@ mod tests {
         assert_eq!(between(1, 0).first_packets(&hash), [peer, own]);
         assert_ne!(own, peer);
         assert!(own.max(peer) <= PSN_MASK);
+        let [own, peer] = between(0, 1).message_numbers(&hash);
+        assert_eq!(between(1, 0).message_numbers(&hash), [peer, own]);
+        assert_ne!(own, peer);
     }
 
     #[test]
@@ -304,7 +322,9 @@ mod tests {
             peer.queue_pairs[at] ^= 1;
             assert_eq!(refusal(Greeting { own, ..right }), Stranger::Unknown, "another queue pair of its own");
             assert_eq!(refusal(Greeting { peer, ..right }), Stranger::Unknown, "connected with another one of ours");
-            assert_ne!(Greeting { own, ..right }.first_packets(&hash), right.first_packets(&hash));
+            let other = Greeting { own, ..right };
+            assert_ne!(other.first_packets(&hash), right.first_packets(&hash));
+            assert_ne!(other.message_numbers(&hash), right.message_numbers(&hash));
         }
         let elsewhere = Side { address: [9; 16], ..right.peer };
         assert_eq!(refusal(Greeting { peer: elsewhere, ..right }), Stranger::Unknown, "connected with another card");
