@@ -235,15 +235,25 @@ impl Connection {
         if !self.announce || self.announcing {
             return Ok(false);
         }
-        if let Some(greeting) = self.acquaintance.as_mut().and_then(|one| one.say(&keyed_hash)) {
-            let id = Work::Greet.id(self.slots.index);
-            self.control.requester.send_short(id, &greeting, now_ps)?;
-        }
+        self.greet(now_ps)?;
         // With the entry itself: the card need not fetch it from memory, which is most of a short message's time.
         let announcement = running.announcement(self.slots.peer)?;
         self.control.requester.send_short(Work::Announce.id(self.slots.index), announcement.as_bytes(), now_ps)?;
         (self.announce, self.announcing) = (false, true);
         Ok(true)
+    }
+
+    /// Sends the own greeting, unless it has been sent.
+    pub(super) fn greet(&mut self, now_ps: u64) -> Result<(), Error> {
+        if let Some(greeting) = self.acquaintance.as_mut().and_then(|one| one.say(&keyed_hash)) {
+            self.control.requester.send_short(Work::Greet.id(self.slots.index), &greeting, now_ps)?;
+        }
+        Ok(())
+    }
+
+    /// Whether both greetings have arrived.
+    pub(super) fn has_greeted(&self) -> bool {
+        self.acquaintance.is_none_or(|one| one.is_over()) && self.control.requester.is_idle()
     }
 
     /// Takes the completion of what this rank has asked. [`Outcome::Done`]: a write or the own announcement is at the peer.
@@ -428,6 +438,8 @@ impl Pair {
         traffic: Traffic,
         may_restart: bool,
     ) -> Result<Self, Error> {
+        // Peers may write from the beginning: if this rank heard a greeting of theirs before it announces, each first operation would take another round
+        // trip. A peer writes only after it has checked this rank's greeting, and with it where its connection for data ends.
         let (inline_bytes, access) = match traffic {
             // Probes are Reads of nothing.
             Traffic::Data => (0, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ),

@@ -245,6 +245,12 @@ impl Acquaintance {
         is_new.then(|| self.greeting.say(hash))
     }
 
+    /// Whether both greetings are out: this side's is said, and the other's has come.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.said && self.heard
+    }
+
     /// Takes a message of the other side. Whether it is its greeting, with which nothing else is to be done.
     ///
     /// # Errors
@@ -334,9 +340,11 @@ mod tests {
     fn a_greeting_comes_first_and_once() {
         let [mut one, mut other] = [Acquaintance::new(between(0, 1)), Acquaintance::new(between(1, 0))];
         assert_eq!(one.hear(b"something else", &hash), Err(Stranger::Foreign));
+        assert!(one.say(&hash).is_some() && !one.is_over());
         let said = other.say(&hash).unwrap();
         assert_eq!(other.say(&hash), None);
         assert_eq!(one.hear(&said, &hash), Ok(true));
+        assert!(one.is_over() && !other.is_over());
         assert_eq!(one.hear(b"something else", &hash), Ok(false));
     }
 
