@@ -1,4 +1,4 @@
-//! What connections begin with: the proof that the rank at the other end is the one that was meant.
+//! Greetings of connections: the keyed hash, and a rank as one of their sides.
 
 use flexcast_proto::session::greeting::{MOST_QUEUE_PAIRS, SIDE_NONCE_BYTES, Side};
 use flexcast_proto::session::{Party, Secret, TAG_BYTES};
