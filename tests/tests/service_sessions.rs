@@ -528,7 +528,7 @@ fn whoever_may_not_connect_is_refused_by_its_reason() {
     // Another version.
     let mut stream = connect();
     let mut bytes = hello();
-    bytes[4] = 2;
+    bytes[4] = wire::VERSION + 1;
     stream.write_all(&bytes).expect("sent");
     assert_eq!(rejection(&rest(&mut stream)), Some(Rejection::Format));
     // Nothing of this library, and a message that is not due.
@@ -605,7 +605,7 @@ fn silence_is_death() {
     let proof = connecting.answer(&challenge, &hash).expect("the secret");
     stream.write_all(&encoded(Body::Proof(proof))).expect("sent");
     next(&mut stream);
-    let link = wire::Link { gid: end.gid.0, mac: end.mac.0, queue_pair: end.qpn };
+    let link = wire::Link { gid: end.gid.0, mac: end.mac.0, queue_pair: end.qpn, nonce: end.nonce };
     stream.write_all(&encoded(Body::Link(link))).expect("sent");
     next(&mut stream);
     stream.write_all(&encoded(Body::Heartbeat(wire::Heartbeat { number: 1, seen: 0 }))).expect("sent");

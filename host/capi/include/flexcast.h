@@ -709,6 +709,12 @@
 #define FLEXCAST_CODE_UNKNOWN_CAUSE 8202
 
 /**
+ * At the other end of the connection there is not the rank that was meant; the log says what came.
+ * Firmware never finds that, nor is it told.
+ */
+#define FLEXCAST_CODE_WRONG_PEER 8203
+
+/**
  * Receive worker: an error completion on its receive queue.
  */
 #define FLEXCAST_CODE_RECEIVE_QUEUE 8451

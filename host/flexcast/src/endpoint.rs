@@ -3,16 +3,18 @@
 use std::net::Ipv4Addr;
 
 use flexcast_abi::{ABI_HASH, Fnv};
+use flexcast_proto::session::greeting::{Greeting, SIDE_NONCE_BYTES};
 use flexio::{Device, Gid, Mac, MulticastGroup, RemoteQp};
 
 use crate::api::card::DatapathKind;
 use crate::api::config::Config;
 use crate::error::{Error, Result};
+use crate::greeting::{keyed_hash, side};
 use crate::tuner::Aggregation;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
-pub(crate) const VERSION: u32 = 12;
+pub(crate) const VERSION: u32 = 13;
 
 /// One rank, as others see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub(crate) struct Endpoint {
     pub(crate) mac: Mac,
     /// What it would call the communicator; rank 0's proposal is taken.
     pub(crate) communicator: u64,
+    /// Nonce of its queue pairs: with that of a peer the key of the greetings between the two.
+    pub(crate) nonce: [u8; SIDE_NONCE_BYTES],
     /// Its parameters, as far as they matter to others.
     pub(crate) capabilities: Capabilities,
     /// Its card's queue pairs for control messages, where the card runs the protocol: to which rank, and number.
@@ -238,6 +242,38 @@ impl Endpoint {
         }
     }
 
+    /// Numbers that messages from `own` to `peer` carry, and those the other way, on the hosts' connections between two ranks that have these endpoints.
+    ///
+    /// # Errors
+    /// [`Error::Peer`]: one of them has no connections for the other.
+    pub(crate) fn message_numbers(communicator: u64, own: &Self, peer: &Self) -> Result<[u64; 2]> {
+        let of = |one: &Self, other: &Self| -> Result<_> {
+            let asking = one.connection(Purpose::Answers, other.rank)?.qpn;
+            let answering = one.connection(Purpose::Requests, other.rank)?.qpn;
+            Ok(side(one.rank, one.nonce, one.gid, [asking, answering, 0, 0]))
+        };
+        let greeting = Greeting { scope: communicator, own: of(own, peer)?, peer: of(peer, own)? };
+        Ok(greeting.message_numbers(&keyed_hash))
+    }
+
+    /// How the queue pair of `peer` is reached over which no greeting goes, and the number of the first packet of the own one, `qpn`. Both numbers
+    /// follow from both ranks' nonces, so that cards take no packets of a queue pair that was not meant.
+    ///
+    /// # Errors
+    /// [`Error::Peer`]: it has not told any.
+    pub(crate) fn silent(
+        communicator: u64,
+        (own, qpn): (&Self, u32),
+        peer: &Self,
+        purpose: Purpose,
+    ) -> Result<(RemoteQp, u32)> {
+        let remote = peer.connection(purpose, own.rank)?;
+        let of = |one: &Self, qpn| side(one.rank, one.nonce, one.gid, [qpn, 0, 0, 0]);
+        let greeting = Greeting { scope: communicator, own: of(own, qpn), peer: of(peer, remote.qpn) };
+        let [first, expected] = greeting.first_packets(&keyed_hash);
+        Ok((RemoteQp { first_psn: expected, ..remote }, first))
+    }
+
     /// The ends of what rank `peer` and this one send one another in a subgroup.
     ///
     /// # Errors
@@ -254,7 +290,7 @@ impl Endpoint {
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let pairs = self.queue_pairs.len() + self.target_queue_pairs.len() + 2 * (self.ends.len() + self.streams.len());
-        let mut bytes = Vec::with_capacity(192 + 8 * pairs + self.direct.len());
+        let mut bytes = Vec::with_capacity(208 + 8 * pairs + self.direct.len());
         let mut put = |part: &[u8]| bytes.extend_from_slice(part);
         put(&MAGIC.to_le_bytes());
         put(&VERSION.to_le_bytes());
@@ -264,6 +300,7 @@ impl Endpoint {
         put(&self.gid.0);
         put(&self.mac.0);
         put(&self.communicator.to_le_bytes());
+        put(&self.nonce);
         self.capabilities.fields.iter().for_each(|field| put(&field.to_le_bytes()));
         for list in [&self.queue_pairs, &self.target_queue_pairs] {
             put(&(list.len() as u32).to_le_bytes());
@@ -336,6 +373,8 @@ impl Endpoint {
         let mut mac = Mac([0; 6]);
         mac.0.copy_from_slice(take(6)?);
         let communicator = word(take(8)?);
+        let mut nonce = [0; SIDE_NONCE_BYTES];
+        nonce.copy_from_slice(take(SIDE_NONCE_BYTES)?);
         let mut fields = [0; CAPABILITIES.len()];
         for field in &mut fields {
             *field = word(take(8)?);
@@ -368,6 +407,7 @@ impl Endpoint {
             gid,
             mac,
             communicator,
+            nonce,
             capabilities,
             queue_pairs,
             ends,
@@ -426,6 +466,7 @@ mod tests {
             gid: Gid([rank as u8; 16]),
             mac: Mac([rank as u8; 6]),
             communicator: 7,
+            nonce: [rank as u8; SIDE_NONCE_BYTES],
             capabilities: Capabilities::new(DatapathKind::Dpa, &Config::default(), 14, 4096),
             queue_pairs: vec![(1, 0x100), (2, 0x101)],
             ends: vec![Ends { peer: 1, asking: 0x106, answering: 0x107 }],

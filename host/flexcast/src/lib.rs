@@ -39,6 +39,7 @@ mod datapath;
 mod dpa;
 mod endpoint;
 mod error;
+mod greeting;
 #[cfg(test)]
 #[allow(dead_code, unreachable_pub)] // Tests of other packages have the rest.
 #[path = "../../../tests/src/harness.rs"]

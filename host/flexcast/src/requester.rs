@@ -294,6 +294,11 @@ impl Requester {
         self.silence.expects_losses = expected;
     }
 
+    /// Whether all that was posted is over.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// When [`Requester::poll_silence`] has something to do.
     pub(crate) fn silence_ps(&self, wire: &Wire) -> Option<u64> {
         let waits = !self.pending.is_empty() && self.state == State::Up;

@@ -115,6 +115,16 @@ struct OpenDevice {
     vhca_id: OnceLock<u16>,
 }
 
+/// Random bytes of the system.
+pub(crate) fn random<const BYTES: usize>() -> Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    getrandom::fill(&mut bytes).map_err(|error| Error::Io {
+        what: "random bytes of the system".to_owned(),
+        source: std::io::Error::other(error.to_string()),
+    })?;
+    Ok(bytes)
+}
+
 impl Device {
     /// `commands`: the process may give the card commands (DevX), which objects in DPA memory need, and cards of other makers do not know.
     pub(crate) fn open(provider: &Provider, info: DeviceInfo, commands: bool) -> Result<Self> {
@@ -180,6 +190,20 @@ impl Device {
     #[must_use]
     pub fn port(&self) -> &Port {
         &self.0.port
+    }
+
+    /// Bytes that nobody can guess, and that are others each time: random ones of the system. In virtual time, where runs repeat bit for bit, they are
+    /// the card's address and `number`, which tells those apart who ask.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: the system's random numbers cannot be read.
+    pub fn nonce(&self, number: u64) -> Result<[u8; 16]> {
+        if !self.provider().relax().is_virtual() {
+            return random();
+        }
+        let address = u128::from_le_bytes(self.port().gid.0);
+        let folded = (address ^ address >> 64) as u64;
+        Ok((u128::from(folded) << 64 | u128::from(number)).to_le_bytes())
     }
 
     /// Most pieces of memory of one message; see [`QueuePair::with_lists`](crate::QueuePair::with_lists).

@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use verbs_sys as sys;
 
 use crate::addr::HostAddr;
-use crate::device::{Device, ProtectionDomain, non_null, warn_unless_ok};
+use crate::device::{Device, ProtectionDomain, non_null, random, warn_unless_ok};
 use crate::dpa_qp::refused;
 use crate::error::{Error, Result};
 use crate::memory::{Access, MemoryRegion};
@@ -50,12 +50,7 @@ impl AccessKey {
     /// # Errors
     /// [`Error::Io`]: the system's random numbers cannot be read.
     pub fn random() -> Result<Self> {
-        let mut bytes = [0; 32];
-        getrandom::fill(&mut bytes).map_err(|error| Error::Io {
-            what: "random bytes of the system".to_owned(),
-            source: std::io::Error::other(error.to_string()),
-        })?;
-        Ok(Self(bytes))
+        random().map(Self)
     }
 
     /// Its bytes, to be told to the other program only.

@@ -7,12 +7,15 @@
 use std::collections::VecDeque;
 
 use flexcast_proto::service::{Culprit, wire};
+use flexcast_proto::session::greeting::{Acquaintance, Greeting, SIDE_NONCE_BYTES, Side, Stranger};
+use flexcast_proto::session::{Party, Role};
 use flexio::{
     Access, AliasUse, Completion, CompletionQueue, Gid, HostAddr, HostBuffer, InlineRequest, LocalSlice, Mac,
     MemoryRegion, Path, ProtectionDomain, QueueDepths, QueuePair, RemoteQp, Retry, SendKind, SendRequest, Transport,
 };
 
 use crate::error::Result;
+use crate::net::keyed_hash;
 
 /// Messages of a peer that its receives hold. What comes behind them waits until its card tries again, which is long
 /// beside a message.
@@ -53,9 +56,18 @@ pub struct LinkEnd {
     pub mac: Mac,
     /// Number of the queue pair of control messages.
     pub qpn: u32,
+    /// Fresh bytes of this end: with those of the other end the key of the greetings on the queue pairs.
+    pub nonce: [u8; SIDE_NONCE_BYTES],
 }
 
 impl LinkEnd {
+    /// Programs and processes have no numbers: a queue pair stands for its owner.
+    fn side(self) -> Side {
+        let Self { gid: Gid(address), qpn, nonce, .. } = self;
+        let party = Party { role: Role::QueuePair, number: qpn.into() };
+        Side { party, nonce, address, queue_pairs: [qpn, 0, 0, 0] }
+    }
+
     const fn remote(self, qpn: u32) -> RemoteQp {
         RemoteQp { qpn, gid: self.gid, mac: self.mac, first_psn: 0 }
     }
@@ -141,8 +153,9 @@ struct Peer {
     pair: QueuePair,
     /// Receives, and behind them messages on their way.
     memory: MemoryRegion,
-    /// How the far end is reached, once connected.
-    far: Option<LinkEnd>,
+    nonce: [u8; SIDE_NONCE_BYTES],
+    /// How the far end is reached, once connected, and what the two know of one another.
+    far: Option<(LinkEnd, Acquaintance)>,
     waiting: VecDeque<Vec<u8>>,
     sends: u32,
     sent: u64,
@@ -188,9 +201,9 @@ impl Links {
         Ok(Self { pd: pd.clone(), cq, sends, most_lanes, peers, lanes, done, refused, heard })
     }
 
-    fn end(&self, qpn: u32) -> LinkEnd {
+    fn end(&self, qpn: u32, nonce: [u8; SIDE_NONCE_BYTES]) -> LinkEnd {
         let device = self.pd.device();
-        LinkEnd { gid: device.port().gid, mac: device.info().mac, qpn }
+        LinkEnd { gid: device.port().gid, mac: device.info().mac, qpn, nonce }
     }
 
     /// A connection that has one end.
@@ -200,8 +213,9 @@ impl Links {
         pair.init(Access::empty(), 0)?;
         let memory = HostBuffer::zeroed((u64::from(RECEIVES + self.sends) * SLOT_BYTES) as usize)?;
         let memory = MemoryRegion::register(&self.pd, memory, Access::LOCAL_WRITE)?;
-        let end = self.end(pair.qpn());
-        let peer = Peer { pair, memory, far: None, waiting: VecDeque::new(), sends: 0, sent: 0, is_open: true };
+        let nonce = self.pd.device().nonce(pair.qpn().into())?;
+        let end = self.end(pair.qpn(), nonce);
+        let peer = Peer { pair, memory, nonce, far: None, waiting: VecDeque::new(), sends: 0, sent: 0, is_open: true };
         let index = place(&mut self.peers, peer);
         for slot in 0..RECEIVES {
             self.post_receive(index, slot)?;
@@ -209,11 +223,13 @@ impl Links {
         Ok((PeerId(index as u32), end))
     }
 
-    /// Connects to the other end.
+    /// Connects to the other end. Before anything else goes a greeting, and nothing is heard before the other end's.
     pub(crate) fn connect(&mut self, peer: PeerId, far: LinkEnd) -> Result<()> {
-        if let Some(peer) = self.peer_mut(peer) {
+        let own = self.peer_mut(peer).map(|peer| (peer.pair.qpn(), peer.nonce));
+        let own = own.map(|(qpn, nonce)| self.end(qpn, nonce).side());
+        if let Some((peer, own)) = self.peer_mut(peer).zip(own) {
             peer.pair.connect_with(&far.remote(far.qpn), 0, Path::default(), Retry::default())?;
-            peer.far = Some(far);
+            peer.far = Some((far, Acquaintance::new(Greeting { scope: 0, own, peer: far.side() })));
         }
         self.post(peer)
     }
@@ -247,6 +263,11 @@ impl Links {
     fn post(&mut self, to: PeerId) -> Result<()> {
         let (index, most) = (to.0 as usize, self.sends);
         let Some(peer) = self.peer_mut(to).filter(|peer| peer.is_open && peer.far.is_some()) else { return Ok(()) };
+        if let Some((_, acquaintance)) = peer.far.as_mut().filter(|_| !peer.waiting.is_empty())
+            && let Some(greeting) = acquaintance.say(&keyed_hash)
+        {
+            peer.waiting.push_front(greeting.to_vec());
+        }
         while peer.sends < most
             && let Some(message) = peer.waiting.pop_front()
         {
@@ -291,7 +312,7 @@ impl Links {
 
     /// Connects a lane to the queue pair `qpn` of a peer.
     pub(crate) fn connect_lane(&mut self, lane: Lane, peer: PeerId, qpn: u32) -> Result<()> {
-        let Some(far) = self.peer_mut(peer).and_then(|peer| peer.far) else { return Ok(()) };
+        let Some((far, _)) = self.peer_mut(peer).and_then(|peer| peer.far) else { return Ok(()) };
         if let Some(lane) = self.lane_mut(lane) {
             lane.pair.connect_with(&far.remote(qpn), 0, Path::default(), Retry::default())?;
             lane.is_connected = true;
@@ -303,7 +324,7 @@ impl Links {
     pub(crate) fn open_own_lane(&mut self) -> Result<Lane> {
         let (lane, qpn) = self.open_lane()?;
         let answers = self.lane_pair()?;
-        let own = self.end(qpn);
+        let own = self.end(qpn, [0; SIDE_NONCE_BYTES]);
         answers.connect(&own.remote(qpn), 0)?;
         if let Some(lane) = self.lane_mut(lane) {
             lane.pair.connect(&own.remote(answers.qpn()), 0)?;
@@ -433,13 +454,35 @@ impl Links {
         }
         let mut heard = std::mem::take(&mut self.heard);
         heard.resize(completion.byte_len.min(wire::MAX_BYTES as u32) as usize, 0);
+        let mut is_greeting = Ok(false);
         if let Some(state) = self.peer_mut(peer) {
             state.memory.read((u64::from(slot) * SLOT_BYTES) as usize, &mut heard)?;
+            let acquaintance = state.far.as_mut().map(|(_, acquaintance)| acquaintance);
+            is_greeting = acquaintance.map_or(Ok(false), |one| one.hear(&heard, &keyed_hash));
         }
         self.post_receive(index as usize, slot)?;
-        let taken = take(self, LinkEvent::Message { from: peer, bytes: &heard });
+        let taken = match is_greeting {
+            Ok(true) => Ok(()),
+            Ok(false) => take(self, LinkEvent::Message { from: peer, bytes: &heard }),
+            Err(stranger) => self.refuse(peer, stranger, take),
+        };
         self.heard = heard;
         taken
+    }
+
+    /// Somebody else is at the other end: the connection is broken.
+    fn refuse(
+        &mut self,
+        peer: PeerId,
+        stranger: Stranger,
+        take: &mut impl FnMut(&mut Self, LinkEvent<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let Some(state) = self.peer_mut(peer).filter(|state| state.is_open) else { return Ok(()) };
+        tracing::error!(qpn = state.pair.qpn(), %stranger, "the other end of a connection is not the one that was meant");
+        state.is_open = false;
+        state.waiting.clear();
+        state.pair.fail()?;
+        take(self, LinkEvent::Broken { peer })
     }
 
     fn complete_transfer(

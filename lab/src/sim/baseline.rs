@@ -77,6 +77,7 @@ pub(super) fn run(
     let mut groups = connect(&connections, &queues, |rank| &domains[card_of(rank)])?;
     let buffers = each(params.ranks, |rank| Buffers::new(&domains[card_of(rank)], params, rank))?;
     tick(Tick::Ready);
+    greet(provider, &mut groups)?;
     let set_up_s = started.elapsed().as_secs_f64();
     let mut report = Report::new(params)?;
     let expected = Expected::new(params, source);
@@ -119,6 +120,19 @@ fn connect<'a>(
         endpoints.push(endpoint);
     }
     (0..).zip(pending).map(|(rank, pending)| pending.connect(&endpoints).map_err(at(rank))).collect()
+}
+
+/// Has all ranks greet one another: what is measured are operations.
+fn greet(provider: &Provider, groups: &mut [Group]) -> Result<(), SimError> {
+    let mut is_over = false;
+    while !is_over {
+        is_over = true;
+        for (rank, group) in (0..).zip(groups.iter_mut()) {
+            is_over &= group.greet().map_err(at(rank))?;
+        }
+        provider.relax().relax();
+    }
+    Ok(())
 }
 
 /// A rank's memory.

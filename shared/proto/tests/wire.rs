@@ -1,6 +1,6 @@
 //! Control messages as bytes: there and back, each malformed one refused with what is wrong, and nothing panics.
 
-use flexcast_proto::wire::{FIXED_BYTES, FIXED_WORDS, MAX_BYTES, VERSION, communicator_of};
+use flexcast_proto::wire::{FIXED_BYTES, FIXED_WORDS, MAX_BYTES, VERSION, address, communicator_of};
 use flexcast_proto::{
     Algorithm, Availability, Body, Cause, Codec, Control, Failure, FailureCode, Kind, MAX_RANKS, Message, PieceSet,
     Summary, WaitedFor, WireError,
@@ -142,6 +142,14 @@ fn what_is_malformed_is_reported() {
     assert_eq!(refused(silent, |b| b[24] = 255).0, WireError::Rank { field: "witness", found: 255, ranks: 188 });
     assert_eq!(CODEC.decode(&[]), Err(WireError::Length { found: 0, expected: 20 }));
     assert_eq!(communicator_of(&encode(Body::Final)), Ok(COMMUNICATOR));
+    let mut bytes = encode(Body::Final);
+    address(&mut bytes, 7);
+    assert_eq!(communicator_of(&bytes), Ok(7));
+    address(&mut bytes, COMMUNICATOR);
+    assert_eq!(bytes, encode(Body::Final));
+    let mut garbage = *b"HTTP/1.1 200 OK and more";
+    address(&mut garbage, 7);
+    assert_eq!(&garbage, b"HTTP/1.1 200 OK and more");
     assert_eq!(communicator_of(b"HTTP/1.1 200 OK and more"), Err(WireError::Magic { found: *b"HTTP" }));
 }
 

@@ -138,12 +138,14 @@ impl Part {
         let QueuePairs { control, ends, rows } = driver.queue_pairs();
         let (direct, direct_bytes) = direct(card, &config, place)?.unzip();
         let device = card.device();
+        let communicator = endpoint::proposal(card.next_serial(), rank, device);
         let own = Endpoint {
             rank,
             ranks,
             gid: device.port().gid,
             mac: device.info().mac,
-            communicator: endpoint::proposal(card.next_serial(), rank, device),
+            communicator,
+            nonce: device.nonce(communicator)?,
             capabilities: Capabilities::new(DatapathKind::Dpa, &config, derived.layout.psn_bits(), mtu_bytes),
             queue_pairs: control,
             ends,

@@ -88,9 +88,10 @@ impl Targets {
         let path = flexio::Path::of_class(config.control_class);
         for peer in &mut self.peers {
             let endpoint = &all[peer.rank as usize];
-            let remote = endpoint.connection(Purpose::Targets, self.own)?;
+            let own = (&all[self.own as usize], peer.qp.qpn());
+            let (remote, first_psn) = Endpoint::silent(all[0].communicator, own, endpoint, Purpose::Targets)?;
             (peer.address, peer.rkey) = endpoint.target_table;
-            peer.qp.connect_with(&remote, 0, path, retry)?;
+            peer.qp.connect_with(&remote, first_psn, path, retry)?;
         }
         Ok(())
     }

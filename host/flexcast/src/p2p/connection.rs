@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use flexcast_proto::p2p::{Blocks, Transfer};
+use flexcast_proto::session::greeting::{Acquaintance, GREETING_BYTES, Greeting};
 use flexio::{
     Access, CompletionQueue, HostAddr, LocalSlice, MemoryRegion, Path, ProtectionDomain, QueueDepths, QueuePair,
     RemoteQp, Transport,
@@ -12,14 +13,16 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::announcement::{ANNOUNCEMENT_BYTES, Announcement};
 use super::operation::Running;
 use super::{Config, Error, Traffic};
+use crate::greeting::keyed_hash;
 use crate::requester::{Outcome, PROBES, Request, Requester, Wire};
 
-/// Receives for announcements. A peer announces its next operation with this rank when the last one is complete, and to
+/// Receives for announcements, and for the greeting before the first. A peer announces its next operation with this rank when the last one is complete, and to
 /// complete that it needs data that this rank sends after it has seen the announcement of it; the second covers the
 /// time until the first is posted again.
 pub(super) const CONTROL_DEPTH: u32 = 2;
 /// Distance of two slots for announcements: a line each.
 const SLOT_BYTES: u64 = 64;
+const _: () = assert!(ANNOUNCEMENT_BYTES as u64 <= SLOT_BYTES && GREETING_BYTES as u64 <= SLOT_BYTES);
 const SLOTS_PER_PEER: u64 = CONTROL_DEPTH as u64;
 
 /// A connection's number, peer, and number of receives.
@@ -49,6 +52,8 @@ pub(super) enum Work {
     Write { last: bool },
     /// The own announcement.
     Announce,
+    /// The own greeting.
+    Greet,
     /// A message of the peer.
     Message,
     /// An announcement of the peer, in this slot.
@@ -65,7 +70,8 @@ impl Work {
             Self::Message => 3,
             Self::Probe(Traffic::Data) => 4,
             Self::Probe(Traffic::Control) => 5,
-            Self::Announcement { slot } => 6 + u64::from(slot),
+            Self::Greet => 6,
+            Self::Announcement { slot } => 7 + u64::from(slot),
         };
         code << 32 | u64::from(connection)
     }
@@ -78,7 +84,8 @@ impl Work {
             3 => Self::Message,
             4 => Self::Probe(Traffic::Data),
             5 => Self::Probe(Traffic::Control),
-            code => Self::Announcement { slot: (code - 6) as u32 },
+            6 => Self::Greet,
+            code => Self::Announcement { slot: (code - 7) as u32 },
         };
         (id as u32 as usize, work)
     }
@@ -125,6 +132,8 @@ pub(super) struct Connection {
     slots: Slots,
     data: Pair,
     control: Pair,
+    /// None until it is connected.
+    acquaintance: Option<Acquaintance>,
     /// Most messages of one operation that the peer has receives for.
     peer_accepts: u32,
     config: Config,
@@ -155,6 +164,7 @@ impl Connection {
             slots,
             data: Pair::new(pd, completions, data, Traffic::Data, config.restarts)?,
             control: Pair::new(pd, completions, control, Traffic::Control, config.restarts)?,
+            acquaintance: None,
             peer_accepts: 0,
             config,
             announced: [None; 2],
@@ -190,9 +200,11 @@ impl Connection {
     pub(super) fn connect(
         &mut self,
         [data, control]: [[RemoteQp; 2]; 2],
+        greeting: Greeting,
         peer_accepts: u32,
         region: &MemoryRegion,
     ) -> Result<(), Error> {
+        self.acquaintance = Some(Acquaintance::new(greeting));
         self.peer_accepts = peer_accepts;
         self.nothing = region.slice(0, SLOT_BYTES as u32)?;
         for _ in 0..self.slots.accepts {
@@ -227,7 +239,7 @@ impl Connection {
 
     fn receive_announcement(&self, slot: u32, region: &MemoryRegion) -> Result<(), Error> {
         let id = Work::Announcement { slot }.id(self.slots.index);
-        Ok(self.control.answerer.post_receive(id, region.slice(self.slots.offset(slot), ANNOUNCEMENT_BYTES)?)?)
+        Ok(self.control.answerer.post_receive(id, region.slice(self.slots.offset(slot), SLOT_BYTES as u32)?)?)
     }
 
     /// The peer will write here in the operation that begins, or is to know of it.
@@ -235,11 +247,13 @@ impl Connection {
         self.announce = true;
     }
 
-    /// Sends the own announcement if it is due and the last one has been sent. Tells whether it did.
+    /// Sends the own announcement if it is due and the last one has been sent; before the first of all the greeting. The peer writes nothing before it
+    /// has checked that, and with it that its connection for data ends here. Tells whether it did.
     pub(super) fn announce(&mut self, running: &Running, now_ps: u64) -> Result<bool, Error> {
         if !self.announce || self.announcing {
             return Ok(false);
         }
+        self.greet(now_ps)?;
         // With the entry itself: the card need not fetch it from memory, which is most of a short message's time.
         let announcement = running.announcement(self.slots.peer)?;
         self.control.requester.send_short(Work::Announce.id(self.slots.index), announcement.as_bytes(), now_ps)?;
@@ -247,14 +261,28 @@ impl Connection {
         Ok(true)
     }
 
+    /// Sends the own greeting, unless it has been sent.
+    pub(super) fn greet(&mut self, now_ps: u64) -> Result<(), Error> {
+        if let Some(greeting) = self.acquaintance.as_mut().and_then(|one| one.say(&keyed_hash)) {
+            self.control.requester.send_short(Work::Greet.id(self.slots.index), &greeting, now_ps)?;
+        }
+        Ok(())
+    }
+
+    /// Whether both greetings have arrived.
+    pub(super) fn has_greeted(&self) -> bool {
+        self.acquaintance.is_none_or(|one| one.is_over()) && self.control.requester.is_idle()
+    }
+
     /// Takes the completion of what this rank has asked. [`Outcome::Done`]: a write or the own announcement is at the peer.
     pub(super) fn complete(&mut self, work: Work, status: u32, now_ps: u64) -> Result<Outcome, Error> {
         let (pair, control) = match work {
-            Work::Announce | Work::Probe(Traffic::Control) => (&mut self.control, true),
+            Work::Announce | Work::Greet | Work::Probe(Traffic::Control) => (&mut self.control, true),
             _ => (&mut self.data, false),
         };
         let outcome = pair.requester.complete(status, now_ps)?;
         match outcome {
+            Outcome::Done if work == Work::Greet => {}
             Outcome::Done if control => self.announcing = false,
             Outcome::Done => self.writes = self.writes.saturating_sub(1),
             _ => {}
@@ -262,7 +290,7 @@ impl Connection {
         Ok(outcome)
     }
 
-    /// An announcement of the peer has come. One of an operation before number `at` is of no use any more: its messages had come before.
+    /// An announcement of the peer has come, or its greeting before that. An announcement of an operation before number `at` is of no use any more: its messages had come before.
     pub(super) fn handle_announcement(
         &mut self,
         slot: u32,
@@ -270,13 +298,19 @@ impl Connection {
         at: u32,
         region: &MemoryRegion,
     ) -> Result<(), Error> {
-        let refused = |reason| Error::Protocol { peer: self.slots.peer, reason };
+        let peer = self.slots.peer;
+        let refused = |reason| Error::Protocol { peer, reason };
+        let mut bytes = [0; SLOT_BYTES as usize];
+        region.read(self.slots.offset(slot) as usize, &mut bytes)?;
+        let bytes = &bytes[..bytes.len().min(byte_len as usize)];
+        let heard = self.acquaintance.as_mut().map_or(Ok(false), |one| one.hear(bytes, &keyed_hash));
+        if heard.map_err(|stranger| Error::WrongPeer { peer, came: stranger.to_string() })? {
+            return self.receive_announcement(slot, region);
+        }
         if byte_len != ANNOUNCEMENT_BYTES {
             return Err(refused(format!("an announcement of {byte_len} bytes: it has {ANNOUNCEMENT_BYTES}")));
         }
-        let mut bytes = [0; ANNOUNCEMENT_BYTES as usize];
-        region.read(self.slots.offset(slot) as usize, &mut bytes)?;
-        let announcement = Announcement::read_from_bytes(&bytes).map_err(|_| refused("no announcement".to_owned()))?;
+        let announcement = Announcement::read_from_bytes(bytes).map_err(|_| refused("no announcement".to_owned()))?;
         let is_over = announcement.descriptor.operation.get().wrapping_sub(at).cast_signed() < 0;
         match &mut self.announced {
             _ if is_over => {}
@@ -422,10 +456,14 @@ impl Pair {
         traffic: Traffic,
         may_restart: bool,
     ) -> Result<Self, Error> {
+        // Peers may write from the beginning: if this rank heard a greeting of theirs before it announces, each first operation would take another round
+        // trip. A peer writes only after it has checked this rank's greeting, and with it where its connection for data ends.
         let (inline_bytes, access) = match traffic {
             // Probes are Reads of nothing.
             Traffic::Data => (0, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ),
-            Traffic::Control => (ANNOUNCEMENT_BYTES, Access::LOCAL_WRITE | Access::REMOTE_READ),
+            Traffic::Control => {
+                (ANNOUNCEMENT_BYTES.max(GREETING_BYTES as u32), Access::LOCAL_WRITE | Access::REMOTE_READ)
+            }
         };
         let asking = QueueDepths { receive: 0, ..depths };
         // A queue has one entry at least.
@@ -466,12 +504,13 @@ mod tests {
             Work::Write { last: false },
             Work::Write { last: true },
             Work::Announce,
+            Work::Greet,
             Work::Message,
             Work::Announcement { slot: 2 },
             Work::Probe(Traffic::Data),
             Work::Probe(Traffic::Control),
         ];
-        for (work, index) in kinds.into_iter().zip([0, 1, 1023, u32::MAX, 7, 0, 1023]) {
+        for (work, index) in kinds.into_iter().zip([0, 1, 1023, 5, u32::MAX, 7, 0, 1023]) {
             assert_eq!(Work::of(work.id(index)), (index as usize, work));
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use flexcast_proto::RankInfo;
 use flexcast_proto::p2p::{Operation, Schedule};
+use flexcast_proto::session::greeting::Greeting;
 use flexio::{Access, CompletionQueue, HostBuffer, MemoryRegion, ProtectionDomain, RemoteQp};
 use zerocopy::little_endian::U32;
 
@@ -87,11 +88,13 @@ impl Connections {
             let [peer, accepts] = [connection.peer(), connection.accepts()].map(U32::new);
             Entry { peer, data_qpns, control_qpns, accepts }
         };
+        let number = connections.first().map_or(0, |connection| connection.numbers()[0][0]);
         let endpoint = Endpoint {
             rank: self.place.rank(),
             ranks: self.place.ranks(),
             gid: device.port().gid,
             mac: device.info().mac,
+            nonce: device.nonce(number.into())?,
             entries: connections.iter().map(entry).collect(),
         };
         let encoded = endpoint.encode();
@@ -102,6 +105,7 @@ impl Connections {
                 pd: pd.clone(),
                 completions: completions.clone(),
                 connections,
+                own: endpoint,
                 slots,
                 wire: Wire::new(device.port().link_gbit_per_s.into()),
             },
@@ -125,6 +129,7 @@ pub struct Pending {
     pd: ProtectionDomain,
     completions: CompletionQueue,
     connections: Vec<Connection>,
+    own: Endpoint,
     slots: MemoryRegion,
     wire: Wire,
 }
@@ -157,7 +162,10 @@ impl Pending {
             })?;
             let remote = |qpn: U32| RemoteQp { qpn: qpn.get(), gid: endpoint.gid, mac: endpoint.mac, first_psn: 0 };
             let ends = [entry.data_qpns, entry.control_qpns].map(|ends| ends.map(remote));
-            connection.connect(ends, entry.accepts.get(), &self.slots)?;
+            let numbers = [entry.data_qpns, entry.control_qpns].map(|ends| ends.map(U32::get));
+            let (own, peer) = (self.own.side(connection.numbers()), endpoint.side(numbers));
+            let greeting = Greeting { scope: 0, own, peer };
+            connection.connect(ends, greeting, entry.accepts.get(), &self.slots)?;
         }
         Ok(Group::new(self.place, (self.config, self.wire), self.pd, self.completions, self.connections, self.slots))
     }

@@ -1,13 +1,15 @@
 //! Endpoints that ranks exchange before they are connected.
 
+use flexcast_proto::session::greeting::{SIDE_NONCE_BYTES, Side};
 use flexio::{Gid, Mac};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Error;
+use crate::greeting::side;
 
 /// First word of an endpoint: a name and a version.
-const MAGIC: u32 = 0x4643_4203;
+const MAGIC: u32 = 0x4643_4204;
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -18,6 +20,7 @@ struct Head {
     gid: [u8; 16],
     mac: [u8; 6],
     reserved: [u8; 2],
+    nonce: [u8; SIDE_NONCE_BYTES],
 }
 
 /// The queue pairs of a rank that are for one peer.
@@ -40,6 +43,8 @@ pub(super) struct Endpoint {
     pub(super) ranks: u32,
     pub(super) gid: Gid,
     pub(super) mac: Mac,
+    /// Of greetings.
+    pub(super) nonce: [u8; SIDE_NONCE_BYTES],
     /// By peer, ascending.
     pub(super) entries: Vec<Entry>,
 }
@@ -58,6 +63,7 @@ impl Endpoint {
             gid: self.gid.0,
             mac: self.mac.0,
             reserved: [0; 2],
+            nonce: self.nonce,
         };
         [head.as_bytes(), self.entries.as_bytes()].concat()
     }
@@ -75,7 +81,13 @@ impl Endpoint {
         }
         let entries = <[Entry]>::ref_from_bytes(rest)
             .map_err(|_| refused(format!("{} bytes of entries, each of {}", rest.len(), size_of::<Entry>())))?;
-        Ok(Self { rank, ranks, gid: Gid(head.gid), mac: Mac(head.mac), entries: entries.to_vec() })
+        let (gid, mac, nonce) = (Gid(head.gid), Mac(head.mac), head.nonce);
+        Ok(Self { rank, ranks, gid, mac, nonce, entries: entries.to_vec() })
+    }
+
+    /// It, with these queue pairs for a peer: the greeting on those for control covers those for data.
+    pub(super) fn side(&self, [data, control]: [[u32; 2]; 2]) -> Side {
+        side(self.rank, self.nonce, self.gid, [data[0], data[1], control[0], control[1]])
     }
 
     /// Its queue pairs for a peer.
@@ -96,7 +108,8 @@ mod tests {
             control_qpns: [8, 9].map(U32::new),
             accepts: U32::new(10),
         };
-        let endpoint = Endpoint { rank: 2, ranks: 4, gid: Gid([3; 16]), mac: Mac([5; 6]), entries: vec![entry] };
+        let (gid, mac, nonce) = (Gid([3; 16]), Mac([5; 6]), [6; SIDE_NONCE_BYTES]);
+        let endpoint = Endpoint { rank: 2, ranks: 4, gid, mac, nonce, entries: vec![entry] };
         let bytes = endpoint.encode();
         assert_eq!(bytes.len() as u64, endpoint_bytes(1));
         let back = Endpoint::decode(&bytes, 2, 4).unwrap();
@@ -104,10 +117,10 @@ mod tests {
         assert_eq!((back.entry(1), back.entry(2)), (Some(&entry), None));
         for (bytes, rank, ranks, word) in [
             (&bytes[..10], 2, 4, "10 bytes"),
-            (&bytes[..40], 2, 4, "4 bytes of entries"),
+            (&bytes[..56], 2, 4, "4 bytes of entries"),
             (&bytes, 3, 4, "rank 2 of 4"),
             (&bytes, 2, 5, "rank 2 of 4"),
-            (&[0; 40], 2, 4, "same version"),
+            (&[0; 56], 2, 4, "same version"),
         ] {
             let text = Endpoint::decode(bytes, rank, ranks).unwrap_err().to_string();
             assert!(text.contains(word), "{text}");

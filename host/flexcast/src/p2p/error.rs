@@ -83,6 +83,17 @@ pub enum Error {
         /// What it was.
         reason: String,
     },
+    /// At the other end of a connection there is not the rank that was meant.
+    #[error(
+        "the other end of the connection to rank {peer} is not the rank that was meant: {came}; give all ranks the same endpoints, \
+         of one start of each rank"
+    )]
+    WrongPeer {
+        /// The rank that was meant.
+        peer: u32,
+        /// What came.
+        came: String,
+    },
     /// A message that is not due.
     #[error("operation {operation}: a message that is not due")]
     Message {

@@ -305,6 +305,18 @@ impl Group {
         check_messages(connections, counts, targets, |connection| connection.peer_accepts())
     }
 
+    /// Exchanges the greetings that otherwise go with the first operation, for those who measure one. To be called on all ranks, once all have
+    /// connected, until it returns true; between two calls the caller lets the card make progress.
+    ///
+    /// # Errors
+    /// As [`Group::progress`].
+    pub fn greet(&mut self) -> Result<bool, Error> {
+        let now_ps = self.now_ps();
+        self.connections.iter_mut().try_for_each(|connection| connection.greet(now_ps))?;
+        self.advance()?;
+        Ok(self.connections.iter().all(Connection::has_greeted))
+    }
+
     /// Takes what has completed and posts what may be posted. Does not wait; between two calls the caller lets the card
     /// make progress ([`flexio::Relax`]).
     ///
@@ -406,7 +418,7 @@ impl Group {
         let running = self.running.as_mut();
         let idle = || Error::Protocol { peer, reason: "a message between two operations".to_owned() };
         match work {
-            Work::Announce | Work::Probe(_) => {}
+            Work::Announce | Work::Greet | Work::Probe(_) => {}
             Work::Announcement { slot } => {
                 connection.hear(now_ps);
                 let at = running.map_or(self.next, |running| running.number());

@@ -42,6 +42,8 @@ pub(crate) enum Event<'e> {
     Read { tag: u32 },
     /// The connection to a rank is broken: a work completion status.
     Broken { rank: u32, status: u32 },
+    /// At the other end of the connection to a rank there is somebody else.
+    Wrong { rank: u32, came: String },
 }
 
 /// A range to be read from a peer.
@@ -62,11 +64,36 @@ struct Peer {
     requester: Requester,
     /// What the peer asks and sends.
     answerer: QueuePair,
+    /// What messages to it and of it carry instead of the communicator's number, once it is connected: so each proves who has sent it.
+    numbers: [u64; 2],
+    /// It has said something.
+    heard: bool,
+    /// Somebody else is at the other end: nothing is heard of it any more.
+    wrong: bool,
     sends: u32,
     /// Messages with eager data so far: they take turns in the memory for them.
     eager_sends: u64,
     reads: u32,
     broken: bool,
+}
+
+impl Peer {
+    /// Whether a message is the peer's; otherwise what it is. The first proves it; later ones that cannot be read at all are left to the protocol.
+    fn recognize(&mut self, message: &[u8]) -> std::result::Result<(), String> {
+        let [_, expected] = self.numbers;
+        match wire::communicator_of(message) {
+            Ok(found) if found == expected => self.heard = true,
+            Ok(found) => {
+                return Err(format!(
+                    "its messages have the number {found:#x}, and those of that rank {expected:#x}: it is another rank, or of another start or \
+                     communicator"
+                ));
+            }
+            Err(_) if self.heard => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug)]
@@ -88,6 +115,8 @@ pub(crate) struct Control {
     /// Bytes of each receive, and of each send with eager data.
     slot_bytes: usize,
     cq: CompletionQueue,
+    /// Number of the communicator, once connected.
+    communicator: u64,
     messages: VecDeque<Waiting>,
     reads: VecDeque<(usize, Read)>,
     under_way: u32,
@@ -144,14 +173,27 @@ impl Control {
             let asking = QueuePair::with_inline(pd, Transport::Rc, &cq, &cq, asking, inline_bytes)?;
             let requester = Requester::new(asking, mtu_bytes, restarts)?;
             let answerer = QueuePair::new(pd, Transport::Rc, &cq, &cq, answering)?;
+            // Probes, which are Reads of nothing, may come before the greeting has been heard.
             answerer.init(Access::REMOTE_READ, 0)?;
-            peers.push(Peer { rank: *rank, requester, answerer, sends: 0, eager_sends: 0, reads: 0, broken: false });
+            peers.push(Peer {
+                rank: *rank,
+                requester,
+                answerer,
+                numbers: [0; 2],
+                heard: false,
+                wrong: false,
+                sends: 0,
+                eager_sends: 0,
+                reads: 0,
+                broken: false,
+            });
         }
         Ok(Self {
             peers,
             memory,
             slot_bytes,
             cq,
+            communicator: 0,
             messages: VecDeque::new(),
             reads: VecDeque::new(),
             under_way: 0,
@@ -174,12 +216,14 @@ impl Control {
         let retry = Retry { timeout_exponent: config.retry_exponent, count: 7 };
         let path = Path { traffic_class: config.control_class, ..Path::default() };
         self.wire = Wire::new(config.link_gbit_per_s);
+        self.communicator = all[0].communicator;
         for index in 0..self.peers.len() {
             for slot in 0..RECEIVES {
                 self.post_receive(index, index as u32 * RECEIVES + slot)?;
             }
             let peer = &mut self.peers[index];
             let endpoint = &all[peer.rank as usize];
+            peer.numbers = Endpoint::message_numbers(self.communicator, &all[own as usize], endpoint)?;
             peer.answerer.connect_with(&endpoint.connection(Purpose::Answers, own)?, 0, path, retry)?;
             peer.requester.connect(&endpoint.connection(Purpose::Requests, own)?, path, retry)?;
         }
@@ -207,6 +251,7 @@ impl Control {
         let Some(peer) = self.index(to).filter(|peer| !self.peers[*peer].broken) else { return Ok(()) };
         let mut waiting = Waiting { peer, len: bytes.len(), bytes: [0; INLINE_BYTES], data };
         waiting.bytes[..bytes.len()].copy_from_slice(bytes);
+        wire::address(&mut waiting.bytes[..bytes.len()], self.peers[peer].numbers[0]);
         if let Some(room) = waiting.bytes[bytes.len()..].get_mut(..waiting.data.len()) {
             room.copy_from_slice(&waiting.data);
             waiting.len += waiting.data.len();
@@ -376,6 +421,10 @@ impl Control {
                 }
             },
         };
+        // What a stranger has sent, and what was flushed when it was refused.
+        if kind == KIND_RECEIVE && self.peers[peer].wrong {
+            return Ok(());
+        }
         if status != 0 {
             if std::mem::replace(&mut self.peers[peer].broken, true) {
                 return Ok(());
@@ -404,6 +453,13 @@ impl Control {
                     }
                 };
                 self.memory.read(tag as usize * self.slot_bytes, bytes)?;
+                if let Err(came) = self.peers[peer].recognize(bytes) {
+                    self.peers[peer].wrong = true;
+                    // It reads nothing here, and finds its connection broken.
+                    self.peers[peer].answerer.fail()?;
+                    return notify(self, Event::Wrong { rank, came });
+                }
+                wire::address(bytes, self.communicator);
                 // The next message of this peer may use the slot at once: the bytes are out of it.
                 self.post_receive(peer, tag)?;
                 notify(self, Event::Message { from: rank, bytes })

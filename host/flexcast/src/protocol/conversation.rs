@@ -235,6 +235,10 @@ impl Conversation {
             Event::Message { from, bytes } => self.hear(from, bytes),
             Event::Read { tag } => self.read(tag),
             Event::Broken { rank, status } => self.broken(rank, FailureCode::of_completion(status)),
+            Event::Wrong { rank, came } => {
+                tracing::error!(rank, came, "the other end of a connection is not the rank that was meant");
+                self.broken(rank, FailureCode::WrongPeer);
+            }
         }
     }
 

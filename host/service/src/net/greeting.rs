@@ -200,7 +200,7 @@ mod tests {
     use flexcast_proto::service::wire::Heartbeat;
 
     const WELCOME: Welcome = Welcome { epoch: 3, heartbeat_ms: 100, groups: 4, collectives: 2 };
-    const LINK: Link = Link { gid: [1; 16], mac: [2; 6], queue_pair: 3 };
+    const LINK: Link = Link { gid: [1; 16], mac: [2; 6], queue_pair: 3, nonce: [4; 16] };
     const HEARTBEAT: Body<'static> = Body::Heartbeat(Heartbeat { number: 1, seen: 0 });
 
     fn pair(secrets: [u8; 2]) -> (Incoming, Outgoing, Body<'static>, Secret) {

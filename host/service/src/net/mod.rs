@@ -59,13 +59,13 @@ pub fn address_of(endpoint: Endpoint) -> SocketAddr {
 
 impl From<LinkEnd> for Link {
     fn from(end: LinkEnd) -> Self {
-        Self { gid: end.gid.0, mac: end.mac.0, queue_pair: end.qpn }
+        Self { gid: end.gid.0, mac: end.mac.0, queue_pair: end.qpn, nonce: end.nonce }
     }
 }
 
 impl From<Link> for LinkEnd {
     fn from(link: Link) -> Self {
-        Self { gid: Gid(link.gid), mac: Mac(link.mac), qpn: link.queue_pair }
+        Self { gid: Gid(link.gid), mac: Mac(link.mac), qpn: link.queue_pair, nonce: link.nonce }
     }
 }
 

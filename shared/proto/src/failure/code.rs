@@ -2,7 +2,7 @@
 
 /// Declares the codes with their numbers, and what they say.
 macro_rules! codes {
-    ($( $(#[doc = $doc:literal])+ $name:ident = $number:literal, $c_name:literal, $text:literal; )+) => {
+    ($( $(#[doc = $doc:literal])+ $(#[cfg($cfg:meta)])? $name:ident = $number:literal, $c_name:literal, $text:literal; )+) => {
         /// What has happened to a worker or a connection.
         ///
         /// Each has a number of its own, which does not change: 0x0001 to 0x00ff are statuses of work completions
@@ -12,24 +12,24 @@ macro_rules! codes {
         #[non_exhaustive]
         #[repr(u16)]
         pub enum FailureCode {
-            $( $(#[doc = $doc])+ $name = $number, )+
+            $( $(#[doc = $doc])+ $(#[cfg($cfg)])? $name = $number, )+
         }
 
         impl FailureCode {
             /// All of them, ascending by their numbers.
-            pub const ALL: &'static [Self] = &[$( Self::$name, )+];
+            pub const ALL: &'static [Self] = &[$( $(#[cfg($cfg)])? Self::$name, )+];
 
             /// Its name in C, behind `FLEXCAST_CODE_`.
             #[cfg(not(target_os = "none"))]
             #[must_use]
             pub const fn c_name(self) -> &'static str {
-                match self { $( Self::$name => $c_name, )+ }
+                match self { $( $(#[cfg($cfg)])? Self::$name => $c_name, )+ }
             }
 
             /// What it says, in a few words.
             #[must_use]
             pub const fn text(self) -> &'static str {
-                match self { $( Self::$name => $text, )+ }
+                match self { $( $(#[cfg($cfg)])? Self::$name => $text, )+ }
             }
         }
     };
@@ -134,6 +134,10 @@ codes! {
     Program = 0x2009, "PROGRAM", "program is gone, as its service process says";
     /// The progress thread reported a cause that is not known.
     UnknownCause = 0x200a, "UNKNOWN_CAUSE", "progress thread reported a cause that is not known";
+    /// At the other end of the connection there is not the rank that was meant; the log says what came.
+    /// Firmware never finds that, nor is it told.
+    #[cfg(not(target_os = "none"))]
+    WrongPeer = 0x200b, "WRONG_PEER", "the other end is not the rank that was meant";
 
     /// Receive worker: an error completion on its receive queue.
     ReceiveQueue = 0x2103, "RECEIVE_QUEUE", "error completion on a receive queue";

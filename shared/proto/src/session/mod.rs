@@ -22,9 +22,12 @@
 //! direction, for another rank, communicator or version. The keys of a session follow from the transcript, too: bytes
 //! that are tagged under them belong to this connection.
 //!
+//! [`greeting`] is what queue pairs begin with instead, over which each side sends one message.
+//!
 //! There is no IO, no clock and no source of random numbers here: nonces are arguments, and have to be fresh random
 //! bytes of the operating system.
 
+pub mod greeting;
 mod keyed;
 mod wire;
 
@@ -58,6 +61,8 @@ pub enum Role {
     Aggregator = 2,
     /// A service process.
     ServiceProcess = 3,
+    /// A queue pair of somebody who has no other number, by its own.
+    QueuePair = 4,
 }
 
 impl Role {
@@ -66,6 +71,7 @@ impl Role {
             1 => Some(Self::Rank),
             2 => Some(Self::Aggregator),
             3 => Some(Self::ServiceProcess),
+            4 => Some(Self::QueuePair),
             _ => None,
         }
     }
@@ -100,6 +106,7 @@ impl core::fmt::Display for Party {
             Role::Rank => "rank",
             Role::Aggregator => "aggregator",
             Role::ServiceProcess => "service process",
+            Role::QueuePair => "queue pair",
         };
         write!(f, "{role} {}", self.number)
     }

@@ -177,6 +177,15 @@ pub fn communicator_of(bytes: &[u8]) -> Result<u64, WireError> {
     Ok(header(bytes)?.0.communicator.get())
 }
 
+/// Puts the number of another communicator into a message. Bytes that are none stay as they are.
+pub fn address(bytes: &mut [u8], communicator: u64) {
+    if let Ok((header, _)) = Header::mut_from_prefix(bytes)
+        && header.magic == MAGIC
+    {
+        header.communicator = communicator.into();
+    }
+}
+
 /// A message and the eager data behind it: what is left of a barrier signal beyond its [`FIXED_BYTES`].
 #[must_use]
 pub fn split_eager(bytes: &[u8]) -> (&[u8], &[u8]) {

@@ -14,7 +14,8 @@ use flexcast_proto::service::{
 use proptest::prelude::*;
 
 pub(crate) const CONTEXT: ContextId = ContextId { group: 0x0102_0304, collective: 0xa0b0_c0d0 };
-pub(crate) const LINK: Link = Link { gid: *b"0123456789abcdef", mac: [2, 0, 0, 0, 3, 1], queue_pair: 0x1234 };
+pub(crate) const LINK: Link =
+    Link { gid: *b"0123456789abcdef", mac: [2, 0, 0, 0, 3, 1], queue_pair: 0x1234, nonce: *b"fedcba9876543210" };
 pub(crate) const REGION: Region = Region { address: 0x1122_3344_5566_7788, key: 0x99aa_bbcc, bytes: 0x1000 };
 
 pub(crate) fn bytes_of(packet: &Packet<'_>) -> Vec<u8> {
@@ -429,11 +430,8 @@ fn of_connections() -> impl Strategy<Value = Body<'static>> {
         rejection.prop_map(Body::Rejected),
         any::<(u64, u64)>().prop_map(|(number, seen)| Body::Heartbeat(Heartbeat { number, seen })),
         Just(Body::Goodbye),
-        (any::<[u8; 16]>(), any::<[u8; 6]>(), 2..=0xFF_FFFFu32).prop_map(|(gid, mac, queue_pair)| Body::Link(Link {
-            gid,
-            mac,
-            queue_pair
-        })),
+        (any::<[u8; 16]>(), any::<[u8; 6]>(), 2..=0xFF_FFFFu32, any::<[u8; 16]>())
+            .prop_map(|(gid, mac, queue_pair, nonce)| Body::Link(Link { gid, mac, queue_pair, nonce })),
     ]
 }
 

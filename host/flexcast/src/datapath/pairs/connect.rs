@@ -129,7 +129,7 @@ impl Maker {
 /// Queue pairs that a rank has made, and that wait for the others.
 #[derive(Debug)]
 pub(crate) enum Pending {
-    Group(p2p::Pending),
+    Group(Box<p2p::Pending>),
     Sparse(PendingSession),
 }
 
@@ -181,7 +181,7 @@ impl Pairs {
         match need {
             None => {
                 let (pending, endpoint) = self.maker.prepare_all().map_err(|error| error.to_string())?;
-                Ok((Pending::Group(pending), endpoint))
+                Ok((Pending::Group(Box::new(pending)), endpoint))
             }
             Some(need) => {
                 let prepared = self.maker.prepare_session(*need).map_err(|error| error.to_string())?;

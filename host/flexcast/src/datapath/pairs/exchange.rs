@@ -65,6 +65,7 @@ pub(crate) fn blame(own: u32, error: &p2p::Error) -> (u32, Cause) {
         p2p::Error::Connection { peer, source: flexio::Error::Completion { status, .. } } => {
             (*peer, Cause::Connection(FailureCode::of_completion(*status)))
         }
+        p2p::Error::WrongPeer { peer, .. } => (*peer, Cause::Connection(FailureCode::WrongPeer)),
         p2p::Error::Mismatch { peer, .. } => (*peer, Cause::Disagrees),
         p2p::Error::Connection { peer, .. } | p2p::Error::Protocol { peer, .. } => {
             (*peer, Cause::Connection(FailureCode::ProtocolViolation))

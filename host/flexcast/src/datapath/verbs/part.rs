@@ -76,12 +76,14 @@ impl Part {
             bitmap_bytes: 8 * u64::from(derived.bitmap_words),
             ..Footprint::default()
         };
+        let communicator = endpoint::proposal(card.next_serial(), rank, device);
         let own = Endpoint {
             rank,
             ranks,
             gid: device.port().gid,
             mac: device.info().mac,
-            communicator: endpoint::proposal(card.next_serial(), rank, device),
+            communicator,
+            nonce: device.nonce(communicator)?,
             capabilities: Capabilities::new(DatapathKind::Verbs, &config, derived.layout.psn_bits(), mtu_bytes),
             queue_pairs: Vec::new(),
             ends: control.ends(),

@@ -20,7 +20,7 @@ use crate::api::config::Config;
 use crate::dpa::card::DpaCard;
 use crate::dpa::mailbox::{Mailbox, SHORT_BYTES};
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
-use crate::endpoint::Purpose;
+use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
 use crate::protocol::driver::Connect;
 use crate::tuner::Losses;
@@ -32,8 +32,6 @@ const LOG_SENDS: u8 = 4;
 /// Timeout of the connection for reads, 4.096 us x 2^4 = 66 us, if that of the others is not shorter. Whoever answers too late for its eight tries is
 /// read from over the connection for messages.
 const READ_TIMEOUT_EXPONENT: u8 = 4;
-/// First packet number of every connection.
-const FIRST_PSN: u32 = 0;
 
 impl DeviceDriver {
     /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending). `signals`: the line by which the communicator's threads signal.
@@ -142,16 +140,21 @@ impl DeviceDriver {
                 first_slot: number * slots,
                 ..Default::default()
             });
-            let remote = all[*rank as usize].connection(Purpose::Control, own)?;
-            qp.connect_with(&remote, FIRST_PSN, path, retry)?;
+            // Firmware hears no greetings: cards refuse strangers, by the numbers of their packets.
+            let (own, peer) = ((&all[own as usize], qp.number()), &all[*rank as usize]);
+            let (remote, first_psn) = Endpoint::silent(communicator, own, peer, Purpose::Control)?;
+            qp.connect_with(&remote, first_psn, path, retry)?;
         }
         if let Some(Repair { reader, answerer }) = &mut self.repair {
             contexts.push(ProgressPeer { send_queue: send_memory(reader), rank: NOBODY, ..Default::default() });
             let (left, right) = (&all[self.place.left() as usize], &all[self.place.right() as usize]);
-            answerer.connect_with(&right.connection(Purpose::Answers, own)?, FIRST_PSN, path, retry)?;
+            let own = &all[own as usize];
+            let (remote, first_psn) = Endpoint::silent(communicator, (own, answerer.qpn()), right, Purpose::Answers)?;
+            answerer.connect_with(&remote, first_psn, path, retry)?;
             let timeout_exponent = config.retry_exponent.min(READ_TIMEOUT_EXPONENT);
             let retry = Retry { timeout_exponent, ..retry };
-            reader.connect_with(&left.connection(Purpose::Requests, own)?, FIRST_PSN, path, retry)?;
+            let (remote, first_psn) = Endpoint::silent(communicator, (own, reader.number()), left, Purpose::Requests)?;
+            reader.connect_with(&remote, first_psn, path, retry)?;
         }
         let senders: Vec<u64> = senders.iter().copied().map(u64::from).collect();
         let sender_count = senders.len() as u32;

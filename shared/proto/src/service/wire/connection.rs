@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::error::FormatError;
 use super::fields::{Fixed, within};
+use crate::session::greeting::SIDE_NONCE_BYTES;
 
 /// Bytes of a nonce, and of a tag.
 pub use crate::session::TAG_BYTES;
@@ -138,6 +139,8 @@ pub struct Link {
     pub mac: [u8; 6],
     /// Number of the queue pair, 24 bits; 0 and 1 are those of management, which nobody can have.
     pub queue_pair: u32,
+    /// Fresh random bytes, of the operating system: with those of the other side the key of the greetings that the queue pairs begin with.
+    pub nonce: [u8; SIDE_NONCE_BYTES],
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -147,6 +150,7 @@ pub(super) struct RawLink {
     mac: [u8; 6],
     reserved: [u8; 2],
     queue_pair: U32,
+    nonce: [u8; SIDE_NONCE_BYTES],
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -232,14 +236,14 @@ impl Welcome {
 
 impl Link {
     pub(super) fn put(&self, to: &mut Fixed) -> Result<(), FormatError> {
-        let Self { gid, mac, queue_pair } = *self;
+        let Self { gid, mac, queue_pair, nonce } = *self;
         within("queue pair", queue_pair.into(), 2, 0xFF_FFFF)?;
-        to.put(&RawLink { gid, mac, reserved: [0; 2], queue_pair: queue_pair.into() });
+        to.put(&RawLink { gid, mac, reserved: [0; 2], queue_pair: queue_pair.into(), nonce });
         Ok(())
     }
 
     pub(super) const fn get(raw: RawLink) -> Self {
-        Self { gid: raw.gid, mac: raw.mac, queue_pair: raw.queue_pair.get() }
+        Self { gid: raw.gid, mac: raw.mac, queue_pair: raw.queue_pair.get(), nonce: raw.nonce }
     }
 }
 

@@ -54,7 +54,7 @@
 //! | 36 | OFFER | process → process | ends 8, segment 4, tag 4 |
 //! | 37 | TAKEN | process → process | ends 8, segment 4, tag 4 |
 //! | 38 | STAGED-FAILED | process → process | ends 8, staged failure 8 |
-//! | 39 | LINK | both | address of the port (GID) 16, its MAC 6, 0 2, queue pair 4 |
+//! | 39 | LINK | both | address of the port (GID) 16, its MAC 6, 0 2, queue pair 4, random bytes 16 |
 //!
 //! - A *buffer* of OP-START is address 8, size of an element 8, its extent 8, key 4. The send buffer of an Allgatherv has the length of the block in the place
 //!   of the size and 0 as extent; in place it is all zeros.

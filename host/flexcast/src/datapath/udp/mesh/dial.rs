@@ -16,15 +16,11 @@ use super::connect::begin_tcp;
 use super::shared::SharedStream;
 use super::stream::Stream;
 use super::{Address, Interest, peer};
+use crate::greeting::keyed_hash;
 
 /// Wait before the first repetition. It doubles with each up to [`MOST_BACKOFF`].
 const BACKOFF: Duration = Duration::from_millis(1);
 const MOST_BACKOFF: Duration = Duration::from_millis(100);
-
-/// The keyed hash of handshakes: HMAC-SHA-256.
-pub(super) fn keyed_hash(secret: &Secret, message: &[u8]) -> [u8; 32] {
-    hmac_sha256::HMAC::mac(message, secret.bytes())
-}
 
 /// Fresh random bytes of the system.
 pub(super) fn nonce() -> io::Result<Nonce> {

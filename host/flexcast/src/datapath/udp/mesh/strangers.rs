@@ -18,11 +18,12 @@ use flexcast_proto::session::{
 use nix::errno::Errno;
 
 use super::connect::Connect;
-use super::dial::{keyed_hash, nonce};
+use super::dial::nonce;
 use super::shared::{SharedStream, check_user};
 use super::stream::Stream;
 use super::{Address, Watch};
 use crate::datapath::udp::memory::{receive_with, send_with};
+use crate::greeting::keyed_hash;
 
 /// Most strangers.
 pub(super) const MOST_STRANGERS: usize = 128;
