@@ -3,8 +3,10 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
+use flexcast_rust::bootstrap::Secret;
 use flexcast_rust::{
-    Aggregation, Config, Control, Selection, ServiceDelivery, ServiceOptions, ThreadOptions, ThreadPlacement, Transport,
+    Aggregation, Config, Control, Error, Selection, ServiceDelivery, ServiceOptions, ThreadOptions, ThreadPlacement,
+    Transport,
 };
 
 use crate::fault::{Fault, call};
@@ -410,7 +412,8 @@ pub(crate) unsafe fn read(config: *const flexcast_config, default: &Config) -> R
         Some(names) => Config::aggregators_of(names),
         None => Config::default().with_environment()?.aggregators,
     };
-    let converted = given.convert(default)?.aggregators(aggregators);
+    let secret = Secret::from_env().map_err(Error::from)?;
+    let converted = given.convert(default)?.aggregators(aggregators).aggregator_secret(secret);
     match given.control {
         // SAFETY: by this function's contract.
         FLEXCAST_CONTROL_SERVICE => Ok(converted.service(unsafe { given.service() }?)),
