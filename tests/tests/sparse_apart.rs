@@ -257,8 +257,7 @@ fn message(bytes: &[u8]) -> Vec<u8> {
 /// A worker's handshake without a secret: its key is known to everybody.
 fn shake_hands(stream: &mut TcpStream, greeting: &[u8], rank: u32) {
     let secret = Secret::new([0; 32]);
-    let [a, b, c, d, e, f, g, h, ..] =
-        keyed_hash(&secret, &[&b"flexcast greeting of a worker"[..], greeting].concat());
+    let [a, b, c, d, e, f, g, h, ..] = keyed_hash(&secret, &[&b"flexcast greeting of a worker"[..], greeting].concat());
     let scope = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
     let dialling = Dialling::new(scope, Party::rank(rank), Party::aggregator(0), [1; 32]);
     stream.write_all(&[greeting, &dialling.hello()].concat()).expect("sent");

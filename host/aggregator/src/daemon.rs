@@ -58,7 +58,7 @@ pub fn serve(args: &ServeArgs) -> Result<(), AggregatorError> {
         }
         None => None,
     };
-    let settings = Settings { secret: Secret::from_env().map_err(flexcast::Error::from)?, ..args.settings() };
+    let settings = Settings { secret: Secret::from_env()?, ..args.settings() };
     let (threads, memory_bytes, jobs) = (settings.threads, settings.memory_bytes, settings.jobs);
     let secret = if settings.secret.is_some() { "shared" } else { "none" };
     let server = match &args.device {

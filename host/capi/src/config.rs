@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use flexcast_rust::bootstrap::Secret;
 use flexcast_rust::{
-    Aggregation, Config, Control, Error, Selection, ServiceDelivery, ServiceOptions, ThreadOptions, ThreadPlacement,
-    Transport,
+    Aggregation, Config, Control, Selection, ServiceDelivery, ServiceOptions, ThreadOptions, ThreadPlacement, Transport,
 };
 
 use crate::fault::{Fault, call};
@@ -412,7 +411,7 @@ pub(crate) unsafe fn read(config: *const flexcast_config, default: &Config) -> R
         Some(names) => Config::aggregators_of(names),
         None => Config::default().with_environment()?.aggregators,
     };
-    let secret = Secret::from_env().map_err(Error::from)?;
+    let secret = Secret::from_env().map_err(|error| Fault::new(FLEXCAST_ERROR_ARGUMENT, error.to_string()))?;
     let converted = given.convert(default)?.aggregators(aggregators).aggregator_secret(secret);
     match given.control {
         // SAFETY: by this function's contract.

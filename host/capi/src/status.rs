@@ -176,7 +176,7 @@ impl flexcast_status {
             Error::ForeignRequest { .. } => FLEXCAST_ERROR_FOREIGN_REQUEST,
             Error::Interface { .. } => FLEXCAST_ERROR_INTERFACE,
             Error::Socket { .. } => FLEXCAST_ERROR_SOCKET,
-            Error::Variable { .. } | Error::Secret(_) => FLEXCAST_ERROR_VARIABLE,
+            Error::Variable { .. } => FLEXCAST_ERROR_VARIABLE,
             Error::Watch { .. } => FLEXCAST_ERROR_WATCH,
             // The enumeration is open; a test says when a variant has no code.
             _ => FLEXCAST_ERROR_OTHER,

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use flexcast_proto::sparse::FixedPointError;
 use flexcast_proto::{Failure, RankError, SpaceError};
 
-use crate::bootstrap::{ExchangeError, SecretError};
+use crate::bootstrap::ExchangeError;
 
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -21,9 +21,6 @@ pub enum Error {
     /// Ranks did not come together.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
-    /// The secret that the ranks share cannot be used.
-    #[error(transparent)]
-    Secret(#[from] SecretError),
     /// A parameter outside its range.
     #[error("{what} is {value}: must be {limit}")]
     Config {

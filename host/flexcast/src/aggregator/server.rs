@@ -25,9 +25,7 @@ use super::wire::{Greeting, Key, Report};
 use super::{Settings, failed, lock};
 use crate::api::card::{Card, Kind};
 use crate::bootstrap::store::SECRET_FILE;
-use crate::datapath::udp::mesh::{
-    Arrival, Frame, Host, MESSAGE, Peer, Reached, Stream, Strangers, Turned, Watch,
-};
+use crate::datapath::udp::mesh::{Arrival, Frame, Host, MESSAGE, Peer, Reached, Strangers, Stream, Turned, Watch};
 use crate::error::{Error, Result};
 use crate::memory::nodes::{self, Nodes};
 

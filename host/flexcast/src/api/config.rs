@@ -11,7 +11,7 @@ use flexcast_proto::{ImmediateLayout, RankInfo, chains_for};
 use flexio::CardKind;
 
 use crate::api::card::{Card, Kind};
-use crate::bootstrap::Secret;
+use crate::bootstrap::{Secret, SecretError};
 use crate::datapath::service::ServiceOptions;
 use crate::datapath::udp::interface::Interface;
 use crate::dpa::units::ThreadPlacement;
@@ -441,12 +441,13 @@ impl Config {
     /// [`ServiceOptions::from_env`].
     ///
     /// # Errors
-    /// [`Error::Variable`]: one has a value that it cannot have. [`Error::Secret`]: the secret cannot be used.
+    /// [`Error::Variable`]: one has a value that it cannot have. [`Error::Argument`]: the secret cannot be used.
     pub fn with_environment(mut self) -> Result<Self> {
         self.take_variables(|name| std::env::var_os(name))?;
         // Nonsense is refused whether it is used or not.
         let service = ServiceOptions::from_env()?;
-        if let Some(secret) = Secret::from_env()? {
+        let refused = |error: SecretError| Error::Argument { operation: "secret", reason: error.to_string() };
+        if let Some(secret) = Secret::from_env().map_err(refused)? {
             self.aggregator_secret = Some(secret);
         }
         if self.control == Control::Service {

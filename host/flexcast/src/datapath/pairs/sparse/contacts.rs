@@ -10,7 +10,9 @@ use nix::libc;
 use super::Fault;
 use crate::aggregator::wire::{Key, Report, Terms};
 use crate::datapath::apart::{self, KnownAggregators};
-use crate::datapath::udp::mesh::{END, Event, Head, Listener, MESSAGE, MOST_FRAME_BYTES, NONSENSE, Peer, dial_aggregator};
+use crate::datapath::udp::mesh::{
+    END, Event, Head, Listener, MESSAGE, MOST_FRAME_BYTES, NONSENSE, Peer, dial_aggregator,
+};
 
 /// The connection to an aggregator.
 #[derive(Debug, Default)]

@@ -234,11 +234,8 @@ impl Dial {
                 Step::Answer(dialling) => {
                     let came = &self.answer[..ANSWER_BYTES];
                     self.come = 0;
-                    self.step = if came == wire::answer() {
-                        Step::Challenge(dialling)
-                    } else {
-                        Step::Refusal(came.to_vec())
-                    };
+                    self.step =
+                        if came == wire::answer() { Step::Challenge(dialling) } else { Step::Refusal(came.to_vec()) };
                 }
                 Step::Challenge(dialling) => {
                     let (confirming, proof) =

@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 use flexcast_proto::p2p::Part;
 use zerocopy::IntoBytes as _;
 
-pub(crate) use connect::dial_aggregator;
 pub(crate) use connect::Watch;
+pub(crate) use connect::dial_aggregator;
 pub(super) use connect::{Connect, Doors, listen};
 #[cfg(test)]
 pub(crate) use dial::{keyed_hash, nonce};

@@ -20,13 +20,7 @@ impl Peer {
     }
 
     /// On a connection that the peer has made.
-    pub(crate) fn accepted(
-        rank: u32,
-        stream: Stream,
-        address: Address,
-        session: &Session,
-        tagged: bool,
-    ) -> Self {
+    pub(crate) fn accepted(rank: u32, stream: Stream, address: Address, session: &Session, tagged: bool) -> Self {
         let mut peer = Self { address, tagged, ..Self::new(rank, stream) };
         peer.establish(session);
         peer
