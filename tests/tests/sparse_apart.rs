@@ -14,6 +14,8 @@ use flexcast::{
     Aggregation, Card, Communicator, Config, DatapathKind, Error, Outcome, Pending, Request, SparseOptions, UdpOptions,
     VerbsOptions,
 };
+use flexcast_proto::session::{CHALLENGE_BYTES, Dialling, Party, Secret, VERDICT_BYTES};
+use flexcast_service::keyed_hash;
 use flexcast_tests::card_ranks::{self, CardRanks, filled};
 use flexcast_tests::communicators::{Under, drive};
 use flexcast_tests::sparse_world::contributions;
@@ -241,7 +243,7 @@ fn what_cannot_be_is_refused_with_what_to_do() {
 /// What a worker says first to aggregator 0 of 1, of which it wants queue pairs.
 fn greeting(job: u64, rank: u32, workers: u32) -> Vec<u8> {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
-    let (version, proof) = (3_u32, 5_u64);
+    let (version, proof) = (4_u32, 5_u64);
     let rest = [0, u8::from(cfg!(target_endian = "big")), 1, 0, 11, 7, 0, 0];
     [&b"FXAG"[..], &words(&[version]), &job.to_le_bytes(), &proof.to_le_bytes(), &words(&[rank, workers, 0, 1]), &rest]
         .concat()
@@ -250,6 +252,23 @@ fn greeting(job: u64, rank: u32, workers: u32) -> Vec<u8> {
 /// A control message of the first operation. Its tags are zero, as all are between ranks and aggregators.
 fn message(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u32).to_le_bytes()[..], &[1, 0, 0, 0], &1_u32.to_le_bytes(), &[0; 16], bytes].concat()
+}
+
+/// A worker's handshake without a secret: its key is known to everybody.
+fn shake_hands(stream: &mut TcpStream, greeting: &[u8], rank: u32) {
+    let secret = Secret::new([0; 32]);
+    let [a, b, c, d, e, f, g, h, ..] = keyed_hash(&secret, &[&b"flexcast greeting of a worker"[..], greeting].concat());
+    let scope = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+    let dialling = Dialling::new(scope, Party::rank(rank), Party::aggregator(0), [1; 32]);
+    stream.write_all(&[greeting, &dialling.hello()].concat()).expect("sent");
+    let (mut before, mut challenge, mut verdict) = ([0; 8], [0; CHALLENGE_BYTES], [0; VERDICT_BYTES]);
+    stream.read_exact(&mut before).expect("an answer");
+    stream.read_exact(&mut challenge).expect("a challenge");
+    let hash = |secret: &Secret, message: &[u8]| keyed_hash(secret, message);
+    let (confirming, proof) = dialling.answer(&challenge, &secret, &hash).expect("of this greeting");
+    stream.write_all(&proof).expect("sent");
+    stream.read_exact(&mut verdict).expect("a verdict");
+    confirming.conclude(&verdict, &secret, &hash).expect("it takes the worker");
 }
 
 #[test]
@@ -282,7 +301,7 @@ fn queue_pairs_that_cannot_be_are_refused() {
     let connect = |job: u64, rank: u32, workers: u32, offer: &[u8]| {
         let mut stream = TcpStream::connect(server.address()).expect("it listens");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
-        stream.write_all(&greeting(job, rank, workers)).expect("sent");
+        shake_hands(&mut stream, &greeting(job, rank, workers), rank);
         stream.write_all(&message(offer)).expect("sent");
         stream
     };

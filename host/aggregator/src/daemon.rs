@@ -5,7 +5,8 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use flexcast::aggregator::{Server, Status};
+use flexcast::aggregator::{Server, Settings, Status};
+use flexcast::bootstrap::Secret;
 use flexcast::{Card, VerbsOptions};
 use flexcast_service::daemon::http::Http;
 use flexcast_service::daemon::signals::{Signals, notify};
@@ -57,14 +58,15 @@ pub fn serve(args: &ServeArgs) -> Result<(), AggregatorError> {
         }
         None => None,
     };
-    let settings = args.settings();
+    let settings = Settings { secret: Secret::from_env()?, ..args.settings() };
+    let (threads, memory_bytes, jobs) = (settings.threads, settings.memory_bytes, settings.jobs);
+    let secret = if settings.secret.is_some() { "shared" } else { "none" };
     let server = match &args.device {
         Some(device) => Server::with_card(listener, settings, &card(device, args.libraries.as_deref())?)?,
         None => Server::start(listener, settings)?,
     };
     tracing::info!(
-        listen = %server.address(), device = args.device.as_deref().unwrap_or("none"), threads = settings.threads,
-        memory_bytes = settings.memory_bytes, jobs = settings.jobs,
+        listen = %server.address(), device = args.device.as_deref().unwrap_or("none"), threads, memory_bytes, jobs, secret,
         "serving"
     );
     notify(&[NotifyState::Ready]);

@@ -44,6 +44,9 @@ pub enum AggregatorError {
     /// The aggregators cannot be started.
     #[error(transparent)]
     Flexcast(#[from] flexcast::Error),
+    /// The secret cannot be used.
+    #[error(transparent)]
+    Secret(#[from] flexcast::bootstrap::SecretError),
     /// The RDMA card cannot be opened.
     #[error("--device {device}: {source}")]
     Device {

@@ -28,7 +28,7 @@ Ranks connect by TCP, by their first sparse AllReduce. With --device, those that
     flexcast-aggregator --listen 10.0.0.5:4890 --device mlx5_0
     FLEXCAST_SPARSE_AGGREGATORS=10.0.0.5:4890 mpirun -n 4 flexcast perf --datapath verbs --op sparse-allreduce
 
-Nothing is encrypted: whoever reaches the port can open jobs of its own, within the bounds below, but does not get into those of others.";
+Give the daemon and all ranks the same secret, by FLEXCAST_SECRET_FILE (a file that only its owner may read) or FLEXCAST_SECRET, on a network that others use, too: only ranks that have it are served then, and what goes over their TCP connections cannot be changed unnoticed. Without one, whoever reaches the port can open jobs of its own, within the bounds below, and whoever reads along can take a rank's place. Nothing is encrypted.";
 
 /// Sums up sparse AllReduce for groups whose ranks do not do it themselves.
 #[derive(Debug, Parser)]
@@ -211,7 +211,7 @@ impl ServeArgs {
         })
     }
 
-    /// Bounds of the server.
+    /// Bounds of the server, without a secret.
     #[must_use]
     pub fn settings(&self) -> Settings {
         let default = Settings::default();
@@ -223,6 +223,7 @@ impl ServeArgs {
             connections: self.connections.unwrap_or(default.connections),
             timeout: self.timeout.map_or(default.timeout, |seconds| Duration::from_secs(seconds.into())),
             greeting: default.greeting,
+            secret: None,
         }
     }
 }

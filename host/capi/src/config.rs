@@ -3,6 +3,7 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
+use flexcast_rust::bootstrap::Secret;
 use flexcast_rust::{
     Aggregation, Config, Control, Selection, ServiceDelivery, ServiceOptions, ThreadOptions, ThreadPlacement, Transport,
 };
@@ -410,7 +411,8 @@ pub(crate) unsafe fn read(config: *const flexcast_config, default: &Config) -> R
         Some(names) => Config::aggregators_of(names),
         None => Config::default().with_environment()?.aggregators,
     };
-    let converted = given.convert(default)?.aggregators(aggregators);
+    let secret = Secret::from_env().map_err(|error| Fault::new(FLEXCAST_ERROR_ARGUMENT, error.to_string()))?;
+    let converted = given.convert(default)?.aggregators(aggregators).aggregator_secret(secret);
     match given.control {
         // SAFETY: by this function's contract.
         FLEXCAST_CONTROL_SERVICE => Ok(converted.service(unsafe { given.service() }?)),

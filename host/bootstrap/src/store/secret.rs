@@ -156,6 +156,14 @@ impl Secret {
         }
     }
 
+    /// A key for another use of the secret, which `purpose` names. Keys of two uses tell nothing of one another.
+    #[must_use]
+    pub fn derived(&self, purpose: &str) -> [u8; 32] {
+        let mut key = [0; 32];
+        HKDF::expand(&mut key, self.key, purpose);
+        key
+    }
+
     /// The pre-shared key of the handshake.
     pub(super) fn key(&self) -> &[u8; 32] {
         &self.key
@@ -209,6 +217,9 @@ mod tests {
         assert_eq!(format!("{secret:?}"), "Secret(..)");
         // HKDF-SHA256, extract: RFC 5869, A.1, has the same function.
         assert_eq!(*secret.key(), hmac_sha256::HMAC::mac(GOOD, SALT));
+        // The same, expand: one block of it.
+        assert_eq!(secret.derived("use"), hmac_sha256::HMAC::mac(b"use\x01", secret.key()));
+        assert_ne!(secret.derived("use"), secret.derived("other use"));
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub(super) struct Job {
     leaving: Option<(Instant, u32)>,
     /// It has failed: when the connections that are left are closed.
     closes: Option<Instant>,
+    /// Why, for a worker that was taken before that and whose connection comes after it.
+    ended: Option<Report>,
     operations: u64,
     received_bytes: u64,
 }
@@ -202,15 +204,20 @@ impl Job {
             noticed: now,
             leaving: None,
             closes: None,
+            ended: None,
             operations: 0,
             received_bytes: 0,
         }
     }
 
     /// Takes the connection of a rank that has none.
-    pub(super) fn join(&mut self, rank: u32, token: u64, stream: std::net::TcpStream) {
+    pub(super) fn join(&mut self, rank: u32, token: u64, mut peer: Peer) {
+        if let Some(report) = &self.ended {
+            peer.add(MESSAGE, self.latest.unwrap_or(0), [&report.encode(), &[]]);
+            peer.add(END, 0, [&[], &[]]);
+        }
         if let Some(seat) = self.seats.get_mut(rank as usize) {
-            *seat = Some(Seat { peer: Peer::new(rank, stream, Vec::new()), token, interest: None, sending: 0 });
+            *seat = Some(Seat { peer, token, interest: None, sending: 0 });
             self.left[rank as usize] = false;
         }
     }
@@ -363,7 +370,11 @@ impl Job {
                 continue;
             }
             let rank = rank as u32;
-            if has_left {
+            if let Some(why) = seat.peer.fault() {
+                // It is not the rank that has done this: all hear on which connection it was.
+                let reason = format!("its connection to rank {rank} at {} {why}", seat.peer.address());
+                self.fail(&Report::Refused { reason }, now);
+            } else if has_left {
                 self.leaving.get_or_insert((now + GRACE, rank));
             } else {
                 self.fail(&Report::Lost { rank }, now);
@@ -447,7 +458,7 @@ impl Job {
         self.spare = Spare::default();
         self.received_bytes += self.cards.take().map_or(0, |cards| cards.received_bytes());
         self.reservation.give_back();
-        self.closes = Some(now + CLOSING);
+        (self.closes, self.ended) = (Some(now + CLOSING), Some(report.clone()));
     }
 
     /// Whether it has failed: nobody joins it any more.

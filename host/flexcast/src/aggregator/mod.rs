@@ -4,6 +4,9 @@
 //! ranks that are aggregators themselves. Workers use it where their [`Config`](crate::Config) names it. The program `flexcast-aggregator` is one of these with a configuration
 //! and a status (docs/aggregator.md).
 //!
+//! With a secret ([`Settings::secret`]) only workers that have the same one are taken, and what goes over a connection
+//! counts only if its other end has sent it, in this order. Nothing is encrypted.
+//!
 //! Whatever workers or strangers say: memory is bounded by what [`Settings`] allow, and so is the time that one waits for another.
 
 mod budget;
@@ -27,10 +30,11 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags};
 pub use server::Server;
 pub use status::{JobStatus, Status};
 
+use crate::bootstrap::Secret;
 use crate::error::{Error, Result};
 
 /// Bounds of a process of aggregators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Threads that sum up; each job has one of them.
     pub threads: u32,
@@ -44,10 +48,13 @@ pub struct Settings {
     pub timeout: Duration,
     /// Longest that one who connects may take to say who it is.
     pub greeting: Duration,
+    /// Secret that workers share with the aggregators ([`Config::aggregator_secret`](crate::Config::aggregator_secret)).
+    /// Others are refused.
+    pub secret: Option<Secret>,
 }
 
 impl Default for Settings {
-    /// One thread, 256 MiB, 64 jobs, 4096 workers, 60 s, and 2 s for a greeting.
+    /// One thread, 256 MiB, 64 jobs, 4096 workers, 60 s, 2 s for a greeting, and no secret.
     fn default() -> Self {
         Self {
             threads: 1,
@@ -56,6 +63,7 @@ impl Default for Settings {
             connections: 4096,
             timeout: Duration::from_secs(60),
             greeting: Duration::from_secs(2),
+            secret: None,
         }
     }
 }

@@ -33,9 +33,9 @@ pub(super) struct Registry {
 }
 
 impl Registry {
-    pub(super) fn new(settings: Settings, has_card: bool) -> Self {
+    pub(super) fn new(settings: &Settings, has_card: bool) -> Self {
         let loads = vec![0; settings.threads.max(1) as usize];
-        Self { settings, has_card, jobs: HashMap::new(), loads, connections: 0 }
+        Self { settings: settings.clone(), has_card, jobs: HashMap::new(), loads, connections: 0 }
     }
 
     /// Takes a worker: which thread serves it.
@@ -43,7 +43,7 @@ impl Registry {
     /// # Errors
     /// Why not.
     pub(super) fn join(&mut self, greeting: &Greeting) -> Result<usize, String> {
-        let Greeting { rank, terms } = *greeting;
+        let Greeting { rank, terms, .. } = *greeting;
         let key = (terms.job, terms.aggregator);
         if matches!(terms.carrier, Carrier::Cards { .. }) && !self.has_card {
             return Err("it has no RDMA card, which ranks with cards need: give it one".to_owned());
@@ -144,12 +144,12 @@ mod tests {
     fn greeting(job: u64, aggregator: u32, rank: u32) -> Greeting {
         let (order, carrier) = (Order::Arrival, Carrier::Connection);
         let terms = Terms { job, proof: job + 1, workers: 3, aggregator, aggregators: 2, order, carrier };
-        Greeting { rank, terms }
+        Greeting { rank, has_secret: false, terms }
     }
 
     #[test]
     fn jobs_are_spread_over_threads_and_forgotten_with_their_last_worker() {
-        let mut registry = Registry::new(Settings { threads: 2, jobs: 2, ..Settings::default() }, false);
+        let mut registry = Registry::new(&Settings { threads: 2, jobs: 2, ..Settings::default() }, false);
         let threads = [greeting(1, 0, 0), greeting(1, 1, 0), greeting(1, 0, 2), greeting(2, 0, 1)];
         assert_eq!(threads.map(|greeting| registry.join(&greeting)), [Ok(0), Ok(1), Ok(0), Ok(0)]);
         assert!(registry.join(&greeting(3, 0, 0)).is_err_and(|text| text.contains("2 jobs")));
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn whoever_does_not_belong_to_a_job_is_told_why() {
-        let mut registry = Registry::new(Settings { connections: 3, ..Settings::default() }, false);
+        let mut registry = Registry::new(&Settings { connections: 3, ..Settings::default() }, false);
         registry.join(&greeting(1, 0, 0)).unwrap();
         let mut refused = |greeting: Greeting| registry.join(&greeting).unwrap_err();
         assert!(refused(greeting(1, 0, 0)).contains("rank 0 of job 0000000000000001 is connected already"));

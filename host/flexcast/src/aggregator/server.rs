@@ -1,7 +1,9 @@
 //! A process of aggregators: takes the connections of workers, and gives them to its threads.
 
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -19,17 +21,16 @@ use super::budget::Budget;
 use super::registry::Registry;
 use super::status::Status;
 use super::thread::{Command, Looks, Shared, Thread};
-use super::wire::{GREETING_BYTES, Greeting, Report, Unheard};
+use super::wire::{Greeting, Key, Report};
 use super::{Settings, failed, lock};
 use crate::api::card::{Card, Kind};
-use crate::datapath::udp::mesh::{Frame, MESSAGE};
+use crate::bootstrap::store::SECRET_FILE;
+use crate::datapath::udp::mesh::{Arrival, Frame, Host, MESSAGE, Peer, Reached, Strangers, Stream, Turned, Watch};
 use crate::error::{Error, Result};
 use crate::memory::nodes::{self, Nodes};
 
-/// Most connections that have not said who they are, or are refused.
-const MOST_GUESTS: usize = 64;
-/// One of so many guests gives way to another after this time.
-const GRACE: Duration = Duration::from_millis(200);
+/// Most that are refused and have not gone. The oldest goes first.
+const MOST_FAREWELLS: usize = 64;
 /// Longest that one who is refused has to hear why.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Most bytes of one who is refused that are read, so that it hears why.
@@ -37,8 +38,9 @@ const FAREWELL_BYTES: usize = 4 << 20;
 /// How long nobody is taken where there is no room: the others wait in the system's queue. So it is when the system refuses a connection, such as for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
-const BELL: u64 = u64::MAX;
-const DOOR: u64 = u64::MAX - 1;
+/// Tokens of what wakes the door: whatever it is, all are looked at.
+const BELL: u64 = 0;
+const GUEST: u64 = 1;
 
 /// A process of aggregators. It ends when it is dropped.
 #[derive(Debug)]
@@ -59,12 +61,6 @@ struct Counts {
     accepted: AtomicU64,
     refused: AtomicU64,
     strangers: AtomicU64,
-}
-
-impl Counts {
-    fn add(count: &AtomicU64) {
-        count.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// The way to a thread.
@@ -119,8 +115,15 @@ impl Server {
         let of_socket = |source| Error::Socket { what: "TCP socket".to_owned(), source, next: "try again" };
         let address = listener.local_addr().map_err(of_socket)?;
         listener.set_nonblocking(true).map_err(of_socket)?;
+        if settings.secret.is_none() && !address.ip().is_loopback() {
+            tracing::warn!(
+                %address,
+                "whoever reads along on the network can take a rank's place, and whoever can change packets can change sums; set {SECRET_FILE} for the daemon \
+                 and all ranks to prevent it"
+            );
+        }
         let shared = Arc::new(Shared {
-            registry: Mutex::new(Registry::new(settings, pd.is_some())),
+            registry: Mutex::new(Registry::new(&settings, pd.is_some())),
             budget: Budget::new(settings.memory_bytes),
             timeout: settings.timeout,
             pd,
@@ -136,7 +139,7 @@ impl Server {
         let epoll = super::epoll()?;
         let mut server = Self {
             address,
-            settings,
+            settings: settings.clone(),
             shared,
             counts: Arc::default(),
             looks,
@@ -146,7 +149,7 @@ impl Server {
             threads: Vec::new(),
         };
         epoll.add(&*server.bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL)).map_err(failed)?;
-        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, DOOR)).map_err(failed)?;
+        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, GUEST)).map_err(failed)?;
         let nodes = Arc::new(Nodes::of_this_thread());
         let device = server.shared.pd.as_ref().and_then(|pd| nodes::of_device(&pd.device().info().name));
         let near = device.or_else(|| nodes::of_address(address.ip()));
@@ -172,9 +175,10 @@ impl Server {
             shared: Arc::clone(&server.shared),
             counts: Arc::clone(&server.counts),
             links: Arc::clone(&server.links),
+            key: Key::of(settings.secret.as_ref()),
             greeting: settings.greeting,
-            guests: Vec::new(),
-            next: 0,
+            strangers: Strangers::default(),
+            farewells: VecDeque::new(),
             pauses: None,
         };
         let run = move || {
@@ -238,72 +242,43 @@ impl Drop for Server {
     }
 }
 
-/// Somebody who has connected and is none of a thread's: it has not said who it is, or is refused.
+/// One that is not taken, and has been told why. Until it has gone what it sends is read and forgotten: a system that
+/// closes a connection with something unread takes back what has not arrived yet at the other side.
 #[derive(Debug)]
-struct Guest {
-    stream: TcpStream,
-    token: u64,
-    since: Instant,
+struct Farewell {
+    stream: Stream,
+    /// How much of it may still be read.
+    left: usize,
     until: Instant,
-    bytes: [u8; GREETING_BYTES],
-    come: usize,
-    /// It is refused: how much of it may still be read.
-    farewell: Option<usize>,
 }
 
-/// What is to become of a guest.
-enum Fate {
-    Stays,
-    Goes,
-    /// Its greeting is whole.
-    Greets,
+impl Farewell {
+    /// Reads what has come. Returns whether it is over.
+    fn discard(&mut self, room: &mut [u8]) -> bool {
+        while self.left > 0 {
+            match self.stream.read_vectored(&mut [IoSliceMut::new(room)]) {
+                Ok(0) => return true,
+                Ok(bytes) => self.left = self.left.saturating_sub(bytes),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return true,
+            }
+        }
+        true
+    }
 }
 
-impl Guest {
-    /// Takes what has come of the greeting, and nothing behind it.
-    fn listen(&mut self) -> Fate {
-        while self.come < GREETING_BYTES {
-            match self.stream.read(&mut self.bytes[self.come..]) {
-                Ok(0) => return Fate::Goes,
-                Ok(bytes) => self.come += bytes,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Fate::Stays,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Fate::Goes,
-            }
-            if !Greeting::may_begin(&self.bytes[..self.come]) {
-                return Fate::Goes;
-            }
-        }
-        Fate::Greets
+/// Waits for strangers to say something.
+struct Polled<'e>(&'e Epoll);
+
+impl Watch for Polled<'_> {
+    fn watch(&mut self, stream: BorrowedFd<'_>) {
+        // One that is not waited for has until its time is over.
+        let _ = self.0.add(stream, EpollEvent::new(EpollFlags::EPOLLIN, GUEST));
     }
 
-    /// Forgets what comes: a system that closes a connection with something unread takes back what has not arrived yet at the other side.
-    fn discard(&mut self, left: usize, room: &mut [u8]) -> Fate {
-        let mut left = left;
-        while left > 0 {
-            match self.stream.read(room) {
-                Ok(0) => return Fate::Goes,
-                Ok(bytes) => left = left.saturating_sub(bytes),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.farewell = Some(left);
-                    return Fate::Stays;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return Fate::Goes,
-            }
-        }
-        Fate::Goes
-    }
-
-    /// Tells it why it is refused.
-    fn refuse(&mut self, reason: String) {
-        let report = Report::Refused { reason }.encode();
-        let frame = Frame::new(MESSAGE, 0, report.len());
-        // A new connection has room for so little.
-        let told = self.stream.write_all(&[frame.as_bytes(), &report].concat());
-        let _ = told.and_then(|()| self.stream.shutdown(std::net::Shutdown::Write));
-        self.until = Instant::now() + FAREWELL;
-        self.farewell = Some(FAREWELL_BYTES);
+    fn forget(&mut self, stream: BorrowedFd<'_>) {
+        let _ = self.0.delete(stream);
     }
 }
 
@@ -316,10 +291,12 @@ struct Door {
     shared: Arc<Shared>,
     counts: Arc<Counts>,
     links: Arc<Vec<Link>>,
+    key: Key,
     greeting: Duration,
-    guests: Vec<Guest>,
-    next: u64,
-    /// Nobody is taken until then.
+    strangers: Strangers,
+    /// The oldest first.
+    farewells: VecDeque<Farewell>,
+    /// Nobody is waited for until then.
     pauses: Option<Instant>,
 }
 
@@ -328,124 +305,110 @@ impl Door {
         let mut room = vec![0; 16 << 10];
         while !self.stops.load(Ordering::Acquire) {
             let mut events = [EpollEvent::empty(); 64];
-            let next = self.guests.iter().map(|guest| guest.until).chain(self.pauses).min();
+            let farewell = self.farewells.iter().map(|one| one.until).min();
+            let next = [farewell, self.strangers.deadline(), self.pauses].into_iter().flatten().min();
             let left = next.map(|next| next.saturating_duration_since(Instant::now()).as_nanos().div_ceil(1_000_000));
             let timeout = left.map_or(EpollTimeout::NONE, |left| u16::try_from(left).unwrap_or(u16::MAX).into());
-            let found = match self.epoll.wait(&mut events, timeout) {
-                Ok(found) => found,
-                Err(Errno::EINTR) => 0,
+            match self.epoll.wait(&mut events, timeout) {
+                Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(failed(errno)),
-            };
-            for event in &events[..found] {
-                match event.data() {
-                    BELL => _ = self.bell.read(),
-                    DOOR => self.accept()?,
-                    token => self.hear(token, &mut room),
-                }
             }
+            let _ = self.bell.read();
+            self.admit();
             let now = Instant::now();
-            let late = self.guests.iter().filter(|guest| now >= guest.until && guest.farewell.is_none()).count();
-            self.counts.strangers.fetch_add(late as u64, Ordering::Relaxed);
-            self.guests.retain(|guest| now < guest.until);
-            if self.pauses.is_some_and(|until| now >= until) {
-                self.pauses = None;
-                self.epoll.add(&self.listener, EpollEvent::new(EpollFlags::EPOLLIN, DOOR)).map_err(failed)?;
-            }
+            self.farewells.retain_mut(|farewell| now < farewell.until && !farewell.discard(&mut room));
+            self.pause(now)?;
         }
         Ok(())
     }
 
-    /// Nobody is taken for a moment.
-    fn pause(&mut self) -> Result<()> {
-        if self.pauses.is_none() {
-            self.epoll.delete(&self.listener).map_err(failed)?;
+    /// Takes who has connected, and what strangers have said.
+    fn admit(&mut self) {
+        let (listener, silence) = (&self.listener, self.greeting);
+        let host = Host { listener, shared: None, reached: Reached::Aggregators(&self.key), silence };
+        let arrivals = self.strangers.poll(&host, &mut Polled(&self.epoll));
+        let turned = self.strangers.take_turned();
+        let [accepted, closed] = self.strangers.counts();
+        self.counts.accepted.store(accepted, Ordering::Relaxed);
+        self.counts.strangers.store(closed, Ordering::Relaxed);
+        for Turned { stream, reason } in turned {
+            let report = self.refusal(reason);
+            let frame = Frame::new(MESSAGE, 0, report.len());
+            let mut stream = Stream::from(stream);
+            // A new connection has room for so little.
+            let _ = stream.write_vectored(&[IoSlice::new(frame.as_bytes()), IoSlice::new(&report)]);
+            self.part(stream);
         }
-        self.pauses = Some(Instant::now() + PAUSE);
-        Ok(())
+        arrivals.into_iter().for_each(|arrival| self.greet(arrival));
     }
 
-    fn accept(&mut self) -> Result<()> {
-        loop {
-            if self.guests.len() >= MOST_GUESTS && !self.give_way() {
-                return self.pause();
-            }
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) => continue,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection cannot be taken");
-                    return self.pause();
+    /// A worker has proven who it is.
+    fn greet(&mut self, arrival: Arrival) {
+        let (address, Some(greeting)) = (arrival.address, arrival.greeting) else { return };
+        let Greeting { rank, terms, .. } = greeting;
+        let joined = lock(&self.shared.registry).join(&greeting);
+        let (stream, session) = match arrival.accept(self.key.secret()) {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::info!(rank, %address, %error, "a connection breaks as it is taken");
+                if joined.is_ok() {
+                    lock(&self.shared.registry).leave((terms.job, terms.aggregator), rank);
                 }
-            };
-            // Of a computer that is gone the system learns only by asking.
-            let keepalive =
-                TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
-            let ready = stream.set_nonblocking(true).and_then(|()| stream.set_nodelay(true));
-            let ready = ready.and_then(|()| SockRef::from(&stream).set_tcp_keepalive(&keepalive));
-            self.next += 1;
-            let token = self.next;
-            if ready.is_err() || self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, token)).is_err() {
-                continue;
+                return;
             }
-            Counts::add(&self.counts.accepted);
-            let since = Instant::now();
-            let (until, bytes, come) = (since + self.greeting, [0; GREETING_BYTES], 0);
-            self.guests.push(Guest { stream, token, since, until, bytes, come, farewell: None });
-        }
-    }
-
-    /// The guest that has been there for longest goes, unless it has just come.
-    fn give_way(&mut self) -> bool {
-        let oldest = (0..self.guests.len()).min_by_key(|at| self.guests[*at].since);
-        let Some(oldest) = oldest.filter(|at| self.guests[*at].since.elapsed() >= GRACE) else { return false };
-        if self.guests.swap_remove(oldest).farewell.is_none() {
-            Counts::add(&self.counts.strangers);
-        }
-        true
-    }
-
-    fn hear(&mut self, token: u64, room: &mut [u8]) {
-        let Some(at) = self.guests.iter().position(|guest| guest.token == token) else { return };
-        let guest = &mut self.guests[at];
-        let fate = match guest.farewell {
-            Some(left) => guest.discard(left, room),
-            None => guest.listen(),
         };
-        match fate {
-            Fate::Stays => {}
-            Fate::Goes => {
-                if guest.farewell.is_none() {
-                    Counts::add(&self.counts.strangers);
-                }
-                self.guests.swap_remove(at);
+        let mut peer = Peer::accepted(rank, stream, address, &session, self.key.is_shared());
+        match joined {
+            Ok(thread) => {
+                // Of a computer that is gone the system learns only by asking.
+                let keepalive =
+                    TcpKeepalive::new().with_time(Duration::from_secs(30)).with_interval(Duration::from_secs(10));
+                let _ = SockRef::from(&peer.stream).set_tcp_keepalive(&keepalive);
+                self.links[thread].tell(Command::Join(greeting, Box::new(peer)));
             }
-            Fate::Greets => self.greet(at),
+            Err(reason) => {
+                peer.add(MESSAGE, 0, [&self.refusal(reason), &[]]);
+                peer.flush(&());
+                self.part(peer.stream);
+            }
         }
     }
 
-    fn greet(&mut self, at: usize) {
-        let greeting = Greeting::decode(&self.guests[at].bytes);
-        let joined = greeting.and_then(|greeting| {
-            let thread = lock(&self.shared.registry).join(&greeting);
-            thread.map(|thread| (greeting, thread)).map_err(Unheard::Refused)
-        });
-        match joined {
-            Ok((greeting, thread)) => {
-                let guest = self.guests.swap_remove(at);
-                // The thread waits for it with events of its own.
-                let _ = self.epoll.delete(&guest.stream);
-                self.links[thread].tell(Command::Join(greeting, guest.stream));
-            }
-            Err(Unheard::Refused(reason)) => {
-                tracing::info!(reason, "a worker is refused");
-                Counts::add(&self.counts.refused);
-                self.guests[at].refuse(reason);
-            }
-            Err(Unheard::Stranger) => {
-                Counts::add(&self.counts.strangers);
-                self.guests.swap_remove(at);
-            }
+    /// What one hears that is not taken.
+    fn refusal(&self, reason: String) -> Vec<u8> {
+        tracing::info!(reason, "a worker is refused");
+        self.counts.refused.fetch_add(1, Ordering::Relaxed);
+        Report::Refused { reason }.encode()
+    }
+
+    /// Lets one go that has been told why it is not taken.
+    fn part(&mut self, stream: Stream) {
+        let _ = SockRef::from(&stream).shutdown(std::net::Shutdown::Write);
+        if self.epoll.add(&stream, EpollEvent::new(EpollFlags::EPOLLIN, GUEST)).is_err() {
+            return;
         }
+        if self.farewells.len() >= MOST_FAREWELLS {
+            self.farewells.pop_front();
+        }
+        self.farewells.push_back(Farewell { stream, left: FAREWELL_BYTES, until: Instant::now() + FAREWELL });
+    }
+
+    /// Waits for nobody who connects for a moment, or waits for them again.
+    fn pause(&mut self, now: Instant) -> Result<()> {
+        let is_over = self.pauses.is_some_and(|until| now >= until);
+        match (self.strangers.is_stuck(), self.pauses) {
+            (true, pauses) => {
+                if pauses.is_none() {
+                    self.epoll.delete(&self.listener).map_err(failed)?;
+                }
+                self.pauses = Some(now + PAUSE);
+            }
+            (false, Some(_)) if is_over => {
+                self.pauses = None;
+                self.epoll.add(&self.listener, EpollEvent::new(EpollFlags::EPOLLIN, GUEST)).map_err(failed)?;
+            }
+            (false, _) => {}
+        }
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use flexcast_proto::session::{CHALLENGE_BYTES, Dialling, Party, VERDICT_BYTES};
 use flexcast_proto::sparse::Order;
 use flexcast_proto::{Algorithm, Kind, RankInfo, Summary};
 use proptest::prelude::*;
@@ -12,11 +13,13 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::budget::{Budget, Reservation};
 use super::operation::Operation;
-use super::wire::{Carrier, Greeting, Report, Terms};
+use super::wire::{ANSWER_BYTES, Carrier, Greeting, Key, Report, Terms, answer};
 use super::{Server, Settings};
+use crate::bootstrap::Secret;
 use crate::datapath::direct::Begun;
 use crate::datapath::sparse::{Aggregators, Outgoing, Spare, Sparse, SparseOptions};
-use crate::datapath::udp::mesh::{END, Frame, Head, MESSAGE};
+use crate::datapath::udp::mesh::{END, Frame, Head, MESSAGE, nonce};
+use crate::greeting::keyed_hash;
 use crate::plan::direct::Collective;
 use crate::reduce::{DataType, Operator, Reduction};
 
@@ -221,12 +224,49 @@ fn terms(job: u64, workers: u32) -> Terms {
 fn connect(server: &Server, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream.set_read_timeout(Some(BOUND)).unwrap();
-    stream.write_all(bytes).unwrap();
+    // One that is closed at once learns of it by what it reads.
+    let _ = stream.write_all(bytes);
     stream
 }
 
+/// What a worker says first, and what checks the answer.
+fn opening(rank: u32, terms: Terms, key: &Key) -> (Vec<u8>, Dialling) {
+    let greeting = Greeting { rank, has_secret: key.is_shared(), terms }.encode();
+    let peer = Party::aggregator(terms.aggregator);
+    let dialling = Dialling::new(key.scope(&greeting), Party::rank(rank), peer, nonce().unwrap());
+    ([&greeting[..], &dialling.hello()].concat(), dialling)
+}
+
+/// Ends a handshake, unless the server says in clear why not. What the worker has said.
+fn shake_hands(stream: &mut TcpStream, dialling: Dialling, key: &Key) -> Option<Vec<u8>> {
+    let mut before = [0; ANSWER_BYTES];
+    loop {
+        match stream.peek(&mut before).ok()? {
+            0 => return None,
+            ANSWER_BYTES => break,
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    if before != answer() {
+        return None;
+    }
+    let (mut challenge, mut verdict) = ([0; CHALLENGE_BYTES], [0; VERDICT_BYTES]);
+    stream.read_exact(&mut before).ok()?;
+    stream.read_exact(&mut challenge).ok()?;
+    let (confirming, proof) = dialling.answer(&challenge, key.secret(), &keyed_hash).unwrap();
+    stream.write_all(&proof).unwrap();
+    stream.read_exact(&mut verdict).ok()?;
+    confirming.conclude(&verdict, key.secret(), &keyed_hash).unwrap();
+    Some(proof.to_vec())
+}
+
+/// A worker without a secret, and frames without tags.
 fn join(server: &Server, rank: u32, terms: Terms) -> TcpStream {
-    connect(server, &Greeting { rank, terms }.encode())
+    let key = Key::of(None);
+    let (bytes, dialling) = opening(rank, terms, &key);
+    let mut stream = connect(server, &bytes);
+    shake_hands(&mut stream, dialling, &key);
+    stream
 }
 
 /// A worker's first message of an operation, which has no block that is not zero.
@@ -323,7 +363,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
     assert!(reason(&mut join(&server, 0, terms(7, 2))).contains("rank 0 of job 0000000000000007 is connected already"));
     assert!(reason(&mut join(&server, 0, terms(8, 2))).contains("1 jobs already"));
     assert!(reason(&mut join(&server, 1, Terms { proof: 2, ..terms(7, 2) })).contains("another group"));
-    let mut old = Greeting { rank: 1, terms: terms(7, 2) }.encode();
+    let mut old = Greeting { rank: 1, has_secret: false, terms: terms(7, 2) }.encode();
     old[4] = 99;
     assert!(reason(&mut connect(&server, &old)).contains("the worker version 99"));
     // More than there is memory for, of which all are told.
@@ -374,7 +414,7 @@ fn garbage_is_turned_away() {
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "it is closed");
     }
     // Half a greeting, and silence.
-    let mut half = connect(&server, &Greeting { rank: 0, terms: terms(7, 2) }.encode()[..20]);
+    let mut half = connect(&server, &opening(0, terms(7, 2), &Key::of(None)).0[..20]);
     assert_eq!(half.read(&mut [0]).unwrap_or(0), 0, "it is closed");
     until("the count", || server.status().strangers == 5);
     let called = summary(4096, SUM, OPTIONS);
@@ -414,11 +454,77 @@ fn garbage_is_turned_away() {
 }
 
 #[test]
-fn guests_that_say_nothing_give_way_to_workers() {
+fn strangers_give_way_to_workers_and_never_take_their_place() {
     let server = serve(Settings { greeting: Duration::from_secs(60), ..Settings::default() });
-    let _silent: Vec<TcpStream> = (0..100).map(|_| connect(&server, b"FX")).collect();
-    let _worker = join(&server, 0, terms(7, 2));
+    let mut first = join(&server, 0, terms(7, 2));
+    // Some say nothing, some no more than a rank that is there has said.
+    let (bytes, _) = opening(0, terms(7, 2), &Key::of(None));
+    let mut silent: Vec<TcpStream> = (0..200).map(|_| connect(&server, b"FX")).collect();
+    silent.extend((0..100).map(|_| connect(&server, &bytes)));
+    // Those that have only just come stay, and a worker that is not taken dials again.
+    let mut second = None;
+    until("the second", || {
+        second = Some(join(&server, 1, terms(7, 2)));
+        std::thread::sleep(Duration::from_millis(20));
+        server.status().connected == 2
+    });
+    let mut second = second.unwrap();
+    silent.extend((0..200).map(|_| connect(&server, b"")));
+    for stream in [&mut first, &mut second] {
+        stream.write_all(&votes(1, summary(1024, SUM, OPTIONS))).unwrap();
+    }
+    until("the end of the operation", || server.status().jobs.iter().any(|job| job.operations == 1));
+    assert_eq!(server.status().refused, 0);
+}
+
+#[test]
+fn a_copy_of_what_a_worker_has_said_opens_nothing() {
+    let secret = Secret::new(&[b'x'; 32]).unwrap();
+    let server = serve(Settings { secret: Some(secret.clone()), ..Settings::default() });
+    let key = Key::of(Some(&secret));
+    let (bytes, dialling) = opening(0, terms(7, 2), &key);
+    let mut stream = connect(&server, &bytes);
+    let proof = shake_hands(&mut stream, dialling, &key).unwrap();
     until("the worker", || server.status().connected == 1);
+    let copy = [&bytes[..], &proof, &votes(1, summary(1024, SUM, OPTIONS))].concat();
+    let ends = |bytes: &[u8]| {
+        let mut copy = connect(&server, bytes);
+        let mut came = Vec::new();
+        // It is closed, with something unread or not.
+        let _ = copy.read_to_end(&mut came);
+        came.len()
+    };
+    // It gets a challenge that it cannot answer, and is no worker beside the first, nor in its place.
+    assert_eq!(ends(&copy), ANSWER_BYTES + CHALLENGE_BYTES);
+    assert_eq!((server.status().connected, server.status().refused), (1, 0));
+    drop(stream);
+    until("the end of the job", || server.status().connected == 0);
+    assert_eq!(ends(&copy), ANSWER_BYTES + CHALLENGE_BYTES);
+    assert_eq!(server.status().connected, 0);
+    // A greeting that was changed: another rank, another job.
+    for at in [24, 8] {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1;
+        let text = reason(&mut connect(&server, &changed));
+        assert!(text.contains("the greeting was changed on the way"), "byte {at}: {text}");
+    }
+}
+
+#[test]
+fn whoever_has_another_secret_or_none_hears_so_at_once() {
+    let [one, other] = [b'x', b'y'].map(|byte| Secret::new(&[byte; 32]).unwrap());
+    for (of_server, of_rank, text) in [
+        (Some(&one), None, "it has a secret and the rank has none"),
+        (None, Some(&one), "the rank has a secret and it has none"),
+        (Some(&one), Some(&other), "its secret is another one than the rank's"),
+    ] {
+        let server = serve(Settings { secret: of_server.cloned(), ..Settings::default() });
+        let start = Instant::now();
+        let (bytes, _) = opening(0, terms(7, 2), &Key::of(of_rank));
+        let said = reason(&mut connect(&server, &bytes));
+        assert!(said.contains(text) && said.contains("FLEXCAST_SECRET_FILE"), "{said}");
+        assert!(start.elapsed() < Duration::from_secs(1) && server.status().refused == 1);
+    }
 }
 
 proptest! {
@@ -434,14 +540,22 @@ proptest! {
         let server = SERVER.get_or_init(|| serve(settings));
         let called = summary(1024, SUM, OPTIONS);
         let mut other = join(server, 1, terms(7, 2));
-        let mut bytes = [&Greeting { rank: 0, terms: terms(7, 2) }.encode()[..], &votes(1, called)].concat();
+        let key = Key::of(None);
+        let (begin, dialling) = opening(0, terms(7, 2), &key);
+        let mut bytes = [&begin[..], &votes(1, called)].concat();
         for (at, value) in changes {
             let at = at.index(bytes.len());
             bytes[at] = value;
         }
+        let frames = bytes.split_off(begin.len());
         let (first, second) = bytes.split_at(cut.index(bytes.len()));
         let mut liar = connect(server, first);
         let _ = liar.write_all(second);
+        if bytes == begin {
+            shake_hands(&mut liar, dialling, &key);
+            let (first, second) = frames.split_at(cut.index(frames.len()));
+            let _ = liar.write_all(first).and_then(|()| liar.write_all(second));
+        }
         let _ = other.write_all(&votes(1, called));
         // An answer, a report or the end; never silence.
         prop_assert!(other.read(&mut [0; 256]).is_ok());

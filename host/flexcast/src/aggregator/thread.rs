@@ -1,7 +1,6 @@
 //! A thread of aggregators: it alone touches the sums of its jobs.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::TcpStream;
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
@@ -19,7 +18,7 @@ use super::lock;
 use super::registry::{Key, Registry};
 use super::status::JobStatus;
 use super::wire::{Carrier, Greeting, Report};
-use crate::datapath::udp::mesh::{Interest, MOST_FRAME_BYTES};
+use crate::datapath::udp::mesh::{Interest, MOST_FRAME_BYTES, Peer};
 use crate::error::Result;
 
 /// Token of the bell.
@@ -33,7 +32,7 @@ const SHOWS: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) enum Command {
     /// A worker has been taken.
-    Join(Greeting, TcpStream),
+    Join(Greeting, Box<Peer>),
     /// Workers are told that the aggregator ends, and it does.
     Stop,
 }
@@ -184,8 +183,8 @@ impl Thread {
     fn obey(&mut self, now: Instant, touched: &mut Vec<Key>) {
         while let Ok(command) = self.commands.try_recv() {
             match command {
-                Command::Join(greeting, stream) => {
-                    let Greeting { rank, terms } = greeting;
+                Command::Join(greeting, peer) => {
+                    let Greeting { rank, terms, .. } = greeting;
                     let key = (terms.job, terms.aggregator);
                     let new = || {
                         let reservation = Reservation::new(Arc::clone(&self.shared.budget));
@@ -196,7 +195,7 @@ impl Thread {
                     let job = self.jobs.entry(key).or_insert_with(new);
                     self.next += 1;
                     self.tokens.insert(self.next, (key, rank));
-                    job.join(rank, self.next, stream);
+                    job.join(rank, self.next, *peer);
                     if self.stops || job.has_failed() {
                         job.fail(&stopping(), now);
                     }

@@ -5,7 +5,7 @@
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|
 //! | 0 | 4 | `FXAG` |
-//! | 4 | 4 | version: 3 |
+//! | 4 | 4 | version: 4 |
 //! | 8 | 8 | job: number of the communicator, which its rank 0 has drawn |
 //! | 16 | 8 | proof: alike for all workers of a job, and known to them alone |
 //! | 24 | 4 | rank |
@@ -16,14 +16,24 @@
 //! | 41 | 1 | 1: the worker's words begin with their highest byte |
 //! | 42 | 1 | what carries blocks: 0 this connection, 1 queue pairs of RDMA cards |
 //! | 43 | 3 | traffic class of queue pairs, exponent of their timeout, and how often they send again; 0 without |
-//! | 46 | 2 | zeros |
+//! | 46 | 1 | 1: the worker has a secret that it shares with the aggregator |
+//! | 47 | 1 | zero |
+//!
+//! The hello of a handshake ([`flexcast_proto::session`]) stands behind it. Its scope is a keyed hash of these bytes, so
+//! that a greeting counts only if a worker with the same secret has sent it, and on this connection. The aggregator
+//! answers with `FXAG`, its version and the challenge; or it says why not, by a frame with a [`Report`] in clear, which
+//! is alike in all versions. Without a secret on both sides the handshake has a key that everybody knows: it proves
+//! nothing then.
 //!
 //! Frames follow, as between two ranks: messages of operations both ways, each with its length, operator, element, block and blocks per message; and
-//! from the aggregator the reports here ([`Report`]).
+//! from the aggregator the reports here ([`Report`]). With a secret they have tags.
 //!
 //! Where RDMA cards carry blocks, a worker's messages of operations are empty and say what it calls. Before its first one, and whenever it has other queue pairs, it sends their endpoint
 //! ([`p2p::sparse`](crate::p2p::sparse)) as a control message. When those of all workers are there, the aggregator answers each with its own.
 
+use flexcast_bootstrap::Secret;
+use flexcast_bootstrap::store::SECRET_FILE;
+use flexcast_proto::session::{HandshakeError, Secret as SessionSecret};
 use flexcast_proto::sparse::Order;
 use flexcast_proto::{Algorithm, Kind, MAX_RANKS, Summary};
 use flexio::Retry;
@@ -31,11 +41,13 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: [u8; 4] = *b"FXAG";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Most aggregators of a job.
 pub(crate) const MOST_AGGREGATORS: u32 = 64;
 /// Longest reason of a refusal.
 const MOST_REASON_BYTES: usize = 1024;
+/// Most bytes of a refusal.
+pub(crate) const MOST_REFUSAL_BYTES: usize = size_of::<Start>() + MOST_REASON_BYTES;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -54,11 +66,94 @@ struct Hello {
     class: u8,
     timeout_exponent: u8,
     count: u8,
-    zero: [u8; 2],
+    has_secret: u8,
+    zero: u8,
 }
 
 /// Bytes of a greeting.
 pub(crate) const GREETING_BYTES: usize = size_of::<Hello>();
+
+/// Bytes of what an aggregator says before its challenge.
+pub(crate) const ANSWER_BYTES: usize = size_of::<Answer>();
+
+/// What an aggregator says before its challenge.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Answer {
+    magic: [u8; 4],
+    version: U32,
+}
+
+/// What an aggregator of this version says before its challenge.
+pub(crate) fn answer() -> [u8; ANSWER_BYTES] {
+    zerocopy::transmute!(Answer { magic: MAGIC, version: VERSION.into() })
+}
+
+/// What the handshakes of workers and aggregators are under.
+#[derive(Clone, Debug)]
+pub(crate) struct Key {
+    secret: SessionSecret,
+    is_shared: bool,
+}
+
+impl Key {
+    /// That of a secret which workers and aggregators share; without one, a key that everybody knows.
+    pub(crate) fn of(secret: Option<&Secret>) -> Self {
+        let bytes = secret.map_or([0; 32], |secret| secret.derived("flexcast aggregators 4"));
+        Self { secret: SessionSecret::new(bytes), is_shared: secret.is_some() }
+    }
+
+    /// The secret of a handshake.
+    pub(crate) const fn secret(&self) -> &SessionSecret {
+        &self.secret
+    }
+
+    /// Whether only those who have the secret know it: then frames have tags.
+    pub(crate) const fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// The scope of a handshake that begins with this greeting.
+    pub(crate) fn scope(&self, greeting: &[u8; GREETING_BYTES]) -> u64 {
+        let mut hash = hmac_sha256::HMAC::new(self.secret.bytes());
+        hash.update(b"flexcast greeting of a worker");
+        hash.update(greeting);
+        let [a, b, c, d, e, f, g, h, ..] = hash.finalize();
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// Why an aggregator does not take a worker whose greeting says whether it has a secret; none if both agree.
+    pub(crate) fn objection(&self, greeting: &Greeting) -> Option<String> {
+        match (self.is_shared, greeting.has_secret) {
+            (true, false) => Some(format!(
+                "it has a secret and the rank has none: give both the same file ({SECRET_FILE}, or Config::aggregator_secret)"
+            )),
+            (false, true) => Some(format!(
+                "the rank has a secret and it has none: start flexcast-aggregator with the same file ({SECRET_FILE})"
+            )),
+            _ => None,
+        }
+    }
+
+    /// Why an aggregator does not take a worker whose hello is wrong.
+    pub(crate) fn refusal(&self, error: HandshakeError) -> String {
+        match error {
+            HandshakeError::Scope { .. } if self.is_shared => format!(
+                "its secret is another one than the rank's, or the greeting was changed on the way: give both the same file ({SECRET_FILE})"
+            ),
+            HandshakeError::Scope { .. } => "the greeting was changed on the way".to_owned(),
+            error => error.to_string(),
+        }
+    }
+
+    /// What a worker says of an aggregator with which the handshake fails.
+    pub(crate) fn distrust(error: HandshakeError) -> String {
+        format!(
+            "does not prove who it is ({error}): see whether somebody else answers at this address, and give the daemon \
+             and all ranks the same file ({SECRET_FILE})"
+        )
+    }
+}
 
 /// What carries blocks between workers and aggregators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +195,8 @@ pub(crate) struct Terms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Greeting {
     pub(crate) rank: u32,
+    /// Whether it has a secret that it shares with the aggregator.
+    pub(crate) has_secret: bool,
     pub(crate) terms: Terms,
 }
 
@@ -134,7 +231,8 @@ impl Greeting {
             class,
             timeout_exponent: retry.timeout_exponent,
             count: retry.count,
-            zero: [0; 2],
+            has_secret: u8::from(self.has_secret),
+            zero: 0,
         };
         zerocopy::transmute!(hello)
     }
@@ -166,7 +264,8 @@ impl Greeting {
             && hello.by_rank <= 1
             && hello.big_endian <= 1
             && hello.on_cards <= 1
-            && hello.zero == [0; 2];
+            && hello.has_secret <= 1
+            && hello.zero == 0;
         if !is_sound {
             return refused(format!(
                 "rank {rank} of {workers} workers at aggregator {aggregator} of {aggregators} cannot be: there are at most {MAX_RANKS} workers \
@@ -190,7 +289,8 @@ impl Greeting {
                 ));
             }
         };
-        Ok(Self { rank, terms: Terms { job, proof, workers, aggregator, aggregators, order, carrier } })
+        let has_secret = hello.has_secret == 1;
+        Ok(Self { rank, has_secret, terms: Terms { job, proof, workers, aggregator, aggregators, order, carrier } })
     }
 }
 
@@ -302,6 +402,7 @@ mod tests {
 
     const GREETING: Greeting = Greeting {
         rank: 2,
+        has_secret: true,
         terms: Terms {
             job: 7,
             proof: 9,
@@ -336,13 +437,30 @@ mod tests {
             }
         };
         assert!(text(4, 9).contains("the worker version 9"));
-        for (at, value) in [(24, 4), (28, 0), (29, 9), (32, 3), (36, 0), (36, 65), (40, 2), (42, 2), (47, 1)] {
+        for (at, value) in [(24, 4), (28, 0), (29, 9), (32, 3), (36, 0), (36, 65), (40, 2), (42, 2), (46, 2), (47, 1)] {
             assert!(text(at, value).contains("cannot be"), "byte {at}");
         }
         assert!(text(41, u8::from(cfg!(target_endian = "little"))).contains("order of bytes"));
         let mut stranger = bytes;
         stranger[0] = b'G';
         assert_eq!(Greeting::decode(&stranger), Err(Unheard::Stranger));
+    }
+
+    #[test]
+    fn keys_and_scopes_are_those_of_the_secret_and_of_the_greeting() {
+        let [one, other] = [b'a', b'b'].map(|byte| Secret::new(&[byte; 32]).unwrap());
+        let (key, open) = (Key::of(Some(&one)), Key::of(None));
+        let bytes = GREETING.encode();
+        let mut changed = bytes;
+        changed[24] ^= 1;
+        let scopes = [key.scope(&bytes), key.scope(&changed), open.scope(&bytes), Key::of(Some(&other)).scope(&bytes)];
+        assert!((0..4).all(|at| scopes.iter().filter(|scope| **scope == scopes[at]).count() == 1), "{scopes:x?}");
+        assert_eq!(scopes[0], Key::of(Some(&one)).scope(&bytes));
+        let without = Greeting { has_secret: false, ..GREETING };
+        for (key, greeting, text) in [(&key, &without, "the rank has none"), (&open, &GREETING, "it has none")] {
+            assert!(key.objection(greeting).is_some_and(|why| why.contains(text) && why.contains(SECRET_FILE)));
+        }
+        assert!(key.objection(&GREETING).is_none() && open.objection(&without).is_none());
     }
 
     #[test]

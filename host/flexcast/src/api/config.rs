@@ -11,6 +11,7 @@ use flexcast_proto::{ImmediateLayout, RankInfo, chains_for};
 use flexio::CardKind;
 
 use crate::api::card::{Card, Kind};
+use crate::bootstrap::{Secret, SecretError};
 use crate::datapath::service::ServiceOptions;
 use crate::datapath::udp::interface::Interface;
 use crate::dpa::units::ThreadPlacement;
@@ -201,6 +202,9 @@ pub struct Config {
     /// Processes `flexcast-aggregator` that sum up what sparse AllReduce sends, as `host:port`, in one order on all ranks. With an RDMA card theirs need one, too. One
     /// that is named twice serves with two of its threads. Default none: every rank sums up a part.
     pub aggregators: Vec<String>,
+    /// Secret that this rank shares with the aggregators, the same one on all ranks: each side proves to the other that it has it, and frames on their TCP connections have tags.
+    /// [`Config::with_environment`] takes the one that ranks meet with, of `FLEXCAST_SECRET_FILE` or `FLEXCAST_SECRET`. Default none.
+    pub aggregator_secret: Option<Secret>,
     /// What adds up what sparse AllReduce sends over RDMA cards. Default the ranks' processors.
     pub sparse_aggregation: Aggregation,
     /// Greatest magnitude of a contribution, for sums of `f32` that the DPAs add as fixed-point numbers ([`Aggregation::Dpa`]). A sum of n contributions is off by at most
@@ -291,6 +295,7 @@ setters! {
     tuning: Option<Tuning>,
     reproducible: bool,
     aggregators: Vec<String>,
+    aggregator_secret: Option<Secret>,
     sparse_aggregation: Aggregation,
     sparse_fixed_point: Option<f32>,
     psn_bits: Option<u32>,
@@ -333,6 +338,7 @@ impl Default for Config {
             tuning: None,
             reproducible: false,
             aggregators: Vec::new(),
+            aggregator_secret: None,
             sparse_aggregation: Aggregation::Host,
             sparse_fixed_point: None,
             psn_bits: None,
@@ -431,15 +437,19 @@ impl Config {
     }
 
     /// The same with what environment variables say: those of [`Setting::ALL`], such as `FLEXCAST_CHUNK_BYTES`,
-    /// `FLEXCAST_CONTROL` or `FLEXCAST_SPARSE_AGGREGATORS`, and, for service processes, those of
+    /// `FLEXCAST_CONTROL` or `FLEXCAST_SPARSE_AGGREGATORS`, the secret of the ranks, and, for service processes, those of
     /// [`ServiceOptions::from_env`].
     ///
     /// # Errors
-    /// [`Error::Variable`]: one has a value that it cannot have.
+    /// [`Error::Variable`]: one has a value that it cannot have. [`Error::Argument`]: the secret cannot be used.
     pub fn with_environment(mut self) -> Result<Self> {
         self.take_variables(|name| std::env::var_os(name))?;
         // Nonsense is refused whether it is used or not.
         let service = ServiceOptions::from_env()?;
+        let refused = |error: SecretError| Error::Argument { operation: "secret", reason: error.to_string() };
+        if let Some(secret) = Secret::from_env().map_err(refused)? {
+            self.aggregator_secret = Some(secret);
+        }
         if self.control == Control::Service {
             self.service = service;
         }

@@ -118,6 +118,13 @@ pub(crate) fn broken(code: u16) -> String {
     }
 }
 
+/// That an aggregator does not answer.
+pub(crate) fn unanswered(what: &str, tries: u32) -> String {
+    format!(
+        "is not reached ({what}, in {tries} tries): see whether flexcast-aggregator runs there, and whether it has room for one more that connects"
+    )
+}
+
 /// Of a bound (`barrier_timeout`), how long an aggregator may be silent: it counts as failed before the rank that waits for it would be held to be the culprit.
 pub(crate) const fn patience_ps(bound_ps: u64) -> u64 {
     bound_ps / 4 * 3

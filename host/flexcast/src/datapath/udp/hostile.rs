@@ -20,6 +20,7 @@ use super::mesh::{Connect, Doors, Mesh, OtherEnd, Stream, listen};
 use super::part::{Part, fitted};
 use super::sockets::{Sockets, at};
 use super::waiter::SocketWaiter;
+use crate::aggregator::wire::Key;
 use crate::api::communicator::Communicator;
 use crate::api::config::{Config, Control, Footprint};
 use crate::api::outcome::Failed;
@@ -138,6 +139,7 @@ impl World {
             doors: Doors::default(),
             aggregators: Vec::new(),
             order: flexcast_proto::sparse::Order::Arrival,
+            key: Key::of(None),
         };
         let mesh = Mesh::of(connect, vec![(0, Stream::from(near)), (2, Stream::from(shared))]);
         let links = Links {

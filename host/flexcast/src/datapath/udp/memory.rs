@@ -180,14 +180,23 @@ fn send_to(socket: &impl AsFd, to: Option<&UnixAddr>, bytes: &[u8], files: &[Bor
 
 /// Receives bytes, and the descriptors that come with them, as far as this process may open more. Never blocks.
 pub(super) fn receive_with(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    receive_from(socket, bytes).map(|(len, files, _)| (len, files))
+}
+
+/// The same, and the user whose process has sent them; none unless the socket has asked for that (`SO_PASSCRED`).
+pub(super) fn receive_from(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>, Option<u32>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(bytes)];
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let received = rustix::net::recvmsg(socket, &mut parts, &mut control, flags)?;
-    let files = control.drain().filter_map(|part| match part {
-        RecvAncillaryMessage::ScmRights(files) => Some(files),
-        _ => None,
-    });
-    Ok((received.bytes, files.flatten().collect()))
+    let (mut files, mut user) = (Vec::new(), None);
+    for part in control.drain() {
+        match part {
+            RecvAncillaryMessage::ScmRights(some) => files.extend(some),
+            RecvAncillaryMessage::ScmCredentials(sender) => user = Some(sender.uid.as_raw()),
+            _ => {}
+        }
+    }
+    Ok((received.bytes, files, user))
 }

@@ -21,6 +21,7 @@ use super::path::{self, PathMtu, Probing};
 use super::sockets::{self, Sockets, at};
 use super::told;
 use super::waiter::SocketWaiter;
+use crate::aggregator::wire::Key;
 use crate::api::config::{Config, Control, ETHERNET_GBIT_PER_S};
 use crate::datapath::apart::resolve;
 use crate::error::{Error, Result};
@@ -387,6 +388,7 @@ impl Part {
             doors: Doors { listener: listener_of_door, numbers },
             aggregators,
             order: if config.reproducible { Order::Rank } else { Order::Arrival },
+            key: Key::of(config.aggregator_secret.as_ref()),
         };
         // By what all ranks know, so that all choose alike.
         let is_one = all.len() > 1 && all.iter().all(|endpoint| endpoint.shares_memory_with(&all[0]));

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::contacts::{Contacts, blame, nonsense};
 use super::{Fault, Need, RankCard, Result};
-use crate::aggregator::wire::{Carrier, Terms};
+use crate::aggregator::wire::{Carrier, Key, Terms};
 use crate::api::buffer::Buffer;
 use crate::api::config::{Config, ps};
 use crate::datapath::apart;
@@ -31,6 +31,7 @@ const LOOK_PS: u64 = 100_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Apart {
     addresses: Vec<SocketAddr>,
+    key: Key,
     barrier_timeout: Duration,
 }
 
@@ -49,7 +50,8 @@ impl Apart {
             return Err(Error::Config { what: "number of aggregators", value: config.aggregators.len() as u64, limit });
         }
         let addresses = apart::resolve(&config.aggregators)?;
-        Ok(Some(Self { addresses, barrier_timeout: config.barrier_timeout }))
+        let key = Key::of(config.aggregator_secret.as_ref());
+        Ok(Some(Self { addresses, key, barrier_timeout: config.barrier_timeout }))
     }
 
     pub(super) const fn count(&self) -> u32 {
@@ -136,7 +138,8 @@ impl Pending {
                 let carrier = Carrier::Cards { class: card.config.class, retry: card.config.retry };
                 let (workers, aggregators, order) = (card.place.ranks(), apart.count(), need.call.order);
                 let terms = Terms { job, proof, workers, aggregator: 0, aggregators, order, carrier };
-                (Contacts::new(card.place.rank(), terms, apart.addresses), [0; 2])
+                let handshake = (apart.key, apart.barrier_timeout);
+                (Contacts::new(card.place.rank(), terms, apart.addresses, handshake), [0; 2])
             }
         };
         Ok(Session {

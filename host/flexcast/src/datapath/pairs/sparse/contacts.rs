@@ -1,15 +1,18 @@
 //! Connections of a rank to aggregators that are no ranks: by TCP, for all but the blocks.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use flexcast_proto::p2p::{Memory, Part, Span};
 use flexcast_proto::{Cause, FailureCode, Summary, WaitedFor};
 use nix::libc;
 
 use super::Fault;
-use crate::aggregator::wire::{Greeting, Report, Terms};
+use crate::aggregator::wire::{Key, Report, Terms};
 use crate::datapath::apart::{self, KnownAggregators};
-use crate::datapath::udp::mesh::{END, Event, Head, Listener, MESSAGE, MOST_FRAME_BYTES, NONSENSE, Peer, begin_tcp};
+use crate::datapath::udp::mesh::{
+    END, Event, Head, Listener, MESSAGE, MOST_FRAME_BYTES, NONSENSE, Peer, dial_aggregator,
+};
 
 /// The connection to an aggregator.
 #[derive(Debug, Default)]
@@ -27,6 +30,10 @@ pub(super) struct Contacts {
     /// Of the first aggregator; the others' differ in its number.
     terms: Terms,
     addresses: Vec<SocketAddr>,
+    /// Of the handshakes.
+    key: Key,
+    /// How long an aggregator may be silent.
+    bound: Duration,
     /// By aggregator.
     all: Vec<Contact>,
     known: KnownAggregators,
@@ -69,8 +76,8 @@ impl Listener for Ears<'_> {
 }
 
 impl Contact {
-    /// Sends what waits, and takes what has come. Returns the code of a connection that has broken.
-    fn move_on(&mut self, room: &mut [u8], workers: u32, reports: &mut Vec<Report>) -> Option<u16> {
+    /// Sends what waits, and takes what has come. Returns why a connection has broken.
+    fn move_on(&mut self, room: &mut [u8], workers: u32, reports: &mut Vec<Report>) -> Option<String> {
         let peer = self.peer.as_mut()?;
         peer.flush(&());
         let mut ears = Ears { workers, reports, wrong: false };
@@ -84,16 +91,17 @@ impl Contact {
             return None;
         }
         let code = peer.breaks.take().unwrap_or(0);
+        let why = peer.fault().map_or_else(|| apart::broken(code), str::to_owned);
         (self.peer, self.endpoint) = (None, None);
-        Some(code)
+        Some(why)
     }
 }
 
 impl Contacts {
-    pub(super) fn new(own: u32, terms: Terms, addresses: Vec<SocketAddr>) -> Self {
+    pub(super) fn new(own: u32, terms: Terms, addresses: Vec<SocketAddr>, (key, bound): (Key, Duration)) -> Self {
         let known = KnownAggregators::new(addresses.len());
         let all = addresses.iter().map(|_| Contact::default()).collect();
-        Self { own, terms, addresses, all, known, room: vec![0; MOST_FRAME_BYTES], calls: 0 }
+        Self { own, terms, addresses, key, bound, all, known, room: vec![0; MOST_FRAME_BYTES], calls: 0 }
     }
 
     /// Whether all aggregators are there, as far as that is known while no operation is under way. Who has ended, or says that it will, is forgotten.
@@ -117,9 +125,9 @@ impl Contacts {
             contact.endpoint = None;
             if contact.peer.is_none() {
                 let terms = Terms { aggregator: number as u32, ..self.terms };
-                let greeting = Greeting { rank: self.own, terms }.encode().to_vec();
-                match begin_tcp(self.addresses[number]) {
-                    Ok(stream) => contact.peer = Some(Peer::new(number as u32, stream, greeting)),
+                let address = self.addresses[number];
+                match dial_aggregator((self.own, terms), number as u32, address, &self.key, self.bound) {
+                    Ok(peer) => contact.peer = Some(peer),
                     Err(error) => {
                         let code = error.raw_os_error().unwrap_or(libc::EHOSTUNREACH);
                         return Err(blame(number as u32, apart::broken(code as u16)));
@@ -155,7 +163,7 @@ impl Contacts {
         for number in 0..self.all.len() as u32 {
             let Self { all, room, terms, .. } = self;
             let mut reports = Vec::new();
-            let code = all[number as usize].move_on(room, terms.workers, &mut reports);
+            let broken = all[number as usize].move_on(room, terms.workers, &mut reports);
             if !reports.is_empty() {
                 self.known.hear(number, now_ps);
             }
@@ -163,8 +171,8 @@ impl Contacts {
                 told |= matches!(report, Report::Endpoint { .. });
                 self.heed(number, report)?;
             }
-            if let Some(code) = code {
-                return Err(blame(number, apart::broken(code)));
+            if let Some(why) = broken {
+                return Err(blame(number, why));
             }
         }
         Ok(told)

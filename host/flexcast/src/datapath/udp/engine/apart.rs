@@ -74,7 +74,8 @@ impl Engine {
         if !self.uses_apart() {
             return;
         }
-        self.fail_apart(number, apart::broken(code));
+        let found = self.mesh.fault(peer).map(|fault| fault.reason);
+        self.fail_apart(number, found.unwrap_or_else(|| apart::broken(code)));
     }
 
     fn fail_apart(&mut self, number: u32, reason: String) {

@@ -2,7 +2,8 @@
 //!
 //! The lowest of them hands sockets and memory to each of the others. If all of them can use both, they do; if one cannot, each has sockets of
 //! its own, as ranks of different computers have. What they say are datagrams between Unix sockets without a place in the file system, with a
-//! tag under the communicator's key.
+//! tag under the communicator's key. The tag is of the random numbers that sender and receiver have drawn for their sockets of this communicator,
+//! too: what was said to another rank, or in another meeting, has no effect. Processes of other users are not heard.
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
@@ -11,17 +12,20 @@ use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, recv, sendto, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, bind, recv, sendto, setsockopt, socket, sockopt,
+};
+use nix::unistd::geteuid;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{Fanout, layout};
 use crate::datapath::udp::datagram::Secret;
-use crate::datapath::udp::memory::{Layout, Memory, receive_with, send_with_to};
+use crate::datapath::udp::memory::{Layout, Memory, receive_from, send_with_to};
 use crate::error::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"FXFO";
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Time between two looks for what the others say.
 const LOOK: Duration = Duration::from_micros(200);
 
@@ -29,13 +33,15 @@ const LOOK: Duration = Duration::from_micros(200);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::datapath::udp) struct Member {
     pub(in crate::datapath::udp) rank: u32,
+    /// The random number of its door.
+    door: u64,
     address: UnixAddr,
 }
 
 impl Member {
     /// A rank, by the number of its door.
     pub(in crate::datapath::udp) fn new(rank: u32, door: u64) -> io::Result<Self> {
-        Ok(Self { rank, address: address(door)? })
+        Ok(Self { rank, door, address: address(door)? })
     }
 }
 
@@ -53,6 +59,8 @@ impl Bell {
     pub(in crate::datapath::udp) fn new(door: u64) -> io::Result<Self> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let bell = socket(AddressFamily::Unix, SockType::Datagram, flags, None)?;
+        // Before anything can come.
+        setsockopt(&bell, sockopt::PassCred, &true)?;
         bind(bell.as_raw_fd(), &address(door)?)?;
         Ok(Self(bell.into()))
     }
@@ -131,18 +139,19 @@ pub(in crate::datapath::udp) struct Meeting {
 }
 
 impl Meeting {
-    fn said(&self, from: u32, to: u32, what: What) -> Said {
+    fn said(&self, from: &Member, to: &Member, what: What) -> Said {
         let mut said = Said {
             magic: MAGIC,
             version: VERSION.into(),
             communicator: self.communicator.into(),
-            from: from.into(),
-            to: to.into(),
+            from: from.rank.into(),
+            to: to.rank.into(),
             what: (what as u32).into(),
             members: (self.members.len() as u32).into(),
             tag: U64::ZERO,
         };
-        said.tag = self.secret.tag([&said.as_bytes()[..SAID_BYTES - 8], &[]]).into();
+        let doors = [from.door, to.door].map(u64::to_le_bytes).concat();
+        said.tag = self.secret.tag([&said.as_bytes()[..SAID_BYTES - 8], &doors]).into();
         said
     }
 
@@ -160,7 +169,7 @@ impl Meeting {
 
     /// Says something to a member. Blocks, at most until `deadline`, while it has not taken what others have said.
     fn say(&self, to: &Member, what: What, files: &[BorrowedFd<'_>], deadline: Instant) -> Result<()> {
-        let said = self.said(self.members[self.own].rank, to.rank, what);
+        let said = self.said(&self.members[self.own], to, what);
         loop {
             match send_with_to(&self.bell, &to.address, said.as_bytes(), files) {
                 Ok(()) => return Ok(()),
@@ -177,14 +186,16 @@ impl Meeting {
     /// What a member has said, one of `expected`, and the descriptors that came with it; none yet if nobody of those asked for has. Others are not listened to.
     fn hear(&self, expected: &[What]) -> Option<(usize, What, Vec<OwnedFd>)> {
         let mut bytes = [0; SAID_BYTES + 1];
-        let (len, files) = receive_with(&self.bell, &mut bytes).ok()?;
-        let own = self.members[self.own].rank;
+        let (len, files, user) = receive_from(&self.bell, &mut bytes).ok()?;
+        if user != Some(geteuid().as_raw()) {
+            return None;
+        }
+        let own = &self.members[self.own];
         self.members
             .iter()
             .enumerate()
             .find_map(|(number, member)| {
-                let what =
-                    expected.iter().find(|what| bytes[..len] == *self.said(member.rank, own, **what).as_bytes())?;
+                let what = expected.iter().find(|what| bytes[..len] == *self.said(member, own, **what).as_bytes())?;
                 Some((number, *what))
             })
             .map(|(number, what)| (number, what, files))
@@ -292,5 +303,43 @@ impl Meeting {
         self.say(&self.members[0], What::Accept, &[], deadline)?;
         let (what, _) = self.wait(0, &[What::Go, What::Stop], deadline)?;
         Ok((what == What::Go).then(|| (self.share(memory), files.map(UdpSocket::from).collect())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The meeting of two ranks with these doors, as the second sees it.
+    fn meeting(doors: [u64; 2]) -> Meeting {
+        let members = doors.into_iter().zip(3..).map(|(door, rank)| Member::new(rank, door).unwrap()).collect();
+        Meeting {
+            bell: Bell::new(doors[1]).unwrap(),
+            members,
+            own: 1,
+            has_all: true,
+            subgroups: 1,
+            communicator: 5,
+            secret: Secret([1, 2, 3, 4]),
+            timeout: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn what_was_said_in_another_meeting_is_not_heard() {
+        let number = |at: u64| u64::from(std::process::id()) << 32 | at;
+        let (one, other) = (meeting([number(1), number(2)]), meeting([number(1), number(3)]));
+        let said = |meeting: &Meeting| meeting.said(&meeting.members[0], &meeting.members[1], What::Offer);
+        let sender = Bell::new(number(4)).unwrap();
+        let send = |said: &Said| send_with_to(&sender, &other.members[1].address, said.as_bytes(), &[]).unwrap();
+        // The same ranks, communicator and key; the receiver has another socket.
+        send(&said(&one));
+        assert!(other.hear(&[What::Offer]).is_none());
+        send(&said(&other));
+        assert!(matches!(other.hear(&[What::Offer]), Some((0, What::Offer, _))));
+        // The system says whose process has sent something.
+        send(&said(&other));
+        let (_, _, user) = receive_from(&other.bell, &mut [0; SAID_BYTES]).unwrap();
+        assert_eq!(user, Some(geteuid().as_raw()));
     }
 }

@@ -12,8 +12,9 @@ use flexcast_proto::sparse::Order;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::dial::{Dial, Target};
+use super::peer::Peer;
 use super::stream::Stream;
-use crate::aggregator::wire as aggregator;
+use crate::aggregator::wire::{Carrier, Greeting, Key, Terms};
 use crate::datapath::udp::datagram::Secret;
 use crate::datapath::udp::interface::Interface;
 use crate::datapath::udp::sockets::at;
@@ -61,6 +62,8 @@ pub(crate) struct Connect {
     pub(crate) aggregators: Vec<SocketAddr>,
     /// In which order they add.
     pub(crate) order: Order,
+    /// What handshakes with them are under.
+    pub(crate) key: Key,
 }
 
 /// Where processes of this computer connect to share memory.
@@ -73,7 +76,7 @@ pub(crate) struct Doors {
 }
 
 /// Begins to connect to an address, without waiting for it.
-pub(crate) fn begin_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+pub(super) fn begin_tcp(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_tcp_nodelay(true)?;
     match socket.connect(&address.into()) {
@@ -105,27 +108,47 @@ impl Connect {
             own: Party::rank(self.own),
             peer: Party::rank(rank),
             secret: self.secret.clone(),
+            greeting: None,
             address,
             door: self.doors.numbers.get(rank as usize).copied().filter(|door| shares && *door != 0),
             patience: self.timeout,
         })
     }
 
-    /// Begins to connect to an aggregator that is no rank, without waiting for it: the connection, and what is to be
-    /// said on it first.
-    pub(super) fn dial_aggregator(&self, number: u32) -> io::Result<(TcpStream, Vec<u8>)> {
-        let address = *self.aggregators.get(number as usize).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok((begin_tcp(address)?, self.greeting_of_worker(number).encode().to_vec()))
-    }
-
-    /// What this rank says first to an aggregator.
-    fn greeting_of_worker(&self, aggregator: u32) -> aggregator::Greeting {
+    /// Begins to connect to an aggregator that is no rank, without waiting for it. Its number as a peer is behind those
+    /// of the ranks.
+    pub(super) fn dial_aggregator(&self, aggregator: u32) -> io::Result<Peer> {
+        let address = *self.aggregators.get(aggregator as usize).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let (job, workers, aggregators) =
             (self.communicator, self.addresses.len() as u32, self.aggregators.len() as u32);
-        let (proof, order, carrier) = (self.proof, self.order, aggregator::Carrier::Connection);
-        let terms = aggregator::Terms { job, proof, workers, aggregator, aggregators, order, carrier };
-        aggregator::Greeting { rank: self.own, terms }
+        let (proof, order, carrier) = (self.proof, self.order, Carrier::Connection);
+        let terms = Terms { job, proof, workers, aggregator, aggregators, order, carrier };
+        dial_aggregator((self.own, terms), workers + aggregator, address, &self.key, self.timeout)
     }
+}
+
+/// Begins to connect a worker to an aggregator that is no rank, without waiting for it. `number`: that of the peer here.
+/// `bound`: how long an aggregator may be silent altogether; half of it is for dials that are repeated, so that one that
+/// does not answer is named with the reason.
+pub(crate) fn dial_aggregator(
+    (own, terms): (u32, Terms),
+    number: u32,
+    address: SocketAddr,
+    key: &Key,
+    bound: Duration,
+) -> io::Result<Peer> {
+    let greeting = Greeting { rank: own, has_secret: key.is_shared(), terms }.encode();
+    let (stream, dial) = Dial::begin(Target {
+        scope: key.scope(&greeting),
+        own: Party::rank(own),
+        peer: Party::aggregator(terms.aggregator),
+        secret: key.secret().clone(),
+        greeting: Some(greeting),
+        address,
+        door: None,
+        patience: bound / 2,
+    })?;
+    Ok(Peer::dialled(number, stream, dial, key.is_shared()))
 }
 
 /// Whoever waits for streams to become readable.

@@ -2,6 +2,9 @@
 //!
 //! A peer that has no room for one more stranger closes the connection, or an attacker does so. Nothing is lost then:
 //! frames are sent only once the peer has said that it takes the connection.
+//!
+//! To an aggregator a rank says in clear what it wants before the handshake, and the aggregator may say in clear why
+//! not ([`wire`]).
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -12,10 +15,15 @@ use flexcast_proto::session::{
     CHALLENGE_BYTES, Confirming, Dialling, HandshakeError, Nonce, Party, Secret, Session, VERDICT_BYTES,
 };
 
+use zerocopy::FromBytes as _;
+
 use super::connect::begin_tcp;
+use super::frame::{FRAME_BYTES, Frame, MESSAGE};
 use super::shared::SharedStream;
 use super::stream::Stream;
 use super::{Address, Interest, peer};
+use crate::aggregator::wire::{self, ANSWER_BYTES, GREETING_BYTES, Key, MOST_REFUSAL_BYTES, Report};
+use crate::datapath::apart;
 use crate::greeting::keyed_hash;
 
 /// Wait before the first repetition. It doubles with each up to [`MOST_BACKOFF`].
@@ -23,7 +31,7 @@ const BACKOFF: Duration = Duration::from_millis(1);
 const MOST_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Fresh random bytes of the system.
-pub(super) fn nonce() -> io::Result<Nonce> {
+pub(crate) fn nonce() -> io::Result<Nonce> {
     let mut bytes = Nonce::default();
     getrandom::fill(&mut bytes).map_err(io::Error::other)?;
     Ok(bytes)
@@ -36,6 +44,8 @@ pub(super) struct Target {
     pub(super) own: Party,
     pub(super) peer: Party,
     pub(super) secret: Secret,
+    /// What is said before the hello; of aggregators alone.
+    pub(super) greeting: Option<[u8; GREETING_BYTES]>,
     pub(super) address: SocketAddr,
     /// The number of its socket for shared memory, if both may share some.
     pub(super) door: Option<u64>,
@@ -45,12 +55,21 @@ pub(super) struct Target {
 
 #[derive(Debug)]
 enum Step {
+    /// An aggregator is to say that it answers, or why not.
+    Answer(Dialling),
+    /// It says why not: the bytes that have come of it.
+    Refusal(Vec<u8>),
     Challenge(Dialling),
     Verdict(Confirming),
     /// The next try begins then.
     Pause(Instant),
     Over,
 }
+
+/// Why an aggregator does not begin a handshake, as it says.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Declined(String);
 
 /// What has become of a dial.
 #[derive(Debug)]
@@ -113,7 +132,13 @@ impl Dial {
         let dialling = Dialling::new(scope, own, peer, nonce()?);
         self.file = file;
         self.say(&dialling.hello());
-        self.step = Step::Challenge(dialling);
+        self.step = match &self.target.greeting {
+            Some(greeting) => {
+                self.message.splice(..0, *greeting);
+                Step::Answer(dialling)
+            }
+            None => Step::Challenge(dialling),
+        };
         self.tries += 1;
         Ok(stream)
     }
@@ -132,7 +157,7 @@ impl Dial {
     /// What is waited for on the stream.
     pub(super) const fn interest(&self) -> Interest {
         match self.step {
-            Step::Challenge(_) | Step::Verdict(_) => {
+            Step::Answer(_) | Step::Refusal(_) | Step::Challenge(_) | Step::Verdict(_) => {
                 let is_writing = self.sent < self.message.len();
                 Interest { read: !is_writing, write: is_writing }
             }
@@ -181,7 +206,15 @@ impl Dial {
                     Err(error) => return Err(error),
                 }
             }
-            let needed = if matches!(self.step, Step::Verdict(_)) { VERDICT_BYTES } else { CHALLENGE_BYTES };
+            if let Step::Refusal(bytes) = &mut self.step {
+                let error = refused(stream, bytes);
+                return if error.kind() == ErrorKind::WouldBlock { Ok(Progress::Waits(moved)) } else { Err(error) };
+            }
+            let needed = match self.step {
+                Step::Answer(_) => ANSWER_BYTES,
+                Step::Verdict(_) => VERDICT_BYTES,
+                _ => CHALLENGE_BYTES,
+            };
             while self.come < needed {
                 // No more: frames of the peer may be behind its verdict.
                 match stream.read_handshake(&mut self.answer[self.come..needed]) {
@@ -194,6 +227,12 @@ impl Dial {
             }
             let secret = &self.target.secret;
             match std::mem::replace(&mut self.step, Step::Over) {
+                Step::Answer(dialling) => {
+                    let came = &self.answer[..ANSWER_BYTES];
+                    self.come = 0;
+                    self.step =
+                        if came == wire::answer() { Step::Challenge(dialling) } else { Step::Refusal(came.to_vec()) };
+                }
                 Step::Challenge(dialling) => {
                     let (confirming, proof) =
                         dialling.answer(&self.answer, secret, &keyed_hash).map_err(io::Error::other)?;
@@ -206,7 +245,7 @@ impl Dial {
                     let session = confirming.conclude(&verdict, secret, &keyed_hash).map_err(io::Error::other)?;
                     return Ok(Progress::Taken(Box::new(session)));
                 }
-                Step::Pause(_) | Step::Over => return Ok(Progress::Waits(moved)),
+                Step::Refusal(_) | Step::Pause(_) | Step::Over => return Ok(Progress::Waits(moved)),
             }
         }
     }
@@ -214,9 +253,13 @@ impl Dial {
     /// A try has failed: there is another one, unless that is of no use or the time for it is over.
     fn again(&mut self, error: &io::Error, of_handshake: Option<HandshakeError>) -> Progress {
         self.step = Step::Over;
-        // A rank listens as long as its communicator lives: nobody does there any more, or a firewall is in between.
-        let is_final =
-            error.kind() == ErrorKind::ConnectionRefused || matches!(of_handshake, Some(HandshakeError::Refused(_)));
+        let declined = error.get_ref().and_then(|inner| inner.downcast_ref::<Declined>());
+        // A rank listens as long as its communicator lives: nobody does there any more, or a firewall is in between. Of
+        // an aggregator with another secret another try gets no other answer.
+        let is_final = error.kind() == ErrorKind::ConnectionRefused
+            || declined.is_some()
+            || matches!(of_handshake, Some(HandshakeError::Refused(_)))
+            || (self.target.greeting.is_some() && of_handshake.is_some());
         let now = Instant::now();
         let since = *self.failing.get_or_insert(now);
         let backoff = (BACKOFF * 2_u32.saturating_pow(self.tries.min(10) - 1)).min(MOST_BACKOFF);
@@ -235,6 +278,43 @@ impl Dial {
             code => code,
         };
         let tries = self.tries;
+        if self.target.greeting.is_some() {
+            let why = match (declined, of_handshake) {
+                (Some(Declined(reason)), _) => apart::refusal(reason),
+                (None, Some(error)) => Key::distrust(error),
+                (None, None) if peer::code(error) == 0 => apart::unanswered(&what, tries),
+                (None, None) => apart::broken(code),
+            };
+            return Progress::Failed(code, why);
+        }
         Progress::Failed(code, format!("was not taken ({what}), in {tries} tries within {:?}", now - since))
+    }
+}
+
+/// Takes what has come of an aggregator's refusal behind `bytes`. The error is what it says, once that is whole.
+fn refused(stream: &mut Stream, bytes: &mut Vec<u8>) -> io::Error {
+    let foreign = || io::Error::other(HandshakeError::Foreign);
+    loop {
+        let needed = match Frame::read_from_prefix(bytes) {
+            Ok((frame, _)) if frame.kind != MESSAGE || frame.len.get() as usize > MOST_REFUSAL_BYTES => {
+                return foreign();
+            }
+            Ok((frame, _)) => FRAME_BYTES + frame.len.get() as usize,
+            Err(_) => FRAME_BYTES,
+        };
+        if bytes.len() == needed && needed > FRAME_BYTES {
+            let Some(Report::Refused { reason }) = Report::decode(&bytes[FRAME_BYTES..], 1) else {
+                return foreign();
+            };
+            return io::Error::other(Declined(reason));
+        }
+        let (come, mut room) = (bytes.len(), [0; FRAME_BYTES + MOST_REFUSAL_BYTES]);
+        let Some(room) = room.get_mut(..needed - come).filter(|room| !room.is_empty()) else { return foreign() };
+        match stream.read_handshake(room) {
+            Ok(0) => return ErrorKind::UnexpectedEof.into(),
+            Ok(read) => bytes.extend_from_slice(&room[..read]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return error,
+        }
     }
 }

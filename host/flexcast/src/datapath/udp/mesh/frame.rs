@@ -17,7 +17,7 @@
 //! | 12 | 8 | tag of the contents, in a transfer frame of those behind its [`Head`]; 0 without any |
 //! | 20 | 8 | tag of the frame's number and of the header, with its [`Head`] |
 //!
-//! Both tags are 0 in shared memory, on connections to aggregators, and where nothing is authenticated
+//! Both tags are 0 in shared memory, on connections to aggregators without a secret, and where nothing is authenticated
 //! ([`tags`](super::tags) has more).
 
 use flexcast_proto::{Algorithm, Kind, Summary};

@@ -26,8 +26,11 @@ use std::time::{Duration, Instant};
 use flexcast_proto::p2p::Part;
 use zerocopy::IntoBytes as _;
 
-pub(crate) use connect::begin_tcp;
-pub(super) use connect::{Connect, Doors, Watch, listen};
+pub(crate) use connect::Watch;
+pub(crate) use connect::dial_aggregator;
+pub(super) use connect::{Connect, Doors, listen};
+#[cfg(test)]
+pub(crate) use dial::nonce;
 pub(crate) use frame::{END, Frame, Head, MESSAGE, MOST_FRAME_BYTES};
 pub(crate) use peer::{NONSENSE, Peer, failure_code};
 pub(super) use shared::{OtherEnd, Rings, listen as listen_shared};
@@ -35,8 +38,8 @@ pub(super) use shared::{OtherEnd, Rings, listen as listen_shared};
 use crate::error::{Error, Result};
 use flexcast_proto::session::Refusal;
 use frame::{REQUEST, RequestBody};
-use strangers::{Arrival, Strangers};
-pub(super) use stream::Stream;
+pub(crate) use strangers::{Arrival, Host, Reached, SILENCE, Strangers, Turned};
+pub(crate) use stream::Stream;
 
 /// Time between two polls of connections while a communicator is made.
 const LOOK: Duration = Duration::from_micros(200);
@@ -238,7 +241,7 @@ impl Mesh {
             room: vec![0; MOST_FRAME_BYTES],
         };
         for (rank, stream) in streams {
-            mesh.add(Peer::new(rank, stream, Vec::new()));
+            mesh.add(Peer::new(rank, stream));
         }
         mesh
     }
@@ -250,7 +253,15 @@ impl Mesh {
 
     /// Takes the connections of ranks that have something to say for the first time. Returns whether there was one.
     pub(super) fn admit(&mut self, watch: &mut dyn Watch) -> bool {
-        let arrivals = self.strangers.poll(&self.connect, watch);
+        let connect = &self.connect;
+        let reached = Reached::Rank {
+            scope: connect.communicator,
+            own: connect.own,
+            ranks: connect.addresses.len() as u32,
+            secret: &connect.secret,
+        };
+        let (listener, shared) = (&connect.listener, connect.doors.listener.as_ref());
+        let arrivals = self.strangers.poll(&Host { listener, shared, reached, silence: SILENCE }, watch);
         let before = self.peers.len();
         arrivals.into_iter().for_each(|arrival| self.take(arrival));
         self.peers.len() > before
@@ -349,9 +360,7 @@ impl Mesh {
                     let dialled = self.connect.dial(rank);
                     dialled.map(|(stream, dial)| Peer::dialled(rank, stream, dial, self.connect.tagged))
                 }
-                Some(number) => {
-                    self.connect.dial_aggregator(number).map(|(stream, greeting)| Peer::new(rank, stream, greeting))
-                }
+                Some(number) => self.connect.dial_aggregator(number),
             };
             let peer = match begun {
                 Ok(peer) => peer,
@@ -470,7 +479,8 @@ impl Mesh {
             let reason = peer.fault().filter(|_| peer.rank == rank)?.to_owned();
             Some(Fault { address: peer.address().to_string(), reason })
         };
-        self.peers.iter().find_map(fault)
+        // Of an aggregator that has been dialled again, that of the last connection counts.
+        self.peers.iter().rev().find_map(fault)
     }
 
     /// The connections to aggregators, by their numbers.

@@ -137,10 +137,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// On a connection without handshake and tags, as to an aggregator, which may still be on its way to be made.
-    /// `greeting`: what is said on it first.
-    pub(crate) fn new(rank: u32, stream: impl Into<Stream>, mut greeting: Vec<u8>) -> Self {
-        greeting.reserve(CONTROL_BYTES);
+    /// On a connection without handshake and tags.
+    pub(super) fn new(rank: u32, stream: impl Into<Stream>) -> Self {
         let stream = stream.into();
         Self {
             rank,
@@ -155,7 +153,7 @@ impl Peer {
             inbox: Vec::new(),
             incoming: None,
             held: false,
-            outbox: greeting,
+            outbox: Vec::with_capacity(CONTROL_BYTES),
             sent: 0,
             fragment: None,
             transfers: VecDeque::new(),

@@ -4,6 +4,8 @@
 //! no room for one more, the oldest goes: first one that has said nothing, and of the others none that has only just
 //! come. A rank that had to go connects again ([`dial`](super::dial)). Whoever has proven that it is a rank is a
 //! stranger no more, and never goes. Strangers are heard in the order in which they have come.
+//!
+//! They want to reach a rank, or aggregators that are no ranks. To those a rank says first, in clear, what it wants.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _};
@@ -13,15 +15,15 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use flexcast_proto::session::{
-    HELLO_BYTES, HandshakeError, Listening, PROOF_BYTES, Party, Proven, Refusal, Role, Secret, Session,
+    CHALLENGE_BYTES, HELLO_BYTES, HandshakeError, Listening, PROOF_BYTES, Party, Proven, Refusal, Role, Secret, Session,
 };
 use nix::errno::Errno;
 
-use super::connect::Connect;
 use super::dial::nonce;
 use super::shared::{SharedStream, check_user};
 use super::stream::Stream;
 use super::{Address, Watch};
+use crate::aggregator::wire::{self, ANSWER_BYTES, GREETING_BYTES, Greeting, Key, Unheard};
 use crate::datapath::udp::memory::{receive_with, send_with};
 use crate::greeting::keyed_hash;
 
@@ -31,8 +33,8 @@ pub(super) const MOST_STRANGERS: usize = 128;
 pub(super) const MOST_OF_ADDRESS: usize = 64;
 /// A stranger gives way to another one after this time: many ranks may connect at once, and each needs a moment.
 const GRACE: Duration = Duration::from_millis(20);
-/// Longest that one may take to say something.
-const SILENCE: Duration = Duration::from_secs(2);
+/// Longest that one may take to say something to a rank.
+pub(crate) const SILENCE: Duration = Duration::from_secs(2);
 /// Longest that one may take to prove what it has said: its program may be at work meanwhile.
 const PROOF: Duration = Duration::from_secs(60);
 /// Connections that are taken at a time.
@@ -90,12 +92,21 @@ impl Caller {
     }
 }
 
+/// What a stranger has said that it wants of aggregators, and for whom its hello has to be then.
+#[derive(Debug)]
+struct Wanted {
+    greeting: Greeting,
+    scope: u64,
+}
+
 #[derive(Debug)]
 enum Step {
+    /// It is to say what it wants of aggregators.
+    Greeting,
     /// It is to say who it is.
-    Hello,
+    Hello(Option<Wanted>),
     /// It is to prove that.
-    Proof(Listening),
+    Proof(Listening, Option<Greeting>),
 }
 
 #[derive(Debug)]
@@ -114,24 +125,64 @@ struct Stranger {
 enum Fate {
     Stays,
     Goes(Option<HandshakeError>),
+    /// It is told why it goes.
+    Turned(String),
     /// It has proven who it is.
-    Proven(Proven),
+    Proven(Proven, Option<Greeting>),
 }
 
-/// What strangers are compared with.
-#[derive(Clone, Copy)]
-struct Own<'o> {
-    scope: u64,
-    party: Party,
-    ranks: u32,
-    secret: &'o Secret,
+/// Whom strangers want to reach.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reached<'r> {
+    /// A rank, of so many.
+    Rank {
+        /// Number of the communicator.
+        scope: u64,
+        own: u32,
+        ranks: u32,
+        secret: &'r Secret,
+    },
+    /// Aggregators of any job.
+    Aggregators(&'r Key),
+}
+
+impl<'r> Reached<'r> {
+    const fn secret(self) -> &'r Secret {
+        match self {
+            Self::Rank { secret, .. } => secret,
+            Self::Aggregators(key) => key.secret(),
+        }
+    }
+
+    const fn first(self) -> Step {
+        match self {
+            Self::Rank { .. } => Step::Hello(None),
+            Self::Aggregators(_) => Step::Greeting,
+        }
+    }
+}
+
+/// Where strangers connect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Host<'h> {
+    pub(crate) listener: &'h TcpListener,
+    /// The same for processes of this computer.
+    pub(crate) shared: Option<&'h UnixListener>,
+    pub(crate) reached: Reached<'h>,
+    /// Longest that one may take to say something.
+    pub(crate) silence: Duration,
 }
 
 impl Stranger {
-    /// Takes what has come of the handshake, and nothing behind it.
-    fn listen(&mut self, own: Own<'_>, now: Instant) -> io::Result<Fate> {
+    /// Takes what has come of the handshake, and nothing behind it. The proof is for another call than the hello: whoever
+    /// has only just come is to be one of the strangers before it is a rank.
+    fn listen(&mut self, reached: Reached<'_>, now: Instant) -> io::Result<Fate> {
         loop {
-            let needed = if matches!(self.step, Step::Hello) { HELLO_BYTES } else { PROOF_BYTES };
+            let needed = match self.step {
+                Step::Greeting => GREETING_BYTES,
+                Step::Hello(_) => HELLO_BYTES,
+                Step::Proof(..) => PROOF_BYTES,
+            };
             while self.come < needed {
                 match self.caller.read(&mut self.bytes[self.come..needed]) {
                     Ok(0) => return Ok(Fate::Goes(None)),
@@ -140,32 +191,63 @@ impl Stranger {
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(error) => return Err(error),
                 }
+                if matches!(self.step, Step::Greeting) && !Greeting::may_begin(&self.bytes[..self.come]) {
+                    return Ok(Fate::Goes(Some(HandshakeError::Foreign)));
+                }
             }
             self.come = 0;
-            match std::mem::replace(&mut self.step, Step::Hello) {
-                Step::Hello => {
-                    let (to, secret) = ((own.scope, own.party), own.secret);
+            match (std::mem::replace(&mut self.step, Step::Greeting), reached) {
+                (Step::Greeting, Reached::Aggregators(key)) => match wanted(key, &self.bytes) {
+                    Ok(wanted) => self.step = Step::Hello(Some(wanted)),
+                    Err(Unheard::Stranger) => return Ok(Fate::Goes(Some(HandshakeError::Foreign))),
+                    Err(Unheard::Refused(reason)) => return Ok(Fate::Turned(reason)),
+                },
+                (Step::Hello(None), Reached::Rank { scope, own, secret, .. }) => {
+                    let to = (scope, Party::rank(own));
                     let (listening, challenge) = match Listening::new(to, &self.bytes, nonce()?, secret, &keyed_hash) {
                         Ok(answer) => answer,
                         Err(error) => return Ok(Fate::Goes(Some(error))),
                     };
                     self.caller.write(&challenge)?;
-                    (self.step, self.until) = (Step::Proof(listening), now + PROOF);
+                    (self.step, self.until) = (Step::Proof(listening, None), now + PROOF);
+                    return Ok(Fate::Stays);
                 }
-                Step::Proof(listening) => {
+                (Step::Hello(Some(Wanted { greeting, scope })), Reached::Aggregators(key)) => {
+                    let to = (scope, Party::aggregator(greeting.terms.aggregator));
+                    let answer = Listening::new(to, &self.bytes, nonce()?, key.secret(), &keyed_hash);
+                    let answer = answer.and_then(|(listening, challenge)| {
+                        let (from, claimed) = (listening.claims(), Party::rank(greeting.rank));
+                        let error = HandshakeError::Party { from, to: to.1 };
+                        if from == claimed { Ok((listening, challenge)) } else { Err(error) }
+                    });
+                    let (listening, challenge) = match answer {
+                        Ok(answer) => answer,
+                        Err(error) => return Ok(Fate::Turned(key.refusal(error))),
+                    };
+                    let mut answer = [0; ANSWER_BYTES + CHALLENGE_BYTES];
+                    let (before, behind) = answer.split_at_mut(ANSWER_BYTES);
+                    before.copy_from_slice(&wire::answer());
+                    behind.copy_from_slice(&challenge);
+                    self.caller.write(&answer)?;
+                    (self.step, self.until) = (Step::Proof(listening, Some(greeting)), now + PROOF);
+                    return Ok(Fate::Stays);
+                }
+                (Step::Proof(listening, greeting), _) => {
                     let mut proof = [0; PROOF_BYTES];
                     proof.copy_from_slice(&self.bytes[..PROOF_BYTES]);
-                    return Ok(match listening.check(&proof, own.secret, &keyed_hash) {
-                        Ok(proven) => Fate::Proven(proven),
+                    return Ok(match listening.check(&proof, reached.secret(), &keyed_hash) {
+                        Ok(proven) => Fate::Proven(proven, greeting),
                         Err(error) => Fate::Goes(Some(error)),
                     });
                 }
+                // It has begun with what somebody else is to be told.
+                (Step::Greeting | Step::Hello(_), _) => return Ok(Fate::Goes(Some(HandshakeError::Foreign))),
             }
         }
     }
 
     const fn is_silent(&self) -> bool {
-        matches!(self.step, Step::Hello)
+        !matches!(self.step, Step::Proof(..))
     }
 
     fn has_had_time(&self, now: Instant) -> bool {
@@ -173,11 +255,30 @@ impl Stranger {
     }
 }
 
+/// Takes what a stranger wants of aggregators.
+fn wanted(key: &Key, bytes: &[u8]) -> Result<Wanted, Unheard> {
+    let (bytes, _) = bytes.split_first_chunk().ok_or(Unheard::Stranger)?;
+    let greeting = Greeting::decode(bytes)?;
+    match key.objection(&greeting) {
+        Some(reason) => Err(Unheard::Refused(reason)),
+        None => Ok(Wanted { greeting, scope: key.scope(bytes) }),
+    }
+}
+
+/// A stranger that is to be told why it is not taken.
+#[derive(Debug)]
+pub(crate) struct Turned {
+    pub(crate) stream: TcpStream,
+    pub(crate) reason: String,
+}
+
 /// A rank that has proven who it is, and is not taken yet.
 #[derive(Debug)]
-pub(super) struct Arrival {
-    pub(super) rank: u32,
-    pub(super) address: Address,
+pub(crate) struct Arrival {
+    pub(crate) rank: u32,
+    pub(crate) address: Address,
+    /// What it wants of aggregators.
+    pub(crate) greeting: Option<Greeting>,
     caller: Caller,
     proven: Proven,
 }
@@ -187,7 +288,7 @@ impl Arrival {
     ///
     /// # Errors
     /// It has broken, or its memory cannot be used.
-    pub(super) fn accept(self, secret: &Secret) -> io::Result<(Stream, Session)> {
+    pub(crate) fn accept(self, secret: &Secret) -> io::Result<(Stream, Session)> {
         let Self { caller, proven, .. } = self;
         let mut stream = caller.into_stream()?;
         let (verdict, session) = proven.accept(secret, &keyed_hash);
@@ -208,14 +309,40 @@ impl Arrival {
 
 /// Those who have connected and have not proven who they are, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Strangers {
+pub(crate) struct Strangers {
     all: VecDeque<Stranger>,
+    turned: Vec<Turned>,
+    /// Some wait in the system's queue, since there is no room for them.
+    stuck: bool,
+    /// How many have ever been taken, and how many of them have gone.
+    accepted: u64,
+    closed: u64,
     /// How many have gone since the log has last said so, and when it has.
     gone: u64,
     logged: Option<Instant>,
 }
 
 impl Strangers {
+    /// How many have ever come, and how many of them were closed without a word.
+    pub(crate) const fn counts(&self) -> [u64; 2] {
+        [self.accepted, self.closed]
+    }
+
+    /// Whether some wait in the system's queue, since there is no room for them: to wait for others would end at once.
+    pub(crate) const fn is_stuck(&self) -> bool {
+        self.stuck
+    }
+
+    /// When the time of one is over.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.all.iter().map(|stranger| stranger.until).min()
+    }
+
+    /// Those that are to be told why they are not taken, since this was last asked.
+    pub(crate) fn take_turned(&mut self) -> Vec<Turned> {
+        std::mem::take(&mut self.turned)
+    }
+
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.all.len()
@@ -223,20 +350,14 @@ impl Strangers {
 
     /// Takes who has connected since, and what strangers have said. Who has proven to be a rank, in the order in which
     /// they have come.
-    pub(super) fn poll(&mut self, connect: &Connect, watch: &mut dyn Watch) -> Vec<Arrival> {
-        let own = Own {
-            scope: connect.communicator,
-            party: Party::rank(connect.own),
-            ranks: connect.addresses.len() as u32,
-            secret: &connect.secret,
-        };
-        self.accept(connect, own, watch);
+    pub(crate) fn poll(&mut self, host: &Host<'_>, watch: &mut dyn Watch) -> Vec<Arrival> {
+        self.accept(host, watch);
         let now = Instant::now();
         let mut arrivals = Vec::new();
         let mut at = 0;
         while at < self.all.len() {
             let stranger = &mut self.all[at];
-            let fate = match stranger.listen(own, now) {
+            let fate = match stranger.listen(host.reached, now) {
                 Ok(Fate::Stays) if now >= stranger.until => Fate::Goes(None),
                 Ok(fate) => fate,
                 Err(_) => Fate::Goes(None),
@@ -250,13 +371,14 @@ impl Strangers {
             }
             let Some(stranger) = self.remove(at, watch) else { break };
             match fate {
-                Fate::Proven(proven) => match rank_of(&proven, own.ranks) {
+                Fate::Proven(proven, greeting) => match rank_of(&proven, host.reached) {
                     Some(rank) => {
                         let Stranger { caller, address, .. } = stranger;
-                        arrivals.push(Arrival { rank, address, caller, proven });
+                        arrivals.push(Arrival { rank, address, greeting, caller, proven });
                     }
                     None => self.note(stranger.address, Some(HandshakeError::Refused(Refusal::Unknown))),
                 },
+                Fate::Turned(reason) => self.turn(stranger.caller, reason),
                 Fate::Goes(why) => self.note(stranger.address, why),
                 Fate::Stays => {}
             }
@@ -272,29 +394,47 @@ impl Strangers {
         Some(stranger)
     }
 
-    fn accept(&mut self, connect: &Connect, own: Own<'_>, watch: &mut dyn Watch) {
-        self.accept_from(|| accept_tcp(&connect.listener), own, watch);
-        if let Some(door) = &connect.doors.listener {
-            self.accept_from(|| accept_shared(door), own, watch);
+    fn turn(&mut self, caller: Caller, reason: String) {
+        // Nobody comes to aggregators in another way.
+        if let Caller::Tcp(stream) = caller {
+            self.turned.push(Turned { stream, reason });
         }
     }
 
-    fn accept_from(&mut self, accept: impl Fn() -> io::Result<(Caller, Address)>, own: Own<'_>, watch: &mut dyn Watch) {
+    fn accept(&mut self, host: &Host<'_>, watch: &mut dyn Watch) {
+        self.stuck = false;
+        self.accept_from(|| accept_tcp(host.listener), host, watch);
+        if let Some(door) = host.shared {
+            self.accept_from(|| accept_shared(door), host, watch);
+        }
+    }
+
+    fn accept_from(
+        &mut self,
+        accept: impl Fn() -> io::Result<(Caller, Address)>,
+        host: &Host<'_>,
+        watch: &mut dyn Watch,
+    ) {
         for _ in 0..MOST_ACCEPTS {
             let now = Instant::now();
             if self.all.len() >= MOST_STRANGERS && !self.all.iter().any(|one| one.is_silent() || one.has_had_time(now))
             {
                 // All are at it. The others wait in the system's queue.
+                self.stuck = true;
                 return;
             }
             match accept() {
-                Ok((caller, address)) => self.admit(caller, address, own, watch),
+                Ok((caller, address)) => {
+                    self.accepted += 1;
+                    self.admit(caller, address, host, watch);
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if is_exhausted(&error) => {
                     // A descriptor of a stranger is worth less than one of a rank.
                     if !self.give_way(watch, true, |_| true) {
                         let next = "raise the limit of open files (`ulimit -n`)";
                         tracing::warn!(%error, next, "a connection cannot be taken");
+                        self.stuck = true;
                         return;
                     }
                 }
@@ -303,23 +443,24 @@ impl Strangers {
         }
     }
 
-    fn admit(&mut self, caller: Caller, address: Address, own: Own<'_>, watch: &mut dyn Watch) {
+    fn admit(&mut self, caller: Caller, address: Address, host: &Host<'_>, watch: &mut dyn Watch) {
         let since = Instant::now();
         let mut stranger = Stranger {
             caller,
             address,
-            step: Step::Hello,
+            step: host.reached.first(),
             bytes: [0; HELLO_BYTES],
             come: 0,
             since,
-            until: since + SILENCE,
+            until: since + host.silence,
             watched: false,
         };
-        match stranger.listen(own, since) {
+        match stranger.listen(host.reached, since) {
             Ok(Fate::Stays) => {}
+            Ok(Fate::Turned(reason)) => return self.turn(stranger.caller, reason),
             Ok(Fate::Goes(why)) => return self.note(address, why),
-            // Nobody proves anything before it has its challenge.
-            Ok(Fate::Proven(_)) | Err(_) => return self.note(address, None),
+            // The proof is for another call.
+            Ok(Fate::Proven(..)) | Err(_) => return self.note(address, None),
         }
         // A rank says who it is as soon as it is connected.
         let speaks = !stranger.is_silent();
@@ -354,6 +495,7 @@ impl Strangers {
     /// Notes that a stranger has gone; the log says so now and then.
     fn note(&mut self, address: Address, why: Option<HandshakeError>) {
         self.gone += 1;
+        self.closed += 1;
         let now = Instant::now();
         if self.logged.is_some_and(|logged| now < logged + LOG) {
             return;
@@ -365,10 +507,15 @@ impl Strangers {
     }
 }
 
-/// Which rank has proven itself, of so many.
-fn rank_of(proven: &Proven, ranks: u32) -> Option<u32> {
+/// Which rank has proven itself, if there is that one.
+fn rank_of(proven: &Proven, reached: Reached<'_>) -> Option<u32> {
     let Party { role, number } = proven.peer();
-    u32::try_from(number).ok().filter(|rank| role == Role::Rank && *rank < ranks)
+    let is_one = |rank: &u32| match reached {
+        Reached::Rank { ranks, .. } => *rank < ranks,
+        // It is the one that its greeting names.
+        Reached::Aggregators(_) => true,
+    };
+    u32::try_from(number).ok().filter(|rank| role == Role::Rank && is_one(rank))
 }
 
 fn accept_tcp(listener: &TcpListener) -> io::Result<(Caller, Address)> {

@@ -106,6 +106,7 @@ fn connect(own: u32, listeners: &[TcpListener]) -> Connect {
         doors: Doors::default(),
         aggregators: Vec::new(),
         order: flexcast_proto::sparse::Order::Arrival,
+        key: crate::aggregator::wire::Key::of(None),
     }
 }
 
@@ -132,7 +133,7 @@ fn pairs() -> [(Stream, Stream); 2] {
 
 /// What is heard of `parts`, each taken by itself; and whether the peer is still trusted.
 fn heard<'b>(parts: impl IntoIterator<Item = &'b [u8]>, ear: &mut Ear) -> bool {
-    let mut peer = Peer::new(3, pair().1, Vec::new());
+    let mut peer = Peer::new(3, pair().1);
     parts.into_iter().for_each(|part| peer.take(part, ear));
     !peer.closed
 }

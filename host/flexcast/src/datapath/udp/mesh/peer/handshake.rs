@@ -16,18 +16,12 @@ impl Peer {
     /// On a connection that this rank makes. `tagged`: frames over TCP are to have tags.
     pub(in crate::datapath::udp::mesh) fn dialled(rank: u32, stream: Stream, dial: Dial, tagged: bool) -> Self {
         let address = dial.address();
-        Self { address, dial: Some(Box::new(dial)), tagged, made: false, ..Self::new(rank, stream, Vec::new()) }
+        Self { address, dial: Some(Box::new(dial)), tagged, made: false, ..Self::new(rank, stream) }
     }
 
     /// On a connection that the peer has made.
-    pub(in crate::datapath::udp::mesh) fn accepted(
-        rank: u32,
-        stream: Stream,
-        address: Address,
-        session: &Session,
-        tagged: bool,
-    ) -> Self {
-        let mut peer = Self { address, tagged, ..Self::new(rank, stream, Vec::new()) };
+    pub(crate) fn accepted(rank: u32, stream: Stream, address: Address, session: &Session, tagged: bool) -> Self {
+        let mut peer = Self { address, tagged, ..Self::new(rank, stream) };
         peer.establish(session);
         peer
     }
@@ -87,12 +81,12 @@ impl Peer {
     }
 
     /// Where the other end is.
-    pub(in crate::datapath::udp::mesh) const fn address(&self) -> Address {
+    pub(crate) const fn address(&self) -> Address {
         self.address
     }
 
     /// What is wrong with the connection, beyond a code of the system.
-    pub(in crate::datapath::udp::mesh) fn fault(&self) -> Option<&str> {
+    pub(crate) fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
