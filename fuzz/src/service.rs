@@ -194,7 +194,11 @@ impl Process {
                         continue;
                     }
                     Action::Put { context, announcement } => {
-                        let put = self.list.put(context, announcement);
+                        let put = self.list.put(
+                            context,
+                            announcement,
+                            Endpoint { address: core::net::Ipv6Addr::LOCALHOST, port: 1 },
+                        );
                         assert!(put.is_ok(), "{put:?}");
                         continue;
                     }

@@ -70,6 +70,22 @@ impl<'a> Ranks<'a> {
         &self.domains[rank]
     }
 
+    /// Lets all ranks greet one another, which otherwise goes with the first operation.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn greet(&mut self) -> Result<(), Error> {
+        let mut is_over = false;
+        while !is_over {
+            is_over = true;
+            for group in &mut self.groups {
+                is_over &= group.greet()?;
+            }
+            self.provider.relax().relax();
+        }
+        Ok(())
+    }
+
     /// Lets all ranks that have started something finish it.
     ///
     /// # Errors

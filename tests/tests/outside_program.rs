@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use flexcast_tests::harness::{is_long, skipped};
 use flexcast_tests::libs::libraries;
 use flexcast_tests::{image_path, workspace_root};
 
@@ -102,6 +103,10 @@ fn build(folder: &Path) -> std::path::PathBuf {
 
 #[test]
 fn a_program_outside_the_workspace_keeps_card_and_communicator_in_one_structure() {
+    if !is_long() {
+        skipped("it compiles the library once more; `cargo xtask test --long` runs it");
+        return;
+    }
     let folder = tempfile::tempdir().expect("a folder");
     project(folder.path());
     let program = build(folder.path());

@@ -22,7 +22,7 @@ fn seeds() -> Vec<u64> {
     match given {
         Some((first, end)) => (number(first)..number(end)).collect(),
         None if is_long() => (0..2000).collect(),
-        None => (0..40).chain(ONCE_WRONG).collect(),
+        None => (0..20).chain(ONCE_WRONG).collect(),
     }
 }
 

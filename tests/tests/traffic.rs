@@ -41,6 +41,7 @@ fn measure(
     blocks: &Blocks<'_>,
     start: impl FnOnce(&mut Ranks<'_>) -> Result<(), Error>,
 ) -> Result<u64, Error> {
+    ranks.greet()?;
     let before = network_totals();
     start(ranks)?;
     ranks.finish()?;

@@ -22,7 +22,7 @@ const ALONE: [&str; 8] =
 const LANES: usize = 3;
 
 /// Programs that take longest, which start first: none of them is to run at the end with nothing beside it.
-const LONG: [&str; 5] = ["udp", "vendor_build", "outside_program", "new_image", "evaluation"];
+const LONG: [&str; 5] = ["udp", "vendor_build", "readme", "new_image", "evaluation"];
 
 /// How a test begins the line by which it reports that it is skipped (`tests/src/harness.rs`).
 const SKIPPED: &str = "SKIPPED ";
@@ -50,7 +50,12 @@ pub(crate) fn run(test: &test::Run) -> Result<()> {
     })?;
     if !failed.is_empty() {
         let plural = if failed.len() == 1 { "program" } else { "programs" };
-        bail!("{} test {plural} failed: {}", failed.len(), failed.join(", "));
+        // Once more at the end: what came before scrolls away, and logs are cut in the middle.
+        for Failure { name, text } in &failed {
+            status::print(format_args!("\n{name}:\n{}", reasons(text)))?;
+        }
+        let names: Vec<&str> = failed.iter().map(|failure| failure.name.as_str()).collect();
+        bail!("{} test {plural} failed: {}", failed.len(), names.join(", "));
     }
     documented
 }
@@ -101,16 +106,36 @@ pub(crate) fn artifacts(command: &mut Command) -> Result<Vec<Artifact>> {
     Ok(artifacts)
 }
 
+/// A program that has failed, and what it said.
+struct Failure {
+    name: String,
+    text: String,
+}
+
+/// Most lines of a failure that are shown again.
+const REASON_LINES: usize = 40;
+
+/// Where libtest says which tests have failed and why; the end of all if it does not get there.
+fn reasons(text: &str) -> String {
+    let text = text.split_once("\nfailures:\n").map_or(text, |(_, reasons)| reasons);
+    let lines: Vec<&str> = text.trim().lines().collect();
+    let (from, cut) = match text.contains(" stdout ----") {
+        true => (0, lines.len().min(REASON_LINES)),
+        false => (lines.len().saturating_sub(REASON_LINES), lines.len()),
+    };
+    lines[from..cut].join("\n")
+}
+
 /// What is left to run, and what has failed.
 struct Work {
     alone: VecDeque<Program>,
     others: VecDeque<Program>,
     count: usize,
     done: usize,
-    failed: Vec<String>,
+    failed: Vec<Failure>,
 }
 
-fn run_all(test: &test::Run, programs: Vec<Program>) -> Result<Vec<String>> {
+fn run_all(test: &test::Run, programs: Vec<Program>) -> Result<Vec<Failure>> {
     let count = programs.len();
     let (alone, mut others): (VecDeque<_>, VecDeque<_>) =
         programs.into_iter().partition(|program| ALONE.contains(&program.name.as_str()));
@@ -153,7 +178,7 @@ fn lane(test: &test::Run, work: &Mutex<Work>, serial: bool, environment: &[(&str
         let verdict = if success { "Passed" } else { "Failed" };
         status::say(verdict, format_args!("{name}, {:.1} s ({place})", start.elapsed().as_secs_f64()));
         if !success {
-            work.failed.push(name);
+            work.failed.push(Failure { name, text });
         }
     }
 }
@@ -205,4 +230,19 @@ fn libraries() -> Result<String> {
     let sysroot = process::capture(Command::new("rustc").args(["--print", "sysroot"]))?;
     let own = Path::new(sysroot.trim()).join("lib").display().to_string();
     Ok(std::env::var("LD_LIBRARY_PATH").map_or(own.clone(), |users| format!("{own}:{users}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_is_shown_again_within_bounds() {
+        let lines = |count: usize| (0..count).map(|at| format!("line {at}\n")).collect::<String>();
+        let text = format!("running 2 tests\n{}\nfailures:\n\n---- a stdout ----\nbecause\n{}", lines(99), lines(99));
+        let shown = reasons(&text);
+        assert!(shown.starts_with("---- a stdout ----\nbecause\nline 0\n") && shown.lines().count() == REASON_LINES);
+        let crashed = reasons(&format!("running 2 tests\n{}", lines(99)));
+        assert!(crashed.ends_with("line 98") && crashed.lines().count() == REASON_LINES, "{crashed}");
+    }
 }

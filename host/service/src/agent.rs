@@ -638,7 +638,10 @@ impl Agent {
                 }
                 Ok(())
             }
-            Action::Put { context, announcement } => Ok(self.list().put(context, announcement)?),
+            Action::Put { context, announcement } => {
+                let own = self.endpoint;
+                Ok(self.list().put(context, announcement, own)?)
+            }
             Action::Claim { context } => {
                 let announcement = self.list().claim(context);
                 self.events.push_back(Event::Claimed { context, announcement });
@@ -721,7 +724,8 @@ impl Agent {
                     }
                 }
             }
-            Role::Process(_) => {
+            Role::Process(endpoint) => {
+                self.list().remove_of(endpoint);
                 for (number, group) in &mut self.groups {
                     if let Some(process) = group.peers.iter().position(|other| *other == Some(peer)) {
                         group.peers[process] = None;

@@ -16,6 +16,8 @@ use super::staged::Staging;
 
 /// Blocks of a call that one message has room for.
 const BLOCKS_PER_MESSAGE: u32 = 250;
+/// Who has put blocks on the list, where service processes do not die.
+const NOBODY_DIES: wire::Endpoint = wire::Endpoint { address: std::net::Ipv6Addr::LOCALHOST, port: 1 };
 
 /// What a service process is to take.
 #[derive(Clone, Debug)]
@@ -273,7 +275,9 @@ impl Flow {
                 let transfer = Transfer { from, to, bytes: read.from.bytes, end };
                 self.queue.plan(*at_ps + way_ps, Happening::Begin(transfer));
             }
-            Action::Put { context, announcement } => self.lists[host as usize].put(context, announcement)?,
+            Action::Put { context, announcement } => {
+                self.lists[host as usize].put(context, announcement, NOBODY_DIES)?
+            }
             Action::Claim { context } => {
                 let announcement = self.lists[host as usize].claim(context);
                 events.push_back(Event::Claimed { context, announcement });

@@ -78,6 +78,9 @@ struct Claiming {
 
 const WAITS: &str = "a block is on the list only while no rank is ready";
 const LOCAL: u32 = 4;
+/// Who has put blocks on the list, where service processes do not die.
+const NOBODY_DIES: flexcast_proto::service::wire::Endpoint =
+    flexcast_proto::service::wire::Endpoint { address: std::net::Ipv6Addr::LOCALHOST, port: 1 };
 const CONTEXT: ContextId = ContextId { group: 0, collective: 0 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -133,7 +136,7 @@ impl Claiming {
                         host.reads.push((process, read));
                     }
                     Action::Put { announcement, .. } => {
-                        let put = host.list.put(CONTEXT, announcement);
+                        let put = host.list.put(CONTEXT, announcement, NOBODY_DIES);
                         host.wrong = host.wrong.or(put.err().map(|_| "on the list twice"));
                     }
                     Action::Claim { context } => {

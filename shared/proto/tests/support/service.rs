@@ -6,7 +6,7 @@ mod packets;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use flexcast_proto::service::wire::Body;
+use flexcast_proto::service::wire::{Body, Endpoint};
 use flexcast_proto::service::{
     Action, Call, Cause, ContextId, Culprit, Event, Failure, Ignored, Limits, LocalCopies, Locality, Message,
     Operation, Read, ReadError, Refusal, Region, ServiceProcess, SharedList, Topology,
@@ -16,6 +16,9 @@ use flexcast_proto::service::{
 pub(crate) const BY_HOST: Operation = Operation::Allgatherv(LocalCopies::Host);
 /// An Allgatherv whose blocks cards copy.
 pub(crate) const BY_CARD: Operation = Operation::Allgatherv(LocalCopies::Card);
+
+/// Who has put blocks on the list, where service processes do not die.
+const NOBODY_DIES: Endpoint = Endpoint { address: std::net::Ipv6Addr::LOCALHOST, port: 1 };
 
 /// A communicator and what it does.
 #[derive(Clone, Debug)]
@@ -482,7 +485,7 @@ impl Plan {
             }
             Action::Put { context, announcement } => {
                 world.counts.listed += 1;
-                if world.lists[computer].put(context, announcement).is_err() {
+                if world.lists[computer].put(context, announcement, NOBODY_DIES).is_err() {
                     world.wrong = Some("the list refused a block");
                 }
             }

@@ -67,9 +67,11 @@ enum Step {
 }
 
 /// Why an aggregator does not begin a handshake, as it says.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("{0}")]
 struct Declined(String);
+
+flexcast_error::debug_as_display!(Declined);
 
 /// What has become of a dial.
 #[derive(Debug)]
