@@ -65,6 +65,9 @@ impl fmt::Display for DatapathKind {
 
 /// An open card: one whose DPA runs the library's firmware ([`Card::open`]), any RDMA card ([`Card::verbs`]), or any network interface of this
 /// computer ([`Card::udp`]). What is made from it keeps it. A clone is the same card.
+///
+/// An RDMA card answers peers of communicators that are gone for up to 16.8 ms more (with the default of [`Config::retry_exponent`](crate::Config::retry_exponent)),
+/// since acknowledgements can be lost; whoever drops the last clone waits for the rest of that time.
 #[derive(Clone, Debug)]
 pub struct Card(Kind);
 
