@@ -11,7 +11,7 @@ use flexcast_aggregator::daemon::ask;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use jobs::{Daemon, all_say, free_port, job, names, until};
+use jobs::{Daemon, all_say, free_port, job, job_with, names, until};
 
 /// No test of its own: a rank, which does what it is told.
 #[test]
@@ -124,4 +124,31 @@ fn whoever_is_silent_is_named_in_time() {
     second.iter_mut().for_each(|rank| rank.say("sums"));
     names(&mut second, daemon.address, &["has said nothing for 1.5s"]);
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+/// By variable or by file, as people set it.
+#[test]
+fn a_daemon_with_a_secret_serves_those_who_have_it() {
+    const OWN: &str = "b6Z1Yx0q3VvJm8kQ2sT7cR5nW9uE4hLgAaFdPpKo";
+    const OTHER: &str = "m8kQ2sT7cR5nW9uE4hLgAaFdPpKob6Z1Yx0q3VvJ";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    std::fs::write(&file, OWN).unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let file = file.to_str().unwrap();
+    let daemon = Daemon::start_with(folder.path(), free_port(), &[], &[("FLEXCAST_SECRET_FILE", file)]);
+    let silent: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(daemon.address).unwrap()).collect();
+    let mut ranks = job_with(&[daemon.address], &[("FLEXCAST_SECRET", OWN)]);
+    all_say(&mut ranks, "create", "create: fine");
+    all_say(&mut ranks, "sums", "sums: fine");
+    drop(silent);
+    let refused: [(jobs::Variables<'_>, &str); 2] =
+        [(&[], "it has a secret and the rank has none"), (&[("FLEXCAST_SECRET", OTHER)], "its secret is another one")];
+    for (variables, reason) in refused {
+        let mut others = job_with(&[daemon.address], variables);
+        all_say(&mut others, "create", "create: fine");
+        others.iter_mut().for_each(|rank| rank.say("sums"));
+        names(&mut others, daemon.address, &[reason]);
+    }
+    all_say(&mut ranks, "sums", "sums: fine");
 }
