@@ -1764,7 +1764,7 @@ flexcast_status flexcast_card_datapath(flexcast_card *card,
 
 /**
  * Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators. One that is being opened is closed as soon as it is open. An RDMA card still
- * answers peers of communicators that were freed a moment ago; this waits for the rest of that moment, 16.8 ms at most with default settings. A program that
+ * answers peers of communicators that were freed a moment ago; this waits for the rest of that moment, 16.8 ms at most with default settings, 100 ms with any. A program that
  * ends without closing its cards may leave peers without their last acknowledgement: then their operation fails though this rank has all bytes.
  */
 flexcast_status flexcast_card_close(flexcast_card *card);

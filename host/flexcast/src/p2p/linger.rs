@@ -11,10 +11,12 @@ use flexio::{Bound, CompletionQueue, MemoryRegion, QueuePair, Retry};
 
 /// How often a card sends again in the time that ends linger. A lost packet of the last message is sent again by restarts before that, and by the card.
 const TIMEOUTS: u64 = 2;
+/// Longest that ends linger, however long the timeout of cards is, which may be hours: 100 ms. Restarts take 8 ms.
+const MOST_PS: u64 = 100_000_000_000;
 
 /// How long ends linger, in picoseconds: 16.8 ms with a timeout of 2^11 · 4.096 us, the default.
 pub(super) fn linger_ps(retry: Retry) -> u64 {
-    (TIMEOUTS * 4_096_000) << retry.timeout_exponent.min(31)
+    ((TIMEOUTS * 4_096_000) << retry.timeout_exponent.min(31)).min(MOST_PS)
 }
 
 /// The ends of a group's connections that answer.
@@ -34,7 +36,7 @@ impl Answering {
     }
 }
 
-/// What a card keeps of groups that are gone. Whoever drops it waits until nothing is needed any more: 16.8 ms at most with default settings.
+/// What a card keeps of groups that are gone. Whoever drops it waits until nothing is needed any more: 16.8 ms at most with default settings, 100 ms with any.
 #[derive(Debug, Default)]
 pub(crate) struct Lingering(Mutex<Vec<Answering>>);
 
@@ -57,5 +59,16 @@ impl Drop for Lingering {
             // The bound is what is waited for.
             let _ = flexio::wait::<()>(relax, Bound::micros(left_us), "peers that may ask again", || Ok(None));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_waits_long_however_patient_cards_are() {
+        let of = |timeout_exponent| linger_ps(Retry { timeout_exponent, count: 7 });
+        assert_eq!([11, 20, 31].map(of), [16_777_216_000, MOST_PS, MOST_PS]);
     }
 }

@@ -1,6 +1,6 @@
 //! Connections of service processes over TCP: the greeting, the exchange of queue pairs, and signs of life.
 //!
-//! What is decided is without IO: [`greeting`] and [`life`] are given messages, the time and random bytes. [`server`] has the sockets of a service process,
+//! [`greeting`] and [`life`] are state machines without IO: they take messages, the time and random bytes as arguments. [`server`] has the sockets of a service process,
 //! `session` that of a rank's program. Messages on a TCP connection are those of `wire`, one behind the other.
 
 mod conn;

@@ -56,13 +56,6 @@ impl Pairs {
         Self { group, is_complete: false, sessions: [None, None], exchange: None, kept: None, maker }
     }
 
-    /// Ends the communicator's group, if it has one that has not failed.
-    fn leave(&mut self) {
-        if let Some(group) = self.group.take() {
-            group.leave(self.maker.lingering());
-        }
-    }
-
     /// Whether a collective is under way on them.
     pub(crate) const fn is_busy(&self) -> bool {
         self.exchange.is_some()
@@ -71,6 +64,8 @@ impl Pairs {
 
 impl Drop for Pairs {
     fn drop(&mut self) {
-        self.leave();
+        if let Some(group) = self.group.take() {
+            group.leave(self.maker.lingering());
+        }
     }
 }
