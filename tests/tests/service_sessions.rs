@@ -1,7 +1,9 @@
 //! Service processes with sockets, as threads, and jobs beside each other that connect to them over TCP: two hosts, whose cards are emulated in this process.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use emu_config::Machine;
@@ -10,12 +12,14 @@ use flexcast_proto::service::wire::{
     self, Body, Endpoint, Group, GroupError, Hello, NO_CORE, Packet, Place, Refused, Rejection, Role, Secret,
 };
 use flexcast_proto::service::{Blocks, Cause, ContextId, Culprit, Datatype, LocalCopies, Locality, Region, Topology};
+use flexcast_proto::session::MessageTags;
 use flexcast_service::{
     AgentLimits, End, Error, LocalCopy, MemoryId, Pace, ProcessLook, Processes, Reason, ServerSettings, Session,
     SessionError, SessionTiming, address_of,
 };
 use flexcast_tests::harness::is_long;
 use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain, Provider};
+use socket2::{Domain, Socket, Type};
 
 const SECRET: [u8; 32] = [0x5a; 32];
 /// Bytes of a block.
@@ -546,19 +550,97 @@ fn whoever_may_not_connect_is_refused_by_its_reason() {
     // More than there is room for.
     let full = Session::connect(&pd, endpoint, &Secret::new(SECRET), timing()).expect_err("no room");
     assert!(matches!(full, SessionError::Rejected { rejection: Rejection::Connections { limit: 1 }, .. }), "{full}");
-    // Many that are half open: the oldest give way.
+    // Many that are half open: there is room for four at a time.
     let mut crowd: Vec<TcpStream> = (0..12).map(|_| connect()).collect();
     let told: Vec<Option<Rejection>> = crowd.iter_mut().map(|stream| rejection(&rest(stream))).collect();
-    assert!(told[..4].contains(&Some(Rejection::Connections { limit: 4 })), "{told:?}");
+    let crowded = told.iter().filter(|told| **told == Some(Rejection::Crowded { limit: 4 })).count();
+    assert!((1..=8).contains(&crowded), "{told:?}");
     drop(session);
     let looks = settles(&daemon, "room", |looks| looks[0].now.programs == 0);
     let reasons = [Reason::Secret, Reason::Version, Reason::Format, Reason::Connections];
     assert_eq!(reasons.map(|reason| looks[0].net.refused_for(reason)), [1, 1, 2, 1]);
-    let crowded = looks[0].net.refused_for(Reason::Crowded);
-    assert_eq!((looks[0].net.refused_for(Reason::Deadline) + crowded, looks[0].half_open), (3 + 12, 0));
-    assert!(crowded > 0);
+    let late = looks[0].net.refused_for(Reason::Deadline);
+    assert_eq!((looks[0].net.refused_for(Reason::Crowded), late), (crowded as u64, 3 + 12 - crowded as u64));
+    assert_eq!(looks[0].half_open, 0);
     // It serves as before.
     Session::connect(&pd, endpoint, &Secret::new(SECRET), timing()).expect("room again");
+}
+
+/// A connection from another address of this computer.
+fn connect_from(address: &str, to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let own: IpAddr = address.parse().expect("an address");
+    socket.bind(&SocketAddr::new(own, 0).into()).expect("an address of this computer");
+    socket.connect(&to.into()).expect("connected");
+    socket.into()
+}
+
+/// The ranks of a service process's own host are not crowded out by those who only open connections, however many these are.
+#[test]
+fn an_address_with_many_silent_connections_gives_way_to_others() {
+    let machine = machine();
+    let greeting = Duration::from_secs(20);
+    let daemon = daemon_with(&machine, 0, 1, ServerSettings { greeting, greetings: 4, ..settings() });
+    let to = address_of(daemon.endpoints()[0]);
+    let mut silent: Vec<TcpStream> = (0..4).map(|_| connect_from("127.0.0.2", to)).collect();
+    settles(&daemon, "no room for another greeting", |looks| looks[0].half_open == 4);
+    // None of them has had its time: the oldest goes all the same.
+    let pd = domain(&machine.provider, 0);
+    let session = Session::connect(&pd, daemon.endpoints()[0], &Secret::new(SECRET), timing()).expect("connected");
+    let mut told = silent.remove(0);
+    assert_eq!(rejection(&rest(&mut told)), Some(Rejection::Crowded { limit: 4 }));
+    // The same address gets no more than it has, and keeps what it has: the second is refused, and not one of those before it.
+    silent.push(connect_from("127.0.0.2", to));
+    settles(&daemon, "no room for another greeting", |looks| looks[0].half_open == 4);
+    let mut told = connect_from("127.0.0.2", to);
+    assert_eq!(rejection(&rest(&mut told)), Some(Rejection::Crowded { limit: 4 }));
+    for mut other in silent {
+        other.set_read_timeout(Some(Duration::from_millis(1))).expect("a bound");
+        let waits = other.read(&mut [0]).expect_err("nothing is said to it");
+        assert!(matches!(waits.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{waits}");
+    }
+    drop(session);
+    settles(&daemon, "an idle daemon", |looks| looks[0].now.programs == 0 && looks[0].half_open == 0);
+}
+
+/// Bytes between a program and a service process go through somebody who says again what the program has said.
+#[test]
+fn a_message_that_is_said_again_on_the_way_ends_the_session() {
+    let machine = machine();
+    let daemon = daemon(&machine, 0, 1);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let relay = flexcast_service::endpoint_of(listener.local_addr().expect("bound"));
+    let repeats = Arc::new(AtomicBool::new(false));
+    let (to, again) = (address_of(daemon.endpoints()[0]), Arc::clone(&repeats));
+    std::thread::spawn(move || {
+        let (program, _) = listener.accept().expect("a connection");
+        let process = TcpStream::connect(to).expect("connected");
+        let back = (process.try_clone().expect("a copy"), program.try_clone().expect("a copy"));
+        std::thread::spawn(move || pass_on(back.0, back.1, &AtomicBool::new(false)));
+        pass_on(program, process, &again);
+    });
+    let pd = domain(&machine.provider, 0);
+    let session = Session::connect(&pd, relay, &Secret::new(SECRET), timing()).expect("connected");
+    until("a heartbeat", || (daemon.looks()[0].now.programs == 1).then_some(()));
+    assert_eq!(session.end(), None);
+    repeats.store(true, Ordering::Release);
+    let end = until("the end of the session", || session.end());
+    assert_eq!(end, End::Died);
+    let looks = settles(&daemon, "a death", |looks| looks[0].now.programs == 0);
+    assert_eq!((looks[0].net.deaths, looks[0].net.goodbyes), (1, 0));
+}
+
+/// Passes on what is said, once or, if so, twice.
+fn pass_on(mut from: TcpStream, mut to: TcpStream, twice: &AtomicBool) {
+    let mut bytes = [0; 4096];
+    while let Ok(read @ 1..) = from.read(&mut bytes) {
+        for _ in 0..1 + u32::from(twice.load(Ordering::Acquire)) {
+            if to.write_all(&bytes[..read]).is_err() {
+                return;
+            }
+        }
+    }
+    _ = to.shutdown(Shutdown::Both);
 }
 
 #[test]
@@ -602,15 +684,28 @@ fn silence_is_death() {
     let bytes = next(&mut stream);
     let Body::Challenge(challenge) = wire::decode(&bytes).expect("a message").body else { panic!("{bytes:?}") };
     let hash = |secret: &Secret, message: &[u8]| flexcast_service::keyed_hash(secret, message);
-    let proof = connecting.answer(&challenge, &hash).expect("the secret");
+    let (confirming, proof) = connecting.answer(&challenge, &hash).expect("the secret");
     stream.write_all(&encoded(Body::Proof(proof))).expect("sent");
+    let bytes = next(&mut stream);
+    let Body::Proof(proof) = wire::decode(&bytes).expect("a message").body else { panic!("{bytes:?}") };
+    let own = confirming.conclude(&proof, &hash).expect("the service process");
+    let mut tags = MessageTags::new(&own.send);
+    let mut say = |stream: &mut TcpStream, body: Body<'_>| {
+        let message = encoded(body);
+        let tag = tags.next(&message, &hash);
+        stream.write_all(&[&message[..], &tag].concat()).expect("sent");
+    };
+    let next = |stream: &mut TcpStream| {
+        next(stream);
+        stream.read_exact(&mut [0; wire::TAG_BYTES]).expect("its tag");
+    };
     next(&mut stream);
-    let link = wire::Link { gid: end.gid.0, mac: end.mac.0, queue_pair: end.qpn, nonce: end.nonce };
-    stream.write_all(&encoded(Body::Link(link))).expect("sent");
+    say(&mut stream, Body::Link(wire::Link { gid: end.gid.0, mac: end.mac.0, queue_pair: end.qpn, nonce: end.nonce }));
     next(&mut stream);
-    stream.write_all(&encoded(Body::Heartbeat(wire::Heartbeat { number: 1, seen: 0 }))).expect("sent");
+    say(&mut stream, Body::Heartbeat(wire::Heartbeat { number: 1, seen: 0 }));
     // Heartbeats come, and then the end.
-    let heartbeats = rest(&mut stream).len() / encoded(Body::Heartbeat(wire::Heartbeat { number: 1, seen: 0 })).len();
+    let heartbeat = encoded(Body::Heartbeat(wire::Heartbeat { number: 1, seen: 0 })).len() + wire::TAG_BYTES;
+    let heartbeats = rest(&mut stream).len() / heartbeat;
     assert!(heartbeats >= 2, "{heartbeats} heartbeats");
     let looks = settles(&daemon, "a death", |looks| looks[0].net.deaths == 1);
     assert!(looks[0].net.heartbeats_missed >= 4 && looks[0].now.programs == 0, "{looks:?}");

@@ -3,11 +3,12 @@
 use std::io::Write as _;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use flexcast_proto::service::wire::{self, Body, Endpoint, FormatError, HelloError, Rejection, Role, Secret, Welcome};
+use flexcast_proto::session::MessageTags;
 use flexio::ProtectionDomain;
 use thiserror::Error;
 
@@ -15,7 +16,7 @@ use crate::error::Result;
 use crate::net::frames::{Filled, Frames};
 use crate::net::greeting::{GreetingError, Outgoing, Step};
 use crate::net::life::Life;
-use crate::net::{address_of, encoded, nonce};
+use crate::net::{address_of, nonce, tagged};
 use crate::rank::{Client, DEFAULT_BOUND_KEYS};
 
 /// How long a program waits for a service process.
@@ -109,6 +110,11 @@ impl SessionError {
             error => Self::Greeting { address, error },
         }
     }
+
+    /// Whether it helps to try again in a moment: too many others were about to connect, or the connection was ended for them.
+    const fn is_for_a_moment(&self) -> bool {
+        matches!(self, Self::Closed { .. } | Self::Rejected { rejection: Rejection::Crowded { .. }, .. })
+    }
 }
 
 /// How a session has ended.
@@ -122,11 +128,34 @@ pub enum End {
     Stopped,
 }
 
-#[derive(Debug, Default)]
+/// What is sent on a connection.
+#[derive(Debug)]
+struct Sender {
+    stream: TcpStream,
+    /// Once both sides have proven who they are.
+    tags: Option<MessageTags>,
+}
+
+impl Sender {
+    fn say(&mut self, body: Body<'_>) -> std::io::Result<()> {
+        let bytes = tagged(body, self.tags.as_mut()).map_err(std::io::Error::other)?;
+        self.stream.write_all(&bytes)
+    }
+}
+
+#[derive(Debug)]
 struct Shared {
     /// The program says goodbye.
     leaves: AtomicBool,
     end: Mutex<Option<End>>,
+    /// The thread of signs of life and the program send in the order of their tags.
+    sender: Mutex<Sender>,
+}
+
+impl Shared {
+    fn sender(&self) -> MutexGuard<'_, Sender> {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A program's connection to its service process.
@@ -136,7 +165,6 @@ struct Shared {
 #[derive(Debug)]
 pub struct Session {
     client: Client,
-    stream: TcpStream,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     welcome: Welcome,
@@ -145,7 +173,8 @@ pub struct Session {
 
 impl Session {
     /// Connects to the service process at `endpoint`, on the host's function of its card, and offers it [`DEFAULT_BOUND_KEYS`] keys to bind
-    /// ([`Client::offer_keys`]). Blocks no longer than `timing` says, and as long as the card takes to make the keys.
+    /// ([`Client::offer_keys`]). Blocks no longer than `timing` says, and as long as the card takes to make the keys. Within that time it tries
+    /// again where others crowd it out.
     ///
     /// # Errors
     /// [`SessionError`]: with [`SessionError::Absent`] at once where nobody listens.
@@ -169,7 +198,22 @@ impl Session {
         timing: SessionTiming,
         keys: u16,
     ) -> Result<Self, SessionError> {
-        let address = address_of(endpoint);
+        let until = Instant::now() + timing.connect + timing.greeting;
+        loop {
+            match Self::try_connect(pd, address_of(endpoint), secret, timing, keys) {
+                Err(error) if error.is_for_a_moment() && Instant::now() + AGAIN < until => std::thread::sleep(AGAIN),
+                tried => return tried,
+            }
+        }
+    }
+
+    fn try_connect(
+        pd: &ProtectionDomain,
+        address: SocketAddr,
+        secret: &Secret,
+        timing: SessionTiming,
+        keys: u16,
+    ) -> Result<Self, SessionError> {
         let absent = |source| SessionError::Absent { address, source };
         let mut stream = TcpStream::connect_timeout(&address, timing.connect).map_err(absent)?;
         stream.set_nodelay(true).map_err(crate::Error::socket("TCP_NODELAY"))?;
@@ -183,30 +227,31 @@ impl Session {
         let epoch = u64::from_le_bytes(nonce().map_err(fresh("getrandom"))?[..8].try_into().unwrap_or_default());
         let (mut outgoing, hello) = Outgoing::new(secret, Role::Rank, epoch, nonce().map_err(fresh("getrandom"))?);
         let closed = |_| SessionError::Closed { address };
-        let said = |stream: &mut TcpStream, body: Body<'_>| -> Result<(), SessionError> {
-            let bytes = encoded(body).map_err(crate::Error::from)?;
-            stream.write_all(&bytes).map_err(closed)
-        };
-        said(&mut stream, hello)?;
+        let mut sender = Sender { stream: stream.try_clone().map_err(fresh("dup"))?, tags: None };
+        sender.say(hello).map_err(closed)?;
         let mut frames = Frames::default();
         let mut life = None;
         loop {
             let bytes = next(&mut stream, &mut frames, until).map_err(|stopped| match stopped {
                 Stopped::Late => SessionError::Silent { address, waited: timing.greeting },
                 Stopped::Ended => SessionError::Closed { address },
-                Stopped::Format(error) => SessionError::of(address, GreetingError::Format(error)),
+                Stopped::Wrong(error) => SessionError::of(address, error),
             })?;
             let body =
                 wire::decode(&bytes).map_err(|error| SessionError::of(address, GreetingError::Format(error)))?.body;
             match outgoing.hear(&body) {
-                Ok(Step::Say(body)) => said(&mut stream, body)?,
-                Ok(Step::Open) => said(&mut stream, Body::Link(end.into()))?,
+                Ok(Step::Say(body)) => sender.say(body).map_err(closed)?,
+                Ok(Step::Establish(session)) => {
+                    sender.tags = Some(MessageTags::new(&session.send));
+                    frames.expect(MessageTags::new(&session.receive));
+                }
+                Ok(Step::Open) => sender.say(Body::Link(end.into())).map_err(closed)?,
                 Ok(Step::Far(far)) => {
                     client.connect(far.into())?;
                     let every = outgoing.welcome().map_or(1, |welcome| welcome.heartbeat_ms);
                     let mut beats = Life::new(Duration::from_millis(every.into()), Instant::now());
                     if let Some(heartbeat) = beats.due(Instant::now()) {
-                        said(&mut stream, Body::Heartbeat(heartbeat))?;
+                        sender.say(Body::Heartbeat(heartbeat)).map_err(closed)?;
                     }
                     life = Some(beats);
                 }
@@ -215,7 +260,7 @@ impl Session {
                 Err(error) => {
                     if error == GreetingError::Hello(HelloError::Tag) {
                         // So that the service process counts it.
-                        said(&mut stream, Body::Rejected(Rejection::Secret))?;
+                        sender.say(Body::Rejected(Rejection::Secret)).map_err(closed)?;
                     }
                     return Err(SessionError::of(address, error));
                 }
@@ -226,15 +271,15 @@ impl Session {
         };
         client.offer_keys(keys)?;
         life.heard(None, Instant::now());
-        let shared = Arc::new(Shared::default());
-        let (own, watched) = (stream.try_clone().map_err(fresh("dup"))?, Arc::clone(&shared));
+        let shared = Arc::new(Shared { leaves: false.into(), end: None.into(), sender: sender.into() });
+        let watched = Arc::clone(&shared);
         let watch = move || {
-            let end = watch(own, frames, life, &watched);
+            let end = watch(stream, frames, life, &watched);
             *watched.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
         };
         let thread =
             std::thread::Builder::new().name("flexcast-life".to_owned()).spawn(watch).map_err(fresh("clone"))?;
-        Ok(Self { client, stream, shared, thread: Some(thread), welcome, address })
+        Ok(Self { client, shared, thread: Some(thread), welcome, address })
     }
 
     /// Calls and memory. Once the session has ended all of its calls say [`Error::Gone`](crate::Error::Gone).
@@ -304,18 +349,20 @@ impl Drop for Session {
     /// count as dead.
     fn drop(&mut self) {
         self.shared.leaves.store(true, Ordering::Release);
-        if self.end().is_none()
-            && let Ok(bytes) = encoded(Body::Goodbye)
-        {
-            _ = self.stream.write_all(&bytes);
+        let mut sender = self.shared.sender();
+        if self.end().is_none() {
+            _ = sender.say(Body::Goodbye);
         }
-        _ = self.stream.shutdown(Shutdown::Write);
+        _ = sender.stream.shutdown(Shutdown::Write);
+        drop(sender);
         if let Some(thread) = self.thread.take() {
             _ = thread.join();
         }
     }
 }
 
+/// Until a service process that has no room for a greeting is asked again.
+const AGAIN: Duration = Duration::from_millis(20);
 /// Longest that a session waits for the end of its connection when the card has failed.
 const CARD_FAILS: Duration = Duration::from_millis(250);
 /// Longest that a session waits for the end of its connection after its goodbye.
@@ -346,7 +393,7 @@ fn watch(mut stream: TcpStream, mut frames: Frames, mut life: Life, shared: &Sha
         if !leaves {
             left = None;
             if let Some(heartbeat) = life.due(now)
-                && encoded(Body::Heartbeat(heartbeat)).is_ok_and(|bytes| stream.write_all(&bytes).is_err())
+                && shared.sender().say(Body::Heartbeat(heartbeat)).is_err()
             {
                 return End::Died;
             }
@@ -370,13 +417,13 @@ fn watch(mut stream: TcpStream, mut frames: Frames, mut life: Life, shared: &Sha
 enum Stopped {
     Late,
     Ended,
-    Format(FormatError),
+    Wrong(GreetingError),
 }
 
 /// The next message, in a bounded time.
 fn next(stream: &mut TcpStream, frames: &mut Frames, until: Instant) -> Result<Vec<u8>, Stopped> {
     loop {
-        if let Some(bytes) = frames.next().map_err(Stopped::Format)? {
+        if let Some(bytes) = frames.next().map_err(Stopped::Wrong)? {
             return Ok(bytes);
         }
         let left = until.saturating_duration_since(Instant::now());

@@ -1,15 +1,16 @@
 //! One TCP connection of a service process.
 
 use std::io::Write as _;
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::time::Instant;
 
-use flexcast_proto::service::wire::{Body, Endpoint};
+use flexcast_proto::service::wire::{Body, Endpoint, Session};
+use flexcast_proto::session::MessageTags;
 
-use super::encoded;
 use super::frames::Frames;
 use super::greeting::{GreetingError, Incoming, Outgoing};
 use super::life::Life;
+use super::tagged;
 use crate::links::PeerId;
 
 #[derive(Debug)]
@@ -27,7 +28,11 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) stream: TcpStream,
+    /// Address of the other side.
+    pub(super) from: IpAddr,
     pub(super) frames: Frames,
+    /// Tags of what is sent, once both sides have proven who they are.
+    tags: Option<MessageTags>,
     pub(super) phase: Phase,
     pub(super) begun: Instant,
     /// Of its greeting.
@@ -65,11 +70,13 @@ pub(super) enum Ended {
 pub(super) type Kept = Result<(), Ended>;
 
 impl Conn {
-    pub(super) fn new(stream: TcpStream, phase: Phase, now: Instant, deadline: Instant) -> Self {
+    pub(super) fn new(stream: TcpStream, from: IpAddr, phase: Phase, now: Instant, deadline: Instant) -> Self {
         let (frames, peer, endpoint, life) = Default::default();
         Self {
             stream,
+            from,
             frames,
+            tags: None,
             phase,
             begun: now,
             deadline,
@@ -85,11 +92,17 @@ impl Conn {
 
     /// Sends a message at once. Messages here are few and short: a connection that does not take one is not read by the other side.
     pub(super) fn say(&mut self, body: Body<'_>) -> Kept {
-        let Ok(bytes) = encoded(body) else { return Ok(()) };
+        let Ok(bytes) = tagged(body, self.tags.as_mut()) else { return Ok(()) };
         match self.stream.write(&bytes) {
             Ok(written) if written == bytes.len() => Ok(()),
             _ => Err(Ended::Gone),
         }
+    }
+
+    /// Both sides have proven who they are: messages have tags from now on.
+    pub(super) fn establish(&mut self, session: &Session) {
+        self.tags = Some(MessageTags::new(&session.send));
+        self.frames.expect(MessageTags::new(&session.receive));
     }
 
     pub(super) const fn is_live(&self) -> bool {
@@ -98,5 +111,10 @@ impl Conn {
 
     pub(super) const fn is_half_open(&self) -> bool {
         matches!(self.phase, Phase::In(_))
+    }
+
+    /// Half open, and the other side has not proven yet who it is.
+    pub(super) const fn is_stranger(&self) -> bool {
+        self.is_half_open() && !self.frames.has_tags()
     }
 }

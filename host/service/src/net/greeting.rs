@@ -1,10 +1,11 @@
 //! The greeting of a connection and the exchange of its queue pairs, as state machines of both sides without IO.
 //!
-//! HELLO, CHALLENGE, PROOF and WELCOME say who is there. Then both sides say LINK, first the one that connects. It connects its queue pair and says HEARTBEAT; the other
+//! HELLO, CHALLENGE and PROOF of both sides say who is there: from then on messages have tags. WELCOME says what there is room for. Then both sides say LINK, first the one that connects. It connects its queue pair and says HEARTBEAT; the other
 //! connects its own and says HEARTBEAT as well. Only then is anything sent by the queue pairs: no message comes to one that is not ready.
 
 use flexcast_proto::service::wire::{
-    Accepting, Body, Connecting, FormatError, Hello, HelloError, Link, Rejection, Role, Secret, TAG_BYTES, Welcome,
+    Accepted, Accepting, Body, Confirming, Connecting, FormatError, Hello, HelloError, Link, Rejection, Role, Secret,
+    Session, TAG_BYTES, Welcome,
 };
 use thiserror::Error;
 
@@ -24,6 +25,11 @@ pub enum GreetingError {
     /// What has come is no message.
     #[error("{0}")]
     Format(FormatError),
+    /// A message with another tag than is due.
+    #[error(
+        "what comes was changed, copied or inserted on the way: look for whoever has access to the network between the two"
+    )]
+    Forged,
     /// A message out of order.
     #[error("the other side sends something else where {expected} is due: is it a service process of this release?")]
     Order {
@@ -43,6 +49,8 @@ impl GreetingError {
             Self::Rejected(Rejection::Stopping) => (Reason::Stopping, None),
             Self::Rejected(Rejection::Crossing) => (Reason::Crossing, None),
             Self::Rejected(Rejection::Connections { .. }) => (Reason::Connections, None),
+            Self::Rejected(Rejection::Crowded { .. }) => (Reason::Crowded, None),
+            Self::Forged => (Reason::Format, None),
             _ => (Reason::Format, Some(Rejection::Format)),
         }
     }
@@ -53,8 +61,10 @@ impl GreetingError {
 pub(crate) enum Step {
     /// Send this.
     Say(Body<'static>),
-    /// Who connects knows the secret: take it, or not; then [`Incoming::welcome`].
+    /// Who connects knows the secret: take it, or not; then [`Incoming::accept`].
     Decide(Hello),
+    /// The service process takes the connection: messages have tags from now on.
+    Establish(Box<Session>),
     /// The service process takes the connection: open a queue pair and send its LINK.
     Open,
     /// The queue pair of the other side: where this side has none yet it opens one and sends its LINK; who has one connects it and sends HEARTBEAT.
@@ -70,7 +80,7 @@ pub(crate) enum Incoming {
         nonce: [u8; TAG_BYTES],
     },
     Proof(Accepting),
-    Decided,
+    Decided(Accepted),
     Link,
     /// The queue pair of the other side, which is not ready yet.
     Ready(Link),
@@ -96,8 +106,9 @@ impl Incoming {
                 Ok(Step::Say(Body::Challenge(challenge)))
             }
             (Self::Proof(accepting), Body::Proof(proof)) => {
-                let hello = accepting.check(proof).map_err(GreetingError::Hello)?;
-                *self = Self::Decided;
+                let accepted = accepting.check(proof, &keyed_hash).map_err(GreetingError::Hello)?;
+                let hello = accepted.hello();
+                *self = Self::Decided(accepted);
                 Ok(Step::Decide(hello))
             }
             (Self::Proof(_), Body::Rejected(Rejection::Secret)) => Err(GreetingError::Rejected(Rejection::Secret)),
@@ -110,10 +121,13 @@ impl Incoming {
         }
     }
 
-    /// The connection is taken: what to send.
-    pub(crate) fn welcome(&mut self, welcome: Welcome) -> Body<'static> {
+    /// The connection is taken: what to send, and what messages have tags of from then on; WELCOME is the first of them.
+    /// None where nothing is to be decided.
+    pub(crate) fn accept(&mut self) -> Option<(Body<'static>, Session)> {
+        let Self::Decided(accepted) = std::mem::replace(self, Self::Over) else { return None };
         *self = Self::Link;
-        Body::Welcome(welcome)
+        let (proof, session) = accepted.accept(&keyed_hash);
+        Some((Body::Proof(proof), session))
     }
 
     /// The queue pair of the other side, while that is not ready.
@@ -127,7 +141,7 @@ impl Incoming {
             Self::Proof(_) => "PROOF",
             Self::Link => "LINK",
             Self::Ready(_) => "HEARTBEAT",
-            Self::Decided | Self::Over => "nothing",
+            Self::Decided(_) | Self::Over => "nothing",
         }
     }
 }
@@ -136,6 +150,7 @@ impl Incoming {
 #[derive(Debug)]
 pub(crate) enum Outgoing {
     Challenge(Connecting),
+    Proof(Confirming),
     Welcome,
     Link(Welcome),
     Ready(Welcome),
@@ -158,9 +173,14 @@ impl Outgoing {
         match (std::mem::replace(self, Self::Over), body) {
             (_, Body::Rejected(rejection)) => Err(GreetingError::Rejected(*rejection)),
             (Self::Challenge(connecting), Body::Challenge(challenge)) => {
-                let proof = connecting.answer(challenge, &keyed_hash).map_err(GreetingError::Hello)?;
-                *self = Self::Welcome;
+                let (confirming, proof) = connecting.answer(challenge, &keyed_hash).map_err(GreetingError::Hello)?;
+                *self = Self::Proof(confirming);
                 Ok(Step::Say(Body::Proof(proof)))
+            }
+            (Self::Proof(confirming), Body::Proof(proof)) => {
+                let session = confirming.conclude(proof, &keyed_hash).map_err(GreetingError::Hello)?;
+                *self = Self::Welcome;
+                Ok(Step::Establish(Box::new(session)))
             }
             (Self::Welcome, Body::Welcome(welcome)) => {
                 *self = Self::Link(*welcome);
@@ -186,6 +206,7 @@ impl Outgoing {
     const fn expected(&self) -> &'static str {
         match self {
             Self::Challenge(_) => "CHALLENGE",
+            Self::Proof(_) => "PROOF",
             Self::Welcome => "WELCOME",
             Self::Link(_) => "LINK",
             Self::Ready(_) => "HEARTBEAT",
@@ -221,7 +242,10 @@ mod tests {
         let challenge = said(incoming.hear(&hello, &secret));
         let proof = said(outgoing.hear(&challenge));
         assert!(matches!(incoming.hear(&proof, &secret), Ok(Step::Decide(Hello { epoch: 7, .. }))));
-        assert_eq!(outgoing.hear(&incoming.welcome(WELCOME)), Ok(Step::Open));
+        let (proof, theirs) = incoming.accept().expect("it is to be decided");
+        let Ok(Step::Establish(own)) = outgoing.hear(&proof) else { panic!("no session") };
+        assert_eq!((own.send, own.receive), (theirs.receive, theirs.send));
+        assert_eq!(outgoing.hear(&Body::Welcome(WELCOME)), Ok(Step::Open));
         assert_eq!(incoming.hear(&Body::Link(LINK), &secret), Ok(Step::Far(LINK)));
         assert_eq!(outgoing.hear(&Body::Link(LINK)), Ok(Step::Far(LINK)));
         assert_eq!(incoming.far(), Some(LINK));
@@ -247,8 +271,12 @@ mod tests {
         let proof = said(outgoing.hear(&said(incoming.hear(&hello, &secret))));
         incoming.hear(&proof, &secret).expect("the secret");
         states.push((incoming, "nothing"));
-        let (mut incoming, ..) = pair([9, 9]);
-        incoming.welcome(WELCOME);
+        let (mut incoming, mut outgoing, hello, secret) = pair([9, 9]);
+        assert!(incoming.accept().is_none(), "nothing is to be decided");
+        incoming = pair([9, 9]).0;
+        let proof = said(outgoing.hear(&said(incoming.hear(&hello, &secret))));
+        incoming.hear(&proof, &secret).expect("the secret");
+        incoming.accept().expect("it is to be decided");
         states.push((incoming, "LINK"));
         for (mut state, due) in states {
             for body in [Body::Goodbye, Body::Proof(flexcast_proto::service::wire::Proof { tag: [0; 32] }), HEARTBEAT] {

@@ -27,7 +27,7 @@ impl Server {
                 let bytes = match conn.frames.next() {
                     Ok(Some(bytes)) => bytes,
                     Ok(None) => break,
-                    Err(error) => return Ok(Err(Ended::Refused(GreetingError::Format(error)))),
+                    Err(error) => return Ok(Err(Ended::Refused(error))),
                 };
                 let kept = match wire::decode(&bytes) {
                     Ok(packet) => self.hear(conn, &packet.body, now)?,
@@ -59,6 +59,10 @@ impl Server {
             Err(error) => Ok(Err(Ended::Refused(error))),
             Ok(Step::Say(body)) => Ok(conn.say(body)),
             Ok(Step::Decide(hello)) => self.decide(conn, &hello, now),
+            Ok(Step::Establish(session)) => {
+                conn.establish(&session);
+                Ok(Ok(()))
+            }
             Ok(Step::Open) => self.open(conn),
             Ok(Step::Far(_)) if !is_own => self.open(conn),
             Ok(Step::Far(far)) => {
@@ -141,8 +145,10 @@ impl Server {
             collectives: limits.collectives,
         };
         let Phase::In(incoming) = &mut conn.phase else { return Ok(Err(Ended::Gone)) };
-        let welcome = incoming.welcome(welcome);
-        Ok(conn.say(welcome))
+        let Some((proof, session)) = incoming.accept() else { return Ok(Err(Ended::Gone)) };
+        let said = conn.say(proof);
+        conn.establish(&session);
+        Ok(said.and_then(|()| conn.say(Body::Welcome(welcome))))
     }
 
     /// Opens the own queue pair, and tells it.

@@ -1,7 +1,8 @@
 //! Connections of service processes over TCP: the greeting, the exchange of queue pairs, and signs of life.
 //!
 //! [`greeting`] and [`life`] are state machines without IO: they take messages, the time and random bytes as arguments. [`server`] has the sockets of a service process,
-//! `session` that of a rank's program. Messages on a TCP connection are those of `wire`, one behind the other.
+//! `session` that of a rank's program. Messages on a TCP connection are those of `wire`, one behind the other, each with
+//! a tag behind it once both sides have proven who they are.
 
 mod conn;
 pub(crate) mod counts;
@@ -17,6 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use flexcast_proto::service::ContextId;
 use flexcast_proto::service::wire::{self, Body, Endpoint, FormatError, Link, Packet, Secret, TAG_BYTES};
+use flexcast_proto::session::MessageTags;
 use flexio::{Gid, Mac};
 
 use crate::links::LinkEnd;
@@ -38,6 +40,16 @@ pub(crate) fn nonce() -> std::io::Result<[u8; TAG_BYTES]> {
 pub(crate) fn encoded(body: Body<'_>) -> Result<Vec<u8>, FormatError> {
     let mut bytes = Vec::new();
     wire::encode(&Packet { context: ContextId { group: 0, collective: 0 }, body }, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The same with the tag behind it that it has once both sides have proven who they are.
+pub(crate) fn tagged(body: Body<'_>, tags: Option<&mut MessageTags>) -> Result<Vec<u8>, FormatError> {
+    let mut bytes = encoded(body)?;
+    if let Some(tags) = tags {
+        let tag = tags.next(&bytes, &keyed_hash);
+        bytes.extend_from_slice(&tag);
+    }
     Ok(bytes)
 }
 

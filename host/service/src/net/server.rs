@@ -1,9 +1,10 @@
 //! A service process with its sockets: it takes connections of ranks and of other processes, makes those that groups need, and sees their ends.
 //!
-//! One thread calls [`Server::turn`]; nothing in it blocks. What is half open is bounded in number and in time, and gives way to others.
+//! One thread calls [`Server::turn`]; nothing in it blocks. What is half open is bounded in number and in time, and gives way to others:
+//! first connections of the address that has most of them.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -26,7 +27,7 @@ const LOOK: Duration = Duration::from_micros(200);
 const TIMERS: Duration = Duration::from_millis(2);
 /// Connections that are taken from the system at a time.
 const ACCEPTS: u32 = 64;
-/// What is half open gives way to others after this part of its time, if there are too many.
+/// What is half open gives way to others of its address after this part of its time, if there are too many.
 const GRACE: u32 = 10;
 
 /// What a service process is told of its surroundings.
@@ -312,12 +313,8 @@ impl Server {
 
     fn accept(&mut self, now: Instant) -> Result<()> {
         for _ in 0..ACCEPTS {
-            if self.half_open() >= self.settings.greetings as usize && !self.give_way(now)? {
-                // The others wait in the system's queue.
-                break;
-            }
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
+            let (stream, address) = match self.listener.accept() {
+                Ok((stream, address)) => (stream, address.ip()),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) => {
                     tracing::warn!(%error, "a connection cannot be taken");
@@ -328,19 +325,32 @@ impl Server {
                 continue;
             }
             let incoming = Incoming::new(nonce().map_err(Error::socket("getrandom"))?);
-            let conn = Conn::new(stream, Phase::In(incoming), now, now + self.settings.greeting);
+            let conn = Conn::new(stream, address, Phase::In(incoming), now, now + self.settings.greeting);
+            if self.half_open() >= self.settings.greetings as usize && !self.give_way(address, now)? {
+                // Whoever means it tries again.
+                self.end(conn, Ended::Crowded)?;
+                continue;
+            }
             self.add(conn, EpollFlags::EPOLLIN)?;
         }
         Ok(())
     }
 
-    /// The oldest that is half open makes room, unless it has just begun.
-    fn give_way(&mut self, now: Instant) -> Result<bool> {
+    /// Makes room for a connection of `address`, if there is any to make. A stranger gives way, never one that has proven who it is: the
+    /// oldest of the address that has most of them, at once if `address` has fewer, otherwise after a while.
+    fn give_way(&mut self, address: IpAddr, now: Instant) -> Result<bool> {
         let grace = self.settings.greeting / GRACE;
-        let half_open = self.conns.iter().filter(|(_, conn)| conn.is_half_open());
-        let oldest =
-            half_open.min_by_key(|(_, conn)| conn.begun).filter(|(_, conn)| now.duration_since(conn.begun) > grace);
-        let Some(id) = oldest.map(|(id, _)| *id) else { return Ok(false) };
+        // By address: how many, and the oldest, for which ids grow.
+        let mut strangers: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
+        for (id, conn) in self.conns.iter().filter(|(_, conn)| conn.is_stranger()) {
+            strangers.entry(conn.from).or_insert((0, *id)).0 += 1;
+        }
+        let own = strangers.get(&address).map_or(0, |(number, _)| *number);
+        let Some((most, id)) = strangers.into_values().max_by_key(|(number, _)| *number) else { return Ok(false) };
+        let has_had_time = self.conns.get(&id).is_some_and(|conn| now.duration_since(conn.begun) > grace);
+        if most <= own + 1 && !has_had_time {
+            return Ok(false);
+        }
         let Some(conn) = self.conns.remove(&id) else { return Ok(false) };
         self.end(conn, Ended::Crowded)?;
         Ok(true)
@@ -410,14 +420,14 @@ impl Server {
                 let own = if let GreetingError::Rejected(rejection) = error { Some(rejection) } else { rejection };
                 (reason, own)
             }
-            Ended::Crowded => (Reason::Crowded, Some(Rejection::Connections { limit })),
+            Ended::Crowded => (Reason::Crowded, Some(Rejection::Crowded { limit })),
             Ended::Deadline => (Reason::Deadline, None),
             Ended::Gone | Ended::Goodbye | Ended::Silent => (Reason::Closed, None),
         };
         match &conn.phase {
             Phase::In(_) => {
                 self.counts.refuse(reason);
-                tracing::info!(from = ?conn.stream.peer_addr().ok(), reason = reason.name(), ?ended, "a connection is refused");
+                tracing::info!(from = %conn.from, reason = reason.name(), ?ended, "a connection is refused");
                 if let Some(rejection) = rejection {
                     _ = conn.say(Body::Rejected(rejection));
                 }
@@ -426,7 +436,7 @@ impl Server {
                 Ended::Goodbye => self.counts.goodbyes += 1,
                 _ => {
                     self.counts.deaths += 1;
-                    tracing::warn!(from = ?conn.stream.peer_addr().ok(), ?ended, "a connection has ended without a goodbye");
+                    tracing::warn!(from = %conn.from, ?ended, "a connection has ended without a goodbye");
                 }
             },
             Phase::Tcp | Phase::Out(_) => return self.has_failed(conn, ended),

@@ -63,7 +63,7 @@ impl Server {
         let until = *until;
         match begin(address_of(endpoint)) {
             Ok(socket) => {
-                let mut conn = Conn::new(socket.into(), Phase::Tcp, now, until);
+                let mut conn = Conn::new(socket.into(), address_of(endpoint).ip(), Phase::Tcp, now, until);
                 conn.endpoint = Some(endpoint);
                 self.add(conn, EpollFlags::EPOLLOUT)?;
                 Ok(())
@@ -103,7 +103,7 @@ impl Server {
                 return Ok(());
             }
             // One that ends there makes room.
-            Ended::Refused(GreetingError::Rejected(Rejection::Connections { .. })) => {
+            Ended::Refused(GreetingError::Rejected(Rejection::Connections { .. } | Rejection::Crowded { .. })) => {
                 if let Some(set_up) = self.set_ups.get_mut(&endpoint) {
                     set_up.again = Some(Instant::now() + AGAIN);
                     return Ok(());

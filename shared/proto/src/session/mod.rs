@@ -29,11 +29,13 @@
 
 pub mod greeting;
 mod keyed;
+mod tagged;
 mod wire;
 
 use thiserror::Error;
 
 pub use keyed::{KeyedHash, Secret, TAG_BYTES};
+pub use tagged::MessageTags;
 pub use wire::{CHALLENGE_BYTES, HELLO_BYTES, PROOF_BYTES, VERDICT_BYTES};
 
 pub(crate) use keyed::is_same;

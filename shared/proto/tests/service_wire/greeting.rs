@@ -19,6 +19,7 @@ fn greet(
     on_hello: impl FnOnce(&mut Hello),
     on_challenge: impl FnOnce(&mut Challenge),
     on_proof: impl FnOnce(&mut Proof),
+    on_verdict: impl FnOnce(&mut Proof),
 ) -> Result<Hello, HelloError> {
     let [connecting, accepting] = secrets;
     let client = client(connecting);
@@ -26,14 +27,21 @@ fn greet(
     on_hello(&mut hello);
     let (server, mut challenge) = Accepting::new(&Secret::new(accepting), hello, nonce(100), &hash)?;
     on_challenge(&mut challenge);
-    let mut proof = client.answer(&challenge, &hash)?;
+    let (client, mut proof) = client.answer(&challenge, &hash)?;
     on_proof(&mut proof);
-    server.check(&proof)
+    let accepted = server.check(&proof, &hash)?;
+    let hello = accepted.hello();
+    let (mut verdict, theirs) = accepted.accept(&hash);
+    on_verdict(&mut verdict);
+    let own = client.conclude(&verdict, &hash)?;
+    assert_eq!((own.send, own.receive), (theirs.receive, theirs.send));
+    assert_ne!(own.send, own.receive);
+    Ok(hello)
 }
 
 #[test]
 fn who_knows_the_secret_is_taken_by_its_hello() {
-    let hello = greet([nonce(9); 2], |_| {}, |_| {}, |_| {}).unwrap();
+    let hello = greet([nonce(9); 2], |_| {}, |_| {}, |_| {}, |_| {}).unwrap();
     assert_eq!(hello, client(nonce(9)).hello());
     // The messages go there and back.
     let context = ContextId { group: 0, collective: 0 };
@@ -54,15 +62,15 @@ fn tags_are_of_one_side_and_one_greeting() {
     let hello = client(nonce(9)).hello();
     let (server, challenge) = Accepting::new(&secret, hello, nonce(100), &hash).unwrap();
     // Sent back to who has made it.
-    assert_eq!(server.check(&Proof { tag: challenge.tag }), Err(HelloError::Tag));
+    assert_eq!(server.check(&Proof { tag: challenge.tag }, &hash).err(), Some(HelloError::Tag));
     // Said again to another challenge.
     let (_, first) = Accepting::new(&secret, hello, nonce(100), &hash).unwrap();
-    let proof = client(nonce(9)).answer(&first, &hash).unwrap();
+    let (_, proof) = client(nonce(9)).answer(&first, &hash).unwrap();
     let (server, _) = Accepting::new(&secret, hello, nonce(101), &hash).unwrap();
-    assert_eq!(server.check(&proof), Err(HelloError::Tag));
+    assert_eq!(server.check(&proof, &hash).err(), Some(HelloError::Tag));
     // The nonces of both sides differ.
     let repeated = Challenge { nonce: hello.nonce, tag: challenge.tag };
-    assert_eq!(client(nonce(9)).answer(&repeated, &hash), Err(HelloError::Nonce));
+    assert_eq!(client(nonce(9)).answer(&repeated, &hash).err(), Some(HelloError::Nonce));
     assert_eq!(Accepting::new(&secret, hello, hello.nonce, &hash).err(), Some(HelloError::Nonce));
 }
 
@@ -71,7 +79,7 @@ proptest! {
 
     /// One bit of any message, or of one of the secrets, is another.
     #[test]
-    fn one_bit_is_enough_to_be_refused(what in 0u8..6, bit in 0usize..256, secret: [u8; 32]) {
+    fn one_bit_is_enough_to_be_refused(what in 0u8..7, bit in 0usize..256, secret: [u8; 32]) {
         let flip = |bytes: &mut [u8; 32]| bytes[bit / 8] ^= 1 << (bit % 8);
         let mut other = secret;
         if what == 0 {
@@ -92,6 +100,11 @@ proptest! {
             |proof| {
                 if what == 5 {
                     flip(&mut proof.tag);
+                }
+            },
+            |verdict| {
+                if what == 6 {
+                    flip(&mut verdict.tag);
                 }
             },
         );

@@ -242,6 +242,7 @@ pub(crate) fn all() -> Vec<(String, Vec<u8>)> {
         ("welcome", Body::Welcome(Welcome { epoch: 9, heartbeat_ms: 100, groups: 64, collectives: 8 })),
         ("rejected: secret", Body::Rejected(Rejection::Secret)),
         ("rejected: connections", Body::Rejected(Rejection::Connections { limit: 32 })),
+        ("rejected: crowded", Body::Rejected(Rejection::Crowded { limit: 64 })),
         ("rejected: stopping", Body::Rejected(Rejection::Stopping)),
         ("rejected: format", Body::Rejected(Rejection::Format)),
         ("rejected: crossing", Body::Rejected(Rejection::Crossing)),
@@ -411,6 +412,7 @@ fn of_connections() -> impl Strategy<Value = Body<'static>> {
     let rejection = prop_oneof![
         Just(Rejection::Secret),
         any::<u32>().prop_map(|limit| Rejection::Connections { limit }),
+        any::<u32>().prop_map(|limit| Rejection::Crowded { limit }),
         Just(Rejection::Stopping),
         Just(Rejection::Format),
         Just(Rejection::Crossing),

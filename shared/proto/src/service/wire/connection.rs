@@ -75,7 +75,7 @@ pub struct Challenge {
     pub tag: [u8; TAG_BYTES],
 }
 
-/// Answer to a [`Challenge`].
+/// Answer to a [`Challenge`], and to such an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Proof {
@@ -119,6 +119,12 @@ pub enum Rejection {
     /// [`Connections::crossed`]: crate::service::Connections::crossed
     #[error("the service process sets up a connection itself: wait for it")]
     Crossing,
+    /// As many others are about to connect as may be at a time.
+    #[error("{limit} others are about to connect to the service process: try again, or raise its limit of greetings")]
+    Crowded {
+        /// Its limit.
+        limit: u32,
+    },
 }
 
 /// Sign of life. A side that says nothing for several times [`Welcome::heartbeat_ms`] counts as dead.
@@ -248,7 +254,7 @@ impl Link {
 }
 
 impl Rejection {
-    const LAST: u8 = 5;
+    const LAST: u8 = 6;
 
     pub(super) fn put(self, to: &mut Fixed) {
         let (code, limit) = match self {
@@ -256,7 +262,8 @@ impl Rejection {
             Self::Connections { limit } => (2, limit),
             Self::Stopping => (3, 0),
             Self::Format => (4, 0),
-            Self::Crossing => (Self::LAST, 0),
+            Self::Crossing => (5, 0),
+            Self::Crowded { limit } => (Self::LAST, limit),
         };
         to.put(&RawRejection { code, reserved: [0; 3], limit: limit.into() });
     }
@@ -267,7 +274,8 @@ impl Rejection {
             2 => Self::Connections { limit: raw.limit.get() },
             3 => Self::Stopping,
             4 => Self::Format,
-            Self::LAST => Self::Crossing,
+            5 => Self::Crossing,
+            Self::LAST => Self::Crowded { limit: raw.limit.get() },
             found => return Err(FormatError::Code { field: "rejection", found, last: Self::LAST }),
         })
     }

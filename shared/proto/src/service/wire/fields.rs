@@ -9,7 +9,7 @@ use crate::service::message::{ContextId, Region};
 
 /// Version of this format. Any change of it is another version, and the two sides of a connection refuse each other's messages. The header keeps
 /// its layout in all versions, so that the refusal names both.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of the longest message: the largest packet of InfiniBand and RoCE, and a page. So a message is one packet, and a receiver can post
 /// buffers of one size for all kinds.
 pub const MAX_BYTES: usize = 4096;

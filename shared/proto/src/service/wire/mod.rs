@@ -18,9 +18,9 @@
 //! |---:|---|---|---|
 //! | 1 | HELLO | connecting → process | role 1 (1 rank, 2 process), 0 5, endpoint 18 (zeros of a rank), epoch 8, nonce 32 |
 //! | 2 | CHALLENGE | process → connecting | nonce 32, tag 32 |
-//! | 3 | PROOF | connecting → process | tag 32 |
+//! | 3 | PROOF | both | tag 32 |
 //! | 4 | WELCOME | process → connecting | epoch 8, heartbeat in ms 4, groups 4, collectives 4, 0 4 |
-//! | 5 | REJECTED | process → connecting, secret also back | reason 1 (1 secret, 2 connections, 3 stopping, 4 format, 5 crossing), 0 3, limit 4 |
+//! | 5 | REJECTED | process → connecting, secret also back | reason 1 (1 secret, 2 connections, 3 stopping, 4 format, 5 crossing, 6 crowded), 0 3, limit 4 |
 //! | 6 | HEARTBEAT | both | number 8, number seen 8 |
 //! | 7 | GOODBYE | both | |
 //! | 8 | KEY-EXPORT | rank → process | region 20, generation 4, rights 4 (bits of verbs), virtual HCA 2, form 1 (0 memory, 1 key of a pool, 2 such a key bound), 0 1, access key 32 |
@@ -101,7 +101,7 @@ pub use connection::{Challenge, Endpoint, Heartbeat, Hello, Link, Proof, Rejecti
 pub use error::FormatError;
 pub use fields::{HEADER_BYTES, MAX_BYTES, VERSION, length_of};
 pub use group::{Flags, Group, GroupError, GroupHead, MulticastEnd, NO_CORE, Place, PlaceEntry, StagingMemory};
-pub use hello::{Accepting, Connecting, HelloError, KeyedHash, Secret};
+pub use hello::{Accepted, Accepting, Confirming, Connecting, HelloError, KeyedHash, Secret, Session};
 pub use key::{AccessKey, KeyExport, KeyForm, KeyName, KeyRefusal, Rights};
 pub use parts::{Assembler, AssemblyError, Entry, Head, Part, Whole};
 pub use peer::{JoinRefused, Joined};
@@ -125,7 +125,7 @@ pub enum Body<'a> {
     Hello(Hello),
     /// CHALLENGE: answer to it.
     Challenge(Challenge),
-    /// PROOF: answer to that.
+    /// PROOF: answer to that, and the answer of a process that takes the connection. Behind it messages have tags.
     Proof(Proof),
     /// WELCOME: the connection is there.
     Welcome(Welcome),
