@@ -79,6 +79,21 @@ impl World {
     /// As [`World::new`].
     #[must_use]
     pub fn with_devices(settings: Settings, faults: Vec<FaultEvent>, config: Config, devices: OnDevices) -> Self {
+        Self::telling(settings, faults, config, devices, |_| {})
+    }
+
+    /// The same, where aggregators are told something else of the workers than what these have said.
+    ///
+    /// # Panics
+    /// As [`World::new`].
+    #[must_use]
+    pub fn telling(
+        settings: Settings,
+        faults: Vec<FaultEvent>,
+        config: Config,
+        devices: OnDevices,
+        change: impl FnOnce(&mut [Vec<u8>]),
+    ) -> Self {
         let (workers, aggregators) = (settings.parameters().workers(), settings.aggregators());
         let provider = emulated(on((workers + aggregators) as usize, faults)).expect("a machine");
         let domain = |card: u32| {
@@ -93,6 +108,7 @@ impl World {
         });
         let (staged, of_staged): (Vec<_>, Vec<_>) = prepared.unzip();
         told.extend(of_staged);
+        change(&mut told);
         let prepared = (0..aggregators)
             .map(|own| Aggregator::prepare(&domain(workers + own), settings, own, config).expect("prepared"));
         let (theirs, answers): (Vec<_>, Vec<_>) = prepared.unzip();

@@ -18,7 +18,7 @@ use flexcast_lab::sim::params::Operation;
 use flexcast_lab::sim::sparse::{AggregatorsText, SparseArgs};
 use flexcast_lab::sim::spec::{CommunicatorArgs, DatapathName, SimSpec};
 use flexcast_lab::sparse::PatternName;
-use flexcast_tests::sparse_world::{MOST_LOOKS, World, contributions, on};
+use flexcast_tests::sparse_world::{MOST_LOOKS, OnDevices, World, contributions, on};
 use flexio::{Bound, ProtectionDomain, Retry};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
@@ -217,6 +217,21 @@ fn a_dead_link_ends_everybody_with_the_name_of_who_is_behind_it() {
     for end in &ends.workers {
         assert_eq!(names(end), Some(Party::Aggregator(0)), "{end:?}");
     }
+}
+
+/// An endpoint of a former start differs in its nonce, if its card gives queue pairs the same numbers again.
+#[test]
+fn a_worker_of_a_former_start_is_not_taken_for_one_of_this() {
+    const NONCE_AT: usize = 72;
+    let settings = Settings::new(3, 1, 1, 256, 4).expect("settings");
+    let former = |told: &mut [Vec<u8>]| told[1][NONCE_AT] ^= 1;
+    let mut world = World::telling(settings, Vec::new(), hasty(), OnDevices::default(), former);
+    let arrays = contributions(3, 40_000, (256, 0), 3);
+    let ends = world.end(world.call(40_000, SUM), &arrays, false, None);
+    let named = |end: &Result<(), Error>, party| matches!(end, Err(Error::Connection { party: named, .. } | Error::Timeout { party: named, .. }) if *named == party);
+    assert!(named(&ends.aggregators[0], Party::Worker(1)), "{:?}", ends.aggregators);
+    assert!(named(&ends.workers[1], Party::Aggregator(0)), "{:?}", ends.workers);
+    assert!(ends.workers.iter().all(Result::is_err), "{:?}", ends.workers);
 }
 
 #[test]

@@ -205,10 +205,10 @@ fn workers_of_the_library_do_not_tell_a_dpa_from_a_processor() {
         aggregator_ends.push(end);
         pending.push((worker, aggregator));
     }
-    let mut ranks: Vec<(Worker, DpaAggregator)> = (0..)
-        .zip(pending)
-        .map(|(number, (worker, aggregator))| {
-            let aggregator = aggregator.connect_for(&settings, number, &worker_ends).expect("connected");
+    let mut ranks: Vec<(Worker, DpaAggregator)> = pending
+        .into_iter()
+        .map(|(worker, aggregator)| {
+            let aggregator = aggregator.connect_for(&worker_ends).expect("connected");
             (worker.connect(&aggregator_ends).expect("connected"), aggregator)
         })
         .collect();
@@ -259,7 +259,7 @@ fn a_lost_message_to_a_dpa_is_found_by_a_probe() {
         Worker::prepare(&domain, settings, own, Config::default()).expect("a worker")
     };
     let (pending, ends): (Vec<_>, Vec<_>) = (0..WORKERS).map(prepare).unzip();
-    let aggregator = aggregator.connect_for(&settings, 0, &ends).expect("connected");
+    let aggregator = aggregator.connect_for(&ends).expect("connected");
     let mut workers: Vec<Worker> =
         pending.into_iter().map(|worker| worker.connect(std::slice::from_ref(&end)).expect("connected")).collect();
     let reduction = Reduction::new(Operator::Sum, DataType::I32).expect("a sum");

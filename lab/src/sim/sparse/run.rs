@@ -330,8 +330,7 @@ impl Apart {
         }
         let connect = |(own, pending): (u32, sparse::PendingWorker)| pending.connect(&answers).map_err(party(own));
         let workers = (0..).zip(ours).map(connect).collect::<Result<_, _>>()?;
-        let connect =
-            |(own, pending): (u32, PreparedAggregator)| pending.connect_for(&settings, own, &told).map_err(at(own));
+        let connect = |(own, pending): (u32, PreparedAggregator)| pending.connect_for(&told).map_err(at(own));
         let on_dpa = (0..).zip(theirs).map(connect).collect::<Result<_, _>>()?;
         Ok(Self { settings, call, workers, aggregators: Vec::new(), on_dpa })
     }

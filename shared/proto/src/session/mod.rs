@@ -29,12 +29,14 @@
 
 pub mod greeting;
 mod keyed;
+#[cfg(not(target_os = "none"))]
 mod tagged;
 mod wire;
 
 use thiserror::Error;
 
 pub use keyed::{KeyedHash, Secret, TAG_BYTES};
+#[cfg(not(target_os = "none"))]
 pub use tagged::MessageTags;
 pub use wire::{CHALLENGE_BYTES, HELLO_BYTES, PROOF_BYTES, VERDICT_BYTES};
 

@@ -31,7 +31,7 @@ use crate::api::card::Firmware;
 use crate::dpa::card::DpaCard;
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::error::{Error, Result};
-use crate::p2p::sparse::{Party, Settings, decode, encode};
+use crate::p2p::sparse::{Own, Party, Remote, Settings};
 
 /// What errors say that an argument is of.
 const WHAT: &str = "sparse AllReduce on the DPA";
@@ -80,7 +80,8 @@ impl AggregatorCard {
             threads.push(maker.thread(number, *unit)?);
         }
         let (card, options) = (card.clone(), options.clone());
-        Ok(PreparedAggregator(DpaAggregator { threads, reports, operation, question: 0, card, parameters, options }))
+        let aggregator = DpaAggregator { threads, reports, operation, question: 0, card, parameters, options };
+        Ok(PreparedAggregator { aggregator, own: None })
     }
 }
 
@@ -103,11 +104,13 @@ impl AggregatorCard {
             );
             return Err(Error::Argument { operation: WHAT, reason });
         }
-        let prepared = self.prepare(settings.parameters(), options)?;
+        let mut prepared = self.prepare(settings.parameters(), options)?;
         let workers = 0..settings.parameters().workers();
         let qpns = workers.flat_map(|worker| prepared.endpoints(worker)).map(|remote| remote.qpn);
         // The card answers them by itself: the firmware has no part in it.
-        let endpoint = encode(Party::Aggregator(number), settings, self.0.device(), qpns);
+        let own = Own::new(Party::Aggregator(number), *settings, self.0.device(), qpns)?;
+        let endpoint = own.encode();
+        prepared.own = Some(own);
         Ok((prepared, endpoint))
     }
 }
@@ -214,12 +217,16 @@ const fn completions(parameters: Parameters, coroutines: u32) -> u64 {
 
 /// An aggregator that is not connected yet.
 #[derive(Debug)]
-pub struct PreparedAggregator(DpaAggregator);
+pub struct PreparedAggregator {
+    aggregator: DpaAggregator,
+    /// Its endpoint, if it was prepared for workers that know it by that.
+    own: Option<Own>,
+}
 
 impl PreparedAggregator {
     /// How a worker reaches its queue pairs, by shard; none of a worker beyond the last.
     pub fn endpoints(&self, worker: u32) -> impl Iterator<Item = RemoteQp> + '_ {
-        let Self(DpaAggregator { threads, parameters, .. }) = self;
+        let DpaAggregator { threads, parameters, .. } = &self.aggregator;
         let workers = parameters.workers();
         threads
             .iter()
@@ -234,7 +241,14 @@ impl PreparedAggregator {
     /// # Errors
     /// [`Error::Argument`] for a worker or a queue pair that is missing; [`Error::Flexio`].
     pub fn connect(self, workers: &[impl AsRef<[RemoteQp]>]) -> Result<DpaAggregator> {
-        let Self(mut aggregator) = self;
+        let all = |remotes: &[RemoteQp]| {
+            remotes.iter().map(|remote| Remote { queue_pair: *remote, first_psn: FIRST_PSN }).collect()
+        };
+        self.connect_to(&workers.iter().map(|remotes| all(remotes.as_ref())).collect::<Vec<Vec<Remote>>>())
+    }
+
+    fn connect_to(self, workers: &[Vec<Remote>]) -> Result<DpaAggregator> {
+        let Self { mut aggregator, .. } = self;
         let DpaAggregator { threads, parameters, options, card, .. } = &mut aggregator;
         let path = Path { traffic_class: options.class, ..Path::default() };
         let (count, shards) = (parameters.workers(), options.shards());
@@ -242,14 +256,14 @@ impl PreparedAggregator {
         for (number, thread) in threads.iter_mut().enumerate() {
             for (place, qp) in thread.queue_pairs.iter_mut().enumerate() {
                 let (worker, shard) = (place % count as usize, number * each + place / count as usize);
-                let remote = workers.get(worker).and_then(|remotes| remotes.as_ref().get(shard));
+                let remote = workers.get(worker).and_then(|remotes| remotes.get(shard));
                 let remote = remote.ok_or_else(|| Error::Argument {
                     operation: WHAT,
                     reason: format!(
                         "queue pair of worker {worker} for shard {shard} is missing: give those of all {count} workers for all {shards} shards"
                     ),
                 })?;
-                qp.connect_with(remote, FIRST_PSN, path, options.retry)?;
+                qp.connect_with(&remote.queue_pair, remote.first_psn, path, options.retry)?;
             }
         }
         for thread in threads {
@@ -264,14 +278,18 @@ impl PreparedAggregator {
     /// [`PreparedAggregator::connect`] by the endpoints of all workers, in their order.
     ///
     /// # Errors
-    /// As [`PreparedAggregator::connect`]; [`Error::Argument`] for an endpoint that is damaged or of other settings.
-    pub fn connect_for(self, settings: &Settings, number: u32, workers: &[impl AsRef<[u8]>]) -> Result<DpaAggregator> {
-        let remotes: Vec<Vec<RemoteQp>> = (0..)
+    /// As [`PreparedAggregator::connect`]; [`Error::Argument`] for an endpoint that is damaged or of other settings, and for an aggregator that has
+    /// none itself ([`AggregatorCard::prepare_for`]).
+    pub fn connect_for(self, workers: &[impl AsRef<[u8]>]) -> Result<DpaAggregator> {
+        let refused = |reason| Error::Argument { operation: WHAT, reason };
+        let own = self.own.as_ref();
+        let own = own.ok_or_else(|| refused("it was prepared without an endpoint: use prepare_for".to_owned()))?;
+        let remotes: Vec<Vec<Remote>> = (0..)
             .zip(workers)
-            .map(|(worker, bytes)| decode(bytes.as_ref(), Party::Worker(worker), settings, number))
+            .map(|(worker, bytes)| own.remotes(bytes.as_ref(), Party::Worker(worker)))
             .collect::<Result<_, _>>()
-            .map_err(|error| Error::Argument { operation: WHAT, reason: error.to_string() })?;
-        self.connect(&remotes)
+            .map_err(|error| refused(error.to_string()))?;
+        self.connect_to(&remotes)
     }
 }
 

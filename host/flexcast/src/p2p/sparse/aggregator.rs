@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use flexcast_proto::sparse::{self, Added, AggregatorLimits, Received};
 use flexio::{Bound, Completion, CompletionQueue, LocalSlice, ProtectionDomain};
 
-use super::endpoint::{decode, encode};
+use super::endpoint::Own;
 use super::link::{Link, Work, completions};
 use super::spots::Spots;
 use super::sums::incoming;
@@ -17,7 +17,7 @@ pub(super) const OWN_FAULT: u32 = u32::MAX;
 
 /// An aggregator's queue pairs that are not connected yet.
 #[derive(Debug)]
-pub struct PendingAggregator(Aggregator);
+pub struct PendingAggregator(Aggregator, Own);
 
 /// Whoever adds the blocks of its shards.
 #[derive(Debug)]
@@ -63,14 +63,14 @@ impl PendingAggregator {
     /// # Errors
     /// [`Error::Endpoint`] for one that is missing, damaged or of other settings; [`Error::Flexio`].
     pub fn connect(self, workers: &[impl AsRef<[u8]>]) -> Result<Aggregator> {
-        let Self(mut aggregator) = self;
-        let Aggregator { number, settings, config, links, spots, .. } = &mut aggregator;
+        let Self(mut aggregator, own) = self;
+        let Aggregator { settings, config, links, spots, .. } = &mut aggregator;
         let each = settings.shards_of_each as usize;
         for worker in 0..settings.parameters.workers() {
             let party = Party::Worker(worker);
             let missing = || Error::Endpoint { party, reason: "missing: give those of all workers".to_owned() };
             let endpoint = workers.get(worker as usize).ok_or_else(missing)?;
-            let remotes = decode(endpoint.as_ref(), party, settings, *number)?;
+            let remotes = own.remotes(endpoint.as_ref(), party)?;
             for ((shard, remote), spots) in remotes.iter().enumerate().zip(spots.iter_mut()) {
                 let link = &mut links[worker as usize * each + shard];
                 spots.post(worker, link)?;
@@ -101,7 +101,8 @@ impl Aggregator {
         let completions = CompletionQueue::new(pd.device(), completions(count))?;
         let links = (0..count).map(|link| Link::new(pd, &completions, link, 1)).collect::<flexio::Result<Vec<_>>>()?;
         let spots = Spots::all(pd, parameters, each)?;
-        let endpoint = encode(Party::Aggregator(number), &settings, pd.device(), links.iter().map(Link::qpn));
+        let own = Own::new(Party::Aggregator(number), settings, pd.device(), links.iter().map(Link::qpn))?;
+        let endpoint = own.encode();
         let memory_bytes = parameters.aggregator_bytes() * u64::from(each);
         let statistics = Statistics { block_memory_bytes: memory_bytes, memory_bytes, ..Statistics::default() };
         let aggregator = Self {
@@ -118,7 +119,7 @@ impl Aggregator {
             busy_ps: 0,
             statistics,
         };
-        Ok((PendingAggregator(aggregator), endpoint))
+        Ok((PendingAggregator(aggregator, own), endpoint))
     }
 
     /// Another longest time without any progress than [`Config::bound`].

@@ -3,7 +3,7 @@
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|
 //! | 0 | 4 | `FXSE` |
-//! | 4 | 1 | version, 1 |
+//! | 4 | 1 | version, 2 |
 //! | 5 | 1 | 1 worker, 2 aggregator |
 //! | 6 | 1 | order in which blocks are added: 1 arrival, 2 rank; 0 as each operation says |
 //! | 7 | 1 | 0 |
@@ -19,21 +19,27 @@
 //! | 48 | 16 | GID of its port |
 //! | 64 | 6 | its Ethernet address |
 //! | 70 | 2 | 0 |
-//! | 72 | 4 each | numbers of its queue pairs, for one peer after another, and of each shard after shard |
+//! | 72 | 16 | a nonce |
+//! | 88 | 4 each | numbers of its queue pairs, for one peer after another, and of each shard after shard |
 //!
-//! Numbers are little-endian. First packets have the number 0. Queue pairs answer Reads of nothing, by which peers find out what is lost.
+//! Numbers are little-endian. The number of a queue pair's first packet follows from the nonces of both sides
+//! ([`Greeting::first_packets`], scope 0), so that cards take no packets of somebody who was not meant. Queue pairs answer
+//! Reads of nothing, by which peers find out what is lost.
 
+use flexcast_proto::session::greeting::{Greeting, SIDE_NONCE_BYTES, Side};
+use flexcast_proto::session::{self, Role};
 use flexcast_proto::sparse::Order;
 use flexio::{Device, Gid, Mac, RemoteQp};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{Error, Party, Result, Settings};
+use crate::greeting::keyed_hash;
 
 const MAGIC: [u8; 4] = *b"FXSE";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Head {
     magic: [u8; 4],
@@ -53,12 +59,13 @@ struct Head {
     gid: [u8; 16],
     mac: [u8; 6],
     padding: [u8; 2],
+    nonce: [u8; SIDE_NONCE_BYTES],
 }
 
-const _: () = assert!(size_of::<Head>() == 72);
+const _: () = assert!(size_of::<Head>() == 88);
 
 impl Head {
-    fn new(party: Party, settings: &Settings, gid: Gid, mac: Mac) -> Self {
+    fn new(party: Party, settings: &Settings, (gid, mac): (Gid, Mac), nonce: [u8; SIDE_NONCE_BYTES]) -> Self {
         let parameters = settings.parameters;
         let (role, number) = match party {
             Party::Worker(number) => (1, number),
@@ -87,7 +94,18 @@ impl Head {
             gid: gid.0,
             mac: mac.0,
             padding: [0; 2],
+            nonce,
         }
+    }
+
+    /// Somebody with a queue pair, whose endpoint this is.
+    fn side(&self, party: Party, qpn: u32) -> Side {
+        let (role, number) = match party {
+            Party::Worker(number) => (Role::Rank, number),
+            Party::Aggregator(number) => (Role::Aggregator, number),
+        };
+        let party = session::Party { role, number: number.into() };
+        Side { party, nonce: self.nonce, address: self.gid, queue_pairs: [qpn, 0, 0, 0] }
     }
 
     /// What all have to have alike, by name.
@@ -121,11 +139,64 @@ pub(crate) const fn endpoint_bytes(party: Party, settings: &Settings) -> usize {
     size_of::<Head>() + queue_pairs * size_of::<U32>()
 }
 
-/// What others have to know of somebody's queue pairs.
-pub(crate) fn encode(party: Party, settings: &Settings, device: &Device, qpns: impl Iterator<Item = u32>) -> Vec<u8> {
-    let mut bytes = Head::new(party, settings, device.port().gid, device.info().mac).as_bytes().to_vec();
-    qpns.for_each(|qpn| bytes.extend_from_slice(&qpn.to_le_bytes()));
-    bytes
+/// The own endpoint.
+#[derive(Clone, Debug)]
+pub(crate) struct Own {
+    party: Party,
+    settings: Settings,
+    head: Head,
+    /// For one peer after another, and of each shard after shard.
+    qpns: Vec<u32>,
+}
+
+/// How the queue pair of a peer is reached, and the number of the first packet that is sent to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Remote {
+    pub(crate) queue_pair: RemoteQp,
+    pub(crate) first_psn: u32,
+}
+
+impl Own {
+    /// Of queue pairs on a card, for one peer after another, and of each shard after shard.
+    ///
+    /// # Errors
+    /// No nonce can be drawn.
+    pub(crate) fn new(
+        party: Party,
+        settings: Settings,
+        device: &Device,
+        qpns: impl Iterator<Item = u32>,
+    ) -> flexio::Result<Self> {
+        let qpns: Vec<u32> = qpns.collect();
+        let nonce = device.nonce(qpns.first().copied().unwrap_or(0).into())?;
+        let head = Head::new(party, &settings, (device.port().gid, device.info().mac), nonce);
+        Ok(Self { party, settings, head, qpns })
+    }
+
+    /// What others have to know of it.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.head.as_bytes().to_vec();
+        self.qpns.iter().for_each(|qpn| bytes.extend_from_slice(&qpn.to_le_bytes()));
+        bytes
+    }
+
+    /// The queue pairs that `from` has for this side, by shard.
+    ///
+    /// # Errors
+    /// [`Error::Endpoint`]: `bytes` is no endpoint of `from`, or one of other settings.
+    pub(crate) fn remotes(&self, bytes: &[u8], from: Party) -> Result<Vec<Remote>> {
+        let (Party::Worker(own) | Party::Aggregator(own), Party::Worker(peer) | Party::Aggregator(peer)) =
+            (self.party, from);
+        let (head, qpns) = decode(bytes, from, &self.settings, own)?;
+        let ours = self.qpns.iter().skip(peer as usize * self.settings.shards_of_each as usize);
+        let remote = |(qpn, ours): (&U32, &u32)| {
+            let (own, peer) = (self.head.side(self.party, *ours), head.side(from, qpn.get()));
+            let [first_psn, expected] = Greeting { scope: 0, own, peer }.first_packets(&keyed_hash);
+            let queue_pair = RemoteQp { qpn: qpn.get(), gid: Gid(head.gid), mac: Mac(head.mac), first_psn: expected };
+            Remote { queue_pair, first_psn }
+        };
+        Ok(qpns.iter().zip(ours).map(remote).collect())
+    }
 }
 
 /// The settings of an endpoint, which are not checked against others.
@@ -139,8 +210,8 @@ pub(crate) fn settings_of(bytes: &[u8], from: Party) -> Result<Settings> {
     Settings::new(workers.get(), aggregators.get(), shards_of_each.get(), block_bytes.get(), blocks_per_message.get())
 }
 
-/// The queue pairs that `from` has for peer number `own`, by shard.
-pub(crate) fn decode(bytes: &[u8], from: Party, settings: &Settings, own: u32) -> Result<Vec<RemoteQp>> {
+/// The endpoint of `from`, and the queue pairs that it has for peer number `own`, by shard.
+fn decode<'b>(bytes: &'b [u8], from: Party, settings: &Settings, own: u32) -> Result<(&'b Head, &'b [U32])> {
     let refused = |reason: String| Error::Endpoint { party: from, reason };
     let expected = endpoint_bytes(from, settings);
     let (head, rest) = Head::ref_from_prefix(bytes)
@@ -151,7 +222,7 @@ pub(crate) fn decode(bytes: &[u8], from: Party, settings: &Settings, own: u32) -
             head.magic
         )));
     }
-    let wanted = Head::new(from, settings, Gid(head.gid), Mac(head.mac));
+    let wanted = Head::new(from, settings, (Gid(head.gid), Mac(head.mac)), head.nonce);
     if (head.role, head.number) != (wanted.role, wanted.number) {
         let who = if head.role == 1 { "worker" } else { "aggregator" };
         return Err(refused(format!("is of {who} {}: give the endpoints in their order", head.number)));
@@ -165,8 +236,7 @@ pub(crate) fn decode(bytes: &[u8], from: Party, settings: &Settings, own: u32) -
     let qpns = <[U32]>::ref_from_bytes(rest).ok().filter(|_| bytes.len() == expected);
     let own = qpns.and_then(|qpns| qpns.get(own as usize * each..)?.get(..each));
     let own = own.ok_or_else(|| refused(format!("{} bytes, but it has {expected}", bytes.len())))?;
-    let remote = |qpn: &U32| RemoteQp { qpn: qpn.get(), gid: Gid(head.gid), mac: Mac(head.mac), first_psn: 0 };
-    Ok(own.iter().map(remote).collect())
+    Ok((head, own))
 }
 
 #[cfg(test)]
@@ -175,29 +245,45 @@ mod tests {
     use crate::p2p::sparse::Call;
     use crate::reduce::{DataType, Operator, Reduction};
 
+    fn own(party: Party, settings: &Settings, qpns: &[u32]) -> Own {
+        let nonce = [if matches!(party, Party::Worker(_)) { 1 } else { 2 }; SIDE_NONCE_BYTES];
+        let head = Head::new(party, settings, (Gid([7; 16]), Mac([9; 6])), nonce);
+        Own { party, settings: *settings, head, qpns: qpns.to_vec() }
+    }
+
     fn encoded(party: Party, settings: &Settings, qpns: &[u32]) -> Vec<u8> {
-        let head = Head::new(party, settings, Gid([7; 16]), Mac([9; 6]));
-        let qpns = qpns.iter().flat_map(|qpn| qpn.to_le_bytes());
-        head.as_bytes().iter().copied().chain(qpns).collect()
+        own(party, settings, qpns).encode()
     }
 
     #[test]
-    fn each_peer_has_its_queue_pairs() {
+    fn each_peer_has_its_queue_pairs_and_numbers_that_both_sides_know() {
         let settings = Settings::new(3, 2, 2, 1024, 16).unwrap();
-        let aggregator = Party::Aggregator(1);
-        let bytes = encoded(aggregator, &settings, &[10, 11, 20, 21, 30, 31]);
-        assert_eq!(bytes.len(), endpoint_bytes(aggregator, &settings));
-        for own in 0..3 {
-            let queue_pairs = decode(&bytes, aggregator, &settings, own).unwrap();
-            let qpns: Vec<u32> = queue_pairs.iter().map(|remote| remote.qpn).collect();
-            assert_eq!(qpns, [10 * (own + 1), 10 * (own + 1) + 1]);
-            assert_eq!(
-                (queue_pairs[0].gid, queue_pairs[0].mac, queue_pairs[0].first_psn),
-                (Gid([7; 16]), Mac([9; 6]), 0)
-            );
+        let party = Party::Aggregator(1);
+        let aggregator = own(party, &settings, &[10, 11, 20, 21, 30, 31]);
+        let bytes = aggregator.encode();
+        assert_eq!(bytes.len(), endpoint_bytes(party, &settings));
+        let mut numbers = std::collections::BTreeSet::new();
+        for number in 0..3 {
+            let worker = own(Party::Worker(number), &settings, &[1, 2, 3, 4]);
+            let there = worker.remotes(&bytes, party).unwrap();
+            let here = aggregator.remotes(&worker.encode(), Party::Worker(number)).unwrap();
+            let qpns = |remotes: &[Remote]| remotes.iter().map(|remote| remote.queue_pair.qpn).collect::<Vec<_>>();
+            assert_eq!(qpns(&there), [10 * (number + 1), 10 * (number + 1) + 1]);
+            assert_eq!(qpns(&here), [3, 4]);
+            for (there, here) in there.iter().zip(&here) {
+                assert_eq!((there.queue_pair.gid, there.queue_pair.mac), (Gid([7; 16]), Mac([9; 6])));
+                assert_eq!(there.first_psn, here.queue_pair.first_psn);
+                assert_eq!(here.first_psn, there.queue_pair.first_psn);
+                numbers.extend([there.first_psn, here.first_psn]);
+            }
         }
-        let worker = encoded(Party::Worker(2), &settings, &[1, 2, 3, 4]);
-        assert_eq!(decode(&worker, Party::Worker(2), &settings, 1).unwrap()[0].qpn, 3);
+        assert_eq!(numbers.len(), 3 * 2 * 2, "each queue pair has its own");
+        // Of another start.
+        let worker = own(Party::Worker(0), &settings, &[1, 2, 3, 4]);
+        let mut other = aggregator;
+        other.head.nonce = [3; SIDE_NONCE_BYTES];
+        let numbers = |bytes: &[u8]| worker.remotes(bytes, party).unwrap()[0].first_psn;
+        assert_ne!(numbers(&bytes), numbers(&other.encode()));
     }
 
     #[test]
@@ -206,9 +292,9 @@ mod tests {
         let from = Party::Worker(2);
         let bytes = encoded(from, &settings, &[1, 2]);
         let text = |bytes: &[u8], settings: &Settings| decode(bytes, from, settings, 0).unwrap_err().to_string();
-        assert!(text(&bytes[..10], &settings).contains("10 bytes, but it has 80"));
-        assert!(text(&bytes[..76], &settings).contains("76 bytes, but it has 80"));
-        assert!(text(&[0; 80], &settings).contains("none of a sparse AllReduce"));
+        assert!(text(&bytes[..10], &settings).contains("10 bytes, but it has 96"));
+        assert!(text(&bytes[..92], &settings).contains("92 bytes, but it has 96"));
+        assert!(text(&[0; 96], &settings).contains("none of a sparse AllReduce"));
         assert!(text(&encoded(Party::Worker(1), &settings, &[1, 2]), &settings).contains("is of worker 1"));
         assert!(text(&encoded(Party::Aggregator(2), &settings, &[1, 2, 3]), &settings).contains("is of aggregator 2"));
         let other = Settings::new(3, 2, 1, 2048, 16).unwrap();

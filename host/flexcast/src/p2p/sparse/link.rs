@@ -1,11 +1,12 @@
 //! One queue pair between a worker and an aggregator, for one shard.
 
 use flexio::{
-    Access, CompletionQueue, GatherRequest, LocalSlice, Path, ProtectionDomain, QueueDepths, QueuePair, RemoteQp,
-    SendKind, Transport,
+    Access, CompletionQueue, GatherRequest, LocalSlice, Path, ProtectionDomain, QueueDepths, QueuePair, SendKind,
+    Transport,
 };
 
 use super::Config;
+use super::endpoint::Remote;
 
 /// Sends that may be under way. One at a time waits for an answer, but acknowledgements of the ones before it may be late.
 const SEND_DEPTH: u32 = 8;
@@ -85,8 +86,8 @@ impl Link {
     }
 
     /// Connects; receives may have been posted.
-    pub(super) fn connect(&mut self, remote: &RemoteQp, config: &Config) -> flexio::Result<()> {
-        self.queue_pair.connect_with(remote, 0, Path::of_class(config.class), config.retry)
+    pub(super) fn connect(&mut self, remote: &Remote, config: &Config) -> flexio::Result<()> {
+        self.queue_pair.connect_with(&remote.queue_pair, remote.first_psn, Path::of_class(config.class), config.retry)
     }
 
     /// Posts the receive of a message.

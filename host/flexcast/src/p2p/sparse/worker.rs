@@ -7,7 +7,7 @@ use super::accelerator::Accelerator;
 use super::aggregator::OWN_FAULT;
 use super::arrangement::{Arrangement, Blocks, Portion};
 use super::arrays::Array;
-use super::endpoint::{decode, encode};
+use super::endpoint::Own;
 use super::link::{Link, Work, completions};
 use super::ring::Ring;
 use super::scan::{Scan, Turn};
@@ -20,12 +20,11 @@ const SCAN_BYTES: usize = 1 << 20;
 
 /// A worker's queue pairs that are not connected yet.
 #[derive(Debug)]
-pub struct PendingWorker<M = Ring>(Worker<M>);
+pub struct PendingWorker<M = Ring>(Worker<M>, Own);
 
 /// Whoever has an array. Its blocks travel from and to a [`Ring`] in the host's memory, or a buffer of an accelerator ([`Staged`]).
 #[derive(Debug)]
 pub struct Worker<M = Ring> {
-    number: u32,
     settings: Settings,
     config: Config,
     /// By aggregator, and of each by shard. Before the memory that they use: dropped first.
@@ -85,13 +84,13 @@ impl<M> PendingWorker<M> {
     /// # Errors
     /// [`Error::Endpoint`] for one that is missing, damaged or of other settings; [`Error::Flexio`].
     pub fn connect(self, aggregators: &[impl AsRef<[u8]>]) -> Result<Worker<M>> {
-        let Self(mut worker) = self;
-        let Worker { number, settings, config, links, .. } = &mut worker;
+        let Self(mut worker, own) = self;
+        let Worker { settings, config, links, .. } = &mut worker;
         for (aggregator, links) in (0..).zip(links.chunks_mut(settings.shards_of_each as usize)) {
             let party = Party::Aggregator(aggregator);
             let missing = || Error::Endpoint { party, reason: "missing: give those of all aggregators".to_owned() };
             let endpoint = aggregators.get(aggregator as usize).ok_or_else(missing)?;
-            for (link, remote) in links.iter_mut().zip(decode(endpoint.as_ref(), party, settings, *number)?) {
+            for (link, remote) in links.iter_mut().zip(own.remotes(endpoint.as_ref(), party)?) {
                 link.connect(&remote, config)?;
             }
         }
@@ -197,12 +196,12 @@ impl<M> Worker<M> {
         let links =
             (0..count).map(|link| Link::new(pd, &completions, link, pieces)).collect::<flexio::Result<Vec<_>>>()?;
         let indices = Indices::new(pd, settings.parameters, count as usize)?;
-        let endpoint = encode(Party::Worker(number), &settings, pd.device(), links.iter().map(Link::qpn));
+        let own = Own::new(Party::Worker(number), settings, pd.device(), links.iter().map(Link::qpn))?;
+        let endpoint = own.encode();
         let block_memory_bytes = blocks.memory_bytes();
         let memory_bytes = block_memory_bytes + indices.region.len() as u64;
         let statistics = Statistics { block_memory_bytes, memory_bytes, ..Statistics::default() };
         let worker = Self {
-            number,
             settings,
             config,
             links,
@@ -216,7 +215,7 @@ impl<M> Worker<M> {
             statistics,
             pieces: Vec::new(),
         };
-        Ok((PendingWorker(worker), endpoint))
+        Ok((PendingWorker(worker, own), endpoint))
     }
 
     /// Another longest time without any progress than [`Config::bound`].

@@ -71,7 +71,7 @@ impl PendingBetween {
             shards_of_each: settings.shards_of_each(),
             adder: match adder {
                 PendingAdder::Host(aggregator) => Adder::Host(aggregator.connect(&ours)?),
-                PendingAdder::Dpa(adder) => Adder::Dpa(adder.connect(&settings, &ours)?),
+                PendingAdder::Dpa(adder) => Adder::Dpa(adder.connect(&ours)?),
             },
             worker: worker.connect(&theirs)?,
             fixed_point: None,

@@ -153,10 +153,10 @@ pub(super) struct PendingAdder {
 }
 
 impl PendingAdder {
-    pub(super) fn connect(self, settings: &Settings, workers: &[&[u8]]) -> Result<Adder> {
+    pub(super) fn connect(self, workers: &[&[u8]]) -> Result<Adder> {
         let Self { prepared, own, silence_ps, units } = self;
         Ok(Adder {
-            aggregator: prepared.connect_for(settings, own, workers)?,
+            aggregator: prepared.connect_for(workers)?,
             element: AggregatorElement::I32,
             own,
             silence_ps,
