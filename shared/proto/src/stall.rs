@@ -78,6 +78,7 @@ impl StallWindow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ProgressWatch {
     count: u64,
+    moved_ps: u64,
     since_ps: u64,
     longest_ps: u64,
     /// Changes of the count behind the first, and the time between them in all.
@@ -92,7 +93,16 @@ impl ProgressWatch {
     /// From the time on from which data may come, with a count that grows as it does.
     #[must_use]
     pub const fn new(count: u64, now_ps: u64) -> Self {
-        Self { count, since_ps: now_ps, longest_ps: 0, gaps: 0, within_ps: 0, begun: false, looked: None }
+        Self {
+            count,
+            moved_ps: now_ps,
+            since_ps: now_ps,
+            longest_ps: 0,
+            gaps: 0,
+            within_ps: 0,
+            begun: false,
+            looked: None,
+        }
     }
 
     /// Takes note of the count as it is now.
@@ -104,13 +114,20 @@ impl ProgressWatch {
                 self.gaps += 1;
                 self.within_ps = self.within_ps.saturating_add(gap_ps);
             }
-            (self.count, self.since_ps, self.looked) = (count, now_ps, None);
+            (self.count, self.moved_ps, self.since_ps, self.looked) = (count, now_ps, now_ps, None);
         }
     }
 
     /// There is a reason why nothing comes, until now: the time so far is no gap.
     pub const fn restart(&mut self, now_ps: u64) {
         self.since_ps = now_ps;
+    }
+
+    /// When the count last changed, or the watch began, in picoseconds: [`ProgressWatch::restart`] does not move it, so
+    /// that what holds a stream can be held to a bound.
+    #[must_use]
+    pub const fn moved_ps(&self) -> u64 {
+        self.moved_ps
     }
 
     /// When the count last changed, or the time began anew, in picoseconds.
@@ -181,6 +198,16 @@ mod tests {
         watch.restart(1450);
         assert_eq!((watch.longest_ps(), watch.stalled_ps(window, 0)), (450, 1450 + 900), "a gap of 450 may come again");
         assert_eq!(watch.stalled_ps(window, 600), 1450 + 1200, "a root sends to others for so long");
+    }
+
+    #[test]
+    fn a_time_that_begins_anew_is_no_progress() {
+        let mut watch = ProgressWatch::new(7, 1000);
+        watch.restart(1200);
+        assert_eq!((watch.moved_ps(), watch.since_ps()), (1000, 1200));
+        watch.poll(8, 1450);
+        watch.restart(1600);
+        assert_eq!((watch.moved_ps(), watch.since_ps()), (1450, 1600));
     }
 
     #[test]

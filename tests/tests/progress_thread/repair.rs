@@ -8,7 +8,7 @@ use emu_machine::fabric::{Fault, FaultEvent};
 use emu_machine::with_world;
 use emu_provider::emulated;
 use flexcast::{Communicator, Config, Control, Transport};
-use flexcast_lab::sim::params::{Operation, SimParams};
+use flexcast_lab::sim::params::{HostFault, Operation, SimParams};
 use flexcast_lab::sim::report::Report;
 use flexcast_lab::sim::run as simulation;
 
@@ -175,4 +175,30 @@ fn a_neighbour_that_goes_while_it_is_read_from_ends_in_an_error_or_is_waited_for
         }
     }
     assert!(failed > 5, "{failed} failed, {well} did not");
+}
+
+/// The root before the last one stands still, and with it the chain. Meanwhile the last one's link goes down: nothing comes there any more, and nothing
+/// that it has sent is without an answer, so that its own bounds alone end the operation there. Its send threads have the operation since its post, and
+/// its turn never comes: that is no send that goes on.
+#[test]
+fn a_root_that_is_cut_off_before_its_turn_ends_within_its_bounds() {
+    for transport in [Transport::Ud, Transport::UcMulticast] {
+        let config = Config::default()
+            .transport(transport)
+            .with_subgroups(1)
+            .chains(1)
+            .retry_exponent(4)
+            .barrier_timeout(Duration::from_millis(5))
+            .recovery_timeout(Duration::from_millis(5));
+        // Units from the second one on: of the receive thread, the send thread, the progress thread.
+        let stall = HostFault::Stall { rank: 2, unit: 2, after_ps: 0, for_ps: 3000 * PS_PER_US };
+        let params = SimParams { host_faults: vec![stall], ..params(4, 20_000, config) };
+        let down = FaultEvent { at_ps: 2000 * PS_PER_US, ..FaultEvent::on("h3-switch", Fault::Down) };
+        let report = simulate(&params, Machine::default(), vec![down]);
+        let waiting = report.phases.expect("multicast has phases").waiting;
+        assert!(waiting.most_us > 0.0, "{transport:?}: the barrier is passed when the link goes down");
+        assert_eq!((report.failures, report.live), (4, 4), "{transport:?}: {:?}", report.errors);
+        let named = |text: &String| text.contains("silent") || text.contains("connection");
+        assert!(report.errors.iter().all(named), "{transport:?}: {:?}", report.errors);
+    }
 }

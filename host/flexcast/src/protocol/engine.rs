@@ -89,7 +89,8 @@ impl Engine {
         let flush_ps = self.parts.driver.flush_ps().into_iter().chain(probe_ps).min();
         let Some(running) = self.current.as_ref() else { return flush_ps };
         let due_ps = running.stalled_ps(self.stall).unwrap_or(running.deadline_ps);
-        let due_ps = due_ps.min(running.look_ps(self.stall, self.is_over_for_neighbour()).unwrap_or(u64::MAX));
+        let look_ps = running.look_ps(self.stall, self.is_over_for_neighbour(), self.polled_ps);
+        let due_ps = due_ps.min(look_ps.unwrap_or(u64::MAX));
         Some(due_ps.min(running.checked_ps.saturating_add(poll::CHECK_PS)).min(flush_ps.unwrap_or(u64::MAX)))
     }
 

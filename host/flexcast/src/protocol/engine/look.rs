@@ -58,8 +58,8 @@ impl Engine {
         let Some(running) = self.current.as_mut() else { return Ok(placed) };
         let receive = &mut self.parts.receive;
         // Where all chunks are there, and wait for their copies only, there is nothing to look for.
-        let is_quiet =
-            running.look_ps(self.stall, over).is_some_and(|look_ps| now_ps >= look_ps) && receive.remaining()? > 0;
+        let is_quiet = running.look_ps(self.stall, over, now_ps).is_some_and(|look_ps| now_ps >= look_ps)
+            && receive.remaining()? > 0;
         match running.look {
             Look::Idle if (is_quiet || has_gaps) && receive.is_free()? => {
                 receive.look()?;
@@ -199,7 +199,7 @@ impl Engine {
 impl Running {
     /// Whether the next chunk is overdue.
     fn is_overdue(&self, window: StallWindow, now_ps: u64) -> bool {
-        let overdue_ps = self.watch.filter(|_| !self.is_held()).and_then(|watch| watch.overdue_ps(window));
+        let overdue_ps = self.watch.filter(|_| !self.is_held(now_ps)).and_then(|watch| watch.overdue_ps(window));
         overdue_ps.is_some_and(|overdue_ps| now_ps >= overdue_ps)
     }
 

@@ -258,25 +258,29 @@ impl Running {
     }
 
     /// Whether the send threads are still to send the own block, and get on with that: they have posted some of it, or blocks of those before this
-    /// rank have come, in the last [`STUCK_CUTOFFS`].
+    /// rank have come, in the last [`STUCK_CUTOFFS`]. That nothing need come meanwhile ([`Running::is_held`]) is no progress: it follows from this.
     pub(super) fn is_posting(&self, now_ps: u64) -> bool {
         let sends = self.state.sides().is_some_and(|sides| sides.sending.is_ahead());
-        let latest_ps = self.posting.iter().chain(&self.watch).map(ProgressWatch::since_ps).max();
+        let latest_ps = self.posting.iter().chain(&self.watch).map(ProgressWatch::moved_ps).max();
         let window_ps = self.cutoff_ps.saturating_mul(STUCK_CUTOFFS);
         sends && latest_ps.is_some_and(|latest_ps| now_ps.saturating_sub(latest_ps) < window_ps)
     }
 
     /// Whether there is a reason why nothing may come: the next root of the chain waits for the own block, whose chunks do not come here; nor is
     /// the end seen before that block is in its place.
-    pub(super) fn is_held(&self) -> bool {
-        self.state.is_sending() || self.own_block == OwnBlock::Copying
+    ///
+    /// Send threads that do not get on are no such reason. With the protocol on the card they have the operation from its post on, and this rank's
+    /// turn may never come: whoever is to give it to this rank may be out of reach.
+    pub(super) fn is_held(&self, now_ps: u64) -> bool {
+        (self.state.is_sending() && self.is_posting(now_ps)) || self.own_block == OwnBlock::Copying
     }
 
-    /// When the bitmaps are to be looked at; none if they have been or cannot be. `over`: multicast is over for the right neighbour.
-    pub(super) fn look_ps(&self, window: StallWindow, over: bool) -> Option<u64> {
+    /// When the bitmaps are to be looked at, as it is at `now_ps`; none if they have been or cannot be. `over`: multicast is over for the right
+    /// neighbour.
+    pub(super) fn look_ps(&self, window: StallWindow, over: bool, now_ps: u64) -> Option<u64> {
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
         let receives = self.state.sides().is_some_and(receives) && !self.state.is_failing();
-        let may_look = self.look == Look::Idle && receives && !self.is_held();
+        let may_look = self.look == Look::Idle && receives && !self.is_held(now_ps);
         self.watch.filter(|_| may_look)?.look_ps(window, over)
     }
 

@@ -186,7 +186,7 @@ impl Engine {
             let count = self.parts.receive.progress_count()?;
             let watch = running.watch.get_or_insert_with(|| ProgressWatch::new(count, now_ps));
             watch.poll(count, now_ps);
-            if running.is_held()
+            if running.is_held(now_ps)
                 && let Some(watch) = &mut running.watch
             {
                 watch.restart(now_ps);
