@@ -228,7 +228,7 @@ fn a_worker_of_a_former_start_is_not_taken_for_one_of_this() {
     let mut world = World::telling(settings, Vec::new(), hasty(), OnDevices::default(), former);
     let arrays = contributions(3, 40_000, (256, 0), 3);
     let ends = world.end(world.call(40_000, SUM), &arrays, false, None);
-    let named = |end: &Result<(), Error>, party| matches!(end, Err(Error::Connection { party: named, .. } | Error::Timeout { party: named, .. }) if *named == party);
+    let named = |end: &Result<(), Error>, party| matches!(end, Err(Error::Connection { party: who, .. } | Error::Timeout { party: who, .. }) if *who == party);
     assert!(named(&ends.aggregators[0], Party::Worker(1)), "{:?}", ends.aggregators);
     assert!(named(&ends.workers[1], Party::Aggregator(0)), "{:?}", ends.workers);
     assert!(ends.workers.iter().all(Result::is_err), "{:?}", ends.workers);

@@ -200,7 +200,7 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let until = Instant::now() + timing.connect + timing.greeting;
         loop {
-            match Self::try_connect(pd, address_of(endpoint), secret, timing, keys) {
+            match Self::try_connect(pd, address_of(endpoint), secret, (timing, until), keys) {
                 Err(error) if error.is_for_a_moment() && Instant::now() + AGAIN < until => std::thread::sleep(AGAIN),
                 tried => return tried,
             }
@@ -211,17 +211,20 @@ impl Session {
         pd: &ProtectionDomain,
         address: SocketAddr,
         secret: &Secret,
-        timing: SessionTiming,
+        (timing, last): (SessionTiming, Instant),
         keys: u16,
     ) -> Result<Self, SessionError> {
+        // A later try has what is left. No time at all is no bound that the system takes.
+        let left = last.saturating_duration_since(Instant::now());
+        let connect = timing.connect.min(left).max(Duration::from_millis(1));
         let absent = |source| SessionError::Absent { address, source };
-        let mut stream = TcpStream::connect_timeout(&address, timing.connect).map_err(absent)?;
+        let mut stream = TcpStream::connect_timeout(&address, connect).map_err(absent)?;
         stream.set_nodelay(true).map_err(crate::Error::socket("TCP_NODELAY"))?;
         // Messages are short: one that does not go is not read by the other side.
         stream
             .set_write_timeout(Some(timing.greeting.max(Duration::from_millis(1))))
             .map_err(crate::Error::socket("SO_SNDTIMEO"))?;
-        let until = Instant::now() + timing.greeting;
+        let until = (Instant::now() + timing.greeting).min(last);
         let (mut client, end) = Client::open(pd)?;
         let fresh = |what| move |error| SessionError::Own(crate::Error::socket(what)(error));
         let epoch = u64::from_le_bytes(nonce().map_err(fresh("getrandom"))?[..8].try_into().unwrap_or_default());
@@ -319,7 +322,7 @@ impl Session {
     pub fn progress(&mut self) -> Result<bool> {
         let had_ended = self.end().is_some();
         let any = match self.client.progress() {
-            // A card may be gone together with the daemon on it: then the calls of this session say that the daemon is gone.
+            // A card may be gone together with the daemon on it: then calls fail as those of a daemon that is gone.
             Err(crate::Error::Card(_)) if self.ends_within(CARD_FAILS) => {
                 self.client.lose();
                 return Ok(true);

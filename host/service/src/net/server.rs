@@ -340,7 +340,7 @@ impl Server {
     /// oldest of the address that has most of them, at once if `address` has fewer, otherwise after a while.
     fn give_way(&mut self, address: IpAddr, now: Instant) -> Result<bool> {
         let grace = self.settings.greeting / GRACE;
-        // By address: how many, and the oldest, for which ids grow.
+        // By address: how many there are, and the oldest, which has the least id.
         let mut strangers: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
         for (id, conn) in self.conns.iter().filter(|(_, conn)| conn.is_stranger()) {
             strangers.entry(conn.from).or_insert((0, *id)).0 += 1;
