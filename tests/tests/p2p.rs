@@ -210,6 +210,28 @@ fn ranks_run_ahead_of_one_another() {
 }
 
 #[test]
+fn a_greeting_that_does_not_come_is_waited_for_within_the_bound() {
+    let ring = Operation::Allgather(Allgather::Ring);
+    let config = p2p::Config { bound: Bound::millis(50), ..p2p::Config::default() };
+    with_ranks(on("switch-3", 3), &[ring], config, |ranks| {
+        let start_ps = ranks.provider.relax().now_ps();
+        // Rank 2 says nothing; its card acknowledges.
+        for rank in [0, 1] {
+            let failed = loop {
+                if let Err(error) = ranks.groups[rank].greet() {
+                    break error;
+                }
+                ranks.provider.relax().relax();
+            };
+            assert!(matches!(failed, Error::Timeout { peer: 1 | 2, what: "the greeting", .. }), "{rank}: {failed}");
+        }
+        assert!(ranks.provider.relax().now_ps() - start_ps < 120_000_000_000, "the bound is 50 ms for each of two");
+        Ok(())
+    })
+    .unwrap();
+}
+
+#[test]
 fn a_silent_rank_is_named_within_the_bound() {
     let ring = Operation::Allgather(Allgather::Ring);
     let config = p2p::Config { bound: Bound::millis(50), ..p2p::Config::default() };

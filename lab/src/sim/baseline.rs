@@ -77,9 +77,15 @@ pub(super) fn run(
     let mut groups = connect(&connections, &queues, |rank| &domains[card_of(rank)])?;
     let buffers = each(params.ranks, |rank| Buffers::new(&domains[card_of(rank)], params, rank))?;
     tick(Tick::Ready);
-    greet(provider, &mut groups)?;
+    let greeted = greet(provider, &mut groups);
     let set_up_s = started.elapsed().as_secs_f64();
     let mut report = Report::new(params)?;
+    if greeted.is_broken() {
+        // A card or link that is down by then: the operation would have failed so.
+        report.add(&greeted)?;
+        report.finish(1, set_up_s)?;
+        return Ok(report);
+    }
     let expected = Expected::new(params, source);
     let mut counted = 0;
     for iteration in 0..params.warm_up + params.iterations {
@@ -122,17 +128,29 @@ fn connect<'a>(
     (0..).zip(pending).map(|(rank, pending)| pending.connect(&endpoints).map_err(at(rank))).collect()
 }
 
-/// Has all ranks greet one another: what is measured are operations.
-fn greet(provider: &Provider, groups: &mut [Group]) -> Result<(), SimError> {
-    let mut is_over = false;
-    while !is_over {
-        is_over = true;
-        for (rank, group) in (0..).zip(groups.iter_mut()) {
-            is_over &= group.greet().map_err(at(rank))?;
+/// Has all ranks greet one another, for what is measured are operations. Each has greeted all its peers then, or has failed.
+fn greet(provider: &Provider, groups: &mut [Group]) -> Sample {
+    let mut outcomes: Vec<Option<Outcome>> = groups.iter().map(|_| None).collect();
+    // Each group gives up by itself after its bound.
+    while outcomes.iter().any(Option::is_none) {
+        let mut is_over = true;
+        for (group, outcome) in groups.iter_mut().zip(&mut outcomes).filter(|(_, outcome)| outcome.is_none()) {
+            match group.greet() {
+                Ok(has_greeted) => is_over &= has_greeted,
+                Err(error) => *outcome = Some(failed(&error)),
+            }
+        }
+        if is_over {
+            outcomes.iter_mut().for_each(|outcome| _ = outcome.get_or_insert_default());
         }
         provider.relax().relax();
     }
-    Ok(())
+    Sample { outcomes: outcomes.into_iter().flatten().collect(), ..Sample::default() }
+}
+
+/// What is told of a rank whose operation has failed.
+fn failed(error: &Error) -> Outcome {
+    Outcome { error: Some(error.to_string()), kind: Some(failure::baseline_kind(error)), ..Outcome::default() }
 }
 
 /// A rank's memory.
@@ -245,9 +263,8 @@ fn operate(
             looks.looked(rank, now_ps, news, group.deadline_ps());
             if error.is_some() || group.is_complete() {
                 let took_ps = error.is_none().then_some(now_ps - posted_ps);
-                let kind = error.as_ref().map(failure::baseline_kind);
-                let error = error.map(|error| error.to_string());
-                *outcome = Some(Outcome { error, kind, posted_ps: Some(posted_ps), took_ps, ..Outcome::default() });
+                let base = error.as_ref().map_or_else(Outcome::default, failed);
+                *outcome = Some(Outcome { posted_ps: Some(posted_ps), took_ps, ..base });
                 done += 1;
                 ended(done);
             }

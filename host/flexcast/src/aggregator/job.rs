@@ -19,8 +19,8 @@ use crate::datapath::udp::mesh::{END, Event, Head, Interest, Listener, MESSAGE, 
 const NOTICE: Duration = Duration::from_millis(500);
 /// Longest that workers have to hear why they are not served any more, and to go.
 const CLOSING: Duration = Duration::from_secs(2);
-/// A worker that leaves in good order in the midst of an operation has told the others why: that may come first.
-const GRACE: Duration = Duration::from_millis(250);
+/// A worker that goes in the midst of an operation may have found something wrong, and tells the others what: that may come first.
+pub(super) const GRACE: Duration = Duration::from_millis(250);
 
 /// A worker's connection.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub(super) struct Job {
     progressed: Instant,
     /// When workers have last been told whom the operation waits for.
     noticed: Instant,
-    /// When the operation fails because a rank has left.
+    /// When the operation fails because a rank has gone.
     leaving: Option<(Instant, u32)>,
     /// It has failed: when the connections that are left are closed.
     closes: Option<Instant>,
@@ -250,7 +250,7 @@ impl Job {
             received_bytes: 0,
         };
         hear(&mut seat.peer, &mut ears);
-        let Ears { endpoint, begun, progressed, wrong, mut end, received_bytes, .. } = ears;
+        let Ears { endpoint, begun, progressed, wrong, end, received_bytes, .. } = ears;
         if wrong {
             tracing::warn!(job = %format!("{:x}", self.terms.job), rank, "a worker does not keep to the protocol");
             seat.peer.distrust();
@@ -264,9 +264,8 @@ impl Job {
             self.seats.iter_mut().flatten().for_each(|seat| seat.peer.add(MESSAGE, number, [&report, &[]]));
         }
         if begun {
-            (self.noticed, self.leaving) = (now, None);
             let gone = self.left.iter().position(|left| *left);
-            end = end.or(gone.map(|rank| Report::Lost { rank: rank as u32 }));
+            (self.noticed, self.leaving) = (now, gone.map(|rank| (now + GRACE, rank as u32)));
         }
         if let Some(report) = end {
             self.fail(&report, now);
@@ -374,10 +373,8 @@ impl Job {
                 // It is not the rank that has done this: all hear on which connection it was.
                 let reason = format!("its connection to rank {rank} at {} {why}", seat.peer.address());
                 self.fail(&Report::Refused { reason }, now);
-            } else if has_left {
-                self.leaving.get_or_insert((now + GRACE, rank));
             } else {
-                self.fail(&Report::Lost { rank }, now);
+                self.leaving.get_or_insert((now + GRACE, rank));
             }
         }
         any

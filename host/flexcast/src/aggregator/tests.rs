@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::budget::{Budget, Reservation};
+use super::job::GRACE;
 use super::operation::Operation;
 use super::wire::{ANSWER_BYTES, Carrier, Greeting, Key, Report, Terms, answer};
 use super::{Server, Settings};
@@ -324,9 +325,12 @@ fn a_rank_that_goes_ends_its_job_for_all_others_and_no_other_job() {
     }
     until("the operation", || server.status().jobs.iter().any(|job| job.waits_for == Some(2)));
     assert!(server.status().reserved_bytes > 0);
+    let gone = Instant::now();
     drop(third);
     for stream in [&mut first, &mut second] {
         assert_eq!(report(stream), Some(Report::Lost { rank: 2 }));
+        // What it may have told them itself, and why it goes, counts first.
+        assert!(gone.elapsed() >= GRACE, "{:?}", gone.elapsed());
     }
     drop((first, second));
     until("the end of the job", || {

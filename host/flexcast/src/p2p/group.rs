@@ -309,12 +309,23 @@ impl Group {
     /// connected, until it returns true; between two calls the caller lets the card make progress.
     ///
     /// # Errors
-    /// As [`Group::progress`].
+    /// As [`Group::progress`]; [`Error::Timeout`] if a peer's greeting does not come within the bound.
     pub fn greet(&mut self) -> Result<bool, Error> {
         let now_ps = self.now_ps();
+        if self.running.is_none() && self.looks == 0 {
+            self.progress_ps = now_ps;
+        }
         self.connections.iter_mut().try_for_each(|connection| connection.greet(now_ps))?;
-        self.advance()?;
-        Ok(self.connections.iter().all(Connection::has_greeted))
+        let moved = self.advance()?;
+        let Some(silent) = self.connections.iter().find(|connection| !connection.has_greeted()) else {
+            return Ok(true);
+        };
+        let peer = silent.peer();
+        if !moved {
+            let operation = self.running.as_ref().map_or(0, |running| running.number());
+            self.give_up_late(operation, (peer, "the greeting"))?;
+        }
+        Ok(false)
     }
 
     /// Takes what has completed and posts what may be posted. Does not wait; between two calls the caller lets the card
@@ -327,9 +338,7 @@ impl Group {
         if self.advance()? {
             return Ok(());
         }
-        let result = self.check_time();
-        self.failed |= result.is_err();
-        result
+        self.check_time()
     }
 
     /// The same for a caller that bounds operations itself. Tells whether anything has happened.
@@ -488,13 +497,19 @@ impl Group {
     /// Ends an operation that has waited for too long.
     fn check_time(&mut self) -> Result<(), Error> {
         let Some(running) = &self.running else { return Ok(()) };
+        let operation = running.number();
+        let awaited = self.awaited().unwrap_or((self.place.rank(), "the end"));
+        self.give_up_late(operation, awaited)
+    }
+
+    /// Counts a look in vain, and fails if there was no progress within the bound. `awaited`: the rank that owes something, and what.
+    fn give_up_late(&mut self, operation: u32, (peer, what): (u32, &'static str)) -> Result<(), Error> {
         self.looks += 1;
         let waited_ps = self.now_ps().saturating_sub(self.progress_ps);
         if u128::from(waited_ps) < self.config.bound.span.as_nanos() * 1000 && self.looks < self.config.bound.looks {
             return Ok(());
         }
-        let operation = running.number();
-        let (peer, what) = self.awaited().unwrap_or((self.place.rank(), "the end"));
+        self.failed = true;
         Err(Error::Timeout { operation, peer, what, waited_us: waited_ps / 1_000_000, looks: self.looks })
     }
 }
