@@ -233,8 +233,8 @@ impl Case {
         case
     }
 
-    /// Whether nothing happens to ranks, cards and workers, and frames of a flow arrive once and in their order unless they are lost: then
-    /// what is fetched has been lost.
+    /// Whether nothing happens to ranks, cards and workers, frames of a flow arrive once and in their order unless they are lost, and no other
+    /// communicator's data holds them up on the same cards: then what is fetched has been lost.
     #[must_use]
     pub fn is_orderly(&self) -> bool {
         let orderly = |event: &FaultEvent| {
@@ -249,6 +249,7 @@ impl Case {
         };
         self.params.algorithm == Algorithm::Multicast
             && self.params.host_faults.is_empty()
+            && !self.params.side.has_several()
             && match &self.machine.wiring {
                 Wiring::Cable(_) => true,
                 Wiring::Network(network) => {

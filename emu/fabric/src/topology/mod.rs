@@ -67,7 +67,7 @@ pub struct Cable {
 }
 
 /// A checked topology with its routes. Made by name, from a file, or by [`TopologyBuilder`].
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Topology {
     name: String,
     hosts: Vec<String>,
@@ -77,6 +77,20 @@ pub struct Topology {
     /// Number of each switch's first port among all ports; the hosts' come first.
     bases: Vec<u32>,
     routes: Routes,
+}
+
+/// Name and counts: all cables and routes of a large one would be tens of thousands of lines.
+impl std::fmt::Debug for Topology {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { name, hosts, switches, cables, switching, .. } = self;
+        f.debug_struct("Topology")
+            .field("name", name)
+            .field("hosts", &hosts.len())
+            .field("switches", &switches.len())
+            .field("cables", &cables.len())
+            .field("switching", switching)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Topology {
