@@ -5,6 +5,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flexcast_proto::session::origin;
+
 use super::channel;
 use super::error::SecretDifference;
 use super::frame::{Frame, Hello, Taken, Turned, What, collected};
@@ -220,7 +222,7 @@ impl<'a> Admission<'a> {
                 Ok((stream, peer)) => {
                     // Until it has said who it is, it sends no more than a hello.
                     let link = Link::new(stream, peer.to_string(), 0)?;
-                    self.strangers.add(link, peer.ip());
+                    self.strangers.add(link, origin(peer.ip()));
                     self.short_since = None;
                     moved = true;
                 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use flexcast_proto::service::SharedList;
 use flexcast_proto::service::wire::{Body, Endpoint, Rejection, Secret};
+use flexcast_proto::session::origin;
 use flexio::ProtectionDomain;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
@@ -343,9 +344,9 @@ impl Server {
         // By address: how many there are, and the oldest, which has the least id.
         let mut strangers: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
         for (id, conn) in self.conns.iter().filter(|(_, conn)| conn.is_stranger()) {
-            strangers.entry(conn.from).or_insert((0, *id)).0 += 1;
+            strangers.entry(origin(conn.from)).or_insert((0, *id)).0 += 1;
         }
-        let own = strangers.get(&address).map_or(0, |(number, _)| *number);
+        let own = strangers.get(&origin(address)).map_or(0, |(number, _)| *number);
         let Some((most, id)) = strangers.into_values().max_by_key(|(number, _)| *number) else { return Ok(false) };
         let has_had_time = self.conns.get(&id).is_some_and(|conn| now.duration_since(conn.begun) > grace);
         if most <= own + 1 && !has_had_time {

@@ -29,6 +29,7 @@
 
 pub mod greeting;
 mod keyed;
+mod origin;
 #[cfg(not(target_os = "none"))]
 mod tagged;
 mod wire;
@@ -36,6 +37,7 @@ mod wire;
 use thiserror::Error;
 
 pub use keyed::{KeyedHash, Secret, TAG_BYTES};
+pub use origin::origin;
 #[cfg(not(target_os = "none"))]
 pub use tagged::MessageTags;
 pub use wire::{CHALLENGE_BYTES, HELLO_BYTES, PROOF_BYTES, VERDICT_BYTES};

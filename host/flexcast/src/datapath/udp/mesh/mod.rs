@@ -36,7 +36,7 @@ pub(crate) use peer::{NONSENSE, Peer, failure_code};
 pub(super) use shared::{OtherEnd, Rings, listen as listen_shared};
 
 use crate::error::{Error, Result};
-use flexcast_proto::session::Refusal;
+use flexcast_proto::session::{Refusal, origin};
 use frame::{REQUEST, RequestBody};
 pub(crate) use strangers::{Arrival, Host, Reached, SILENCE, Strangers, Turned};
 pub(crate) use stream::Stream;
@@ -64,10 +64,10 @@ impl Address {
         }
     }
 
-    /// The address without port, if it has one.
-    fn ip(self) -> Option<IpAddr> {
+    /// Whose connections count as of one, if it has an address.
+    fn origin(self) -> Option<IpAddr> {
         match self {
-            Self::Tcp(address) => address.map(|address| address.ip()),
+            Self::Tcp(address) => address.map(|address| origin(address.ip())),
             Self::Shared => None,
         }
     }

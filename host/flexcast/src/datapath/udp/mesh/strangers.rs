@@ -464,7 +464,7 @@ impl Strangers {
         }
         // A rank says who it is as soon as it is connected.
         let speaks = !stranger.is_silent();
-        let is_alike = |other: &Stranger| other.address.ip() == address.ip();
+        let is_alike = |other: &Stranger| other.address.origin() == address.origin();
         let of_address = self.all.iter().filter(|other| is_alike(other)).count();
         // One that says nothing never takes the place of one that does.
         let gives_way = |other: &Stranger| speaks || other.is_silent();
