@@ -171,7 +171,7 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) images: ImagesArgs,
     /// Bytes to send per run.
-    #[arg(long, value_parser = whole_bytes::<u64>(1, "what memory has room for"), value_name = "BYTES", default_value_t = 4 << 20)]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, u64::MAX), value_name = "BYTES", default_value_t = 4 << 20)]
     pub(crate) bytes: u64,
     /// Leave out the datapath of one card.
     #[arg(long)]

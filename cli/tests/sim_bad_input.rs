@@ -34,12 +34,12 @@ fn refused(args: &str, words: &[&str]) {
 
 #[test]
 fn ranks_roots_and_operations() {
-    refused("--ranks 0", &["--ranks", "0 ranks", "1 to 1024"]);
-    refused("--ranks 1025", &["1025 ranks", "1 to 1024"]);
-    refused("--ranks 4294967295", &["4294967295 ranks", "1 to 1024"]);
-    refused("--ranks-per-card 0", &["--ranks-per-card", "at least 1"]);
+    refused_by(2, "sim", "--ranks 0", &["'0' for '--ranks", "1 to 1024"]);
+    refused_by(2, "sim", "--ranks 1025", &["'1025' for '--ranks", "1 to 1024"]);
+    refused_by(2, "sim", "--ranks 4294967295", &["'4294967295' for '--ranks", "1 to 1024"]);
+    refused_by(2, "sim", "--ranks-per-card 0", &["'0' for '--ranks-per-card", "1 to 1024"]);
     refused("--op broadcast --root 8", &["--root", "8 of 8 ranks", "0 to 7"]);
-    refused("--iterations 0", &["--iterations", "at least 1"]);
+    refused_by(2, "sim", "--iterations 0", &["'0' for '--iterations", "from 1"]);
     refused("--warm-up 4294967295", &["--warm-up", "give fewer"]);
     refused_by(
         2,
@@ -121,32 +121,36 @@ fn algorithms() {
     );
     for radix in [0, 1] {
         let args = format!("--algorithm k-nomial --op broadcast --radix {radix}");
-        refused(&args, &[&format!("radix {radix}"), "at least 2"]);
+        refused_by(2, "sim", &args, &[&format!("'{radix}' for '--radix"), "from 2"]);
     }
-    refused("--algorithm pipelined-ring --segments 0", &["0 segments", "at least 1"]);
+    refused_by(2, "sim", "--algorithm pipelined-ring --segments 0", &["'0' for '--segments", "from 1"]);
     refused("--algorithm pipelined-ring --segments 4294967295", &["4294967295 segments", "2^32"]);
     refused("--algorithm pipelined-ring --segments 10000000", &["number of messages", "1 to 32768"]);
-    refused("--algorithm chain --op broadcast --segment 0", &["--segment", "0 bytes", "at least 1"]);
+    refused_by(2, "sim", "--algorithm chain --op broadcast --segment 0", &["'0' for '--segment", "from 1"]);
     refused("--algorithm chain --op broadcast --segment 1", &["number of messages", "1048576", "32768"]);
 }
 
 #[test]
 fn communicators() {
     for (args, words) in [
-        ("--subgroups 0", ["subgroups is 0", "1 to 64"]),
-        ("--subgroups 65", ["subgroups is 65", "1 to 64"]),
+        ("--subgroups 0", ["'0' for '--subgroups", "1 to 64"]),
+        ("--subgroups 65", ["'65' for '--subgroups", "1 to 64"]),
+        ("--threads 0", ["'0' for '--threads", "1 to 64"]),
+        ("--slots 16384", ["'16384' for '--slots", "16 to 8192"]),
+        ("--chains 1025", ["'1025' for '--chains", "0 to 1024"]),
+        ("--send-batch 1", ["'1' for '--send-batch", "from 2"]),
+    ] {
+        refused_by(2, "sim", args, &words);
+    }
+    for (args, words) in [
         ("--subgroups 64", ["last-level cache", "1500000"]),
-        ("--threads 0", ["receive_threads is 0", "1 to 4"]),
         ("--threads 5", ["receive_threads is 5", "1 to 4"]),
         ("--send-threads 5", ["send_threads is 5", "1 to 4"]),
         ("--slots 100", ["slots is 100", "power of two"]),
-        ("--slots 16384", ["slots is 16384", "16 to 8192"]),
         ("--batch 3", ["receive_batch is 3", "power of two"]),
         ("--batch 512", ["receive_batch is 512", "2 to 128"]),
         ("--chunk 100", ["chunk_bytes is 100", "multiple of 64"]),
         ("--chunk 8192", ["chunk_bytes is 8192", "64 to 4096"]),
-        ("--chains 1025", ["chains is 1025", "0 to 1024"]),
-        ("--send-batch 1", ["send_batch is 1", "2 to 128"]),
     ] {
         refused(args, &words);
     }
@@ -186,7 +190,7 @@ fn images() {
 
 #[test]
 fn soak_runs_of_nothing() {
-    refused_by(1, "soak", "--seeds 0", &["--seeds 0", "at least 1"]);
-    refused_by(1, "soak", "--wall-limit 0", &["--wall-limit 0", "at least 1 second"]);
-    refused_by(1, "soak", "--jobs 0", &["--jobs 0", "at least 1"]);
+    refused_by(2, "soak", "--seeds 0", &["'0' for '--seeds", "from 1"]);
+    refused_by(2, "soak", "--wall-limit 0", &["'0' for '--wall-limit", "from 1"]);
+    refused_by(2, "soak", "--jobs 0", &["'0' for '--jobs", "from 1"]);
 }

@@ -22,16 +22,18 @@ macro_rules! named {
 }
 pub(crate) use named;
 
-/// Reads a whole number for an option that takes those from `least` to `most`; others that fit the type are left to later checks, which
-/// know more of what would do.
-pub fn whole<T: TryFrom<i128>>(
-    least: impl Display,
-    most: impl Display,
-) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
-    let range = format!("give a whole number from {least} to {most}");
+/// A whole number that an option may take.
+pub trait Whole: TryFrom<i128> + PartialOrd + Display + Copy + Send + Sync + 'static {}
+
+impl<T: TryFrom<i128> + PartialOrd + Display + Copy + Send + Sync + 'static> Whole for T {}
+
+/// Reads a whole number for an option that takes those from `least` to `most`.
+pub fn whole<T: Whole>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
     move |text| {
-        let number: Option<i128> = text.parse().ok();
-        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| range.clone())
+        let number = text.parse::<i128>().ok().and_then(|number| T::try_from(number).ok());
+        number
+            .filter(|number| (least..=most).contains(number))
+            .ok_or_else(|| format!("give a whole number from {least} to {most}"))
     }
 }
 
@@ -53,14 +55,17 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(unit)
 }
 
-/// Reads a number of bytes ([`parse_bytes`]) for an option that takes those from `least` to `most`; others that fit
-/// the type are left to later checks, as by [`whole`].
-pub fn whole_bytes<T: TryFrom<u64>>(
-    least: impl Display,
-    most: impl Display,
-) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
-    let range = format!("give a whole number of bytes from {least} to {most}, or one with a unit, such as 4K or 1MiB");
-    move |text| parse_bytes(text).and_then(|bytes| T::try_from(bytes).ok()).ok_or_else(|| range.clone())
+/// Reads a number of bytes ([`parse_bytes`]) for an option that takes those from `least` to `most`; `u64::MAX`: as many as memory has room for,
+/// which shows later.
+pub fn whole_bytes<T: Whole>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let bytes = parse_bytes(text).and_then(|bytes| T::try_from(i128::from(bytes)).ok());
+        bytes.filter(|bytes| (least..=most).contains(bytes)).ok_or_else(|| {
+            let is_any = T::try_from(u64::MAX.into()).is_ok_and(|all| all == most);
+            let most = if is_any { "what memory has room for".to_owned() } else { most.to_string() };
+            format!("give a whole number of bytes from {least} to {most}, or one with a unit, such as 4K or 1MiB")
+        })
+    }
 }
 
 /// Reads one of these values by its name; help shows each name with what it is about.
@@ -128,8 +133,8 @@ mod tests {
     #[test]
     fn numbers_that_cannot_be_are_reported_the_range() {
         let threads = whole::<u32>(1, 190);
-        assert_eq!((threads("190"), threads("4294967295")), (Ok(190), Ok(u32::MAX)), "later checks know more");
-        for wrong in ["-1", "4294967296", "2.5", "", "many", "1e3"] {
+        assert_eq!((threads("1"), threads("190")), (Ok(1), Ok(190)));
+        for wrong in ["0", "191", "-1", "4294967296", "2.5", "", "many", "1e3"] {
             assert_eq!(threads(wrong), Err("give a whole number from 1 to 190".to_owned()), "{wrong:?}");
         }
         assert_eq!(whole::<u64>(0, u64::MAX)("18446744073709551615"), Ok(u64::MAX));
@@ -159,7 +164,9 @@ mod tests {
             assert_eq!(parse_bytes(wrong), None, "{wrong:?}");
         }
         let chunk = whole_bytes::<u32>(64, 4096);
-        assert_eq!((chunk("4K"), chunk("1M")), (Ok(4096), Ok(1 << 20)), "later checks know more");
-        assert!(chunk("4G").unwrap_err().contains("give a whole number of bytes from 64 to 4096"));
+        assert_eq!((chunk("64"), chunk("4K")), (Ok(64), Ok(4096)));
+        for wrong in ["63", "4097", "4G"] {
+            assert!(chunk(wrong).unwrap_err().contains("give a whole number of bytes from 64 to 4096"), "{wrong}");
+        }
     }
 }

@@ -21,7 +21,7 @@ pub struct ReferenceSpec {
     #[arg(long, value_parser = whole_bytes::<u64>(CHUNK_ALIGN_BYTES, UC_MAX_CHUNK_BYTES), default_value_t = Self::default().chunk, value_name = "BYTES")]
     pub chunk: u64,
     /// Bytes to send, made up from the seed; at most 8192 chunks for each thread.
-    #[arg(long, value_parser = whole_bytes::<u64>(1, "what memory has room for"), value_name = "BYTES", default_value_t = Self::default().bytes)]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, u64::MAX), value_name = "BYTES", default_value_t = Self::default().bytes)]
     pub bytes: u64,
     /// Leave out the counters that the prototype read with every completion when its figures were taken.
     #[arg(long)]

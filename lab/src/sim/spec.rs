@@ -39,7 +39,7 @@ pub struct SimSpec {
     pub op: Operation,
     /// Bytes that each rank contributes, made up from the seed; with allgatherv their mean, with alltoall those for each rank. Reductions
     /// take them for 32-bit integers.
-    #[arg(long, value_parser = whole_bytes::<u64>(0, "what memory has room for"), default_value_t = Self::default().bytes, value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u64>(0, u64::MAX), default_value_t = Self::default().bytes, value_name = "BYTES")]
     pub bytes: u64,
     /// Root of a broadcast.
     #[arg(long, value_parser = whole::<u32>(0, MAX_RANKS - 1), default_value_t = Self::default().root, value_name = "RANK")]
@@ -228,7 +228,7 @@ pub struct CommunicatorArgs {
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "US")]
     pub cutoff_slack: Option<u64>,
     /// Bytes per chunk; at most 4096 with ud, whatever you like with uc and uc-unicast.
-    #[arg(long, value_parser = whole_bytes::<u32>(64, 1_u64 << 30), default_value_t = Self::default().chunk, value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u32>(64, 1 << 30), default_value_t = Self::default().chunk, value_name = "BYTES")]
     pub chunk: u32,
     /// Receives (ud: with a staging slot each) per subgroup, a power of two [default: as many as stage 4 MiB in all, 2 MiB beyond 512 ranks].
     #[arg(long, value_parser = whole::<u32>(16, 8192), value_name = "N")]

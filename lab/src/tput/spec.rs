@@ -27,7 +27,7 @@ pub struct TputSpec {
     #[arg(long, value_parser = whole_bytes::<u32>(64, MAX_CHUNK_BYTES), default_value_t = Self::default().chunk, value_name = "BYTES")]
     pub chunk: u32,
     /// Bytes to send, made up from the seed [default: 8 MiB].
-    #[arg(long, value_parser = whole_bytes::<u64>(1, "what memory has room for"), value_name = "BYTES")]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, u64::MAX), value_name = "BYTES")]
     pub bytes: Option<u64>,
     /// Completions per doorbell of a receive worker: a power of two up to half the slots.
     #[arg(long, value_parser = whole::<u32>(2, MAX_SLOTS / 2), default_value_t = Self::default().batch, value_name = "N")]

@@ -41,15 +41,15 @@ pub struct BoundArgs {
     #[arg(value_enum)]
     pub op: Op,
     /// Timed repetitions.
-    #[arg(value_parser = whole::<usize>(1, u32::MAX))]
+    #[arg(value_parser = whole::<usize>(1, u32::MAX as usize))]
     pub repetitions: usize,
     /// Repetitions before them.
-    #[arg(value_parser = whole::<usize>(0, u32::MAX))]
+    #[arg(value_parser = whole::<usize>(0, u32::MAX as usize))]
     pub warm_up: usize,
     /// Interface whose bytes are counted.
     pub interface: String,
     /// Sizes in bytes.
-    #[arg(required = true, value_parser = whole::<usize>(1, u32::MAX))]
+    #[arg(required = true, value_parser = whole::<usize>(1, u32::MAX as usize))]
     pub sizes: Vec<usize>,
     /// One datagram a packet, without offloads.
     #[arg(long)]

@@ -1,6 +1,7 @@
 //! Test of a network: what of the multicast of each rank arrives at each rank.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::fmt::Display;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::datagram::{Codec, HEADER_BYTES, Kind, PathMessage};
 use super::interface::{Interface, UDP_BYTES};
+use super::part::{address, beside_loopback, v6};
 use super::path::unfragmented;
 use super::sockets::{Sockets, at};
 use crate::bootstrap::Exchange;
@@ -57,6 +59,38 @@ struct Own {
     number: U64,
     time_ms: U32,
     mtu_bytes: U32,
+    /// That its options give, or else one that the number decides of.
+    group: [u8; 16],
+    /// Of its interface; of IPv4 as mapped into IPv6, as above.
+    address: [u8; 16],
+    port: U32,
+}
+
+/// The first rank whose settings do not fit those of rank 0, and why; alike on all ranks. Nothing would arrive, whatever the network does.
+fn misfit(all: &[Own]) -> Option<Error> {
+    let [first, others @ ..] = all else { return None };
+    let misfit = |rank, reason| Some(Error::Peer { rank, reason });
+    let differs = |rank, (what, variable), theirs: &dyn Display, of_first: &dyn Display| {
+        misfit(rank, format!("has {what} {theirs}, rank 0 {of_first}: give all ranks one ({variable})"))
+    };
+    for (rank, own) in (1..).zip(others) {
+        if own.port != first.port {
+            return differs(rank, ("port", "FLEXCAST_PORT"), &own.port, &first.port);
+        }
+        if own.group != first.group {
+            let text = |own: &Own| match address(&own.group) {
+                group if group.is_multicast() => group.to_string(),
+                _ => "drawn for each communicator".to_owned(),
+            };
+            return differs(rank, ("group", "FLEXCAST_GROUP"), &text(own), &text(first));
+        }
+        let [theirs, of_first] = [own, first].map(|own| address(&own.address));
+        if theirs.is_ipv4() != of_first.is_ipv4() {
+            return differs(rank, ("address", "FLEXCAST_INTERFACE: addresses of IPv4 or of IPv6"), &theirs, &of_first);
+        }
+    }
+    let (rank, reason) = beside_loopback((0..).zip(all).map(|(rank, own)| (rank, address(&own.address))))?;
+    misfit(rank, reason)
 }
 
 /// What has come of a rank.
@@ -76,7 +110,7 @@ impl Interface {
     ///
     /// # Errors
     /// [`Error::Exchange`]: ranks do not come together. [`Error::Socket`]: the group cannot be joined, or nothing can
-    /// be sent. [`Error::Peer`]: a rank is of another build.
+    /// be sent. [`Error::Peer`]: a rank is of another build, or has other settings; alike on all ranks.
     pub fn check_multicast(&self, exchange: &mut dyn Exchange, time: Duration) -> Result<Vec<MulticastArrival>> {
         let (rank, ranks) = (exchange.rank(), exchange.size());
         let failed = |what: &str, source| Error::Socket { what: what.to_owned(), source, next: "try again" };
@@ -84,8 +118,18 @@ impl Interface {
         getrandom::fill(&mut random)
             .map_err(|error| failed("random numbers", std::io::Error::other(error.to_string())))?;
         let time_ms = time.min(MOST_TIME).as_millis() as u32;
-        let own = Own { number: U64::from_bytes(random), time_ms: time_ms.into(), mtu_bytes: self.mtu_bytes().into() };
+        let own = Own {
+            number: U64::from_bytes(random),
+            time_ms: time_ms.into(),
+            mtu_bytes: self.mtu_bytes().into(),
+            group: self.own_group().map_or([0; 16], v6),
+            address: v6(self.address()),
+            port: u32::from(self.port()).into(),
+        };
         let all = read::<Own>(&exchange.exchange("flexcast check", own.as_bytes())?)?;
+        if let Some(misfit) = misfit(&all) {
+            return Err(misfit);
+        }
         let first = all.first().ok_or(Error::Peer { rank: 0, reason: WRONG.to_owned() })?;
         let (number, time) = (first.number.get(), Duration::from_millis(first.time_ms.get().into()).min(MOST_TIME));
         let group = self.group(number);
@@ -203,5 +247,29 @@ mod tests {
         assert_eq!((arrival.from, arrival.to, arrival.sent, arrival.long_bytes), (0, 0, 4, 9000));
         assert!(arrival.is_right() && arrival.last > Duration::ZERO, "{arrival:?}");
         assert!(!MulticastArrival { long: 2, ..arrival }.is_right());
+    }
+
+    #[test]
+    fn settings_that_do_not_fit_are_named_alike_on_all_ranks() {
+        let own = |address: &str, group: &str, port: u16| Own {
+            number: 0.into(),
+            time_ms: 0.into(),
+            mtu_bytes: 1500.into(),
+            group: v6(group.parse().unwrap()),
+            address: v6(address.parse().unwrap()),
+            port: u32::from(port).into(),
+        };
+        let first = own("192.0.2.1", "::", 4900);
+        let text = |other| misfit(&[first, first, other]).map(|error| error.to_string());
+        assert_eq!(text(own("192.0.2.2", "::", 4900)), None);
+        for (other, said) in [
+            (own("192.0.2.2", "::", 4901), "has port 4901, rank 0 4900: give all ranks one (FLEXCAST_PORT)"),
+            (own("192.0.2.2", "239.1.1.1", 4900), "has group 239.1.1.1, rank 0 drawn for each communicator"),
+            (own("2001:db8::2", "::", 4900), "has address 2001:db8::2, rank 0 192.0.2.1"),
+            (own("127.0.0.1", "::", 4900), "has the address 127.0.0.1, which only its own computer reaches"),
+        ] {
+            let text = text(other).unwrap();
+            assert!(text.contains("rank 2") && text.contains(said), "{text}");
+        }
     }
 }

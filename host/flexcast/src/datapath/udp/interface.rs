@@ -513,6 +513,11 @@ impl Interface {
         })
     }
 
+    /// The group of all communicators, if the options give one.
+    pub(super) fn own_group(&self) -> Option<IpAddr> {
+        self.0.options.group
+    }
+
     /// Port of the first subgroup.
     pub(super) fn port(&self) -> u16 {
         self.0.options.port.unwrap_or(DEFAULT_PORT)

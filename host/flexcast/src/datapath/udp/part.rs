@@ -105,7 +105,7 @@ fn host(part: u32) -> u64 {
     flexcast_proto::digest(words.map(u64::from).chain([part.into()]))
 }
 
-fn v6(address: IpAddr) -> [u8; 16] {
+pub(super) fn v6(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
@@ -509,24 +509,31 @@ impl Paths<'_> {
 fn unreachable(all: &[Endpoint]) -> Option<(u32, String)> {
     let is_loopback = |endpoint: &&Endpoint| address(&endpoint.address).is_loopback();
     let loopback = all.iter().find(is_loopback)?;
-    let own = address(&loopback.address);
-    let next = "set FLEXCAST_INTERFACE to the interface, or the address, of the network between them";
-    if let Some(other) = all.iter().find(|endpoint| !is_loopback(endpoint)) {
-        let theirs = address(&other.address);
-        let reason = format!(
-            "has the address {own}, which only its own computer reaches, and rank {} has {theirs}: on rank {} {next}",
-            other.rank, loopback.rank
-        );
-        return Some((loopback.rank.get(), reason));
+    let addresses = all.iter().map(|endpoint| (endpoint.rank.get(), address(&endpoint.address)));
+    if let Some(unreachable) = beside_loopback(addresses) {
+        return Some(unreachable);
     }
+    let own = address(&loopback.address);
     let other = all.iter().find(|endpoint| endpoint.host != loopback.host)?;
     let theirs = address(&other.address);
     let reason = format!(
         "has the address {own} and rank {}, of another computer or network namespace, has {theirs}: only processes of one reach one another \
-         there; on all ranks {next}",
+         there; on all ranks {NEXT}",
         other.rank
     );
     Some((loopback.rank.get(), reason))
+}
+
+const NEXT: &str = "set FLEXCAST_INTERFACE to the interface, or the address, of the network between them";
+
+/// A rank with an address of the loopback interface beside one that has another, and why that cannot be.
+pub(super) fn beside_loopback(addresses: impl Iterator<Item = (u32, IpAddr)> + Clone) -> Option<(u32, String)> {
+    let (rank, own) = addresses.clone().find(|(_, address)| address.is_loopback())?;
+    let (other, theirs) = addresses.clone().find(|(_, address)| !address.is_loopback())?;
+    let reason = format!(
+        "has the address {own}, which only its own computer reaches, and rank {other} has {theirs}: on rank {rank} {NEXT}"
+    );
+    Some((rank, reason))
 }
 
 /// The meeting of a computer's ranks, if all of them share memory and there are others than this one.
@@ -547,7 +554,7 @@ fn meeting(
     Some(Meeting { bell, members, own, has_all, subgroups, communicator, secret, timeout })
 }
 
-fn address(octets: &[u8; 16]) -> IpAddr {
+pub(super) fn address(octets: &[u8; 16]) -> IpAddr {
     Ipv6Addr::from(*octets).to_canonical()
 }
 
