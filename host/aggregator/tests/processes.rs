@@ -78,6 +78,23 @@ fn a_daemon_that_is_killed_is_named_and_another_one_serves_from_then_on() {
     all_say(&mut ranks, "sums", "sums: fine");
 }
 
+/// It tells its workers that it ends, and waits up to 2 s for them to go: what they call meanwhile has no answer from that connection.
+#[test]
+fn a_daemon_that_is_told_to_stop_between_operations_is_named_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(folder.path(), free_port(), &[]);
+    let mut ranks = job(&[daemon.address]);
+    all_say(&mut ranks, "create", "create: fine");
+    all_say(&mut ranks, "sums", "sums: fine");
+    kill(Pid::from_raw(daemon.child.id() as i32), Signal::SIGTERM).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let start = Instant::now();
+    ranks.iter_mut().for_each(|rank| rank.say("sums"));
+    names(&mut ranks, daemon.address, &["is not reached", "told to stop", "has gone in the midst"]);
+    // Its ranks' own bound is three quarters of `barrier_timeout`.
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+}
+
 #[test]
 fn a_rank_that_is_killed_is_named_to_the_others_and_other_jobs_go_on() {
     let folder = tempfile::tempdir().unwrap();

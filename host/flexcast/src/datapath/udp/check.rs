@@ -1,7 +1,7 @@
 //! Test of a network: what of the multicast of each rank arrives at each rank.
 
 use std::fmt::Display;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 

@@ -41,7 +41,13 @@ impl Engine {
 
     /// Takes note of what an aggregator says.
     pub(super) fn heed(&mut self, peer: u32, report: Report) {
-        let Some(number) = self.aggregator(peer).filter(|_| self.uses_apart()) else { return };
+        let Some(number) = self.aggregator(peer).filter(|_| self.uses_apart()) else {
+            if let Report::Refused { reason } = report {
+                // The next operation dials anew.
+                tracing::warn!(peer, reason, "an aggregator serves this job no longer");
+            }
+            return;
+        };
         let (now_ps, witness) = (self.interface.now_ps(), self.place.rank());
         let failed = |culprit, cause| Notice::Failed(Failure { culprit, witness, cause });
         let notice = match report {

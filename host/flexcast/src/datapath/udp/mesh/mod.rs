@@ -493,12 +493,12 @@ impl Mesh {
         self.peers.get(number).map(|peer| peer.rank)
     }
 
-    /// Connections to aggregators that have ended are made anew when something is to be said.
+    /// Connections to aggregators that have ended, or of which the aggregator has said that it ends them, are made anew when something is to be said.
     pub(super) fn renew(&mut self) {
         let Self { routes, has_come, peers, unreachable, .. } = self;
         unreachable.clear();
         for route in &mut routes[has_come.len()..] {
-            if let Some(peer) = route.and_then(|number| peers.get_mut(number)).filter(|peer| !peer.is_open()) {
+            if let Some(peer) = route.and_then(|number| peers.get_mut(number)).filter(|peer| !peer.is_open() || peer.has_left()) {
                 peer.close(0);
                 peer.breaks = None;
                 *route = None;

@@ -204,6 +204,11 @@ impl Peer {
         self.serves.clear();
     }
 
+    /// Whether it has said that it leaves: what is said to it then has no answer.
+    pub(crate) const fn has_left(&self) -> bool {
+        self.left
+    }
+
     /// Whether something can be said to it.
     pub(crate) const fn is_open(&self) -> bool {
         !self.closed && self.mute.is_none()
