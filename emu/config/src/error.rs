@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use emu_fabric::{FaultError, TopologyError};
 use emu_machine::MachineError;
 
+use crate::machine::MOST_COMMAND_PS;
 use crate::share::MOST_CLIENTS;
 use crate::timing::TimingError;
 
@@ -66,6 +67,14 @@ pub enum ConfigError {
         "command_ps = {command_ps} with [bridge] or [share]: their machines follow the wall clock, so leave it out or join and share none"
     )]
     CommandTime {
+        /// What was given, in picoseconds.
+        command_ps: u64,
+    },
+    /// Commands that take longer than any card's.
+    #[error(
+        "command_ps = {command_ps}: a control operation takes at most {MOST_COMMAND_PS} (1 s): give fewer picoseconds"
+    )]
+    CommandTooLong {
         /// What was given, in picoseconds.
         command_ps: u64,
     },

@@ -15,6 +15,8 @@ use crate::timing::Timing;
 
 /// Seed of weak memory where nobody gives one.
 const DEFAULT_SEED: u64 = 1;
+/// Longest time of a control operation, in picoseconds: a second.
+pub(crate) const MOST_COMMAND_PS: u64 = 1_000_000_000_000;
 
 /// A machine in the user's words. Every key may be left out; unknown ones are errors.
 ///
@@ -93,7 +95,7 @@ pub struct Machine {
     pub uc_multicast: bool,
     /// Whether each card has a second function for its Arm cores: [`Config::arm_functions`]. Default no.
     pub arm_functions: bool,
-    /// Virtual time that a control operation takes, in picoseconds: [`Config::command_ps`]. Default 0.
+    /// Virtual time that a control operation takes, in picoseconds, at most a second: [`Config::command_ps`]. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command_ps: Option<u64>,
     /// Where the programs run that drive the cards: [`Config::driven_from`]. Default the host.
@@ -192,6 +194,9 @@ impl Machine {
         let follows_the_clock = self.bridge.is_some() || self.share.is_some();
         if let Some(command_ps @ 1..) = self.command_ps.filter(|_| follows_the_clock) {
             return Err(ConfigError::CommandTime { command_ps });
+        }
+        if let Some(command_ps) = self.command_ps.filter(|command_ps| *command_ps > MOST_COMMAND_PS) {
+            return Err(ConfigError::CommandTooLong { command_ps });
         }
         if let Some(share) = &self.share {
             if !(1..=MOST_CLIENTS).contains(&share.clients) {

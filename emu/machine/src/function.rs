@@ -145,7 +145,7 @@ impl World {
     pub fn begin_command(&mut self, id: FunctionId) -> Result<(), MachineError> {
         self.vhca(id)?;
         self.cards[id.card].commands[id.function as usize] += 1;
-        let end_ps = self.now_ps + self.config.command_ps;
+        let end_ps = self.now_ps.saturating_add(self.config.command_ps);
         if end_ps == self.now_ps || self.has_outside() {
             return Ok(());
         }

@@ -29,6 +29,11 @@ fn a_file_says_what_the_machine_is() {
     assert_eq!(config.memory, MemoryModel::weak(4));
     assert_eq!(read("").config().unwrap(), Config::default());
     assert_eq!(read("command_ps = 5000").config().unwrap().command_ps, 5000);
+    assert!(read("command_ps = 1000000000000").config().is_ok());
+    for command_ps in [1_000_000_000_001, i64::MAX as u64] {
+        let refused = read(&format!("command_ps = {command_ps}")).config();
+        assert!(matches!(refused, Err(ConfigError::CommandTooLong { command_ps: told }) if told == command_ps));
+    }
     let joined = read("command_ps = 5000\n[bridge]\nlisten = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"");
     assert!(matches!(joined.config(), Err(ConfigError::CommandTime { command_ps: 5000 })));
     assert!(read("arm_functions = true").config().unwrap().arm_functions);

@@ -266,10 +266,12 @@ impl Config {
     /// As [`Config::read`].
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let at = Text { path, text };
-        let raw: Raw = toml::from_str(text).map_err(|error| ConfigError::Syntax {
-            path: path.to_owned(),
-            line: error.span().map_or(1, |span| at.line(span.start)),
-            reason: error.message().to_owned(),
+        let raw: Raw = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| at.line(span.start));
+            // What is there names the key.
+            let there = text.lines().nth(line - 1).map(str::trim).filter(|there| !there.is_empty());
+            let there = there.map_or_else(String::new, |there| format!(" in `{there}`"));
+            ConfigError::Syntax { path: path.to_owned(), line, reason: format!("{}{there}", error.message()) }
         })?;
         if raw.device.get_ref().is_empty() {
             return Err(at.wrong("device", &raw.device, "empty", "the name of an RDMA device, such as mlx5_0"));

@@ -206,7 +206,7 @@ impl UdpOptions {
     fn check(&self) -> Result<()> {
         if let Some(group) = self.group.filter(|group| !group.is_multicast()) {
             let reason = "is no multicast address: give one of 224.0.0.0/4 or ff00::/8".to_owned();
-            return Err(Error::Interface { name: group.to_string(), reason });
+            return Err(Error::Interface { name: format!("with the group {group} (FLEXCAST_GROUP)"), reason });
         }
         if let Some(ttl) = self.ttl.filter(|ttl| !(1..=255).contains(ttl)) {
             return Err(Error::Config { what: "ttl", value: ttl.into(), limit: "1 to 255".to_owned() });
@@ -377,7 +377,8 @@ fn choose(all: &[Candidate], wanted: Option<&str>, group: Option<IpAddr>) -> Res
         (false, _) => "names no interface that is up",
     };
     let of = if group.is_some() { " with an address of the group's family" } else { "" };
-    Err(refuse(format!("{what}{of}; there are: {}", known.join(", "))))
+    let known = if known.is_empty() { "none that is up".to_owned() } else { known.join(", ") };
+    Err(refuse(format!("{what}{of}; there are: {known}")))
 }
 
 /// The path MTU from an address to where it multicasts, if the system tells.

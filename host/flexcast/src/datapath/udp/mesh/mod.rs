@@ -498,7 +498,9 @@ impl Mesh {
         let Self { routes, has_come, peers, unreachable, .. } = self;
         unreachable.clear();
         for route in &mut routes[has_come.len()..] {
-            if let Some(peer) = route.and_then(|number| peers.get_mut(number)).filter(|peer| !peer.is_open() || peer.has_left()) {
+            if let Some(peer) =
+                route.and_then(|number| peers.get_mut(number)).filter(|peer| !peer.is_open() || peer.has_left())
+            {
                 peer.close(0);
                 peer.breaks = None;
                 *route = None;
