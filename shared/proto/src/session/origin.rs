@@ -1,4 +1,4 @@
-//! Whose connections count together where those of strangers are bounded.
+//! Origin of a connection: which ones count together where those of strangers are bounded.
 
 use core::net::{IpAddr, Ipv6Addr};
 
