@@ -23,7 +23,7 @@ pub(crate) struct PerfArgs {
     #[arg(long, default_value = "64:8M", value_name = "LIST|MIN:MAX")]
     sizes: Sizes,
     /// Operations that are timed, of each length.
-    #[arg(long, value_parser = whole::<u32>(1, 100_000), default_value_t = 20, value_name = "N")]
+    #[arg(long, value_parser = whole::<u32>(1, 10_000_000), default_value_t = 20, value_name = "N")]
     repetitions: u32,
     /// Operations before those.
     #[arg(long, value_parser = whole::<u32>(0, 100_000), default_value_t = 5, value_name = "N")]

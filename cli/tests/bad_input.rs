@@ -61,7 +61,7 @@ fn more_chunks_than_the_published_kernels_take() {
 fn repetitions_and_losses() {
     refused_by(2, &["tput", "--iterations", "0"], &["'0' for '--iterations", "from 1"]);
     refused_by(2, &["reference", "--iterations", "0"], &["'0' for '--iterations", "from 1"]);
-    refused_by(2, &["perf", "--repetitions", "0"], &["'0' for '--repetitions", "from 1 to 100000"]);
+    refused_by(2, &["perf", "--repetitions", "0"], &["'0' for '--repetitions", "from 1 to 10000000"]);
     refused_by(2, &["perf", "--zeros", "101"], &["'101' for '--zeros", "from 0 to 100"]);
     refused_by(2, &["tune", "--rounds", "1"], &["'1' for '--rounds", "from 2 to 1000"]);
     refused_by(2, &["info", "--check", "--seconds", "3601"], &["'3601' for '--seconds", "from 1 to 3600"]);

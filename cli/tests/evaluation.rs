@@ -261,7 +261,7 @@ fn one_experiment_and_no_such_experiment() {
     for (arguments, words) in [
         (vec!["--only", "modles"], vec!["--only modles", "models", "threads"]),
         (vec!["--model", "m9"], vec!["m9"]),
-        (vec!["--jobs", "0"], vec!["--jobs 0"]),
+        (vec!["--jobs", "0"], vec!["'0' for '--jobs"]),
         (vec!["--experiments", "no/such"], vec!["no/such"]),
         (vec!["--calibration", "Cargo.toml"], vec!["Cargo.toml", "calibrate --json"]),
     ] {
@@ -285,11 +285,11 @@ fn plans_and_what_does_not_fit() {
     );
     for (arguments, words) in [
         (vec!["--chunk", "100"], vec!["--chunk 100", "128"]),
-        (vec!["--chunk", "8192"], vec!["--chunk 8192", "4096"]),
-        (vec!["--link", "0"], vec!["--link 0", "3200"]),
+        (vec!["--chunk", "8192"], vec!["'8192' for '--chunk", "4096"]),
+        (vec!["--link", "0"], vec!["'0' for '--link", "3200"]),
         (vec!["--link", "3200", "--chunk", "64"], vec!["threads", "--link", "--chunk"]),
         (vec!["--ranks", "188", "--buffer", "1073741824"], vec!["cache", "--buffer"]),
-        (vec!["--ranks", "9999"], vec!["--ranks 9999", "1024"]),
+        (vec!["--ranks", "9999"], vec!["'9999' for '--ranks", "1024"]),
     ] {
         let output = tool("plan", &arguments);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

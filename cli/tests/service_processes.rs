@@ -181,9 +181,9 @@ fn nobody_outlives_a_demonstration_that_is_cut_off() {
 #[test]
 fn shapes_that_cannot_be_are_refused() {
     for (args, words) in [
-        (&["--hosts", "0"][..], ["--hosts is 0", "1 to 8"]),
-        (&["--ranks-per-host", "9"], ["--ranks-per-host is 9", "1 to 8"]),
-        (&["--bytes", "1048577"], ["--bytes is 1048577", "1 to 1048576"]),
+        (&["--hosts", "0"][..], ["'0' for '--hosts", "1 to 8"]),
+        (&["--ranks-per-host", "9"], ["'9' for '--ranks-per-host", "1 to 8"]),
+        (&["--bytes", "1048577"], ["1048577", "1 to 1048576"]),
         (
             &["--hosts", "8", "--ranks-per-host", "8", "--bytes", "100000"],
             ["--bytes is 100000", "at most 40281 with 64 ranks"],

@@ -382,8 +382,11 @@ impl Sockets {
             match join((&half.socket).into(), interface, group) {
                 // Another process that shares it was faster.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                joined => joined
-                    .map_err(failed(&format!("multicast group {group} on interface {}", interface.name()), NO_GROUP))?,
+                Err(error) => {
+                    let what = format!("multicast group {group} on interface {}", interface.name());
+                    return Err(failed(&what, NO_GROUP)(error));
+                }
+                Ok(()) => {}
             }
         }
         Ok(())
