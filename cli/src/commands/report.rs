@@ -18,7 +18,6 @@ use crate::report_args::ReportArgs;
 pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let jobs = args.jobs.unwrap_or_else(cores);
-    anyhow::ensure!(jobs > 0, "--jobs 0: give at least 1");
     let folder =
         args.experiments.clone().or_else(|| Some(PathBuf::from(spec::FOLDER)).filter(|folder| folder.is_dir()));
     let experiments = match &folder {

@@ -35,7 +35,8 @@ pub struct Tally {
     pub lost_frames: u64,
     /// Cases in which nothing was lost, late or stopped, so that nothing may have been fetched.
     pub lossless: u64,
-    /// Chunks that were fetched although nothing was lost: where hosts, threads, frames or data behind another communicator's were late, for in the others such a case is wrong.
+    /// Chunks that were fetched although nothing was lost: where hosts, threads or frames were late, or other communicators
+    /// had the cards as well. Any other such case is wrong.
     pub spurious_chunks: u64,
     /// Cases of several communicators side by side.
     pub several: u64,
