@@ -119,6 +119,42 @@ fn two_owners_of_a_line_are_reported_and_one_loses_its_bytes() {
 }
 
 #[test]
+fn updates_that_one_of_two_threads_loses_are_reported() {
+    let run = |memory, update: &[u32]| {
+        // Both threads add 1 to a word 100 times.
+        let back = -4 * (update.len() as i32 + 2);
+        let program = code(&[
+            &[addi(A3, 0, 100), addi(A2, 0, 1)],
+            update,
+            &[addi(A3, A3, -1), beq(A3, 0, 8), beq(0, 0, back)],
+            &[fence(R | W, R | W)],
+            &RESCHEDULE,
+        ]);
+        let (mut world, process) = boot(&two_handlers(&program, &program), Config { memory, ..config(1) });
+        let first = make_handlers(&mut world, process);
+        ping(&mut world, process, first).unwrap();
+        while world.step() {}
+        (word(&mut world, process, DATA + 512), world.take_races())
+    };
+    let plain = [addi(A4, A0, 512), ld(A1, A4, 0), addi(A1, A1, 1), sd(A1, A4, 0)];
+    let atomic = [addi(A4, A0, 512), amoadd(A1, A2, A4, 0, 0)];
+    for memory in [MemoryModel::Strong, MemoryModel::weak(1)] {
+        let (sum, races) = run(memory, &plain);
+        assert!((1..200).contains(&sum), "{sum}");
+        assert!(races.iter().all(|race| race.kind == RaceKind::LostUpdate), "{races:#?}");
+        let Some(Race { first, second, .. }) = races.first() else { panic!("{sum} of 200, and no race") };
+        let whose = |access: &emu_machine::Access| match &access.agent {
+            Agent::Thread { thread, symbol: Some((name, _)), .. } => (*thread, name.clone()),
+            other => panic!("{other}"),
+        };
+        assert_ne!(whose(first), whose(second));
+        assert_eq!((first.addr, second.addr, first.len), (DATA + 512, DATA + 512, 8));
+        assert!(first.at_ps <= second.at_ps);
+        assert_eq!(run(memory, &atomic), (200, vec![]));
+    }
+}
+
+#[test]
 fn looking_for_races_changes_nothing() {
     let count = code(&[&[ld(A1, A0, 512), addi(A1, A1, 1), sd(A1, A0, 512), fence(R | W, R | W)], &RESCHEDULE]);
     let run = |memory, detect_races| {

@@ -7,7 +7,7 @@ use crate::bus::costs::Costs;
 use crate::dpa::layout::{THREAD_BLOCK, THREADS};
 use crate::observe::watch::{Place, Watch, fetch_line};
 use crate::time::cycles_to_ps;
-use crate::weak::{Pending, UpTo};
+use crate::weak::{Pending, UpTo, bits};
 
 impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
     /// The thread's stack and context. They are exempt: no key or queue can be made over them, and the thread sees its own
@@ -31,9 +31,13 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         let _ = self.costs.load(addr, cycles);
         if !self.is_own_block(addr)
             && let Some((watch, place)) = self.watched()
-            && let Some(weak) = &mut watch.weak
         {
-            weak.order(place.key(), place.process).load(addr, &mut bytes[..width]);
+            if let Some(weak) = &mut watch.weak {
+                weak.order(place.key(), place.process).load(addr, &mut bytes[..width]);
+            }
+            if let Some(races) = &mut watch.races {
+                races.loaded((place.card, place.process, place.thread), addr, width as u64);
+            }
         }
         Ok(u64::from_le_bytes(bytes))
     }
@@ -78,6 +82,11 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
 
     pub(crate) fn fence_watched(&mut self, predecessor: u8, successor: u8, now_cycles: u64) {
         let Some((watch, mut place)) = self.watched() else { return };
+        if let Some(races) = &mut watch.races
+            && predecessor & (bits::R | bits::I) != 0
+        {
+            races.may_have_heard(place.key());
+        }
         let Some(weak) = &mut watch.weak else { return };
         let order = weak.order(place.key(), place.process);
         let before_loads = order.fence(predecessor, successor, now_cycles);
@@ -104,7 +113,12 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
             }
             return Ok(old);
         }
-        let at_ps = cycles_to_ps(*cycles);
+        let (at_ps, key) = (cycles_to_ps(*cycles), (self.card, self.thread));
+        if let Some((watch, _)) = self.watched()
+            && let Some(races) = &mut watch.races
+        {
+            races.may_have_heard(key);
+        }
         if let Some((watch, mut place)) = self.watched()
             && let Some(weak) = &mut watch.weak
         {

@@ -12,6 +12,7 @@ mod posted;
 mod queues;
 mod reach;
 mod records;
+mod undone;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,8 +24,10 @@ pub(crate) use queues::Eyes;
 use queues::Queue;
 use reach::{QueueId, Reach};
 use records::Records;
+use undone::{Stored, Undone};
 
 use crate::dpa::crash::ANNOUNCED;
+use crate::weak::ThreadKey;
 
 /// Most races kept; further ones are counted only.
 const MAX_RACES: usize = 64;
@@ -46,6 +49,9 @@ pub enum RaceKind {
     ReleasedMemory,
     /// Two agents wrote one 64-byte line of host memory, and a writeback of the whole line undid one of them.
     TwoOwners,
+    /// A DPA thread stored bytes that it had loaded before another thread stored them, with neither an atomic nor a fence between: the other
+    /// thread's store is lost.
+    LostUpdate,
 }
 
 /// Who accesses memory.
@@ -153,6 +159,7 @@ impl fmt::Display for RaceKind {
             RaceKind::OwnedByCard => "memory that belongs to the card was changed",
             RaceKind::ReleasedMemory => "memory was written after its release",
             RaceKind::TwoOwners => "two owners wrote one line",
+            RaceKind::LostUpdate => "a thread undid the store of another",
         })
     }
 }
@@ -207,6 +214,8 @@ pub(crate) struct Races {
     changes: BTreeMap<usize, u64>,
     released: BTreeMap<(usize, u32, u64), (u64, u64)>,
     keys: BTreeMap<(usize, u32), MkeyAttr>,
+    /// What threads know of memory that they share.
+    undone: Undone,
 }
 
 impl Races {
@@ -296,6 +305,7 @@ impl Races {
     /// A process has gone, and its memory with it.
     pub(crate) fn forget(&mut self, card: usize, process: u32) {
         self.released.retain(|&(on, of, _), _| (on, of) != (card, process));
+        self.undone.forget(card, process);
         let uses = |&(&(on, _), queue): &(&QueueId, &Queue)| on == card && queue.uses(Space::Dpa(process));
         let gone: Vec<QueueId> = self.queues.iter().filter(uses).map(|(&id, _)| id).collect();
         self.forget_queues(&gone);
@@ -330,6 +340,30 @@ impl Races {
         let agent = if by_card { self.receiver(&range).unwrap_or_else(|| agent.clone()) } else { agent.clone() };
         for (kind, first) in hits {
             self.report(Race { kind, first, second: range.access(agent.clone(), "wrote", at_ps) });
+        }
+    }
+
+    /// A thread loads at most 8 bytes of the memory of its process.
+    pub(crate) fn loaded(&mut self, thread: (usize, u32, u32), addr: u64, len: u64) {
+        self.undone.load(thread, (addr, len));
+    }
+
+    /// A thread may have heard of what other threads have done: a fence, an atomic, the start of an activation.
+    pub(crate) fn may_have_heard(&mut self, thread: ThreadKey) {
+        self.undone.forget_loads(thread);
+    }
+
+    /// A store of a thread, of at most 8 bytes, becomes visible now. It `changes` memory where it is not of what is there.
+    pub(crate) fn stored(&mut self, thread: u32, range: Range, agent: &Agent, changes: bool, at_ps: u64) {
+        let Space::Dpa(process) = range.space else { return };
+        let store = Stored { by: agent.clone(), addr: range.addr, len: range.len, at_ps };
+        if let Some(first) = self.undone.store((range.card, process, thread), &store, changes) {
+            let lost = Range { addr: first.addr, len: first.len, ..range };
+            self.report(Race {
+                kind: RaceKind::LostUpdate,
+                first: lost.access(first.by, "stored", first.at_ps),
+                second: range.access(agent.clone(), "had loaded them before, and stored", at_ps),
+            });
         }
     }
 

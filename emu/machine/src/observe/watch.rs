@@ -126,7 +126,13 @@ impl Watch {
     pub(crate) fn publish(&mut self, place: &mut Place<'_>, store: &Pending, at_ps: u64) {
         let len = usize::from(store.width);
         let whose = (place.card, place.process);
-        self.will_write(whose, place.memory, (store.addr, len), &place.agent(store.pc), at_ps);
+        let agent = place.agent(store.pc);
+        self.will_write(whose, place.memory, (store.addr, len), &agent, at_ps);
+        if let Some(races) = &mut self.races {
+            let changes = place.memory.bytes(store.addr, len) != Some(&store.value.to_le_bytes()[..len]);
+            let range = Range { card: place.card, space: Space::Dpa(place.process), addr: store.addr, len: len as u64 };
+            races.stored(place.thread, range, &agent, changes, at_ps);
+        }
         if let Some(bytes) = place.memory.bytes_mut(store.addr, len) {
             bytes.copy_from_slice(&store.value.to_le_bytes()[..len]);
         }

@@ -151,6 +151,7 @@ impl World {
             let Card { nic, arm, processes, .. } = &self.cards[card];
             let at_ps = self.now_ps;
             races.refresh(&Eyes { card, nic, read: &reader(&self.host, arm.as_ref(), processes), at_ps });
+            races.may_have_heard((card, thread));
         }
         if let Some(weak) = &mut watch.weak {
             weak.order((card, thread), process).begin();
