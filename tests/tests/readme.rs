@@ -1,5 +1,5 @@
 //! Commands of README.md and docs/observe.md: each of their console blocks is run as it stands there, and what is shown of its output is compared.
-//! Of docs/simulate.md and docs/timing.md those commands are run of which some output is shown.
+//! Of docs/service.md, docs/simulate.md and docs/timing.md those commands are run of which some output is shown.
 //! The program is the one that `cargo install --locked --path cli` installs, and it runs in folders that hold nothing.
 
 use std::path::{Path, PathBuf};
@@ -62,6 +62,20 @@ const OBSERVE: [(&str, Way); 9] = [
     (
         "gdb-multiarch target/device/emu/allgather.elf -ex 'target remote :1981' -ex 'info threads'",
         Way::NotHere("it is the other side of the command above"),
+    ),
+];
+
+/// Those of docs/service.md of which output is shown.
+const SERVICE: [(&str, Way); 4] = [
+    ("flexcast demo", Way::Installed),
+    ("cat /etc/flexcast/service.toml", Way::NotHere("the file is the user's")),
+    (
+        "flexcast-service --config /etc/flexcast/service.toml --check",
+        Way::NotHere("no card has that name here; host/service/tests/daemon.rs checks configurations"),
+    ),
+    (
+        "flexcast service demo --hosts 2 --ranks-per-host 2",
+        Way::NotHere("its times are measured; cli/tests/service_processes.rs runs it"),
     ),
 ];
 
@@ -214,6 +228,11 @@ fn every_command_of_the_readme_runs() {
 #[test]
 fn every_command_of_the_guide_to_observation_runs() {
     all_run("docs/observe.md", &OBSERVE);
+}
+
+#[test]
+fn what_the_guide_to_service_processes_shows_comes_out() {
+    all_shown_run("docs/service.md", &SERVICE);
 }
 
 #[test]
