@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// Ranks of the large network, and what its switches' ports count of a multicast (CM-11).
+/// Ranks of the large network, and what its switches' ports count of a multicast.
 const RANKS: u64 = 188;
 const PORTS: u64 = 212;
 
@@ -45,7 +45,7 @@ fn log2(ranks: u64) -> u64 {
     u64::from(ranks.next_power_of_two().ilog2())
 }
 
-/// MC-49: nothing but the barrier, activations and one final message of each rank.
+/// Nothing but the barrier, activations and one final message of each rank.
 #[track_caller]
 fn assert_quiet(report: &Value, ranks: u64, activations: u64) {
     let control = serde_json::json!({
@@ -66,7 +66,6 @@ fn assert_quiet(report: &Value, ranks: u64, activations: u64) {
     assert_eq!(report["lost_frames"], 0, "{report}");
 }
 
-/// CM-02, CM-03, MC-49, on 188 ranks.
 #[test]
 fn an_allgather_of_188_loads_switches_as_published_and_the_ring_twice_as_much() {
     let bytes = 4096;
@@ -90,7 +89,6 @@ fn an_allgather_of_188_loads_switches_as_published_and_the_ring_twice_as_much() 
     assert_eq!(format!("{:.3}", ring_bytes as f64 / bytes as f64), "1.989");
 }
 
-/// CM-11, on 188 ranks.
 #[test]
 fn broadcasts_to_188_load_switches_as_published() {
     // About 64 KiB, in equal shares.

@@ -1,4 +1,4 @@
-//! Allgather and Reduce-Scatter at the same time, on the emulated fabric: two rings beside multicast and sums in the network (CM-05).
+//! Allgather and Reduce-Scatter at the same time, on the emulated fabric: two rings beside multicast and sums in the network.
 //!
 //! The fabric only: hosts send whatever they may send at the rate of their links, as cards with enough threads do, and what they have
 //! received is checked, every chunk. With rings each host passes on what it gets; with multicast and sums all hosts keep one order: in

@@ -118,7 +118,7 @@ fn a_rank_that_goes_while_another_waits_in_the_barrier_is_named_long_before_the_
     }
 }
 
-/// MC-55. The bound after the barrier: three times the cutoff, and the time for recovery; before it the timeout. For a quarter of the bound
+/// The bound after the barrier: three times the cutoff, and the time for recovery; before it the timeout. For a quarter of the bound
 /// more ranks that are accused may say who it is that they wait for themselves.
 #[test]
 fn a_silent_rank_is_named_by_all_within_the_bound() {

@@ -58,7 +58,7 @@ fn is_multicast(packet: &PacketNote) -> bool {
     packet.transport == Service::Ud && packet.destination_qpn == MULTICAST_QPN
 }
 
-/// MC-16: no subgroup gets ahead of another by more than a batch, and each is sent and arrives in the order of its chunks.
+/// No subgroup gets ahead of another by more than a batch, and each is sent and arrives in the order of its chunks.
 #[test]
 fn batches_rotate_over_the_subgroups_and_each_keeps_its_order() {
     const BATCH: u32 = 8;
@@ -112,7 +112,7 @@ fn most_injecting(recording: &Recording) -> (usize, usize) {
     (spans.len(), spans.values().map(|(from_ps, _)| at(*from_ps)).max().unwrap_or(0))
 }
 
-/// MC-63, wherever the protocol runs. A lookahead lets the next root begin sooner, and shows that the count can tell.
+/// As many at most, wherever the protocol runs. A lookahead lets the next root begin sooner, and shows that the count can tell.
 #[test]
 fn at_most_as_many_ranks_inject_as_there_are_chains() {
     for control in [Control::Host, Control::Device] {
@@ -143,7 +143,7 @@ fn at_most_as_many_ranks_inject_as_there_are_chains() {
     }
 }
 
-/// MC-64: the sooner a root activates the next, the less its way costs. By one thread that sends: several share the lookahead.
+/// The sooner a root activates the next, the less its way costs. By one thread that sends: several share the lookahead.
 #[test]
 fn a_lead_hides_the_activation() {
     for control in [Control::Host, Control::Device] {
@@ -176,7 +176,7 @@ fn receiving_us(threads: u32, receive_batch: u32, pcie_us: u64) -> f64 {
     report.phases.expect("multicast has phases").receiving.mean_us
 }
 
-/// MC-25: copies cross PCIe while more arrives. With 16 threads a latency of 3 us instead of 1 changes the time by less than 5 %, also where
+/// Copies cross PCIe while more arrives. With 16 threads a latency of 3 us instead of 1 changes the time by less than 5 %, also where
 /// every second copy has a doorbell of its own and few threads leave little time for each: one that waited for them would take longer.
 #[test]
 fn copies_overlap_with_receiving() {
@@ -267,7 +267,7 @@ fn ring(ranks: u32, bytes: u64) -> Report {
     simulate(&SimParams { algorithm: ring, ..params(Operation::Allgather, ranks, bytes, config) }, |_| {})
 }
 
-/// MC-47: with multicast dead every rank reads all other blocks from its left, N(P - 1), and recovery takes as long as the Allgather
+/// With multicast dead every rank reads all other blocks from its left, N(P - 1), and recovery takes as long as the Allgather
 /// around the ring does by itself: within 15 %.
 #[test]
 fn recovery_of_everything_costs_what_the_ring_costs() {

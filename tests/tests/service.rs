@@ -73,8 +73,8 @@ fn alltoallv_goes_from_host_memory_to_host_memory() {
     }
 }
 
-/// By whomever copies are made inside hosts: each block crosses to each other host once (MI-30), each rank reads its own, and the others of a host get it by a copy
-/// (MI-35). The card is told of copies by Reads, hosts by messages.
+/// By whomever copies are made inside hosts: each block crosses to each other host once, each rank reads its own, and the others of a host get it by a copy.
+/// The card is told of copies by Reads, hosts by messages.
 #[test]
 fn allgatherv_crosses_to_each_host_once() {
     for (shape, copies) in
@@ -104,7 +104,7 @@ fn allgatherv_crosses_to_each_host_once() {
     }
 }
 
-/// One Read at a time, copies included (MI-36).
+/// One Read at a time, copies included.
 #[test]
 fn copies_by_the_card_count_as_active_reads() {
     let shape = Shape { hosts: 2, ranks_per_host: 3, processes_per_host: 2 };
@@ -160,7 +160,7 @@ fn no_payload_crosses_the_memory_of_arm_cores() {
         run(&mut world, op, 4);
         (world.arm_bytes().expect("Arm cores") - before, world.counts().process_messages)
     };
-    // Blocks that are a thousand times as long change nothing (MI-04).
+    // Blocks that are a thousand times as long change nothing.
     for op in [ServiceOp::Alltoallv, ServiceOp::Allgatherv] {
         assert_eq!(arm_bytes(op, 64), arm_bytes(op, 64_000), "{op}");
     }

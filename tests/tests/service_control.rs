@@ -284,12 +284,12 @@ fn operations_of_service_processes_and_of_the_host_come_out_right_in_any_order()
         }
         place.meet(100);
     });
-    // Four operations a turn by the service processes: each rank's flag once (MI-20).
+    // Four operations a turn by the service processes: each rank's flag once.
     let all = 3 * 4 * u64::from(RANKS);
     until("all flags counted", || (world.counted(|look| look.counts.flags) >= all).then_some(()));
     assert_eq!(world.counted(|look| look.counts.flags), all);
     // Of a turn: Alltoall between hosts 4 x 2 blocks, Alltoallv 3 x 2, since nothing goes to rank 0; of Allgather and Allgatherv each block once for each other
-    // host (MI-30). The rest comes from the other rank of the host: of these two each block once on each host.
+    // host. The rest comes from the other rank of the host: of these two each block once on each host.
     assert_eq!(world.counted(|look| look.counts.crossings), 3 * (8 + 6 + 4 + 4));
     assert_eq!(world.counted(|look| look.counts.local_reads), 3 * (4 + 3 + 8 + 8));
 }
@@ -423,8 +423,8 @@ fn are_transfers(world: &World, expected: [u64; 3], what: &str) {
     assert_eq!(found(), expected, "{what}");
 }
 
-/// Data of hierarchical collectives is written once per host, and ranks copy it from memory that they share (SO-04, SO-09). What has no room there goes as with few
-/// ranks on a host.
+/// Data of hierarchical collectives is written once per host, and ranks copy it from memory that they share. What has no room there goes as with few ranks on a
+/// host.
 #[test]
 fn hierarchical_delivery_writes_once_per_host() {
     let world = World::new(Some(STAGING));
@@ -437,7 +437,7 @@ fn hierarchical_delivery_writes_once_per_host() {
     are_transfers(&world, [3 * (2 + 2 + 8), 3 * 4, 3 * 8], "hierarchical");
 }
 
-/// SO-11: by ranks on a host and bytes, both to be set.
+/// By ranks on a host and bytes, both to be set.
 #[test]
 fn thresholds_choose_the_delivery() {
     for (ranks, bytes, expected) in [

@@ -298,7 +298,7 @@ fn jobs_run_beside_each_other_and_leave_nothing() {
     }
     let looks: Vec<ProcessLook> = daemons.iter().flat_map(Processes::looks).collect();
     let sum = |of: &dyn Fn(&ProcessLook) -> u64| looks.iter().map(of).sum::<u64>();
-    // Each pair of processes on the two hosts at most once (MI-06), whatever begins at once; those of a card as well.
+    // Each pair of processes on the two hosts at most once, whatever begins at once; those of a card as well.
     let pairs = 4 * 3 / 2;
     let accepted = sum(&|look| look.connections.accepted);
     assert!(accepted <= pairs, "{accepted} connections of {pairs} pairs");
@@ -454,7 +454,7 @@ fn a_group_whose_other_process_is_not_there_is_refused() {
     assert_eq!((looks[0].now.waiting_groups, looks[0].now.groups), (0, 0));
 }
 
-/// Connections that no group uses give way to others, and those that groups use do not (MI-06).
+/// Connections that no group uses give way to others, and those that groups use do not.
 #[test]
 fn connections_give_way_to_others_once_they_are_idle() {
     let machine = machine_of(4);

@@ -1,5 +1,5 @@
 //! Ibcast and Iallgather through memory of the cards, carried out by service processes on emulated cards: every byte compared, with the number of transfers
-//! that closed forms give (SO-01 to SO-16).
+//! that closed forms give.
 
 use emu_config::Machine;
 use emu_provider::Emulated;
@@ -115,17 +115,17 @@ fn every_byte_arrives_with_as_many_transfers_as_closed_forms_give() {
 
 #[test]
 fn reads_are_a_process_s_ranks_and_writes_all_ranks_or_hosts() {
-    // 4 ranks on each of 3 hosts with a process each (SO-07, SO-09).
+    // 4 ranks on each of 3 hosts with a process each.
     for (delivery, writes) in [(Delivery::Flat, 12), (Delivery::Hierarchical, 3)] {
         let mut world = world(shape(3, 4, 1), 64, plan(delivery));
         let before = world.counts();
         run(&mut world, ServiceOp::Allgather, 1);
         let after = world.counts();
         assert_eq!((after.gathers - before.gathers, after.writes - before.writes), (12, 3 * writes));
-        // Of each rank 80 bytes at each process, once from itself and else from its process, 4 at a time (SO-01).
+        // Of each rank 80 bytes at each process, once from itself and else from its process, 4 at a time.
         let heard = 4 * (32 + 80) + 2 * (32 + 4 * 80);
         assert_eq!(after.task_bytes - before.task_bytes, 3 * heard);
-        assert_eq!(world.incast_at_start(0), 1, "no two processes begin with the same rank (SO-08)");
+        assert_eq!(world.incast_at_start(0), 1, "no two processes begin with the same rank");
     }
 }
 
@@ -138,7 +138,7 @@ fn by_alias_keys_nothing_goes_through_memory_of_the_cards() {
             run(&mut world, op, 1);
             world.arm_bytes().expect("Arm cores") - before
         };
-        // Longer messages move no more (SO-18), but for a few work queue entries that the card reads once more or less, by its timing; by staging memory they
+        // Longer messages move no more, but for a few work queue entries that the card reads once more or less, by its timing; by staging memory they
         // go in, between processes, and out.
         let difference = arm_bytes(Delivery::Direct, 64).abs_diff(arm_bytes(Delivery::Direct, 6400));
         assert!(difference <= 16 * 64, "{op}: {difference}");
@@ -176,7 +176,7 @@ fn ranks_of_a_host_need_not_follow_one_another() {
     for delivery in STAGED {
         let mut world = world(shape(2, 4, 2), 100, StagedPlan { is_strided: true, ..plan(delivery) });
         run_and_count(&mut world, ServiceOp::Allgather, &format!("{delivery:?}"));
-        // Two ranks of each process, apart: two runs for each target (SO-16).
+        // Two ranks of each process, apart: two runs for each target.
         let targets = if delivery == Delivery::Flat { 8 } else { 2 };
         assert_eq!(world.expected(ServiceOp::Allgather).expect("a plan").writes, 4 * 2 * targets);
         run_and_count(&mut world, ServiceOp::Broadcast, &format!("{delivery:?}"));
@@ -211,7 +211,7 @@ fn thresholds_say_where_data_goes() {
         let mut world = world(shape, bytes, plan);
         assert_eq!(world.delivery().expect("a plan"), expected);
         let found = world.ranks[0].client.delivery(7, 0, plan.thresholds, bytes).expect("joined");
-        assert_eq!(found, expected, "the ranks choose alike (SO-11)");
+        assert_eq!(found, expected, "the ranks choose alike");
         run_and_count(&mut world, ServiceOp::Allgather, &format!("{shape:?} {bytes}"));
     }
 }
@@ -233,7 +233,7 @@ fn between_the_call_and_the_flag_the_host_does_nothing() {
             let mut world = world(shape(2, 2, 1), 777, plan(delivery));
             let calls: Vec<Call> = (0..4).map(|rank| world.post(op, rank, 0).expect("called")).collect();
             let said = world.host_calls();
-            // The hosts compute: only the Arm cores go on (SO-12).
+            // The hosts compute: only the Arm cores go on.
             wait_for_flags(&mut world, &calls);
             assert_eq!((world.host_calls(), world.host_copies()), (said, (0, 0)));
             if delivery != Delivery::Hierarchical {
@@ -275,7 +275,7 @@ fn a_rank_is_through_when_all_processes_have_written() {
         let written = world.agents[0].as_ref().map(|agent| agent.counts().writes);
         assert_eq!(written, Some(if delivery == Delivery::Flat { 4 } else { 2 }), "host 0's process has written");
         for (rank, call) in (0..).zip(&calls) {
-            assert!(!world.end(rank, *call).expect("no failure"), "rank {rank} lacks what host 1 has (SO-14)");
+            assert!(!world.end(rank, *call).expect("no failure"), "rank {rank} lacks what host 1 has");
         }
         world.agents[1] = Some(late.expect("it had begun"));
         world.end_calls(&calls).expect("well");
@@ -297,7 +297,7 @@ fn a_segment_is_not_written_to_before_it_is_copied() {
 #[test]
 fn keys_of_the_host_are_of_no_use_to_a_service_process() {
     let mut world = world(shape(2, 1, 1), 64, plan(Delivery::Flat));
-    // Rank 1 names its buffers by its own local keys, not by those of its process (SO-02).
+    // Rank 1 names its buffers by its own local keys, not by those of its process.
     let calls = [
         world.post(ServiceOp::Allgather, 0, 0).expect("called"),
         Call::Staged(world.post_with_host_keys(1, 0).expect("called")),

@@ -22,7 +22,7 @@ use flexcast_tests::sparse_world::{MOST_LOOKS, OnDevices, World, contributions, 
 use flexio::{Bound, ProtectionDomain, Retry};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
-/// Messages of each worker by the closed form: of each shard one for the votes, and one for every d blocks that some worker has (SA-09).
+/// Messages of each worker by the closed form: of each shard one for the votes, and one for every d blocks that some worker has.
 fn messages(settings: &Settings, call: &Call, contributions: &[Vec<u8>]) -> u64 {
     let d = settings.parameters().blocks_per_message() as usize;
     let is_used = |range: std::ops::Range<u64>| {
@@ -69,7 +69,7 @@ fn every_size_pattern_and_number_of_workers() {
             }
         }
         assert!(expected > 0);
-        // SA-30 and SA-20: a ring of 2d blocks for each shard of a worker, n + 2 spots for each of an aggregator.
+        // A ring of 2d blocks for each shard of a worker, n + 2 spots for each of an aggregator.
         let (ours, theirs) = world.statistics();
         let ring = u64::from(2 * blocks * block_bytes) * u64::from(aggregators * each);
         assert!(ours.iter().all(|one| one.block_memory_bytes == ring && one.memory_bytes < ring + ring / 20));

@@ -25,7 +25,7 @@ fn array(rank: u32, bytes: usize, zeros: usize) -> Vec<u8> {
     (0..bytes).map(|at| if is_zero(at / 256) { 0 } else { (at % 0x3b) as u8 + 1 }).collect()
 }
 
-/// Messages of each rank by the closed form (SA-09). Sums are zero where every array is.
+/// Messages of each rank by the closed form. Sums are zero where every array is.
 fn messages(sums: &[u8], ranks: u32, options: SparseOptions) -> u64 {
     let SparseOptions { block_bytes, blocks_per_message } = options;
     let each = options.shards_of_each(sums.len() as u64, ranks);

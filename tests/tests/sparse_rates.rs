@@ -109,7 +109,7 @@ fn memory_per_byte(width: u32, timing: Timing) -> (f64, u64) {
     (levels.bytes_beyond_l2() as f64 / (WORKERS as usize * bytes) as f64, levels.beyond_l1()[0])
 }
 
-/// SA-24 and SA-07: sums are made of what lies in L2 alone as long as all spots fit it, without a temporary buffer; then lines come from memory, and go there.
+/// Sums are made of what lies in L2 alone as long as all spots fit it, without a temporary buffer; then lines come from memory, and go there.
 #[test]
 fn spots_that_fit_l2_cost_no_memory() {
     let m2 = Timing::m2;

@@ -240,7 +240,6 @@ fn connect(cards: &[Card], config: &Config) -> Vec<Communicator> {
     flexcast_tests::communicators::connect(cards.iter(), config)
 }
 
-/// MC-55.
 #[test]
 fn a_silent_rank_is_named_by_all_within_the_bound() {
     const BYTES: usize = 400_000;

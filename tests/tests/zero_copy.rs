@@ -102,7 +102,7 @@ fn a_message_may_be_a_whole_block() {
     }
 }
 
-/// MC-31: without a copy for each chunk one receive thread keeps up with a link, with one completion per 16 KiB (185.8 of 200 Gbit/s,
+/// Without a copy for each chunk one receive thread keeps up with a link, with one completion per 16 KiB (185.8 of 200 Gbit/s,
 /// *emulated*, with 8 MiB each; 191.8 by 16 threads at 4 KiB).
 #[test]
 fn one_thread_fills_a_link_with_long_messages() {
@@ -125,7 +125,7 @@ fn one_thread_fills_a_link_with_long_messages() {
     assert!(gbit_s >= 170.0, "{gbit_s} Gbit/s of 200");
 }
 
-/// MC-34: without multicast a root sends its block to every other rank.
+/// Without multicast a root sends its block to every other rank.
 #[test]
 fn unicast_sends_a_copy_to_each_rank_and_multicast_one_to_all() {
     let posts = |transport| {

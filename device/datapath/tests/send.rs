@@ -82,8 +82,12 @@ fn every_chunk_goes_out_once_with_a_doorbell_and_a_completion_per_batch() {
                     );
                     let batches: u32 = chunks.iter().map(|chunks| chunks.div_ceil(batch)).sum();
                     assert_eq!(report.posted - before.posted, u64::from(chunks[0] + chunks[1]));
-                    assert_eq!(report.doorbells - before.doorbells, u64::from(batches), "MC-12");
-                    assert_eq!(sent.iter().filter(|sent| sent.signalled).count() as u32, batches, "MC-13");
+                    assert_eq!(report.doorbells - before.doorbells, u64::from(batches), "a doorbell for each batch");
+                    assert_eq!(
+                        sent.iter().filter(|sent| sent.signalled).count() as u32,
+                        batches,
+                        "a completion for each batch"
+                    );
                     let (told, given_back) = fixture.completions();
                     assert_eq!(told, given_back);
                 }

@@ -1,4 +1,4 @@
-//! Workers of sparse AllReduces whose arrays are in the memory of an NVIDIA GPU (SA-36). **Untested on hardware**: no part of it has run on a GPU.
+//! Workers of sparse AllReduces whose arrays are in the memory of an NVIDIA GPU. **Untested on hardware**: no part of it has run on a GPU.
 //!
 //! [`Cuda`] is an [`Accelerator`](flexcast::p2p::sparse::Accelerator): a buffer in the GPU's memory that a card reaches (GPUDirect RDMA), and two programs. One scans an array and
 //! copies it to the buffer in the same pass; the other copies sums back. Their text is `programs.cu`, which NVRTC compiles for the GPU that is there. Driver and compiler are

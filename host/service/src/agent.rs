@@ -1,9 +1,8 @@
-//! Service process: carries out what its state machine decides, over a card's function (MI-01 to MI-09).
+//! Service process: carries out what its state machine decides, over a card's function.
 //!
 //! It says and hears messages ([`wire`]), and has the card read from host memory into host memory, by alias keys: but for
-//! staged collectives no byte of the ranks' data is in its own memory (MI-04). It has no thread, and no clock but that of its card's provider, for chunks of multicasts that do not come: whoever has it calls
-//! [`Agent::progress`]. How connections are made is its owner's business;
-//! a connection whose other end is gone is seen when something is sent to it, or told by [`Agent::lose`].
+//! staged collectives no byte of the ranks' data is in its own memory. It has no thread, and no clock but that of its card's provider, for chunks of multicasts that do not come: whoever has it calls
+//! [`Agent::progress`]. How connections are made is its owner's business; a connection whose other end is gone is seen when something is sent to it, or told by [`Agent::lose`].
 
 mod bound;
 mod calls;

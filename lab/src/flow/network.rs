@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn point_to_point_is_as_published() {
-        // MI-55: 4 MB between hosts behind PCIe 3, between cards, and messages without data.
+        // 4 MB between hosts behind PCIe 3, between cards, and messages without data.
         let params = Preset::Graham.params().network;
         let bytes = 4_000_000;
         for (from, to, published) in [(Place::Host(0), Place::Host(1), 13.92), (Place::Arm(0), Place::Arm(1), 24.75)] {

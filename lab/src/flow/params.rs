@@ -1,4 +1,4 @@
-//! Parameters of a flow-level simulation, and those of published testbeds (EV-11).
+//! Parameters of a flow-level simulation, and those of published testbeds.
 
 use flexcast_proto::service::Limits;
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,7 @@ pub struct FlowParams {
     pub processes_per_host: u32,
     /// Where ranks are.
     pub placement: Placement,
-    /// Reads that a service process may have under way (MI-23).
+    /// Reads that a service process may have under way.
     pub active_reads: u32,
     /// Staged segments go by multicast, the next process's once so many bytes of those before it are still to come; none: by messages and Reads.
     pub multicast_ahead_bytes: Option<u64>,
@@ -109,7 +109,7 @@ const HOST_COPIES_BYTES_PER_S: u64 = 51_200_000_000;
 const CORE_COPY_BYTES_PER_S: u64 = 6_000_000_000;
 
 impl Preset {
-    /// Its parameters. Latencies and rates of the network are published (MI-55); times of processors are chosen: nobody has published any.
+    /// Its parameters. Latencies and rates of the network are published; times of processors are chosen: nobody has published any.
     #[must_use]
     pub const fn params(self) -> FlowParams {
         let processors = ProcessorParams {

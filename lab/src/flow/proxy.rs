@@ -270,7 +270,7 @@ mod tests {
     #[test]
     fn messages_are_as_long_as_published() {
         let fft = FftProxy::default();
-        // 16 MiB in rows of 4, 256 KiB at 32 hosts of 32 ranks (MI-50).
+        // 16 MiB in rows of 4, 256 KiB at 32 hosts of 32 ranks.
         assert_eq!(fft.message_bytes(&params(4, 32)).0, 16 << 20);
         assert_eq!(fft.message_bytes(&params(32, 32)), (256 << 10, 256 << 10));
     }

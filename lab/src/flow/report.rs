@@ -1,4 +1,4 @@
-//! Benchmarks on the flow-level simulation: latency and overlap of one collective, as the OSU benchmarks measure them (EV-09).
+//! Benchmarks on the flow-level simulation: latency and overlap of one collective, as the OSU benchmarks measure them.
 
 use std::fmt;
 use std::time::Instant;
@@ -59,7 +59,7 @@ pub struct FlowReport {
     pub max_us: f64,
     /// From a rank's own call to its end where each computes meanwhile as long as its call has taken: mean over ranks and calls.
     pub overall_us: Option<f64>,
-    /// 100 - (overall - compute) / pure x 100, at least 0: overall where all compute as long as the pure latency (EV-09).
+    /// 100 - (overall - compute) / pure x 100, at least 0: overall where all compute as long as the pure latency.
     pub overlap_percent: Option<f64>,
     /// Time in the call that posts, mean over ranks.
     pub post_us: f64,

@@ -1,4 +1,4 @@
-//! Arrival skew: how much later than the first each rank calls, drawn from a distribution or read from a trace (MI-54).
+//! Arrival skew: how much later than the first each rank calls, drawn from a distribution or read from a trace.
 
 use std::path::PathBuf;
 use std::str::FromStr;

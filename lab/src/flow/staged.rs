@@ -1,4 +1,4 @@
-//! Staged Ibcast and Iallgather of the flow-level simulation: through memory of the cards, by the state machine of `flexcast_proto` (SO-03 to SO-14).
+//! Staged Ibcast and Iallgather of the flow-level simulation: through memory of the cards, by the state machine of `flexcast_proto`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -30,16 +30,16 @@ fn crossings_are_those_of_the_closed_forms_for_any_placement() {
                 assert_eq!(
                     (gather.counts.crossings, gather.counts.port_bytes, gather.counts.reads),
                     (crossings, 1000 * crossings, crossings + ranks + local_reads),
-                    "MI-30, {placement}, {params:?}"
+                    "each block crosses to each other host once: {placement}, {params:?}"
                 );
                 assert_eq!(gather.counts.rank_messages, copies - local_reads);
-                assert!(gather.counts.most_active_reads <= 4, "MI-36");
+                assert!(gather.counts.most_active_reads <= 4, "at most four Reads under way, copies included");
             }
             let exchange = bench(params, &of(Kind::Alltoallv, 1000, SERVICE)).unwrap();
             assert_eq!(exchange.counts.crossings, ranks * (ranks - u64::from(ranks_per_host)));
             assert_eq!(exchange.counts.reads, ranks * ranks);
-            assert!(exchange.counts.most_active_reads <= 4, "MI-23");
-            assert_eq!(exchange.counts.arm_bytes, 0, "MI-04");
+            assert!(exchange.counts.most_active_reads <= 4, "at most four Reads under way");
+            assert_eq!(exchange.counts.arm_bytes, 0, "no payload in memory of the Arm cores");
         }
     }
 }
@@ -63,7 +63,7 @@ fn hosts_move_as_many_bytes_as_their_algorithms() {
 fn service_processes_go_on_while_hosts_compute_and_hosts_do_not() {
     let machine = params(4, 4, 2);
     let overlap = |by| bench(machine, &Bench { overlap: true, ..of(Kind::Alltoallv, 64 << 10, by) }).unwrap();
-    assert!(overlap(SERVICE).overlap_percent.unwrap() > 99.0, "MI-27");
+    assert!(overlap(SERVICE).overlap_percent.unwrap() > 99.0, "the exchange goes on while hosts compute");
     assert!(overlap(By::Hosts { window: 15 }).overlap_percent.unwrap() < 50.0);
     let gather = |by| bench(machine, &Bench { overlap: true, ..of(Kind::Allgatherv, 64 << 10, by) }).unwrap();
     assert!(gather(BY_CARD).overlap_percent.unwrap() > 99.0);
@@ -150,18 +150,38 @@ fn staged_collectives_read_and_write_as_often_as_the_closed_forms_say() {
         let (ranks, processes) = (u64::from(machine.ranks()), u64::from(hosts * processes_per_host));
         let run = |kind, delivery| bench(machine, &of(kind, 3000, By::Staged(delivery))).unwrap().counts;
         let flat = run(Kind::Allgather, Delivery::Flat);
-        assert_eq!((flat.reads, flat.writes, flat.copies), (ranks, processes * ranks, 0), "SO-07");
+        assert_eq!(
+            (flat.reads, flat.writes, flat.copies),
+            (ranks, processes * ranks, 0),
+            "each rank is read once and written to by each process"
+        );
         let hierarchical = run(Kind::Allgather, Delivery::Hierarchical);
-        assert_eq!((hierarchical.reads, hierarchical.writes), (ranks, processes * u64::from(hosts)), "SO-09");
+        assert_eq!(
+            (hierarchical.reads, hierarchical.writes),
+            (ranks, processes * u64::from(hosts)),
+            "each process writes once to each host"
+        );
         assert_eq!(hierarchical.copies, ranks);
         let flat = run(Kind::Broadcast, Delivery::Flat);
-        assert_eq!((flat.reads, flat.writes), (1, ranks - 1), "SO-03");
+        assert_eq!((flat.reads, flat.writes), (1, ranks - 1), "one Read of the root, a Write for each other rank");
         let hierarchical = run(Kind::Broadcast, Delivery::Hierarchical);
-        assert_eq!((hierarchical.writes, hierarchical.copies), (hosts.into(), ranks), "SO-04");
+        assert_eq!(
+            (hierarchical.writes, hierarchical.copies),
+            (hosts.into(), ranks),
+            "a Write for each host, and a copy by each rank"
+        );
         let direct = run(Kind::Allgather, Delivery::Direct);
-        assert_eq!((direct.reads, direct.writes, direct.arm_bytes), (ranks * ranks, 0, 0), "SO-18");
+        assert_eq!(
+            (direct.reads, direct.writes, direct.arm_bytes),
+            (ranks * ranks, 0, 0),
+            "for each rank a Read from each"
+        );
         let direct = run(Kind::Broadcast, Delivery::Direct);
-        assert_eq!((direct.reads, direct.writes, direct.arm_bytes), (ranks - 1, 0, 0), "SO-18");
+        assert_eq!(
+            (direct.reads, direct.writes, direct.arm_bytes),
+            (ranks - 1, 0, 0),
+            "for each rank a Read from the root"
+        );
     }
 }
 
@@ -190,7 +210,7 @@ fn staged_and_flat_goes_on_while_hosts_compute() {
     let overlap = |kind, by| bench(machine, &Bench { overlap: true, ..of(kind, 64 << 10, by) }).unwrap();
     for kind in [Kind::Broadcast, Kind::Allgather] {
         let flat = overlap(kind, By::Staged(Delivery::Flat));
-        assert!(flat.overlap_percent.unwrap() > 99.0, "SO-15: {flat}");
+        assert!(flat.overlap_percent.unwrap() > 99.0, "{kind:?} goes on while hosts compute: {flat}");
         assert!(overlap(kind, BLOCKING).overlap_percent.unwrap() < 50.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Capacity of a bitmap of a given size (CM-06). One bit per chunk; the sequence number of a chunk takes p bits of the
+//! Capacity of a bitmap of a given size. One bit per chunk; the sequence number of a chunk takes p bits of the
 //! immediate, and the rest tells collectives apart.
 //!
 //! The publication gives a 64 KiB bitmap a receive buffer of 16 GB; with one bit per 4 KiB chunk it is 2 GiB.

@@ -1,4 +1,4 @@
-//! Communicators that fit the last-level cache of the DPA (DP-20): bitmap, context and rings of each.
+//! Communicators that fit the last-level cache of the DPA: bitmap, context and rings of each.
 //!
 //! The publication counts bitmap and context alone. The rings of its own 8192-deep queues are ten times as large.
 

@@ -1,4 +1,4 @@
-//! Allgather and Reduce-Scatter at the same time, as in sharded data-parallel training (CM-05). Full-duplex cards of
+//! Allgather and Reduce-Scatter at the same time, as in sharded data-parallel training. Full-duplex cards of
 //! one rate B.
 //!
 //! Two rings share both directions of each card. Multicast sends little and receives much, an in-network reduction

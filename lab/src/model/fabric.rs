@@ -120,7 +120,7 @@ impl FatTree {
     }
 
     /// Links of a multicast from one rank to all others: its link up, one down to each other rank, and the tree between
-    /// the switches. P + L on two levels with L leaves, P + L + Q on three with Q pods (CM-02).
+    /// the switches. P + L on two levels with L leaves, P + L + Q on three with Q pods.
     #[must_use]
     pub const fn multicast_links(self) -> u64 {
         if self.ranks < 2 {
@@ -142,7 +142,7 @@ impl FatTree {
         (2 * links).saturating_sub(2)
     }
 
-    /// The same for a multicast to all others: 212 for 188 ranks on 12 leaves (CM-11).
+    /// The same for a multicast to all others: 212 for 188 ranks on 12 leaves.
     #[must_use]
     pub const fn multicast_port_counts(self) -> u64 {
         if self.ranks < 2 { 0 } else { self.ranks as u64 + 2 * self.switch_links() }
@@ -153,7 +153,6 @@ impl FatTree {
 mod tests {
     use super::*;
 
-    /// CM-02.
     #[test]
     fn links_of_a_multicast() {
         assert_eq!(FatTree::new(188, 12, 1).unwrap().multicast_links(), 200);

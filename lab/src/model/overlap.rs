@@ -1,4 +1,4 @@
-//! Total time of the overlap benchmark (CM-13): compute for as long as the pure operation takes, while it runs.
+//! Total time of the overlap benchmark: compute for as long as the pure operation takes, while it runs.
 //!
 //! With an overlap o of 1 the operation costs nothing beside the computation; without, the total is twice the pure
 //! latency.

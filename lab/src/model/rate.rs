@@ -1,5 +1,4 @@
-//! DPA threads and cores that keep up with a link (CM-07). A DPA core issues one instruction per cycle; its threads
-//! take turns.
+//! DPA threads and cores that keep up with a link. A DPA core issues one instruction per cycle; its threads take turns.
 //!
 //! Published for one thread: 598 cycles and 66 instructions per completion with UC, 1084 and 113 with UD. The published
 //! throughputs (11.9 and 5.2 GiB/s) do not follow from those cycles (11.5 and 6.3), so threads are given by either.

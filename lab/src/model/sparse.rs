@@ -1,4 +1,4 @@
-//! Sparse AllReduce through an aggregator that adds only blocks which some worker has (CM-12).
+//! Sparse AllReduce through an aggregator that adds only blocks which some worker has.
 
 /// Iterations: d blocks each, of the U that are not zero on every worker.
 #[must_use]

@@ -1,4 +1,4 @@
-//! Times of multicast collectives, and what losses cost (CM-08 to CM-10).
+//! Times of multicast collectives, and what losses cost.
 
 use flexcast_proto::cutoff::transfer_ps;
 
@@ -21,13 +21,13 @@ pub const fn barrier_rounds(ranks: u32) -> u32 {
     if ranks < 2 { 0 } else { u32::BITS - (ranks - 1).leading_zeros() }
 }
 
-/// Steps of an Allgather with M of P ranks sending at a time: ⌈P / M⌉; 0 chains count as one (CM-10).
+/// Steps of an Allgather with M of P ranks sending at a time: ⌈P / M⌉; 0 chains count as one.
 #[must_use]
 pub const fn steps(ranks: u32, chains: u32) -> u32 {
     ranks.div_ceil(if chains == 0 { 1 } else { chains })
 }
 
-/// A multicast Broadcast: barrier, data, handshake. But for the barrier it does not depend on P (CM-08).
+/// A multicast Broadcast: barrier, data, handshake. But for the barrier it does not depend on P.
 #[must_use]
 pub const fn broadcast_ps(bytes: u64, ranks: u32, gbit_per_s: u64, latencies: Latencies) -> u64 {
     let barrier_ps = latencies.round_ps.saturating_mul(barrier_rounds(ranks) as u64);
@@ -35,7 +35,7 @@ pub const fn broadcast_ps(bytes: u64, ranks: u32, gbit_per_s: u64, latencies: La
 }
 
 /// A multicast Allgather: the same with the data of P - 1 others, and each activation but the first as far as it is not
-/// hidden (CM-08).
+/// hidden.
 #[must_use]
 pub const fn allgather_ps(block_bytes: u64, ranks: u32, chains: u32, gbit_per_s: u64, latencies: Latencies) -> u64 {
     let bytes = block_bytes.saturating_mul(ranks.saturating_sub(1) as u64);
@@ -45,14 +45,14 @@ pub const fn allgather_ps(block_bytes: u64, ranks: u32, chains: u32, gbit_per_s:
 }
 
 /// Expected losses of one receiver: chunks × links × bits of a chunk × bit error rate, for rates so small that two
-/// errors in a chunk do not happen (CM-09).
+/// errors in a chunk do not happen.
 #[must_use]
 pub fn expected_losses(bytes: u64, chunk_bytes: u64, links: u32, bit_error_rate: f64) -> f64 {
     let chunks = bytes.div_ceil(chunk_bytes.max(1));
     chunks as f64 * f64::from(links) * 8.0 * chunk_bytes as f64 * bit_error_rate
 }
 
-/// Time to fetch what is missing over so many neighbours: its transfer, and a message for each hop (CM-09).
+/// Time to fetch what is missing over so many neighbours: its transfer, and a message for each hop.
 #[must_use]
 pub const fn recovery_ps(missing_bytes: u64, gbit_per_s: u64, hops: u32, message_ps: u64) -> u64 {
     transfer_ps(missing_bytes, gbit_per_s).saturating_add(message_ps.saturating_mul(hops as u64))

@@ -6,26 +6,26 @@ use flexcast_proto::{RankError, RankInfo};
 
 use super::fabric::{FatTree, Placement};
 
-/// Bytes that at least one rank sends in any Allgather of point-to-point messages: N(P - 1) (CM-01).
+/// Bytes that at least one rank sends in any Allgather of point-to-point messages: N(P - 1).
 #[must_use]
 pub const fn point_to_point_sent_bytes(block_bytes: u64, ranks: u32) -> u64 {
     block_bytes.saturating_mul(ranks.saturating_sub(1) as u64)
 }
 
-/// Bytes that each rank sends in an Allgather by multicast: its own contribution, whatever P (CM-01).
+/// Bytes that each rank sends in an Allgather by multicast: its own contribution, whatever P.
 #[must_use]
 pub const fn multicast_sent_bytes(block_bytes: u64) -> u64 {
     block_bytes
 }
 
-/// Bytes that each rank receives in any Allgather without repetition: N(P - 1) (CM-01).
+/// Bytes that each rank receives in any Allgather without repetition: N(P - 1).
 #[must_use]
 pub const fn received_bytes(block_bytes: u64, ranks: u32) -> u64 {
     point_to_point_sent_bytes(block_bytes, ranks)
 }
 
 /// Ring Allgather on a fat tree of any height, ranks in order: times a byte of a contribution crosses a link, over all
-/// ranks. Each of the P - 1 steps moves a block along every edge of the ring: 2(P + L + Q) links (CM-03).
+/// ranks. Each of the P - 1 steps moves a block along every edge of the ring: 2(P + L + Q) links.
 #[must_use]
 pub const fn ring_links(tree: FatTree) -> u64 {
     2 * tree.multicast_links() * (tree.ranks() as u64).saturating_sub(1)
@@ -38,7 +38,7 @@ pub const fn multicast_allgather_links(tree: FatTree) -> u64 {
 }
 
 /// How much more a ring Allgather loads the links, or the ports, of a fat tree than multicast does: 2 - 2/P, for ranks
-/// in order (CM-03).
+/// in order.
 #[must_use]
 pub fn ring_ratio(ranks: u32) -> f64 {
     2.0 - 2.0 / f64::from(ranks.max(1))
@@ -51,7 +51,7 @@ pub struct Traffic {
     pub sent_bytes: u64,
     /// Bytes over links: each as often as links carry it.
     pub link_bytes: u64,
-    /// Bytes received and sent by ports of switches: a link of a host counts once, one between switches twice (CM-11).
+    /// Bytes received and sent by ports of switches: a link of a host counts once, one between switches twice.
     pub port_bytes: u64,
 }
 
@@ -90,7 +90,7 @@ pub const fn multicast(tree: FatTree, bytes: u64) -> Traffic {
     }
 }
 
-/// An operation without multicast: every message of its schedule along its path (CM-04, CM-11).
+/// An operation without multicast: every message of its schedule along its path.
 ///
 /// # Errors
 /// [`TrafficError`].
@@ -150,7 +150,6 @@ mod tests {
         point_to_point(tree, placement, Operation::Allgather(algorithm), &blocks).unwrap()
     }
 
-    /// CM-01.
     #[test]
     fn sixteen_ranks_send_120_mib_or_8() {
         assert_eq!(point_to_point_sent_bytes(8 * MIB, 16), 120 * MIB);
@@ -162,7 +161,7 @@ mod tests {
         assert_eq!(point_to_point_sent_bytes(1, 0), 0);
     }
 
-    /// CM-03, against messages followed along their paths, too.
+    /// Against messages followed along their paths, too.
     #[test]
     fn the_ring_carries_twice_the_multicast_less_its_share() {
         let large = FatTree::smallest(32, 1024).unwrap();
@@ -180,7 +179,7 @@ mod tests {
         }
     }
 
-    /// CM-04: 1024 nodes on switches of 32 ports.
+    /// 1024 nodes on switches of 32 ports.
     #[test]
     fn direct_messages_cost_5598_links_per_rank() {
         let tree = FatTree::smallest(32, 1024).unwrap();
@@ -218,7 +217,7 @@ mod tests {
         }
     }
 
-    /// CM-11: counters of the switches' ports, of the 188 ranks on 12 leaves, against multicast's 212 per root. All
+    /// Counters of the switches' ports, of the 188 ranks on 12 leaves, against multicast's 212 per root. All
     /// Broadcasts are from rank 0; segments do not matter; the in-order tree is NCCL's; the scatter-Allgather's ring is
     /// the plain one.
     #[test]

@@ -1,4 +1,4 @@
-//! Simulation of service processes: collectives that the Arm cores of emulated cards carry out while hosts compute (EV-09).
+//! Simulation of service processes: collectives that the Arm cores of emulated cards carry out while hosts compute.
 
 pub mod campaign;
 pub mod processes;
@@ -148,7 +148,7 @@ pub struct ServiceReport {
     pub reads: f64,
     /// Of them, those from another host.
     pub crossings: f64,
-    /// What closed forms give for these: Allgatherv ranks x (hosts - 1) (MI-30), Alltoallv pairs of ranks on two hosts, staged collectives none.
+    /// What closed forms give for these: Allgatherv ranks x (hosts - 1), Alltoallv pairs of ranks on two hosts, staged collectives none.
     pub crossings_expected: u64,
     /// Of all Reads, those from another rank of the same host.
     pub local_reads: f64,

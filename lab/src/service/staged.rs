@@ -1,4 +1,4 @@
-//! Staged collectives of the ranks of a [`World`]: buffers, calls, ends, and what closed forms give for their transfers (SO-01 to SO-14).
+//! Staged collectives of the ranks of a [`World`]: buffers, calls, ends, and what closed forms give for their transfers.
 
 use std::fmt;
 
@@ -21,13 +21,13 @@ pub struct StagedPlan {
     pub staging: Staging,
     /// Staging memory of each service process, in bytes; none: what [`AgentLimits`] gives.
     pub staging_bytes: Option<u64>,
-    /// Flat or hierarchical; none: as the thresholds say (SO-11).
+    /// Flat or hierarchical; none: as the thresholds say.
     pub delivery: Option<Delivery>,
     /// These thresholds.
     pub thresholds: Thresholds,
     /// Root of Broadcasts.
     pub root: u32,
-    /// Ranks go to the hosts in turn, so that those of a host do not follow one another (SO-16).
+    /// Ranks go to the hosts in turn, so that those of a host do not follow one another.
     pub is_strided: bool,
     /// A service process that has half as much memory for each group: no group comes about.
     pub odd: Option<u32>,
@@ -212,7 +212,7 @@ impl World {
         })
     }
 
-    /// A rank calls an Allgather with keys of its own function, as it should not (SO-02).
+    /// A rank calls an Allgather with keys of its own function, as it should not.
     ///
     /// # Errors
     /// Its service process is gone.
@@ -363,7 +363,7 @@ impl World {
         copies.fold((0, 0), |(copies, bytes), (more, others)| (copies + more, bytes + others))
     }
 
-    /// Most service processes whose last staged collective began with a Write to the same rank (SO-08).
+    /// Most service processes whose last staged collective began with a Write to the same rank.
     #[must_use]
     pub fn incast_at_start(&self, index: usize) -> u32 {
         let group = GROUP + index as u32;
@@ -399,20 +399,20 @@ impl World {
 /// Transfers of one staged collective, of all service processes together, by closed forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Expected {
-    /// Reads of host memory into staging memory: of each process its ranks (SO-07), or one of the root (SO-03), for each segment.
+    /// Reads of host memory into staging memory: of each process its ranks, or one of the root, for each segment.
     pub gathers: u64,
-    /// Reads from host memory to host memory: where nothing goes through staging memory, one of each rank for each source (SO-18).
+    /// Reads from host memory to host memory: where nothing goes through staging memory, one of each rank for each source.
     pub copies: u64,
     /// Reads between processes, where they go down a binomial tree: one for each process but the first, for each segment. By multicast none, if nothing
     /// is lost.
     pub fetches: Option<u64>,
     /// Bytes that processes multicast: what each has gathered, once.
     pub multicast_bytes: u64,
-    /// Writes: of each process one for each rank or host (SO-07, SO-09), times runs of ranks (SO-16), for each segment.
+    /// Writes: of each process one for each rank or host, times runs of ranks, for each segment.
     pub writes: u64,
     /// Flags: as many as a process has targets.
     pub flags: u64,
-    /// TASK messages that processes hear, in bytes: 80 for each rank, at each process, and 32 for each message (SO-01).
+    /// TASK messages that processes hear, in bytes: 80 for each rank, at each process, and 32 for each message.
     pub task_bytes: u64,
 }
 
@@ -518,9 +518,9 @@ pub struct StagedReport {
     pub task_bytes: f64,
     /// What closed forms give for these.
     pub expected: Expected,
-    /// Bytes of the task object, of all ranks, in one message: 32 and 80 for each rank (SO-01).
+    /// Bytes of the task object, of all ranks, in one message: 32 and 80 for each rank.
     pub task_object_bytes: u64,
-    /// Most processes that begin with a Write to the same rank (SO-08).
+    /// Most processes that begin with a Write to the same rank.
     pub incast_at_start: u32,
     /// Staging memory of a process for the group.
     pub staging_bytes: u64,

@@ -87,7 +87,7 @@ pub struct SimParams {
     pub warm_up: u32,
     /// Times that they do it then.
     pub iterations: u32,
-    /// Whether they do it as often again while their hosts compute, to see how much of it goes on meanwhile (EV-09); communicators alone.
+    /// Whether they do it as often again while their hosts compute, to see how much of it goes on meanwhile; communicators alone.
     pub overlap: bool,
     /// Seed of the bytes and of the skew.
     pub seed: u64,

@@ -1,4 +1,4 @@
-//! Lower bounds of a sparse AllReduce (CM-12): no run is faster, whatever processors take.
+//! Lower bounds of a sparse AllReduce: no run is faster, whatever processors take.
 
 use flexcast_proto::sparse::Shards;
 use serde::Serialize;

@@ -1,5 +1,5 @@
-//! Block fusion, the design that sparse AllReduce is compared with (SA-40; Fei et al., OmniReduce): d instances of a protocol that sums up one block after the other, fused into
-//! common messages.
+//! Block fusion, the design that sparse AllReduce is compared with (Fei et al., OmniReduce): d instances of a protocol that sums up one block after the other, fused into common
+//! messages.
 //!
 //! Blocks of a shard are in d columns, block i in column i modulo d. A worker's message has at most one block of each column, and with each block the worker's next one of
 //! that column that is not zero. The aggregator keeps what each worker has told, n numbers for each column, and the least of them is the column's next block. It asks for the

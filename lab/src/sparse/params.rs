@@ -1,4 +1,4 @@
-//! Parameters of a simulated sparse AllReduce, and those of its publication's testbed (EV-11).
+//! Parameters of a simulated sparse AllReduce, and those of its publication's testbed.
 
 use flexcast_proto::sparse::Parameters;
 use serde::{Deserialize, Serialize};

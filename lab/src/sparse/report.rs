@@ -46,7 +46,7 @@ pub enum SparseError {
     },
 }
 
-/// What was counted, over all shards (SA-09).
+/// What was counted, over all shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SparseCounts {
     /// Shards.

@@ -285,7 +285,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// The part of all spots that has no room in the cache; everything without access of the card to it (SA-24).
+/// The part of all spots that has no room in the cache; everything without access of the card to it.
 fn missing(budget: CacheBudget, parameters: Parameters, dca: bool) -> f64 {
     let spots = parameters.aggregator_bytes() as f64 * f64::from(budget.instances);
     if !dca {

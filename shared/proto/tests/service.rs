@@ -20,7 +20,7 @@ fn block_of(source: u32, region: Region) -> Message {
     Message::Block { announcement: Announcement { source, region }, forwards: 0, copies: LocalCopies::Host }
 }
 
-/// MI-20: rank r announces to r + 1, r + 2 and so on, to each of the others once.
+/// Rank r announces to r + 1, r + 2 and so on, to each of the others once.
 #[test]
 fn an_alltoallv_announces_round_the_ring() {
     let hosts: Vec<u32> = (0..12).map(|rank| rank % 3).collect();
@@ -35,7 +35,7 @@ fn an_alltoallv_announces_round_the_ring() {
     assert_eq!(world.counts.crossings[&FIRST], 96);
 }
 
-/// MI-30, MI-35 with values: 32 ranks on 4 hosts, by whomever the copies are made.
+/// 32 ranks on 4 hosts, by whomever the copies are made.
 #[test]
 fn blocks_of_an_allgatherv_cross_once_per_host_wherever_ranks_are() {
     let contiguous: Vec<u32> = (0..32).map(|rank| rank / 8).collect();
@@ -96,7 +96,7 @@ proptest! {
     }
 }
 
-/// MI-34 where all ranks are ready before the first block is announced: the host's ranks differ by one block, for any number of ranks and
+/// Where all ranks are ready before the first block is announced, the host's ranks differ by one block, for any number of ranks and
 /// processes.
 #[test]
 fn ready_ranks_of_a_host_read_as_many_blocks() {
@@ -115,7 +115,7 @@ fn ready_ranks_of_a_host_read_as_many_blocks() {
     }
 }
 
-/// MI-34 where a rank comes late: it gets blocks until it has as many as the others, and is given no more than one above them.
+/// A rank that comes late gets blocks until it has as many as the others, and is given no more than one above them.
 #[test]
 fn a_late_rank_is_the_least_loaded() {
     let topology = world::topology(&[0, 0, 1, 1, 1, 1, 1, 1], 1);
@@ -310,7 +310,7 @@ fn limits_are_named_with_their_values() {
     assert_eq!((machine.remove_group(0), machine.remove_group(0)), (true, false));
 }
 
-/// MI-26: both ranks learn who sends what the other does not expect, and what was called.
+/// Both ranks learn who sends what the other does not expect, and what was called.
 #[test]
 fn ranks_that_differ_fail_by_name() {
     let topology = world::topology(&[0, 0], 1);
@@ -449,7 +449,7 @@ fn a_copy_by_the_card_reads_from_the_holder_and_credits_it() {
     }
 }
 
-/// Two communicators on the same computers, their ranks elsewhere in each (MI-07). `dying`: a rank of the first, or a process, which both have.
+/// Two communicators on the same computers, their ranks elsewhere in each. `dying`: a rank of the first, or a process, which both have.
 fn two_groups(seed: u64, dying: Option<Dying>) -> Plan {
     let operations = [Operation::Alltoallv, BY_CARD, Operation::Alltoallv, BY_HOST];
     let mut plan = Plan::one(&[0, 0, 0, 1, 1, 2, 2], 2, &operations);

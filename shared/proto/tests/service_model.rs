@@ -63,8 +63,8 @@ fn plan(hosts: &[u32], processes: u32, operation: Operation) -> Plan {
     Plan::one(hosts, processes, &[operation])
 }
 
-/// Who serves blocks of remote ranks on one host with 4 ranks (MI-33). The remote hosts are left out: a block is announced at any time, and
-/// nobody waits for what this host sends there. So are copies and what is said about them, which have no part in it.
+/// Who serves blocks of remote ranks on one host with 4 ranks. The remote hosts are left out: a block is announced at any time, and nobody
+/// waits for what this host sends there. So are copies and what is said about them, which have no part in it.
 #[derive(Clone, Copy)]
 struct Claiming {
     processes: u32,
@@ -276,7 +276,7 @@ fn claim(model: Claiming) {
     check(&format!("{} processes, {} sources", model.processes, model.sources), model);
 }
 
-/// MI-32, MI-33: 4 ranks enter in all orders, messages take any time, Reads end at any time.
+/// 4 ranks enter in all orders, messages take any time, Reads end at any time.
 #[test]
 fn every_block_is_read_once_for_whoever_is_ready() {
     for processes in 1..=3 {
@@ -311,7 +311,7 @@ fn without_notices_a_block_waits_although_a_rank_is_ready() {
     assert!(matches!(steps[..], [Claim::Announce(0), .., Claim::Deliver(0, 1)]), "{steps:?}");
 }
 
-/// MI-21, MI-25: ranks that come late, data of other hosts and of the own one, buffers that are given back when nobody reads them.
+/// Ranks that come late, data of other hosts and of the own one, buffers that are given back when nobody reads them.
 #[test]
 fn alltoallv_of_three_ranks() {
     for (hosts, processes) in [([0, 0, 1], 2), ([0, 1, 2], 1), ([0, 0, 0], 1)] {
@@ -327,7 +327,7 @@ fn allgatherv_of_three_ranks() {
     }
 }
 
-/// MI-07 in small: two collectives of two ranks under way at once.
+/// Two collectives of two ranks under way at once.
 #[test]
 fn two_collectives_under_way_at_once() {
     check("two Alltoallv", Plan::one(&[0, 1], 1, &[Alltoallv; 2]));
@@ -335,7 +335,7 @@ fn two_collectives_under_way_at_once() {
     check("Allgatherv both ways", Plan::one(&[0, 0], 1, &[BY_CARD, BY_HOST]));
 }
 
-/// MI-23, MI-36: one Read at a time, copies by the card included.
+/// One Read at a time, copies by the card included.
 #[test]
 fn one_read_at_a_time() {
     for operation in [Alltoallv, BY_CARD] {

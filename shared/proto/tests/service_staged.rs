@@ -17,7 +17,7 @@ use stateright::{Checker as _, Model};
 
 use world::*;
 
-/// SO-07, SO-08, SO-09 with values: 4 hosts of 4 ranks, one process each.
+/// 4 hosts of 4 ranks, one process each.
 #[test]
 fn an_allgather_reads_once_per_local_rank_and_writes_once_per_rank_or_host() {
     let contiguous: Vec<u32> = (0..16).map(|rank| rank / 4).collect();
@@ -25,7 +25,7 @@ fn an_allgather_reads_once_per_local_rank_and_writes_once_per_rank_or_host() {
     for (hosts, delivery, writes, flags) in [
         (&contiguous, Delivery::Flat, 16, 16),
         (&contiguous, Delivery::Hierarchical, 4, 4),
-        // 4 runs of one rank (SO-16).
+        // 4 runs of one rank.
         (&strided, Delivery::Flat, 64, 16),
         (&strided, Delivery::Hierarchical, 16, 4),
     ] {
@@ -36,7 +36,7 @@ fn an_allgather_reads_once_per_local_rank_and_writes_once_per_rank_or_host() {
     }
 }
 
-/// SO-03, SO-04, SO-06 with values: one Read from the root, one Read per other process, one Write per rank (but the root) or host.
+/// One Read from the root, one Read per other process, one Write per rank (but the root) or host.
 #[test]
 fn a_broadcast_reads_the_root_once_and_goes_between_processes() {
     let hosts: Vec<u32> = (0..16).map(|rank| rank / 4).collect();
@@ -54,7 +54,7 @@ fn a_broadcast_reads_the_root_once_and_goes_between_processes() {
     }
 }
 
-/// SO-13: 100 bytes of each of two ranks through 16 bytes of staging, in 25 segments of 4.
+/// 100 bytes of each of two ranks through 16 bytes of staging, in 25 segments of 4.
 #[test]
 fn a_message_longer_than_the_staging_memory_goes_in_segments() {
     let mut plan = Plan::new(&[0, 0, 1, 1], 1, &[allgather(Delivery::Flat, 100)]);
@@ -172,7 +172,7 @@ proptest! {
     }
 }
 
-/// SO-10, SO-14: each process, each queue pair and each message takes any time, and buffers and flags are used again without a reset.
+/// Each process, each queue pair and each message takes any time, and buffers and flags are used again without a reset.
 #[test]
 fn no_rank_is_through_before_all_processes_have_written() {
     for delivery in DELIVERIES {
@@ -210,8 +210,8 @@ fn a_process_dies_in_any_state() {
     }
 }
 
-/// The published rule, by which each process tells its own ranks, lets a rank go before other processes have written (SO-14); and so does a flag
-/// that overtakes data (SO-10).
+/// The published rule, by which each process tells its own ranks, lets a rank go before other processes have written; and so does a flag that
+/// overtakes data.
 #[test]
 fn weaker_rules_let_ranks_go_too_early() {
     let plan = || Plan::new(&[0, 1], 1, &[allgather(Delivery::Flat, 1)]);
@@ -220,7 +220,7 @@ fn weaker_rules_let_ranks_go_too_early() {
         let state = checker.discovery(NOTHING_WRONG).expect("a rank that goes too early").into_states().pop().unwrap();
         assert_eq!(state.wrong, Some("over before all bytes are there"));
     }
-    // A root from whose memory all read straight: the flag of its own process alone does not say that they have (SO-18).
+    // A root from whose memory all read straight: the flag of its own process alone does not say that they have.
     let direct = Plan::new(&[0, 1], 1, &[broadcast(0, Delivery::Direct, 1)]);
     let checker = Plan { all_writers: false, ..direct }.checker().threads(2).spawn_bfs().join();
     let state = checker.discovery(NOTHING_WRONG).expect("a root that goes too early").into_states().pop().unwrap();

@@ -65,7 +65,7 @@ fn in_step<B: Block>(arrays: &[Vec<B>], width: u32) {
         messages += 1;
         let answer = answer.expect("all messages are there");
         let (blocks, next) = node.spots.content(&answer);
-        // SA-04: what a worker has up to the last global index, it has voted for.
+        // What a worker has up to the last global index, it has voted for.
         let last = answer.next.last().unwrap_or(if answer.is_last() { expected.len() as u32 } else { 0 });
         for (party, array) in parties.iter().zip(arrays) {
             let voted = party.message().unwrap().votes;
@@ -83,11 +83,11 @@ fn in_step<B: Block>(arrays: &[Vec<B>], width: u32) {
     for party in &mut parties {
         assert!(!party.drive() && party.machine.is_complete() && party.array == expected);
     }
-    // SA-09.
+    // One for every d blocks that some worker has, and one for the votes before.
     assert_eq!(messages, (union(arrays).len() as u32).div_ceil(width) + 1);
 }
 
-/// SA-31, SA-32: the life of a ring of six slots. Blocks 0, 3 and 4 are loaded and voted for, 0 and 3 are sent, zero block 5 is overwritten, 6 and 7 are loaded, and 4, 6 and 7 are voted
+/// The life of a ring of six slots. Blocks 0, 3 and 4 are loaded and voted for, 0 and 3 are sent, zero block 5 is overwritten, 6 and 7 are loaded, and 4, 6 and 7 are voted
 /// for. The published figure is such an example; what is not known of it is filled in.
 #[test]
 fn life_of_a_ring() {
@@ -188,7 +188,7 @@ fn messages_and_spots_of_three_workers() {
     );
 }
 
-/// SA-08: what a worker has voted for and then leaves out is zero, not what the spot held before.
+/// What a worker has voted for and then leaves out is zero, not what the spot held before.
 #[test]
 fn a_block_that_nobody_sends_is_cleared() {
     let mut sum = Summation::new(parameters(2, 2), 9).unwrap();
@@ -202,7 +202,7 @@ fn a_block_that_nobody_sends_is_cleared() {
     assert_eq!(sum.add(&vote(2, &[])), Err(SummationError::Complete));
 }
 
-/// SA-10: no blocks, no non-zero blocks, U a multiple of d and not.
+/// No blocks, no non-zero blocks, U a multiple of d and not.
 #[test]
 fn empty_arrays_zero_arrays_and_partial_iterations() {
     for width in [1, 2, 3, 16, 32] {
@@ -216,7 +216,7 @@ fn empty_arrays_zero_arrays_and_partial_iterations() {
     }
 }
 
-/// SA-04, SA-09: all patterns.
+/// All patterns.
 #[test]
 fn all_patterns_of_few_workers_and_blocks() {
     for (workers, blocks, widths) in [(1, 8, 1..=4), (2, 5, 1..=3), (3, 4, 1..=3)] {
@@ -229,7 +229,7 @@ fn all_patterns_of_few_workers_and_blocks() {
     }
 }
 
-/// SA-03: whatever the number of workers and blocks, the state is of one size, and of the order of d.
+/// Whatever the number of workers and blocks, the state is of one size, and of the order of d.
 #[test]
 fn the_state_of_a_sum_does_not_depend_on_the_number_of_workers() {
     assert!(size_of::<Votes>() <= 4 * 32 + 4);
@@ -268,7 +268,7 @@ proptest! {
         in_step(&arrays, width);
     }
 
-    /// SA-11: exact whatever the order, over connections.
+    /// Exact whatever the order, over connections.
     #[test]
     fn random_patterns_over_connections(arrays in random_arrays(), width in 1u32..=16, seed: u64, by_rank: bool) {
         let order = if by_rank { Order::Rank } else { Order::Arrival };
@@ -319,7 +319,7 @@ proptest! {
         }
     }
 
-    /// SA-10, SA-34: an array of any length in bytes, in shards, each summed by itself.
+    /// An array of any length in bytes, in shards, each summed by itself.
     #[test]
     fn a_whole_array_in_shards(
         elements in 0usize..3_000,
@@ -369,7 +369,7 @@ impl Block for Float {
     }
 }
 
-/// SA-12: by rank, floating-point sums are the same to the bit in whatever order messages come, and as many as n messages are added at once. As messages come they are not,
+/// By rank, floating-point sums are the same to the bit in whatever order messages come, and as many as n messages are added at once. As messages come they are not,
 /// and one is added at a time.
 #[test]
 fn sums_by_rank_are_the_same_to_the_bit() {
@@ -383,7 +383,7 @@ fn sums_by_rank_are_the_same_to_the_bit() {
     assert!(by_arrival.iter().any(|done| done.arrays[0] != sums(&arrays)), "the order matters for these numbers");
     assert_eq!(by_rank.iter().map(|done| done.most_at_once).max(), Some(5));
     assert_eq!(by_arrival.iter().map(|done| done.most_at_once).max(), Some(1));
-    // SA-01: -0.0 is not a zero block, and a sum of it alone keeps its sign.
+    // -0.0 is not a zero block, and a sum of it alone keeps its sign.
     let negative = [vec![Float((-0.0f32).to_bits())], vec![Float::ZERO]];
     assert_eq!(network::connections(parameters(2, 4), &negative, Order::Arrival, 0).arrays[1], negative[0]);
 }
@@ -523,7 +523,7 @@ fn a_worker_refuses_answers_that_cannot_be() {
     assert!(Worker::new(parameters(1, 1), u32::MAX).is_err() && Summation::new(parameters(1, 1), u32::MAX).is_err());
 }
 
-/// SA-20, SA-21 at the defaults.
+/// The published figures, at the defaults.
 #[test]
 fn workers_whose_spots_fit_a_cache_of_6_mib() {
     let defaults = Parameters::new(6, 1024, 16, 4).unwrap();

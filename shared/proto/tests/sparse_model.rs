@@ -195,7 +195,7 @@ impl Model for Reliable {
     }
 }
 
-/// SA-22, SA-23: all patterns of two workers, and of three in small.
+/// All patterns of two workers, and of three in small.
 #[test]
 fn two_transmit_spots_and_one_receive_spot_each_are_enough() {
     for (workers, blocks, width) in [(1, 4, 1), (2, 3, 1), (2, 3, 2), (3, 2, 1), (3, 2, 2)] {
@@ -211,7 +211,6 @@ fn three_workers_and_several_iterations() {
     }
 }
 
-/// SA-12.
 #[test]
 fn the_order_of_ranks_needs_no_spot_more() {
     for (workers, blocks, width) in [(2, 3, 1), (3, 2, 1)] {

@@ -44,7 +44,7 @@ fn every_size_and_pattern_with_each_byte_read_and_written_once() {
             let (call, in_place) = (world.call(bytes, SUM), elements % 2 == 0);
             let before = world.statistics().0;
             let traffic = world.gets(call, &arrays, in_place);
-            // SA-31.
+            // Each byte is read once, and each byte of the result written once; in place, blocks that nobody has are not written.
             let written = if in_place { used(&arrays, block_bytes as usize) } else { bytes as u64 };
             assert_eq!(traffic, vec![Traffic { read: bytes as u64, written }; staged as usize], "{elements} {zeros}");
             let expected = if elements > 0 { messages(&settings, &call, &arrays) } else { 0 };
@@ -53,7 +53,7 @@ fn every_size_and_pattern_with_each_byte_read_and_written_once() {
                 assert_eq!(now.received_messages - before.received_messages, expected);
             }
         }
-        // SA-32 and SA-36.
+        // Beside the indices a message is two pieces of a ring at most, or a piece of an accelerator's buffer for each block.
         let all = world.statistics().0;
         let (ours, theirs) = all.split_at((workers - staged) as usize);
         assert!(ours.iter().all(|one| one.most_pieces <= 3));

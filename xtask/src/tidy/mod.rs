@@ -14,7 +14,7 @@ mod headers;
 mod modules;
 mod sources;
 
-/// Check dependency arrows, import cycles, crates of others (deny.toml), file lengths, the list of unsafe files, modules of test programs, module headers and what the documents promise.
+/// Check dependency arrows, import cycles, crates of others (deny.toml), file lengths, the list of unsafe files, modules of test programs, module headers, ids of requirements and what the documents promise.
 #[derive(clap::Args)]
 pub(crate) struct Tidy {}
 
@@ -26,7 +26,7 @@ impl Tidy {
         let root = workspace::root();
         let files = source_files(root)?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
-        let checks: [(&str, Findings); 11] = [
+        let checks: [(&str, Findings); 12] = [
             ("dependency arrows", arrows::check(root)?),
             ("import cycles", cycles::check(root)?),
             ("crates of others", dependencies::check(root)?),
@@ -36,6 +36,7 @@ impl Tidy {
             ("walk of ARCHITECTURE.md", documents::walk(root, &architecture)),
             ("module headers", headers::check(root, &files)?),
             ("words", sources::words(root, &files)?),
+            ("ids of requirements", sources::ids(root, &files)),
             ("folder table", documents::folders(root, &read(&root.join("README.md"))?)?),
             ("specification", documents::specification(root, &read(&root.join("SPECIFICATION.md"))?)),
         ];

@@ -1,4 +1,4 @@
-//! Lengths, unsafe code and words of source files.
+//! Lengths, unsafe code and words of source files, and ids of requirements in any file.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,9 @@ use crate::{process, workspace};
 
 /// A file longer than this is split (tests apart).
 const LINES_LIMIT: usize = 1000;
+
+/// What ids of requirements begin with.
+const FAMILIES: [&str; 11] = ["BL", "CB", "CM", "DP", "EM", "EV", "MC", "MI", "SA", "SO", "TK"];
 
 /// Files written by a program.
 fn is_generated(path: &Path) -> bool {
@@ -139,10 +142,8 @@ pub(super) fn words(root: &Path, files: &[PathBuf]) -> Result<Findings> {
     .map(|(a, b)| format!("{a}{b}"));
     let mut paths = vec![format!("{}/", workspace::root().display())];
     paths.extend(std::env::var("HOME").ok().filter(|home| home.len() > 1).map(|home| format!("{home}/")));
-    let tracked = tracked(root);
     let mut findings = Findings::new();
-    for path in files.iter().filter(|path| tracked.as_ref().is_none_or(|tracked| tracked.contains(*path))) {
-        let Ok(text) = std::fs::read_to_string(root.join(path)) else { continue };
+    for (path, text) in texts(root, files) {
         for (number, line) in text.lines().enumerate() {
             let unfinished = unfinished.iter().filter(|_| is(path, "rs") && !is_generated(path));
             // xtask and image check for these very prefixes in what they build.
@@ -157,6 +158,39 @@ pub(super) fn words(root: &Path, files: &[PathBuf]) -> Result<Findings> {
     Ok(findings)
 }
 
+/// Ids of requirements: readers do not have what they stand for, so that a sentence says what is required instead.
+pub(super) fn ids(root: &Path, files: &[PathBuf]) -> Findings {
+    texts(root, files).flat_map(|(path, text)| ids_of(path, &text)).collect()
+}
+
+fn ids_of(path: &Path, text: &str) -> Findings {
+    let lines = text.lines().enumerate();
+    let ids = lines.filter_map(|(number, line)| Some((number + 1, id_of_requirement(line)?)));
+    ids.map(|(number, id)| {
+        format!("{}:{number}: `{id}` is the id of a requirement; say what is required", path.display())
+    })
+    .collect()
+}
+
+/// The first id of a line: a family, a hyphen and one or two digits.
+fn id_of_requirement(line: &str) -> Option<&str> {
+    line.match_indices('-').find_map(|(hyphen, _)| {
+        let start = hyphen.checked_sub(2)?;
+        let family = line.get(start..hyphen)?;
+        let digits = line[hyphen + 1..].bytes().take_while(u8::is_ascii_digit).count();
+        let end = hyphen + 1 + digits;
+        let whole = is_edge(line[..start].chars().next_back()) && is_edge(line[end..].chars().next());
+        (FAMILIES.contains(&family) && (1..=2).contains(&digits) && whole).then(|| &line[start..end])
+    })
+}
+
+/// Files that git knows or would add, each with its text; files of other bytes are left out.
+fn texts<'a>(root: &'a Path, files: &'a [PathBuf]) -> impl Iterator<Item = (&'a PathBuf, String)> {
+    let tracked = tracked(root);
+    let files = files.iter().filter(move |path| tracked.as_ref().is_none_or(|tracked| tracked.contains(*path)));
+    files.filter_map(|path| Some((path, std::fs::read_to_string(root.join(path)).ok()?)))
+}
+
 /// Files that git knows or would add; `None` outside a repository.
 fn tracked(root: &Path) -> Option<BTreeSet<PathBuf>> {
     let mut command = std::process::Command::new("git");
@@ -164,11 +198,14 @@ fn tracked(root: &Path) -> Option<BTreeSet<PathBuf>> {
     Some(process::capture(&mut command).ok()?.lines().map(PathBuf::from).collect())
 }
 
+fn is_edge(char: Option<char>) -> bool {
+    !char.is_some_and(char::is_alphanumeric)
+}
+
 fn contains_word(line: &str, word: &str) -> bool {
-    let edge = |c: Option<char>| !c.is_some_and(char::is_alphanumeric);
     line.match_indices(word).any(|(at, _)| {
         let open = word.ends_with('(') || word.ends_with('/');
-        edge(line[..at].chars().next_back()) && (open || edge(line[at + word.len()..].chars().next()))
+        is_edge(line[..at].chars().next_back()) && (open || is_edge(line[at + word.len()..].chars().next()))
     })
 }
 
@@ -213,6 +250,30 @@ mod tests {
         assert!(contains_word("a placeholding", "placeholding"));
         assert!(!contains_word("replaceholding", "placeholding"));
         assert!(contains_word("see /srv/x/y", "/srv/x/"));
+    }
+
+    #[test]
+    fn ids_of_requirements_are_found_and_nothing_else() {
+        // Put together here, so that this file has none.
+        for (family, rest) in [("MC", "33"), ("SO", "01, and more"), ("TK", "7.")] {
+            let line = format!("// é – first ({family}-{rest})");
+            let id = id_of_requirement(&line).unwrap_or_else(|| panic!("none in {line}"));
+            assert!(line.contains(&format!("({id}")) && id.starts_with(family), "{id} of {line}");
+        }
+        for (before, rest) in [("A", "33"), ("é", "33"), ("", "300"), ("", "33T"), ("", "x"), ("", "")] {
+            let line = format!("{before}MI-{rest}");
+            assert_eq!(id_of_requirement(&line), None, "{line}");
+        }
+        for line in ["UTF-8 and SHA-256", "BF-3", "-12", "é-12", "V-12"] {
+            assert_eq!(id_of_requirement(line), None);
+        }
+    }
+
+    #[test]
+    fn ids_of_requirements_are_named_by_file_and_line() {
+        let text = format!("none\ntwo ({}-{})\n", "DP", 20);
+        let [finding] = &ids_of(Path::new("a.md"), &text)[..] else { panic!("one finding in {text}") };
+        assert!(finding.starts_with("a.md:2: `DP"), "{finding}");
     }
 
     #[test]

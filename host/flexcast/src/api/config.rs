@@ -34,7 +34,7 @@ pub const MAX_EAGER_BYTES: u32 = 64 << 10;
 /// Longest chunk of a zero-copy transport: half of what a message can carry (InfiniBand specification, volume 1, 9.2: 2^31 bytes).
 pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
-/// Context of a communicator in DPA memory, as published (DP-20); ours is smaller.
+/// Context of a communicator in DPA memory, as published; ours is smaller.
 const CONTEXT_BYTES: u64 = 16 << 10;
 /// What of an activation is hidden unless something else is asked for. Emulated ones take 13 to 20 us (recorded under model M.1, with a longer
 /// gap), from the completion of what one root has sent, over two hosts and a connection, to the first chunk of the next.
@@ -220,8 +220,8 @@ pub struct Config {
     pub chain_mapping: ChainMapping,
     /// Chunks before the end of its block at which a root activates the next one; `None`: as many as a root sends in 16 us if the roots
     /// that multicast at the same time share a link, or at the rate of `pacing_gbit_per_s`. That is a little less than an activation
-    /// takes, so that the next root begins when this one ends and hardly before (MC-64). Where a root sends more slowly than its link
-    /// could, more roots than chains multicast for a moment; with 0 never (MC-63). Default `None`.
+    /// takes, so that the next root begins when this one ends and hardly before. Where a root sends more slowly than its link could,
+    /// more roots than chains multicast for a moment; with 0 never. Default `None`.
     pub lookahead_chunks: Option<u32>,
     /// Line rate of the own card in Gbit/s; 0: what its port tells. The lowest of all ranks counts: cutoff, number of chains and choice of
     /// algorithm follow from it. Default 0.
@@ -361,7 +361,7 @@ impl Default for Config {
     }
 }
 
-/// What a communicator takes of its card (requirements DP-20 and DP-21).
+/// What a communicator takes of its card.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// DPA threads.

@@ -10,7 +10,7 @@ pub const UNITS_PER_CORE: u32 = 16;
 pub const USABLE_UNITS: u32 = 190;
 const CORES: u32 = USABLE_UNITS.div_ceil(UNITS_PER_CORE);
 
-/// In what order units are taken (requirement DP-11).
+/// In what order units are taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThreadPlacement {
     /// All threads of a core before the next one, as published measurements do.

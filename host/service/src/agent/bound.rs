@@ -1,4 +1,4 @@
-//! Keys that programs bind to their memory: no control operation for a registration (MI-12), and no binding while anything uses one (MI-13).
+//! Keys that programs bind to their memory: no control operation for a registration, and no binding while anything uses one.
 //!
 //! [`BoundKey`] has the state of a key. Users of a binding hold it: each transfer until it has completed, and each call of Alltoallv or Allgatherv
 //! that names it until the machine says that it is complete, since peers read by its alias until then.

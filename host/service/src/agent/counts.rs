@@ -37,9 +37,9 @@ pub struct AgentCounts {
     pub writes: u64,
     /// Their bytes.
     pub written_bytes: u64,
-    /// Bytes of TASK messages that have come from ranks and other processes (SO-01).
+    /// Bytes of TASK messages that have come from ranks and other processes.
     pub task_bytes: u64,
-    /// Regions that programs have bound keys to, each without a control operation here (MI-12).
+    /// Regions that programs have bound keys to, each without a control operation here.
     pub bindings: u64,
     /// Aliases of bound keys that gave way to others, as something might still have used them.
     pub aliases_replaced: u64,

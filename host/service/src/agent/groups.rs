@@ -1,4 +1,4 @@
-//! Groups of a service process: how they begin, who takes part, and how they end (MI-02).
+//! Groups of a service process: how they begin, who takes part, and how they end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

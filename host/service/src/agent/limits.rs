@@ -17,7 +17,7 @@ pub struct AgentLimits {
     pub lanes: u32,
     /// What the staged collectives of each group may use; none: there are none. All processes of a group must have the same.
     pub staging: Option<Staging>,
-    /// Staging memory of all groups together, in bytes: a group for which there is no room is refused (SO-13).
+    /// Staging memory of all groups together, in bytes: a group for which there is no room is refused.
     pub staging_bytes: u64,
     /// Receives for the multicast of each group that has one, at least 2. Their memory, of a packet each, comes in addition to `staging_bytes`.
     pub multicast_receives: u32,

@@ -1,4 +1,4 @@
-//! Connections to other service processes, made when a group needs them: at most one per pair (MI-06).
+//! Connections to other service processes, made when a group needs them: at most one per pair.
 //!
 //! A group holds the connections to all its processes while it is there. Its first rank's message waits until they are; its owner makes them
 //! ([`Agent::next_connection`]), with a bound on the time, and says how that has ended.

@@ -1,8 +1,8 @@
-//! Staged collectives of a service process: Ibcast and Iallgather through memory of the card (SO-01 to SO-14).
+//! Staged collectives of a service process: Ibcast and Iallgather through memory of the card.
 //!
 //! Each group has staging memory of its own, which the other processes of the group may read. A rank names its buffers by the alias keys of its own service
 //! process, and that one tells the others: a remote process writes by them over its lane to the rank's process, whose protection domain they are of. Data and
-//! flag of a rank go over that one queue pair, so that the flag comes last (SO-10).
+//! flag of a rank go over that one queue pair, so that the flag comes last.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -135,7 +135,7 @@ impl Agent {
         self.staged.groups.values().map(|group| group.machine.active()).max().unwrap_or(0)
     }
 
-    /// The rank that the last staged collective of a group was first written to by this process (SO-08).
+    /// The rank that the last staged collective of a group was first written to by this process.
     #[must_use]
     pub fn first_target(&self, group: u32) -> Option<u32> {
         self.staged.groups.get(&group)?.first_target
@@ -332,7 +332,7 @@ impl Agent {
         Ok(())
     }
 
-    /// A call of a rank of this process is taken: once all of them have called, the other processes are told (SO-01), also where the machine has ended the
+    /// A call of a rank of this process is taken: once all of them have called, the other processes are told, also where the machine has ended the
     /// collective with this call because it has nothing to write. `oldest` is the one that was under way before.
     fn has_called(
         &mut self,

@@ -1,4 +1,4 @@
-//! Memory that a program lets its service process use: by a key of its own, or by a key of a pool whose alias the process has made before (MI-10, MI-12).
+//! Memory that a program lets its service process use: by a key of its own, or by a key of a pool whose alias the process has made before.
 
 use std::collections::BTreeMap;
 

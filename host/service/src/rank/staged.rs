@@ -1,7 +1,7 @@
-//! Ibcast and Iallgather that go through memory of the card: calls of a rank, their flags, and the copies of ranks that share a segment (SO-03 to SO-14).
+//! Ibcast and Iallgather that go through memory of the card: calls of a rank, their flags, and the copies of ranks that share a segment.
 //!
-//! Flat, everything goes to the rank's own buffer, and between the call and the flags the program does nothing (SO-12). Hierarchical, it goes to a segment
-//! that the ranks of a host share, and each rank copies it from there as it waits: that is work of the host.
+//! Flat, everything goes to the rank's own buffer, and between the call and the flags the program does nothing. Hierarchical, it goes to a segment that
+//! the ranks of a host share, and each rank copies it from there as it waits: that is work of the host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ impl Client {
         Ok(looks_at(self.map_of(group, rank)?, Delivery::Hierarchical, rank))
     }
 
-    /// The delivery that thresholds give for a message or a block of so many bytes, alike on all ranks of a group (SO-11).
+    /// The delivery that thresholds give for a message or a block of so many bytes, alike on all ranks of a group.
     ///
     /// # Errors
     /// As [`Client::segment_bytes`].
@@ -280,8 +280,8 @@ impl Client {
         found.map(|(memory, offset)| (memory, offset, bytes)).ok_or_else(refused)
     }
 
-    /// Whether the flags of all service processes that write to a rank say that a collective has ended well (SO-14): a look at memory alone. `segment` is
-    /// the segment of the host as this program sees it; only ranks other than the first of a host need it, and only where the delivery is hierarchical.
+    /// Whether the flags of all service processes that write to a rank say that a collective has ended well: a look at memory alone. `segment` is the
+    /// segment of the host as this program sees it; only ranks other than the first of a host need it, and only where the delivery is hierarchical.
     ///
     /// # Errors
     /// [`Error::Order`]: no segment, although there must be one. [`Error::Card`]: it is too short.

@@ -11,7 +11,7 @@ crate::options::named!(Carrier, Application);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Carrier {
-    /// Service processes, from host memory to host memory; ranks copy blocks of an Allgatherv inside their host, as published (MI-35).
+    /// Service processes, from host memory to host memory; ranks copy blocks of an Allgatherv inside their host, as published.
     Service,
     /// The same, with copies inside a host by its card.
     ServiceCard,
@@ -23,7 +23,7 @@ pub enum Carrier {
     Hierarchical,
     /// The same, by multicast between the cards.
     HierarchicalMulticast,
-    /// Service processes, from the memory of who has it into the buffer of each rank (SO-18).
+    /// Service processes, from the memory of who has it into the buffer of each rank.
     Direct,
     /// Hosts, one step at a time.
     Hosts,
@@ -57,9 +57,9 @@ impl Carrier {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Application {
-    /// P3DFFT++ (MI-50).
+    /// P3DFFT++.
     P3dfft,
-    /// Octopus (MI-52).
+    /// Octopus.
     Octopus,
 }
 

@@ -1,5 +1,4 @@
-//! Allgatherv on a service process: one Read per block and host, for whichever local rank is ready, and copies inside the host (MI-30 to
-//! MI-37), by the ranks themselves or by the card.
+//! Allgatherv on a service process: one Read per block and host, for whichever local rank is ready, and copies inside the host, by the ranks themselves or by the card.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -136,7 +135,7 @@ impl Allgatherv {
         Ok(())
     }
 
-    /// Has the least loaded of the ready ranks read a block (MI-34).
+    /// Has the least loaded of the ready ranks read a block.
     fn serve(&mut self, announcement: Announcement, scope: &mut Scope<'_>) -> Result<(), Failure> {
         let Announcement { source, region: from } = announcement;
         if self.held.contains_key(&source) || !self.taken.insert(source) {

@@ -1,4 +1,4 @@
-//! Ialltoallv on a service process: announcements round the ring, Reads by the receiver's process (MI-20 to MI-26).
+//! Ialltoallv on a service process: announcements round the ring, Reads by the receiver's process.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use super::scope::{Scope, compare};
 pub(super) struct Alltoallv {
     /// Served ranks that have called it.
     members: BTreeMap<u32, Member>,
-    /// Announcements for served ranks that have not, by target and source (MI-21).
+    /// Announcements for served ranks that have not, by target and source.
     held: BTreeMap<(u32, u32), Region>,
     /// Targets and sources of all announcements so far.
     announced: BTreeSet<(u32, u32)>,

@@ -1,4 +1,4 @@
-//! A key that a program binds to one region after another, at the service process that has its alias (MI-12, MI-13).
+//! A key that a program binds to one region after another, at the service process that has its alias.
 //!
 //! The program binds the key by a work request of its own, and tells number and region. The process makes nothing for it: the alias is there. It lets go of a
 //! binding only when nothing can go by the alias any more, since what is late would reach the next region:

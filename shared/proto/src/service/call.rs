@@ -1,4 +1,4 @@
-//! Calls of Alltoallv and Allgatherv from counts, displacements and datatypes, checked (MI-26).
+//! Calls of Alltoallv and Allgatherv from counts, displacements and datatypes, checked.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! Cache of connections of a service process to other ones: at most one set-up per pair, bounded, with eviction of what is idle (MI-06).
+//! Cache of connections of a service process to other ones: at most one set-up per pair, bounded, with eviction of what is idle.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

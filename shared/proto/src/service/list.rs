@@ -1,4 +1,4 @@
-//! Shared list of a host: blocks that no local service process could serve when they came, to be claimed by one of them (MI-32, MI-33).
+//! Shared list of a host: blocks that no local service process could serve when they came, to be claimed by one of them.
 
 use alloc::vec::Vec;
 

@@ -1,10 +1,10 @@
-//! Inputs and outputs of a service process: memory, calls, messages between processes, events, actions (MI-08, Appendix B).
+//! Inputs and outputs of a service process: memory, calls, messages between processes, events, actions.
 
 use alloc::vec::Vec;
 
 use super::error::Failure;
 
-/// One collective of one group: what isolates it from all others (MI-07).
+/// One collective of one group: what isolates it from all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContextId {
     /// Number of the group (communicator).
@@ -48,7 +48,7 @@ pub enum Call {
 /// Who copies a block of an Allgatherv from the rank of a host that has it to the host's other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LocalCopies {
-    /// Each rank for itself, once it is told where the block lies (MI-35). A rank that computes does not copy, so that it has to call its library now and then.
+    /// Each rank for itself, once it is told where the block lies. A rank that computes does not copy, so that it has to call its library now and then.
     Host,
     /// The card, by a Read that the service process of the receiving rank posts. No rank does anything between call and flag. Each copy goes over the PCIe
     /// link of the host twice, out and in.
@@ -107,7 +107,7 @@ pub enum Reader {
 /// group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
-    /// Alltoallv: data of `source` for `target` can be read (READY-TO-READ, MI-20).
+    /// Alltoallv: data of `source` for `target` can be read (READY-TO-READ).
     Ready {
         /// Whose data it is.
         source: u32,
@@ -116,8 +116,8 @@ pub enum Message {
         /// Where it lies.
         region: Region,
     },
-    /// Allgatherv: a block can be read by one rank of the receiver's host (READY-TO-READ, MI-31). `forwards` is 0 from the source's
-    /// process, and otherwise how often local processes have passed it on (MI-32).
+    /// Allgatherv: a block can be read by one rank of the receiver's host (READY-TO-READ). `forwards` is 0 from the source's
+    /// process, and otherwise how often local processes have passed it on.
     Block {
         /// The block.
         announcement: Announcement,
@@ -127,16 +127,16 @@ pub enum Message {
         copies: LocalCopies,
     },
     /// Allgatherv: a block has been put on the shared list of the host. Without this a process whose rank has entered since it passed the block
-    /// on would not look again, and the block would wait for another rank although one is ready (MI-33).
+    /// on would not look again, and the block would wait for another rank although one is ready.
     Listed,
-    /// The data of `source` has been read (MI-25).
+    /// The data of `source` has been read.
     HasRead {
         /// Whose data it was.
         source: u32,
         /// By whom.
         reader: Reader,
     },
-    /// Allgatherv: a block lies in the memory of a rank of the same host (LOCAL-DATA between processes, MI-35).
+    /// Allgatherv: a block lies in the memory of a rank of the same host (LOCAL-DATA between processes).
     Held {
         /// Whose block it is.
         source: u32,
@@ -294,7 +294,7 @@ pub enum Action {
         /// Which collective.
         context: ContextId,
     },
-    /// Tell a local rank where to copy a block from (LOCAL-DATA, MI-35); it answers by [`Event::Copied`].
+    /// Tell a local rank where to copy a block from (LOCAL-DATA); it answers by [`Event::Copied`].
     Notify {
         /// Whom.
         rank: u32,
@@ -307,8 +307,8 @@ pub enum Action {
         /// Where it lies.
         region: Region,
     },
-    /// Tell a local rank that its part is over: everything is in its buffer, nobody reads from it any more (OP-DONE, MI-25, MI-37). Once
-    /// per rank and collective.
+    /// Tell a local rank that its part is over: everything is in its buffer, nobody reads from it any more (OP-DONE). Once per rank and
+    /// collective.
     Complete {
         /// Whom.
         rank: u32,

@@ -1,4 +1,4 @@
-//! Service process: the collectives of several groups beside each other, as a state machine without IO (MI-07).
+//! Service process: the collectives of several groups beside each other, as a state machine without IO.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -15,7 +15,7 @@ use super::topology::Topology;
 /// Bounds of a service process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// Reads under way at once, over all groups, at least 1 (MI-23).
+    /// Reads under way at once, over all groups, at least 1.
     pub active_reads: u32,
     /// Groups, at least 1.
     pub groups: u32,
@@ -501,7 +501,7 @@ impl ServiceProcess {
         }
     }
 
-    /// The process that serves a rank of a group (MI-03); none if there is no such group or rank.
+    /// The process that serves a rank of a group; none if there is no such group or rank.
     #[must_use]
     pub fn process_of(&self, group: u32, rank: u32) -> Option<u32> {
         self.groups.get(&group)?.topology.process_of(rank)
@@ -529,7 +529,7 @@ impl ServiceProcess {
         Some(self.groups.get(&group)?.contexts.len())
     }
 
-    /// Blocks of an Allgatherv that a rank was given to read (MI-34); none unless it has called it and it is under way.
+    /// Blocks of an Allgatherv that a rank was given to read; none unless it has called it and it is under way.
     #[must_use]
     pub fn load(&self, context: ContextId, rank: u32) -> Option<u32> {
         match &self.groups.get(&context.group)?.contexts.get(&context.collective)?.state {

@@ -1,4 +1,4 @@
-//! Reads of a service process: those under way, never more than a limit, and those that wait (MI-23, MI-36).
+//! Reads of a service process: those under way, never more than a limit, and those that wait.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;

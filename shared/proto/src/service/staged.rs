@@ -1,5 +1,4 @@
-//! Staged Ibcast and Iallgather of one group on a service process: host memory to memory of the card to host memory, in segments (SO-03 to
-//! SO-10, SO-13).
+//! Staged Ibcast and Iallgather of one group on a service process: host memory to memory of the card to host memory, in segments.
 
 pub(super) mod message;
 mod multicast;

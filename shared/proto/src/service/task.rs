@@ -1,5 +1,4 @@
-//! Task of a staged collective: buffers of all ranks, order and runs of its Writes, flags that say when it is over (SO-01, SO-08, SO-11,
-//! SO-14, SO-16).
+//! Task of a staged collective: buffers of all ranks, order and runs of its Writes, flags that say when it is over.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -30,11 +29,11 @@ pub enum Collective {
 /// Where the data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Delivery {
-    /// Into the receive buffer of every rank: no host does anything until it is there (SO-03, SO-07).
+    /// Into the receive buffer of every rank: no host does anything until it is there.
     Flat,
-    /// Into one shared segment per host, that of its first rank; ranks copy from there as they wait (SO-04, SO-09).
+    /// Into one shared segment per host, that of its first rank; ranks copy from there as they wait.
     Hierarchical,
-    /// Straight from the memory of who has it into the receive buffer of every rank, by alias keys: nothing goes through memory of the card (SO-18).
+    /// Straight from the memory of who has it into the receive buffer of every rank, by alias keys: nothing goes through memory of the card.
     Direct,
 }
 
@@ -64,7 +63,7 @@ pub struct Part {
     pub shared: Region,
 }
 
-/// Measured limits between flat and hierarchical delivery (SO-11).
+/// Measured limits between flat and hierarchical delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Thresholds {
     /// Hierarchical from so many ranks on a host on.
@@ -91,7 +90,7 @@ impl Thresholds {
     }
 }
 
-/// A staged collective with the buffers of those ranks that have called it (SO-01).
+/// A staged collective with the buffers of those ranks that have called it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Task {
     pub(super) descriptor: Descriptor,
@@ -127,7 +126,7 @@ impl Task {
         self.missing == 0
     }
 
-    /// Size of the task object that a host hands to each service process, in bytes: it grows with the ranks (SO-01).
+    /// Size of the task object that a host hands to each service process, in bytes: it grows with the ranks.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         TASK_HEADER_BYTES + TASK_RANK_BYTES * self.parts.len() as u64
@@ -135,8 +134,7 @@ impl Task {
 }
 
 /// Ranks whose data a service process writes to, in order: from its own first rank on, round the ring of all ranks sorted by host. Where a
-/// host has one process, no two processes begin with the same target (SO-08). Hierarchical: the first rank of each host, from
-/// the own one on.
+/// host has one process, no two processes begin with the same target. Hierarchical: the first rank of each host, from the own one on.
 #[must_use]
 pub fn targets(topology: &Topology, process: u32, delivery: Delivery) -> Vec<u32> {
     let Some(own) = topology.host_of_process(process) else { return Vec::new() };
@@ -153,7 +151,7 @@ pub fn targets(topology: &Topology, process: u32, delivery: Delivery) -> Vec<u32
     }
 }
 
-/// Runs of consecutive ranks among those that a service process serves: what it has gathered is written run by run (SO-16).
+/// Runs of consecutive ranks among those that a service process serves: what it has gathered is written run by run.
 #[must_use]
 pub fn runs(topology: &Topology, process: u32) -> Vec<Range<u32>> {
     let mut runs: Vec<Range<u32>> = Vec::new();
@@ -167,8 +165,8 @@ pub fn runs(topology: &Topology, process: u32) -> Vec<Range<u32>> {
 }
 
 /// The service processes that write to a rank's buffer (or to the segment that it copies from, or that read from its buffer until the end), each of which writes
-/// a flag of its own: the operation is over for the rank when all of them have (SO-14). Where data goes between processes by multicast, only those of the
-/// rank's host write to it.
+/// a flag of its own: the operation is over for the rank when all of them have. Where data goes between processes by multicast, only those of the rank's host
+/// write to it.
 #[must_use]
 pub fn writers(topology: &Topology, between: Between, descriptor: &Descriptor, rank: u32) -> Range<u32> {
     match (descriptor.collective, descriptor.delivery) {
@@ -197,7 +195,7 @@ pub fn looks_at(topology: &Topology, delivery: Delivery, rank: u32) -> u32 {
 }
 
 /// Whether an operation is over for a rank. `flags`: by service process, as they lie in memory. A flag holds the generation (the number of the
-/// collective plus 1, so that memory of zeros is no flag) and need not be reset between operations (SO-10, SO-14).
+/// collective plus 1, so that memory of zeros is no flag) and need not be reset between operations.
 #[must_use]
 pub fn is_over(writers: Range<u32>, flags: &[u64], collective: u32) -> bool {
     writers.into_iter().all(|process| flags.get(process as usize).is_some_and(|seen| has_passed(*seen, collective)))

@@ -1,4 +1,4 @@
-//! Topology of a group: ranks, their hosts and sockets, and the balanced static map from ranks to service processes (MI-03, MI-09).
+//! Topology of a group: ranks, their hosts and sockets, and the balanced static map from ranks to service processes.
 
 use alloc::vec::Vec;
 
@@ -155,7 +155,7 @@ impl Topology {
         self.locality(rank).map(|locality| locality.host)
     }
 
-    /// The service process of a rank (MI-03).
+    /// The service process of a rank.
     #[must_use]
     pub fn process_of(&self, rank: u32) -> Option<u32> {
         self.processes.get(rank as usize).copied()
@@ -173,7 +173,7 @@ impl Topology {
         self.hosts.get(host as usize).map_or(&[], |host| &host.ranks)
     }
 
-    /// The ranks of a host that share a socket (MI-09).
+    /// The ranks of a host that share a socket.
     pub fn ranks_of_socket(&self, host: u32, socket: u32) -> impl Iterator<Item = u32> + '_ {
         let on_socket = move |rank: &u32| self.localities[*rank as usize].socket == socket;
         self.ranks_of(host).iter().copied().filter(on_socket)
@@ -191,18 +191,18 @@ impl Topology {
         self.hosts.get(host as usize).map_or(0..0, |host| host.first_process..host.first_process + host.processes)
     }
 
-    /// The next service process on the ring of those of one host; itself where it is alone (MI-32).
+    /// The next service process on the ring of those of one host; itself where it is alone.
     #[must_use]
     pub fn next_local(&self, process: u32) -> u32 {
         let all = self.host_of_process(process).map_or(0..0, |host| self.processes_of(host));
         if process + 1 < all.end { process + 1 } else { all.start.min(process) }
     }
 
-    /// The service process of `host` that is told first of a remote rank's block (MI-31); none for a rank of the host itself.
+    /// The service process of `host` that is told first of a remote rank's block; none for a rank of the host itself.
     ///
     /// The blocks of remote ranks are dealt to the ranks of the host in turn, and a block goes to the service process of the rank that
     /// it is dealt to. So a process gets blocks in proportion to its ranks, and while all ranks of a host are ready none reads more
-    /// than one block more than another (MI-34).
+    /// than one block more than another.
     #[must_use]
     pub fn entry_of(&self, source: u32, host: u32) -> Option<u32> {
         let home = self.host_of(source).filter(|home| *home != host)?;
@@ -215,7 +215,7 @@ impl Topology {
     }
 
     /// The hosts that a rank's block goes to, in the order in which they are told: a ring of all service processes, cut into one
-    /// segment per host; of each segment, beginning behind the own one, one process is told (MI-31).
+    /// segment per host; of each segment, beginning behind the own one, one process is told.
     pub fn segments(&self, source: u32) -> impl Iterator<Item = u32> + '_ {
         let home = self.host_of(source);
         let hosts = self.hosts();
@@ -241,7 +241,6 @@ mod tests {
         hosts.iter().map(|host| Locality { host: *host, socket: 0 }).collect()
     }
 
-    /// The figures of MI-03.
     #[test]
     fn four_processes_serve_eight_of_32_ranks_each() {
         let hosts: Vec<u32> = (0..64).map(|rank| rank / 32).collect();

@@ -7,7 +7,7 @@ use super::parameters::{ParameterError, Parameters};
 use super::summation::{Added, Answer, Incoming, Summation, SummationError};
 use crate::ranks::RankSet;
 
-/// In which order blocks of different workers are added (SA-12).
+/// In which order blocks of different workers are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// As they come. Sums of floating-point numbers depend on it in their last bits.

@@ -1,4 +1,4 @@
-//! Cache that aggregators need: how many workers keep all spots of all shards in it (SA-20, SA-21).
+//! Cache that aggregators need: how many workers keep all spots of all shards in it.
 
 use thiserror::Error;
 

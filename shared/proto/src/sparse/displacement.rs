@@ -1,4 +1,4 @@
-//! Displacement: which of the global blocks a message holds (SA-05).
+//! Displacement: which of the global blocks a message holds.
 
 use thiserror::Error;
 

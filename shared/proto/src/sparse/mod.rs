@@ -18,9 +18,9 @@
 //!
 //! **An aggregator** ([`Aggregator`]). For each message call [`Aggregator::handle_reliable`] (a connection that keeps order and repeats nothing)
 //! or [`Aggregator::handle`] (datagrams), with what [`split`] or [`SparseCodec::decode`] makes of its bytes. [`Received`] says what to do.
-//! [`Additions::apply`] calls the caller's [`PartialSums`] for each block: from the receive spot straight into the transmit spot (SA-07). Then
-//! send the [`Answer`], if there is one, from its transmit spot. Receives for a worker's next message go into the same receive spot and are
-//! posted before the answer is sent. With [`Order::Rank`], messages wait in their receive spots: after each, take [`Aggregator::next_rank`] and
+//! [`Additions::apply`] calls the caller's [`PartialSums`] for each block: from the receive spot straight into the transmit spot. Then send the
+//! [`Answer`], if there is one, from its transmit spot. Receives for a worker's next message go into the same receive spot and are posted
+//! before the answer is sent. With [`Order::Rank`], messages wait in their receive spots: after each, take [`Aggregator::next_rank`] and
 //! [`Aggregator::add_held`] until there is none. Call [`Aggregator::poll`] at [`Aggregator::deadline_ps`], and [`Aggregator::lose`] when a
 //! connection ends; they name a lost worker, of whom all others are to be told. The array of a worker is part old and part new then.
 //!
@@ -29,10 +29,10 @@
 //!
 //! Why few buffers are enough: whoever sends a message of iteration i + 1 has the answer of iteration i, for which everybody has sent a message
 //! of iteration i, for which everybody had the answer of iteration i - 1. So the transmit spot of iteration i - 1 is free as soon as the first
-//! message of iteration i + 1 comes: two take turns (SA-22). A worker's message comes after the answer to the one before, so that one receive
-//! spot each is enough, and sums can be received where blocks were sent from. (A card may read a slot again, to repeat a message whose
-//! acknowledgement is late; the receiver drops that repeat by its packet numbers, whatever its bytes are by then.) For the same reason an
-//! aggregator can answer whoever has lost an answer: its transmit spot still has it.
+//! message of iteration i + 1 comes: two take turns. A worker's message comes after the answer to the one before, so that one receive spot each
+//! is enough, and sums can be received where blocks were sent from. (A card may read a slot again, to repeat a message whose acknowledgement is
+//! late; the receiver drops that repeat by its packet numbers, whatever its bytes are by then.) For the same reason an aggregator can answer
+//! whoever has lost an answer: its transmit spot still has it.
 
 mod aggregator;
 mod budget;

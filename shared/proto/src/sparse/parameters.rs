@@ -1,4 +1,4 @@
-//! Parameters of sparse AllReduce, checked, and the sizes that follow from them (SA-06, SA-20).
+//! Parameters of sparse AllReduce, checked, and the sizes that follow from them.
 
 use thiserror::Error;
 
@@ -156,13 +156,13 @@ impl Parameters {
         self.message_bytes(self.blocks_per_message)
     }
 
-    /// Bytes of the memory in which an aggregator keeps one shard: a receive spot for each worker, and two transmit spots (SA-20).
+    /// Bytes of the memory in which an aggregator keeps one shard: a receive spot for each worker, and two transmit spots.
     #[must_use]
     pub const fn aggregator_bytes(self) -> u64 {
         (self.workers as u64 + 2) * self.spot_bytes() as u64
     }
 
-    /// Bytes of a worker's ring of 2d blocks, the only memory for blocks that it registers (SA-30).
+    /// Bytes of a worker's ring of 2d blocks, the only memory for blocks that it registers.
     #[must_use]
     pub const fn ring_bytes(self) -> u32 {
         2 * self.blocks_per_message * self.block_bytes

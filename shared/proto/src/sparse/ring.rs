@@ -1,4 +1,4 @@
-//! Ring of a worker's blocks: 2d slots of registered memory that are sent from and received into (SA-30, SA-32).
+//! Ring of a worker's blocks: 2d slots of registered memory that are sent from and received into.
 //!
 //! From the head on there are the blocks of the message under way, then the candidates, which the message votes for; the rest of the ring receives sums. At most d
 //! blocks are sent, at most d are candidates, and at most d sums come. The slots that receive sums overlap with those that were sent, and never with
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// SA-32: every width, head and amount of sent blocks, candidates and sums.
+    /// Every width, head and amount of sent blocks, candidates and sums.
     #[test]
     fn any_part_is_at_most_two_ranges_and_sums_never_meet_candidates() {
         for width in 1..=32 {

@@ -1,5 +1,5 @@
-//! Shards of an array: an even split over aggregators, threads and coroutines (SA-34, SA-35). Each block is in one shard, the shards follow
-//! one another in the array, and none has more than one block more than another.
+//! Shards of an array: an even split over aggregators, threads and coroutines. Each block is in one shard, the shards follow one another in
+//! the array, and none has more than one block more than another.
 
 use core::ops::Range;
 

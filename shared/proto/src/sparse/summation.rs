@@ -1,5 +1,5 @@
-//! Sum of one shard at the aggregator: votes merged and blocks added as messages come (SA-03, SA-08). Nothing here depends on the number of workers
-//! in size: who has sent what is the business of [`Aggregator`](super::Aggregator).
+//! Sum of one shard at the aggregator: votes merged and blocks added as messages come. Nothing here depends on the number of workers in size: who
+//! has sent what is the business of [`Aggregator`](super::Aggregator).
 
 use thiserror::Error;
 

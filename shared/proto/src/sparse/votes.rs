@@ -1,4 +1,4 @@
-//! Lists of block indices: what workers vote for, and what the aggregator merges them into (SA-02, SA-03).
+//! Lists of block indices: what workers vote for, and what the aggregator merges them into.
 
 use thiserror::Error;
 
@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    /// SA-03: at most two comparisons for each of the d places, whatever the lists; they depend on nothing else.
+    /// At most two comparisons for each of the d places, whatever the lists; they depend on nothing else.
     #[test]
     fn merging_takes_two_comparisons_for_each_place() {
         for width in 1..=32 {

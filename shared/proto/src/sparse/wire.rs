@@ -1,4 +1,4 @@
-//! Messages of sparse AllReduce as bytes, little-endian (SA-06).
+//! Messages of sparse AllReduce as bytes, little-endian.
 //!
 //! A message is its blocks, packed in the order of their indices, and d indices of 4 bytes behind them. On a reliable connection that is all: the
 //! immediate is the displacement of a worker's message, and 0 with an answer ([`split`]). A datagram has a header before it:

@@ -1,4 +1,4 @@
-//! State machine of a worker: one shard of one sparse AllReduce (SA-02, SA-09, SA-30 to SA-32).
+//! State machine of a worker: one shard of one sparse AllReduce.
 
 use thiserror::Error;
 
@@ -118,7 +118,7 @@ enum Phase {
 }
 
 /// One worker's part of a shard. It reads each block of the array once, in order, and never looks back: every non-zero block that it has up to the
-/// last global index is one of its candidates, and the first ones of them are those it sends (SA-04).
+/// last global index is one of its candidates, and the first ones of them are those it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Worker {
     blocks: u32,

@@ -64,7 +64,7 @@ fn the_bytes_are_those_of_the_table() {
     assert_eq!(bytes_of(&Packet { context: CONTEXT, body: Body::Task(part) }), expected);
 }
 
-/// SO-01: the size of a task object that is told for a number of ranks is what its messages take.
+/// The size of a task object that is told for a number of ranks is what its messages take.
 #[test]
 fn a_task_takes_32_bytes_a_message_and_80_a_rank() {
     for (ranks, messages) in [(1, 1), (50, 1), (51, 2), (1024, 21)] {

@@ -13,7 +13,7 @@ fn group(rank: u32, per_host: u32, places: &[Place]) -> Group {
     Group::new(5, 0x77, rank, per_host, places).unwrap()
 }
 
-/// MI-02, MI-09: who serves whom, and where.
+/// Who serves whom, and where.
 #[test]
 fn a_group_says_who_serves_whom_and_where() {
     let places: Vec<Place> = (0..8).map(|rank| place(rank % 2, 9000 + (rank / 4) as u16)).collect();
@@ -55,7 +55,7 @@ fn ranks_agree_or_are_named() {
     }
 }
 
-/// MI-25: a rank looks at its own memory. Flags of collectives under way at once are apart, also where numbers begin again.
+/// A rank looks at its own memory. Flags of collectives under way at once are apart, also where numbers begin again.
 #[test]
 fn flags_of_collectives_that_follow_one_another_are_apart() {
     let flags = Flags::new(Region { bytes: 64, ..REGION }).unwrap();

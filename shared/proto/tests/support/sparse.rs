@@ -78,7 +78,7 @@ impl<B: Block> Party<B> {
                     self.array[block as usize] = self.ring[slot as usize];
                 }
                 Step::Scan { from, slot } => {
-                    // SA-04, SA-31: each block is read once, in order.
+                    // Each block is read once, in order.
                     assert_eq!(from as usize, self.read, "a worker never looks back");
                     let mut found = None;
                     while found.is_none() && self.read < self.array.len() {

@@ -33,8 +33,8 @@ const MOST_KEYS: u32 = 4096;
 /// Bytes of a segment that ranks of a host share.
 const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 40;
 
-/// How Broadcast and Allgather go with service processes (SO-11). Where these have no staging memory Broadcasts go by the host, Allgathers by alias keys. Allgatherv always
-/// goes by alias keys.
+/// How Broadcast and Allgather go with service processes. Where these have no staging memory Broadcasts go by the host, Allgathers by alias keys. Allgatherv always goes by
+/// alias keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ServiceDelivery {

@@ -1,4 +1,4 @@
-//! Memory that the ranks of a host share: with hierarchical delivery data comes there once per host, and each rank copies it from there (SO-04, SO-09).
+//! Memory that the ranks of a host share: with hierarchical delivery data comes there once per host, and each rank copies it from there.
 //!
 //! The first rank of a host makes it, without a name in the file system, and tells its process and descriptor. The others open the descriptor of that process, which the system allows to programs
 //! of the same user that see each other's processes. A token in the memory shows that it is the one that was told of.

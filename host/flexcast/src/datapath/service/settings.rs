@@ -1,4 +1,4 @@
-//! Choice of a delivery: what all ranks must give alike, and what follows from it for an operation (SO-11).
+//! Choice of a delivery: what all ranks must give alike, and what follows from it for an operation.
 
 use std::fmt;
 

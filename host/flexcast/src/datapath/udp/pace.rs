@@ -1,4 +1,4 @@
-//! Rate at which a root multicasts (MC-17): what the user asks for, or less while receivers have no room.
+//! Rate at which a root multicasts: what the user asks for, or less while receivers have no room.
 //!
 //! A receiver whose socket buffer has overflowed says so with its acknowledgements. The root then goes on at three quarters of the rate at which its
 //! block has been acknowledged, and lowers that again if it hears so again later. Each operation without such a message raises the rate by an eighth, until

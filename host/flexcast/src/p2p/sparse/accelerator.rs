@@ -1,4 +1,4 @@
-//! Accelerators with memory of their own, which scan a worker's array and copy it (SA-36).
+//! Accelerators with memory of their own, which scan a worker's array and copy it.
 
 use flexio::PeerRegion;
 

@@ -1,4 +1,4 @@
-//! Sparse AllReduce through aggregators, over reliable connections whose messages carry an immediate (SA-05, SA-06, SA-30, SA-37).
+//! Sparse AllReduce through aggregators, over reliable connections whose messages carry an immediate.
 //!
 //! A [`Worker`] has an array, an [`Aggregator`] adds. Either may be in a program without the other, and an aggregator need not be this one: a worker
 //! knows of it the queue pairs that its endpoint names. Each worker has one queue pair with each aggregator for each shard of it. Messages in both directions are Sends:

@@ -1,4 +1,4 @@
-//! Ring of 2d blocks for each link in the host's memory (SA-30): the processor loads blocks there, and stores sums from there.
+//! Ring of 2d blocks for each link in the host's memory: the processor loads blocks there, and stores sums from there.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ impl Ring {
         link * self.parameters.ring_bytes() as usize + slot as usize * self.parameters.block_bytes() as usize
     }
 
-    /// Slots are one piece, or two where they go round the end (SA-32).
+    /// Slots are one piece, or two where they go round the end.
     fn pieces(&self, link: usize, slots: Slots, pieces: &mut Vec<LocalSlice>) -> flexio::Result<()> {
         for range in slots.ranges().into_iter().filter(|range| !range.is_empty()) {
             let bytes = range.len() as u32 * self.parameters.block_bytes();

@@ -1,4 +1,4 @@
-//! Memory of an aggregator for one shard: a receive spot for each worker, and two transmit spots (SA-20).
+//! Memory of an aggregator for one shard: a receive spot for each worker, and two transmit spots.
 #![allow(unsafe_code)] // Views of registered memory that lie apart, and slices of spots while no card writes to them.
 
 use flexcast_proto::sparse::{Additions, Answer, Parameters};
@@ -104,7 +104,7 @@ impl Spots {
         self.receive.get(worker as usize)?.message()
     }
 
-    /// Adds the blocks of a worker's message to a transmit spot, from the one straight to the other (SA-07).
+    /// Adds the blocks of a worker's message to a transmit spot, from the one straight to the other.
     pub(super) fn add(&mut self, worker: u32, additions: &Additions, block_bytes: usize, reduction: Reduction) {
         let Self { receive, transmit: [even, odd] } = self;
         let Some((message, _)) = receive.get(worker as usize).and_then(Receive::message) else { return };

@@ -1,4 +1,4 @@
-//! Buffer of an accelerator in which each block of an array has its own place (SA-36).
+//! Buffer of an accelerator in which each block of an array has its own place.
 
 use std::convert::Infallible;
 use std::ops::Range;

@@ -10,7 +10,7 @@ use crate::service::task::{Descriptor, Part};
 /// on all processes of the group. `multicast` may differ: where one process has none the group goes without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Staging {
-    /// Memory of the card for this group, in bytes (SO-13).
+    /// Memory of the card for this group, in bytes.
     pub staging_bytes: u64,
     /// Segments under way at once, at least 1: while one is written the next is read.
     pub segments: u32,
@@ -18,10 +18,9 @@ pub struct Staging {
     pub transfers: u32,
     /// Collectives whose calls are kept, the current one included, at least 1.
     pub collectives: u32,
-    /// Segments of a Broadcast from so many bytes on go between the processes by scatter and Allgather, shorter ones down a binomial tree
-    /// (SO-06).
+    /// Segments of a Broadcast from so many bytes on go between the processes by scatter and Allgather, shorter ones down a binomial tree.
     pub scatter_bytes: u64,
-    /// Who reads a Broadcast's message (SO-05).
+    /// Who reads a Broadcast's message.
     pub reader: Reader,
     /// Segments go between the processes by multicast, if all of the group can; none: by messages and Reads.
     pub multicast: Option<Multicast>,
@@ -202,7 +201,7 @@ pub enum StagedAction {
         /// To where.
         to: Region,
     },
-    /// Write a flag, on the queue pair that has taken all Writes to this rank, so that it comes after them (SO-10); then bring
+    /// Write a flag, on the queue pair that has taken all Writes to this rank, so that it comes after them; then bring
     /// [`StagedEvent::Done`].
     WriteFlag {
         /// Of which collective.

@@ -1,4 +1,4 @@
-//! Groups in messages of service processes: map of ranks to hosts and service processes, completion flags, staging memory (MI-02, MI-09).
+//! Groups in messages of service processes: map of ranks to hosts and service processes, completion flags, staging memory.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -245,7 +245,7 @@ impl Group {
 }
 
 /// Completion flags of a rank, in its memory. The service process writes [`flag`](super::super::flag) of a collective that has ended well
-/// to the place that [`Flags::place`] says, so that the rank looks at its own memory only (MI-25, MI-37). Failures are messages.
+/// to the place that [`Flags::place`] says, so that the rank looks at its own memory only. Failures are messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flags {
     region: Region,

@@ -1,4 +1,4 @@
-//! Memory keys that a host lets its service process use (KEY-EXPORT, KEY-REVOKE, MI-10 to MI-13).
+//! Memory keys that a host lets its service process use (KEY-EXPORT, KEY-REVOKE).
 
 use thiserror::Error;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -68,7 +68,7 @@ pub enum KeyForm {
     /// A key of memory: make an alias of it.
     #[default]
     Memory,
-    /// A key that UMR will bind to memory (MI-12), and that reaches nothing yet: make an alias of it. Its generation is 0, its region empty.
+    /// A key that UMR will bind to memory, and that reaches nothing yet: make an alias of it. Its generation is 0, its region empty.
     Pool,
     /// A key of which there is an alias, now bound to memory: the alias stands for the region, with addresses from 0 on. The generation counts the bindings of
     /// the key, from 1. There is an answer only where the binding is refused.

@@ -1,5 +1,5 @@
-//! Messages of service processes as bytes, little-endian (MI-08): between a rank and its service process, between service processes, and those by
-//! which connections and groups begin and end.
+//! Messages of service processes as bytes, little-endian: between a rank and its service process, between service processes, and those by which
+//! connections and groups begin and end.
 //!
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|

@@ -1,4 +1,4 @@
-//! Call of an Alltoallv or Allgatherv as a rank tells it to its service process (OP-START, MI-08).
+//! Call of an Alltoallv or Allgatherv as a rank tells it to its service process (OP-START).
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! Task of a staged collective: descriptor, and buffers of consecutive ranks (TASK, SO-01).
+//! Task of a staged collective: descriptor, and buffers of consecutive ranks (TASK).
 
 use alloc::vec::Vec;
 
