@@ -5,7 +5,7 @@
 #[path = "../../tests/src/harness.rs"]
 mod harness;
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use harness::skipped;
 
@@ -240,6 +240,47 @@ fn nonsense_in_variables_is_refused_with_what_they_may_be() {
         assert_eq!(output.status.code(), Some(1), "{command} with {variable}=zzz: {text}");
         assert!(text.contains(&format!("{variable} is \"zzz\": must be ")), "{command}: {text}");
     }
+}
+
+/// What two ranks say that are started with these options; both fail.
+fn two_ranks(options: [&str; 2]) -> [String; 2] {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let store = listener.local_addr().expect("its address").to_string();
+    drop(listener);
+    let ranks = options.into_iter().enumerate().map(|(rank, options)| {
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+        tool.args(options.split(' ')).args(["--interface", "lo"]).env("FLEXCAST_RANK", rank.to_string());
+        tool.env("FLEXCAST_SIZE", "2").env("FLEXCAST_STORE", &store).stderr(Stdio::piped()).stdout(Stdio::null());
+        tool.spawn().expect("the tool starts")
+    });
+    let ranks: Vec<_> = ranks.collect();
+    let texts = ranks.into_iter().map(|rank| {
+        let output = rank.wait_with_output().expect("it ends");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        text
+    });
+    texts.collect::<Vec<_>>().try_into().expect("two")
+}
+
+/// Both are told at the start, before one waits for another that has less to do.
+#[test]
+fn options_that_differ_among_ranks_are_named_with_both_values() {
+    let begun = std::time::Instant::now();
+    for (first, other, said) in [
+        ("perf --repetitions 3", "perf --repetitions 4", "--repetitions 4, rank 0 3"),
+        ("perf --warm-up 1", "perf --warm-up 0", "--warm-up 0, rank 0 1"),
+        ("perf --sizes 64", "perf --sizes 64,128", "--sizes 64,128, rank 0 64"),
+        ("tune --rounds 2", "tune --rounds 3", "--rounds 3, rank 0 2"),
+    ] {
+        for text in two_ranks([first, other]) {
+            assert_eq!(text, format!("error: rank 1 has {said}: give all ranks the same options\n"));
+        }
+    }
+    for text in two_ranks(["perf", "tune"]) {
+        assert!(text.contains("rank 1") && text.contains("one command"), "{text}");
+    }
+    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
 }
 
 #[test]
