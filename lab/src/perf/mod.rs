@@ -258,7 +258,7 @@ fn measure(communicator: &Communicator, spec: &Spec, bytes: u64) -> Result<Own, 
             own.counts.repaired_chunks += report.recovered_chunks;
             own.counts.late_chunks += report.late_chunks;
             own.counts.overflowed_datagrams += report.overflowed_datagrams;
-            own.algorithm = report.decision.algorithm().to_string();
+            own.algorithm = report.decision.name().to_owned();
         }
         own.counts.errors += u64::from(!task.is_right(&mut receive)?);
         buffers = Buffers { send, receive };
