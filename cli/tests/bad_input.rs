@@ -76,6 +76,92 @@ fn files_that_are_not_there() {
     refused(&["emu", "run", "no/such.elf"], &["no/such.elf"]);
 }
 
+/// Every file that an option or a variable names: one without an end, a pipe that nobody writes to, a folder, none.
+#[test]
+fn what_is_no_regular_file_is_refused_at_once_with_the_next_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let made = Command::new("mkfifo").arg(path("pipe")).status().expect("mkfifo");
+    assert!(made.success());
+    std::fs::write(path("long"), vec![b'#'; (1 << 20) + 1]).expect("a file");
+    let kinds: &[(String, &str)] = &[
+        ("/dev/zero".to_owned(), "it is a device, and only regular files are read"),
+        (path("pipe"), "it is a pipe, and only regular files are read"),
+        (folder.path().to_string_lossy().into_owned(), "it is a folder, and only regular files are read"),
+        (path("none"), "No such file or directory (os error 2); correct its path"),
+        (path("long"), "it has 1048577 bytes, and at most 1048576 are read; give a smaller file"),
+    ];
+    let begun = std::time::Instant::now();
+    for (file, said) in kinds {
+        let is_long = file.ends_with("long");
+        // Of commands of ranks the variable is what names the file.
+        for (args, is_short) in [
+            (&["tput", "--machine"][..], true),
+            (&["tput", "--topology"], false),
+            (&["tput", "--topology", "switch-4", "--faults"], false),
+            (&["service", "check"], true),
+            (&["emu", "run", "--toolchain"], true),
+            (&["tput", "--image"], false),
+            (&["emu", "run"], false),
+            (&["perf", "--interface", "lo", "--datapath", "dpa", "--firmware"], false),
+            (&["info", "--interface", "lo"], false),
+        ] {
+            if is_long && !is_short {
+                continue;
+            }
+            let mut tool = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+            tool.args(args).env("FLEXCAST_RANK", "0").env("FLEXCAST_SIZE", "1");
+            match args[0] {
+                "info" => tool.env("FLEXCAST_TUNING", file),
+                _ => tool.arg(file),
+            };
+            if args.last() == Some(&"--toolchain") {
+                tool.arg("program");
+            }
+            let output = tool.output().expect("the tool starts");
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{args:?} {file}: {text}");
+            assert!(text.contains(file.as_str()) && text.contains("cannot be read"), "{args:?} {file}: {text}");
+            assert!(text.contains(said), "{args:?} {file}: {text}");
+            assert_eq!(args[0] == "info", text.contains("FLEXCAST_TUNING"), "{text}");
+        }
+    }
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+}
+
+/// A variable of a file that is set to nothing has another next step than a file without content.
+#[test]
+fn an_empty_variable_of_the_secret_s_file_is_named() {
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+    tool.args(["perf", "--interface", "lo"]).env("FLEXCAST_RANK", "0").env("FLEXCAST_SIZE", "1");
+    let output = tool.env("FLEXCAST_SECRET_FILE", "").output().expect("the tool starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let said = "error: FLEXCAST_SECRET_FILE is empty: set it to the path of a file with the secret, or unset it\n";
+    assert_eq!((output.status.code(), &*text), (Some(1), said));
+}
+
+/// Numbers that are one, and beyond the range: the variable, its value and the range.
+#[test]
+fn parameters_beyond_their_range_are_named_by_their_variables() {
+    for (variable, value, said) in [
+        ("FLEXCAST_PORT", "0", "port is 0: must be 1 to 65535, alike on all ranks (FLEXCAST_PORT)"),
+        ("FLEXCAST_TTL", "256", "ttl is 256: must be 1 to 255 (FLEXCAST_TTL)"),
+        ("FLEXCAST_SUBGROUPS", "0", "subgroups is 0: must be 1 to 16 (FLEXCAST_SUBGROUPS)"),
+        ("FLEXCAST_SOCKET_BUFFER", "1", "is 1: must be 2048 to 1073741824 (FLEXCAST_SOCKET_BUFFER)"),
+        ("FLEXCAST_CHUNK_BYTES", "0", "chunk_bytes is 0: must be at least 64 (FLEXCAST_CHUNK_BYTES)"),
+        ("FLEXCAST_CHAINS", "5000", "chains is 5000: must be at most 1024 (FLEXCAST_CHAINS)"),
+        ("FLEXCAST_CONTROL", "device", "control is device: must be host "),
+        ("FLEXCAST_CONTROL", "service", "control is service: must be host "),
+    ] {
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+        tool.args(["perf", "--interface", "lo", "--sizes", "64"]).env("FLEXCAST_RANK", "0").env("FLEXCAST_SIZE", "1");
+        let output = tool.env(variable, value).output().expect("the tool starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{variable}={value}: {text}");
+        assert!(text.contains(said) && text.contains(variable), "{variable}={value}: {text}");
+    }
+}
+
 #[test]
 fn images_that_are_none() {
     let host = env!("CARGO_BIN_EXE_flexcast");
@@ -153,7 +239,6 @@ fn memory_that_there_is_not() {
         (&["sim", "--ranks", "16", "--bytes", "64000000", "--algorithm", "ring"], &["--bytes 64000000 with 16 ranks"]),
         (&["tput", "--file", "/dev/zero"], &["file to send `/dev/zero`", "a smaller file"]),
         (&["sim", "--file", "/dev/zero"], &["file to send `/dev/zero`", "a smaller file"]),
-        (&["tput", "--image", "/dev/zero"], &["image `/dev/zero`", "a smaller file"]),
     ] {
         let output = within(1_000_000, args);
         let text = String::from_utf8_lossy(&output.stderr);
