@@ -33,6 +33,7 @@ fn set_by(what: &str) -> String {
         "socket_buffer_bytes" => " (FLEXCAST_SOCKET_BUFFER)".to_owned(),
         "number of aggregators" => " (FLEXCAST_SPARSE_AGGREGATORS)".to_owned(),
         "service processes" => " (FLEXCAST_SERVICE_PROCESSES)".to_owned(),
+        "service keys to bind" => " (FLEXCAST_SERVICE_KEYS)".to_owned(),
         "service endpoints" => " (FLEXCAST_SERVICE)".to_owned(),
         _ if UNSET.contains(&what) || what.contains(' ') => String::new(),
         _ => format!(" (FLEXCAST_{})", what.to_ascii_uppercase()),
