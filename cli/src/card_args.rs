@@ -114,7 +114,8 @@ impl CardArgs {
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))
+    flexcast_files::bytes(path, flexcast_files::IMAGE)
+        .with_context(|| format!("the firmware image {} cannot be read", path.display()))
 }
 
 /// A card on whose DPA image `sparse` is started, if it is given.

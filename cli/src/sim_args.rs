@@ -57,6 +57,9 @@ pub(crate) struct SoakArgs {
     /// leaves images, and then among those that this program holds.
     #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
     pub(crate) image: PathBuf,
+    /// The command that runs this one, by which one seed is run again; `cargo xtask sim` says it.
+    #[arg(long, hide = true, value_name = "COMMAND")]
+    pub(crate) within: Option<String>,
     /// Print one JSON object.
     #[arg(long)]
     pub(crate) json: bool,

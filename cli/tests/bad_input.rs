@@ -5,7 +5,7 @@
 #[path = "../../tests/src/harness.rs"]
 mod harness;
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use harness::skipped;
 
@@ -74,6 +74,92 @@ fn files_that_are_not_there() {
     refused(&["tput", "--file", "no/such.bin"], &["no/such.bin"]);
     refused(&["deploy", "no/such.elf"], &["no/such.elf", "cargo xtask build"]);
     refused(&["emu", "run", "no/such.elf"], &["no/such.elf"]);
+}
+
+/// Every file that an option or a variable names: one without an end, a pipe that nobody writes to, a folder, none.
+#[test]
+fn what_is_no_regular_file_is_refused_at_once_with_the_next_step() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let made = Command::new("mkfifo").arg(path("pipe")).status().expect("mkfifo");
+    assert!(made.success());
+    std::fs::write(path("long"), vec![b'#'; (1 << 20) + 1]).expect("a file");
+    let kinds: &[(String, &str)] = &[
+        ("/dev/zero".to_owned(), "it is a device, and only regular files are read"),
+        (path("pipe"), "it is a pipe, and only regular files are read"),
+        (folder.path().to_string_lossy().into_owned(), "it is a folder, and only regular files are read"),
+        (path("none"), "No such file or directory (os error 2); correct its path"),
+        (path("long"), "it has 1048577 bytes, and at most 1048576 are read; give a smaller file"),
+    ];
+    let begun = std::time::Instant::now();
+    for (file, said) in kinds {
+        let is_long = file.ends_with("long");
+        // Of commands of ranks the variable is what names the file.
+        for (args, is_short) in [
+            (&["tput", "--machine"][..], true),
+            (&["tput", "--topology"], false),
+            (&["tput", "--topology", "switch-4", "--faults"], false),
+            (&["service", "check"], true),
+            (&["emu", "run", "--toolchain"], true),
+            (&["tput", "--image"], false),
+            (&["emu", "run"], false),
+            (&["perf", "--interface", "lo", "--datapath", "dpa", "--firmware"], false),
+            (&["info", "--interface", "lo"], false),
+        ] {
+            if is_long && !is_short {
+                continue;
+            }
+            let mut tool = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+            tool.args(args).env("FLEXCAST_RANK", "0").env("FLEXCAST_SIZE", "1");
+            match args[0] {
+                "info" => tool.env("FLEXCAST_TUNING", file),
+                _ => tool.arg(file),
+            };
+            if args.last() == Some(&"--toolchain") {
+                tool.arg("program");
+            }
+            let output = tool.output().expect("the tool starts");
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{args:?} {file}: {text}");
+            assert!(text.contains(file.as_str()) && text.contains("cannot be read"), "{args:?} {file}: {text}");
+            assert!(text.contains(said), "{args:?} {file}: {text}");
+            assert_eq!(args[0] == "info", text.contains("FLEXCAST_TUNING"), "{text}");
+        }
+    }
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+}
+
+/// A variable of a file that is set to nothing has another next step than a file without content.
+#[test]
+fn an_empty_variable_of_the_secret_s_file_is_named() {
+    let mut tool = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+    tool.args(["perf", "--interface", "lo"]).env("FLEXCAST_RANK", "0").env("FLEXCAST_SIZE", "1");
+    let output = tool.env("FLEXCAST_SECRET_FILE", "").output().expect("the tool starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let said = "error: FLEXCAST_SECRET_FILE is empty: set it to the path of a file with the secret, or unset it\n";
+    assert_eq!((output.status.code(), &*text), (Some(1), said));
+}
+
+/// Numbers that are one, and beyond the range: the variable, its value and the range.
+#[test]
+fn parameters_beyond_their_range_are_named_by_their_variables() {
+    for (variable, value, said) in [
+        ("FLEXCAST_PORT", "0", "port is 0: must be 1 to 65535, alike on all ranks (FLEXCAST_PORT)"),
+        ("FLEXCAST_TTL", "256", "ttl is 256: must be 1 to 255 (FLEXCAST_TTL)"),
+        ("FLEXCAST_SUBGROUPS", "0", "subgroups is 0: must be 1 to 16 (FLEXCAST_SUBGROUPS)"),
+        ("FLEXCAST_SOCKET_BUFFER", "1", "is 1: must be 2048 to 1073741824 (FLEXCAST_SOCKET_BUFFER)"),
+        ("FLEXCAST_CHUNK_BYTES", "0", "chunk_bytes is 0: must be at least 64 (FLEXCAST_CHUNK_BYTES)"),
+        ("FLEXCAST_CHAINS", "5000", "chains is 5000: must be at most 1024 (FLEXCAST_CHAINS)"),
+        ("FLEXCAST_CONTROL", "device", "control is device: must be host "),
+        ("FLEXCAST_CONTROL", "service", "control is service: must be host "),
+    ] {
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+        tool.args(["perf", "--interface", "lo", "--sizes", "64"]).env("FLEXCAST_RANK", "0").env("FLEXCAST_SIZE", "1");
+        let output = tool.env(variable, value).output().expect("the tool starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{variable}={value}: {text}");
+        assert!(text.contains(said) && text.contains(variable), "{variable}={value}: {text}");
+    }
 }
 
 #[test]
@@ -153,7 +239,6 @@ fn memory_that_there_is_not() {
         (&["sim", "--ranks", "16", "--bytes", "64000000", "--algorithm", "ring"], &["--bytes 64000000 with 16 ranks"]),
         (&["tput", "--file", "/dev/zero"], &["file to send `/dev/zero`", "a smaller file"]),
         (&["sim", "--file", "/dev/zero"], &["file to send `/dev/zero`", "a smaller file"]),
-        (&["tput", "--image", "/dev/zero"], &["image `/dev/zero`", "a smaller file"]),
     ] {
         let output = within(1_000_000, args);
         let text = String::from_utf8_lossy(&output.stderr);
@@ -240,6 +325,47 @@ fn nonsense_in_variables_is_refused_with_what_they_may_be() {
         assert_eq!(output.status.code(), Some(1), "{command} with {variable}=zzz: {text}");
         assert!(text.contains(&format!("{variable} is \"zzz\": must be ")), "{command}: {text}");
     }
+}
+
+/// What two ranks say that are started with these options; both fail.
+fn two_ranks(options: [&str; 2]) -> [String; 2] {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let store = listener.local_addr().expect("its address").to_string();
+    drop(listener);
+    let ranks = options.into_iter().enumerate().map(|(rank, options)| {
+        let mut tool = Command::new(env!("CARGO_BIN_EXE_flexcast"));
+        tool.args(options.split(' ')).args(["--interface", "lo"]).env("FLEXCAST_RANK", rank.to_string());
+        tool.env("FLEXCAST_SIZE", "2").env("FLEXCAST_STORE", &store).stderr(Stdio::piped()).stdout(Stdio::null());
+        tool.spawn().expect("the tool starts")
+    });
+    let ranks: Vec<_> = ranks.collect();
+    let texts = ranks.into_iter().map(|rank| {
+        let output = rank.wait_with_output().expect("it ends");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        text
+    });
+    texts.collect::<Vec<_>>().try_into().expect("two")
+}
+
+/// Both are told at the start, before one waits for another that has less to do.
+#[test]
+fn options_that_differ_among_ranks_are_named_with_both_values() {
+    let begun = std::time::Instant::now();
+    for (first, other, said) in [
+        ("perf --repetitions 3", "perf --repetitions 4", "--repetitions 4, rank 0 3"),
+        ("perf --warm-up 1", "perf --warm-up 0", "--warm-up 0, rank 0 1"),
+        ("perf --sizes 64", "perf --sizes 64,128", "--sizes 64,128, rank 0 64"),
+        ("tune --rounds 2", "tune --rounds 3", "--rounds 3, rank 0 2"),
+    ] {
+        for text in two_ranks([first, other]) {
+            assert_eq!(text, format!("error: rank 1 has {said}: give all ranks the same options\n"));
+        }
+    }
+    for text in two_ranks(["perf", "tune"]) {
+        assert!(text.contains("rank 1") && text.contains("one command"), "{text}");
+    }
+    assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
 }
 
 #[test]

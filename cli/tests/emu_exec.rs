@@ -7,6 +7,7 @@ use emu_config::Machine;
 fn flexcast(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_flexcast"));
     command.args(["emu", "exec"]).args(args).env("LD_LIBRARY_PATH", "/already/there").env_remove("FLEXCAST_MACHINE");
+    command.env("FLEXCAST_PEER_TIMEOUT_MS", "100");
     command.output().expect("the tool starts")
 }
 
@@ -98,6 +99,9 @@ fn a_used_address_and_a_capture_that_cannot_be_are_reported_before_the_program_s
     refused(&["--bridge", &bridge], &["the bridge cannot listen on", &address, "another program"]);
     refused(&["--rank", "0", "--of", "2", "--port-base", &port], &["cannot listen on", &address]);
     refused(&["--bridge", "no.such.host.invalid:1,127.0.0.1:1"], &["no.such.host.invalid:1"]);
+    let socket = folder.path().join("no.sock");
+    let words = ["--attach: no process shares its cards at", "no.sock", "No such file", "correct the socket's path"];
+    refused(&["--attach", socket.to_str().expect("UTF-8")], &words);
     refused(&["--pcap", "/proc/x.pcapng"], &["capture `/proc/x.pcapng` cannot be written"]);
 }
 

@@ -160,6 +160,30 @@ fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
+/// Measuring a network takes minutes: a place that takes no file is told before, and figures are there where a disk was full.
+#[test]
+fn a_table_of_algorithms_is_written_whole_or_not_at_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tune = |output: &str| {
+        let mut command = flexcast(&["tune", "--interface", "lo", "--sizes", "64", "--ops", "broadcast"]);
+        command.args(["--rounds", "2", "--repetitions", "1", "--output", output]);
+        command.current_dir(&folder).env("FLEXCAST_RANK", "0").env("FLEXCAST_SIZE", "1").env_remove("FLEXCAST_STORE");
+        command.output().expect("the tool starts")
+    };
+    for (output, is_measured) in [("no/such/folder.toml", false), (".", false), ("/dev/full", true)] {
+        let ended = tune(output);
+        let text = told(&ended);
+        assert_eq!((ended.status.code(), !ended.stdout.is_empty()), (Some(1), is_measured), "{output}: {text}");
+        for word in [output, "cannot be written", "name with --output a file"] {
+            assert!(text.contains(word), "{output}: {text:?} lacks {word:?}");
+        }
+    }
+    assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 0, "something is left");
+    let ended = tune("tuning.toml");
+    assert!(ended.status.success() && folder.path().join("tuning.toml").exists(), "{}", told(&ended));
+    assert_eq!(fs::read_dir(&folder).expect("the folder").count(), 1, "something is left");
+}
+
 /// A program that is no rank comes to where ranks meet: the rank that waits there warns of it.
 #[test]
 fn warnings_of_the_library_are_shown_unless_a_variable_says_otherwise() {

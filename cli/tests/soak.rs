@@ -122,6 +122,42 @@ fn a_wrong_seed_is_reported_when_it_ends() {
     assert!(told.is_some());
 }
 
+/// Seeds beyond the last number would be the last one again.
+#[test]
+fn ranges_that_exceed_all_numbers_are_refused() {
+    for (args, words) in [
+        ("--first 18446744073709551615 --seeds 3", "give --seeds 1 at most"),
+        ("--first 18446744073709551614 --seeds 3 --shard 1/2", "give --seeds 2 at most"),
+        ("--first 2 --seeds 18446744073709551615 --show", "give --seeds 18446744073709551614 at most"),
+    ] {
+        let output = soak(args).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args}: {text}");
+        assert!(output.stdout.is_empty() && text.contains(words) && text.contains("a lower --first"), "{args}: {text}");
+    }
+    assert_eq!(json(&mut soak("--first 18446744073709551615 --seeds 1 --json"))["cases"], 1);
+}
+
+/// The command that is there: cargo is not where the program is installed.
+#[test]
+fn a_wrong_seed_is_run_again_by_the_command_that_ran_it() {
+    let last = |args: &str, within: Option<&str>| {
+        let output = soak_with("reference", args).args(within.map(|by| format!("--within={by}"))).output();
+        let output = output.expect("it starts");
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        text.lines().last().map(str::to_owned).expect("a line")
+    };
+    let args = "--first 1 --seeds 20 --progress 0";
+    let line = last(args, None);
+    assert!(
+        line.contains("run it again with: flexcast soak --image ") && line.contains("reference.elf --first "),
+        "{line}"
+    );
+    let line = last(args, Some("cargo xtask sim"));
+    assert!(line.contains("run it again with: cargo xtask sim --first "), "{line}");
+}
+
 #[test]
 fn the_bar_counts_seeds() {
     let command = soak("--first 1 --seeds 3");

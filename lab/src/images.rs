@@ -95,7 +95,7 @@ impl Images {
 }
 
 fn read_file(path: &Path) -> Result<ImageFile, ImageError> {
-    let elf = memory::read_file("image", path, COPIES).map_err(|error| match error {
+    let elf = memory::read_regular("image", path, (flexcast_files::IMAGE, COPIES)).map_err(|error| match error {
         MemoryError::File { path, source, .. } => ImageError::Unreadable { path, source },
         other => ImageError::Memory(other),
     })?;

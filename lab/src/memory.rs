@@ -222,6 +222,18 @@ pub fn read_file(what: &'static str, path: &Path, copies: u64) -> Result<Vec<u8>
     read_within(available(), what, path, copies)
 }
 
+/// Reads a regular file of `most` bytes at most, of which `copies` will be in memory.
+///
+/// # Errors
+/// As [`read_file`].
+pub fn read_regular(what: &'static str, path: &Path, (most, copies): (u64, u64)) -> Result<Vec<u8>, MemoryError> {
+    let bytes = flexcast_files::bytes(path, most);
+    let bytes = bytes.map_err(|source| MemoryError::File { what, path: path.to_owned(), source })?;
+    let name = format!("`{}`", path.display());
+    fits(available(), what, name, (bytes.len() as u64).saturating_mul(copies), "give a smaller file")?;
+    Ok(bytes)
+}
+
 fn read_within(available: Available, what: &'static str, path: &Path, copies: u64) -> Result<Vec<u8>, MemoryError> {
     let failed = |source| MemoryError::File { what, path: path.to_owned(), source };
     let most = available.bytes / copies.max(1);

@@ -10,6 +10,7 @@ use flexcast::bootstrap::Exchange;
 use flexcast::{Algorithm, Card, Choice, Communicator, Config, Kind, Tuning};
 use serde::Serialize;
 
+use crate::perf::agreement::Options;
 use crate::perf::op::Op;
 use crate::perf::spec::{Sizes, Spec};
 use crate::perf::{self, PerfError};
@@ -25,6 +26,22 @@ pub struct TuneSpec {
     pub rounds: u32,
     /// Timed operations of each algorithm and length in a round.
     pub repetitions: u32,
+}
+
+impl TuneSpec {
+    /// The options of `flexcast tune` that say what is measured.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        let Self { ops, sizes, rounds, repetitions } = self;
+        [
+            ("--ops", ops.iter().map(Op::to_string).collect::<Vec<_>>().join(",")),
+            ("--sizes", sizes.to_string()),
+            ("--rounds", rounds.to_string()),
+            ("--repetitions", repetitions.to_string()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
 }
 
 /// One figure.

@@ -530,6 +530,6 @@ fn configurations_that_differ_are_refused() {
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
         let [first, _second] = pending;
         let text = first.connect(&endpoints).expect_err("they differ").to_string();
-        assert!(text.contains("rank 1 has algorithm 1, this rank 0"), "{text}");
+        assert!(text.contains("rank 1 has algorithm multicast, this rank automatic"), "{text}");
     });
 }

@@ -350,9 +350,9 @@ fn what_this_datapath_has_not_is_refused_with_what_there_is() {
         let one = one.connect(&told).expect("alone");
         assert_eq!((one.config().subgroups, one.config().slots, one.footprint().threads), (1, 512, 0), "of all five");
         for (config, words) in [
-            (config().control(Control::Device), ["control is 1", "host with the datapath verbs"]),
-            (config().transport(Transport::UcUnicast), ["transport is 2", "ud (0)"]),
-            (config().algorithm(Selection::Ring), ["algorithm is 2", "multicast"]),
+            (config().control(Control::Device), ["control is device", "host with the datapath verbs"]),
+            (config().transport(Transport::UcUnicast), ["transport is uc-unicast", "ud with"]),
+            (config().algorithm(Selection::Ring), ["algorithm is ring", "automatic or multicast"]),
             (config().pacing_gbit_per_s(Some(10)), ["pacing_gbit_per_s is 10", "lower chains"]),
             (config().slots(100), ["slots is 100", "power of two"]),
         ] {

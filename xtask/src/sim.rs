@@ -34,7 +34,7 @@ impl Sim {
         build::build(&Toolchain::load("emu")?, &workspace::images()?)?;
         status::say("Simulating", "ranks with the real firmware, from seeds");
         let mut command = Command::new(workspace::cli()?);
-        command.args(["soak", "--seeds", &self.seeds.to_string()]);
+        command.args(["soak", "--within", "cargo xtask sim", "--seeds", &self.seeds.to_string()]);
         if let Some(first) = self.first {
             command.args(["--first", &first.to_string()]);
         }

@@ -28,16 +28,39 @@ pub(crate) struct Run {
     pub(crate) long: bool,
     /// Tests and steps that were skipped, each with the reason: `NAME: REASON`.
     skipped: Mutex<Vec<String>>,
+    /// Tests that are run by a command of their own, each with that: `NAME: REASON: COMMAND`.
+    ignored: Mutex<Vec<String>>,
 }
 
 impl Run {
     fn new(long: bool) -> Self {
-        Self { long, skipped: Mutex::new(Vec::new()) }
+        Self { long, skipped: Mutex::default(), ignored: Mutex::default() }
     }
 
     /// Notes a test or a step that was skipped, as `NAME: REASON`.
     pub(crate) fn skipped(&self, what: String) {
         self.skipped.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    /// Notes a test that only a command of its own runs, `--long` or not, as `NAME: REASON: COMMAND`.
+    pub(crate) fn ignored(&self, what: String) {
+        self.ignored.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    /// Prints what was skipped or ignored, a line each, and gives the words for the last line.
+    fn tell_omitted(&self) -> Result<String> {
+        let mut words = Vec::new();
+        for (verdict, list) in [("skipped", &self.skipped), ("ignored", &self.ignored)] {
+            let list = std::mem::take(&mut *list.lock().unwrap_or_else(PoisonError::into_inner));
+            for line in &list {
+                status::print(format_args!("{verdict:>12}  {line}"))?;
+            }
+            words.push(format!("{verdict}: {}", names_of(&list)));
+            if verdict == "ignored" && !list.is_empty() {
+                words.push(format!("{} that only the commands above run", list.len()));
+            }
+        }
+        Ok(words.join("; "))
     }
 }
 
@@ -104,7 +127,7 @@ impl Ended {
     }
 }
 
-/// Runs all steps even where one fails. The last lines name what failed, and the tests that were skipped.
+/// Runs all steps even where one fails. The last lines name what failed, and the tests that were skipped or ignored.
 fn run_phases(run: &Run, phases: &[Vec<Vec<&Step>>]) -> Result<()> {
     let start = Instant::now();
     let ended: Vec<Ended> = phases.iter().flat_map(|lanes| run_phase(run, lanes)).collect();
@@ -112,23 +135,15 @@ fn run_phases(run: &Run, phases: &[Vec<Vec<&Step>>]) -> Result<()> {
         let verdict = if failure.is_none() { "ok" } else { "FAILED" };
         status::print(format_args!("{verdict:>12}  {name:<20} {seconds:7.1} s"))?;
     }
-    let skipped = std::mem::take(&mut *run.skipped.lock().unwrap_or_else(PoisonError::into_inner));
-    for line in &skipped {
-        status::print(format_args!("{:>12}  {line}", "skipped"))?;
-    }
-    let skipped = names_of(&skipped);
+    let omitted = run.tell_omitted()?;
     let count = ended.len();
     let failures: Vec<String> = ended.into_iter().filter_map(|ended| ended.failure).collect();
     let seconds = start.elapsed().as_secs_f64();
     if failures.is_empty() {
-        status::print(format_args!("{:>12}  {count} steps passed in {seconds:.1} s; skipped: {skipped}", ""))?;
+        status::print(format_args!("{:>12}  {count} steps passed in {seconds:.1} s; {omitted}", ""))?;
         return Ok(());
     }
-    bail!(
-        "{} of {count} steps failed in {seconds:.1} s:\n  {}\nskipped: {skipped}",
-        failures.len(),
-        failures.join("\n  ")
-    )
+    bail!("{} of {count} steps failed in {seconds:.1} s:\n  {}\n{omitted}", failures.len(), failures.join("\n  "))
 }
 
 /// Names in lines `NAME: REASON`, each once.
@@ -215,14 +230,21 @@ mod tests {
     }
 
     #[test]
-    fn skipped_tests_are_named_once_in_the_last_line() {
+    fn skipped_and_ignored_tests_are_named_once_in_the_last_line() {
         let run = Run::new(false);
         for line in ["b: no gdb", "a: no tshark", "b: no qemu"] {
             run.skipped(line.to_owned());
         }
         let step: Step = ("broken", |_| bail!("broken"));
         let error = run_phases(&run, &[vec![vec![&step]]]).expect_err("it fails").to_string();
-        assert_eq!(error.lines().last(), Some("skipped: a, b"), "{error}");
+        assert_eq!(error.lines().last(), Some("skipped: a, b; ignored: none"), "{error}");
+        let run = Run::new(true);
+        for name in ["larger", "largest"] {
+            run.ignored(format!("{name}: minutes: cargo test -p x -- --ignored"));
+        }
+        let error = run_phases(&run, &[vec![vec![&step]]]).expect_err("it fails").to_string();
+        let last = "skipped: none; ignored: larger, largest; 2 that only the commands above run";
+        assert_eq!(error.lines().last(), Some(last), "{error}");
         assert_eq!(names_of(&[]), "none");
     }
 

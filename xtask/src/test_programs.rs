@@ -27,6 +27,15 @@ const LONG: [&str; 5] = ["udp", "vendor_build", "readme", "new_image", "evaluati
 /// How a test begins the line by which it reports that it is skipped (`tests/src/harness.rs`).
 const SKIPPED: &str = "SKIPPED ";
 
+/// How libtest reports a test that is ignored, between its name and the reason.
+const IGNORED: &str = " ... ignored, ";
+
+/// Name and reason of an ignored test that a person runs: other reasons are those of processes which other tests start.
+fn ignored(line: &str) -> Option<(&str, &str)> {
+    let (name, reason) = line.strip_prefix("test ")?.split_once(IGNORED)?;
+    reason.contains(" -- --ignored").then_some((name, reason))
+}
+
 /// A test program.
 #[derive(Clone, Debug)]
 pub(crate) struct Program {
@@ -169,6 +178,7 @@ fn lane(test: &test::Run, work: &Mutex<Work>, serial: bool, environment: &[(&str
         let start = Instant::now();
         let (text, success) = output(&program, environment)?;
         text.lines().filter_map(|line| line.strip_prefix(SKIPPED)).for_each(|line| test.skipped(line.to_owned()));
+        text.lines().filter_map(ignored).for_each(|(name, reason)| test.ignored(format!("{name}: {reason}")));
         let mut work = lock();
         work.done += 1;
         let place = format!("{} of {}", work.done, work.count);
@@ -235,6 +245,20 @@ fn libraries() -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ignored_tests_that_people_run_are_found() {
+        let command = "cargo test -p flexcast-proto --test model -- --ignored";
+        let line = format!("test larger ... ignored, a minute more: {command}");
+        assert_eq!(ignored(&line), Some(("larger", &*format!("a minute more: {command}"))));
+        for other in [
+            "test a_process ... ignored, a process that another test starts: cargo test -p emu-libibverbs --test shared",
+            "test plain ... ok",
+            "test without_reason ... ignored",
+        ] {
+            assert_eq!(ignored(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn what_failed_is_shown_again_within_bounds() {

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &EmuExecArgs) -> anyhow::Result<ExitCode> {
     let libraries = libraries(args.libs.as_deref(), &places())?;
     // Passed as text: a bad file ends here, and not inside the program's first call of verbs.
     let machine = machine(args)?;
-    attempt(&machine)?;
+    attempt(&machine, args.attach.is_some())?;
     let text = toml::to_string(&machine).context("writing the machine as text")?;
     let mut paths = vec![libraries];
     paths.extend(env::var_os(LOADER_PATH).iter().flat_map(env::split_paths));
@@ -64,12 +64,15 @@ fn not_started(program: &OsStr, error: anyhow::Error) -> anyhow::Error {
     ))
 }
 
-/// Tries what the program would fail at in its first call of verbs, which has few words for it: the address that the bridge receives at,
-/// and the capture's file.
-fn attempt(machine: &Machine) -> anyhow::Result<()> {
+/// Tries what the program would fail at in its first call of verbs, which has few words for it: the address that the bridge receives at, the
+/// socket of the process whose cards are used (`option`: it was named by `--attach`), and the capture's file.
+fn attempt(machine: &Machine, option: bool) -> anyhow::Result<()> {
     if let Some(bridge) = &machine.bridge {
         emu_bridge::attempt(bridge)?;
     }
+    // That of a machine file the message names by itself.
+    let who = if option { "--attach: " } else { "" };
+    emu_bridge::await_socket(machine).map_err(|error| anyhow!("{who}{error}"))?;
     if let Some(path) = &machine.capture {
         new_file::attempt(path).with_context(|| format!("capture `{}` cannot be written", path.display()))?;
     }
@@ -166,10 +169,24 @@ fn machine(args: &EmuExecArgs) -> anyhow::Result<Machine> {
 /// Where the libraries may lie: below the current folder, next to the folder of this program, and where `cargo xtask
 /// install --all` puts them.
 pub(super) fn places() -> Vec<PathBuf> {
-    let above = env::current_exe().ok().and_then(|program| Some(program.parent()?.parent()?.to_owned()));
+    env::current_exe().map_or_else(|_| places_of(Path::new("flexcast")), |program| places_of(&program))
+}
+
+/// The same of a program at a place. In a folder of cargo's the libraries of its own profile come first: those of a profile other than `release`
+/// have a folder of their own.
+fn places_of(program: &Path) -> Vec<PathBuf> {
+    let own = program.parent();
+    let above = own.and_then(Path::parent).filter(|above| !above.as_os_str().is_empty()).map(Path::to_owned);
+    let profile = match own.and_then(Path::file_name).and_then(OsStr::to_str) {
+        // Cargo's name for the folder of its profile `dev`.
+        Some("debug") => Some("dev"),
+        Some("release" | "bin") | None => None,
+        other => other,
+    };
     let installed = above.as_ref().map(|prefix| prefix.join("lib/flexcast"));
+    let of_build = above.as_ref().and_then(|above| Some(above.join("emu-libs").join(profile?)));
     let folders = [Some(PathBuf::from("target")), above, installed];
-    folders.into_iter().flatten().map(|folder| folder.join("emu-libs")).collect()
+    of_build.into_iter().chain(folders.into_iter().flatten().map(|folder| folder.join("emu-libs"))).collect()
 }
 
 /// The first of these folders that has the libraries.
@@ -205,6 +222,23 @@ mod tests {
         assert_eq!(libraries(Some(&there), &[]).unwrap(), there);
         let error = libraries(Some(&elsewhere), &places).unwrap_err().to_string();
         assert!(error.contains("build-emu-libs") && error.contains(&*elsewhere.to_string_lossy()), "{error}");
+    }
+
+    #[test]
+    fn a_program_of_a_build_finds_the_libraries_of_its_profile() {
+        let of = |program: &str| -> Vec<String> {
+            places_of(Path::new(program)).iter().map(|place| place.display().to_string()).collect()
+        };
+        let all = |first: &[&str], above: &str| -> Vec<String> {
+            let installed = [format!("{above}/emu-libs"), format!("{above}/lib/flexcast/emu-libs")];
+            let first = first.iter().map(|place| (*place).to_owned());
+            first.chain(["target/emu-libs".to_owned()]).chain(installed).collect()
+        };
+        assert_eq!(of("/x/target/debug/flexcast"), all(&["/x/target/emu-libs/dev"], "/x/target"));
+        assert_eq!(of("/x/target/fast/flexcast"), all(&["/x/target/emu-libs/fast"], "/x/target"));
+        assert_eq!(of("/x/target/release/flexcast"), all(&[], "/x/target"));
+        assert_eq!(of("/usr/bin/flexcast"), all(&[], "/usr"));
+        assert_eq!(of("flexcast"), ["target/emu-libs"]);
     }
 
     #[test]

@@ -25,7 +25,8 @@ const FAULT_CODE: u8 = 132;
 pub(super) fn run(args: &EmuRunArgs) -> anyhow::Result<ExitCode> {
     let path = args.program.display();
     let isa = instruction_set(args)?;
-    let elf = std::fs::read(&args.program).with_context(|| format!("program `{path}` cannot be read"))?;
+    let elf = flexcast_files::bytes(&args.program, flexcast_files::IMAGE)
+        .with_context(|| format!("program `{path}` cannot be read"))?;
     let image = Image::parse_bare(&elf).with_context(|| format!("program `{path}` cannot be run"))?;
     let signature = Signature::open(args, &image)?;
     let program = Program {
@@ -87,7 +88,8 @@ fn instruction_set(args: &EmuRunArgs) -> anyhow::Result<Isa> {
         (Some(text), _) => (text.clone(), "--isa".to_owned()),
         (None, Some(path)) => {
             let source = format!("toolchain file `{}`", path.display());
-            let file = std::fs::read_to_string(path).with_context(|| format!("{source} cannot be read"))?;
+            let file = flexcast_files::text(path, flexcast_files::CONFIGURATION)
+                .with_context(|| format!("{source} cannot be read"))?;
             let toolchain: Toolchain = toml::from_str(&file)
                 .with_context(|| format!("{source} is none: it needs a key `isa`, such as \"rv64imac_zbb\""))?;
             (toolchain.isa, source)

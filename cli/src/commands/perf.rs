@@ -7,6 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use flexcast::bootstrap::{Exchange as _, TcpStore};
 use flexcast::{Communicator, Config, Control, ThreadOptions};
 use flexcast_cli::{note, out};
+use flexcast_lab::perf::agreement::agree;
 use flexcast_lab::perf::{self, Row};
 
 use crate::perf_args::PerfArgs;
@@ -14,6 +15,7 @@ use crate::perf_args::PerfArgs;
 pub(super) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     let spec = args.spec();
     let mut store = TcpStore::from_env()?;
+    agree(&mut store, &spec.options())?;
     // A rank that has no card, or wrong variables, lets the others know.
     let card = or_refuse(&mut store, args.card.open())?;
     let mut config = or_refuse(&mut store, Config::for_card(&card).with_environment())?;

@@ -47,14 +47,21 @@ pub(super) fn run(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     let image = read_image(&args.image)?;
     let first = args.first.map_or_else(default_first, Ok)?;
     let (range, shard) = (args.seeds, args.shard.unwrap_or_default());
+    // The last of them has to be a number, too: what does not fit would run one seed several times.
+    if first.checked_add(range - 1).is_none() {
+        let fit = u64::MAX - first + 1;
+        anyhow::bail!(
+            "--first {first} --seeds {range}: seeds end at {}: give --seeds {fit} at most, or a lower --first",
+            u64::MAX
+        );
+    }
     let args = &SoakArgs { seeds: shard.count(range), ..args.clone() };
     if args.first.is_none() {
         note!("seeds from {first} on; the same again: --first {first} --seeds {}", args.seeds);
     }
     if args.show {
         for position in (0..range).filter(|position| shard.has(*position)) {
-            let seed = first.saturating_add(position);
-            out!("{:#?}", Case::new(seed))?;
+            out!("{:#?}", Case::new(first + position))?;
         }
     }
     let seeds = Seeds::new(first, shard, args.seeds, args.keep_going);
@@ -76,7 +83,7 @@ pub(super) fn run(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     }
     // Threads whose seeds have not ended go with the process.
     if let [Wrong { seed, reason }, ..] = state.wrong.as_slice() {
-        anyhow::bail!("seed {seed}: {reason}\n  run it again with: {}", again(*seed));
+        anyhow::bail!("seed {seed}: {reason}\n  run it again with: {}", again(args, *seed));
     }
     Ok(if end == End::Interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
@@ -90,8 +97,13 @@ fn default_first() -> anyhow::Result<u64> {
 }
 
 /// The command that runs one seed again.
-fn again(seed: u64) -> String {
-    format!("cargo xtask sim --first {seed} --seeds 1 --show")
+fn again(args: &SoakArgs, seed: u64) -> String {
+    let command = match &args.within {
+        Some(command) => command.clone(),
+        None if args.image.as_os_str() == "allgather" => "flexcast soak".to_owned(),
+        None => format!("flexcast soak --image {}", args.image.display()),
+    };
+    format!("{command} --first {seed} --seeds 1 --show")
 }
 
 /// Shows how far it is, until all is over or it is to stop.
@@ -208,7 +220,7 @@ fn print(args: &SoakArgs, first: u64, state: &State, end: End, wall_s: f64) -> R
         out!(
             "not ended: seed {seed}, after {:.1} s; run it again with: {}",
             since.elapsed().as_secs_f64(),
-            again(*seed)
+            again(args, *seed)
         )?;
     }
     if args.seeds > 1 {

@@ -1,13 +1,15 @@
 //! `flexcast tune`.
 
 use std::io::IsTerminal as _;
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets};
+use emu_observe::new_file;
 use flexcast::bootstrap::{Exchange as _, TcpStore};
 use flexcast::{Card, Config, Selection, UdpOptions};
 use flexcast_cli::{note, out};
+use flexcast_lab::perf::agreement::agree;
 use flexcast_lab::tune::{self, Figure, Tuned, Way, WayFigure};
 
 use super::perf::or_refuse;
@@ -15,6 +17,12 @@ use crate::tune_args::TuneArgs;
 
 pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     let mut store = TcpStore::from_env()?;
+    let (is_first, ranks) = (store.rank() == 0, store.size());
+    // What has been measured is not to be lost at the end.
+    if is_first {
+        or_refuse(&mut store, writable(&args.output, new_file::attempt(&args.output)))?;
+    }
+    agree(&mut store, &args.spec().options())?;
     let mut options = or_refuse(&mut store, UdpOptions::from_env())?;
     if let Some(interface) = &args.interface {
         options = options.interface(interface);
@@ -23,9 +31,8 @@ pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     options.subgroups = None;
     options.tuning = None;
     let card = or_refuse(&mut store, Card::udp(&options))?;
-    let (is_first, ranks) = (store.rank() == 0, store.size());
     // What is measured is the choice of algorithms: one that is named leaves none.
-    let base = Config::for_card(&card).with_environment()?.algorithm(Selection::Automatic);
+    let base = or_refuse(&mut store, Config::for_card(&card).with_environment())?.algorithm(Selection::Automatic);
     let shows_progress = is_first && std::io::stderr().is_terminal();
     let tuned = tune::run(&card, &base, &mut store, &args.spec(), |text| {
         if shows_progress {
@@ -39,11 +46,22 @@ pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
         "# Fastest algorithms among {ranks} ranks, measured by `flexcast tune` (flexcast {}).\n# Read where FLEXCAST_TUNING names this file.\n\n",
         env!("CARGO_PKG_VERSION")
     );
-    std::fs::write(&args.output, head + &tuned.tuning.to_toml())
-        .with_context(|| format!("{} cannot be written", args.output.display()))?;
+    let written = writable(&args.output, new_file::write(&args.output, head + &tuned.tuning.to_toml()));
+    // The figures are there even where the file is not.
     print(args, &tuned)?;
+    written?;
     note!("{} written: FLEXCAST_TUNING={} makes programs read it", args.output.display(), args.output.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why the table cannot be written, and what helps.
+fn writable(path: &Path, attempt: std::io::Result<()>) -> anyhow::Result<()> {
+    attempt.map_err(|error| {
+        anyhow::anyhow!(
+            "{} cannot be written: {error}; name with --output a file in a folder that you may write to and that has room",
+            path.display()
+        )
+    })
 }
 
 fn print(args: &TuneArgs, tuned: &Tuned) -> anyhow::Result<()> {

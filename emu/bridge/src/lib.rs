@@ -35,5 +35,7 @@ pub use share::{
     Client, Lost, MAX_MESSAGE_BYTES, Remote, RemoteClock, Reply, Seldom, Session, ShareCounters, VERSION, serve_with,
     share_counters,
 };
-pub use shared::{INLINE, PEER_TIMEOUT, VARIABLE, attached, is_driven, leave, relax, will_sleep, with_world};
+pub use shared::{
+    INLINE, PEER_TIMEOUT, VARIABLE, attached, await_socket, is_driven, leave, relax, will_sleep, with_world,
+};
 pub use wire::{Wire, WireCounters};

@@ -17,6 +17,7 @@ mod message;
 mod server;
 mod socket_file;
 
+pub(crate) use client::AGAIN;
 pub use client::{Lost, Remote};
 pub use clock::{RemoteClock, Seldom};
 pub(crate) use server::Server;

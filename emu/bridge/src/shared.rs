@@ -1,16 +1,17 @@
 //! The machine of programs that cannot call Rust.
 
 use std::ffi::OsString;
+use std::io;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use emu_config::{ConfigError, MOST_TIMEOUT_MS, Machine};
+use emu_config::{AttachTable, ConfigError, MOST_TIMEOUT_MS, Machine};
 use emu_machine::{MachineError, Shared, World};
 
 use crate::fault_sink::Stderr;
 use crate::launcher;
 use crate::make;
-use crate::share::Remote;
+use crate::share::{AGAIN, Lost, Remote};
 
 /// The environment variable that names the machine file.
 pub const VARIABLE: &str = "FLEXCAST_MACHINE";
@@ -115,12 +116,37 @@ fn attach(machine: &Machine) -> Result<Remote, String> {
     let Some(table) = machine.attach.as_ref().filter(|_| machine.only_attaches()) else {
         return Err(ConfigError::Attached.to_string());
     };
-    let timeout = match table.timeout_ms {
-        None => ATTACH_TIMEOUT,
-        Some(ms @ 1..=MOST_TIMEOUT_MS) => Duration::from_millis(ms),
-        Some(ms) => return Err(format!("attach.timeout_ms is {ms}, but must be 1 to {MOST_TIMEOUT_MS} ms")),
-    };
-    Remote::attach(&table.socket, timeout).map_err(|lost| lost.to_string())
+    Remote::attach(&table.socket, attach_timeout(table)?).map_err(|lost| lost.to_string())
+}
+
+fn attach_timeout(table: &AttachTable) -> Result<Duration, String> {
+    match table.timeout_ms {
+        None => Ok(ATTACH_TIMEOUT),
+        Some(ms @ 1..=MOST_TIMEOUT_MS) => Ok(Duration::from_millis(ms)),
+        Some(ms) => Err(format!("attach.timeout_ms is {ms}, but must be 1 to {MOST_TIMEOUT_MS} ms")),
+    }
+}
+
+/// Waits for the socket of the process whose cards this machine uses, if it uses another's: as long as a program would wait that this process
+/// becomes. Nobody is connected.
+///
+/// # Errors
+/// The socket is not there in time.
+pub fn await_socket(machine: &Machine) -> Result<(), String> {
+    let mut machine = machine.clone();
+    take_timeout(&mut machine, &from_process)?;
+    let Some(table) = &machine.attach else { return Ok(()) };
+    let (timeout, begun) = (attach_timeout(table)?, Instant::now());
+    loop {
+        match std::fs::metadata(&table.socket) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && begun.elapsed() < timeout => {}
+            Err(error) => {
+                return Err(Lost::Nobody { socket: table.socket.clone(), why: error.to_string() }.to_string());
+            }
+        }
+        std::thread::sleep(AGAIN);
+    }
 }
 
 fn from_process(name: &str) -> Option<OsString> {
@@ -134,8 +160,7 @@ fn from_environment() -> Result<Shared, MachineError> {
 
 /// The description that the environment names.
 fn described(read: &impl Fn(&str) -> Option<OsString>) -> Result<Machine, MachineError> {
-    let (value, timeout) = (read(VARIABLE), read(PEER_TIMEOUT));
-    let mut machine = match value {
+    let mut machine = match read(VARIABLE) {
         None => {
             // Cards of machines that are not joined have the same addresses: each rank would reach its own in the place of another's.
             if let Some((rank, of)) = launcher::place(read).ok().flatten().filter(|(_, of)| *of > 1) {
@@ -158,10 +183,16 @@ fn described(read: &impl Fn(&str) -> Option<OsString>) -> Result<Machine, Machin
         let (rank, of) = place.ok_or_else(|| MachineError::NotMade(ConfigError::NotPlaced.to_string()))?;
         machine = machine.placed(rank, of).map_err(|error| MachineError::NotMade(error.to_string()))?;
     }
-    if let Some(timeout) = timeout.filter(|_| machine.bridge.is_some() || machine.attach.is_some()) {
+    take_timeout(&mut machine, read).map_err(MachineError::NotMade)?;
+    Ok(machine)
+}
+
+/// Takes the time for peers that the environment names.
+fn take_timeout(machine: &mut Machine, read: &impl Fn(&str) -> Option<OsString>) -> Result<(), String> {
+    if let Some(timeout) = read(PEER_TIMEOUT).filter(|_| machine.bridge.is_some() || machine.attach.is_some()) {
         let number = timeout.to_str().and_then(|text| text.parse().ok());
         let wrong = || format!("{PEER_TIMEOUT} is {timeout:?}, but must be a number of milliseconds");
-        let number = Some(number.ok_or_else(|| MachineError::NotMade(wrong()))?);
+        let number = Some(number.ok_or_else(wrong)?);
         if let Some(bridge) = &mut machine.bridge {
             bridge.peer_timeout_ms = number;
         }
@@ -169,7 +200,7 @@ fn described(read: &impl Fn(&str) -> Option<OsString>) -> Result<Machine, Machin
             attach.timeout_ms = number;
         }
     }
-    Ok(machine)
+    Ok(())
 }
 
 fn made_from(read: &impl Fn(&str) -> Option<OsString>) -> Result<Shared, MachineError> {

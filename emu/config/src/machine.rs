@@ -148,8 +148,8 @@ impl Machine {
     /// # Errors
     /// As [`Machine::parse`], and what reading a file may fail with.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let text = flexcast_files::text(path, flexcast_files::CONFIGURATION)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         toml::from_str(&text).map_err(|source| ConfigError::Parse { path: Some(path.to_owned()), source })
     }
 

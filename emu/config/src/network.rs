@@ -118,7 +118,11 @@ impl NetworkTable {
 }
 
 fn read(what: &'static str, path: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path).map_err(|source| ConfigError::File { what, path: path.to_owned(), source })
+    flexcast_files::text(path, flexcast_files::TABLE).map_err(|source| ConfigError::File {
+        what,
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn host(topology: &Topology, given: &str) -> Result<usize, ConfigError> {

@@ -101,7 +101,7 @@ impl Timing {
             Some("m2") => Parameters::m2(),
             Some(name) if name.ends_with(".toml") || Path::new(name).is_file() => {
                 let path = PathBuf::from(name);
-                let text = std::fs::read_to_string(&path)
+                let text = flexcast_files::text(&path, flexcast_files::CONFIGURATION)
                     .map_err(|source| TimingError::File { path: path.clone(), source })?;
                 Parameters::parse(&text).map_err(refused)?
             }

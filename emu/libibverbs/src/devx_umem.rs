@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use emu_machine::FunctionId;
+use emu_machine::nic::Access;
 use verbs_sys::*;
 
 use crate::card;
@@ -39,11 +40,12 @@ pub(crate) unsafe extern "C" fn mlx5dv_devx_umem_reg(
 ) -> *mut mlx5dv_devx_umem {
     pointer("mlx5dv_devx_umem_reg", || {
         let context = handle::get::<Context>(context)?;
-        crate::pd::access_rights(access)?;
+        let access = crate::pd::access_rights(access)?;
         let (base, len) = (addr as u64, size as u64);
         if addr.is_null() || len == 0 || base.checked_add(len).is_none() {
             return Err(Errno::invalid(format!("{len} bytes at {base:#x} cannot be registered")));
         }
+        crate::pinned::check(base, len, access.contains(Access::LOCAL_WRITE))?;
         let owner = context.id();
         begin_command(owner)?;
         // The caller keeps the range mapped until `mlx5dv_devx_umem_dereg`, and leaves it to the card.

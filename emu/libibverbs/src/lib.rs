@@ -40,6 +40,7 @@ mod memory;
 mod multicast;
 mod open;
 mod pd;
+mod pinned;
 mod post;
 mod prm;
 mod qp;

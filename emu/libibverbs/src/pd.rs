@@ -12,6 +12,7 @@ use crate::device::Context;
 use crate::errno::{Errno, Result, pointer, status};
 use crate::handle::{self, CStruct, Object};
 use crate::machine::begin_command;
+use crate::pinned;
 
 /// A protection domain.
 pub struct Pd {
@@ -111,6 +112,7 @@ fn register(pd: *mut ibv_pd, addr: *mut c_void, bytes: usize, access: u32) -> Re
     if addr.is_null() || len == 0 || start.checked_add(len).is_none() {
         return Err(Errno::invalid(format!("{len} bytes at {start:#x} cannot be registered")));
     }
+    pinned::check(start, len, access.contains(Access::LOCAL_WRITE))?;
     let id = pd.context.id();
     begin_command(id)?;
     // The caller keeps the range mapped until `ibv_dereg_mr`, and leaves it to the card, as the manual page asks.

@@ -37,6 +37,67 @@ fn devices_are_listed_by_name_and_nothing_else_is_a_device() {
     }
 }
 
+/// Pages of memory of its own, given back at the end.
+struct Pages(*mut u8);
+
+const PAGE: usize = 4096;
+
+impl Pages {
+    /// Three, of which the last has other rights.
+    fn new(rights_of_last: i32) -> Self {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        unsafe {
+            let start = libc::mmap(null_mut(), 3 * PAGE, rights, kind, -1, 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(start.byte_add(2 * PAGE), PAGE, rights_of_last), 0);
+            Self(start.cast())
+        }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        unsafe { libc::munmap(self.0.cast(), 3 * PAGE) };
+    }
+}
+
+/// A real card's pages cannot be pinned then; here the process would end once the card reads them.
+#[test]
+fn memory_that_is_not_there_is_not_registered() {
+    let host = &two_cards()[0];
+    let api = host.api;
+    let registers = |start: *mut u8, bytes: usize, access: u32| unsafe {
+        let mr = (api.ibv_reg_mr)(host.pd, start.cast(), bytes, access as i32);
+        let refused = if mr.is_null() { errno() } else { 0 };
+        let umem = (api.mlx5dv_devx_umem_reg)(host.context, start.cast(), bytes, access);
+        assert_eq!(if umem.is_null() { errno() } else { 0 }, refused, "memory of DevX");
+        assert!(mr.is_null() || (api.ibv_dereg_mr)(mr) == 0);
+        assert!(umem.is_null() || (api.mlx5dv_devx_umem_dereg)(umem) == 0);
+        refused
+    };
+    let (none, read, all) = (libc::PROT_NONE, libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE);
+    let write = IBV_ACCESS_LOCAL_WRITE;
+    for (rights, read_only, writable) in [(none, libc::EFAULT, libc::EFAULT), (read, 0, libc::EFAULT), (all, 0, 0)] {
+        let pages = Pages::new(rights);
+        unsafe { pages.0.add(PAGE).write(7) };
+        // To the middle of the last page, and from there.
+        for start in [pages.0.wrapping_add(9), pages.0.wrapping_add(2 * PAGE + 1)] {
+            let bytes = pages.0 as usize + 2 * PAGE + 100 - start as usize;
+            assert_eq!(registers(start, bytes, 0), read_only, "rights {rights}");
+            assert_eq!(registers(start, bytes, write), writable, "rights {rights}");
+        }
+        assert_eq!(registers(pages.0, 2 * PAGE, write), 0);
+        assert_eq!(unsafe { pages.0.add(PAGE).read() }, 7);
+    }
+    let pages = Pages::new(all);
+    unsafe { libc::munmap(pages.0.add(PAGE).cast(), PAGE) };
+    assert_eq!(registers(pages.0, 3 * PAGE, 0), libc::EFAULT, "a hole in the middle");
+    assert_eq!(registers(pages.0, PAGE + 1, 0), libc::EFAULT, "one byte too many");
+    assert_eq!(registers(pages.0.wrapping_add(PAGE - 1), 1, write), 0);
+    assert_eq!(registers(std::ptr::without_provenance_mut(0x10), 64, 0), libc::EFAULT);
+}
+
 /// rdma-core reads the structure, whoever has made it.
 #[test]
 fn a_copy_of_a_device_is_that_device() {

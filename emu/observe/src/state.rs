@@ -169,7 +169,8 @@ impl State {
     /// # Errors
     /// [`StateError`]: the file is not there, is something else, or is of another version.
     pub fn read(path: &Path) -> Result<Self, StateError> {
-        let bytes = std::fs::read(path).map_err(|source| StateError::Read { path: path.to_owned(), source })?;
+        let bytes = flexcast_files::bytes(path, flexcast_files::RECORD)
+            .map_err(|source| StateError::Read { path: path.to_owned(), source })?;
         let bad = |reason: String| StateError::Format { path: path.to_owned(), reason };
         // The version decides whether the rest can be understood.
         let value: serde_json::Value = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;

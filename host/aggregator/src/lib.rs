@@ -16,7 +16,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum AggregatorError {
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("the configuration {} cannot be read: {source}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -175,7 +175,7 @@ impl ServeArgs {
     pub fn with_file(self) -> Result<Self, AggregatorError> {
         let Some(path) = self.config.clone() else { return Ok(self) };
         let unreadable = |source| AggregatorError::Unreadable { path: path.clone(), source };
-        let text = std::fs::read_to_string(&path).map_err(unreadable)?;
+        let text = flexcast_files::text(&path, flexcast_files::CONFIGURATION).map_err(unreadable)?;
         self.with_text(&path, &text)
     }
 

@@ -180,7 +180,7 @@ impl Asked {
         if let Some(given) = &self.sparse {
             let name = &given.value;
             let blame = |fault| Given::blame(Some(given), fault);
-            let elf = std::fs::read(name).map_err(|error| {
+            let elf = flexcast_files::bytes(name.as_ref(), flexcast_files::IMAGE).map_err(|error| {
                 blame(Fault::new(FLEXCAST_ERROR_FIRMWARE, format!("firmware {name} cannot be read: {error}")))
             })?;
             card.start_aggregators(Firmware { name, elf: &elf }).map_err(|error| blame(Fault::from(error)))?;
@@ -198,7 +198,7 @@ impl Asked {
                 let missing = "neither firmware nor firmware_path nor FLEXCAST_FIRMWARE is given: name the image `allgather` that was installed \
                      with this library (pkg-config --variable=firmware flexcast)";
                 let path = path.ok_or_else(|| Fault::new(FLEXCAST_ERROR_FIRMWARE, missing))?;
-                read = std::fs::read(path).map_err(|error| {
+                read = flexcast_files::bytes(path.as_ref(), flexcast_files::IMAGE).map_err(|error| {
                     let text = format!("firmware {path} cannot be read: {error}");
                     Given::blame(self.path.as_ref(), Fault::new(FLEXCAST_ERROR_FIRMWARE, text))
                 })?;

@@ -8,7 +8,7 @@ use flexio::{Device, Gid, Mac, MulticastGroup, RemoteQp};
 
 use crate::api::card::DatapathKind;
 use crate::api::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, shown};
 use crate::greeting::{keyed_hash, side};
 use crate::tuner::Aggregation;
 
@@ -144,7 +144,7 @@ const CAPABILITIES: [&str; 17] = [
     "chains",
     "path MTU",
     "the chain mapping with digest",
-    "transport number",
+    "transport",
     "control",
     "eager_bytes",
     "algorithm",
@@ -203,7 +203,7 @@ impl Capabilities {
         let mut fields = CAPABILITIES.iter().zip(self.fields.iter().zip(other.fields));
         let (name, (own, theirs)) = fields.find(|(_, (own, theirs))| *own != theirs)?;
         let text = |value: u64| {
-            if *name == FIXED_POINT { f32::from_bits(value as u32).to_string() } else { value.to_string() }
+            if *name == FIXED_POINT { f32::from_bits(value as u32).to_string() } else { shown(name, value) }
         };
         Some((name, text(*own), text(theirs)))
     }

@@ -11,6 +11,35 @@ use crate::bootstrap::ExchangeError;
 /// Result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// The value of a parameter as variables have it: words where it takes words.
+pub(crate) fn shown(what: &str, value: u64) -> String {
+    let words: &[&str] = match what {
+        "control" | "control of the datapath beside service processes" => &["host", "device", "service"],
+        "transport" => &["ud", "uc-multicast", "uc-unicast"],
+        "algorithm" => &["automatic", "multicast", "ring", "linear", "recursive-doubling", "bruck"],
+        "sparse_aggregation" => &["host", "dpa"],
+        _ => &[],
+    };
+    let word = usize::try_from(value).ok().and_then(|at| words.get(at));
+    word.map_or_else(|| value.to_string(), |word| (*word).to_owned())
+}
+
+/// Parameters that no variable sets, or no single one.
+const UNSET: [&str; 3] = ["chain_mapping", "eager_bytes", "pacing_gbit_per_s"];
+
+/// The variable that sets a parameter, in brackets behind its limit: whoever has set that looks for its name.
+fn set_by(what: &str) -> String {
+    match what {
+        "socket_buffer_bytes" => " (FLEXCAST_SOCKET_BUFFER)".to_owned(),
+        "number of aggregators" => " (FLEXCAST_SPARSE_AGGREGATORS)".to_owned(),
+        "service processes" => " (FLEXCAST_SERVICE_PROCESSES)".to_owned(),
+        "service keys to bind" => " (FLEXCAST_SERVICE_KEYS)".to_owned(),
+        "service endpoints" => " (FLEXCAST_SERVICE)".to_owned(),
+        _ if UNSET.contains(&what) || what.contains(' ') => String::new(),
+        _ => format!(" (FLEXCAST_{})", what.to_ascii_uppercase()),
+    }
+}
+
 /// Any failure of this crate.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -22,7 +51,7 @@ pub enum Error {
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
     /// A parameter outside its range.
-    #[error("{what} is {value}: must be {limit}")]
+    #[error("{what} is {}: must be {limit}{}", shown(what, *value), set_by(what))]
     Config {
         /// The parameter.
         what: &'static str,

@@ -24,11 +24,8 @@ pub struct SecretError {
 pub fn read(path: &Path) -> Result<Secret, SecretError> {
     let wrong = |reason: String| SecretError { path: path.to_owned(), reason };
     // What is checked is what is read: the file is opened once.
-    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let file = flexcast_files::open(path).map_err(|error| wrong(error.to_string()))?;
     let about = file.metadata().map_err(|error| wrong(error.to_string()))?;
-    if !about.is_file() {
-        return Err(wrong("it is no regular file".to_owned()));
-    }
     let mode = about.mode() & 0o7777;
     if mode & 0o177 != 0 {
         return Err(wrong(format!(
@@ -78,7 +75,7 @@ mod tests {
         for text in ["", "0f", &digits[1..], &format!("{digits}00"), &"zz".repeat(32), &"é".repeat(32)] {
             assert!(write(text, 0o600).is_err_and(|error| error.contains("64 hexadecimal digits")), "{text}");
         }
-        assert!(read(folder.path()).is_err_and(|error| error.to_string().contains("no regular file")));
+        assert!(read(folder.path()).is_err_and(|error| error.to_string().contains("it is a folder")));
         let missing = read(&folder.path().join("none")).expect_err("no file").to_string();
         assert!(missing.contains("No such file"), "{missing}");
     }

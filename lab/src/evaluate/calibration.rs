@@ -80,7 +80,7 @@ impl Calibration {
     /// [`EvaluateError`].
     pub fn read(path: &Path) -> Result<Self, EvaluateError> {
         let what = "calibration";
-        let text = std::fs::read_to_string(path).map_err(|source| EvaluateError::File {
+        let text = flexcast_files::text(path, flexcast_files::TABLE).map_err(|source| EvaluateError::File {
             what,
             path: path.to_owned(),
             source,

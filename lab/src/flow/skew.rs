@@ -83,7 +83,7 @@ impl FromStr for Skew {
 }
 
 fn trace(path: PathBuf) -> Result<Skew, SkewError> {
-    let text = match std::fs::read_to_string(&path) {
+    let text = match flexcast_files::text(&path, flexcast_files::TABLE) {
         Ok(text) => text,
         Err(source) => return Err(SkewError::File { path, source }),
     };

@@ -1,5 +1,6 @@
 //! Measurement of collectives by real processes, one per rank: wall time on this system, every buffer checked.
 
+pub mod agreement;
 mod content;
 pub mod op;
 pub mod spec;
@@ -65,6 +66,24 @@ pub enum PerfError {
     /// Ranks did not come together.
     #[error(transparent)]
     Exchange(#[from] flexcast::bootstrap::ExchangeError),
+    /// An option differs that must be alike.
+    #[error("rank {rank} has {option} {value}, rank 0 {of_first}: give all ranks the same options")]
+    Differs {
+        /// The rank.
+        rank: u32,
+        /// The option.
+        option: String,
+        /// Its value there.
+        value: String,
+        /// Its value on rank 0.
+        of_first: String,
+    },
+    /// What a rank told are no options, or those of something else.
+    #[error("rank {rank} has told no options of this command: run one command of one build on all ranks")]
+    OptionsOf {
+        /// The rank.
+        rank: u32,
+    },
     /// What a rank told cannot be read.
     #[error("rank {rank} told {bytes} bytes of its times, not {expected}: run one build on all ranks")]
     Told {
@@ -239,7 +258,7 @@ fn measure(communicator: &Communicator, spec: &Spec, bytes: u64) -> Result<Own, 
             own.counts.repaired_chunks += report.recovered_chunks;
             own.counts.late_chunks += report.late_chunks;
             own.counts.overflowed_datagrams += report.overflowed_datagrams;
-            own.algorithm = report.decision.algorithm().to_string();
+            own.algorithm = report.decision.name().to_owned();
         }
         own.counts.errors += u64::from(!task.is_right(&mut receive)?);
         buffers = Buffers { send, receive };

@@ -1,5 +1,6 @@
 //! Specification of a measurement: operation, lengths, repetitions.
 
+use std::fmt;
 use std::str::FromStr;
 
 use super::op::Op;
@@ -22,6 +23,13 @@ impl Sizes {
     #[must_use]
     pub fn one(bytes: u64) -> Self {
         Self(vec![bytes])
+    }
+}
+
+/// As a list in bytes, which can be given again.
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.iter().map(u64::to_string).collect::<Vec<_>>().join(","))
     }
 }
 

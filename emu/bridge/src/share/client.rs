@@ -13,7 +13,7 @@ use super::VERSION;
 use super::message::{self, Verdict};
 
 /// Time between two attempts to connect.
-const AGAIN: Duration = Duration::from_millis(10);
+pub(crate) const AGAIN: Duration = Duration::from_millis(10);
 /// Time between two looks for events.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
 
@@ -21,7 +21,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     /// Nobody shares a card there, or not within the time.
-    #[error("no process shares its cards at {}: {why}; start it, or correct attach.socket of the machine file", socket.display())]
+    #[error("no process shares its cards at {}: {why}; start it (`flexcast emu exec --share`), or correct the socket's path (attach.socket of a machine file)", socket.display())]
     Nobody {
         /// The socket.
         socket: PathBuf,

@@ -43,6 +43,9 @@ pub enum SecretError {
         /// Where it came from: a file, a variable, the program.
         from: String,
     },
+    /// The variable that names a file names none.
+    #[error("{SECRET_FILE} is empty: set it to the path of a file with the secret, or unset it")]
+    Unnamed,
     /// Fewer bytes than a secret has.
     #[error(
         "the secret in {from} has {found} bytes: at least {} are needed, drawn at random, as `head -c 32 /dev/urandom | base64` does",
@@ -112,11 +115,7 @@ impl Secret {
         let shown = || path.display().to_string();
         let unreadable = |reason: String| SecretError::Unreadable { path: shown(), reason };
         let failed = |error: std::io::Error| unreadable(error.to_string());
-        // Before it is opened: to open a pipe waits for whoever writes it.
-        if !path.metadata().map_err(failed)?.is_file() {
-            return Err(unreadable("it is no regular file".to_owned()));
-        }
-        let file = std::fs::File::open(path).map_err(failed)?;
+        let file = flexcast_files::open(path).map_err(failed)?;
         let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o7777;
         if mode & 0o077 != 0 {
             return Err(SecretError::Open { path: shown(), mode });
@@ -138,7 +137,7 @@ impl Secret {
         match (read(SECRET_FILE), read(SECRET)) {
             (None, None) => Ok(None),
             (Some(_), Some(_)) => Err(SecretError::Both),
-            (Some(path), None) if path.is_empty() => Err(SecretError::Empty { from: SECRET_FILE.to_owned() }),
+            (Some(path), None) if path.is_empty() => Err(SecretError::Unnamed),
             (Some(path), None) => Self::read(&PathBuf::from(path)).map(Some),
             (None, Some(value)) => Self::of(value.as_encoded_bytes(), SECRET).map(Some),
         }
@@ -203,7 +202,7 @@ mod tests {
         assert!(text.contains("more than 4096 bytes"), "{text}");
         let (folder, _path) = file(GOOD.as_bytes(), 0o600);
         let text = Secret::read(folder.path()).unwrap_err().to_string();
-        assert!(text.contains("no regular file"), "{text}");
+        assert!(text.contains("it is a folder"), "{text}");
         let text = Secret::read(&folder.path().join("none")).unwrap_err().to_string();
         assert!(text.contains("/none cannot be read: No such file"), "{text}");
     }

@@ -228,10 +228,11 @@ pub struct Decision {
     aggregation: Option<Aggregation>,
     fixed_point: Option<FixedPoint>,
     lost_multicast: Option<LostMulticast>,
+    by_service: bool,
 }
 
 impl Decision {
-    /// What carries the data.
+    /// What carries the data; of an operation by service processes ([`Decision::is_by_service`]) it says nothing.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
@@ -264,6 +265,18 @@ impl Decision {
     #[must_use]
     pub const fn lost_multicast(&self) -> Option<LostMulticast> {
         self.lost_multicast
+    }
+
+    /// Whether service processes have carried the operation out ([`Control::Service`](crate::Control::Service)), by algorithms of their own.
+    #[must_use]
+    pub const fn is_by_service(&self) -> bool {
+        self.by_service
+    }
+
+    /// What carries the data, in a word: the algorithm's name, or `service`.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        if self.by_service { "service" } else { self.algorithm.name() }
     }
 
     /// How long the operation was expected to take by an algorithm; none for one that could not be taken.
@@ -427,6 +440,11 @@ impl Conditions {
 }
 
 impl Decision {
+    /// Of an operation that service processes carry out.
+    pub(crate) fn by_service() -> Self {
+        Self { by_service: true, ..Self::default() }
+    }
+
     /// What a table, or the user, has chosen.
     pub(crate) fn of(algorithm: Algorithm) -> Self {
         Self { algorithm, ..Self::default() }

@@ -216,7 +216,9 @@ impl Tuning {
     /// [`Error::Argument`]: it cannot be read, and as in [`Tuning::parse`]; with its name.
     pub fn read(path: &Path) -> Result<Self> {
         let of_file = |reason: String| wrong(format!("{}: {reason}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| of_file(error.to_string()))?;
+        let text = flexcast_files::text(path, flexcast_files::TABLE).map_err(|error| {
+            wrong(format!("{} cannot be read: {error}, or write it with `flexcast tune`", path.display()))
+        })?;
         Self::parse(&text).map_err(|error| match error {
             Error::Argument { reason, .. } => of_file(reason),
             other => other,

@@ -20,7 +20,7 @@ use crate::secret::SecretError;
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("the configuration {} cannot be read: {source}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -256,7 +256,7 @@ impl Config {
     /// It cannot be read, or used.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let unreadable = |source| ConfigError::Unreadable { path: path.to_owned(), source };
-        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let text = flexcast_files::text(path, flexcast_files::CONFIGURATION).map_err(unreadable)?;
         Self::parse(path, &text)
     }
 

@@ -39,8 +39,11 @@ pub(super) fn in_order(mut experiments: Vec<Experiment>) -> Vec<Experiment> {
 
 fn read(path: &Path, reduced: bool) -> Result<Experiment, EvaluateError> {
     let what = "experiment";
-    let text =
-        std::fs::read_to_string(path).map_err(|source| EvaluateError::File { what, path: path.to_owned(), source })?;
+    let text = flexcast_files::text(path, flexcast_files::TABLE).map_err(|source| EvaluateError::File {
+        what,
+        path: path.to_owned(),
+        source,
+    })?;
     of_text(&text, path, reduced)
 }
 

@@ -46,7 +46,7 @@ impl Pending {
             config.service.check()?;
             match (card.kind(), config.service.datapath_control) {
                 (Kind::Udp(_), _) => {
-                    let limit = "host (0) over a network interface: service takes an RDMA card".to_owned();
+                    let limit = "host over a network interface: service takes an RDMA card".to_owned();
                     return Err(Error::Config { what: "control", value: asked as u64, limit });
                 }
                 // What the service processes do not carry out is the DPA's, or the host's.

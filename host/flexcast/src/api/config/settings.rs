@@ -281,6 +281,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::datapath::udp::UdpOptions;
 
     fn taken(variable: &str, text: &str) -> Result<Config> {
         let mut config = Config::default();
@@ -310,6 +311,38 @@ mod tests {
                 assert!(matches!(error, Error::Variable { name, .. } if name == variable), "{error}");
                 assert!(error.to_string().starts_with(&format!("{variable} is \"zzz\": must be ")), "{error}");
             }
+        }
+    }
+
+    /// Whoever has set a variable does not know the name of the field.
+    #[test]
+    fn refused_parameters_are_named_with_their_variables_and_words() {
+        for setting in Setting::ALL.iter().filter(|setting| !setting.name.contains('.')) {
+            let Some(variable) = setting.variable else { continue };
+            let refused = |value| Error::Config { what: setting.name, value, limit: "another".to_owned() }.to_string();
+            let is_switch = setting.takes == SWITCH || setting.name == "placement";
+            let words: &[&str] = if is_switch { &[] } else { setting.words() };
+            for (value, word) in (0..).zip(words) {
+                assert_eq!(refused(value), format!("{} is {word}: must be another ({variable})", setting.name));
+            }
+            assert_eq!(refused(99), format!("{} is 99: must be another ({variable})", setting.name));
+        }
+        let words = Setting::named("sparse.aggregation").map(Setting::words).unwrap();
+        for (value, word) in (0..).zip(words) {
+            assert_eq!(crate::error::shown("sparse_aggregation", value), *word);
+        }
+        // The words are in the order of the values.
+        assert_eq!(CONTROLS.map(|control| control as u64), [0, 1, 2]);
+        assert_eq!(TRANSPORTS.map(|(_, transport)| transport as u64), [0, 1, 2]);
+        assert_eq!(ALGORITHMS.map(|(_, algorithm)| algorithm as u64), [0, 1, 2, 3, 4, 5]);
+        for (options, said) in [
+            (UdpOptions::default().port(0), "port is 0: must be 1 to 65535, alike on all ranks (FLEXCAST_PORT)"),
+            (UdpOptions::default().ttl(256), "ttl is 256: must be 1 to 255 (FLEXCAST_TTL)"),
+            (UdpOptions::default().subgroups(0), "subgroups is 0: must be 1 to 16 (FLEXCAST_SUBGROUPS)"),
+            (UdpOptions::default().socket_buffer_bytes(9), "must be 2048 to 1073741824 (FLEXCAST_SOCKET_BUFFER)"),
+        ] {
+            let text = crate::api::card::Card::udp(&options.interface("lo")).map(drop).unwrap_err().to_string();
+            assert!(text.ends_with(said), "{text}");
         }
     }
 

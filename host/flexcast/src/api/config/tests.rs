@@ -103,7 +103,10 @@ fn parameters_outside_their_range_are_named() {
     check(Config { pacing_gbit_per_s: Some(9), ..ok() }, "pacing_gbit_per_s is 9");
     let uc = Config { transport: Transport::UcMulticast, ..ok() };
     check(Config { pacing_gbit_per_s: Some(100), ..uc.clone() }, "pacing_gbit_per_s is 100");
-    check(Config { control: Control::Device, transport: Transport::UcUnicast, ..uc }, "control is 1: must be host");
+    check(
+        Config { control: Control::Device, transport: Transport::UcUnicast, ..uc },
+        "control is device: must be host",
+    );
 }
 
 /// What is sent in 16 us: 112 000 bytes at 56 Gbit/s.

@@ -22,6 +22,7 @@ use crate::api::outcome::Failed;
 use crate::api::report::{MessageCounts, Phases, PhasesPs, Report};
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
 use crate::error::{Error, Result};
+use crate::tuner::Decision;
 
 /// How long the service processes have to name who is at fault, once the hosts have found a failure.
 const GRACE: Duration = Duration::from_secs(2);
@@ -331,7 +332,8 @@ impl Engine {
             None => call::foreign_bytes(&plan, self.place.rank(), self.place.ranks()),
             Some(_) => 0,
         };
-        let report = Report { phases: Phases(phases), foreign_bytes, failure, ..Report::default() };
+        let decision = Decision::by_service();
+        let report = Report { phases: Phases(phases), decision, foreign_bytes, failure, ..Report::default() };
         let all = error.is_some() || self.lent > self.config.service.buffers as usize;
         let Self { session, graveyard, .. } = self;
         let ended = Returning::begin(session.client(), graveyard, request, (send, receive), (report, error, all));

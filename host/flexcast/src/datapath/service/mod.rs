@@ -256,7 +256,8 @@ impl ServiceOptions {
         range("service processes", self.processes, MOST_PROCESSES)?;
         range("service buffers", self.buffers, 1000)?;
         if self.datapath_control == Control::Service {
-            let (value, limit) = (self.datapath_control as u64, "host (0) or device (1)".to_owned());
+            let (value, limit) =
+                (self.datapath_control as u64, "host or device (FLEXCAST_SERVICE_DATAPATH)".to_owned());
             return Err(Error::Config { what: "control of the datapath beside service processes", value, limit });
         }
         if self.bound_keys > MOST_KEYS {

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -107,8 +106,9 @@ impl UdpOptions {
             port: variable("FLEXCAST_PORT", "a port from 1 to 65535")?,
             ttl: variable("FLEXCAST_TTL", "a number of hops from 1 to 255")?,
             unauthenticated: switch("FLEXCAST_UNAUTHENTICATED")?.unwrap_or(false),
-            tuning: variable::<PathBuf>("FLEXCAST_TUNING", "the name of a file")?
-                .map(|path| Tuning::read(&path))
+            tuning: std::env::var_os("FLEXCAST_TUNING")
+                .filter(|path| !path.is_empty())
+                .map(|path| Tuning::read(path.as_ref()).map_err(of_variable))
                 .transpose()?,
             shared_memory: switch("FLEXCAST_SHM")?,
             socket_buffer_bytes: variable("FLEXCAST_SOCKET_BUFFER", "bytes, from 2048 to 1073741824")?,
@@ -238,6 +238,14 @@ impl UdpOptions {
     }
 }
 
+/// Names the variable of a file that is no tuning.
+fn of_variable(error: Error) -> Error {
+    match error {
+        Error::Argument { reason, .. } => Error::Argument { operation: "FLEXCAST_TUNING", reason },
+        other => other,
+    }
+}
+
 /// The value of a variable, if it is set and not empty.
 pub(crate) fn variable<T: std::str::FromStr>(name: &'static str, limit: &'static str) -> Result<Option<T>> {
     match std::env::var(name) {
@@ -245,6 +253,9 @@ pub(crate) fn variable<T: std::str::FromStr>(name: &'static str, limit: &'static
             Ok(value) => Ok(Some(value)),
             Err(_) => Err(Error::Variable { name, value, limit: limit.into() }),
         },
+        Err(std::env::VarError::NotUnicode(value)) => {
+            Err(Error::Variable { name, value: value.to_string_lossy().into_owned(), limit: limit.into() })
+        }
         _ => Ok(None),
     }
 }

@@ -35,10 +35,10 @@ fn check(config: &Config) -> Result<()> {
         return refuse("control", config.control as u64, "host with the datapath verbs, which takes no DPA");
     }
     if config.transport != Transport::Ud {
-        return refuse("transport", config.transport as u64, "ud (0) with the datapath verbs");
+        return refuse("transport", config.transport as u64, "ud with the datapath verbs");
     }
     if !matches!(config.algorithm, Selection::Automatic | Selection::Multicast) {
-        return refuse("algorithm", config.algorithm as u64, "automatic (0) or multicast (1) with the datapath verbs");
+        return refuse("algorithm", config.algorithm as u64, "automatic or multicast with the datapath verbs");
     }
     if let Some(rate) = config.pacing_gbit_per_s {
         return refuse("pacing_gbit_per_s", rate.into(), "left out with the datapath verbs: lower chains instead");

@@ -69,9 +69,9 @@ impl OnDpa {
             Kind::Udp(_) => (None, None),
         };
         let limit = match card.kind() {
-            Kind::Udp(_) => "host (0) over a network interface, which has no DPA",
+            Kind::Udp(_) => "host over a network interface, which has no DPA",
             Kind::Dpa(_) | Kind::Verbs(_) => {
-                "host (0), unless image `sparse` runs on the card: start it (Card::start_aggregators; sparse_firmware_path or FLEXCAST_SPARSE_FIRMWARE of the C interface)"
+                "host, unless image `sparse` runs on the card: start it (Card::start_aggregators; sparse_firmware_path or FLEXCAST_SPARSE_FIRMWARE of the C interface)"
             }
         };
         let value = config.sparse_aggregation as u64;
