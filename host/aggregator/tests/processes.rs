@@ -11,7 +11,7 @@ use flexcast_aggregator::daemon::ask;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use jobs::{Daemon, all_say, free_port, job, job_with, names, until};
+use jobs::{Daemon, all_name, all_say, free_port, job, job_with, names, until};
 
 /// No test of its own: a rank, which does what it is told.
 #[test]
@@ -71,7 +71,7 @@ fn a_daemon_that_is_killed_is_named_and_another_one_serves_from_then_on() {
     let daemon = Daemon::start(folder.path(), port, &["--memory", "100K"]);
     all_say(&mut ranks, "create", "create: fine");
     ranks.iter_mut().for_each(|rank| rank.say("sums"));
-    names(&mut ranks, address, &["refuses this job: it has 102400 bytes of memory"]);
+    all_name(&mut ranks, address, "refuses this job: it has 102400 bytes of memory");
     daemon.kill();
     let _daemon = Daemon::start(folder.path(), port, &[]);
     all_say(&mut ranks, "create", "create: fine");
@@ -165,7 +165,7 @@ fn a_daemon_with_a_secret_serves_those_who_have_it() {
         let mut others = job_with(&[daemon.address], variables);
         all_say(&mut others, "create", "create: fine");
         others.iter_mut().for_each(|rank| rank.say("sums"));
-        names(&mut others, daemon.address, &[reason]);
+        all_name(&mut others, daemon.address, reason);
     }
     all_say(&mut ranks, "sums", "sums: fine");
 }

@@ -149,6 +149,15 @@ pub(crate) fn names(ranks: &mut [Rank], aggregator: SocketAddr, what: &[&str]) {
     assert!(lines.iter().any(|line| what.iter().any(|what| line.contains(what))), "{lines:?}");
 }
 
+/// Each of the ranks says why, and not only which of them knows; one that has called too late, that it cannot any more.
+#[allow(dead_code)] // Over cards the first that fails ends the others.
+pub(crate) fn all_name(ranks: &mut [Rank], aggregator: SocketAddr, what: &str) {
+    let lines: Vec<String> = ranks.iter_mut().map(Rank::line).collect();
+    assert!(lines.iter().all(|line| line.contains(&format!("aggregator {aggregator}"))), "{lines:?}");
+    let is_late = |line: &String| line.contains("is of no use since an operation failed");
+    assert!(lines.iter().all(|line| line.contains(what) || is_late(line)), "{lines:?}");
+}
+
 /// A rank, which does what it is told; nothing in a process that is none. To be called by a test `a_rank`.
 pub(crate) fn be_a_rank(card: impl FnOnce() -> Card) {
     if std::env::var_os(ROLE).is_none() {

@@ -463,6 +463,14 @@ impl Job {
         self.closes.is_some()
     }
 
+    /// Why it was refused, if that is why it has failed.
+    pub(super) fn refusal(&self) -> Option<&str> {
+        match &self.ended {
+            Some(Report::Refused { reason }) => Some(reason),
+            _ => None,
+        }
+    }
+
     /// Whether nobody is connected any more.
     pub(super) fn is_empty(&self) -> bool {
         self.seats.iter().all(Option::is_none)

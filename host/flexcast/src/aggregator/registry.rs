@@ -16,8 +16,8 @@ struct Served {
     thread: usize,
     /// By rank: whether it is connected.
     connected: Vec<bool>,
-    /// It takes nobody any more.
-    is_over: bool,
+    /// It takes nobody any more, for this reason.
+    over: Option<String>,
 }
 
 /// All jobs of a process.
@@ -66,7 +66,7 @@ impl Registry {
                 let thread = (0..self.loads.len()).min_by_key(|thread| self.loads[*thread]).unwrap_or(0);
                 self.loads[thread] += 1;
                 let connected = vec![false; terms.workers as usize];
-                entry.insert(Served { terms, thread, connected, is_over: false })
+                entry.insert(Served { terms, thread, connected, over: None })
             }
         };
         if job.terms.proof != terms.proof {
@@ -75,8 +75,8 @@ impl Registry {
         if job.terms != terms {
             return Err(differs(&job.terms, &terms, rank));
         }
-        if job.is_over {
-            return Err("the job has failed: create another communicator".to_owned());
+        if let Some(reason) = &job.over {
+            return Err(reason.clone());
         }
         if std::mem::replace(&mut job.connected[rank as usize], true) {
             return Err(format!(
@@ -105,10 +105,11 @@ impl Registry {
         }
     }
 
-    /// A job has failed: it takes nobody any more.
-    pub(super) fn end(&mut self, key: Key) {
+    /// A job has failed: it takes nobody any more. Who comes late is told what the others were, if it was refused.
+    pub(super) fn end(&mut self, key: Key, refusal: Option<&str>) {
         if let Some(job) = self.jobs.get_mut(&key) {
-            job.is_over = true;
+            let failed = || "the job has failed: create another communicator".to_owned();
+            job.over.get_or_insert_with(|| refusal.map_or_else(failed, str::to_owned));
         }
     }
 }
@@ -183,7 +184,9 @@ mod tests {
         assert!(registry.join(&one).unwrap_err().contains("give it one"));
         registry.has_card = true;
         assert!(registry.join(&one).unwrap_err().contains("over RDMA cards of class 0, timeout 2^14"));
-        registry.end((1, 0));
+        registry.end((1, 0), None);
+        // The first reason counts.
+        registry.end((1, 0), Some("no memory"));
         assert!(registry.join(&greeting(1, 0, 1)).unwrap_err().contains("has failed"));
         registry.join(&greeting(5, 0, 0)).unwrap();
         registry.join(&greeting(5, 0, 1)).unwrap();

@@ -215,7 +215,7 @@ impl Thread {
         let registry = &self.shared.registry;
         job.turn(now, &mut Poller { epoll: &self.epoll, tokens: &mut self.tokens, registry, key });
         if job.has_failed() {
-            lock(registry).end(key);
+            lock(registry).end(key, job.refusal());
         }
         if job.is_empty() {
             self.jobs.remove(&key);

@@ -89,6 +89,11 @@ impl KnownAggregators {
         }
     }
 
+    /// Whether this rank has found why an aggregator has failed.
+    pub(crate) fn has_reason(&self, number: u32) -> bool {
+        self.get(number).is_some_and(|known| known.reason.is_some())
+    }
+
     /// Why an aggregator has failed, if this rank has found it.
     pub(crate) fn take_reason(&mut self, number: u32) -> Option<String> {
         self.get_mut(number)?.reason.take()

@@ -117,6 +117,8 @@ pub(crate) struct Engine {
     stripes: Stripes,
     mesh: Mesh,
     apart: KnownAggregators,
+    /// Until when an operation that has failed waits for an aggregator's reason.
+    reason_ps: Option<u64>,
     receive_bytes: u64,
     peers: Vec<SocketAddr>,
     waiter: SocketWaiter,
@@ -221,6 +223,7 @@ impl Engine {
         let reception = Reception::new(interface.now_ps());
         let mut engine = Self {
             apart: KnownAggregators::new(config.aggregators.len()),
+            reason_ps: None,
             requests: Requests::of(&config.aggregators),
             codec,
             window: Window::new(place, 1, WAITS),
@@ -725,7 +728,7 @@ impl Engine {
                 let of_apart = self.apart_deadline_ps().map_or(u64::MAX, |(deadline_ps, _)| deadline_ps);
                 exchanging.deadline_ps.min(of_apart)
             } else {
-                self.lingers_ps.unwrap_or(0)
+                self.lingers_ps.or(self.reason_ps).unwrap_or(0)
             });
         }
         let running = self.current.as_ref()?;

@@ -3,11 +3,15 @@
 use flexcast_proto::{Cause, Failure, FailureCode};
 
 use super::Engine;
+use super::operation::State;
 use crate::aggregator::wire::Report;
 use crate::api::config::ps;
 use crate::datapath::apart;
 use crate::datapath::udp::mesh::{NONSENSE, failure_code};
 use crate::protocol::driver::Notice;
+
+/// How long an operation that has failed waits for the reason of an aggregator.
+const REASON_PS: u64 = 500_000_000_000;
 
 impl Engine {
     /// The number of an aggregator among those of the communicator; none of a rank.
@@ -39,10 +43,33 @@ impl Engine {
         self.apart.begin(now_ps);
     }
 
+    /// The aggregator that the operation under way has failed by as another rank says, while this one has not heard why.
+    fn unexplained(&self) -> Option<u32> {
+        let exchanging = self.exchanging.as_ref()?;
+        let State::Failed(failure) = exchanging.state else { return None };
+        let Cause::Aggregator(number) = failure.cause else { return None };
+        let number = u32::from(number);
+        let is_open = failure.witness != self.place.rank() && !self.apart.has_reason(number);
+        is_open.then_some(number)
+    }
+
+    /// Whether an operation that has failed does not end yet: the aggregator tells each rank its reason, and this one's may come a little later than what
+    /// another rank says.
+    pub(super) fn awaits_reason(&mut self, now_ps: u64) -> bool {
+        if self.unexplained().is_none() {
+            self.reason_ps = None;
+            return false;
+        }
+        now_ps < *self.reason_ps.get_or_insert(now_ps.saturating_add(REASON_PS))
+    }
+
     /// Takes note of what an aggregator says.
     pub(super) fn heed(&mut self, peer: u32, report: Report) {
         let Some(number) = self.aggregator(peer).filter(|_| self.uses_apart()) else {
             if let Report::Refused { reason } = report {
+                if let Some(number) = self.unexplained().filter(|number| self.aggregator(peer) == Some(*number)) {
+                    return self.apart.blame(number, apart::refusal(&reason));
+                }
                 // The next operation dials anew.
                 tracing::warn!(peer, reason, "an aggregator serves this job no longer");
             }
@@ -77,11 +104,13 @@ impl Engine {
     /// The connection to a peer has broken.
     pub(super) fn break_connection(&mut self, peer: u32, code: u16) {
         let Some(number) = self.aggregator(peer) else { return self.conversation.broken(peer, failure_code(code)) };
-        if !self.uses_apart() {
+        let is_unexplained = self.unexplained() == Some(number);
+        if !self.uses_apart() && !is_unexplained {
             return;
         }
         let found = self.mesh.fault(peer).map(|fault| fault.reason);
-        self.fail_apart(number, found.unwrap_or_else(|| apart::broken(code)));
+        let reason = found.unwrap_or_else(|| apart::broken(code));
+        if is_unexplained { self.apart.blame(number, reason) } else { self.fail_apart(number, reason) }
     }
 
     fn fail_apart(&mut self, number: u32, reason: String) {

@@ -334,7 +334,7 @@ impl Engine {
     /// Ends an operation that this rank is done with, or that has failed.
     pub(super) fn release_direct(&mut self, now_ps: u64) -> bool {
         let is_over = self.exchanging.as_ref().is_some_and(|exchanging| !exchanging.state.is_active());
-        if !is_over || self.lingers(now_ps) {
+        if !is_over || self.lingers(now_ps) || self.awaits_reason(now_ps) {
             return false;
         }
         let Some(exchanging) = self.exchanging.take() else { return false };
