@@ -93,6 +93,8 @@ fn seeds_that_were_wrong_are_right() {
     for seed in [
         // What a rank wrote that had called something else went over a block that was still being sent.
         30_000_568,
+        // A peer that had not heard of the failure was refused by a key that had been taken back for that.
+        95_002_223,
         // A rank that had everything waited without end for a dead one to say where it wants its bytes.
         20_214,
         // With the protocol on the card a rank that was cut off before its turn counted as one that sends, and waited without end.

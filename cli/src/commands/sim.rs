@@ -57,7 +57,7 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     } else {
         out!("{report}")?;
     }
-    if let Some(first) = races.into_iter().next() {
+    if let Some(first) = races.into_iter().find(|race| !report.accounts_for(race)) {
         let count = report.machine.races.unwrap_or_default();
         return Err(SimError::Races { count, first: Box::new(first) }.into());
     }

@@ -133,7 +133,7 @@ fn writes_with_a_key_that_is_taken_back_are_reported_unless_their_queue_pair_is_
         }
         rest(&mut world);
         let kinds: Vec<_> = world.take_races().iter().map(|race| race.kind).collect();
-        assert_eq!(kinds, if gone { vec![] } else { vec![RaceKind::ReleasedMemory] });
+        assert_eq!(kinds, if gone { vec![] } else { vec![RaceKind::RevokedKey] });
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use emu_config::{DrivenFrom, Memory};
-use emu_machine::{Executed, Wiring, with_world};
+use emu_machine::{Executed, Race, RaceKind, Wiring, with_world};
 use flexcast::DatapathKind;
 use serde::Serialize;
 
@@ -263,6 +263,13 @@ pub struct Report {
 }
 
 impl Report {
+    /// Whether a race is what the library promises: after an operation has failed its buffers get other keys, so that peers that have not heard of the
+    /// failure are refused.
+    #[must_use]
+    pub fn accounts_for(&self, race: &Race) -> bool {
+        race.kind == RaceKind::RevokedKey && self.failures > 0
+    }
+
     pub(super) fn new(params: &SimParams) -> Result<Self, SimError> {
         let ranks = u64::from(params.ranks.max(1));
         Ok(Self {

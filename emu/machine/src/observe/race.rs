@@ -47,6 +47,9 @@ pub enum RaceKind {
     RecordBehindDoorbell,
     /// Memory was written after its owner had given it back.
     ReleasedMemory,
+    /// A packet asked for memory by a key that had been destroyed. The card refuses it, but by another key the memory might be somebody else's by then.
+    /// Where an operation has failed, keys are destroyed for that: peers that do not know yet are refused.
+    RevokedKey,
     /// Two agents wrote one 64-byte line of host memory, and a writeback of the whole line undid one of them.
     TwoOwners,
     /// A DPA thread stored bytes that it had loaded before another thread stored them, with neither an atomic nor a fence between: the other
@@ -158,6 +161,7 @@ impl fmt::Display for RaceKind {
             RaceKind::RecordBehindDoorbell => "a doorbell was rung before its record was visible",
             RaceKind::OwnedByCard => "memory that belongs to the card was changed",
             RaceKind::ReleasedMemory => "memory was written after its release",
+            RaceKind::RevokedKey => "memory was asked for by a key that is gone",
             RaceKind::TwoOwners => "two owners wrote one line",
             RaceKind::LostUpdate => "a thread undid the store of another",
         })
@@ -394,7 +398,7 @@ impl Races {
             let range = Range { card, space: attr.space, addr: attr.start, len: attr.len };
             let wrote = Range { addr, len, ..range };
             self.report(Race {
-                kind: RaceKind::ReleasedMemory,
+                kind: RaceKind::RevokedKey,
                 first: range.access(Agent::Host, "destroyed the key of", at_ps),
                 second: wrote.access(Agent::Card { qpn: Some(qpn), entry: None }, "was asked to access", at_ps),
             });
