@@ -249,7 +249,7 @@ impl Case {
         };
         self.params.algorithm == Algorithm::Multicast
             && self.params.host_faults.is_empty()
-            && self.params.side.communicators == 1
+            && !self.params.side.has_several()
             && match &self.machine.wiring {
                 Wiring::Cable(_) => true,
                 Wiring::Network(network) => {
