@@ -151,7 +151,7 @@ fn settings_that_cannot_be_are_refused_with_what_to_do() {
     let (provider, cards) = cards(DatapathKind::Verbs, &Machine::default(), 2);
     let plain = Card::verbs(&provider, "mlx5_0", &VerbsOptions::default()).expect("the card opens");
     let error = Pending::new(&plain, 0, 2, config()).expect_err("no image");
-    told(&error, &["sparse_aggregation is 1", "image `sparse`", "start_aggregators", "FLEXCAST_SPARSE_FIRMWARE"]);
+    told(&error, &["sparse_aggregation is dpa", "image `sparse`", "start_aggregators", "FLEXCAST_SPARSE_FIRMWARE"]);
     // What the DPA needs of it is alike on all ranks, or all are told.
     for (other, words) in [
         (config().sparse_aggregation(Aggregation::Host), ["sparse_aggregation 0", "this rank 1"]),
@@ -172,7 +172,7 @@ fn settings_that_cannot_be_are_refused_with_what_to_do() {
     let error = interface.start_aggregators(Firmware { name: "sparse", elf: &[] }).expect_err("no DPA");
     told(&error, &["no DPA", "flexcast-aggregator"]);
     let error = Pending::new(&interface, 0, 1, config()).expect_err("no DPA");
-    told(&error, &["sparse_aggregation is 1", "network interface"]);
+    told(&error, &["sparse_aggregation is dpa", "network interface"]);
     // Another image than `sparse`.
     let elf = image_bytes("allgather");
     assert!(plain.start_aggregators(Firmware { name: "none", elf: &elf[..100] }).is_err());
