@@ -510,8 +510,10 @@ fn leave_at_once(seed: u64, dies: bool) {
                     true
                 }
                 Err(ServiceError::Service(Error::StagedFailed(failure))) if dies => {
-                    let expected = (Culprit::Rank(0), StagedCause::Died);
-                    assert_eq!((failure.culprit, failure.cause), expected, "{what}: rank {rank}");
+                    assert_eq!(failure.culprit, Culprit::Rank(0), "{what}: rank {rank}");
+                    // Where what tells of the death is lost, a card may find before that the memory is gone (IBV_WC_REM_ACCESS_ERR).
+                    let is_told = matches!(failure.cause, StagedCause::Died | StagedCause::Transfer(10));
+                    assert!(is_told, "{what}: rank {rank}: {:?}", failure.cause);
                     true
                 }
                 Err(error) => panic!("{what}: rank {rank}: {error}"),
