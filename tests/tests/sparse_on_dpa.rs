@@ -154,7 +154,7 @@ fn settings_that_cannot_be_are_refused_with_what_to_do() {
     told(&error, &["sparse_aggregation is dpa", "image `sparse`", "start_aggregators", "FLEXCAST_SPARSE_FIRMWARE"]);
     // What the DPA needs of it is alike on all ranks, or all are told.
     for (other, words) in [
-        (config().sparse_aggregation(Aggregation::Host), ["sparse_aggregation 0", "this rank 1"]),
+        (config().sparse_aggregation(Aggregation::Host), ["sparse_aggregation host", "this rank dpa"]),
         (config().cache_bytes(5000), ["cache_bytes for sparse_aggregation 5000", "this rank 1500000"]),
     ] {
         let pending = [config(), other].map(Some);
