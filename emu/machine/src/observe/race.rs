@@ -24,7 +24,7 @@ pub(crate) use queues::Eyes;
 use queues::Queue;
 use reach::{QueueId, Reach};
 use records::Records;
-use undone::{Stored, Undone};
+use undone::Undone;
 
 use crate::dpa::crash::ANNOUNCED;
 use crate::weak::ThreadKey;
@@ -360,14 +360,10 @@ impl Races {
     /// A store of a thread, of at most 8 bytes, becomes visible now. It `changes` memory where it is not of what is there.
     pub(crate) fn stored(&mut self, thread: u32, range: Range, agent: &Agent, changes: bool, at_ps: u64) {
         let Space::Dpa(process) = range.space else { return };
-        let store = Stored { by: agent.clone(), addr: range.addr, len: range.len, at_ps };
+        let store = range.access(agent.clone(), "stored", at_ps);
         if let Some(first) = self.undone.store((range.card, process, thread), &store, changes) {
-            let lost = Range { addr: first.addr, len: first.len, ..range };
-            self.report(Race {
-                kind: RaceKind::LostUpdate,
-                first: lost.access(first.by, "stored", first.at_ps),
-                second: range.access(agent.clone(), "had loaded them before, and stored", at_ps),
-            });
+            let second = Access { action: "had loaded them before, and stored", ..store };
+            self.report(Race { kind: RaceKind::LostUpdate, first, second });
         }
     }
 
@@ -396,6 +392,7 @@ impl Races {
         let answers = nic.query_qp(qpn).is_ok_and(|qp| qp.attr.transport != Transport::Uc);
         if let Some(attr) = self.keys.get(&(card, key)).filter(|_| answers) {
             let range = Range { card, space: attr.space, addr: attr.start, len: attr.len };
+            // When it was destroyed nobody has noted: `at_ps` is the latest that it can have been.
             let wrote = Range { addr, len, ..range };
             self.report(Race {
                 kind: RaceKind::RevokedKey,

@@ -154,6 +154,7 @@ pub(crate) fn names(ranks: &mut [Rank], aggregator: SocketAddr, what: &[&str]) {
 pub(crate) fn all_name(ranks: &mut [Rank], aggregator: SocketAddr, what: &str) {
     let lines: Vec<String> = ranks.iter_mut().map(Rank::line).collect();
     assert!(lines.iter().all(|line| line.contains(&format!("aggregator {aggregator}"))), "{lines:?}");
+    assert!(lines.iter().any(|line| line.contains(what)), "{lines:?}");
     let is_late = |line: &String| line.contains("is of no use since an operation failed");
     assert!(lines.iter().all(|line| line.contains(what) || is_late(line)), "{lines:?}");
 }

@@ -1,30 +1,21 @@
-//! Stores of DPA threads that another thread undid, since it had loaded the bytes before and knew nothing of them.
+//! Stores of DPA threads that are lost, because another thread stores what it made of an older value.
 //!
-//! A thread loads a byte, another thread stores it, the first stores it: the second thread's store is lost, as with a counter that two
-//! threads add to without atomics. An atomic, a fence after loads and the start of an activation may have told the first thread of the
-//! other store, so what it loaded before does not count. A store that changes nothing cannot be lost; but it can undo another: two threads
-//! that add 1 at the same time store the same.
+//! A thread loads a byte, another thread stores it, and then the first stores it. The second thread's store is lost, as with a counter that two
+//! threads add to without atomics. After an atomic, a fence behind loads, or the start of an activation the first thread may know of the other
+//! store: its earlier loads do not count from then on. A store that does not change memory cannot be lost, but another can be lost by it: two
+//! threads that add 1 at the same time store the same value.
 //!
-//! The loads of a thread's own stack do not count: nobody else stores there.
+//! Loads of a thread's own stack are not noted, since no other thread stores there.
 
 use std::collections::BTreeMap;
 
-use super::Agent;
+use super::Access;
 use crate::weak::ThreadKey;
 
 /// Bytes of a word, whose bytes share an entry.
 const WORD: u64 = 8;
 /// Words that are remembered. With more, those that no longer count are forgotten, then all.
 const MAX_WORDS: usize = 1 << 16;
-
-/// A store of a thread that has become visible.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stored {
-    pub(super) by: Agent,
-    pub(super) addr: u64,
-    pub(super) len: u64,
-    pub(super) at_ps: u64,
-}
 
 /// What a thread has loaded of a word.
 #[derive(Debug)]
@@ -34,9 +25,8 @@ struct Loaded {
     era: u64,
     /// Bytes that the thread has loaded.
     bytes: u8,
-    /// Those of them that another thread has stored since, and its last store.
-    outdated: u8,
-    store: Option<Stored>,
+    /// Stores of other threads since, each with those of these bytes that it was the last to change.
+    since: Vec<(u8, Access)>,
 }
 
 /// What threads have loaded, and who has stored it since.
@@ -55,6 +45,16 @@ fn words(addr: u64, len: u64) -> impl Iterator<Item = (u64, u8)> {
     [(word, bits as u8), (word.wrapping_add(WORD), (bits >> WORD) as u8)].into_iter().filter(|(_, bits)| *bits != 0)
 }
 
+impl Loaded {
+    /// The thread knows what these bytes are.
+    fn learn(&mut self, bits: u8) {
+        self.since.retain_mut(|(changed, _)| {
+            *changed &= !bits;
+            *changed != 0
+        });
+    }
+}
+
 fn era(eras: &BTreeMap<ThreadKey, u64>, thread: ThreadKey) -> u64 {
     eras.get(&thread).copied().unwrap_or_default()
 }
@@ -69,14 +69,14 @@ impl Undone {
         for (word, bits) in words(addr, len) {
             let loads = self.words.entry((card, process, word)).or_default();
             let Some(loaded) = loads.iter_mut().find(|loaded| loaded.thread == thread) else {
-                loads.push(Loaded { thread, era, bytes: bits, outdated: 0, store: None });
+                loads.push(Loaded { thread, era, bytes: bits, since: Vec::new() });
                 continue;
             };
             if loaded.era != era {
-                (loaded.era, loaded.bytes, loaded.outdated) = (era, 0, 0);
+                *loaded = Loaded { thread, era, bytes: 0, since: Vec::new() };
             }
             loaded.bytes |= bits;
-            loaded.outdated &= !bits;
+            loaded.learn(bits);
         }
     }
 
@@ -85,31 +85,27 @@ impl Undone {
         *self.eras.entry(thread).or_default() += 1;
     }
 
-    /// A store of at most 8 bytes becomes visible, which `changes` memory or is of what is there. Gives the store of another thread that it
-    /// undoes.
+    /// A store of at most 8 bytes becomes visible, which `changes` memory or not. Gives the store of another thread that is lost by it.
     pub(super) fn store(
         &mut self,
         (card, process, thread): (usize, u32, u32),
-        store: &Stored,
+        store: &Access,
         changes: bool,
-    ) -> Option<Stored> {
+    ) -> Option<Access> {
         let mut undone = None;
         for (word, bits) in words(store.addr, store.len) {
             let Some(loads) = self.words.get_mut(&(card, process, word)) else { continue };
             loads.retain(|loaded| era(&self.eras, (card, loaded.thread)) == loaded.era);
             for loaded in loads.iter_mut() {
-                if loaded.thread != thread {
-                    if changes && loaded.bytes & bits != 0 {
-                        loaded.outdated |= loaded.bytes & bits;
-                        loaded.store = Some(store.clone());
-                    }
-                    continue;
+                if loaded.thread == thread {
+                    let lost = loaded.since.iter().find(|(changed, _)| changed & bits != 0);
+                    undone = undone.or_else(|| lost.map(|(_, store)| store.clone()));
+                    loaded.learn(bits);
+                } else if changes && loaded.bytes & bits != 0 {
+                    // Of bytes that several have stored the last store is the one that is lost.
+                    loaded.learn(bits);
+                    loaded.since.push((loaded.bytes & bits, store.clone()));
                 }
-                if loaded.outdated & bits != 0 && undone.is_none() {
-                    undone = loaded.store.clone();
-                }
-                // The thread knows what it has stored itself.
-                loaded.outdated &= !bits;
             }
             if loads.is_empty() {
                 self.words.remove(&(card, process, word));
@@ -138,14 +134,21 @@ impl Undone {
 
 #[cfg(test)]
 mod tests {
+    use emu_nic::Space;
+
+    use super::super::{Agent, Range};
     use super::*;
 
     const ONE: (usize, u32, u32) = (0, 1, 1);
     const TWO: (usize, u32, u32) = (0, 1, 2);
 
+    fn access((card, process, thread): (usize, u32, u32), addr: u64, len: u64) -> Access {
+        let agent = Agent::Thread { process, thread, pc: 0, symbol: None };
+        Range { card, space: Space::Dpa(process), addr, len }.access(agent, "stored", 5)
+    }
+
     fn store(undone: &mut Undone, who: (usize, u32, u32), addr: u64, len: u64) -> Option<u64> {
-        let by = Agent::Thread { process: who.1, thread: who.2, pc: 0, symbol: None };
-        undone.store(who, &Stored { by, addr, len, at_ps: 5 }, true).map(|stored| stored.addr)
+        undone.store(who, &access(who, addr, len), true).map(|lost| lost.addr)
     }
 
     #[test]
@@ -159,6 +162,19 @@ mod tests {
         undone.load(TWO, (0x1000, 8));
         assert_eq!(store(&mut undone, ONE, 0x1000, 8), None);
         assert_eq!(store(&mut undone, TWO, 0x1000, 8), Some(0x1000));
+    }
+
+    #[test]
+    fn of_several_stores_the_one_that_is_lost_is_named() {
+        let mut undone = Undone::default();
+        undone.load(ONE, (0x1000, 8));
+        for (addr, len) in [(0x1000, 2), (0x1001, 2), (0x1006, 2)] {
+            assert_eq!(store(&mut undone, TWO, addr, len), None);
+        }
+        for (addr, lost) in [(0x1006, 0x1006), (0x1001, 0x1001), (0x1000, 0x1000)] {
+            assert_eq!(store(&mut undone, ONE, addr, 1), Some(lost));
+        }
+        assert_eq!(store(&mut undone, ONE, 0x1003, 1), None, "nobody else has stored there");
     }
 
     #[test]
@@ -183,9 +199,8 @@ mod tests {
         assert_eq!(store(&mut undone, (0, 2, 3), 0x1006, 4), None);
         assert_eq!(store(&mut undone, ONE, 0x1006, 4), None);
         // The other stores what is there.
-        let by = Agent::Thread { process: 1, thread: 2, pc: 0, symbol: None };
         undone.load(ONE, (0x1006, 4));
-        assert_eq!(undone.store(TWO, &Stored { by, addr: 0x1006, len: 4, at_ps: 6 }, false), None);
+        assert_eq!(undone.store(TWO, &access(TWO, 0x1006, 4), false), None);
         assert_eq!(store(&mut undone, ONE, 0x1006, 4), None);
     }
 
