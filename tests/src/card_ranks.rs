@@ -106,6 +106,32 @@ impl CardRanks {
         }
     }
 
+    /// What comes of a call on each rank, by rank, where each leaves as soon as its own call is over. `idle` is called when all have been looked at.
+    pub fn leaving(mut self, call: impl Fn(&Communicator, u32) -> Request, idle: impl Fn()) -> Vec<Outcome> {
+        let mut requests: Vec<Option<Request>> = self.all.iter().map(|one| Some(call(one, one.rank()))).collect();
+        let mut ends: Vec<Option<Outcome>> = self.all.iter().map(|_| None).collect();
+        let start_ps = self.provider.relax().now_ps();
+        while !self.all.is_empty() {
+            assert!(self.provider.relax().now_ps() - start_ps < BOUND_PS, "hangs");
+            self.all.retain(|one| {
+                let rank = one.rank() as usize;
+                let Some(request) = requests[rank].take() else { return false };
+                ends[rank] = match one.test(request) {
+                    Ok(Test::Pending(request)) => {
+                        requests[rank] = Some(request);
+                        None
+                    }
+                    Ok(Test::Done(done)) => Some(Ok(done)),
+                    Err(failed) => Some(Err(failed)),
+                };
+                ends[rank].is_none()
+            });
+            idle();
+            self.provider.relax().relax();
+        }
+        ends.into_iter().flatten().collect()
+    }
+
     /// An operation in whose midst the last rank goes, so long after its beginning: with its queue pairs, or, `silent`, it makes no progress any more. The errors of all others; none
     /// of them may have success.
     pub fn without_the_last(

@@ -130,6 +130,28 @@ fn aggregators_that_are_no_ranks_add_what_cards_send() {
     }
 }
 
+/// A rank that makes its queue pairs anew, or leaves, is not missed by an aggregator that waits for its acknowledgement of the last sums.
+#[test]
+fn ranks_that_give_queue_pairs_up_still_answer() {
+    let kilo = SparseOptions { block_bytes: 1024, blocks_per_message: 4 };
+    for seed in 0..8 {
+        let machine = Machine { loss_ppm: Some(50_000), seed: Some(seed), ..Machine::default() };
+        let (provider, cards, card) = cards(DatapathKind::Verbs, &machine, 2);
+        let server = Server::with_card(listener(), settings(), &card).expect("it starts");
+        let config = config().aggregators(names(&[&server])).retry_exponent(4);
+        let world = CardRanks::on((provider, cards), &config);
+        for options in [OPTIONS, kilo, OPTIONS, kilo] {
+            gets(&world, 4 * 2003, 20, SUM, options);
+        }
+        let arrays = contributions(2, 4 * 2003, (256, 20), seed);
+        let expected = reference(SUM, &arrays);
+        let yields = || std::thread::sleep(Duration::from_micros(20));
+        for end in world.leaving(|one, rank| post(one, SUM, OPTIONS, &arrays[rank as usize]), yields) {
+            assert!(end.expect("success").receive.to_vec().expect("read") == expected, "seed {seed}");
+        }
+    }
+}
+
 #[test]
 fn a_server_that_is_started_anew_between_operations_serves_on_and_one_that_stops_is_named() {
     let (provider, cards, card) = cards(DatapathKind::Verbs, &Machine::default(), 2);

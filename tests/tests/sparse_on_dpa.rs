@@ -11,11 +11,11 @@ use flexcast::p2p::reference;
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{
     Aggregation, Card, Cause, Communicator, Config, DatapathKind, Error, Firmware, Pending, Request, SparseOptions,
-    Test, UdpOptions, VerbsOptions,
+    UdpOptions, VerbsOptions,
 };
 use flexcast_tests::card_ranks::{self, CardRanks, filled};
 use flexcast_tests::sparse_world::contributions;
-use flexcast_tests::{communicators, image_bytes, told};
+use flexcast_tests::{image_bytes, told};
 use flexio::Provider;
 
 const OPTIONS: SparseOptions = SparseOptions { block_bytes: 256, blocks_per_message: 8 };
@@ -99,29 +99,13 @@ fn a_rank_may_leave_as_soon_as_it_has_its_sums() {
     for seed in [2, 4, 7] {
         let machine = Machine { loss_ppm: Some(50_000), seed: Some(seed), ..Machine::default() };
         let config = config().retry_exponent(4).barrier_timeout(Duration::from_millis(500));
-        let mut world = world(DatapathKind::Verbs, &machine, 3, &config);
+        let world = world(DatapathKind::Verbs, &machine, 3, &config);
         let sum = reduction(Operator::Sum, DataType::I32);
         let arrays = contributions(3, 4 * 9001, (256, 20), 5);
         let expected = reference(sum, &arrays);
-        let posted = world.all.iter().zip(&arrays).map(|(one, array)| Some(post(one, sum, OPTIONS, array)));
-        let mut posted: Vec<Option<Request>> = posted.collect();
-        let start_ps = world.provider.relax().now_ps();
-        while !world.all.is_empty() {
-            assert!(world.provider.relax().now_ps() - start_ps < communicators::BOUND_PS, "hangs");
-            let mut at = 0;
-            while let Some(one) = world.all.get(at) {
-                match one.test(posted[at].take().expect("pending")).expect("success") {
-                    Test::Pending(request) => {
-                        posted[at] = Some(request);
-                        at += 1;
-                    }
-                    Test::Done(done) => {
-                        assert!(done.receive.to_vec().expect("read") == expected);
-                        drop((world.all.remove(at), posted.remove(at)));
-                    }
-                }
-            }
-            world.provider.relax().relax();
+        let call = |one: &Communicator, rank: u32| post(one, sum, OPTIONS, &arrays[rank as usize]);
+        for end in world.leaving(call, || {}) {
+            assert!(end.expect("success").receive.to_vec().expect("read") == expected);
         }
     }
 }

@@ -95,6 +95,27 @@ fn sums_are_right_on_both_datapaths_whatever_changes_from_call_to_call() {
     }
 }
 
+/// A rank that leaves as soon as it has all sums is not missed by another that waits for its acknowledgement of the last ones. Where queue pairs go at once, 8 of these 40 seeds fail.
+#[test]
+fn ranks_that_leave_at_once_still_answer() {
+    let arrays: Vec<_> = (0..3).map(|rank| array(rank, 4 * 9001, 20)).collect();
+    let expected = reference(SUM, &arrays);
+    let call = |one: &Communicator, rank: u32| {
+        one.sparse_all_reduce_in_place(filled(one, &arrays[rank as usize]), SUM, OPTIONS).expect("accepted")
+    };
+    for datapath in [DatapathKind::Verbs, DatapathKind::Dpa] {
+        for seed in 0..40 {
+            let machine = Machine { loss_ppm: Some(50_000), seed: Some(seed), ..Machine::default() };
+            let config = config().retry_exponent(4).barrier_timeout(Duration::from_millis(500));
+            let ends = CardRanks::new(datapath, &machine, 3, &config).leaving(call, || {});
+            for (rank, end) in ends.into_iter().enumerate() {
+                let done = end.unwrap_or_else(|failed| panic!("{datapath}, seed {seed}: rank {rank}: {failed}"));
+                assert!(done.receive.to_vec().expect("read") == expected, "{datapath}, seed {seed}: rank {rank}");
+            }
+        }
+    }
+}
+
 #[test]
 fn the_order_of_ranks_gives_the_bits_of_a_loop() {
     let sum = Reduction::new(Operator::Sum, DataType::F32).expect("the type has it");

@@ -143,6 +143,11 @@ pub(crate) fn silent(bound: Duration) -> String {
     )
 }
 
+/// That an aggregator says that it has lost this rank.
+pub(crate) fn lost() -> String {
+    "does not reach this rank any more: see the link between the two, and the aggregator's log".to_owned()
+}
+
 /// Why it serves this job no longer.
 pub(crate) fn refusal(reason: &str) -> String {
     format!("refuses this job: {reason}")

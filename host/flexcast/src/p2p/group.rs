@@ -9,7 +9,7 @@ use flexio::{Completion, CompletionQueue, MemoryRegion, ProtectionDomain};
 use super::announcement::OperationDescriptor;
 use super::collect::collect;
 use super::connection::{Connection, Immediate, Work};
-use super::linger::{Answering, Lingering, linger_ps};
+use super::linger::Lingering;
 use super::operation::{Buffer, Division, Pieces, Running};
 use super::reduce::Reducing;
 use super::{Config, Error};
@@ -125,14 +125,11 @@ impl Group {
 
     /// Ends the group; its peers' cards still get answers for as long as they may ask again for them, if they have sent something lately.
     pub(crate) fn leave(self, lingering: &Lingering) {
-        let (now_ps, linger_ps) = (self.now_ps(), linger_ps(self.config.retry));
-        let Self { connections, slots, completions, running: None, failed: false, .. } = self else { return };
-        let heard_ps = connections.iter().filter_map(Connection::heard_ps).max();
-        let Some(until_ps) = heard_ps.map(|heard_ps| heard_ps.saturating_add(linger_ps)) else { return };
-        if now_ps < until_ps {
-            let answerers = connections.into_iter().flat_map(Connection::into_answerers).collect();
-            lingering.keep(Answering { _answerers: answerers, _slots: slots, completions, until_ps });
-        }
+        let Self { connections, slots, completions, config, running: None, failed: false, .. } = self else { return };
+        let Some(heard_ps) = connections.iter().filter_map(Connection::heard_ps).max() else { return };
+        let device = completions.device().clone();
+        let answerers: Vec<_> = connections.into_iter().flat_map(Connection::into_answerers).collect();
+        lingering.keep((answerers, slots, completions), &device, heard_ps, config.retry);
     }
 
     /// Tells all ranks something in the next Allgather, by a bit of each message: what a message carries on is what its sender has heard. Every

@@ -90,6 +90,7 @@ impl Maker {
             pd: self.pd.clone(),
             place: self.place,
             config: sparse::Config { retry, class, ..sparse::Config::default() },
+            lingering: Arc::clone(&self.lingering),
         }
     }
 

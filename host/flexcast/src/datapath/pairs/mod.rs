@@ -67,5 +67,6 @@ impl Drop for Pairs {
         if let Some(group) = self.group.take() {
             group.leave(self.maker.lingering());
         }
+        self.sessions.iter_mut().filter_map(Option::take).for_each(Session::leave);
     }
 }

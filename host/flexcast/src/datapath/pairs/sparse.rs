@@ -7,6 +7,8 @@ mod contacts;
 mod fixed_point;
 mod on_dpa;
 
+use std::sync::Arc;
+
 use flexcast_abi::SparseStatus;
 use flexcast_proto::sparse::Order;
 use flexcast_proto::{Cause, FailureCode, RankInfo, WaitedFor};
@@ -18,6 +20,7 @@ use crate::api::card::Card;
 use crate::datapath::sparse::SparseOptions;
 use crate::dpa::sparse::AggregatorFailure;
 use crate::error::Error;
+use crate::p2p::Lingering;
 use crate::p2p::sparse::{self, Call, FixedPoint, Party, Settings, endpoint_bytes};
 use crate::plan::direct::Collective;
 use crate::tuner::Aggregation;
@@ -164,6 +167,8 @@ pub(crate) struct RankCard {
     pub(super) pd: ProtectionDomain,
     pub(super) place: RankInfo,
     pub(super) config: sparse::Config,
+    /// What the card keeps of queue pairs that are given up.
+    pub(super) lingering: Arc<Lingering>,
 }
 
 /// Connected queue pairs, and the memory that they use.
@@ -278,7 +283,13 @@ impl PendingSession {
     /// Connects with the ranks that have told these endpoints, in their order. `before`: connections for the same, which these replace.
     pub(super) fn connect(self, endpoints: &[&[u8]], before: Option<Session>) -> Result<Session> {
         match self {
-            Self::Ranks(pending) => pending.connect(endpoints).map(|between| Session::Ranks(Box::new(between))),
+            Self::Ranks(pending) => {
+                let between = pending.connect(endpoints)?;
+                if let Some(before) = before {
+                    before.leave();
+                }
+                Ok(Session::Ranks(Box::new(between)))
+            }
             Self::Apart(pending) => {
                 let before = match before {
                     Some(Session::Apart(session)) => Some(*session),
@@ -291,6 +302,14 @@ impl PendingSession {
 }
 
 impl Session {
+    /// Ends the connections. Queue pairs still answer peers for a while, if the last operation has succeeded.
+    pub(super) fn leave(self) {
+        match self {
+            Self::Ranks(between) => between.leave(),
+            Self::Apart(session) => session.leave(),
+        }
+    }
+
     /// Whether a call can go over these connections, which are for who adds it.
     pub(super) fn carries(&self, need: &Need) -> bool {
         let (options, shards_of_each) = match self {

@@ -10,6 +10,7 @@ use super::link::{Link, Work, completions};
 use super::spots::Spots;
 use super::sums::incoming;
 use super::{Call, Config, Error, Party, Patience, Result, Settings, Statistics};
+use crate::p2p::Lingering;
 use crate::p2p::collect::collect;
 
 /// In place of a worker's number, in the immediate of an answer that ends the operation: the aggregator's own fault.
@@ -37,6 +38,8 @@ pub struct Aggregator {
     patience: Patience,
     /// Until when what has come takes the processor.
     busy_ps: u64,
+    /// When the last operation has ended; none while none has.
+    ended_ps: Option<u64>,
     statistics: Statistics,
 }
 
@@ -117,9 +120,20 @@ impl Aggregator {
             failed: false,
             patience: Patience::default(),
             busy_ps: 0,
+            ended_ps: None,
             statistics,
         };
         Ok((PendingAggregator(aggregator, own), endpoint))
+    }
+
+    /// Ends the aggregator. Workers' cards still get answers for as long as they may ask again for the acknowledgements of their last messages.
+    pub(crate) fn leave(self, lingering: &Lingering) {
+        let Self { links, spots, completions, config, running: None, failed: false, ended_ps, .. } = self else {
+            return;
+        };
+        let Some(ended_ps) = ended_ps else { return };
+        let device = completions.device().clone();
+        lingering.keep((links, spots, completions), &device, ended_ps, config.retry);
     }
 
     /// Another longest time without any progress than [`Config::bound`].
@@ -283,7 +297,7 @@ impl Aggregator {
             && self.unsent.is_empty()
             && self.links.iter().all(Link::is_drained)
         {
-            self.running = None;
+            (self.running, self.ended_ps) = (None, Some(now_ps));
             self.statistics.operations += 1;
             moved = true;
         }

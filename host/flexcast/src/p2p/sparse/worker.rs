@@ -13,6 +13,7 @@ use super::ring::Ring;
 use super::scan::{Scan, Turn};
 use super::staged::Staged;
 use super::{Call, Config, Error, Party, Patience, Result, Settings, Statistics};
+use crate::p2p::Lingering;
 use crate::p2p::collect::collect;
 
 /// Bytes that a worker looks at before it serves its connections again.
@@ -37,6 +38,8 @@ pub struct Worker<M = Ring> {
     running: Option<Running>,
     failed: bool,
     patience: Patience,
+    /// When the last operation has ended; none while none has.
+    ended_ps: Option<u64>,
     statistics: Statistics,
     /// Of a message that is being posted.
     pieces: Vec<LocalSlice>,
@@ -99,6 +102,17 @@ impl<M> PendingWorker<M> {
 }
 
 impl Worker {
+    /// Ends the worker. Aggregators' cards still get answers for as long as they may ask again for the acknowledgements of the last sums.
+    pub(crate) fn leave(self, lingering: &Lingering) {
+        let Self { links, blocks, indices, completions, config, running: None, failed: false, ended_ps, .. } = self
+        else {
+            return;
+        };
+        let Some(ended_ps) = ended_ps else { return };
+        let device = completions.device().clone();
+        lingering.keep((links, blocks, indices, completions), &device, ended_ps, config.retry);
+    }
+
     /// Makes the queue pairs and the memory of worker `number` on a card, and what aggregators need to know of it.
     ///
     /// # Errors
@@ -212,6 +226,7 @@ impl<M> Worker<M> {
             running: None,
             failed: false,
             patience: Patience::default(),
+            ended_ps: None,
             statistics,
             pieces: Vec::new(),
         };
@@ -445,7 +460,7 @@ impl<M> Worker<M> {
         }
         let is_summed = running.portions.iter().all(|portion| portion.scan.worker.is_complete());
         if is_summed && blocks.finish(array, &running.portions)? {
-            self.running = None;
+            (self.running, self.ended_ps) = (None, Some(now_ps));
             self.statistics.operations += 1;
         }
         Ok(moved)

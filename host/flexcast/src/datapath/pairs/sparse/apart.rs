@@ -105,7 +105,7 @@ pub(in crate::datapath::pairs) struct Session {
 
 /// A worker for all aggregators.
 fn worker(card: &RankCard, need: &Need) -> Result<(PendingWorker, Vec<u8>)> {
-    let RankCard { pd, place, config } = card;
+    let RankCard { pd, place, config, .. } = card;
     Ok(Worker::prepare(pd, need.settings(place.ranks())?, place.rank(), *config)?)
 }
 
@@ -158,9 +158,25 @@ impl Pending {
 }
 
 impl Session {
-    fn into_contacts(self) -> (Contacts, [u64; 2]) {
-        let past = self.counts();
-        (self.contacts, past)
+    fn into_contacts(mut self) -> (Contacts, [u64; 2]) {
+        self.leave_worker();
+        (self.contacts, self.past)
+    }
+
+    pub(super) fn leave(self) {
+        let Self { contacts, worker, card, .. } = self;
+        // Aggregators hear of it before queue pairs go.
+        drop(contacts);
+        if let Some(worker) = worker {
+            worker.leave(&card.lingering);
+        }
+    }
+
+    fn leave_worker(&mut self) {
+        self.past = self.counts();
+        if let Some(worker) = self.worker.take() {
+            worker.leave(&self.card.lingering);
+        }
     }
 
     pub(super) const fn need(&self) -> &Need {
@@ -175,8 +191,7 @@ impl Session {
         (self.call, self.moved_ps) = (Some(call), now_ps);
         let are_there = self.contacts.are_there();
         if !are_there && self.pending.is_none() {
-            self.past = self.counts();
-            self.worker = None;
+            self.leave_worker();
             self.pending = Some(worker(&self.card, &self.need)?);
         }
         if let Some((_, endpoint)) = &self.pending {

@@ -1,9 +1,12 @@
 //! Sparse AllReduce over RDMA cards among ranks alone: each is a worker, and the aggregator of its own shards, by its processor or its card's DPA.
 
+use std::sync::Arc;
+
 use super::on_dpa::{self, OnDpa};
 use super::{Need, RankCard, Result};
 use crate::api::buffer::Buffer;
 use crate::datapath::sparse::SparseOptions;
+use crate::p2p::Lingering;
 use crate::p2p::sparse::{
     Aggregator, Buffers, Call, FixedPoint, FixedPointArray, PendingAggregator, PendingWorker, Settings, Worker,
 };
@@ -17,6 +20,7 @@ pub(in crate::datapath::pairs) struct Between {
     // Before the worker: at its end the DPA still has workers to answer, the own one among them.
     adder: Adder,
     worker: Worker,
+    lingering: Arc<Lingering>,
     /// Of the operation under way.
     fixed_point: Option<FixedPoint>,
 }
@@ -34,6 +38,7 @@ pub(in crate::datapath::pairs) struct PendingBetween {
     settings: Settings,
     worker: PendingWorker,
     adder: PendingAdder,
+    lingering: Arc<Lingering>,
 }
 
 #[derive(Debug)]
@@ -44,7 +49,7 @@ enum PendingAdder {
 
 impl PendingBetween {
     pub(super) fn prepare(card: &RankCard, on_dpa: Option<&OnDpa>, need: Need) -> Result<(Self, Vec<u8>)> {
-        let RankCard { pd, place, config } = card;
+        let RankCard { pd, place, config, lingering } = card;
         let settings = need.settings(place.ranks())?;
         let (worker, mut endpoint) = Worker::prepare(pd, settings, place.rank(), *config)?;
         let (adder, behind) = match (need.aggregation, on_dpa) {
@@ -58,11 +63,11 @@ impl PendingBetween {
             }
         };
         endpoint.extend(behind);
-        Ok((Self { need, settings, worker, adder }, endpoint))
+        Ok((Self { need, settings, worker, adder, lingering: Arc::clone(lingering) }, endpoint))
     }
 
     pub(super) fn connect(self, endpoints: &[&[u8]]) -> Result<Between> {
-        let Self { need, settings, worker, adder } = self;
+        let Self { need, settings, worker, adder, lingering } = self;
         let [workers, _] = need.halves(settings.aggregators())?;
         let (ours, theirs): (Vec<_>, Vec<_>) =
             endpoints.iter().map(|endpoint| endpoint.split_at_checked(workers).unwrap_or((endpoint, &[]))).unzip();
@@ -74,12 +79,22 @@ impl PendingBetween {
                 PendingAdder::Dpa(adder) => Adder::Dpa(adder.connect(&ours)?),
             },
             worker: worker.connect(&theirs)?,
+            lingering,
             fixed_point: None,
         })
     }
 }
 
 impl Between {
+    pub(super) fn leave(self) {
+        let Self { adder, worker, lingering, .. } = self;
+        match adder {
+            Adder::Host(aggregator) => aggregator.leave(&lingering),
+            Adder::Dpa(adder) => drop(adder),
+        }
+        worker.leave(&lingering);
+    }
+
     pub(super) fn begin(&mut self, call: Call, fixed_point: Option<FixedPoint>, now_ps: u64) -> Result<()> {
         self.fixed_point = fixed_point;
         match &mut self.adder {

@@ -190,6 +190,7 @@ impl Contacts {
                 self.all[number as usize].endpoint = Some(bytes);
                 Ok(())
             }
+            Report::Lost { rank } if rank == self.own => Err(blame(number, apart::lost())),
             Report::Lost { rank } => Err(Fault::Told { rank, cause: Cause::Connection(FailureCode::ConnectionReset) }),
             Report::Silent { rank } => Err(Fault::Told { rank, cause: Cause::Silent(WaitedFor::Block) }),
             Report::Differs { rank, .. } => Err(Fault::Told { rank, cause: Cause::Disagrees }),

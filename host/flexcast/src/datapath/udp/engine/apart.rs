@@ -89,6 +89,7 @@ impl Engine {
                 let awaited = self.awaited_rank(peer);
                 return self.conversation.notify(since_ps, Notice::Transferred { awaited });
             }
+            Report::Lost { rank } if rank == witness => return self.fail_apart(number, apart::lost()),
             Report::Lost { rank } => failed(rank, Cause::Connection(FailureCode::ConnectionReset)),
             Report::Silent { rank } => failed(rank, Cause::Silent(flexcast_proto::WaitedFor::Block)),
             Report::Differs { rank, theirs } => {
