@@ -1,7 +1,8 @@
-//! Device images within the program: a release build holds them, so that what `cargo install --locked --path cli` installs works in any folder.
+//! Device images within the program: a release build holds them, so that what `cargo install --locked --path cli`
+//! installs works in any folder.
 //!
-//! They are built as `cargo xtask build` builds them, by the same code. Builds with cargo's profiles for tests hold none, and build none: they
-//! find those of `target/device/emu`.
+//! They are built as `cargo xtask build` builds them, by the same code. Builds with cargo's profiles for tests hold
+//! none, and build none: they find those of `target/device/emu`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};

@@ -1,7 +1,8 @@
 //! Common part of the -sys crates' build scripts, which include this file. Bindings are the committed ones by default;
 //! see the features in their Cargo.toml.
 
-/// Tells cargo what makes a build outdated, and the crates that build on this one where its headers are; gives that directory.
+/// Tells cargo what makes a build outdated, and the crates that build on this one where its headers are; gives that
+/// directory.
 pub(crate) fn begin() -> String {
     let own = format!("{}/include", std::env::var("CARGO_MANIFEST_DIR").expect("set by cargo"));
     println!("cargo::metadata=include={own}");
@@ -24,7 +25,8 @@ pub(crate) mod bindings {
         pub(crate) includes: &'static [&'static str],
     }
 
-    /// Has `describe` say what to take from headers that include `contents`, from the SDK's directories or `own`, and writes the bindings.
+    /// Has `describe` say what to take from headers that include `contents`, from the SDK's directories or `own`, and
+    /// writes the bindings.
     pub(crate) fn generate(
         contents: &str,
         sdk: &Sdk,

@@ -37,37 +37,42 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// List the cards that there are: emulated ones, or with --provider system those of this computer.
     Devices(DevicesArgs),
-    /// Broadcast a buffer from card 1 to the DPA of card 0, as a program of two ranks does, and report time, throughput and instructions per
-    /// completion.
+    /// Broadcast a buffer from card 1 to the DPA of card 0, as a program of two ranks does, and report time, throughput
+    /// and instructions per completion.
     Tput(Box<TputArgs>),
     /// Run the published receive kernels on the DPA of card 0, to measure beside them.
     Reference(Box<ReferenceArgs>),
     /// Run a collective among many ranks, each on an emulated card with the real firmware, and check every buffer.
     Sim(Box<SimArgs>),
-    /// Simulate collectives by service processes and by hosts at flow level: rates, latencies and queues of a published machine, no packets.
+    /// Simulate collectives by service processes and by hosts at flow level: rates, latencies and queues of a published
+    /// machine, no packets.
     Flow(Box<FlowArgs>),
-    /// Measure collectives of real processes, one per rank, over this computer's network: time, bandwidth, every byte checked.
+    /// Measure collectives of real processes, one per rank, over this computer's network: time, bandwidth, every byte
+    /// checked.
     Perf(PerfArgs),
-    /// Measure which algorithms are fastest on this network, among the ranks of a job, and write the table that FLEXCAST_TUNING names.
+    /// Measure which algorithms are fastest on this network, among the ranks of a job, and write the table that
+    /// FLEXCAST_TUNING names.
     Tune(TuneArgs),
     /// Say which interface carries collectives here, what the system gives it, and which algorithms are chosen.
     Info(InfoArgs),
-    /// Run collectives drawn from seeds: any shape and size, lossy links, dead ranks, stalled threads. Each must end well or in a typed
-    /// error on every live rank.
+    /// Run collectives drawn from seeds: any shape and size, lossy links, dead ranks, stalled threads. Each must end
+    /// well or in a typed error on every live rank.
     Soak(SoakArgs),
-    /// Run the whole sweep on two emulated cards (UC and UD, 1 to 16 threads, with and without loss), and an Allgather among eight by
-    /// multicast and by the ring.
+    /// Run the whole sweep on two emulated cards (UC and UD, 1 to 16 threads, with and without loss), and an Allgather
+    /// among eight by multicast and by the ring.
     Demo(DemoArgs),
     /// Load an image, call its bring-up RPC, print its entries.
     Deploy(ImageArgs),
     /// Deploy an image, call one of its RPCs if --call says so, and print what it logs; `pingpong` is also sent a ping.
     Run(RunArgs),
-    /// Measure instructions per completion beside those of the published kernels, and the speed of the emulator: one card, and 8 to 1024.
+    /// Measure instructions per completion beside those of the published kernels, and the speed of the emulator: one
+    /// card, and 8 to 1024.
     Bench(BenchArgs),
-    /// Fit the timing model's one free number, hold the model against every published point that it was not fitted to, and say which
-    /// verdicts hang on assumptions.
+    /// Fit the timing model's one free number, hold the model against every published point that it was not fitted to,
+    /// and say which verdicts hang on assumptions.
     Calibrate(CalibrateArgs),
-    /// Measure the collectives of Open MPI, MPICH, gloo and Flexcast among the same hosts: network namespaces at one bridge of this computer.
+    /// Measure the collectives of Open MPI, MPICH, gloo and Flexcast among the same hosts: network namespaces at one
+    /// bridge of this computer.
     Compare(CompareArgs),
     /// One rank of the bound of `flexcast compare`, which starts it.
     #[command(name = bound::COMMAND, hide = true)]
@@ -116,8 +121,8 @@ pub(crate) struct TputArgs {
     /// Send this file instead of made-up bytes.
     #[arg(long, value_name = "FILE", conflicts_with = "bytes")]
     pub(crate) file: Option<PathBuf>,
-    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
-    /// leaves images, and then among those that this program holds.
+    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where
+    /// `cargo xtask build` leaves images, and then among those that this program holds.
     #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
     pub(crate) image: PathBuf,
     #[command(flatten)]
@@ -142,8 +147,8 @@ pub(crate) struct DemoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageArgs {
-    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
-    /// leaves images, and then among those that this program holds.
+    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where
+    /// `cargo xtask build` leaves images, and then among those that this program holds.
     #[arg(value_name = "ELF|NAME")]
     pub(crate) image: PathBuf,
     /// Who implements the vendor's libraries.
@@ -189,15 +194,15 @@ pub(crate) enum EmuCommand {
     /// Execute a bare RISC-V program on one hart; exits with the program's own code.
     #[command(after_help = EMU_RUN_CODES)]
     Run(EmuRunArgs),
-    /// Start an unmodified verbs or FlexIO program on emulated cards; such programs can be joined, two by a bridge or any number
-    /// to one network.
+    /// Start an unmodified verbs or FlexIO program on emulated cards; such programs can be joined, two by a bridge or
+    /// any number to one network.
     Exec(EmuExecArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct EmuExecArgs {
-    /// Machine file (TOML) [default: two cards back to back, or one card with --bridge]. With `detect_races = true` the exit code of a program that
-    /// ends well on a machine with races is 66.
+    /// Machine file (TOML) [default: two cards back to back, or one card with --bridge]. With `detect_races = true` the
+    /// exit code of a program that ends well on a machine with races is 66.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["card", "bridge", "rank"])]
     pub(crate) machine: Option<PathBuf>,
     /// Number of the first card, from 0, which its addresses follow from; joined programs need different ones.
@@ -218,8 +223,8 @@ pub(crate) struct EmuExecArgs {
     /// Cards of each of the programs, at a switch of their own if more than one [default: 1].
     #[arg(long, value_parser = whole::<usize>(1, 65_535), value_name = "N", requires = "rank")]
     pub(crate) cards: Option<usize>,
-    /// Let other programs of this user use the program's cards, by a socket of the file system that is made here. Each card has a function for its
-    /// Arm cores, too, which is the program's alone.
+    /// Let other programs of this user use the program's cards, by a socket of the file system that is made here. Each
+    /// card has a function for its Arm cores, too, which is the program's alone.
     #[arg(long, value_name = "SOCKET")]
     pub(crate) share: Option<PathBuf>,
     /// Have no cards, and use those of the program that shares them at this socket.

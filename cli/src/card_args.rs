@@ -1,4 +1,5 @@
-//! Choice of what moves the data of real processes: a card's DPA, the processors over an RDMA card, or a network interface.
+//! Choice of what moves the data of real processes: a card's DPA, the processors over an RDMA card, or a network
+//! interface.
 
 use std::path::{Path, PathBuf};
 
@@ -32,7 +33,8 @@ pub(crate) struct CardArgs {
     /// Image `allgather` for the card's DPA.
     #[arg(long, value_name = "FILE")]
     firmware: Option<PathBuf>,
-    /// Image `sparse`, started on the card's DPA for FLEXCAST_SPARSE_AGGREGATION=dpa [default: FLEXCAST_SPARSE_FIRMWARE, or none].
+    /// Image `sparse`, started on the card's DPA for FLEXCAST_SPARSE_AGGREGATION=dpa [default:
+    /// FLEXCAST_SPARSE_FIRMWARE, or none].
     #[arg(long, value_name = "FILE")]
     sparse_firmware: Option<PathBuf>,
     /// Network interface, by name or address [default: FLEXCAST_INTERFACE, or the first that can multicast].

@@ -22,6 +22,7 @@ pub(crate) struct CompareArgs {
 }
 
 const COMPARE_HELP: &str = "\
-All figures are measured: wall time on network namespaces of this computer. It takes root, `ip`, and for --loss `nft`, for --gso off
+All figures are measured: wall time on network namespaces of this computer. It takes root, `ip`, and for --loss `nft`, \
+    for --gso off
 `ethtool`. Where namespaces are not permitted nothing is measured, and the command ends well unless --require is given.
 A system that is not installed is left out, with a line that says how to get it.";

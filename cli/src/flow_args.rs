@@ -80,7 +80,8 @@ pub(crate) struct FlowArgs {
     /// Steps of the hosts' algorithm that may be under way at once: 1 as in blocking calls of MPI libraries.
     #[arg(long, value_parser = whole::<u32>(1, MAX_RANKS), value_name = "N", default_value_t = 1)]
     pub(crate) window: u32,
-    /// How much later than the first each rank calls: none, uniform:US, exponential:US, stragglers:ONE_OF:US, trace:FILE, in microseconds.
+    /// How much later than the first each rank calls: none, uniform:US, exponential:US, stragglers:ONE_OF:US,
+    /// trace:FILE, in microseconds.
     #[arg(long, default_value = "none")]
     pub(crate) skew: String,
     /// Seed of the skew.

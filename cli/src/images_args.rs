@@ -16,8 +16,8 @@ pub(crate) const fn usual() -> Images {
 /// Folder of the images, of a command that loads several.
 #[derive(Debug, Args)]
 pub(crate) struct ImagesArgs {
-    /// Folder of the device images [default: target/device/emu of this folder, where `cargo xtask build` leaves them, and for an image that is
-    /// not there the one that this program holds].
+    /// Folder of the device images [default: target/device/emu of this folder, where `cargo xtask build` leaves them,
+    /// and for an image that is not there the one that this program holds].
     #[arg(long, value_name = "DIR")]
     pub(crate) images: Option<PathBuf>,
 }

@@ -31,10 +31,12 @@ pub(crate) struct LookArgs {
     /// Virtual time between two states, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 1000, value_parser = period)]
     pub(crate) state_every: u64,
-    /// Write a core dump (`.core`, for gdb-multiarch) and a report (`.crash`) of each DPA process that dies into this folder.
+    /// Write a core dump (`.core`, for gdb-multiarch) and a report (`.crash`) of each DPA process that dies into this
+    /// folder.
     #[arg(long, value_name = "DIR")]
     pub(crate) core_dir: Option<PathBuf>,
-    /// Stop when the first event handler begins, and serve gdb-multiarch on this address (port 0: any) [default: 127.0.0.1:1981].
+    /// Stop when the first event handler begins, and serve gdb-multiarch on this address (port 0: any) [default:
+    /// 127.0.0.1:1981].
     #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_ADDRESS)]
     pub(crate) gdb: Option<String>,
     /// Longest wait for gdb to connect, in seconds.

@@ -77,7 +77,8 @@ fn in_words(error: &anyhow::Error) -> String {
     });
     match missing {
         Some((looked_for, reason)) if reason.contains("No such file") => format!(
-            "DOCA not installed: there is no {looked_for}; install its package (flexio-sdk), or add the folder of the library to LD_LIBRARY_PATH"
+            "DOCA not installed: there is no {looked_for}; install its package (flexio-sdk), or add the folder of the \
+             library to LD_LIBRARY_PATH"
         ),
         _ => chain(error),
     }
@@ -103,8 +104,8 @@ fn hint(error: &anyhow::Error) -> Option<&'static str> {
     }
     let is_unset = |error: &StoreError| matches!(error, StoreError::Unset { .. });
     error.chain().filter_map(|cause| cause.downcast_ref()).any(is_unset).then_some(
-        "start a process for each rank by a launcher, such as `mpirun -n 4 flexcast perf`, torchrun or srun; or by hand, with FLEXCAST_RANK, \
-         FLEXCAST_SIZE and FLEXCAST_STORE set",
+        "start a process for each rank by a launcher, such as `mpirun -n 4 flexcast perf`, torchrun or srun; or by \
+         hand, with FLEXCAST_RANK, FLEXCAST_SIZE and FLEXCAST_STORE set",
     )
 }
 

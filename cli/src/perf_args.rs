@@ -10,16 +10,18 @@ use crate::card_args::CardArgs;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Start one process per rank with a launcher: `mpirun -n 4 flexcast perf`, `torchrun`, `srun`; or by hand, with FLEXCAST_RANK, FLEXCAST_SIZE and \
-FLEXCAST_STORE (host:port of rank 0). On several computers FLEXCAST_SECRET_FILE names a secret of all ranks. FLEXCAST_INTERFACE, FLEXCAST_GROUP, \
-FLEXCAST_PORT and FLEXCAST_TTL say where datagrams go. Other parameters have variables, too, such as FLEXCAST_CHUNK_BYTES. FLEXCAST_LOG says how much of \
-the library's log is shown: off, error, warn (default), info, debug or trace.")]
+Start one process per rank with a launcher: `mpirun -n 4 flexcast perf`, `torchrun`, `srun`; or by hand, with \
+    FLEXCAST_RANK, FLEXCAST_SIZE and FLEXCAST_STORE (host:port of rank 0). On several computers FLEXCAST_SECRET_FILE \
+    names a secret of all ranks. FLEXCAST_INTERFACE, FLEXCAST_GROUP, FLEXCAST_PORT and FLEXCAST_TTL say where \
+    datagrams go. Other parameters have variables, too, such as FLEXCAST_CHUNK_BYTES. FLEXCAST_LOG says how much of \
+    the library's log is shown: off, error, warn (default), info, debug or trace.")]
 pub(crate) struct PerfArgs {
     /// The collective.
     #[arg(long, value_enum, default_value_t = Op::Allgather)]
     op: Op,
-    /// Lengths, as a list (64,4K,1M) or doubling within a range (64:8M): bytes of the message for broadcast, reduce, allreduce and sparse-allreduce; those that each
-    /// rank contributes, or gets of a scatter, for the others. Shortened to whole numbers of 4 bytes where they are summed, and to equal shares.
+    /// Lengths, as a list (64,4K,1M) or doubling within a range (64:8M): bytes of the message for broadcast, reduce,
+    /// allreduce and sparse-allreduce; those that each rank contributes, or gets of a scatter, for the others.
+    /// Shortened to whole numbers of 4 bytes where they are summed, and to equal shares.
     #[arg(long, default_value = "64:8M", value_name = "LIST|MIN:MAX")]
     sizes: Sizes,
     /// Operations that are timed, of each length.
@@ -34,7 +36,8 @@ pub(crate) struct PerfArgs {
     /// Of sparse-allreduce: how the zeros of ranks belong together.
     #[arg(long, value_enum, default_value_t = PatternName::Identical)]
     pattern: PatternName,
-    /// Of sparse-allreduce: processes flexcast-aggregator that sum up, instead of the ranks [default: what FLEXCAST_SPARSE_AGGREGATORS says, or none].
+    /// Of sparse-allreduce: processes flexcast-aggregator that sum up, instead of the ranks [default: what
+    /// FLEXCAST_SPARSE_AGGREGATORS says, or none].
     #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',')]
     pub(crate) aggregators: Vec<String>,
     /// With the contribution in the receive buffer: allgather, reduce, allreduce, sparse-allreduce and alltoall.

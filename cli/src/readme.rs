@@ -36,7 +36,8 @@ fn all_commands() -> impl Iterator<Item = (&'static str, Vec<String>)> {
 /// How a command of this tool begins in the document.
 const NAME: &str = "flexcast ";
 
-/// Arguments of each command of this tool, with the name of the program before them; comments and what a shell makes of them are left out.
+/// Arguments of each command of this tool, with the name of the program before them; comments and what a shell makes of
+/// them are left out.
 fn commands(text: &str) -> Vec<Vec<String>> {
     let prompts = |line: &&str| line.starts_with("$ ") || line.starts_with("terminal ");
     let mut commands = Vec::new();

@@ -14,7 +14,8 @@ pub(crate) struct ReportArgs {
     /// Experiments by their ids, with commas between them, or the option several times [default: all].
     #[arg(long, value_name = "ID", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
-    /// Only every N-th of these experiments, from the I-th on: for N jobs side by side, each with another I from 1 to N, and a folder of its own.
+    /// Only every N-th of these experiments, from the I-th on: for N jobs side by side, each with another I from 1 to
+    /// N, and a folder of its own.
     #[arg(long, value_name = "I/N")]
     pub(crate) shard: Option<Shard>,
     /// The small sweeps: seconds, to see that nothing has drifted.
@@ -35,7 +36,8 @@ pub(crate) struct ReportArgs {
     /// List the experiments, each with its id and its title, and run none.
     #[arg(long)]
     pub(crate) list: bool,
-    /// Folder of the experiments' files [default: lab/experiments of this folder, and if it is not there, the experiments that this program holds].
+    /// Folder of the experiments' files [default: lab/experiments of this folder, and if it is not there, the
+    /// experiments that this program holds].
     #[arg(long, value_name = "DIR")]
     pub(crate) experiments: Option<PathBuf>,
     #[command(flatten)]

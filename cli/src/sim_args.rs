@@ -14,8 +14,8 @@ pub(crate) struct SimArgs {
     /// Gather this file instead of made-up bytes, cut evenly over the ranks, or broadcast it.
     #[arg(long, value_name = "FILE", conflicts_with = "bytes")]
     pub(crate) file: Option<PathBuf>,
-    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
-    /// leaves images, and then among those that this program holds.
+    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where
+    /// `cargo xtask build` leaves images, and then among those that this program holds.
     #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
     pub(crate) image: PathBuf,
     /// Print one JSON object instead of a table.
@@ -41,7 +41,8 @@ pub(crate) struct SoakArgs {
     /// Threads, each with a machine of its own [default: one per core].
     #[arg(long, value_parser = whole::<u64>(1, u64::MAX), value_name = "N")]
     pub(crate) jobs: Option<u64>,
-    /// Go on after a case that came out wrong. Each such case is printed to stderr when it ends, and all of them at the end.
+    /// Go on after a case that came out wrong. Each such case is printed to stderr when it ends, and all of them at the
+    /// end.
     #[arg(long)]
     pub(crate) keep_going: bool,
     /// Begin no further seed after so much wall time.
@@ -53,8 +54,8 @@ pub(crate) struct SoakArgs {
     /// Print what each case is before it runs.
     #[arg(long)]
     pub(crate) show: bool,
-    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where `cargo xtask build`
-    /// leaves images, and then among those that this program holds.
+    /// Device image: a file, or the name of an image, which is looked for in target/device/emu of this folder, where
+    /// `cargo xtask build` leaves images, and then among those that this program holds.
     #[arg(long, value_name = "ELF|NAME", default_value = "allgather")]
     pub(crate) image: PathBuf,
     /// The command that runs this one, by which one seed is run again; `cargo xtask sim` says it.

@@ -10,10 +10,11 @@ use flexcast_lab::tune::TuneSpec;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Start one process per rank, as for `flexcast perf`. Rank 0 writes the file. Programs read it where FLEXCAST_TUNING names it; that of rank 0 \
-counts for all ranks. What the table does not have is chosen as without it.")]
+Start one process per rank, as for `flexcast perf`. Rank 0 writes the file. Programs read it where FLEXCAST_TUNING \
+    names it; that of rank 0 counts for all ranks. What the table does not have is chosen as without it.")]
 pub(crate) struct TuneArgs {
-    /// The collectives that have more than one algorithm; of sparse-allreduce, from which length and density on the whole array is sent.
+    /// The collectives that have more than one algorithm; of sparse-allreduce, from which length and density on the
+    /// whole array is sent.
     #[arg(
         long,
         value_enum,
@@ -55,9 +56,9 @@ impl TuneArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --check, started as the ranks of a job (as `flexcast perf`) it tests the multicast of each rank to each, otherwise \
-that of this process to itself. It fails if something does not arrive. Switches that snoop remember a new group for some \
-minutes: `--seconds 400` finds one without a querier.")]
+With --check, started as the ranks of a job (as `flexcast perf`) it tests the multicast of each rank to each, \
+    otherwise that of this process to itself. It fails if something does not arrive. Switches that snoop remember a \
+    new group for some minutes: `--seconds 400` finds one without a querier.")]
 pub(crate) struct InfoArgs {
     /// Network interface, by name or address [default: FLEXCAST_INTERFACE, or the first that can multicast].
     #[arg(long, value_name = "NAME|ADDRESS")]

@@ -156,8 +156,8 @@ fn what_the_toolchain_of_the_emulated_card_names_is_executed_and_no_more() {
     }
     let output = run(&around(SH1ADD), &[]);
     assert_eq!(output.status.code(), Some(132));
-    let expected = "error: illegal instruction at pc 0x10078, value 0x20c5a533: `sh1add a0, a1, a2` is of the extension Zba, \
-                    which rv64imac_zicsr_zifencei_zbb_zbs_zbp_zbr lacks";
+    let expected = "error: illegal instruction at pc 0x10078, value 0x20c5a533: `sh1add a0, a1, a2` is of the \
+        extension Zba, which rv64imac_zicsr_zifencei_zbb_zbs_zbp_zbr lacks";
     assert!(error(&output).contains(expected), "{}", error(&output));
 }
 

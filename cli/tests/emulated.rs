@@ -219,7 +219,8 @@ fn the_demo_sends_a_file_in_every_way() {
     let [multicast, ring] = [multicast, ring].map(|report| report["switch_bytes_total"].as_u64().unwrap());
     assert_eq!(multicast, 8 * bytes);
     assert!(ring >= 14 * bytes, "{ring} of {bytes}");
-    // Hosts that compute have nothing left to do where the protocol runs on the card, and nearly everything where it is theirs.
+    // Hosts that compute have nothing left to do where the protocol runs on the card, and nearly everything where it is
+    // theirs.
     let rows = demo["overlap"].as_array().expect("an array");
     let overlap = |row: &Value| row["overlap_percent"].as_f64().expect("a number");
     let [hosts, dpa, device, staged, keys] = &rows[..] else { panic!("{demo}") };
@@ -245,7 +246,8 @@ fn a_capture_holds_every_packet_and_changes_nothing() {
     assert_eq!(captured, plain);
     let bytes = std::fs::read(&path).expect("the capture");
     assert_eq!(bytes[..4], [0x0A, 0x0D, 0x0D, 0x0A], "a pcapng section header");
-    // 25 datagrams: 100000 bytes of payload and, in each block, 66 bytes of headers and some of the format; barrier, fetches and release.
+    // 25 datagrams: 100000 bytes of payload and, in each block, 66 bytes of headers and some of the format; barrier,
+    // fetches and release.
     assert!((100_000 + 25 * 66..140_000).contains(&bytes.len()), "{} bytes", bytes.len());
 }
 

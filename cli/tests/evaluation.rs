@@ -1,4 +1,5 @@
-//! `flexcast report` and `flexcast plan`, through the tool. `cargo xtask build` makes the images; without them these tests fail and say so.
+//! `flexcast report` and `flexcast plan`, through the tool. `cargo xtask build` makes the images; without them these
+//! tests fail and say so.
 
 #[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
 #[path = "../../tests/src/harness.rs"]
@@ -193,8 +194,8 @@ fn opened(browser: &str, page: &Path, dark: bool) -> (String, String) {
     (document, console)
 }
 
-/// Every plot must be drawn with as many marks as its data have points, and have some, in both colour schemes; nothing may go wrong on the
-/// way.
+/// Every plot must be drawn with as many marks as its data have points, and have some, in both colour schemes; nothing
+/// may go wrong on the way.
 #[test]
 fn a_browser_shows_every_plot_with_its_data() {
     let Some(browser) = browser() else { return };
@@ -227,7 +228,8 @@ fn a_browser_shows_every_plot_with_its_data() {
     }
 }
 
-/// Plots by their ids in the order of the page, with the number of rows that are to be seen in each, by the experiments' files alone.
+/// Plots by their ids in the order of the page, with the number of rows that are to be seen in each, by the
+/// experiments' files alone.
 fn rows_of_plots() -> Vec<(String, usize)> {
     let experiments = spec::read_folder(&root().join("lab/experiments"), true).expect("experiments");
     let of = |experiment: &spec::Experiment| {

@@ -47,8 +47,8 @@ fn track(event: &Value) -> (u64, u64) {
     (event["pid"].as_u64().expect("a process"), event["tid"].as_u64().expect("a track"))
 }
 
-/// What a viewer relies on: times in order, begins and ends that match on each track, arrows that begin before they end and
-/// lie on spans, and a name for everything that is drawn.
+/// What a viewer relies on: times in order, begins and ends that match on each track, arrows that begin before they end
+/// and lie on spans, and a name for everything that is drawn.
 fn check_form(trace: &Value) {
     let mut last = 0.0;
     let mut open: BTreeMap<(u64, u64), &str> = BTreeMap::new();

@@ -160,7 +160,8 @@ fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
-/// Measuring a network takes minutes: a place that takes no file is told before, and figures are there where a disk was full.
+/// Measuring a network takes minutes: a place that takes no file is told before, and figures are there where a disk was
+/// full.
 #[test]
 fn a_table_of_algorithms_is_written_whole_or_not_at_all() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! `flexcast service demo`: daemons and ranks as processes of their own on emulated cards that they share; who is told what of a death, and that nothing is left.
+//! `flexcast service demo`: daemons and ranks as processes of their own on emulated cards that they share; who is told
+//! what of a death, and that nothing is left.
 
 #[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
 #[path = "../../tests/src/processes.rs"]

@@ -1,5 +1,5 @@
-//! `flexcast sim`: collectives of many ranks with the real image, through the tool. `cargo xtask build` makes the image; without it
-//! these tests fail and say so.
+//! `flexcast sim`: collectives of many ranks with the real image, through the tool. `cargo xtask build` makes the
+//! image; without it these tests fail and say so.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -118,7 +118,8 @@ fn without_loss_there_is_nothing_but_barrier_activations_and_finals() {
         for bytes in [0, 1, 4095, 4097] {
             let report = sim(&format!("--ranks {ranks} --bytes {bytes} --chains 1 --eager 0"));
             assert_quiet(&report, ranks, ranks - 1);
-            // All ports of one switch: each block comes in once and goes out to all others. One rank alone sends nothing.
+            // All ports of one switch: each block comes in once and goes out to all others. One rank alone sends
+            // nothing.
             let blocks = if ranks == 1 { 0 } else { ranks * ranks };
             assert_eq!(number(&report, "switch_bytes_total"), blocks * bytes, "{report}");
             assert_eq!(number(&report, "receive_bytes"), ranks * bytes);
@@ -180,7 +181,8 @@ fn ranks_that_share_a_card_do_not_race_for_the_roots_buffer() {
 fn operations_are_counted_without_the_warm_up() {
     let one = sim("--ranks 4 --bytes 30000 --chains 1");
     let report = sim(
-        "--ranks 4 --bytes 30000 --iterations 5 --warm-up 2 --chains 2 --subgroups 2 --threads 1 --send-threads 2 --spread",
+        "--ranks 4 --bytes 30000 --iterations 5 --warm-up 2 --chains 2 --subgroups 2 --threads 1 --send-threads 2 \
+         --spread",
     );
     assert_eq!((number(&report, "iterations"), number(&report, "warm_up")), (5, 2));
     assert_eq!(number(&report, "switch_bytes_total"), 5 * number(&one, "switch_bytes_total"));
@@ -214,7 +216,8 @@ fn losses_cost_time_and_no_bytes() {
     }
 }
 
-/// What the algorithms send by their definitions, over all ranks: P(P - 1) blocks; N(P - 1); 2N(P - 1), around the ring and by a tree.
+/// What the algorithms send by their definitions, over all ranks: P(P - 1) blocks; N(P - 1); 2N(P - 1), around the ring
+/// and by a tree.
 #[test]
 fn exchanges_and_reductions_give_every_rank_its_own() {
     for ranks in [1, 5, 8] {
@@ -271,7 +274,8 @@ fn exchanges_and_reductions_give_every_rank_its_own() {
     }
 }
 
-/// Ranks of both datapaths, aggregators apart, and on the DPA of every card: every sum, and as many messages as the closed form says.
+/// Ranks of both datapaths, aggregators apart, and on the DPA of every card: every sum, and as many messages as the
+/// closed form says.
 #[test]
 fn a_sparse_allreduce_is_exact() {
     for aggregators in ["ranks", "ranks --datapath verbs", "cpu:2,arm:1 --processor-times", "dpa --shards 2"] {
@@ -314,7 +318,8 @@ fn a_file_is_gathered_and_broadcast() {
     }
 }
 
-/// Ranks that post at times of their own: drawn from the seed, told, and with every byte on every rank, by whatever algorithm.
+/// Ranks that post at times of their own: drawn from the seed, told, and with every byte on every rank, by whatever
+/// algorithm.
 #[test]
 fn with_skew_a_rank_has_a_time_of_its_own_and_the_operation_runs_from_the_first_post() {
     let us = |report: &Value, pointer: &str| report.pointer(pointer).and_then(Value::as_f64).expect(pointer);
@@ -419,7 +424,8 @@ fn roots_that_are_paced_lose_nothing_where_switches_drop() {
     // A fifth each, so that there is room for a root that begins while the one before it sends its last chunks.
     let paced = run("--pacing 40");
     assert_eq!((number(&paced, "recovered_chunks"), number(&paced, "lost_frames")), (0, 0), "{paced}");
-    // And no more comes to a rank than four roots at that rate send: payload bits over the time from the first to the last.
+    // And no more comes to a rank than four roots at that rate send: payload bits over the time from the first to the
+    // last.
     let us = paced["phases"]["receiving"]["least_us"].as_f64().expect("a time");
     let gbit_s = 7.0 * 131_072.0 * 8.0 / us / 1000.0;
     assert!(gbit_s < 4.0 * 40.0, "{gbit_s} Gbit/s into a rank");

@@ -61,7 +61,8 @@ fn more_bytes_are_more_work_in_the_data_phase_alone() {
     let growth = |phase: &str| mean(&large, phase) - mean(&small, phase);
     let others: f64 = ["arming", "barrier", "closing"].iter().map(|phase| growth(phase).abs()).sum();
     assert!(others <= 0.1 * growth("data"), "{others} of others, {} of data: {small} and {large}", growth("data"));
-    // Chunk by chunk: each further one is received by seven of eight ranks, at the cost that the workers tell themselves.
+    // Chunk by chunk: each further one is received by seven of eight ranks, at the cost that the workers tell
+    // themselves.
     let per_cqe = large["workers"]["loop_instructions"].as_f64().expect("a count")
         / large["workers"]["loop_cqes"].as_f64().expect("a count");
     let more = (mean(&large, "data") - mean(&small, "data")) / (192.0 * 7.0 / 8.0);

@@ -84,7 +84,8 @@ fn seeds_that_were_wrong_are_right() {
         2_542_686_249_u64,
         // Nothing was lost, and chunks were fetched: a thread in the middle of a long batch published no progress.
         3_123_443_919,
-        // Nothing was lost, and chunks were fetched that waited behind those of another communicator; parts of one are others.
+        // Nothing was lost, and chunks were fetched that waited behind those of another communicator; parts of one are
+        // others.
         91_002_008,
         95_003_617,
     ] {
@@ -98,7 +99,8 @@ fn seeds_that_were_wrong_are_right() {
         95_002_223,
         // A rank that had everything waited without end for a dead one to say where it wants its bytes.
         20_214,
-        // With the protocol on the card a rank that was cut off before its turn counted as one that sends, and waited without end.
+        // With the protocol on the card a rank that was cut off before its turn counted as one that sends, and waited
+        // without end.
         81_000_498, 81_011_662, 81_017_707,
         // A rank that calls something else in place had no room for its own gaps.
         81_003_380, 81_010_305,

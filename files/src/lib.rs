@@ -1,7 +1,7 @@
 //! Bounded reader of the files that users name: regular files, of no more bytes than their kind has.
 //!
-//! A device without an end takes no memory, and a pipe without a writer does not wait. Errors are those of the system with the next step behind
-//! them; whoever reads adds what the file is, and its path.
+//! A device without an end takes no memory, and a pipe without a writer does not wait. Errors are those of the system
+//! with the next step behind them; whoever reads adds what the file is, and its path.
 //!
 //! ```
 //! let error = flexcast_files::text("/dev/zero".as_ref(), flexcast_files::CONFIGURATION).unwrap_err();

@@ -22,13 +22,15 @@ const ARGUMENTS: usize = 12;
 /// Virtual time of an activation or a call: short, so that endless firmware ends soon.
 const WATCHDOG_PS: u64 = 20_000_000;
 
-/// Calls a function of a table. Every pointer among the arguments is null, points at memory of the program that is as long and
-/// as initialised as the interface asks, or is a handle, live or not, which the emulator looks up before it follows it.
+/// Calls a function of a table. Every pointer among the arguments is null, points at memory of the program that is as
+/// long and as initialised as the interface asks, or is a handle, live or not, which the emulator looks up before it
+/// follows it.
 #[macro_export]
 macro_rules! call {
     ($table:expr, $name:ident($($argument:expr),* $(,)?)) => {{
         let function = $table.$name;
-        #[allow(unsafe_code, clippy::macro_metavars_in_unsafe, reason = "the interfaces are C's; arguments are plain values")]
+        #[allow(unsafe_code, clippy::macro_metavars_in_unsafe, reason = "the interfaces are C's; arguments are plain \
+            values")]
         // SAFETY: as this macro's description; the caller of the macro keeps to it.
         let answer = unsafe { function($($argument),*) };
         answer
@@ -57,8 +59,8 @@ thread_local! {
     });
 }
 
-/// Runs a program on a new machine of two cards. Whatever it did, it must have destroyed what it made; the cards must be well
-/// afterwards.
+/// Runs a program on a new machine of two cards. Whatever it did, it must have destroyed what it made; the cards must
+/// be well afterwards.
 pub fn with_program(run: impl FnOnce(&mut Program)) {
     PROGRAM.with_borrow_mut(|program| {
         let config = Config {
@@ -120,8 +122,8 @@ pub fn step(count: usize) {
     let _ = with_world(|world| (0..count).all(|_| world.step()));
 }
 
-/// A small image: `ping(x)` = x + 5; `handler` ends in order, `spin` never, `crash` at once, `say` and `say_handler` send a
-/// message.
+/// A small image: `ping(x)` = x + 5; `handler` ends in order, `spin` never, `crash` at once, `say` and `say_handler`
+/// send a message.
 #[must_use]
 pub fn image() -> Vec<u8> {
     const ECALL: u32 = 0x73;

@@ -1,9 +1,9 @@
 //! Arbitrary bytes as a device image.
 //!
-//! Parsing ends in a typed error or an image; of an image everything is read, it is verified, disassembled, loaded into a
-//! process, and what it offers to the host is called. Checked beyond "no panic": parsing is a function of the bytes; what
-//! the process holds at an address is what the image says; a process that crashed says why; and the card takes another
-//! process afterwards.
+//! Parsing ends in a typed error or an image; of an image everything is read, it is verified, disassembled, loaded into
+//! a process, and what it offers to the host is called. Checked beyond "no panic": parsing is a function of the bytes;
+//! what the process holds at an address is what the image says; a process that crashed says why; and the card takes
+//! another process afterwards.
 
 use std::collections::BTreeMap;
 

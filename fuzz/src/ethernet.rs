@@ -1,8 +1,9 @@
-//! Network input of a rank whose datapath is `udp`: messages of bootstrap, endpoints, datagrams, frames on connections, and the words
-//! and bytes of memory that two ranks share.
+//! Network input of a rank whose datapath is `udp`: messages of bootstrap, endpoints, datagrams, frames on connections,
+//! and the words and bytes of memory that two ranks share.
 //!
-//! The first byte says which. Checked: what is accepted is what it says when it is encoded again; what is refused names a rank; and a rank whose peers
-//! know the key and send anything ends its operations in time, well or with a typed error, and gives their buffers back.
+//! The first byte says which. Checked: what is accepted is what it says when it is encoded again; what is refused names
+//! a rank; and a rank whose peers know the key and send anything ends its operations in time, well or with a typed
+//! error, and gives their buffers back.
 
 use flexcast::bootstrap::{CallbackExchange, Exchange, Subgroup, split};
 use flexcast::hostile;

@@ -1,13 +1,13 @@
 //! Arbitrary instructions as the firmware of a card.
 //!
 //! A process whose RPC and whose event handler begin with a prologue that puts useful values into registers (see
-//! [`PROLOGUE`]) and go on with the input. It runs on strong or weak memory, with or without the detector of races. Checked:
-//! calls end, in a value or a crash record that says why; host memory outside the window's key is as it was; what the
-//! firmware makes the host keep is bounded; the same input gives the same trace; and the card runs another process
-//! afterwards.
+//! [`PROLOGUE`]) and go on with the input. It runs on strong or weak memory, with or without the detector of races.
+//! Checked: calls end, in a value or a crash record that says why; host memory outside the window's key is as it was;
+//! what the firmware makes the host keep is bounded; the same input gives the same trace; and the card runs another
+//! process afterwards.
 //!
-//! The first byte holds flags, the second the seed of the memory model, the third where the event handler begins; then come
-//! the instructions.
+//! The first byte holds flags, the second the seed of the memory model, the third where the event handler begins; then
+//! come the instructions.
 
 use std::cell::RefCell;
 
@@ -44,10 +44,10 @@ const WATCHDOG_PS: u64 = 20_000_000;
 /// Instructions within the watchdogs and the time after, and what the card does for them.
 const MAX_STEPS: usize = 200_000;
 
-/// `mv s0, a0; ld s1..s11, 0..80(s0)`, then the calls that select the outbox and bind the window. The registers hold: s0 the
-/// data page; s1 the outbox page; s2 the window onto the shared memory; s3 the value that arms the completion queue; s4 that
-/// which rings the send queue; s5 the completion ring; s6 the send ring; s7 the doorbell record; s8 the window's key; s9 the
-/// event handler's thread; s10 the number of the window; s11 that of the outbox.
+/// `mv s0, a0; ld s1..s11, 0..80(s0)`, then the calls that select the outbox and bind the window. The registers hold:
+/// s0 the data page; s1 the outbox page; s2 the window onto the shared memory; s3 the value that arms the completion
+/// queue; s4 that which rings the send queue; s5 the completion ring; s6 the send ring; s7 the doorbell record; s8 the
+/// window's key; s9 the event handler's thread; s10 the number of the window; s11 that of the outbox.
 pub const PROLOGUE: [u32; 19] = [
     0x0005_0413, // mv s0, a0
     ld(9, 0),
@@ -177,8 +177,8 @@ struct Arguments {
     qpn: u32,
 }
 
-/// A process of the code with an event handler, a completion queue that triggers it, a queue pair to itself, a window and an
-/// outbox, and their numbers in the data page.
+/// A process of the code with an event handler, a completion queue that triggers it, a queue pair to itself, a window
+/// and an outbox, and their numbers in the data page.
 fn boot(world: &mut World, text: &[u8], writable: bool, shared: &Pages) -> (u32, Arguments) {
     let mut elf = TestElf::image(&[("call", &[machine::RET])]);
     elf.section_mut(".text").bytes = text.to_vec();

@@ -1,5 +1,5 @@
-//! Two cards with queues in host memory, driven without a host library: what the targets `packet` and `wqe` abuse, and the
-//! proof that the cards are well afterwards.
+//! Two cards with queues in host memory, driven without a host library: what the targets `packet` and `wqe` abuse, and
+//! the proof that the cards are well afterwards.
 
 use emu_machine::nic::{
     Access, CqAttr, CqTarget, MkeyAttr, NicError, QpAttr, QpModify, QpState, QueueMemory, Space, Transport, wqe_opcode,
@@ -301,7 +301,8 @@ impl<'w> Fixture<'w> {
         std::iter::from_fn(|| self.poll(cq)).collect()
     }
 
-    /// A send of each end arrives at the other, byte by byte, and completes: the ends must be connected, at rest and drained.
+    /// A send of each end arrives at the other, byte by byte, and completes: the ends must be connected, at rest and
+    /// drained.
     ///
     /// # Panics
     /// It does not.

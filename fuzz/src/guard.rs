@@ -1,5 +1,5 @@
-//! Memory for C calls: what a call is given ends at an unmapped page, and begins behind a pattern that is looked at later, so
-//! that a byte too many is noticed without an address sanitizer.
+//! Memory for C calls: what a call is given ends at an unmapped page, and begins behind a pattern that is looked at
+//! later, so that a byte too many is noticed without an address sanitizer.
 #![allow(unsafe_code)] // maps pages, and writes into what it has mapped
 
 use std::ptr::NonNull;
@@ -74,7 +74,8 @@ impl Guarded {
         slot
     }
 
-    /// Puts a plain structure of C here and gives its address, which is aligned as the end of a page is. Nobody drops it.
+    /// Puts a plain structure of C here and gives its address, which is aligned as the end of a page is. Nobody drops
+    /// it.
     pub fn put<T>(&mut self, value: T) -> *mut T {
         let slot = self.slot(size_of::<T>()).cast::<T>();
         assert!(slot.is_aligned(), "the size of a structure is a multiple of its alignment");
@@ -94,8 +95,8 @@ impl Guarded {
     }
 }
 
-/// Zeroed pages that are always at the same address, for memory that a machine reaches: what firmware or a card computes from
-/// addresses is then the same whenever an input is repeated.
+/// Zeroed pages that are always at the same address, for memory that a machine reaches: what firmware or a card
+/// computes from addresses is then the same whenever an input is repeated.
 pub struct Pages {
     base: NonNull<u8>,
     bytes: usize,

@@ -1,8 +1,8 @@
 //! From bytes to operations and back.
 //!
 //! Structured inputs are read front to back with [`arbitrary::Unstructured`]: one byte names an operation, its operands
-//! follow as little-endian integers; past the end everything reads as zero. So a mutation of one byte changes one thing, and
-//! seeds can be written by hand with [`Script`].
+//! follow as little-endian integers; past the end everything reads as zero. So a mutation of one byte changes one
+//! thing, and seeds can be written by hand with [`Script`].
 
 use arbitrary::Unstructured;
 
@@ -49,8 +49,8 @@ impl<'a> Input<'a> {
         choices[usize::from(self.u8()) % choices.len()]
     }
 
-    /// A 64-bit number that is often one at which something changes: the first byte chooses between an edge and a number of
-    /// 1, 2, 4 or 8 bytes.
+    /// A 64-bit number that is often one at which something changes: the first byte chooses between an edge and a
+    /// number of 1, 2, 4 or 8 bytes.
     pub fn number(&mut self) -> u64 {
         const EDGES: [u64; 12] =
             [0, 1, 63, 64, 4096, 0x7FFF_FFFF, 0x8000_0000, 0xFFFF_FFFF, 1 << 32, i64::MAX as u64, 1 << 63, u64::MAX];

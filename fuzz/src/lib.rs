@@ -1,8 +1,8 @@
 //! Fuzz targets: one module per target.
 //!
-//! A target is a function of bytes that ends quickly and never panics, whatever the bytes; what it checks beyond that is
-//! said in its module. Built with `--cfg fuzzing`, the programs in `fuzz_targets/` run a target under libFuzzer; built
-//! without, they replay files. `tests/replay.rs` replays all that is committed.
+//! A target is a function of bytes that ends quickly and never panics, whatever the bytes; what it checks beyond that
+//! is said in its module. Built with `--cfg fuzzing`, the programs in `fuzz_targets/` run a target under libFuzzer;
+//! built without, they replay files. `tests/replay.rs` replays all that is committed.
 
 pub mod abi;
 pub mod api;

@@ -11,7 +11,8 @@ pub fn find(name: &str) -> Option<Target> {
     TARGETS.iter().copied().find(|target| target.name == name)
 }
 
-/// Runs a target on the files named on the command line. A panic, also one that the C interfaces catch, ends the process.
+/// Runs a target on the files named on the command line. A panic, also one that the C interfaces catch, ends the
+/// process.
 #[must_use]
 pub fn main(name: &str) -> ExitCode {
     let Some(target) = find(name) else {

@@ -1,8 +1,9 @@
 //! Messages of service processes, from ranks and from other service processes that know the secret and send anything.
 //!
-//! An input is a row of messages. A first byte of 0 says that one comes as it is, with its header; otherwise the byte is its kind, and its header is made so
-//! that it fits. Checked: what decodes is what encoding makes of it; lists under assembly take no more memory than they announce; the machines of
-//! service processes take all that decodes without a panic and within their limits, and what they say in turn can be encoded.
+//! An input is a row of messages. A first byte of 0 says that one comes as it is, with its header; otherwise the byte
+//! is its kind, and its header is made so that it fits. Checked: what decodes is what encoding makes of it; lists under
+//! assembly take no more memory than they announce; the machines of service processes take all that decodes without a
+//! panic and within their limits, and what they say in turn can be encoded.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -216,8 +217,8 @@ impl Process {
         }
     }
 
-    /// Gives an event to the machine of staged collectives, and carries out what it asks for. A long message has many segments: after
-    /// [`TRANSFERS`] of an input they take for ever.
+    /// Gives an event to the machine of staged collectives, and carries out what it asks for. A long message has many
+    /// segments: after [`TRANSFERS`] of an input they take for ever.
     fn happen_staged(&mut self, event: StagedEvent) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {

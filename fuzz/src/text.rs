@@ -162,7 +162,8 @@ latency_ps = 1
         (
             "store",
             text(
-                "preset = \"switch-3\"\n[switching]\nforwarding = \"store-and-forward\"\nflow_control = \"tail-drop\"\nrouting = \"adaptive\"\n",
+                "preset = \"switch-3\"\n[switching]\nforwarding = \"store-and-forward\"\nflow_control \
+                 = \"tail-drop\"\nrouting = \"adaptive\"\n",
             ),
         ),
         ("drop", fault("fault = { drop = { ppm = 100000 } }")),
@@ -177,7 +178,9 @@ latency_ps = 1
         (
             "machine",
             text(
-                "cards = 1\nfirst_card = 1\ndetect_races = true\ncapture = \"x\"\n[link]\ngbit_per_s = 200\n[memory]\nmodel = \"weak\"\nseed = 1\n[bridge]\nlisten = \"127.0.0.1:1\"\npeer = \"127.0.0.1:2\"\n",
+                "cards = 1\nfirst_card = 1\ndetect_races = true\ncapture = \"x\"\n[link]\ngbit_per_s = \
+                 200\n[memory]\nmodel = \"weak\"\nseed = 1\n[bridge]\nlisten = \"127.0.0.1:1\"\npeer \
+                 = \"127.0.0.1:2\"\n",
             ),
         ),
         ("cable", text("first_card = 7\n[link]\ngbit_per_s = 1\nlatency_ps = 1000000\ndrop_ppm = 100000\nseed = 3\n")),

@@ -1,9 +1,9 @@
 //! Arbitrary bytes in the send and receive rings of queue pairs of each transport, with doorbells.
 //!
-//! Whatever the entries say, the cards come to rest within a bounded number of steps, and what was rung ends: checked are
-//! the kinds and numbers of completions against the card's counters, that an error completion leaves the error state
-//! behind, that a queue pair that is still in RTS executes the next entry, that both queue pairs talk again after RESET, and
-//! that new queue pairs work.
+//! Whatever the entries say, the cards come to rest within a bounded number of steps, and what was rung ends: checked
+//! are the kinds and numbers of completions against the card's counters, that an error completion leaves the error
+//! state behind, that a queue pair that is still in RTS executes the next entry, that both queue pairs talk again after
+//! RESET, and that new queue pairs work.
 //!
 //! The first byte chooses the transport; operations follow, see [`op`].
 

@@ -280,8 +280,8 @@ impl Image {
         Ok(())
     }
 
-    /// Checks that entry `name` takes the argument whose layout has this hash (`flexcast_abi::Layout::HASH`): that host and firmware were built
-    /// from one definition of it.
+    /// Checks that entry `name` takes the argument whose layout has this hash (`flexcast_abi::Layout::HASH`): that host
+    /// and firmware were built from one definition of it.
     ///
     /// # Errors
     /// [`ImageError::UnknownEntry`], or [`ImageError::ArgumentHash`].

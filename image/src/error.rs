@@ -10,7 +10,8 @@ use thiserror::Error;
 pub enum ImageError {
     /// The first four bytes are not `7f 45 4c 46`.
     #[error(
-        "not an ELF file: it starts with {start:02x?} instead of 7f 45 4c 46; give the image that `cargo xtask build` wrote"
+        "not an ELF file: it starts with {start:02x?} instead of 7f 45 4c 46; give the image that `cargo xtask build` \
+         wrote"
     )]
     NotElf {
         /// The first bytes of the file, at most four.
@@ -121,7 +122,8 @@ pub enum ImageError {
     },
     /// The image speaks another version of the host–device ABI.
     #[error(
-        "ABI version {version} (accepts {min_version} and later) of the image does not meet {wanted} of this host; rebuild the older one"
+        "ABI version {version} (accepts {min_version} and later) of the image does not meet {wanted} of this host; \
+         rebuild the older one"
     )]
     AbiVersion {
         /// Version of the image.
@@ -133,7 +135,8 @@ pub enum ImageError {
     },
     /// Same version, other structures.
     #[error(
-        "ABI hash {found:#018x} of the image differs from {wanted:#018x} of this host: the shared structures changed; rebuild both from one source"
+        "ABI hash {found:#018x} of the image differs from {wanted:#018x} of this host: the shared structures changed; \
+         rebuild both from one source"
     )]
     AbiHash {
         /// Hash in the image.
@@ -143,8 +146,8 @@ pub enum ImageError {
     },
     /// An entry takes another argument than the host gives.
     #[error(
-        "entry `{name}` takes an argument of layout {found:#018x}, the host has {wanted:#018x}: name, order or type of a field differs; \
-         rebuild image and host program from one definition"
+        "entry `{name}` takes an argument of layout {found:#018x}, the host has {wanted:#018x}: name, order or type of \
+         a field differs; rebuild image and host program from one definition"
     )]
     ArgumentHash {
         /// Name of the entry.

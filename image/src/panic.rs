@@ -13,8 +13,8 @@ use crate::Image;
 /// Symbol of the record.
 pub const PANIC_RECORD: &str = "flexcast_panic_record";
 
-/// Bytes of the record without message, and with it: count and line, 32 bits each; address and length of the file name, and of the
-/// message, 64 bits each.
+/// Bytes of the record without message, and with it: count and line, 32 bits each; address and length of the file name,
+/// and of the message, 64 bits each.
 const SHORT_BYTES: u64 = 24;
 const RECORD_BYTES: usize = 40;
 /// Longest file name or message that is believed.
@@ -45,7 +45,8 @@ impl Image {
         self.symbol(PANIC_RECORD).is_some()
     }
 
-    /// Where a process of this image panicked, or `None` if it did not. `read` gives bytes of its memory: true if all are there.
+    /// Where a process of this image panicked, or `None` if it did not. `read` gives bytes of its memory: true if all
+    /// are there.
     pub fn panic_place(&self, mut read: impl FnMut(u64, &mut [u8]) -> bool) -> Option<PanicPlace> {
         let symbol = self.symbols().iter().find(|symbol| symbol.defined && symbol.name == PANIC_RECORD)?;
         let mut record = [0; RECORD_BYTES];

@@ -55,8 +55,9 @@ impl fmt::Display for Unserved {
                 let names = if variables.is_empty() { "no name".to_owned() } else { variables.join(", ") };
                 write!(
                     f,
-                    "thread-local variables in {section} ({names}): `tp` is the context of the DPA thread, not a block of them; keep what a \
-                     thread needs where its argument or flexio_dev_get_thread_local_storage() points"
+                    "thread-local variables in {section} ({names}): `tp` is the context of the DPA thread, not a block \
+                     of them; keep what a thread needs where its argument or flexio_dev_get_thread_local_storage() \
+                     points"
                 )
             }
             Self::Functions { section, phase, functions } => {
@@ -65,14 +66,15 @@ impl fmt::Display for Unserved {
                     (names.join(", "), if *phase == Phase::Start { "constructors" } else { "destructors" });
                 write!(
                     f,
-                    "{kind} in {section} ({names}): nothing calls them on a DPA; call them from an RPC, and link with -nostartfiles if they \
-                     are the compiler's own"
+                    "{kind} in {section} ({names}): nothing calls them on a DPA; call them from an RPC, and link with \
+                     -nostartfiles if they are the compiler's own"
                 )
             }
             Self::Relocations { section, bytes } => {
                 write!(
                     f,
-                    "{bytes} bytes of relocations in {section}: nothing applies them on a DPA; link with -static and without -pie"
+                    "{bytes} bytes of relocations in {section}: nothing applies them on a DPA; link with -static and \
+                     without -pie"
                 )
             }
             Self::Dynamic { header } => {

@@ -83,8 +83,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// No check failed. What stays unknown and does not fail an image (it has no ISA attribute, it was linked without a map) is listed
-    /// for a person to judge; that a stack is bounded and that a handler cannot panic must be known.
+    /// No check failed. What stays unknown and does not fail an image (it has no ISA attribute, it was linked without a
+    /// map) is listed for a person to judge; that a stack is bounded and that a handler cannot panic must be known.
     #[must_use]
     pub fn passed(&self) -> bool {
         !self.checks.iter().any(|check| matches!(check.outcome, Outcome::Failed(_)))
@@ -303,7 +303,8 @@ fn log_strings(image: &Image) -> Outcome {
     let doubled = strings.windows(2).filter(|pair| pair[0].addr == pair[1].addr);
     findings.extend(doubled.map(|pair| format!("{} and {} have one index", pair[0].name, pair[1].name)));
     if findings.is_empty() && image.is_position_independent() && !strings.is_empty() {
-        let text = "the image is position-independent: a loader that moves it moves the indices, which code computes from its own address";
+        let text = "the image is position-independent: a loader that moves it moves the indices, which code computes \
+            from its own address";
         return Outcome::Unknown(vec![text.to_owned()]);
     }
     verdict(findings, || format!("{}, none loaded", strings.len()))

@@ -8,7 +8,8 @@ use crate::verify_tests::{
     C_JALR_A0, C_RET, FRAME_64, call, failure, failure_under, findings, good, passed, policy, report,
 };
 
-/// `handler` calls `vendor`, which executes a custom instruction, what looks like a panic, and a call through a register.
+/// `handler` calls `vendor`, which executes a custom instruction, what looks like a panic, and a call through a
+/// register.
 fn with_vendor_code() -> (TestElf, Policy) {
     let mut elf = TestElf::image(&[
         ("handler", &[FRAME_64, call(6), C_RET]),

@@ -23,8 +23,8 @@ pub struct Range {
     pub len: u64,
 }
 
-/// Counts accesses to these parts of the memory of each card's youngest process by their names from now on, too. Nothing changes with the
-/// simple cost model.
+/// Counts accesses to these parts of the memory of each card's youngest process by their names from now on, too.
+/// Nothing changes with the simple cost model.
 ///
 /// # Errors
 /// There is no machine.

@@ -1,8 +1,9 @@
 //! Capacity planning: the threads, staging, sequence numbers, cache and goodput that a link asks of the DPA.
 //!
-//! The cost of a completion on one thread comes from a Broadcast between two emulated cards, with chunks of 64
-//! bytes, so that it never waits for the link; the rest is arithmetic on it. UD carries -0/+22 %: by so much the published UD throughput
-//! is below what the published cycles give, and nobody knows why. The card's engines and its PCIe link are not looked at.
+//! The cost of a completion on one thread comes from a Broadcast between two emulated cards, with chunks of 64 bytes,
+//! so that it never waits for the link; the rest is arithmetic on it. UD carries -0/+22 %: by so much the published UD
+//! throughput is below what the published cycles give, and nobody knows why. The card's engines and its PCIe link are
+//! not looked at.
 
 use crate::model::{bitmap, rate};
 use flexcast::{Config, MAX_SUBGROUPS, Transport, UNITS_PER_CORE, USABLE_UNITS};
@@ -106,7 +107,8 @@ pub enum CapacityError {
     },
     /// More threads than a process has.
     #[error(
-        "{gbit_per_s} Gbit/s in chunks of {chunk_bytes} bytes need {needed} threads that receive, and {limit} can; {next}"
+        "{gbit_per_s} Gbit/s in chunks of {chunk_bytes} bytes need {needed} threads that receive, and {limit} can; \
+         {next}"
     )]
     Threads {
         /// The link.
@@ -122,7 +124,8 @@ pub enum CapacityError {
     },
     /// More chunks than sequence numbers.
     #[error(
-        "{bytes} bytes in chunks of {chunk_bytes} need more than 31 bits of sequence number; give --chunk {least} or more, or a smaller --buffer"
+        "{bytes} bytes in chunks of {chunk_bytes} need more than 31 bits of sequence number; give --chunk {least} or \
+         more, or a smaller --buffer"
     )]
     Sequence {
         /// Bytes that a rank receives.

@@ -1,9 +1,10 @@
-//! Allgather and Reduce-Scatter at the same time, on the emulated fabric: two rings beside multicast and sums in the network.
+//! Allgather and Reduce-Scatter at the same time, on the emulated fabric: two rings beside multicast and sums in the
+//! network.
 //!
-//! The fabric only: hosts send whatever they may send at the rate of their links, as cards with enough threads do, and what they have
-//! received is checked, every chunk. With rings each host passes on what it gets; with multicast and sums all hosts keep one order: in
-//! turn `j` host `j` multicasts a chunk of its share and every other host sends its part of `j`'s sum, so that each link carries one
-//! frame a turn in each direction.
+//! The fabric only: hosts send whatever they may send at the rate of their links, as cards with enough threads do, and
+//! what they have received is checked, every chunk. With rings each host passes on what it gets; with multicast and
+//! sums all hosts keep one order: in turn `j` host `j` multicasts a chunk of its share and every other host sends its
+//! part of `j`'s sum, so that each link carries one frame a turn in each direction.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -12,8 +13,8 @@ use emu_machine::fabric::{
     Destination, Fabric as _, FabricEffects, FabricError, Frame, GroupError, Network, NetworkFrame, Topology,
 };
 
-/// Bytes of a RoCEv2 datagram besides its payload, on the wire: preamble, Ethernet, IPv4, UDP, transport headers with immediate, two
-/// check sequences, gap.
+/// Bytes of a RoCEv2 datagram besides its payload, on the wire: preamble, Ethernet, IPv4, UDP, transport headers with
+/// immediate, two check sequences, gap.
 const HEADER_BYTES: u64 = 94;
 const GROUP: u128 = 0xff0e_0000_0000_0000_0000_0000_0000_0001;
 

@@ -66,8 +66,8 @@ impl Beside {
     }
 }
 
-/// A deviation in percent, with its sign, beside the deviation that is allowed both ways; with more than one decimal only where fewer
-/// would say something else.
+/// A deviation in percent, with its sign, beside the deviation that is allowed both ways; with more than one decimal
+/// only where fewer would say something else.
 #[must_use]
 pub fn deviation(percent: f64, allowed: f64) -> String {
     let agrees =

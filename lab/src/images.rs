@@ -1,7 +1,8 @@
 //! Sources of device images: files, the folder of fresh builds, images that a program holds.
 //!
-//! An image is asked for by its name. Where a folder is given, it is that folder's `NAME.elf`. Else it is the one in [`BUILT`] below the current
-//! folder, where `cargo xtask build` leaves images, and if there is none, the one that the program holds.
+//! An image is asked for by its name. Where a folder is given, it is that folder's `NAME.elf`. Else it is the one in
+//! [`BUILT`] below the current folder, where `cargo xtask build` leaves images, and if there is none, the one that the
+//! program holds.
 
 use std::path::{Path, PathBuf};
 
@@ -33,8 +34,8 @@ pub enum ImageError {
     Memory(MemoryError),
     /// Nobody has an image of this name.
     #[error(
-        "no image `{name}`: it is not in {BUILT}, and this program holds {held}; build the images with `cargo xtask build` in the \
-         repository, or name a file with its folder or its ending, as in ./{name} or {name}.elf"
+        "no image `{name}`: it is not in {BUILT}, and this program holds {held}; build the images with `cargo xtask \
+         build` in the repository, or name a file with its folder or its ending, as in ./{name} or {name}.elf"
     )]
     Unknown {
         /// What was asked for.

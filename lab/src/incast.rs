@@ -1,9 +1,11 @@
-//! Incast on the emulated fabric: many sources with blocks for one host, written at once or read a few at a time, and what becomes of a flow beside them.
+//! Incast on the emulated fabric: many sources with blocks for one host, written at once or read a few at a time, and
+//! what becomes of a flow beside them.
 //!
-//! The fabric only, lossless, frame by frame. Sources are on one switch, the host that all have something for on another; the link between the two is four times
-//! as fast as that of a host. A flow between two other hosts goes the same way. Where all sources write at once, frames that the host's link cannot carry fill
-//! the buffers before it, one switch after the other, and the flow waits with them: a tree of saturation. A host that reads has no more in flight than
-//! it has asked for.
+//! The fabric only, lossless, frame by frame. Sources are on one switch, the host that all have something for on
+//! another; the link between the two is four times as fast as that of a host. A flow between two other hosts goes the
+//! same way. Where all sources write at once, frames that the host's link cannot carry fill the buffers before it, one
+//! switch after the other, and the flow waits with them: a tree of saturation. A host that reads has no more in flight
+//! than it has asked for.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};

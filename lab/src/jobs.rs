@@ -1,7 +1,7 @@
 //! Worker pool of the laboratory: independent jobs on some threads, each of which emulates machines of its own.
 //!
-//! Jobs are begun in the order of their iterator, which is asked for the next one only when a thread is free: there may be any number of
-//! them. A bound on memory lets later jobs overtake one that does not fit yet.
+//! Jobs are begun in the order of their iterator, which is asked for the next one only when a thread is free: there may
+//! be any number of them. A bound on memory lets later jobs overtake one that does not fit yet.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -71,8 +71,8 @@ impl Pool {
         Self { threads, memory_bytes: u64::MAX, keep_going: false }
     }
 
-    /// Runs `work` for each job and tells `ended` of each one that has ended, one at a time. Returns when all jobs that were begun have
-    /// ended. The order in which jobs end is nobody's to choose: see [`Ended::index`].
+    /// Runs `work` for each job and tells `ended` of each one that has ended, one at a time. Returns when all jobs that
+    /// were begun have ended. The order in which jobs end is nobody's to choose: see [`Ended::index`].
     pub fn each<J: Job, T, E>(
         self,
         jobs: impl Iterator<Item = J> + Send,
@@ -193,8 +193,8 @@ impl<J: Job, I: Iterator<Item = J>> Queue<I> {
         Self { state: Mutex::new(state), ended: Condvar::new(), pool }
     }
 
-    /// The next job that fits beside those under way. Waits for one of them to end if none fits; `None` when all have begun, or none is to
-    /// begin any more.
+    /// The next job that fits beside those under way. Waits for one of them to end if none fits; `None` when all have
+    /// begun, or none is to begin any more.
     fn begin(&self) -> Option<Turn<J>> {
         let mut state = lock(&self.state);
         loop {

@@ -1,5 +1,5 @@
-//! Laboratory: simulation of collectives, calibration of the timing model, the evaluation, random soak runs, cost models, and the
-//! comparison with other collective libraries.
+//! Laboratory: simulation of collectives, calibration of the timing model, the evaluation, random soak runs, cost
+//! models, and the comparison with other collective libraries.
 //!
 //! It uses the product and the emulated card; neither knows it.
 

@@ -1,4 +1,5 @@
-//! Report of an emulated machine of two cards: what joined them, what went wrong, how memory behaved, and what it has seen.
+//! Report of an emulated machine of two cards: what joined them, what went wrong, how memory behaved, and what it has
+//! seen.
 
 use std::fmt;
 

@@ -11,14 +11,15 @@ use crate::options::one_of;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, clap::Args)]
 #[command(next_help_heading = "Emulated machine")]
 pub struct NetworkArgs {
-    /// Machine file (TOML): cards, links or a network with faults, memory model, timing model. Options beside it stand above it.
+    /// Machine file (TOML): cards, links or a network with faults, memory model, timing model. Options beside it stand
+    /// above it.
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
     /// Packets lost on their way to a card, in percent (steps of 0.0001) [default: 0].
     #[arg(long, value_name = "PERCENT")]
     pub loss: Option<f64>,
-    /// What joins the cards: back-to-back, switch-N, fat-tree-188, fat-tree-1024, or a description file [default: two cards: a cable;
-    /// ranks: one switch].
+    /// What joins the cards: back-to-back, switch-N, fat-tree-188, fat-tree-1024, or a description file [default: two
+    /// cards: a cable; ranks: one switch].
     #[arg(long, value_name = "NAME|FILE")]
     pub topology: Option<String>,
     /// Fault script: links that drop, corrupt, double, reorder, delay, pause, or go down.
@@ -30,17 +31,19 @@ pub struct NetworkArgs {
     /// Look for races for memory between firmware, card and host; a run with any fails and tells them on stderr.
     #[arg(long)]
     pub detect_races: bool,
-    /// What emulated times are made of: uncalibrated-1, m2, or a file of a timing model's numbers [default: uncalibrated-1].
+    /// What emulated times are made of: uncalibrated-1, m2, or a file of a timing model's numbers [default:
+    /// uncalibrated-1].
     #[arg(long, value_name = "NAME|FILE")]
     pub model: Option<String>,
     /// A number of the timing model that is to be different, such as loads.l3_cycles=115.
     #[arg(long, value_name = "GROUP.NAME=VALUE")]
     pub set: Vec<String>,
-    /// Where the process runs that drives the cards: on their servers, or on their Arm cores (DPU mode), whose memory windows
-    /// then reach [default: host].
+    /// Where the process runs that drives the cards: on their servers, or on their Arm cores (DPU mode), whose memory
+    /// windows then reach [default: host].
     #[arg(long, value_parser = one_of(places()))]
     pub driven_from: Option<DrivenFrom>,
-    /// Queues of the ports for the priorities of traffic classes [default: as the topology says, which says strict by default].
+    /// Queues of the ports for the priorities of traffic classes [default: as the topology says, which says strict by
+    /// default].
     #[arg(long, value_parser = one_of(queues()))]
     pub queues: Option<Priorities>,
 }
@@ -79,8 +82,8 @@ fn ppm(percent: f64) -> Result<u32, ConfigError> {
 }
 
 impl NetworkArgs {
-    /// What the machine is asked to be: its file's machine, or the default one, with these options above it. `seed`: the run's, if one is
-    /// given; else the file's, else 1.
+    /// What the machine is asked to be: its file's machine, or the default one, with these options above it. `seed`:
+    /// the run's, if one is given; else the file's, else 1.
     ///
     /// # Errors
     /// The file cannot be read, or is none; a loss that cannot be.

@@ -1,4 +1,5 @@
-//! Memory that this process can still get, and allocations whose size a user gives: refused in words where they do not fit.
+//! Memory that this process can still get, and allocations whose size a user gives: refused in words where they do not
+//! fit.
 
 use std::fmt;
 use std::fs::File;
@@ -62,7 +63,8 @@ pub enum MemoryError {
         next: &'static str,
     },
     /// The system refuses an allocation.
-    #[error("{} of memory for {what} cannot be had: choose smaller ones, or raise the limits of this process (ulimit -v)", size(*bytes))]
+    #[error("{} of memory for {what} cannot be had: choose smaller ones, or raise the limits of this process (ulimit \
+        -v)", size(*bytes))]
     Refused {
         /// What it was for.
         what: &'static str,
@@ -91,8 +93,8 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Memory that this process can get now: the least of what the machine has available, of what its control groups leave and of what the
-/// limits of its address space and data leave.
+/// Memory that this process can get now: the least of what the machine has available, of what its control groups leave
+/// and of what the limits of its address space and data leave.
 #[must_use]
 pub fn available() -> Available {
     available_by(&|path| std::fs::read_to_string(path).ok())
@@ -156,7 +158,8 @@ fn control_groups(read: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
             _ if controllers.split(',').any(|controller| controller == "memory") => V1,
             _ => continue,
         };
-        // Limits of the groups above hold, too. In a container the path may be that of outside: then the root is its own group.
+        // Limits of the groups above hold, too. In a container the path may be that of outside: then the root is its
+        // own group.
         for path in Path::new(path).ancestors() {
             let folder = format!("{}{}", names.root, path.to_string_lossy().trim_end_matches('/'));
             let file = |name: &str| read(&format!("{folder}/{name}"));
@@ -309,8 +312,8 @@ mod tests {
         let error = fits(available, "--bytes", 16_000_000_000_u64, 48_000_000_000, "give fewer").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "--bytes 16000000000: it takes 44.7 GiB of memory, and 3.0 GiB are left within the limit of its address space (ulimit -v); \
-             give fewer"
+            "--bytes 16000000000: it takes 44.7 GiB of memory, and 3.0 GiB are left within the limit of its address \
+             space (ulimit -v); give fewer"
         );
         let error = room("made-up bytes", u64::MAX).unwrap_err().to_string();
         assert!(error.contains("made-up bytes") && error.contains("ulimit"), "{error}");

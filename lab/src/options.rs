@@ -1,5 +1,5 @@
-//! Options of the command line: values that cannot be are refused with what may be, and a description of a run is printed as the command that
-//! repeats it.
+//! Options of the command line: values that cannot be are refused with what may be, and a description of a run is
+//! printed as the command that repeats it.
 
 use std::fmt::Display;
 
@@ -55,8 +55,8 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok().filter(|_| is_number)?.checked_mul(unit)
 }
 
-/// Reads a number of bytes ([`parse_bytes`]) for an option that takes those from `least` to `most`; `u64::MAX`: as many as memory has room for,
-/// which shows later.
+/// Reads a number of bytes ([`parse_bytes`]) for an option that takes those from `least` to `most`; `u64::MAX`: as many
+/// as memory has room for, which shows later.
 pub fn whole_bytes<T: Whole>(least: T, most: T) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
     move |text| {
         let bytes = parse_bytes(text).and_then(|bytes| T::try_from(i128::from(bytes)).ok());
@@ -79,7 +79,8 @@ pub fn one_of<T: Clone + Send + Sync + 'static>(
     })
 }
 
-/// Options and values that say the same as a description of a run, whose fields are its options: those that are not as by default.
+/// Options and values that say the same as a description of a run, whose fields are its options: those that are not as
+/// by default.
 pub fn words<T: Args + Serialize>(own: &T, default: &T) -> Vec<String> {
     let (own, default) = (serde_json::json!(own), serde_json::json!(default));
     let mut words = Vec::new();

@@ -45,8 +45,8 @@ impl fmt::Display for Overlap {
         let Self { compute_us, overall_us, overlap_percent, host_calls, .. } = self;
         write!(
             f,
-            "{overall_us:.1} us where hosts compute {compute_us:.1} us first: {overlap_percent:.1} % overlap; {host_calls:.1} calls of a host with \
-             work to do are left then"
+            "{overall_us:.1} us where hosts compute {compute_us:.1} us first: {overlap_percent:.1} % overlap; \
+             {host_calls:.1} calls of a host with work to do are left then"
         )
     }
 }

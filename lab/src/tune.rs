@@ -1,8 +1,9 @@
-//! Tuning of a network: which algorithm is fastest, by operation and length, and how what is multicast goes fastest, measured among the ranks of a job.
+//! Tuning of a network: which algorithm is fastest, by operation and length, and how what is multicast goes fastest,
+//! measured among the ranks of a job.
 //!
-//! Each algorithm has a communicator of its own. Lengths are measured in rounds, each algorithm once in every round, so that what disturbs the
-//! network for a while disturbs all of them. An algorithm takes the place of the one that the library takes by itself
-//! only if it was faster beyond the noise ([`is_faster`]).
+//! Each algorithm has a communicator of its own. Lengths are measured in rounds, each algorithm once in every round, so
+//! that what disturbs the network for a while disturbs all of them. An algorithm takes the place of the one that the
+//! library takes by itself only if it was faster beyond the noise ([`is_faster`]).
 
 mod sparse;
 
@@ -183,7 +184,8 @@ pub fn fastest_way(usual: Way, figures: &[WayFigure]) -> Option<Way> {
     shortest.map(|part| part.way)
 }
 
-/// The kind of a measured operation; none of those that have only one algorithm, nor of those of which the data decides.
+/// The kind of a measured operation; none of those that have only one algorithm, nor of those of which the data
+/// decides.
 #[must_use]
 pub const fn kind(op: Op) -> Option<Kind> {
     match op {
@@ -423,7 +425,8 @@ fn measure_ways(
                 let Way { subgroups, chunk_bytes } = *way;
                 let median_us = middle(&times);
                 show(&format!(
-                    "{op} of {bytes} bytes by multicast, {subgroups} subgroups, {chunk_bytes} bytes a datagram: {median_us:.1} us"
+                    "{op} of {bytes} bytes by multicast, {subgroups} subgroups, {chunk_bytes} bytes a datagram: \
+                     {median_us:.1} us"
                 ));
                 let (low_us, high_us) = (least(&times), greatest(&times));
                 all.push(WayFigure { op, bytes, way: *way, median_us, low_us, high_us });

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-// The GPU's programs of a sparse AllReduce's worker (host/cuda/src/programs.cu), run by threads of a processor: one thread for each of a thread block, one thread block after
-// another. Every byte and bit is checked against loops, for lengths, block sizes, zeros and addresses of all kinds.
+// The GPU's programs of a sparse AllReduce's worker (host/cuda/src/programs.cu), run by threads of a processor: one
+// thread for each of a thread block, one thread block after another. Every byte and bit is checked against loops, for
+// lengths, block sizes, zeros and addresses of all kinds.
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,5 +1,5 @@
-//! Ranks with an emulated RDMA card each, by the DPA's datapath with the real firmware or by that of the hosts' processors, all in the calling thread. What fails here fails the
-//! test: every function panics.
+//! Ranks with an emulated RDMA card each, by the DPA's datapath with the real firmware or by that of the hosts'
+//! processors, all in the calling thread. What fails here fails the test: every function panics.
 #![allow(clippy::missing_panics_doc)]
 
 use std::time::Duration;
@@ -106,7 +106,8 @@ impl CardRanks {
         }
     }
 
-    /// What comes of a call on each rank, by rank, where each leaves as soon as its own call is over. `idle` is called when all have been looked at.
+    /// What comes of a call on each rank, by rank, where each leaves as soon as its own call is over. `idle` is called
+    /// when all have been looked at.
     pub fn leaving(mut self, call: impl Fn(&Communicator, u32) -> Request, idle: impl Fn()) -> Vec<Outcome> {
         let mut requests: Vec<Option<Request>> = self.all.iter().map(|one| Some(call(one, one.rank()))).collect();
         let mut ends: Vec<Option<Outcome>> = self.all.iter().map(|_| None).collect();
@@ -132,8 +133,8 @@ impl CardRanks {
         ends.into_iter().flatten().collect()
     }
 
-    /// An operation in whose midst the last rank goes, so long after its beginning: with its queue pairs, or, `silent`, it makes no progress any more. The errors of all others; none
-    /// of them may have success.
+    /// An operation in whose midst the last rank goes, so long after its beginning: with its queue pairs, or, `silent`,
+    /// it makes no progress any more. The errors of all others; none of them may have success.
     pub fn without_the_last(
         mut self,
         call: impl Fn(&Communicator, u32) -> Request,

@@ -1,5 +1,5 @@
-//! Communicators on emulated cards, all ranks in the calling thread, with the real firmware. What fails here fails the test: every
-//! function panics.
+//! Communicators on emulated cards, all ranks in the calling thread, with the real firmware. What fails here fails the
+//! test: every function panics.
 #![allow(clippy::missing_panics_doc)]
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Stand-in for an accelerator: memory that only its programs and cards touch, which looks at what the programs do with it. They are over some looks after they were started,
-//! and do nothing before.
+//! Stand-in for an accelerator: memory that only its programs and cards touch, which looks at what the programs do with
+//! it. They are over some looks after they were started, and do nothing before.
 #![allow(unsafe_code)] // The buffer is reached by its address, as memory of a device is.
 
 use std::alloc::Layout;
@@ -138,7 +138,8 @@ impl Device {
     pub fn new(pd: &ProtectionDomain, bytes: usize, looks: u32) -> Self {
         let buffer = Buffer::new(bytes);
         let addr = buffer.start.expose_provenance().get() as u64;
-        // SAFETY: the buffer lives longer than the region. Only programs access it, in the thread in which emulated cards move, by raw pointers.
+        // SAFETY: the buffer lives longer than the region. Only programs access it, in the thread in which emulated
+        // cards move, by raw pointers.
         let region = unsafe { PeerRegion::by_address(pd, addr, bytes, Access::LOCAL_WRITE) }.expect("registered");
         Self { region, buffer, looks, started: VecDeque::new() }
     }

@@ -32,8 +32,8 @@ impl Example {
     }
 }
 
-/// Name what [`allgather`] gives, in Rust and in C, where it has been built: by `cargo xtask test`, for all test programs. Folder of the libraries,
-/// image, program and tool, as a search path.
+/// Name what [`allgather`] gives, in Rust and in C, where it has been built: by `cargo xtask test`, for all test
+/// programs. Folder of the libraries, image, program and tool, as a search path.
 pub const EXAMPLES: [&str; 2] = ["FLEXCAST_EXAMPLE", "FLEXCAST_EXAMPLE_C"];
 
 /// The example `allgather`, in Rust or in C: what [`EXAMPLES`] name, or else built once per test program.

@@ -6,8 +6,8 @@
 use std::fmt::Display;
 use std::io::Write as _;
 
-/// Asks for long tests: more seeds, and the command-line tool with the profile that users get. `cargo xtask test --long`
-/// sets it.
+/// Asks for long tests: more seeds, and the command-line tool with the profile that users get.
+/// `cargo xtask test --long` sets it.
 pub const LONG_TESTS: &str = "FLEXCAST_LONG_TESTS";
 
 /// Whether long tests are asked for.
@@ -26,8 +26,8 @@ pub fn skipped(reason: impl Display) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Whether a program is in `PATH`. Without it the running test is reported as skipped; `package` is Debian's name of what
-/// to install.
+/// Whether a program is in `PATH`. Without it the running test is reported as skipped; `package` is Debian's name of
+/// what to install.
 #[must_use]
 pub fn installed(program: &str, package: &str) -> bool {
     let found = std::env::var_os("PATH")

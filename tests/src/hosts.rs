@@ -78,7 +78,8 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Makes so many hosts: `10.78.0.1` and `fd78::1`, and so on. Gives None, and says so in one line, where the system does not permit it.
+    /// Makes so many hosts: `10.78.0.1` and `fd78::1`, and so on. Gives None, and says so in one line, where the system
+    /// does not permit it.
     ///
     /// # Panics
     /// The system permits namespaces, and they cannot be connected.
@@ -192,7 +193,8 @@ impl Hosts {
     /// There is no nftables.
     pub fn lose(&self, host: u32, percent: u32) {
         let rules = format!(
-            "table inet loss {{ chain in {{ type filter hook prerouting priority -150; meta l4proto udp numgen random mod 100 < {percent} drop; }}; }}"
+            "table inet loss {{ chain in {{ type filter hook prerouting priority -150; meta l4proto udp numgen random \
+             mod 100 < {percent} drop; }}; }}"
         );
         self.run(host, "nft", &[&rules]);
     }
@@ -218,7 +220,8 @@ impl Hosts {
             Cut::Drop => {
                 let chain = |hook: &str| {
                     format!(
-                        "chain {hook} {{ type filter hook {hook} priority 0; oifname {INTERFACE} drop; iifname {INTERFACE} drop; }};"
+                        "chain {hook} {{ type filter hook {hook} priority 0; oifname {INTERFACE} drop; iifname \
+                         {INTERFACE} drop; }};"
                     )
                 };
                 _ = self.run(host, "nft", &[&format!("table inet cut {{ {} {} }}", chain("input"), chain("output"))]);
@@ -242,7 +245,8 @@ impl Hosts {
             Cut::Drop => _ = self.run(host, "nft", &["delete", "table", "inet", "cut"]),
         }
         self.await_link(host);
-        // Where a host still asks for the address of another since it was cut, it gives up a moment later, and refuses a new connection.
+        // Where a host still asks for the address of another since it was cut, it gives up a moment later, and refuses
+        // a new connection.
         for host in 0..self.count {
             self.run(host, "ip", &["neigh", "flush", "dev", INTERFACE]);
             self.run(host, "ip", &["-6", "neigh", "flush", "dev", INTERFACE]);

@@ -1,8 +1,12 @@
 //! Tests across crates: the whole chain from the host library to the firmware.
 //!
-//! This library finds the device images, makes tiny ones ([`code`]), looks into the emulated machine ([`world`](mod@world)), runs the throughput harness ([`run`]), has workers of sparse AllReduce ([`sparse`]) and whole groups of them ([`sparse_world`], with arrays in [`device_memory`], too), compares with
-//! recorded output ([`golden`]), builds the emulator's C libraries ([`libs`]) and the
-//! examples ([`examples`]), connects ranks ([`ranks`], [`communicators`], [`card_ranks`]), makes hosts of network namespaces ([`hosts`]), reads the console blocks of documents ([`transcript`]), copies the tree ([`tree`]), reports skipped tests ([`harness`]) and reads error messages as a user would ([`told`]).
+//! This library finds the device images, makes tiny ones ([`code`]), looks into the emulated machine
+//! ([`world`](mod@world)), runs the throughput harness ([`run`]), has workers of sparse AllReduce ([`sparse`]) and
+//! whole groups of them ([`sparse_world`], with arrays in [`device_memory`], too), compares with recorded output
+//! ([`golden`]), builds the emulator's C libraries ([`libs`]) and the examples ([`examples`]), connects ranks
+//! ([`ranks`], [`communicators`], [`card_ranks`]), makes hosts of network namespaces ([`hosts`]), reads the console
+//! blocks of documents ([`transcript`]), copies the tree ([`tree`]), reports skipped tests ([`harness`]) and reads
+//! error messages as a user would ([`told`]).
 
 pub mod card_ranks;
 pub mod code;
@@ -38,12 +42,12 @@ pub fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent").to_path_buf()
 }
 
-/// Names a directory of images to be taken instead of building those of this tree: `cargo xtask test` has built them, `cargo xtask mutants` gives some in
-/// which something is missing.
+/// Names a directory of images to be taken instead of building those of this tree: `cargo xtask test` has built them,
+/// `cargo xtask mutants` gives some in which something is missing.
 pub const IMAGES: &str = "FLEXCAST_IMAGES";
 
-/// Path of a built device image, such as `allgather`: of the directory that [`IMAGES`] names, or else of this tree. Builds all of its images
-/// once per test program, as `cargo xtask build` does; what is up to date is left alone.
+/// Path of a built device image, such as `allgather`: of the directory that [`IMAGES`] names, or else of this tree.
+/// Builds all of its images once per test program, as `cargo xtask build` does; what is up to date is left alone.
 ///
 /// # Panics
 /// The images cannot be built; the output of the build says why.
@@ -79,8 +83,8 @@ pub fn image_bytes(name: &str) -> Vec<u8> {
     std::fs::read(image_path(name)).expect("a built image can be read")
 }
 
-/// Whether an image was built by the compiler whose exact figures are recorded (`compiler` in docs/hot-loops.toml). Says so on
-/// stderr where it was not: then only limits can be checked.
+/// Whether an image was built by the compiler whose exact figures are recorded (`compiler` in docs/hot-loops.toml).
+/// Says so on stderr where it was not: then only limits can be checked.
 ///
 /// # Panics
 /// The image cannot be built, or the document does not name a compiler.

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 /// Names the folder of the libraries where they have been built: by `cargo xtask test`, for all test programs.
 pub const LIBRARIES: &str = "FLEXCAST_EMU_LIBS";
 
-/// The folder of the libraries: the one that [`LIBRARIES`] names, or else built once per test program as `cargo xtask build-emu-libs` does.
+/// The folder of the libraries: the one that [`LIBRARIES`] names, or else built once per test program as
+/// `cargo xtask build-emu-libs` does.
 ///
 /// # Panics
 /// They cannot be built; the output of the build says why.

@@ -1,5 +1,6 @@
-//! Workers of a sparse AllReduce over reliable connections, for tests of aggregators on a DPA: each sends what [`Worker`] says and no more. Blocks are
-//! copied to and from registered memory. Every function panics where something is not to be had.
+//! Workers of a sparse AllReduce over reliable connections, for tests of aggregators on a DPA: each sends what
+//! [`Worker`] says and no more. Blocks are copied to and from registered memory. Every function panics where something
+//! is not to be had.
 #![allow(clippy::missing_panics_doc)]
 
 use emu_machine::Config;
@@ -101,7 +102,8 @@ impl TestWorker {
         Ok(complete)
     }
 
-    /// Sends bytes that are no message, or one at a wrong time, on the connection of a shard. What is answered is received, and not looked at.
+    /// Sends bytes that are no message, or one at a wrong time, on the connection of a shard. What is answered is
+    /// received, and not looked at.
     pub fn send_raw(&mut self, shard: usize, bytes: &[u8], immediate: Option<u32>) {
         let spot = self.parameters.spot_bytes();
         let lane = &mut self.lanes[shard];

@@ -1,4 +1,5 @@
-//! Workers and aggregators of sparse AllReduces on one emulated machine, driven to the end of an operation, whatever that is.
+//! Workers and aggregators of sparse AllReduces on one emulated machine, driven to the end of an operation, whatever
+//! that is.
 
 use emu_machine::fabric::{FaultEvent, FaultScript, Topology};
 use emu_machine::{Config as MachineConfig, NetworkConfig, Wiring};
@@ -125,7 +126,8 @@ impl World {
         Call { bytes: bytes as u64, shards_of_each, reduction, order: Order::Arrival }
     }
 
-    /// Drives an operation to its end, whatever that is. Without a send array the contribution is in place. Whoever is dead calls nothing.
+    /// Drives an operation to its end, whatever that is. Without a send array the contribution is in place. Whoever is
+    /// dead calls nothing.
     ///
     /// # Panics
     /// It has no end.
@@ -254,8 +256,9 @@ pub fn draws(seed: u64) -> impl FnMut() -> u64 {
     }
 }
 
-/// Contributions of which a block is zero with this probability, in percent. No byte makes a number of any type that is none, or endless; sums of so few are exact in
-/// every type but for those of half precision, whose order of addition is that of workers here.
+/// Contributions of which a block is zero with this probability, in percent. No byte makes a number of any type that is
+/// none, or endless; sums of so few are exact in every type but for those of half precision, whose order of addition is
+/// that of workers here.
 #[must_use]
 pub fn contributions(workers: u32, bytes: usize, (block_bytes, zeros): (u32, u64), seed: u64) -> Vec<Vec<u8>> {
     let mut draw = draws(seed);

@@ -12,7 +12,8 @@ pub struct Shown {
 /// A line that stands for any number of lines.
 pub const ANY: &str = "...";
 
-/// Commands of the console blocks of a document, in their order: lines that begin with `$ `.
+/// Commands of the console blocks of a document, in their order: lines that begin with `$ `. A backslash at a line's
+/// end continues the command.
 #[must_use]
 pub fn shown(text: &str) -> Vec<Shown> {
     let mut commands: Vec<Shown> = Vec::new();
@@ -24,15 +25,20 @@ pub fn shown(text: &str) -> Vec<Shown> {
             let command = line.split_once(" # ").map_or(line, |(command, _)| command).trim().to_owned();
             commands.push(Shown { command, output: Vec::new() });
         } else if let (true, false, Some(last)) = (is_console, line.is_empty(), commands.last_mut()) {
+            if let (true, Some(begun)) = (last.output.is_empty(), last.command.strip_suffix('\\')) {
+                last.command = format!("{begun}{}", line.trim());
+                continue;
+            }
             last.output.push(line.to_owned());
         }
     }
     commands
 }
 
-/// Compares what is shown of an output with what a command has printed: each line shown must come, in this order and one right behind the other
-/// except where [`ANY`] stands between them; what is shown may begin and end anywhere. Of a table every cell is compared except for those of
-/// columns whose head names wall time, and its frame is not. In a line that says `(measured)`, seconds and MiB are not compared.
+/// Compares what is shown of an output with what a command has printed: each line shown must come, in this order and
+/// one right behind the other except where [`ANY`] stands between them; what is shown may begin and end anywhere. Of a
+/// table every cell is compared except for those of columns whose head names wall time, and its frame is not. In a line
+/// that says `(measured)`, seconds and MiB are not compared.
 ///
 /// # Errors
 /// The first line shown that did not come.
@@ -88,7 +94,8 @@ fn lines<'t>(text: impl Iterator<Item = &'t str>) -> Vec<Vec<String>> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "```console\n$ one --a 1   # what it does\n$ two | three\nfirst\n...\n│ a ┆ wall s │\n╞═══╪════════╡\n│ 1 ┆    0.5 │\n\
+    const TEXT: &str = "```console\n$ one --a 1   # what it does\n$ two | three\nfirst\n...\n│ a ┆ wall s \
+        │\n╞═══╪════════╡\n│ 1 ┆    0.5 │\n\
                         ```\n\n```rust\n$ none\n```\n";
 
     #[test]

@@ -1,5 +1,5 @@
-//! The calling thread's emulated machine, seen from outside: its events, and the memory of the only process on card 0. Every function
-//! panics where there is no such thing.
+//! The calling thread's emulated machine, seen from outside: its events, and the memory of the only process on card 0.
+//! Every function panics where there is no such thing.
 #![allow(clippy::missing_panics_doc)]
 
 use emu_machine::{World, layout, with_world};
@@ -50,7 +50,8 @@ pub fn get_into(addr: DevAddr, bytes: &mut [u8]) {
     world(|world| world.peek_memory(0, id, addr.get(), bytes)).expect("device memory");
 }
 
-/// An image whose RPC `ping` rings the doorbell that a block of three words names: outbox, register, value. For [`ring`].
+/// An image whose RPC `ping` rings the doorbell that a block of three words names: outbox, register, value. For
+/// [`ring`].
 #[must_use]
 pub fn doorbell_program() -> Vec<u8> {
     let mut code = vec![addi(reg::S0, reg::A0, 0), ld(reg::A0, reg::S0, 0)];

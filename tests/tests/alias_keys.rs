@@ -1,4 +1,5 @@
-//! Memory keys across the two functions of an emulated card: a program on the Arm cores reads and writes memory of the host.
+//! Memory keys across the two functions of an emulated card: a program on the Arm cores reads and writes memory of the
+//! host.
 
 use emu_machine::{Config, FunctionId};
 use emu_provider::Emulated;
@@ -470,8 +471,8 @@ fn rights_of_a_bound_key_are_those_of_its_region() {
     }
 }
 
-/// The virtual time that one registration takes by each of the ways, where a control operation takes 10 us: a figure chosen, since nobody has published what a
-/// card takes. Times of work requests are those of model uncalibrated-1.
+/// The virtual time that one registration takes by each of the ways, where a control operation takes 10 us: a figure
+/// chosen, since nobody has published what a card takes. Times of work requests are those of model uncalibrated-1.
 #[test]
 fn binding_a_key_takes_less_time_than_the_four_steps() {
     const COMMAND_PS: u64 = 10_000_000;
@@ -512,7 +513,8 @@ fn transfers_of_both_functions_are_watched_for_races() {
     assert_eq!(races.0, 0, "{:?}", races.1);
 }
 
-/// What the card reads from and writes to memory of the Arm cores for a transfer through an alias is work queue entries and completions alone.
+/// What the card reads from and writes to memory of the Arm cores for a transfer through an alias is work queue entries
+/// and completions alone.
 #[test]
 fn no_payload_crosses_memory_of_the_arm_cores() {
     let fixture = Fixture::new();

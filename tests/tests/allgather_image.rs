@@ -1,6 +1,6 @@
-//! Image `allgather` on an emulated card: its send worker multicasts the blocks of several roots, which come back to receive contexts of the same
-//! card (UC: over a connection that goes round inside it), go to their places, and are accounted for; on strong and weak memory. And
-//! what a chunk costs, exactly, on a ring that never runs empty.
+//! Image `allgather` on an emulated card: its send worker multicasts the blocks of several roots, which come back to
+//! receive contexts of the same card (UC: over a connection that goes round inside it), go to their places, and are
+//! accounted for; on strong and weak memory. And what a chunk costs, exactly, on a ring that never runs empty.
 
 #[path = "allgather_image/case.rs"]
 mod case;
@@ -73,8 +73,8 @@ fn image_allgather_is_frozen_when_it_answers_the_cutoff() {
     }
 }
 
-/// The number of a chunk says that it belongs here, its length that it does not: read too early, the length would be that of the entry's
-/// completion before.
+/// The number of a chunk says that it belongs here, its length that it does not: read too early, the length would be
+/// that of the entry's completion before.
 #[test]
 fn image_allgather_refuses_a_chunk_of_the_wrong_length_in_a_run() {
     for transport in BOTH {
@@ -128,8 +128,8 @@ fn instructions_per_completion_and_per_chunk_are_exact() {
     }
 }
 
-/// Kind of receive context; instructions of the receive context's loop for 1024 completions and of the posting loops for 1024 chunks in 8 operations. One run
-/// and 8 runs with gaps; 8 rows.
+/// Kind of receive context; instructions of the receive context's loop for 1024 completions and of the posting loops
+/// for 1024 chunks in 8 operations. One run and 8 runs with gaps; 8 rows.
 const EXACT: [(&str, u64, u64); 6] = [
     ("uc", 13177, 18104),      // 12.87 each, 17.68 each
     ("uc", 14985, 18104),      // 14.63 each in batches of 32

@@ -1,9 +1,10 @@
 //! Allocations of an operation on the host: none, once a communicator has done two of its kind.
 //!
-//! The emulated cards live in the same process and thread, and allocate. So what counts is decided in two ways. Only calls of a
-//! communicator are watched; what the machine does between them is not. And of what is allocated in such a call only that counts whose
-//! innermost caller among this project's crates is one of the host's: what the emulator's functions allocate, behind the C interfaces of
-//! verbs and FlexIO (a posted request, a key, a command), would be allocated by other libraries on a real machine, or by none.
+//! The emulated cards live in the same process and thread, and allocate. So what counts is decided in two ways. Only
+//! calls of a communicator are watched; what the machine does between them is not. And of what is allocated in such a
+//! call only that counts whose innermost caller among this project's crates is one of the host's: what the emulator's
+//! functions allocate, behind the C interfaces of verbs and FlexIO (a posted request, a key, a command), would be
+//! allocated by other libraries on a real machine, or by none.
 #![allow(unsafe_code)] // A global allocator is an unsafe trait.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -90,8 +91,9 @@ unsafe impl GlobalAlloc for Watching {
 #[global_allocator]
 static ALLOCATOR: Watching = Watching;
 
-/// The functions of this program by its symbol table, which a build has with and without debug information. (Line tables
-/// name functions without their crates, so a resolver that prefers debug information cannot tell the crates apart.)
+/// The functions of this program by its symbol table, which a build has with and without debug information. (Line
+/// tables name functions without their crates, so a resolver that prefers debug information cannot tell the crates
+/// apart.)
 struct Functions {
     /// Where the program lies in memory.
     mapped: Range<u64>,
@@ -177,13 +179,14 @@ enum Kind {
     Broadcast,
 }
 
-/// Chunks of an operation that were recovered, or were only late, and whether some had to be asked for: none of that is the steady
-/// state.
+/// Chunks of an operation that were recovered, or were only late, and whether some had to be asked for: none of that is
+/// the steady state.
 fn disturbance(report: &Report) -> u64 {
     report.recovered_chunks + report.late_chunks + u64::from(report.phases.in_ps().cut_off_ps.is_some())
 }
 
-/// One operation of three ranks, whose calls are watched; the chunks that were lost and recovered. `relax` lets time pass.
+/// One operation of three ranks, whose calls are watched; the chunks that were lost and recovered. `relax` lets time
+/// pass.
 fn operate(relax: &dyn Fn(), communicators: &[Communicator], buffers: &mut [Option<Buffers>], kind: Kind) -> u64 {
     let mut recovered = 0;
     let mut requests: Vec<Option<Request>> = Vec::new();
@@ -323,7 +326,8 @@ fn by_multicast(config: Config) -> Config {
     config.algorithm(Selection::Multicast)
 }
 
-/// Asserts that rounds of operations allocate nothing once there have been some. A round returns the chunks that were lost and recovered.
+/// Asserts that rounds of operations allocate nothing once there have been some. A round returns the chunks that were
+/// lost and recovered.
 fn assert_steady(what: &str, mut round: impl FnMut() -> u64) {
     const ROUNDS: u32 = 20;
     let mut before = (0..10).map(|_| round()).last().expect("ten rounds");
@@ -471,7 +475,8 @@ fn complete(communicators: &[Communicator], requests: Vec<Request>) -> u64 {
     recovered
 }
 
-/// Collectives with a list of lengths, or also of displacements, and Reduce-Scatter, which makes a list of its equal shares.
+/// Collectives with a list of lengths, or also of displacements, and Reduce-Scatter, which makes a list of its equal
+/// shares.
 #[derive(Clone, Copy, Debug)]
 enum Listed {
     Allgatherv,

@@ -1,5 +1,5 @@
-//! Collectives between pairs of ranks on emulated RDMA cards, by the DPA's datapath with the real firmware and by that of the hosts' processors: every byte
-//! checked against one core's loop over the contributions.
+//! Collectives between pairs of ranks on emulated RDMA cards, by the DPA's datapath with the real firmware and by that
+//! of the hosts' processors: every byte checked against one core's loop over the contributions.
 
 use std::time::Duration;
 
@@ -339,7 +339,8 @@ fn losses_cost_time_and_no_bytes() {
     }
 }
 
-/// Ranks without a barrier between them are several operations ahead of one another, and then all have to wait for the slowest.
+/// Ranks without a barrier between them are several operations ahead of one another, and then all have to wait for the
+/// slowest.
 #[test]
 fn operations_of_all_kinds_follow_one_another() {
     let ranks = 5;
@@ -397,8 +398,8 @@ fn operations_of_all_kinds_follow_one_another() {
     });
 }
 
-/// Rank 3 is late, and each of the first three waits for it, one operation behind the other; rank 4 is done with all of these, and signals a barrier to
-/// rank 0, which waits until that has come so far.
+/// Rank 3 is late, and each of the first three waits for it, one operation behind the other; rank 4 is done with all of
+/// these, and signals a barrier to rank 0, which waits until that has come so far.
 #[test]
 fn a_late_rank_hears_of_operations_far_ahead_in_their_turn() {
     let ranks = 5;
@@ -444,7 +445,8 @@ fn a_late_rank_hears_of_operations_far_ahead_in_their_turn() {
     });
 }
 
-/// A rank that stands still at any moment while all connect is waited for: nothing is sent to queue pairs that are not connected.
+/// A rank that stands still at any moment while all connect is waited for: nothing is sent to queue pairs that are not
+/// connected.
 #[test]
 fn a_rank_that_stands_still_while_all_connect_is_waited_for() {
     for datapath in DATAPATHS {

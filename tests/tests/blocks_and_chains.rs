@@ -118,7 +118,8 @@ fn ranks_of_a_rack_multicast_one_after_another() {
                     Under::new(communicator, request)
                 })
                 .collect();
-            // Ranks 1 and 4 follow one another in their chain, and are neighbours in nothing else: 0, 2, 3 and 5, and 4.
+            // Ranks 1 and 4 follow one another in their chain, and are neighbours in nothing else: 0, 2, 3 and 5,
+            // and 4.
             assert_eq!(all[1].communicator.footprint().control_queue_pairs, 5);
             drive(provider, &mut all, |_, _| {});
             let mut turns: Vec<(u64, u64, u32)> = Vec::new();

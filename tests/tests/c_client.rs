@@ -1,5 +1,5 @@
-//! Programs in C, compiled by gcc against our headers and linked to the emulator's `libflexio.so`, and what that library
-//! exports. Without a C compiler these tests are skipped, and say so on stderr.
+//! Programs in C, compiled by gcc against our headers and linked to the emulator's `libflexio.so`, and what that
+//! library exports. Without a C compiler these tests are skipped, and say so on stderr.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -75,8 +75,8 @@ fn run(program: &Path, arguments: &[&str]) -> (ExitStatus, String, String) {
     (status, read(&out), read(&err))
 }
 
-/// Compiles `tests/c/<name>.c`, runs it twice, and compares what it prints with `tests/c/<name>.txt`; what it explained on
-/// stderr.
+/// Compiles `tests/c/<name>.c`, runs it twice, and compares what it prints with `tests/c/<name>.txt`; what it explained
+/// on stderr.
 fn golden(name: &str, libraries: &[&str], arguments: &[&str]) -> Option<String> {
     let program = compile(compiler()?, name, libraries);
     let recorded = workspace_root().join("tests/c").join(format!("{name}.txt"));
@@ -226,7 +226,8 @@ fn the_library_exports_what_the_headers_declare_and_nothing_else() {
         let missing: Vec<_> = declared.difference(&exported).collect();
         assert!(missing.is_empty(), "libflexio.so lacks functions of {header}: {missing:?}");
     }
-    // Verbs are exported as rdma-core has them: each name that is more than the headers declare is listed with its version.
+    // Verbs are exported as rdma-core has them: each name that is more than the headers declare is listed with its
+    // version.
     let versions = std::fs::read_to_string(workspace_root().join("emu/libflexio/link.map")).expect("the list");
     let listed: BTreeSet<&str> = versions.split([' ', '\t', '\n', ';']).collect();
     let foreign: Vec<_> = exported
@@ -269,7 +270,8 @@ fn every_name_of_the_library_is_the_same_file() {
 
 /// What `the_system_provider_…` runs in a process of its own, whose dynamic loader finds the library.
 #[test]
-#[ignore = "needs a process whose loader finds the library: cargo test -p flexcast-tests --test c_client the_system_provider starts it"]
+#[ignore = "needs a process whose loader finds the library: cargo test -p flexcast-tests --test c_client \
+    the_system_provider starts it"]
 fn pings_through_the_system_provider() {
     let provider = Provider::system().expect("the libraries are on the search path");
     let abi = AbiExpectation { version: flexcast_abi::ABI_VERSION, hash: flexcast_abi::ABI_HASH };

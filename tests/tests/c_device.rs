@@ -1,6 +1,6 @@
-//! A device program in C against the headers and the library of `device/rt-emu`: what they offer does what the hardware's
-//! formats ask for, and what the emulated DPA does not have is refused. Without a RISC-V compiler these tests are skipped, and
-//! say so on stderr.
+//! A device program in C against the headers and the library of `device/rt-emu`: what they offer does what the
+//! hardware's formats ask for, and what the emulated DPA does not have is refused. Without a RISC-V compiler these
+//! tests are skipped, and say so on stderr.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,6 @@
-//! Programs in C whose collectives service processes carry out: ranks and daemons are processes of their own, on emulated cards that those of a host share. Without a
-//! daemon all go by the host, and say so. Skipped without a C compiler; the tests say so on stderr.
+//! Programs in C whose collectives service processes carry out: ranks and daemons are processes of their own, on
+//! emulated cards that those of a host share. Without a daemon all go by the host, and say so. Skipped without a C
+//! compiler; the tests say so on stderr.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -72,7 +73,8 @@ impl Daemon {
         };
         let config = path("toml");
         let text = format!(
-            "device = \"mlx5_0_arm\"\nlibraries = {:?}\nlisten = \"127.0.0.1\"\nport = {port}\nprocesses = {PROCESSES}\nsecret = {secret:?}\nstatus_socket = {status:?}\nlock_directory = {folder:?}\n",
+            "device = \"mlx5_0_arm\"\nlibraries = {:?}\nlisten = \"127.0.0.1\"\nport = {port}\nprocesses = \
+             {PROCESSES}\nsecret = {secret:?}\nstatus_socket = {status:?}\nlock_directory = {folder:?}\n",
             example.libraries
         );
         std::fs::write(&config, text).expect("written");

@@ -1,4 +1,5 @@
-//! The timing model held against what it is made of: the fitted number, and the micro-benchmarks as kernels on the emulated card.
+//! The timing model held against what it is made of: the fitted number, and the micro-benchmarks as kernels on the
+//! emulated card.
 
 use emu_machine::timing::Parameters;
 use flexcast_lab::calibrate::fit::fit;
@@ -11,8 +12,8 @@ fn images() -> Images {
     Images { reference: image("reference"), calibration: image("calibration") }
 }
 
-/// The one fitted number: a change of the model, of the machine or of image `reference` that moves it needs a new name for the model and
-/// a full `flexcast calibrate`.
+/// The one fitted number: a change of the model, of the machine or of image `reference` that moves it needs a new name
+/// for the model and a full `flexcast calibrate`.
 #[test]
 fn the_fit_finds_the_models_own_gap() {
     let fit = fit(&images().reference, &Parameters::m2()).expect("the runs succeed");
@@ -46,7 +47,8 @@ fn the_kernels_return_the_published_latencies_and_bandwidths() {
     assert!(bad.is_empty(), "{bad:?}");
 }
 
-/// A check that cannot fail checks nothing: with another L2 and another way to Arm memory these two chases, and no others, are off.
+/// A check that cannot fail checks nothing: with another L2 and another way to Arm memory these two chases, and no
+/// others, are off.
 #[test]
 fn a_wrong_level_shows_in_its_own_chase() {
     let wrong = Parameters::m2().with("loads", "l2_cycles", 90);

@@ -1,5 +1,5 @@
-//! The library's own choice of what carries the data of an Allgather: multicast, the messages of the barrier, or writes over reliable
-//! connections.
+//! The library's own choice of what carries the data of an Allgather: multicast, the messages of the barrier, or writes
+//! over reliable connections.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -203,7 +203,8 @@ fn what_connections_cannot_do_goes_as_before() {
     });
 }
 
-/// Posted at once, on the last rank first: eager ones, direct ones, Broadcasts down trees, and blocks with a gap between them, by multicast.
+/// Posted at once, on the last rank first: eager ones, direct ones, Broadcasts down trees, and blocks with a gap
+/// between them, by multicast.
 #[test]
 fn operations_of_all_kinds_follow_one_another() {
     const GAPPED: usize = 1500;
@@ -248,7 +249,8 @@ fn operations_of_all_kinds_follow_one_another() {
     });
 }
 
-/// Ranks tell different rates, one of them none that can be: all compute with the lowest, for the number of chains as well.
+/// Ranks tell different rates, one of them none that can be: all compute with the lowest, for the number of chains as
+/// well.
 #[test]
 fn a_rank_that_tells_a_wrong_rate_changes_no_result() {
     for rates in [[200, 100, 400, 200], [1, 200, 200, 200], [200, u64::MAX, 200, 200], [u64::MAX; 4]] {
@@ -286,7 +288,8 @@ fn a_rank_that_chooses_differently_is_found() {
         let make = |(rank, card)| Pending::new(card, rank, 4, config()).expect("its part is made");
         let pending: Vec<Pending> = (0..).zip(cards).map(make).collect();
         let endpoints: Vec<Vec<u8>> = pending.iter().map(Pending::endpoint).collect();
-        // An endpoint ends with what it tells of these connections, a head of 52 bytes and 24 for each peer, behind its length.
+        // An endpoint ends with what it tells of these connections, a head of 52 bytes and 24 for each peer, behind its
+        // length.
         let mut without = endpoints.clone();
         let at = without[0].len() - (52 + 3 * 24);
         without[0].truncate(at);
@@ -324,8 +327,8 @@ fn lost_packets_are_sent_again() {
     }
 }
 
-/// A rank that frees its communicator as soon as it has all bytes is not missed by one that waits for its acknowledgements, whichever frame is
-/// lost on the way there.
+/// A rank that frees its communicator as soon as it has all bytes is not missed by one that waits for its
+/// acknowledgements, whichever frame is lost on the way there.
 #[test]
 fn ranks_that_leave_at_once_still_answer() {
     for first in 0..4 {
@@ -354,8 +357,8 @@ fn ranks_that_leave_at_once_still_answer() {
     }
 }
 
-/// A packet of a connection that is lost, the last one as well, which nothing follows that would show the loss, is asked for long before the
-/// connection's timeout of 8.4 ms. Each link to a card loses one frame, whichever it is.
+/// A packet of a connection that is lost, the last one as well, which nothing follows that would show the loss, is
+/// asked for long before the connection's timeout of 8.4 ms. Each link to a card loses one frame, whichever it is.
 #[test]
 fn a_lost_packet_costs_no_timeout() {
     let mut lost = 0;
@@ -382,8 +385,8 @@ fn a_lost_packet_costs_no_timeout() {
     assert!(lost > 10, "{lost} runs have waited for a probe");
 }
 
-/// A negative acknowledgement that is lost as well costs a connection a restart. Where that has cost more than multicast would, an operation tells all
-/// ranks, and the next 64 go by multicast.
+/// A negative acknowledgement that is lost as well costs a connection a restart. Where that has cost more than
+/// multicast would, an operation tells all ranks, and the next 64 go by multicast.
 #[test]
 fn connections_that_stall_often_are_avoided_by_all_ranks() {
     let machine = Machine { loss_ppm: Some(40_000), seed: Some(4), ..Machine::default() };
@@ -409,7 +412,8 @@ fn connections_that_stall_often_are_avoided_by_all_ranks() {
     });
 }
 
-/// A host that does nothing more, while its card still answers: all others name it within the bound and the time that they take to agree.
+/// A host that does nothing more, while its card still answers: all others name it within the bound and the time that
+/// they take to agree.
 #[test]
 fn a_rank_that_stops_is_named_within_the_bound() {
     for (selection, stops_after_ps) in [
@@ -481,7 +485,8 @@ fn a_cancelled_operation_ends_on_all_ranks_and_gives_buffers_back() {
     });
 }
 
-/// With the protocol on the card the host has nothing to do from post to flag, so that nothing goes over its connections.
+/// With the protocol on the card the host has nothing to do from post to flag, so that nothing goes over its
+/// connections.
 #[test]
 fn the_protocol_on_the_card_keeps_to_multicast_and_its_barrier() {
     with_cards(2, |provider, cards| {

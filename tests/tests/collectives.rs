@@ -1,4 +1,5 @@
-//! Collectives of the library on emulated cards, with the real firmware: cases drawn from seeds, and how full the link is.
+//! Collectives of the library on emulated cards, with the real firmware: cases drawn from seeds, and how full the link
+//! is.
 
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ fn more_cases_drawn_from_seeds_end_well_or_in_typed_errors() {
     assert!(tally.weak >= 5 && tally.raced >= 10 && tally.lost_frames > 0 && tally.baselines >= 10, "{tally:?}");
 }
 
-/// With a scatter-Allgather ranks get bytes again that they may still be sending: no race of the library's, but two accesses without order.
+/// With a scatter-Allgather ranks get bytes again that they may still be sending: no race of the library's, but two
+/// accesses without order.
 #[test]
 fn bytes_that_come_again_are_no_race() {
     for seed in [576, 1324] {
@@ -119,7 +121,8 @@ fn eight_ranks_fill_their_links() {
     assert!(gbit_s >= 190.0, "{gbit_s} Gbit/s of 200");
 }
 
-/// A rank whose DPA thread stands still makes the others wait in the barrier, for longer than any cutoff, and nothing worse.
+/// A rank whose DPA thread stands still makes the others wait in the barrier, for longer than any cutoff, and nothing
+/// worse.
 #[test]
 fn a_stalled_worker_delays_and_breaks_nothing() {
     let stall = HostFault::Stall { rank: 1, unit: 1, after_ps: 20_000_000, for_ps: 20_000_000_000 };

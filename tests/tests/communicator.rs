@@ -1,4 +1,5 @@
-//! Communicators used wrongly, dropped, cancelled and side by side: on emulated cards, all ranks in one thread, with the real firmware.
+//! Communicators used wrongly, dropped, cancelled and side by side: on emulated cards, all ranks in one thread, with
+//! the real firmware.
 
 use std::time::Duration;
 
@@ -269,8 +270,8 @@ fn settings_suit_the_card() {
     });
 }
 
-/// Also where one poll finds the last byte and the last message, and so releases the operation at once: ranks other than the first poll
-/// seldom.
+/// Also where one poll finds the last byte and the last message, and so releases the operation at once: ranks other
+/// than the first poll seldom.
 #[test]
 fn every_operation_that_ends_well_says_when_it_was_complete() {
     const SELDOM_PS: u64 = 100_000_000;
@@ -319,7 +320,8 @@ fn every_operation_that_ends_well_says_when_it_was_complete() {
     }
 }
 
-/// Whether the protocol runs on the host or on the card: between the post and the first call of `progress` the card arms the operation.
+/// Whether the protocol runs on the host or on the card: between the post and the first call of `progress` the card
+/// arms the operation.
 #[test]
 fn a_post_starts_the_operation_wherever_the_protocol_runs() {
     for control in [Control::Host, Control::Device] {

@@ -99,8 +99,8 @@ fn a_card_may_be_dropped_while_a_communicator_lives() {
     assert_eq!(provider.devices().expect("a list").len(), 2, "the provider outlives them");
 }
 
-/// Operations run in the order in which they were posted, which threads of one rank do not agree on: the other rank's order decides
-/// which is which, and so the contributions do not depend on the thread.
+/// Operations run in the order in which they were posted, which threads of one rank do not agree on: the other rank's
+/// order decides which is which, and so the contributions do not depend on the thread.
 #[test]
 fn two_threads_post_and_wait_on_one_communicator() {
     const EACH: usize = 6;

@@ -73,8 +73,8 @@ fn a_crash_leaves_a_dump_that_gdb_opens() {
     let Some(text) = gdb(&core(folder.path()), &commands) else { return };
     let has = |part: &str| assert!(text.contains(part), "no {part:?} in:\n{text}");
     has("Program terminated with signal SIGSEGV");
-    // The thread that died comes first and is the current one; its frames have names, from the place of the fault up to the
-    // entry point.
+    // The thread that died comes first and is the current one; its frames have names, from the place of the fault up to
+    // the entry point.
     for thread in 1..=3 {
         has(&format!("LWP {thread}"));
     }

@@ -1,5 +1,6 @@
-//! Share of a link that a thread receives, and chunk rate of all threads (*emulated*, timing model M.2): the shares and rates that are
-//! published for the receive datapath, met or not, by image `reference`, and by a Broadcast of the library.
+//! Share of a link that a thread receives, and chunk rate of all threads (*emulated*, timing model M.2): the shares and
+//! rates that are published for the receive datapath, met or not, by image `reference`, and by a Broadcast of the
+//! library.
 
 use Transport::{Uc, Ud};
 use emu_machine::Config;
@@ -36,7 +37,8 @@ fn is(image: &str, what: &str, value: f64, recorded: &str) -> f64 {
     value
 }
 
-/// Published of one thread: half a link with UC, a fifth with UD; of several: all of it with 4 (UC) and 8 to 16 (UD), within a core.
+/// Published of one thread: half a link with UC, a fifth with UD; of several: all of it with 4 (UC) and 8 to 16 (UD),
+/// within a core.
 #[test]
 fn one_thread_has_the_published_share_of_a_link_and_a_core_fills_it() {
     let rate = |transport, threads, recorded| {
@@ -66,8 +68,8 @@ fn a_broadcast_fills_the_link() {
     }
 }
 
-/// With chunks of 64 bytes as many per second as fill a link of 1.6 Tbit/s with 4 KiB each: 48.83 million. By cycles that takes 17 threads
-/// (UC) and 30 (UD) of the published kernel, by issue slots 1.8 and 3.1 cores.
+/// With chunks of 64 bytes as many per second as fill a link of 1.6 Tbit/s with 4 KiB each: 48.83 million. By cycles
+/// that takes 17 threads (UC) and 30 (UD) of the published kernel, by issue slots 1.8 and 3.1 cores.
 #[test]
 fn at_most_128_threads_receive_as_many_chunks_as_fill_eight_links() {
     for (transport, threads, recorded) in [(Uc, 32, "51.770"), (Ud, 128, "73.755")] {

@@ -1,5 +1,5 @@
-//! Queue pairs in DPA memory that send: datagrams to groups, memberships, traffic classes, and the connection by which a host
-//! wakes the DPA of its own card.
+//! Queue pairs in DPA memory that send: datagrams to groups, memberships, traffic classes, and the connection by which
+//! a host wakes the DPA of its own card.
 
 use std::net::Ipv4Addr;
 
@@ -39,8 +39,8 @@ struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// Sends the first `len` bytes of its buffer; the datagram has left when this returns. An entry has five segments and so
-    /// takes two blocks.
+    /// Sends the first `len` bytes of its buffer; the datagram has left when this returns. An entry has five segments
+    /// and so takes two blocks.
     fn send(&self, to: &UdAddress, len: u32, immediate: u32) {
         let index = 2 * self.next.get();
         let mut control =
@@ -265,8 +265,8 @@ fn hosts_choose_the_traffic_class() {
 /// `fence rw, rw`.
 const FENCE: u32 = 0x0330_000F;
 
-/// The host writes two lines into DPA memory over a connection that goes round inside its card, and a Write with immediate
-/// behind them wakes the thread, which finds both lines. In no order of a weak memory is it otherwise.
+/// The host writes two lines into DPA memory over a connection that goes round inside its card, and a Write with
+/// immediate behind them wakes the thread, which finds both lines. In no order of a weak memory is it otherwise.
 fn woken_by_the_host(memory: MemoryModel) {
     // The handler copies the first and the last word of each line behind them.
     let mut handler = vec![FENCE];

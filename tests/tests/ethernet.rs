@@ -1,4 +1,5 @@
-//! Ranks as processes over the loopback interface, without any card: programs in C, the measuring command, and what goes wrong between processes.
+//! Ranks as processes over the loopback interface, without any card: programs in C, the measuring command, and what
+//! goes wrong between processes.
 //!
 //! Programs in C are skipped without a C compiler; the tests say so on stderr.
 
@@ -141,7 +142,8 @@ fn whoever_is_stopped_is_named_within_the_bound() {
     assert!(stopped.elapsed() < Duration::from_secs(20), "{:?}", stopped.elapsed());
 }
 
-/// Starts the measuring command as four ranks that exchange blocks over the loopback interface; `changed` gives a rank another environment.
+/// Starts the measuring command as four ranks that exchange blocks over the loopback interface; `changed` gives a rank
+/// another environment.
 fn exchange(name: &str, repetitions: u32, changed: impl Fn(u16, &mut Command)) -> Vec<Rank> {
     let (tool, folder, tcp) = (&allgather(false).tool, scratch(name), free_tcp_port());
     let start = |rank: u16| {

@@ -1,5 +1,5 @@
-//! Alltoall, Gather, Scatter, Barrier and reductions without multicast, on emulated cards: every byte of every rank, and what each rank
-//! sent.
+//! Alltoall, Gather, Scatter, Barrier and reductions without multicast, on emulated cards: every byte of every rank,
+//! and what each rank sent.
 
 use emu_config::Machine;
 use emu_machine::{Config, with_world};
@@ -111,7 +111,8 @@ fn blocks_of_an_alltoall_that_do_not_fit_are_refused() {
     .expect("it works up to there");
 }
 
-/// What is reduced here: every algorithm gives the same bytes, whatever the order of its sums, as those of [`numbers`] are exact.
+/// What is reduced here: every algorithm gives the same bytes, whatever the order of its sums, as those of [`numbers`]
+/// are exact.
 const SUM_F32: Reduction = Reduction::of(Operator::Sum, DataType::F32).expect("sums of numbers");
 const SUM_I32: Reduction = Reduction::of(Operator::Sum, DataType::I32).expect("sums of numbers");
 const MAX_U16: Reduction = Reduction::of(Operator::Max, DataType::U16).expect("an order of integers");
@@ -291,8 +292,8 @@ fn rounded(_: Reduction, rank: u32, elements: u64) -> Vec<u8> {
     (0..elements).flat_map(|at| number(at).to_ne_bytes()).collect()
 }
 
-/// An exchange gives what one core makes in a loop over ranks, to the last bit, and every AllReduce the same bits on every rank, in each
-/// run, whatever is lost on the way.
+/// An exchange gives what one core makes in a loop over ranks, to the last bit, and every AllReduce the same bits on
+/// every rank, in each run, whatever is lost on the way.
 #[test]
 fn sums_that_round_are_reproducible() {
     let count = 7;
@@ -323,7 +324,8 @@ fn sums_that_round_are_reproducible() {
     }
 }
 
-/// A send whose message has come and whose acknowledgement has not still reads its memory: neither peers nor the host write there.
+/// A send whose message has come and whose acknowledgement has not still reads its memory: neither peers nor the host
+/// write there.
 #[test]
 fn reductions_write_nowhere_where_a_posted_send_reads() {
     let all = (ReduceScatter::ALL.into_iter().map(Operation::ReduceScatter))

@@ -1,5 +1,6 @@
-//! The receive datapath on synthetic queues under three executors: the emulated DPA (image `synthetic`), this emulator's hart as a
-//! bare machine, and QEMU. Results, the memory left behind and instructions retired must be the same.
+//! The receive datapath on synthetic queues under three executors: the emulated DPA (image `synthetic`), this
+//! emulator's hart as a bare machine, and QEMU. Results, the memory left behind and instructions retired must be the
+//! same.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Ranks that call different things, fall silent or go on after a failure: every live rank ends in a typed error that names a rank,
-//! within the bound, and gets its buffers back.
+//! Ranks that call different things, fall silent or go on after a failure: every live rank ends in a typed error that
+//! names a rank, within the bound, and gets its buffers back.
 
 use std::time::Duration;
 
@@ -118,8 +118,8 @@ fn a_rank_that_goes_while_another_waits_in_the_barrier_is_named_long_before_the_
     }
 }
 
-/// The bound after the barrier: three times the cutoff, and the time for recovery; before it the timeout. For a quarter of the bound
-/// more ranks that are accused may say who it is that they wait for themselves.
+/// The bound after the barrier: three times the cutoff, and the time for recovery; before it the timeout. For a quarter
+/// of the bound more ranks that are accused may say who it is that they wait for themselves.
 #[test]
 fn a_silent_rank_is_named_by_all_within_the_bound() {
     const BYTES: usize = 30_000;
@@ -200,7 +200,8 @@ fn a_communicator_is_of_no_use_after_a_failure_and_says_so() {
     });
 }
 
-/// The DPA process of a rank dies while the host waits for a flag in its memory: the rank learns why at once, the others who it was.
+/// The DPA process of a rank dies while the host waits for a flag in its memory: the rank learns why at once, the
+/// others who it was.
 #[test]
 fn a_process_that_dies_ends_the_wait_with_its_record() {
     const DIES_AFTER_US: u64 = 5;

@@ -29,7 +29,8 @@ fn of_frames(op: ServiceOp, bytes: u64) -> f64 {
     report.pure_us
 }
 
-/// The same at flow level, with the rate that the links have after headers, hosts' links that are no bound and processors that take no time.
+/// The same at flow level, with the rate that the links have after headers, hosts' links that are no bound and
+/// processors that take no time.
 fn of_rates(kind: Kind, bytes: u64) -> f64 {
     let payload = 4096.0 / wire_bytes(Transport::Uc, 4096) as f64;
     let none = 1_000_000_000_000;
@@ -67,8 +68,9 @@ fn of_rates(kind: Kind, bytes: u64) -> f64 {
     bench(params, &asked).expect("a run").latency_us
 }
 
-/// Latencies of the two differ, so blocks are long. Frame by frame a card's own transfers share its port with others, and Reads of an Allgatherv from one source share
-/// its port from the begin to the end, where by rates they go one after the other: an Allgatherv takes longer there.
+/// Latencies of the two differ, so blocks are long. Frame by frame a card's own transfers share its port with others,
+/// and Reads of an Allgatherv from one source share its port from the begin to the end, where by rates they go one
+/// after the other: an Allgatherv takes longer there.
 #[test]
 fn long_blocks_take_as_long_by_rates_as_frame_by_frame() {
     for (op, kind, tolerance) in

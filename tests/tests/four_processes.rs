@@ -1,5 +1,5 @@
-//! Ranks as processes, each with an emulated card of its own, all cards in one network: the examples, and what goes wrong between
-//! processes. They find the emulator's libraries as those of an installed DOCA are found.
+//! Ranks as processes, each with an emulated card of its own, all cards in one network: the examples, and what goes
+//! wrong between processes. They find the emulator's libraries as those of an installed DOCA are found.
 //!
 //! Programs in C are skipped without a C compiler; the tests say so on stderr.
 
@@ -83,8 +83,9 @@ fn the_example_in_c_needs_no_dpa() {
     }
 }
 
-/// Every collective of programs in C, each in turn, by the card's DPA and by the hosts' processors. Nothing but variables, alike for all ranks, says which
-/// libraries, device, firmware and network they have; the rank is a launcher's.
+/// Every collective of programs in C, each in turn, by the card's DPA and by the hosts' processors. Nothing but
+/// variables, alike for all ranks, says which libraries, device, firmware and network they have; the rank is a
+/// launcher's.
 #[test]
 fn every_collective_of_programs_in_c_is_right() {
     let Some(compiler) = compiler() else { return };

@@ -1,5 +1,5 @@
-//! The collective library as `cargo xtask install` leaves it for programs in C: built with what pkg-config says, found by its name,
-//! with versions, in whatever folder it is.
+//! The collective library as `cargo xtask install` leaves it for programs in C: built with what pkg-config says, found
+//! by its name, with versions, in whatever folder it is.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -131,8 +131,9 @@ fn with_cmake(prefix: &Path, scratch: &Path) {
     let example = workspace_root().join("examples/c/allgather.c");
     let text = format!(
         "cmake_minimum_required(VERSION 3.16)\nproject(program C)\nfind_package(Flexcast {} REQUIRED)\n\
-         foreach(kind flexcast flexcast-static)\n  add_executable(with-${{kind}} {})\n  \
-         target_link_libraries(with-${{kind}} Flexcast::${{kind}})\nendforeach()\nmessage(\"firmware ${{Flexcast_FIRMWARE}}\")\n",
+         foreach(kind flexcast flexcast-static)\n  add_executable(with-${{kind}} \
+         {})\n  target_link_libraries(with-${{kind}} Flexcast::${{kind}})\nendforeach()\nmessage(\"firmware \
+         ${{Flexcast_FIRMWARE}}\")\n",
         env!("CARGO_PKG_VERSION"),
         example.display()
     );
@@ -185,7 +186,8 @@ fn a_program_is_built_with_pkg_config_and_runs_wherever_the_folder_is() {
         assert!(std::fs::read(installed).ok() == Some(image_bytes(image)), "{image}");
     }
 
-    // The name, and every function of the header with a version: those of the first one are what they were, and all others came with the second.
+    // The name, and every function of the header with a version: those of the first one are what they were, and all
+    // others came with the second.
     let (soname, exported) = exports(&lib.join("libflexcast.so.1"));
     assert_eq!(soname, "libflexcast.so.1");
     let version = |name: &str| if VERSION_1.contains(&name) { "FLEXCAST_1" } else { "FLEXCAST_2" };

@@ -510,8 +510,8 @@ fn owner_bits_and_the_consumer_record() {
     assert!(fixture.nic.cq_failed(fixture.cqns[0]).expect("the queue exists"));
 }
 
-/// An event comes for a completion beyond the consumer index of the arm doorbell, whose value both sides pack alike: the
-/// machine splits what the driver joins (bits 23:0 and 55:32).
+/// An event comes for a completion beyond the consumer index of the arm doorbell, whose value both sides pack alike:
+/// the machine splits what the driver joins (bits 23:0 and 55:32).
 #[test]
 fn arming() {
     let mut fixture = Fixture::new(emu_nic::Transport::Rc);

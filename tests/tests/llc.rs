@@ -34,8 +34,8 @@ fn receive(ring: u32, timing: Parameters) -> Report {
     reference(machine, image_bytes("reference"), params, bytes).expect("it runs")
 }
 
-/// Whether what a communicator with as many receive contexts and slots wants in the last-level cache is within its budget (`Card::hot_bytes` adds up
-/// such figures).
+/// Whether what a communicator with as many receive contexts and slots wants in the last-level cache is within its
+/// budget (`Card::hot_bytes` adds up such figures).
 fn is_within_budget(slots: u32) -> bool {
     let config =
         flexcast::Config::default().with_subgroups(WORKERS).slots(slots).transport(flexcast::Transport::UcMulticast);
@@ -77,8 +77,8 @@ fn rings_that_exceed_the_cache_cost_cycles_and_a_larger_cache_gives_them_back() 
         assert_eq!(sum, accesses.all, "{what}");
         assert_eq!(accesses.by.keys().collect::<Vec<_>>(), ["bitmap", "context", "other", "rings"]);
     }
-    // The same firmware does the same, but for looks at rings that are empty for a moment and the beginnings of iterations: only what its
-    // accesses cost differs.
+    // The same firmware does the same, but for looks at rings that are empty for a moment and the beginnings of
+    // iterations: only what its accesses cost differs.
     let [fits_l1, exceeds_l1] =
         [&fits, &exceeds].map(|report| report.accesses.as_ref().map_or(0, |accesses| accesses.all.l1()));
     assert!(fits_l1.abs_diff(exceeds_l1) * 50 < fits_l1, "{fits_l1} and {exceeds_l1} loads from L1");

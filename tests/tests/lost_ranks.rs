@@ -1,8 +1,9 @@
-//! Ranks as processes that are stopped or killed while they gather, one operation after another: who is only stopped is waited for, and of one that is
-//! gone the others say which it is.
+//! Ranks as processes that are stopped or killed while they gather, one operation after another: who is only stopped is
+//! waited for, and of one that is gone the others say which it is.
 //!
-//! Programs in C are skipped without a C compiler; the tests say so on stderr. `FLEXCAST_KILLS=50 cargo test -p flexcast-tests --test lost_ranks` kills more
-//! often than the regular test does, `FLEXCAST_SEED` names the choices of an earlier run.
+//! Programs in C are skipped without a C compiler; the tests say so on stderr.
+//! `FLEXCAST_KILLS=50 cargo test -p flexcast-tests --test lost_ranks` kills more often than the regular test does,
+//! `FLEXCAST_SEED` names the choices of an earlier run.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::path::{Path, PathBuf};

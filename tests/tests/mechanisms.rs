@@ -1,5 +1,5 @@
-//! Mechanisms of multicast collectives, seen in the trace of a simulated group and in what it counts: each test fails if its mechanism
-//! does not work. Emulated cards, the real firmware; times are *emulated*.
+//! Mechanisms of multicast collectives, seen in the trace of a simulated group and in what it counts: each test fails
+//! if its mechanism does not work. Emulated cards, the real firmware; times are *emulated*.
 
 use std::time::Duration;
 
@@ -112,7 +112,8 @@ fn most_injecting(recording: &Recording) -> (usize, usize) {
     (spans.len(), spans.values().map(|(from_ps, _)| at(*from_ps)).max().unwrap_or(0))
 }
 
-/// As many at most, wherever the protocol runs. A lookahead lets the next root begin sooner, and shows that the count can tell.
+/// As many at most, wherever the protocol runs. A lookahead lets the next root begin sooner, and shows that the count
+/// can tell.
 #[test]
 fn at_most_as_many_ranks_inject_as_there_are_chains() {
     for control in [Control::Host, Control::Device] {
@@ -133,7 +134,8 @@ fn at_most_as_many_ranks_inject_as_there_are_chains() {
                 // Two threads have sent what is left before the next root has been activated.
                 let (_, most) = injecting(1, Some(60));
                 assert_eq!(most > chains as usize, chains < ranks, "{ranks} ranks: {most} with a lead");
-                // The automatic one is for a link's rate, which one send thread does not reach: the next two may have begun.
+                // The automatic one is for a link's rate, which one send thread does not reach: the next two may have
+                // begun.
                 for send_threads in [1, 2] {
                     let (_, most) = injecting(send_threads, None);
                     assert!(most <= 3 * chains as usize, "{ranks} ranks: {most} with the automatic lead");
@@ -176,8 +178,9 @@ fn receiving_us(threads: u32, receive_batch: u32, pcie_us: u64) -> f64 {
     report.phases.expect("multicast has phases").receiving.mean_us
 }
 
-/// Copies cross PCIe while more arrives. With 16 threads a latency of 3 us instead of 1 changes the time by less than 5 %, also where
-/// every second copy has a doorbell of its own and few threads leave little time for each: one that waited for them would take longer.
+/// Copies cross PCIe while more arrives. With 16 threads a latency of 3 us instead of 1 changes the time by less than 5
+/// %, also where every second copy has a doorbell of its own and few threads leave little time for each: one that
+/// waited for them would take longer.
 #[test]
 fn copies_overlap_with_receiving() {
     for (threads, receive_batch) in [(16, 64), (8, 2)] {
@@ -232,8 +235,8 @@ fn data_share(ranks: usize, bytes: usize) -> f64 {
     share
 }
 
-/// Barrier and handshake take their time once, whatever the bytes. (99 % from 16 ranks on is what was published; the evaluation's
-/// experiment `phases` holds the library against it.)
+/// Barrier and handshake take their time once, whatever the bytes. (99 % from 16 ranks on is what was published; the
+/// evaluation's experiment `phases` holds the library against it.)
 #[test]
 fn the_share_of_data_in_the_time_grows_with_the_bytes() {
     let shares = [64 << 10, 512 << 10, 3 << 20].map(|bytes| data_share(16, bytes));
@@ -267,8 +270,8 @@ fn ring(ranks: u32, bytes: u64) -> Report {
     simulate(&SimParams { algorithm: ring, ..params(Operation::Allgather, ranks, bytes, config) }, |_| {})
 }
 
-/// With multicast dead every rank reads all other blocks from its left, N(P - 1), and recovery takes as long as the Allgather
-/// around the ring does by itself: within 15 %.
+/// With multicast dead every rank reads all other blocks from its left, N(P - 1), and recovery takes as long as the
+/// Allgather around the ring does by itself: within 15 %.
 #[test]
 fn recovery_of_everything_costs_what_the_ring_costs() {
     for (ranks, bytes) in [(4, 2 << 20), (8, 2 << 20)] {
@@ -295,7 +298,8 @@ fn recovery_of_everything_costs_what_the_ring_costs() {
     }
 }
 
-/// An Allgather of which nothing arrives by multicast: microseconds from the last cutoff to the last byte, and bytes that neighbours gave.
+/// An Allgather of which nothing arrives by multicast: microseconds from the last cutoff to the last byte, and bytes
+/// that neighbours gave.
 fn recover(provider: &Provider, all: &[Communicator], bytes: usize) -> (f64, u64) {
     let ranks = all.len();
     world(|world| world.start_recording(RECORDS));

@@ -1,5 +1,5 @@
-//! `cargo xtask new` makes an image that builds, passes verification, loads and answers; an image built in another folder is the
-//! same to the byte. Done on copies of the tree.
+//! `cargo xtask new` makes an image that builds, passes verification, loads and answers; an image built in another
+//! folder is the same to the byte. Done on copies of the tree.
 
 use std::fs;
 

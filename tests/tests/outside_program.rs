@@ -1,5 +1,5 @@
-//! A program of somebody else: a cargo project outside this workspace that keeps card and communicator in one structure and waits on
-//! other threads.
+//! A program of somebody else: a cargo project outside this workspace that keeps card and communicator in one structure
+//! and waits on other threads.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -87,8 +87,8 @@ fn break_copier(card: usize) {
     .expect("a card");
 }
 
-/// A copy that the card gives up is a failure of this rank's card at all ranks. Every buffer comes back; the communicator takes no other
-/// operation, and a new one works.
+/// A copy that the card gives up is a failure of this rank's card at all ranks. Every buffer comes back; the
+/// communicator takes no other operation, and a new one works.
 #[test]
 fn a_copy_that_the_card_gives_up_fails_the_operation_at_all_ranks() {
     let machine = MachineConfig { uc_multicast: true, detect_races: true, ..MachineConfig::default() };

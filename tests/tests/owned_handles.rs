@@ -1,4 +1,5 @@
-//! Objects of the host library: each keeps what it was made from, may be dropped in any order, and works on every thread.
+//! Objects of the host library: each keeps what it was made from, may be dropped in any order, and works on every
+//! thread.
 
 use std::sync::Arc;
 use std::thread;

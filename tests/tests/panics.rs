@@ -1,4 +1,5 @@
-//! A panic of the firmware is told by source file and line wherever a program or a user learns that the DPA process has died.
+//! A panic of the firmware is told by source file and line wherever a program or a user learns that the DPA process has
+//! died.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! The protocol on the card: from the moment all have posted until the flags are in host memory, nobody calls the library, and the host does
-//! nothing. Emulated cards, the real firmware.
+//! The protocol on the card: from the moment all have posted until the flags are in host memory, nobody calls the
+//! library, and the host does nothing. Emulated cards, the real firmware.
 
 #[path = "progress_thread/calls.rs"]
 mod calls;
@@ -106,7 +106,8 @@ fn a_host_that_dies_after_posting_leaves_its_card_at_work() {
     assert!(report.errors.iter().all(|text| text.contains("silent")), "{:?}", report.errors);
 }
 
-/// A host that dies on its way to the post is missed by all others, wherever the protocol runs; the one that posts first has posted.
+/// A host that dies on its way to the post is missed by all others, wherever the protocol runs; the one that posts
+/// first has posted.
 #[test]
 fn a_host_that_dies_before_posting_fails_all_others() {
     for (control, harmless) in [(Control::Host, 0), (Control::Device, 1)] {
@@ -122,8 +123,8 @@ fn a_host_that_dies_before_posting_fails_all_others() {
     }
 }
 
-/// Loss, duplicates, delays, links that go down, dead and cancelling ranks, stalled workers, weak memory: whatever the case, what comes out is
-/// what must, on the host and on the card.
+/// Loss, duplicates, delays, links that go down, dead and cancelling ranks, stalled workers, weak memory: whatever the
+/// case, what comes out is what must, on the host and on the card.
 #[test]
 fn cases_drawn_from_seeds_come_out_right_wherever_the_protocol_runs() {
     let (image, mut lost, mut failed) = (image(), 0, 0);

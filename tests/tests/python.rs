@@ -1,6 +1,6 @@
-//! The Python package over the library as `cargo xtask install` leaves it, by Python's own library alone: its interface, its collectives on buffers, and its
-//! backend of torch.distributed by a stub of the contract of process groups (`adapters/torch/tests/c10d_stub`). numpy and torch themselves are for
-//! `cargo xtask python-check`.
+//! The Python package over the library as `cargo xtask install` leaves it, by Python's own library alone: its
+//! interface, its collectives on buffers, and its backend of torch.distributed by a stub of the contract of process
+//! groups (`adapters/torch/tests/c10d_stub`). numpy and torch themselves are for `cargo xtask python-check`.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,6 +1,7 @@
-//! Commands of README.md and docs/observe.md: each of their console blocks is run as it stands there, and what is shown of its output is compared.
-//! Of docs/service.md, docs/simulate.md and docs/timing.md those commands are run of which some output is shown.
-//! The program is the one that `cargo install --locked --path cli` installs, and it runs in folders that hold nothing.
+//! Commands of README.md and docs/observe.md: each of their console blocks is run as it stands there, and what is shown
+//! of its output is compared. Of docs/service.md, docs/simulate.md and docs/timing.md those commands are run of which
+//! some output is shown. The program is the one that `cargo install --locked --path cli` installs, and it runs in
+//! folders that hold nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -38,7 +39,8 @@ const README: [(&str, Way); 9] = [
     ("flexcast service demo", Way::Installed),
     ("flexcast plan --link 400 --transport ud --ranks 188 --buffer 8388608", Way::Installed),
     (
-        "for r in 0 1 2 3; do FLEXCAST_RANK=$r FLEXCAST_SIZE=4 FLEXCAST_STORE=127.0.0.1:4711 FLEXCAST_INTERFACE=lo flexcast perf --sizes 64:1M & done; wait",
+        "export FLEXCAST_SIZE=4 FLEXCAST_STORE=127.0.0.1:4711 FLEXCAST_INTERFACE=lo; \
+         for r in 0 1 2 3; do FLEXCAST_RANK=$r flexcast perf --sizes 64:1M & done; wait",
         Way::Installed,
     ),
 ];
@@ -101,8 +103,8 @@ const TIMING: [(&str, Way); 1] = [(
     Way::NotHere("cli/tests/calibrate.rs holds the calibration; docs/calibration.md is made of it"),
 )];
 
-/// The installed program's folder. Except in long tests, the program that tests are built with stands for the installed one: nothing
-/// is compiled anew.
+/// The installed program's folder. Except in long tests, the program that tests are built with stands for the installed
+/// one: nothing is compiled anew.
 fn installed() -> &'static Path {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();
     PLACE.get_or_init(|| {
@@ -123,8 +125,8 @@ fn shell(command: &str) -> Command {
     shell
 }
 
-/// Settings of the release profile that build the program sooner. It does and prints the same; the firmware that it holds is
-/// built as ever.
+/// Settings of the release profile that build the program sooner. It does and prints the same; the firmware that it
+/// holds is built as ever.
 const QUICK: [(&str, &str); 4] = [
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),

@@ -54,7 +54,8 @@ fn case(seed: u64) -> (SimParams, Machine) {
     (params, Machine { loss_ppm: Some(random.random_range(1_000..50_000)), seed: Some(seed), ..Machine::default() })
 }
 
-/// Each chunk is one frame. Those that arrived are counted by the ports, those that were fetched by the library: together they are all.
+/// Each chunk is one frame. Those that arrived are counted by the ports, those that were fetched by the library:
+/// together they are all.
 #[test]
 fn every_lost_chunk_is_fetched_once_and_no_other() {
     let image = ImageFile { name: "allgather".to_owned(), elf: image_bytes("allgather") };
@@ -95,9 +96,9 @@ fn without_loss(params: &SimParams) -> (u64, u64) {
     (report.recovered_chunks, report.traffic.rnr_drops)
 }
 
-/// Eight ranks, the settings that users get: what losses cost, of operations after which the gaps of the network are known and of the first one.
-/// The limits are 1.10 times the time without loss at 0.1 %, and 1.25 times at 1 %. Medians, because now and then a negative acknowledgement is
-/// lost as well, which costs a restart of the connection.
+/// Eight ranks, the settings that users get: what losses cost, of operations after which the gaps of the network are
+/// known and of the first one. The limits are 1.10 times the time without loss at 0.1 %, and 1.25 times at 1 %.
+/// Medians, because now and then a negative acknowledgement is lost as well, which costs a restart of the connection.
 #[test]
 fn losses_cost_little_of_an_allgather() {
     const BYTES: u64 = 1 << 20;
@@ -121,8 +122,8 @@ fn losses_cost_little_of_an_allgather() {
     }
 }
 
-/// What is lost is fetched while multicast goes on: ranks ask more than once in an operation, and what they have asked for before its end is not
-/// asked for again. Nothing is asked for in vain.
+/// What is lost is fetched while multicast goes on: ranks ask more than once in an operation, and what they have asked
+/// for before its end is not asked for again. Nothing is asked for in vain.
 #[test]
 fn losses_are_repaired_while_data_flows() {
     const BYTES: u64 = 1 << 20;
@@ -161,8 +162,8 @@ fn under_2_percent_loss(params: &SimParams, seed: u64) -> Report {
     report
 }
 
-/// A responder sends one negative acknowledgement per gap. Where that is lost as well the connection restarts: no operation waits for the
-/// card's timeout of 8.4 ms.
+/// A responder sends one negative acknowledgement per gap. Where that is lost as well the connection restarts: no
+/// operation waits for the card's timeout of 8.4 ms.
 #[test]
 fn a_lost_negative_acknowledgement_costs_no_timeout() {
     const OPERATIONS: u32 = 40;
@@ -179,8 +180,8 @@ fn a_lost_negative_acknowledgement_costs_no_timeout() {
     }
 }
 
-/// The card's own connections have nobody who notices that a peer is silent. Once a rank knows that the network loses packets, empty writes
-/// follow its messages, so that most losses cost no timeout.
+/// The card's own connections have nobody who notices that a peer is silent. Once a rank knows that the network loses
+/// packets, empty writes follow its messages, so that most losses cost no timeout.
 #[test]
 fn the_protocol_on_the_card_waits_for_few_timeouts() {
     let params = SimParams { ranks: 8, bytes: 64, warm_up: 10, iterations: 100, ..SimParams::default() };
@@ -191,8 +192,8 @@ fn the_protocol_on_the_card_waits_for_few_timeouts() {
     assert!(lost > 200 && timeouts * 10 < lost, "{lost} lost, {timeouts} timeouts");
 }
 
-/// A frame that is lost on its root's own link is missing on all other ranks. Each fetches it from its left neighbour once that has it: the
-/// chain has P - 1 hops, and its time grows with P.
+/// A frame that is lost on its root's own link is missing on all other ranks. Each fetches it from its left neighbour
+/// once that has it: the chain has P - 1 hops, and its time grows with P.
 #[test]
 fn a_chunk_that_all_ranks_have_lost_is_fetched_from_hop_to_hop() {
     const BYTES: u64 = 64 << 10;
@@ -223,7 +224,8 @@ fn a_chunk_that_all_ranks_have_lost_is_fetched_from_hop_to_hop() {
     }
 }
 
-/// Roots in few chains, roots that begin late, slow ones, and ranks that post at different times leave gaps; no gap is a loss.
+/// Roots in few chains, roots that begin late, slow ones, and ranks that post at different times leave gaps; no gap is
+/// a loss.
 #[test]
 fn nothing_is_fetched_where_nothing_is_lost() {
     for seed in 1..=60 {

@@ -1,5 +1,5 @@
-//! Service processes on the Arm cores of emulated cards: they move the blocks of Alltoallv and Allgatherv from host memory to host memory, every byte
-//! compared, with the number of messages and Reads that closed forms give.
+//! Service processes on the Arm cores of emulated cards: they move the blocks of Alltoallv and Allgatherv from host
+//! memory to host memory, every byte compared, with the number of messages and Reads that closed forms give.
 
 use emu_config::Machine;
 use emu_provider::Emulated;
@@ -73,8 +73,8 @@ fn alltoallv_goes_from_host_memory_to_host_memory() {
     }
 }
 
-/// By whomever copies are made inside hosts: each block crosses to each other host once, each rank reads its own, and the others of a host get it by a copy.
-/// The card is told of copies by Reads, hosts by messages.
+/// By whomever copies are made inside hosts: each block crosses to each other host once, each rank reads its own, and
+/// the others of a host get it by a copy. The card is told of copies by Reads, hosts by messages.
 #[test]
 fn allgatherv_crosses_to_each_host_once() {
     for (shape, copies) in

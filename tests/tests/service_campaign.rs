@@ -1,5 +1,6 @@
-//! Campaign of service processes: jobs drawn from seeds, with loss, skew, deaths, processes that stand still, memory that is taken back, calls that disagree and
-//! garbage. Each live rank ends with every byte or learns who is at fault, in bounded virtual time; the processes serve the next job and keep nothing of this one.
+//! Campaign of service processes: jobs drawn from seeds, with loss, skew, deaths, processes that stand still, memory
+//! that is taken back, calls that disagree and garbage. Each live rank ends with every byte or learns who is at fault,
+//! in bounded virtual time; the processes serve the next job and keep nothing of this one.
 //!
 //! `FLEXCAST_SERVICE_SEEDS=7..8 cargo test -p flexcast-tests --test service_campaign` runs one seed alone.
 
@@ -61,13 +62,15 @@ fn whatever_goes_wrong_is_named_and_nothing_is_left() {
     for (trouble, (cases, well, Outcomes { right, errors, took_ps })) in &sums {
         let longest_us = took_ps / 1_000_000;
         println!(
-            "{trouble}: {cases} cases, {well} without an error; {right} calls right, errors {errors:?}; longest {longest_us} us (emulated)"
+            "{trouble}: {cases} cases, {well} without an error; {right} calls right, errors {errors:?}; longest \
+             {longest_us} us (emulated)"
         );
     }
     println!("{} seeds in {:.1} s (measured)", seeds.len(), begun.elapsed().as_secs_f64());
     let Some(first) = wrong.first() else { return };
     panic!(
-        "{} seeds are wrong: {wrong:?}; one alone: FLEXCAST_SERVICE_SEEDS={first}..{} cargo test -p flexcast-tests --test service_campaign -- --nocapture",
+        "{} seeds are wrong: {wrong:?}; one alone: FLEXCAST_SERVICE_SEEDS={first}..{} cargo test -p flexcast-tests \
+         --test service_campaign -- --nocapture",
         wrong.len(),
         first + 1
     );

@@ -1,4 +1,5 @@
-//! Communicators whose operations service processes carry out (`control = service`): four ranks on two emulated cards, each a thread with a session of its own.
+//! Communicators whose operations service processes carry out (`control = service`): four ranks on two emulated cards,
+//! each a thread with a session of its own.
 #![allow(unsafe_code)] // Whoever gives memory by its address vouches for it.
 
 use std::collections::BTreeMap;
@@ -292,13 +293,15 @@ fn operations_of_service_processes_and_of_the_host_come_out_right_in_any_order()
     let all = 3 * 4 * u64::from(RANKS);
     until("all flags counted", || (world.counted(|look| look.counts.flags) >= all).then_some(()));
     assert_eq!(world.counted(|look| look.counts.flags), all);
-    // Of a turn: Alltoall between hosts 4 x 2 blocks, Alltoallv 3 x 2, since nothing goes to rank 0; of Allgather and Allgatherv each block once for each other
-    // host. The rest comes from the other rank of the host: of these two each block once on each host.
+    // Of a turn: Alltoall between hosts 4 x 2 blocks, Alltoallv 3 x 2, since nothing goes to rank 0; of Allgather and
+    // Allgatherv each block once for each other host. The rest comes from the other rank of the host: of these two each
+    // block once on each host.
     assert_eq!(world.counted(|look| look.counts.crossings), 3 * (8 + 6 + 4 + 4));
     assert_eq!(world.counted(|look| look.counts.local_reads), 3 * (4 + 3 + 8 + 8));
 }
 
-/// Allgathers by alias keys: a block crosses to each other host once, the card copies it to the other rank there, and no rank calls anything.
+/// Allgathers by alias keys: a block crosses to each other host once, the card copies it to the other rank there, and
+/// no rank calls anything.
 #[test]
 fn allgathers_cross_once_per_host_and_need_no_call() {
     let world = World::new(None);
@@ -384,7 +387,8 @@ fn without_calls(multicast: Option<Multicast>) {
     });
 }
 
-/// Runs turns of a Broadcast of rank 1 and an Allgather of these bytes, posted one behind the other; all bytes are compared.
+/// Runs turns of a Broadcast of rank 1 and an Allgather of these bytes, posted one behind the other; all bytes are
+/// compared.
 fn broadcasts_and_allgathers(world: &World, options: impl Fn(u32) -> ServiceOptions + Sync, lengths: &[usize]) {
     world.run(options, |place| {
         let communicator = place.create(0);
@@ -413,7 +417,8 @@ fn broadcasts_and_allgathers(world: &World, options: impl Fn(u32) -> ServiceOpti
     });
 }
 
-/// Compares what has been counted with what is expected: Writes from staging memory, Reads between hosts, and Reads between ranks of a host.
+/// Compares what has been counted with what is expected: Writes from staging memory, Reads between hosts, and Reads
+/// between ranks of a host.
 fn are_transfers(world: &World, expected: [u64; 3], what: &str) {
     let found = || {
         [
@@ -427,8 +432,8 @@ fn are_transfers(world: &World, expected: [u64; 3], what: &str) {
     assert_eq!(found(), expected, "{what}");
 }
 
-/// Data of hierarchical collectives is written once per host, and ranks copy it from memory that they share. What has no room there goes as with few ranks on a
-/// host.
+/// Data of hierarchical collectives is written once per host, and ranks copy it from memory that they share. What has
+/// no room there goes as with few ranks on a host.
 #[test]
 fn hierarchical_delivery_writes_once_per_host() {
     let world = World::new(Some(STAGING));
@@ -436,8 +441,8 @@ fn hierarchical_delivery_writes_once_per_host() {
     let options =
         |rank: u32| world.options(rank as usize / 2).delivery(ServiceDelivery::Hierarchical).segment_bytes(16 << 10);
     broadcasts_and_allgathers(&world, options, &[BLOCK, 10_000]);
-    // Of both Broadcasts a Write on each of 2 hosts; of the short Allgather one of each of 4 processes to each host. Of the long one each block crosses once, and
-    // is copied once on each host.
+    // Of both Broadcasts a Write on each of 2 hosts; of the short Allgather one of each of 4 processes to each host. Of
+    // the long one each block crosses once, and is copied once on each host.
     are_transfers(&world, [3 * (2 + 2 + 8), 3 * 4, 3 * 8], "hierarchical");
 }
 
@@ -457,7 +462,8 @@ fn thresholds_choose_the_delivery() {
     }
 }
 
-/// Direct delivery takes no staging memory: the message of rank 1 is read by two ranks of the other host and one of its own.
+/// Direct delivery takes no staging memory: the message of rank 1 is read by two ranks of the other host and one of its
+/// own.
 #[test]
 fn direct_delivery_writes_nothing() {
     let world = World::new(Some(STAGING));
@@ -474,7 +480,8 @@ fn ranks_that_give_other_thresholds_use_the_host_and_say_so() {
         let communicator = place.create(0);
         let report = communicator.control();
         let reason = report.reason.as_deref().expect("a reason");
-        let told = "rank 3 has delivery auto, thresholds 9,0, segments of 8388608 bytes, datapath with control host, but rank 0 delivery auto, thresholds 2,0, ";
+        let told = "rank 3 has delivery auto, thresholds 9,0, segments of 8388608 bytes, datapath with control host, \
+            but rank 0 delivery auto, thresholds 2,0, ";
         assert!(report.control == Control::Host && reason.starts_with(told), "{reason}");
         let done = communicator.allgather(place.buffer(&content(0, place.rank, 0, BLOCK)), place.empty(BLOCK * 4));
         assert!(bytes(&communicator.wait(done.expect("posted")).expect("by the host")) == gathered(0));

@@ -1,5 +1,5 @@
-//! Keys that programs bind to their memory, with service processes on the Arm cores of emulated cards: no control operation of the Arm function for a
-//! registration, no binding while anything uses one, and what a registration takes.
+//! Keys that programs bind to their memory, with service processes on the Arm cores of emulated cards: no control
+//! operation of the Arm function for a registration, no binding while anything uses one, and what a registration takes.
 
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex};
@@ -448,8 +448,9 @@ fn memory_in_use_is_taken_back_when_the_call_is_over_although_the_program_says_t
     assert_eq!(host.agent.counts().aliases_replaced, 0);
 }
 
-/// From [`Client::share`] until calls can name the memory and the service process can read and write it, in virtual time; a control operation takes 10 us, a
-/// figure chosen. Times of work requests and messages are those of model uncalibrated-1. The registration of the region itself, which both have, is not in it.
+/// From [`Client::share`] until calls can name the memory and the service process can read and write it, in virtual
+/// time; a control operation takes 10 us, a figure chosen. Times of work requests and messages are those of model
+/// uncalibrated-1. The registration of the region itself, which both have, is not in it.
 #[test]
 fn a_registration_by_a_bound_key_takes_less_time_than_by_a_key_of_its_own() {
     let mut host = Host::new(64, COMMAND_PS);

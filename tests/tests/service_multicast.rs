@@ -1,5 +1,5 @@
-//! Staged segments between service processes by multicast, on emulated cards: what leaves each card, what is lost and read again, who goes meanwhile, and what
-//! is left behind.
+//! Staged segments between service processes by multicast, on emulated cards: what leaves each card, what is lost and
+//! read again, who goes meanwhile, and what is left behind.
 
 use emu_config::Machine;
 use emu_provider::Emulated;
@@ -127,7 +127,8 @@ fn a_card_sends_its_block_once_instead_of_to_each_host() {
     assert!((4.0..4.4).contains(&messages.iter().sum::<f64>()), "{messages:?}");
 }
 
-/// Every byte, whatever is lost of datagrams and of reliable queue pairs; bytes that are read again are those that were lost.
+/// Every byte, whatever is lost of datagrams and of reliable queue pairs; bytes that are read again are those that were
+/// lost.
 #[test]
 fn lost_chunks_are_read_from_their_source() {
     let mut repaired = 0;

@@ -1,4 +1,5 @@
-//! Service processes with sockets, as threads, and jobs beside each other that connect to them over TCP: two hosts, whose cards are emulated in this process.
+//! Service processes with sockets, as threads, and jobs beside each other that connect to them over TCP: two hosts,
+//! whose cards are emulated in this process.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -367,7 +368,8 @@ fn a_group_that_is_forgotten_leaves_no_key() {
     .expect("told");
 }
 
-/// A rank takes memory back from which another process is to read: the collective fails on all ranks, and other groups go on.
+/// A rank takes memory back from which another process is to read: the collective fails on all ranks, and other groups
+/// go on.
 #[test]
 fn memory_that_is_taken_back_fails_what_reads_it() {
     let machine = machine();
@@ -575,7 +577,8 @@ fn connect_from(address: &str, to: SocketAddr) -> TcpStream {
     socket.into()
 }
 
-/// The ranks of a service process's own host are not crowded out by those who only open connections, however many these are.
+/// The ranks of a service process's own host are not crowded out by those who only open connections, however many these
+/// are.
 #[test]
 fn an_address_with_many_silent_connections_gives_way_to_others() {
     let machine = machine();
@@ -589,7 +592,8 @@ fn an_address_with_many_silent_connections_gives_way_to_others() {
     let session = Session::connect(&pd, daemon.endpoints()[0], &Secret::new(SECRET), timing()).expect("connected");
     let mut told = silent.remove(0);
     assert_eq!(rejection(&rest(&mut told)), Some(Rejection::Crowded { limit: 4 }));
-    // The same address gets no more than it has, and keeps what it has: the second is refused, and not one of those before it.
+    // The same address gets no more than it has, and keeps what it has: the second is refused, and not one of those
+    // before it.
     silent.push(connect_from("127.0.0.2", to));
     settles(&daemon, "no room for another greeting", |looks| looks[0].half_open == 4);
     let mut told = connect_from("127.0.0.2", to);

@@ -1,5 +1,5 @@
-//! Ibcast and Iallgather through memory of the cards, carried out by service processes on emulated cards: every byte compared, with the number of transfers
-//! that closed forms give.
+//! Ibcast and Iallgather through memory of the cards, carried out by service processes on emulated cards: every byte
+//! compared, with the number of transfers that closed forms give.
 
 use emu_config::Machine;
 use emu_provider::Emulated;
@@ -138,8 +138,8 @@ fn by_alias_keys_nothing_goes_through_memory_of_the_cards() {
             run(&mut world, op, 1);
             world.arm_bytes().expect("Arm cores") - before
         };
-        // Longer messages move no more, but for a few work queue entries that the card reads once more or less, by its timing; by staging memory they
-        // go in, between processes, and out.
+        // Longer messages move no more, but for a few work queue entries that the card reads once more or less, by its
+        // timing; by staging memory they go in, between processes, and out.
         let difference = arm_bytes(Delivery::Direct, 64).abs_diff(arm_bytes(Delivery::Direct, 6400));
         assert!(difference <= 16 * 64, "{op}: {difference}");
         let staged = arm_bytes(Delivery::Flat, 6400) - arm_bytes(Delivery::Flat, 64);
@@ -192,7 +192,8 @@ fn any_process_may_read_for_any_root_and_pass_on_by_any_algorithm() {
             let before = world.counts();
             run_and_count(&mut world, ServiceOp::Broadcast, &format!("{reader:?} {scatter_bytes}"));
             let after = world.counts();
-            // By a binomial tree each process but the first reads everything once; by scatter and Allgather it does, too, in parts.
+            // By a binomial tree each process but the first reads everything once; by scatter and Allgather it does,
+            // too, in parts.
             let fetched = after.fetched_bytes - before.fetched_bytes;
             assert!(fetched >= 3 * 5 * 5000, "{reader:?} {scatter_bytes}: {fetched}");
         }
@@ -482,7 +483,8 @@ fn frames_that_are_lost_cost_time_and_no_bytes() {
     }
 }
 
-/// Each rank leaves as soon as its collective has ended, while others wait and frames are lost: all end with every byte, or, where a rank dies, by its name.
+/// Each rank leaves as soon as its collective has ended, while others wait and frames are lost: all end with every
+/// byte, or, where a rank dies, by its name.
 fn leave_at_once(seed: u64, dies: bool) {
     let shape = shape(3, 1 + (seed % 2) as u32, 1);
     let (op, delivery) = (OPS[(seed / 2 % 2) as usize], DELIVERIES[(seed / 4 % 3) as usize]);
@@ -511,7 +513,8 @@ fn leave_at_once(seed: u64, dies: bool) {
                 }
                 Err(ServiceError::Service(Error::StagedFailed(failure))) if dies => {
                     assert_eq!(failure.culprit, Culprit::Rank(0), "{what}: rank {rank}");
-                    // Where what tells of the death is lost, a card may find before that the memory is gone (IBV_WC_REM_ACCESS_ERR).
+                    // Where what tells of the death is lost, a card may find before that the memory is gone
+                    // (IBV_WC_REM_ACCESS_ERR).
                     let is_told = matches!(failure.cause, StagedCause::Died | StagedCause::Transfer(10));
                     assert!(is_told, "{what}: rank {rank}: {:?}", failure.cause);
                     true

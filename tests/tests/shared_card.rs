@@ -1,4 +1,5 @@
-//! One emulated card that several processes of a computer use: a process on its Arm function has it, those of the host come by a socket.
+//! One emulated card that several processes of a computer use: a process on its Arm function has it, those of the host
+//! come by a socket.
 
 mod shared_card {
     pub(crate) mod worker;
@@ -200,7 +201,8 @@ fn a_process_with_the_card_that_ends_or_stops_is_told_of() {
         assert!(answer.starts_with("failed"), "{line}: {answer}");
     }
     drop(first);
-    // Another one takes the place that it left, and one that is stopped is not waited for longer than the time that is allowed.
+    // Another one takes the place that it left, and one that is stopped is not waited for longer than the time that is
+    // allowed.
     let server = self::server(&place);
     let mut patient = Worker::start_with(&place.client(), &[("FLEXCAST_PEER_TIMEOUT_MS", "300")]);
     patient.does("open mlx5_0");

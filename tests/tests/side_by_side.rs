@@ -1,5 +1,5 @@
-//! Communicators side by side on the same cards, splits, and places of the bytes, each compared byte by byte, on every transport and with the
-//! protocol on host and card.
+//! Communicators side by side on the same cards, splits, and places of the bytes, each compared byte by byte, on every
+//! transport and with the protocol on host and card.
 
 use emu_config::Machine;
 use flexcast::{Control, Transport};

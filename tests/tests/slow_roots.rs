@@ -18,8 +18,9 @@ const BYTES: u64 = 64 << 10;
 /// Cycles of an instruction on slow cores.
 const SLOW_CYCLES: u64 = 60;
 
-/// Two chunks of 64 bytes per activation on slow cores, and all blocks in one chain: together they take longer than four times the cutoff, which
-/// allows half a microsecond for each, with every transport; to single ranks longer than the bound of the operation.
+/// Two chunks of 64 bytes per activation on slow cores, and all blocks in one chain: together they take longer than
+/// four times the cutoff, which allows half a microsecond for each, with every transport; to single ranks longer than
+/// the bound of the operation.
 fn slow(transport: Transport, control: Control) -> SimParams {
     let config = Config::default()
         .with_subgroups(1)
@@ -63,8 +64,8 @@ fn a_multicast_that_is_far_slower_than_its_cutoff_goes_on_while_data_comes() {
     }
 }
 
-/// One thread serves the contexts of all other ranks, a few entries per activation: it answers a look, and a root comes back to a rank, later than
-/// a stream may stand still at first.
+/// One thread serves the contexts of all other ranks, a few entries per activation: it answers a look, and a root comes
+/// back to a rank, later than a stream may stand still at first.
 #[test]
 fn threads_with_many_contexts_are_waited_for() {
     let defaults = Config::default();

@@ -1,5 +1,5 @@
-//! Sparse AllReduce over reliable connections of emulated cards: workers and aggregators apart from one another, messages counted against the closed form, and every byte
-//! checked against one core's loop over the contributions.
+//! Sparse AllReduce over reliable connections of emulated cards: workers and aggregators apart from one another,
+//! messages counted against the closed form, and every byte checked against one core's loop over the contributions.
 
 #[path = "sparse/fixed_point.rs"]
 mod fixed_point;
@@ -22,7 +22,8 @@ use flexcast_tests::sparse_world::{MOST_LOOKS, OnDevices, World, contributions, 
 use flexio::{Bound, ProtectionDomain, Retry};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
-/// Messages of each worker by the closed form: of each shard one for the votes, and one for every d blocks that some worker has.
+/// Messages of each worker by the closed form: of each shard one for the votes, and one for every d blocks that some
+/// worker has.
 fn messages(settings: &Settings, call: &Call, contributions: &[Vec<u8>]) -> u64 {
     let d = settings.parameters().blocks_per_message() as usize;
     let is_used = |range: std::ops::Range<u64>| {
@@ -137,8 +138,8 @@ fn losses_cost_time_and_no_bytes() {
     assert!(lost > Some(0), "something was lost");
 }
 
-/// With the cards' timeout of 8.4 ms alone each message whose last packet is lost takes that long: 59 ms in all here. A probe brings it at once, unless what the peer's card
-/// says of the gap is lost as well.
+/// With the cards' timeout of 8.4 ms alone each message whose last packet is lost takes that long: 59 ms in all here. A
+/// probe brings it at once, unless what the peer's card says of the gap is lost as well.
 #[test]
 fn a_lost_last_packet_is_found_by_a_probe() {
     let settings = Settings::new(4, 2, 1, 1024, 8).expect("settings");

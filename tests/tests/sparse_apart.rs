@@ -1,5 +1,6 @@
-//! Sparse AllReduce of communicators with RDMA cards whose aggregators are no ranks: a server with a card of its own in threads of this process, by either datapath over emulated cards:
-//! every byte checked against one core's loop over the contributions.
+//! Sparse AllReduce of communicators with RDMA cards whose aggregators are no ranks: a server with a card of its own in
+//! threads of this process, by either datapath over emulated cards: every byte checked against one core's loop over the
+//! contributions.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -130,7 +131,8 @@ fn aggregators_that_are_no_ranks_add_what_cards_send() {
     }
 }
 
-/// A rank that makes its queue pairs anew, or leaves, is not missed by an aggregator that waits for its acknowledgement of the last sums.
+/// A rank that makes its queue pairs anew, or leaves, is not missed by an aggregator that waits for its acknowledgement
+/// of the last sums.
 #[test]
 fn ranks_that_give_queue_pairs_up_still_answer() {
     let kilo = SparseOptions { block_bytes: 1024, blocks_per_message: 4 };

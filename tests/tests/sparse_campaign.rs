@@ -1,7 +1,10 @@
-//! Campaign of sparse AllReduce over reliable connections of emulated cards: groups drawn from seeds, with sizes, patterns, types, operators, links that lose, repeat and delay, and
-//! deaths of workers and aggregators; some workers have arrays in the memory of accelerators. Each live party ends with the right result or learns who is at fault, in bounded virtual time.
+//! Campaign of sparse AllReduce over reliable connections of emulated cards: groups drawn from seeds, with sizes,
+//! patterns, types, operators, links that lose, repeat and delay, and deaths of workers and aggregators; some workers
+//! have arrays in the memory of accelerators. Each live party ends with the right result or learns who is at fault, in
+//! bounded virtual time.
 //!
-//! `FLEXCAST_SPARSE_SEEDS=7..8 cargo test -p flexcast-tests --test sparse_campaign` runs one seed alone, `FLEXCAST_SPARSE_SEEDS=0..2000` all of the campaign.
+//! `FLEXCAST_SPARSE_SEEDS=7..8 cargo test -p flexcast-tests --test sparse_campaign` runs one seed alone,
+//! `FLEXCAST_SPARSE_SEEDS=0..2000` all of the campaign.
 
 use std::time::Instant;
 
@@ -102,7 +105,8 @@ fn fault(random: &mut ChaCha8Rng) -> Fault {
     }
 }
 
-/// What all workers get: of each block what those have for whom it is not zero, in the order of workers; zeros if there is nobody.
+/// What all workers get: of each block what those have for whom it is not zero, in the order of workers; zeros if there
+/// is nobody.
 fn expected(call: &Call, block_bytes: usize, arrays: &[Vec<u8>]) -> Vec<u8> {
     let mut result = vec![0; call.bytes as usize];
     for (number, block) in result.chunks_mut(block_bytes).enumerate() {
@@ -117,8 +121,8 @@ fn expected(call: &Call, block_bytes: usize, arrays: &[Vec<u8>]) -> Vec<u8> {
     result
 }
 
-/// Whether a result is right: to the bit, or, where numbers of a limited precision were added as they came, within the bound of that: each of n - 1 additions rounds once,
-/// here and in the result that it is compared with.
+/// Whether a result is right: to the bit, or, where numbers of a limited precision were added as they came, within the
+/// bound of that: each of n - 1 additions rounds once, here and in the result that it is compared with.
 fn is_right(call: &Call, found: &[u8], expected: &[u8], workers: u32) -> bool {
     if found == expected {
         return true;
@@ -153,7 +157,8 @@ fn of_half(bits: u16) -> f64 {
     if exponent == 0 { mantissa * 2.0_f64.powi(-14) } else { (1.0 + mantissa) * 2.0_f64.powi(exponent - 15) }
 }
 
-/// Connections that soon repeat what has not been acknowledged; a peer that is silent for longer than all repeats take is given up.
+/// Connections that soon repeat what has not been acknowledged; a peer that is silent for longer than all repeats take
+/// is given up.
 fn patient() -> Config {
     Config { bound: Bound::millis(40), retry: Retry { timeout_exponent: 4, count: 7 }, ..Config::default() }
 }

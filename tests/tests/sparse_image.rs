@@ -1,5 +1,5 @@
-//! Image `sparse`, the real ELF on an emulated card: sums of integers among workers on other cards, whatever their arrays; and what it does with input that
-//! cannot be.
+//! Image `sparse`, the real ELF on an emulated card: sums of integers among workers on other cards, whatever their
+//! arrays; and what it does with input that cannot be.
 
 use emu_config::Machine;
 use emu_machine::fabric::{Direction, Fault, FaultEvent};
@@ -66,7 +66,8 @@ fn message(blocks: usize, indices: [u32; D as usize]) -> Vec<u8> {
 
 const NONE: u32 = u32::MAX;
 
-/// What worker 1 of 2 sends after both have voted for block 0; the shard must stop with this report, and memory stay as it is.
+/// What worker 1 of 2 sends after both have voted for block 0; the shard must stop with this report, and memory stay as
+/// it is.
 fn refused(status: SparseStatus, (found, limit): (u64, u64), words: &[&str], send: impl FnOnce(&mut TestWorker)) {
     let mut bench = bench(2, &options(&[1], 2));
     let vote = message(0, [0, 1, NONE, NONE]);
@@ -240,7 +241,8 @@ fn workers_of_the_library_do_not_tell_a_dpa_from_a_processor() {
     }
 }
 
-/// A message to a DPA whose last packet is lost: the worker's probe shows its card the gap, before the card's timeout of 8.4 ms. (An answer of the DPA that is lost waits for that.)
+/// A message to a DPA whose last packet is lost: the worker's probe shows its card the gap, before the card's timeout
+/// of 8.4 ms. (An answer of the DPA that is lost waits for that.)
 #[test]
 fn a_lost_message_to_a_dpa_is_found_by_a_probe() {
     const WORKERS: u32 = 3;

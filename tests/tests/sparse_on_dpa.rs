@@ -1,5 +1,5 @@
-//! Sparse AllReduce of communicators whose cards' DPAs add (image `sparse`, the real ELF), by either datapath over emulated RDMA cards: every byte checked against one core's loop over
-//! the contributions.
+//! Sparse AllReduce of communicators whose cards' DPAs add (image `sparse`, the real ELF), by either datapath over
+//! emulated RDMA cards: every byte checked against one core's loop over the contributions.
 
 use std::time::Duration;
 
@@ -69,7 +69,8 @@ fn integers_are_added_by_the_dpa_and_all_else_by_processors() {
     for (datapath, ranks) in [(DatapathKind::Dpa, 3), (DatapathKind::Verbs, 1), (DatapathKind::Verbs, 2)] {
         // Floating-point numbers in the order of ranks have the bits of a loop.
         let world = world(datapath, &Machine::default(), ranks, &config().reproducible(true));
-        // Longer arrays have more shards, and other options other memory: connections are made anew, and both kinds stay.
+        // Longer arrays have more shards, and other options other memory: connections are made anew, and both kinds
+        // stay.
         for (elements, zeros, reduction, options, by) in [
             (1009, 0, i32, OPTIONS, Aggregation::Dpa),
             (1009, 60, f32, OPTIONS, Aggregation::Host),
@@ -93,7 +94,8 @@ fn integers_are_added_by_the_dpa_and_all_else_by_processors() {
     assert_eq!(gets(&world, 4000, 0, i32, SparseOptions { blocks_per_message: 1, ..OPTIONS }), Aggregation::Dpa);
 }
 
-/// The others' sums come from a rank's DPA when its host has its own already, and leaves. Without its waiting, each of these seeds fails.
+/// The others' sums come from a rank's DPA when its host has its own already, and leaves. Without its waiting, each of
+/// these seeds fails.
 #[test]
 fn a_rank_may_leave_as_soon_as_it_has_its_sums() {
     for seed in [2, 4, 7] {

@@ -1,5 +1,6 @@
-//! Sparse AllReduce of communicators on emulated RDMA cards, by the DPA's datapath with the real firmware beside it and by that of the hosts' processors: the same call as over
-//! Ethernet, every byte checked against one core's loop over the contributions.
+//! Sparse AllReduce of communicators on emulated RDMA cards, by the DPA's datapath with the real firmware beside it and
+//! by that of the hosts' processors: the same call as over Ethernet, every byte checked against one core's loop over
+//! the contributions.
 #![allow(unsafe_code)] // Whoever gives memory by its address vouches for it.
 
 use std::time::Duration;
@@ -95,7 +96,8 @@ fn sums_are_right_on_both_datapaths_whatever_changes_from_call_to_call() {
     }
 }
 
-/// A rank that leaves as soon as it has all sums is not missed by another that waits for its acknowledgement of the last ones. Where queue pairs go at once, 8 of these 40 seeds fail.
+/// A rank that leaves as soon as it has all sums is not missed by another that waits for its acknowledgement of the
+/// last ones. Where queue pairs go at once, 8 of these 40 seeds fail.
 #[test]
 fn ranks_that_leave_at_once_still_answer() {
     let arrays: Vec<_> = (0..3).map(|rank| array(rank, 4 * 9001, 20)).collect();
@@ -240,7 +242,8 @@ fn what_cannot_be_is_refused_before_anything_is_sent() {
     assert!(failed.error.to_string().contains("use sum, min, max"), "{failed}");
 }
 
-/// Arrays are not given to the card: memory that is not registered will do, and a card's registrations stay as they are.
+/// Arrays are not given to the card: memory that is not registered will do, and a card's registrations stay as they
+/// are.
 #[test]
 fn arrays_need_no_registration() {
     let world = CardRanks::new(DatapathKind::Verbs, &Machine::default(), 3, &config());
@@ -267,7 +270,8 @@ fn arrays_need_no_registration() {
     assert!(one.all_reduce_in_place(buffer, SUM).is_err());
 }
 
-/// A rank goes in the middle of an operation, with its queue pairs: as a worker it owes messages, as an aggregator sums.
+/// A rank goes in the middle of an operation, with its queue pairs: as a worker it owes messages, as an aggregator
+/// sums.
 #[test]
 fn a_rank_that_goes_in_the_middle_is_named() {
     for (datapath, after_ps) in

@@ -22,7 +22,8 @@ fn bench(workers: u32, width: u32, options: &AggregatorOptions, timing: Option<T
     Bench::new(Config { timing, ..machine }, parameters, options)
 }
 
-/// Instructions of [`ITERATIONS`] iterations of dense arrays, all of a thread with one shard: of the messages of all workers, their sums and the answer.
+/// Instructions of [`ITERATIONS`] iterations of dense arrays, all of a thread with one shard: of the messages of all
+/// workers, their sums and the answer.
 fn instructions(workers: u32, width: u32, element: AggregatorElement) -> u64 {
     let options = AggregatorOptions { coroutines: 1, ..AggregatorOptions::default() };
     let mut bench = bench(workers, width, &options, None);
@@ -63,7 +64,8 @@ fn instructions_per_block_and_per_message() {
     }
 }
 
-/// Incoming blocks in Gbit/s: dense arrays of four workers, each on a card with a link of 200 Gbit/s, to one card's aggregators.
+/// Incoming blocks in Gbit/s: dense arrays of four workers, each on a card with a link of 200 Gbit/s, to one card's
+/// aggregators.
 fn rate(
     units: &[u32],
     (coroutines, width): (u32, u32),
@@ -82,8 +84,8 @@ fn rate(
     f64::from(WORKERS) * bytes as f64 * 8e3 / span_ps as f64
 }
 
-/// Bytes of lines that harts of one core, a shard each, load or store beyond L2 for each byte of blocks of four workers, once all is warm; and the same of what L2
-/// has.
+/// Bytes of lines that harts of one core, a shard each, load or store beyond L2 for each byte of blocks of four
+/// workers, once all is warm; and the same of what L2 has.
 fn memory_per_byte(width: u32, timing: Timing) -> (f64, u64) {
     const WORKERS: u32 = 4;
     let options = AggregatorOptions {
@@ -109,7 +111,8 @@ fn memory_per_byte(width: u32, timing: Timing) -> (f64, u64) {
     (levels.bytes_beyond_l2() as f64 / (WORKERS as usize * bytes) as f64, levels.beyond_l1()[0])
 }
 
-/// Sums are made of what lies in L2 alone as long as all spots fit it, without a temporary buffer; then lines come from memory, and go there.
+/// Sums are made of what lies in L2 alone as long as all spots fit it, without a temporary buffer; then lines come from
+/// memory, and go there.
 #[test]
 fn spots_that_fit_l2_cost_no_memory() {
     let m2 = Timing::m2;
@@ -121,7 +124,8 @@ fn spots_that_fit_l2_cost_no_memory() {
     let [half, just, beyond] = all.map(|(part, _)| part);
     assert_eq!(half, 0.0, "half of L2");
     assert!((0.01..0.3).contains(&just) && beyond > 0.5, "{all:?}");
-    // What comes is loaded once; beside it, and the sums that are stored, there is little: 64 bytes of a line for each 64 of blocks.
+    // What comes is loaded once; beside it, and the sums that are stored, there is little: 64 bytes of a line for each
+    // 64 of blocks.
     let (_, loads) = all[0];
     let lines = f64::from(4 * 16 * 2 * 8 * BLOCK / 64);
     assert!((1.0..1.35).contains(&(loads as f64 / lines)), "{loads} lines from L2 for {lines} of blocks");
@@ -131,7 +135,8 @@ fn spots_that_fit_l2_cost_no_memory() {
 
 /// The table of docs/sparse-dpa.md: minutes, so by `--ignored` alone.
 #[test]
-#[ignore = "minutes, and prints the table of docs/sparse-dpa.md: cargo test -p flexcast-tests --test sparse_rates -- --ignored --nocapture"]
+#[ignore = "minutes, and prints the table of docs/sparse-dpa.md: cargo test -p flexcast-tests --test sparse_rates -- \
+    --ignored --nocapture"]
 fn rates_of_more_and_more_harts() {
     println!(
         "| Harts | Cores | Shards | Blocks per message | Spots, KiB | i32, Gbit/s | i64 and fixed point, Gbit/s |"

@@ -42,8 +42,10 @@ fn file(folder: &tempfile::TempDir, name: &str, text: &str) -> PathBuf {
 #[test]
 fn every_topology_brings_the_same_bytes() {
     let folder = tempfile::tempdir().expect("a folder");
-    let racks = "name = \"racks\"\n[links]\ngbit_per_s = 100\n[[switch]]\nname = \"a\"\nports = 4\n[[switch]]\nname = \"b\"\nports = 4\n\
-                 [[host]]\nname = \"x\"\nto = \"a\"\n[[host]]\nname = \"y\"\nto = \"b\"\n[[link]]\na = \"a\"\nb = \"b\"\n";
+    let racks = "name = \"racks\"\n[links]\ngbit_per_s = 100\n[[switch]]\nname = \"a\"\nports = 4\n[[switch]]\nname \
+        = \"b\"\nports = 4\n\
+                 [[host]]\nname = \"x\"\nto = \"a\"\n[[host]]\nname = \"y\"\nto = \"b\"\n[[link]]\na = \"a\"\nb \
+        = \"b\"\n";
     let racks = file(&folder, "racks.toml", racks);
     for transport in [Transport::UcUnicast, Transport::Ud] {
         let plain = tput(params(transport), BYTES).expect("the run succeeds");
@@ -72,7 +74,8 @@ fn every_topology_brings_the_same_bytes() {
 fn faults_cost_chunks_and_never_bytes() {
     let folder = tempfile::tempdir().expect("a folder");
     let everything = "seed = 7\n[[fault]]\nlink = \"*\"\nfault = { drop = { ppm = 3000 } }\n[[fault]]\nlink = \"*\"\n\
-                      fault = { corrupt = { ppm = 5000 } }\n[[fault]]\nnode = \"h1\"\nfault = { duplicate = { ppm = 20000 } }\n\
+                      fault = { corrupt = { ppm = 5000 } }\n[[fault]]\nnode = \"h1\"\nfault = { duplicate = { ppm = \
+        20000 } }\n\
                       [[fault]]\nlink = \"h0-switch\"\nat_ps = 20000000\nuntil_ps = 30000000\nfault = \"pause\"\n\
                       [[fault]]\nlink = \"*\"\nfault = { reorder = { ppm = 2000, behind = 3 } }\n";
     let script = file(&folder, "everything.toml", everything);

@@ -1,8 +1,9 @@
-//! Trials over Ethernet: one of four ranks, processes in network namespaces at a bridge, is killed, stopped or cut off at a time that follows from a seed. All
-//! others end with a typed error that names it, in time, and leave nothing behind. And a soak run, in which memory and descriptors stay as they are.
+//! Trials over Ethernet: one of four ranks, processes in network namespaces at a bridge, is killed, stopped or cut off
+//! at a time that follows from a seed. All others end with a typed error that names it, in time, and leave nothing
+//! behind. And a soak run, in which memory and descriptors stay as they are.
 //!
-//! `FLEXCAST_TRIALS` is how many trials of each kind, or which (`first..end`); `FLEXCAST_SOAK_SECONDS` how long the soak run takes. Without permission
-//! to make namespaces all of it is skipped, with a line that says so.
+//! `FLEXCAST_TRIALS` is how many trials of each kind, or which (`first..end`); `FLEXCAST_SOAK_SECONDS` how long the
+//! soak run takes. Without permission to make namespaces all of it is skipped, with a line that says so.
 
 #[path = "trials/bad_input.rs"]
 mod bad_input;
@@ -343,7 +344,8 @@ fn memory_and_descriptors_stay_as_they_are() {
         let [(_, warm), (_, last)] = [told.len() / 2, told.len() - 1].map(|at| (at, told[at]));
         let most_kib = told[..=told.len() / 2].iter().map(|[kib, ..]| *kib).max().unwrap_or(0);
         eprintln!(
-            "rank {rank}: {} operations, {} chunks repaired; half-way {most_kib} KiB at most and {} descriptors, at the end {} KiB and {}",
+            "rank {rank}: {} operations, {} chunks repaired; half-way {most_kib} KiB at most and {} descriptors, at \
+             the end {} KiB and {}",
             last[2], last[3], warm[1], last[0], last[1]
         );
         assert!(last[3] > 0, "rank {rank}: nothing was lost");

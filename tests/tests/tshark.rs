@@ -1,8 +1,8 @@
 //! The wire format before outside witnesses: Wireshark's dissector (`tshark`), and Scapy for the check sequence.
 //!
-//! A capture of every packet kind there is goes through a captured link into a file. The dissector must find nothing wrong
-//! with it, and must read in it what was sent. No released dissector recomputes the invariant check sequence of RoCEv2, so
-//! that is done here bit by bit (both networks) and by Scapy's `contrib/roce` (IPv4).
+//! A capture of every packet kind there is goes through a captured link into a file. The dissector must find nothing
+//! wrong with it, and must read in it what was sent. No released dissector recomputes the invariant check sequence of
+//! RoCEv2, so that is done here bit by bit (both networks) and by Scapy's `contrib/roce` (IPv4).
 //!
 //! Each test says on stderr that it skips where its witness is not installed.
 
@@ -216,8 +216,8 @@ const FIELDS: [&str; 45] = [
 /// What the dissector sees in one frame: field by field, only those that are there.
 type Dissected = BTreeMap<String, String>;
 
-/// Protocols above that the dissector guesses at from the first bytes of the payload, and that stumble when there are fewer
-/// than four, as they would over any card. They are none of the wire format's business.
+/// Protocols above that the dissector guesses at from the first bytes of the payload, and that stumble when there are
+/// fewer than four, as they would over any card. They are none of the wire format's business.
 const GUESSES: [&str; 3] = ["eth_over_ib", "rpcrdma_infiniband", "mellanox_eoib"];
 
 fn tshark(file: &Path, arguments: &[&str]) -> String {
@@ -392,8 +392,8 @@ fn check_sequence(frame: &[u8]) -> [u8; 4] {
     *datagram(frame).last_chunk().expect("longer than its check sequence")
 }
 
-/// The check sequence of a frame from its definition: CRC-32 bit by bit over eight bytes of ones and the datagram with ones
-/// in the fields that may change on the way.
+/// The check sequence of a frame from its definition: CRC-32 bit by bit over eight bytes of ones and the datagram with
+/// ones in the fields that may change on the way.
 fn check_sequence_by_hand(frame: &[u8]) -> [u8; 4] {
     let datagram = datagram(frame);
     let mut pseudo = [&[0xFF; 8], &datagram[..datagram.len() - 4]].concat();

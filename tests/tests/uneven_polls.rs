@@ -1,5 +1,6 @@
-//! Ranks on emulated RDMA cards that are polled unevenly: each makes no progress for spans drawn from a seed, while the others go on, and one goes at a time drawn from it. What a rank finds at once
-//! after such a span has come over a while: the end of one operation, and the failure of the next.
+//! Ranks on emulated RDMA cards that are polled unevenly: each makes no progress for spans drawn from a seed, while the
+//! others go on, and one goes at a time drawn from it. What a rank finds at once after such a span has come over a
+//! while: the end of one operation, and the failure of the next.
 
 use std::time::Duration;
 

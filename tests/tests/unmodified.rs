@@ -1,8 +1,8 @@
-//! Programs that nobody here compiled: Debian's ibverbs-utils and perftest, each between two processes with one emulated card
-//! each, joined by a bridge on loopback.
+//! Programs that nobody here compiled: Debian's ibverbs-utils and perftest, each between two processes with one
+//! emulated card each, joined by a bridge on loopback.
 //!
-//! Where a program is not installed its test says on stderr that it skips. Bandwidths that programs print are *measured*: how
-//! fast this computer emulates, not how fast a card is.
+//! Where a program is not installed its test says on stderr that it skips. Bandwidths that programs print are
+//! *measured*: how fast this computer emulates, not how fast a card is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -87,8 +87,8 @@ struct Pair {
     client: String,
 }
 
-/// Runs a program as server and as client, with cards 0 and 1, and checks that both succeed. `more` is added to both machine
-/// files, `alone` to the server's.
+/// Runs a program as server and as client, with cards 0 and 1, and checks that both succeed. `more` is added to both
+/// machine files, `alone` to the server's.
 fn pair(name: &str, program: &str, arguments: &[&str], more: &str, alone: &str) -> Pair {
     pair_with(name, program, arguments, more, alone, |_| ())
 }
@@ -107,7 +107,8 @@ fn pair_with(
         let alone = if card == 0 { alone } else { "" };
         let (listen, peer) = (ports[card], ports[1 - card]);
         format!(
-            "first_card = {card}\n{alone}\n{more}\n[bridge]\nlisten = \"127.0.0.1:{listen}\"\npeer = \"127.0.0.1:{peer}\"\n"
+            "first_card = {card}\n{alone}\n{more}\n[bridge]\nlisten = \"127.0.0.1:{listen}\"\npeer \
+             = \"127.0.0.1:{peer}\"\n"
         )
     };
     pair_on(name, program, arguments, [machine(0), machine(1)], meddle)
@@ -221,8 +222,8 @@ fn ibv_rc_pingpong_plays() {
     pingpong("rc", &[&["-N"], &["-m", "4096", "-s", "100000"]]);
 }
 
-/// Three programs, one card: one has it and waits for events, the others play on it. Each is given the machine that `flexcast emu exec` makes of `--share`
-/// and of `--attach`.
+/// Three programs, one card: one has it and waits for events, the others play on it. Each is given the machine that
+/// `flexcast emu exec` makes of `--share` and of `--attach`.
 #[test]
 fn programs_play_on_the_card_of_another() {
     if !installed("ibv_rc_pingpong", "ibverbs-utils") {
@@ -251,7 +252,8 @@ fn programs_play_on_the_card_of_another() {
     }
 }
 
-/// A card answers whether or not its host's processor has time: so does one whose process is stopped, later, and nobody's retries run out.
+/// A card answers whether or not its host's processor has time: so does one whose process is stopped, later, and
+/// nobody's retries run out.
 #[test]
 fn a_pingpong_outlives_a_process_that_is_stopped() {
     if !installed("ibv_rc_pingpong", "ibverbs-utils") {

@@ -1,7 +1,7 @@
-//! Images for a card, from source to the card's driver: built, verified and deployed with stand-ins of the vendor's tools. `tests/vendor`
-//! has the sources of these: clang and lld of this machine under the vendor's names, archives with the vendor's ISA attribute and custom
-//! instructions, a linker script that knows nothing of Flexcast. Without clang, lld and LLVM's tools these tests are skipped, and say so
-//! on stderr.
+//! Images for a card, from source to the card's driver: built, verified and deployed with stand-ins of the vendor's
+//! tools. `tests/vendor` has the sources of these: clang and lld of this machine under the vendor's names, archives
+//! with the vendor's ISA attribute and custom instructions, a linker script that knows nothing of Flexcast. Without
+//! clang, lld and LLVM's tools these tests are skipped, and say so on stderr.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

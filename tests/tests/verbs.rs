@@ -1,4 +1,5 @@
-//! Collectives by the hosts' processors over emulated cards without firmware (`Card::verbs`): bytes, losses, flow control, failures.
+//! Collectives by the hosts' processors over emulated cards without firmware (`Card::verbs`): bytes, losses, flow
+//! control, failures.
 
 use std::time::Duration;
 
@@ -91,7 +92,8 @@ fn memory_by_its_address_gaps_and_ranks_that_share_a_card_are_served() {
     is_clean(&simulate(Machine::default(), &SimParams { side, ..params(6, Operation::Allgather, 60_000) }));
 }
 
-/// Each chunk is one frame. Those that arrived are counted by the ports, those that were fetched by the library: together they are all.
+/// Each chunk is one frame. Those that arrived are counted by the ports, those that were fetched by the library:
+/// together they are all.
 #[test]
 fn every_lost_chunk_is_read_once_and_no_other() {
     let mut recovered = 0;
@@ -117,7 +119,8 @@ fn every_lost_chunk_is_read_once_and_no_other() {
     assert!(recovered > 200, "{recovered} chunks");
 }
 
-/// Rings of few slots, long blocks, several roots at once, slow processors: a root waits for its receivers, with and without losses.
+/// Rings of few slots, long blocks, several roots at once, slow processors: a root waits for its receivers, with and
+/// without losses.
 #[test]
 fn no_datagram_is_dropped_for_want_of_a_receive() {
     for (slots, ranks, chains, chunk_ns, bytes) in [

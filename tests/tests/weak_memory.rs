@@ -1,8 +1,8 @@
-//! The images on weak memory, under the race detector: every seed must deliver every byte, tell so only when it is true, and
-//! leave memory alone that belongs to the card.
+//! The images on weak memory, under the race detector: every seed must deliver every byte, tell so only when it is
+//! true, and leave memory alone that belongs to the card.
 //!
-//! `cargo xtask mutants` runs these tests (those named `image_…`) on images with one fence less, found through the variable
-//! `FLEXCAST_IMAGES`: for each of them one must fail.
+//! `cargo xtask mutants` runs these tests (those named `image_…`) on images with one fence less, found through the
+//! variable `FLEXCAST_IMAGES`: for each of them one must fail.
 
 use emu_config::Machine;
 use emu_machine::{Config, MemoryModel, with_world};
@@ -51,7 +51,8 @@ fn no_races() -> Result<(), String> {
     races.first().map_or(Ok(()), |race| Err(format!("{} races, the first: {race}", races.len())))
 }
 
-/// Broadcasts on a new machine, watched for races, whose receiver compares every byte at the very moment of being told; gives the mean span.
+/// Broadcasts on a new machine, watched for races, whose receiver compares every byte at the very moment of being told;
+/// gives the mean span.
 fn broadcast(memory: MemoryModel, params: Params, bytes: u64) -> Result<f64, String> {
     let report = tput_on(watched(memory), params, bytes).map_err(|error| chain(&error))?.report;
     no_races()?;
@@ -133,8 +134,8 @@ fn image_allgather_takes_operations_whole() {
     }
 }
 
-/// The published kernels have no read fence behind the owner bit: on a memory that reorders they go wrong sooner or later, on one that does
-/// not they never do.
+/// The published kernels have no read fence behind the owner bit: on a memory that reorders they go wrong sooner or
+/// later, on one that does not they never do.
 #[test]
 fn the_published_kernels_need_a_memory_that_does_not_reorder() {
     for transport in [reference::Transport::Uc, reference::Transport::Ud] {
@@ -270,15 +271,17 @@ fn image_sparse() {
         let standing = bench.provider.wait(BOUND, "an answer", || Ok(aggregator.standing().expect("it runs")));
         let standing = standing.unwrap_or_else(|error| panic!("sparse, seed {seed}: {error}"));
         assert_eq!((standing.awaited, standing.is_answered), (None, true), "sparse, seed {seed}");
-        // An answer's spot is written to again once all workers have sent the message that follows the answer, without a look at the completion of its
-        // send: if a card repeats it because of a late acknowledgement, the worker's card drops the repeat by its packet numbers.
+        // An answer's spot is written to again once all workers have sent the message that follows the answer, without
+        // a look at the completion of its send: if a card repeats it because of a late acknowledgement, the worker's
+        // card drops the repeat by its packet numbers.
         let races = with_world(|world| world.take_races()).expect("this thread's machine");
         let other = races.iter().find(|race| !race.to_string().contains("was posted to read: "));
         assert!(other.is_none(), "sparse, seed {seed}: {}", other.expect("a race"));
     }
 }
 
-/// A shard that ends: the host reads the report, and both workers learn whose fault it is, the one that comes later, too.
+/// A shard that ends: the host reads the report, and both workers learn whose fault it is, the one that comes later,
+/// too.
 #[test]
 fn image_sparse_tells_why_a_shard_has_stopped() {
     let parameters = Parameters::new(2, 256, 4, 8).expect("parameters");

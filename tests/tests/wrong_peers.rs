@@ -1,5 +1,6 @@
-//! Connections over RDMA whose other end is not the rank that was meant: endpoints of two ranks exchanged, of a former start, of another communicator, and ends that say
-//! nothing or something else first. No rank has a result then, and the failure names a rank within the bound.
+//! Connections over RDMA whose other end is not the rank that was meant: endpoints of two ranks exchanged, of a former
+//! start, of another communicator, and ends that say nothing or something else first. No rank has a result then, and
+//! the failure names a rank within the bound.
 
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex};
@@ -92,7 +93,8 @@ fn outcomes(provider: &Provider, communicators: &[Communicator]) -> Vec<Outcome>
     ended(provider, communicators.iter().map(|one| (one, gather(one, 3, BYTES))))
 }
 
-/// Every rank fails, names a rank, and has its buffer back. Where hosts talk to one another one has heard a wrong greeting, and told the others.
+/// Every rank fails, names a rank, and has its buffer back. Where hosts talk to one another one has heard a wrong
+/// greeting, and told the others.
 #[track_caller]
 fn all_fail(carrier: Carrier, outcomes: &[Outcome]) {
     let failures = outcomes.iter().map(|outcome| {
@@ -217,7 +219,8 @@ impl Impostor {
     }
 }
 
-/// Where an endpoint of one of two ranks over verbs has the numbers of its host's queue pairs for the other one: behind them there are 24 bytes.
+/// Where an endpoint of one of two ranks over verbs has the numbers of its host's queue pairs for the other one: behind
+/// them there are 24 bytes.
 fn ends_at(endpoint: &[u8]) -> usize {
     endpoint.len() - 24 - 8
 }

@@ -1,5 +1,5 @@
-//! Collectives whose data goes straight into the user's buffer: UC Writes to groups, as only the emulator has them, and to each rank; beside
-//! datagrams where the same must hold for all. With the real firmware, all ranks in one thread.
+//! Collectives whose data goes straight into the user's buffer: UC Writes to groups, as only the emulator has them, and
+//! to each rank; beside datagrams where the same must hold for all. With the real firmware, all ranks in one thread.
 
 use std::time::Duration;
 
@@ -69,7 +69,8 @@ fn ranks_that_share_a_card_reach_one_another_on_every_transport() {
     }
 }
 
-/// 16 packets to a message: one completion each, and none for a message that lost a packet, whose bytes recovery brings.
+/// 16 packets to a message: one completion each, and none for a message that lost a packet, whose bytes recovery
+/// brings.
 #[test]
 fn long_messages_have_one_completion_and_are_lost_as_a_whole() {
     for transport in UC {
@@ -102,8 +103,8 @@ fn a_message_may_be_a_whole_block() {
     }
 }
 
-/// Without a copy for each chunk one receive thread keeps up with a link, with one completion per 16 KiB (185.8 of 200 Gbit/s,
-/// *emulated*, with 8 MiB each; 191.8 by 16 threads at 4 KiB).
+/// Without a copy for each chunk one receive thread keeps up with a link, with one completion per 16 KiB (185.8 of 200
+/// Gbit/s, *emulated*, with 8 MiB each; 191.8 by 16 threads at 4 KiB).
 #[test]
 fn one_thread_fills_a_link_with_long_messages() {
     let mut params = params(Transport::UcMulticast, Operation::Allgather, 8, 4 << 20);
@@ -187,8 +188,8 @@ fn wait_until(provider: &Provider, at_ps: u64) {
     }
 }
 
-/// Packets of an operation are held back until long after it has been released. Not one of them changes what the owner of the buffer has
-/// put there since, and later operations in the same buffer come out right.
+/// Packets of an operation are held back until long after it has been released. Not one of them changes what the owner
+/// of the buffer has put there since, and later operations in the same buffer come out right.
 #[test]
 fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
     const BYTES: usize = 60_000;
@@ -235,8 +236,8 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
             assert_eq!(with_world(World::take_races).expect("the machine"), [], "{transport:?}");
         }
         if transport.is_zero_copy() {
-            // The cards drop what comes late. What comes while a receive context is being closed has its key still, and is discarded there:
-            // it is of the operation that has the buffer.
+            // The cards drop what comes late. What comes while a receive context is being closed has its key still, and
+            // is discarded there: it is of the operation that has the buffer.
             assert!(late > 0 && between > 0, "{transport:?}: {late} Writes refused after the end, {between} between");
         } else {
             // The receive contexts see it, and copy nothing that is not their operation's.
@@ -245,7 +246,8 @@ fn no_packet_of_an_operation_changes_the_buffer_once_it_is_released() {
     }
 }
 
-/// Two ranks on each card: what one multicasts comes back for the other, and must not be written to where it is read from.
+/// Two ranks on each card: what one multicasts comes back for the other, and must not be written to where it is read
+/// from.
 #[test]
 fn ranks_of_one_card_send_from_memory_that_no_write_reaches() {
     const BYTES: usize = 60_000;
@@ -307,7 +309,8 @@ fn ranks_with_different_transports_are_refused() {
     });
 }
 
-/// Communicators of all transports on the same cards, of all ranks and of halves of them, each with an operation under way.
+/// Communicators of all transports on the same cards, of all ranks and of halves of them, each with an operation under
+/// way.
 #[test]
 fn communicators_of_all_transports_share_cards() {
     const BYTES: usize = 30_001;

@@ -108,8 +108,9 @@ fn cargo_build(toolchain: &Toolchain, image: &str) -> Result<Command> {
     let mut command = workspace::device_cargo();
     command.args(["rustc", "--release", "--package", image, "--bin", image, "--target", &toolchain.rust.target]);
     command.args(["--config", &toolchain.cargo_config(&toolchain.rustflags()?)]);
-    // For the program alone. Among the flags of all crates it would have every crate built anew whenever an image is built after something else
-    // for the same target (rt-emu's archive, device/virt), and the other way round: cargo keeps one build of a crate for all flags.
+    // For the program alone. Among the flags of all crates it would have every crate built anew whenever an image is
+    // built after something else for the same target (rt-emu's archive, device/virt), and the other way round: cargo
+    // keeps one build of a crate for all flags.
     if let Some(script) = &toolchain.rust.script {
         command.args(["--".to_owned(), format!("-Clink-arg=-T{}", workspace::root().join(script).display())]);
     }
@@ -126,7 +127,8 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
     new_file::write(to, new).with_context(|| format!("writing {}", to.display()))
 }
 
-/// `RUSTFLAGS` and the like replace the flags of a configuration without a word; the image tells what it was built with.
+/// `RUSTFLAGS` and the like replace the flags of a configuration without a word; the image tells what it was built
+/// with.
 fn check_attributes(toolchain: &Toolchain, elf: &Path) -> Result<()> {
     if toolchain.vendor.is_some() {
         // The vendor's linker writes the attributes of its own processor; `verify` compares them.
@@ -138,7 +140,8 @@ fn check_attributes(toolchain: &Toolchain, elf: &Path) -> Result<()> {
     let built: Vec<_> = flexcast_isa::names(arch).map_err(|error| anyhow!("{}: {error}", elf.display()))?.collect();
     if let Some(missing) = toolchain.required.iter().find(|extension| !built.contains(&extension.as_str())) {
         bail!(
-            "{} was built without {missing} (its attributes say {arch}); is a RUSTFLAGS variable or a cargo configuration above this folder in the way?",
+            "{} was built without {missing} (its attributes say {arch}); is a RUSTFLAGS variable or a cargo \
+             configuration above this folder in the way?",
             elf.display()
         );
     }
@@ -152,7 +155,8 @@ pub(crate) fn ensure_target(target: &str) -> Result<()> {
     }
     if process::find("rustup").is_none() {
         bail!(
-            "rustc has no standard library for {target} and rustup is not installed: install the target with your distribution's rustc package, or rustup from https://rustup.rs"
+            "rustc has no standard library for {target} and rustup is not installed: install the target with your \
+             distribution's rustc package, or rustup from https://rustup.rs"
         );
     }
     status::say("Adding", format_args!("rust target {target}"));

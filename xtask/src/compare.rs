@@ -5,7 +5,8 @@ use anyhow::{Result, bail};
 
 use crate::{process, status, workspace};
 
-/// Measure the collectives of Open MPI, MPICH, gloo and Flexcast among network namespaces, beside what bare multicast takes; needs root.
+/// Measure the collectives of Open MPI, MPICH, gloo and Flexcast among network namespaces, beside what bare multicast
+/// takes; needs root.
 #[derive(clap::Args)]
 #[command(after_help = OPTIONS)]
 pub(crate) struct Compare {

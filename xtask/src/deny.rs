@@ -32,7 +32,8 @@ impl Deny {
         }
         if process::find("cargo-deny").is_none() {
             status::warn(
-                "skipped, because cargo-deny is not installed (cargo install --locked cargo-deny): advisories, yanked crates",
+                "skipped, because cargo-deny is not installed (cargo install --locked cargo-deny): advisories, yanked \
+                 crates",
             );
             return Ok(());
         }

@@ -19,8 +19,8 @@ pub(crate) struct BuildEmuLibs {
 /// The one library. All C ABIs are in it because they share one emulated machine.
 const LIBRARY: &str = "libflexio.so";
 
-/// Names under which programs link or load the other ABIs: links to [`LIBRARY`], so that the dynamic loader, which knows
-/// a library by its inode, loads it once. It looks for the symbol versions of each in the one file.
+/// Names under which programs link or load the other ABIs: links to [`LIBRARY`], so that the dynamic loader, which
+/// knows a library by its inode, loads it once. It looks for the symbol versions of each in the one file.
 const OTHER_NAMES: [&str; 7] = [
     "libflexio.so.2",
     "libibverbs.so",
@@ -49,7 +49,8 @@ pub(crate) fn build(profile: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Builds the libraries for host programs and returns the folder that `-L` and `LD_LIBRARY_PATH` take. `profile` is cargo's.
+/// Builds the libraries for host programs and returns the folder that `-L` and `LD_LIBRARY_PATH` take. `profile` is
+/// cargo's.
 pub(crate) fn build_host(profile: &str) -> Result<PathBuf> {
     let compiler = compiler(LIBRARY, process::find)?;
     let mut folder = workspace::root().join("target/emu-libs");
@@ -119,8 +120,8 @@ pub(crate) fn link(compiler: &Path, archive: &Path, library: &Path, soname: &str
         command.arg(format!("-Wl,--version-script,{}", exports.display()));
         // Everything, then what no export needs taken out again; nothing may be missing.
         command.args(["-Wl,--whole-archive"]).arg(archive).args(["-Wl,--no-whole-archive", "-Wl,--gc-sections"]);
-        // Its own calls stay inside, whatever else the program has loaded under the same names. Never unloaded: a thread may
-        // keep a bridged machine going.
+        // Its own calls stay inside, whatever else the program has loaded under the same names. Never unloaded: a
+        // thread may keep a bridged machine going.
         process::run(command.args(["-Wl,-z,defs", "-Wl,-z,nodelete", "-Wl,-Bsymbolic"]).args(SYSTEM_LIBRARIES))
     })
 }

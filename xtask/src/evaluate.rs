@@ -19,15 +19,16 @@ pub(crate) struct Evaluate {
     /// Calibrate without the sweep over assumptions, which takes minutes; docs/calibration.md stays as it is then.
     #[arg(long)]
     quick: bool,
-    /// Runs at a time, each with a machine of its own; fewer where they would take more than half of the memory there is [default: one
-    /// per core].
+    /// Runs at a time, each with a machine of its own; fewer where they would take more than half of the memory there
+    /// is [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     jobs: Option<u32>,
 }
 
 impl Evaluate {
     pub(crate) fn run(&self) -> Result<()> {
-        // Before anything is built and run. What the tool writes itself it tries as soon as it starts, but the report starts last.
+        // Before anything is built and run. What the tool writes itself it tries as soon as it starts, but the report
+        // starts last.
         let out = workspace::root().join("target/evaluation");
         new_file::attempt_folder(&out).with_context(|| format!("{} cannot be made", out.display()))?;
         for file in self.written(&out) {

@@ -9,7 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use crate::toolchain::Toolchain;
 use crate::{build, emu_libs, install, process, status, workspace};
 
-/// Build an example and start it as so many processes, each with an emulated card of its own; all cards are in one network.
+/// Build an example and start it as so many processes, each with an emulated card of its own; all cards are in one
+/// network.
 #[derive(clap::Args)]
 pub(crate) struct Example {
     /// Which example: `allgather`.
@@ -23,7 +24,8 @@ pub(crate) struct Example {
     /// Cargo profile of libraries and program.
     #[arg(long, default_value = "release")]
     profile: String,
-    /// Only build, and print what to start: folder of the emulator's libraries, image, program and command-line tool, a line each.
+    /// Only build, and print what to start: folder of the emulator's libraries, image, program and command-line tool, a
+    /// line each.
     #[arg(long)]
     build_only: bool,
 }
@@ -43,7 +45,8 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// In the order in which `--build-only` prints them: folder of the emulator's libraries, image, program, command-line tool.
+    /// In the order in which `--build-only` prints them: folder of the emulator's libraries, image, program,
+    /// command-line tool.
     pub(crate) fn paths(&self) -> [&Path; 4] {
         [&self.libraries, &self.image, &self.program, &self.tool]
     }
@@ -91,7 +94,8 @@ pub(crate) fn build(name: &str, profile: &str, c: bool) -> Result<Built> {
         command.args(["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic", "-I"]);
         command.arg(prefix.join("include"));
         command.arg(root.join("examples/c").join(format!("{name}.c"))).arg("-o").arg(&program);
-        // The program finds libflexcast.so where it was installed; libflexio.so and the others are found as those of a DOCA are.
+        // The program finds libflexcast.so where it was installed; libflexio.so and the others are found as those of a
+        // DOCA are.
         let lib = prefix.join("lib");
         command.arg("-L").arg(&lib).arg("-lflexcast").arg(format!("-Wl,-rpath,{}", lib.display()));
         process::run(&mut command)?;

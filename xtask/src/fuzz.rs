@@ -53,8 +53,8 @@ struct Target {
     quiet: bool,
 }
 
-/// What makes LLVM count edges and report comparisons, on stable Rust: the pass and its options, as `cargo fuzz` sets them,
-/// without a sanitizer, which stable does not have.
+/// What makes LLVM count edges and report comparisons, on stable Rust: the pass and its options, as `cargo fuzz` sets
+/// them, without a sanitizer, which stable does not have.
 const INSTRUMENTATION: [&str; 6] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -100,7 +100,8 @@ impl Fuzz {
     }
 }
 
-/// The step of `cargo xtask test`: a smoke run with `--long`, where libFuzzer can be built. The host tests replay the committed inputs.
+/// The step of `cargo xtask test`: a smoke run with `--long`, where libFuzzer can be built. The host tests replay the
+/// committed inputs.
 pub(crate) fn step(test: &test::Run) -> Result<()> {
     let why = match compiler() {
         _ if !test.long => "`cargo xtask test --long` runs it",
@@ -261,8 +262,8 @@ fn run_one(programs: &Path, target: &Target, length: Length) -> Result<()> {
     watch(&mut command, target)
 }
 
-/// Whether programs can be given the same addresses in every run (util-linux; containers may forbid it). Maps by address, and
-/// comparisons of addresses, which libFuzzer learns from, make a run another one otherwise.
+/// Whether programs can be given the same addresses in every run (util-linux; containers may forbid it). Maps by
+/// address, and comparisons of addresses, which libFuzzer learns from, make a run another one otherwise.
 fn fixed_addresses() -> bool {
     Command::new("setarch").args(["-R", "true"]).output().is_ok_and(|output| output.status.success())
 }

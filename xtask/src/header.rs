@@ -13,7 +13,8 @@ pub(crate) struct Header {
 
 pub(crate) const PATH: &str = "host/capi/include/flexcast.h";
 
-/// In the order in which a reader needs them. Not `lib`: cbindgen would follow its modules, and declare everything a second time.
+/// In the order in which a reader needs them. Not `lib`: cbindgen would follow its modules, and declare everything a
+/// second time.
 const SOURCES: [&str; 17] = [
     "version",
     "status",
@@ -37,21 +38,31 @@ const SOURCES: [&str; 17] = [
 const INTRODUCTION: &str = "\
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Flexcast: non-blocking Broadcast and Allgather over hardware multicast, with the datapath on the DPA of the network card; barriers,
+ * Flexcast: non-blocking Broadcast and Allgather over hardware multicast, with the datapath on the DPA of the network \
+    card; barriers,
  * reductions, Alltoall, Gather and Scatter by this process, between pairs of ranks.
  *
  * Written by `cargo xtask header` from host/capi/src; examples/c/allgather.c is a program.
  *
- * - Every function that can fail returns a flexcast_status; flexcast_last_error() tells the value, the limit and the next step.
- * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is refused.
- * - Every function may be called from every thread. Operations of a communicator are posted in the same order on all ranks: threads that post
+ * - Every function that can fail returns a flexcast_status; flexcast_last_error() tells the value, the limit and the \
+    next step.
+ * - Handles (flexcast_card *, ...) are numbers and never followed: one that was freed, or is another object's, is \
+    refused.
+ * - Every function may be called from every thread. Operations of a communicator are posted in the same order on all \
+    ranks: threads that post
  *   to one communicator agree on theirs.
- * - Every other pointer is NULL, which is refused where nothing else is said, or points at what its type says. A buffer of no bytes may be NULL.
- * - Nothing waits for ever. Without a progress thread (`progress_thread` in flexcast_config) nothing happens by itself: flexcast_test(),
- *   flexcast_wait() and flexcast_progress() move operations on; what the card does (receiving, copying, sending) needs no call.
- * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more fields.
- * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns a status, at once, and
- *   can neither use nor disturb what the parent has. A process that forks before its first card or bootstrap may use it in the child.
+ * - Every other pointer is NULL, which is refused where nothing else is said, or points at what its type says. A \
+    buffer of no bytes may be NULL.
+ * - Nothing waits for ever. Without a progress thread (`progress_thread` in flexcast_config) nothing happens by \
+    itself: flexcast_test(),
+ *   flexcast_wait() and flexcast_progress() move operations on; what the card does (receiving, copying, sending) \
+    needs no call.
+ * - Structures begin with their size, or are given with it: a program goes on working with libraries that know more \
+    fields.
+ * - After fork() the library is the parent's: the child gets FLEXCAST_ERROR_FORKED from every function that returns a \
+    status, at once, and
+ *   can neither use nor disturb what the parent has. A process that forks before its first card or bootstrap may use \
+    it in the child.
  * - Free in the order requests, communicators, bootstrap and card; another order is refused where it matters.
  */";
 
@@ -60,7 +71,8 @@ const MACROS: &str = "\n\
 /** As the send buffer: the own bytes are in their place in the receive buffer already. */
 #define FLEXCAST_IN_PLACE ((const void *)-1)
 
-/** Programs of version 1, which compared for equality, get 1 by the plain name. Whoever looks names up (dlsym) takes flexcast_abi_version_2. */
+/** Programs of version 1, which compared for equality, get 1 by the plain name. Whoever looks names up (dlsym) takes \
+    flexcast_abi_version_2. */
 #define flexcast_abi_version flexcast_abi_version_2
 ";
 

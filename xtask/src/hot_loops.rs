@@ -93,8 +93,8 @@ impl HotLoops {
         let images = built_images(&table)?;
         if let Some(other) = other_compiler(&table, &images) {
             bail!(
-                "the images are built by rustc {other}: the reasons of docs/hot-loops.toml and the exact figures of the tests are for {}; \
-                 change `compiler` there and bring both up to date",
+                "the images are built by rustc {other}: the reasons of docs/hot-loops.toml and the exact figures of \
+                 the tests are for {}; change `compiler` there and bring both up to date",
                 table.compiler
             );
         }
@@ -212,7 +212,8 @@ fn find(entry: &Entry, image: &Image) -> Result<Found> {
 fn generate(table: &Table, images: &BTreeMap<String, Image>) -> Result<String> {
     let cache_bytes = Toolchain::load("emu")?.code_cache_bytes;
     let mut out = String::from(
-        "# Hot loops, instruction by instruction\n\n<!-- Written by `cargo xtask hot-loops` from the images and docs/hot-loops.toml; do not edit. -->\n\n",
+        "# Hot loops, instruction by instruction\n\n<!-- Written by `cargo xtask hot-loops` from the images and \
+         docs/hot-loops.toml; do not edit. -->\n\n",
     );
     let _ = writeln!(out, "{}\n\nCompiled by rustc {}.", table.introduction.trim_end(), table.compiler);
     for entry in &table.loops {
@@ -232,7 +233,8 @@ fn compare(entry: &Entry, found: &Found) -> Result<()> {
     let wanted = entry.all().map(|(word, _)| word.as_str());
     if let Some(at) = words.clone().zip(wanted.clone()).position(|(is, was)| is != was) {
         bail!(
-            "loop {}: instruction {at} is `{}`, the reason in docs/hot-loops.toml is for `{}`; `cargo xtask hot-loops --entries` prints the loop anew",
+            "loop {}: instruction {at} is `{}`, the reason in docs/hot-loops.toml is for `{}`; `cargo xtask hot-loops \
+             --entries` prints the loop anew",
             entry.title,
             found.code[at],
             entry.all().nth(at).map_or("", |(word, _)| word)
@@ -240,7 +242,8 @@ fn compare(entry: &Entry, found: &Found) -> Result<()> {
     }
     if words.len() != wanted.clone().count() {
         bail!(
-            "loop {} has {} instructions, docs/hot-loops.toml has {} reasons; `cargo xtask hot-loops --entries` prints the loop anew",
+            "loop {} has {} instructions, docs/hot-loops.toml has {} reasons; `cargo xtask hot-loops --entries` prints \
+             the loop anew",
             entry.title,
             words.len(),
             wanted.count()
@@ -258,7 +261,8 @@ fn render(out: &mut String, entry: &Entry, found: &Found) {
     let bytes = found.size_bytes();
     let _ = write!(
         out,
-        "\n## {}\n\n{}\n\nImage `{}`, function `{}`: {} instructions, {bytes} bytes.\n\n| Offset | Instruction | Why |\n|---:|---|---|\n",
+        "\n## {}\n\n{}\n\nImage `{}`, function `{}`: {} instructions, {bytes} bytes.\n\n| Offset | Instruction | Why \
+         |\n|---:|---|---|\n",
         entry.title,
         entry.text.trim_end(),
         entry.image,

@@ -161,7 +161,8 @@ fn pkg_config() -> String {
          sparse_firmware=${{prefix}}/share/flexcast/{sparse}.elf\n\
          \n\
          Name: Flexcast\n\
-         Description: Collective operations over multicast, by the DPA of network cards, over RDMA cards or over Ethernet\n\
+         Description: Collective operations over multicast, by the DPA of network cards, over RDMA cards or over \
+         Ethernet\n\
          Version: {version}\n\
          Cflags: -I${{includedir}}\n\
          Libs: -L${{libdir}} -lflexcast\n\

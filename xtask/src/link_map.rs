@@ -49,8 +49,8 @@ impl LinkMap {
         Self::parse(&text).with_context(|| path.display().to_string())
     }
 
-    /// Lines are: address, load address, size (hexadecimal), alignment, and then, further in each time, an output section, an input
-    /// section as `FILE:(SECTION)`, a symbol.
+    /// Lines are: address, load address, size (hexadecimal), alignment, and then, further in each time, an output
+    /// section, an input section as `FILE:(SECTION)`, a symbol.
     fn parse(text: &str) -> Result<Self> {
         let mut outputs: Vec<Output> = Vec::new();
         for line in text.lines().skip(1) {

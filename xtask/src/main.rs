@@ -80,7 +80,8 @@ enum Command {
     Bench(bench::Bench),
     /// Calibrate, run the experiments of lab/experiments/, and write the page and docs/evaluation.md.
     Evaluate(evaluate::Evaluate),
-    /// Measure the collectives of other libraries and of Flexcast among network namespaces: options as `flexcast compare` has them.
+    /// Measure the collectives of other libraries and of Flexcast among network namespaces: options as
+    /// `flexcast compare` has them.
     Compare(compare::Compare),
     /// Format check, images, lints and all tests.
     Test(test::Test),
@@ -102,7 +103,8 @@ enum Command {
     Header(header::Header),
     /// Install the C interface of the collective library below a folder.
     Install(install::Install),
-    /// Build the Python package, install it into an environment of its own and run its tests; needs Python, and PyPI for numpy.
+    /// Build the Python package, install it into an environment of its own and run its tests; needs Python, and PyPI
+    /// for numpy.
     PythonCheck(python_check::PythonCheck),
     /// Build the MPI adapter and run its test under the MPIs that are installed.
     MpiCheck(mpi_check::MpiCheck),
@@ -116,7 +118,8 @@ enum Command {
     HotLoops(hot_loops::HotLoops),
     /// Write docs/coverage.md: what of the card is emulated, refused with an error, or not applicable.
     Coverage(coverage::Coverage),
-    /// Check dependency arrows, crates of others, file lengths, the list of unsafe files and what the documents promise.
+    /// Check dependency arrows, crates of others, file lengths, the list of unsafe files and what the documents
+    /// promise.
     Tidy(tidy::Tidy),
     /// All that CI runs: tidy, test, documentation.
     Ci(ci::Ci),

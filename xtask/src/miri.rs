@@ -14,15 +14,15 @@ use crate::{process, status, workspace};
 ///
 /// What it does not run, and why:
 ///
-/// - The state spaces of shared/proto (tests/model, reuse, silent, published_rule, baseline, exchange): millions of states, and the
-///   crate forbids unsafe code.
+/// - The state spaces of shared/proto (tests/model, reuse, silent, published_rule, baseline, exchange): millions of
+///   states, and the crate forbids unsafe code.
 ///
-/// - The firmware as a card runs it (device/rt-emu, device/virt, the assembly of device/dpa/src/arch): machine code of another
-///   processor, which Miri does not execute. The emulated card does.
+/// - The firmware as a card runs it (device/rt-emu, device/virt, the assembly of device/dpa/src/arch): machine code of
+///   another processor, which Miri does not execute. The emulated card does.
 ///
 /// - What crosses C interfaces or reaches memory by its number: emu/lib*, emu/machine beyond that, emu/bridge,
-///   host/*-sys, host/flexio and all above
-///   them, tests/: loaded libraries, sockets, system calls that Miri does not have. Fuzzing has that side (`cargo xtask fuzz`).
+///   host/*-sys, host/flexio and all above them, tests/: loaded libraries, sockets, system calls that Miri does not
+///   have. Fuzzing has that side (`cargo xtask fuzz`).
 #[derive(clap::Args)]
 pub(crate) struct Miri {
     /// Run the parts whose name contains this word only (shared/hw, shared/abi, shared/isa, shared/proto, emu/machine,
@@ -44,7 +44,8 @@ struct Part {
     flags: &'static str,
 }
 
-/// The shared crates cast no number to a pointer. Their properties ask for the time and for a folder, which tests may not when isolated.
+/// The shared crates cast no number to a pointer. Their properties ask for the time and for a folder, which tests may
+/// not when isolated.
 const SHARED: &str = "-Zmiri-strict-provenance -Zmiri-disable-isolation";
 /// Addresses come to the firmware, and to an emulated card, as numbers.
 const DEVICE: &str = "-Zmiri-permissive-provenance";

@@ -24,13 +24,15 @@ pub(crate) struct MpiCheck {
     /// Processes of a job.
     #[arg(long, value_delimiter = ',', default_value = "2,4", value_parser = clap::value_parser!(u16).range(2..=8))]
     ranks: Vec<u16>,
-    /// What carries the data: `shm` (ranks share memory), `udp` (they do not, over loopback), or another value of FLEXCAST_DATAPATH, over this computer's card.
+    /// What carries the data: `shm` (ranks share memory), `udp` (they do not, over loopback), or another value of
+    /// FLEXCAST_DATAPATH, over this computer's card.
     #[arg(long, value_delimiter = ',', default_value = "shm,udp")]
     datapath: Vec<String>,
     /// Virtual environment with the package `mpich`; else what FLEXCAST_MPICH says.
     #[arg(long, value_name = "DIR")]
     mpich: Option<PathBuf>,
-    /// Virtual environment with the package `impi-rt`, Intel MPI and the Intel MPI Benchmarks; else what FLEXCAST_IMB says.
+    /// Virtual environment with the package `impi-rt`, Intel MPI and the Intel MPI Benchmarks; else what FLEXCAST_IMB
+    /// says.
     #[arg(long, value_name = "DIR")]
     imb: Option<PathBuf>,
     /// Leave out the small jobs over emulated cards.
@@ -71,8 +73,8 @@ pub(crate) enum Kind {
     Openmpi,
     /// MPICH.
     Mpich,
-    /// MPICH 4.0 of Debian 12: types at absolute addresses, which it does not pack. It does not survive all of the test by
-    /// itself.
+    /// MPICH 4.0 of Debian 12: types at absolute addresses, which it does not pack. It does not survive all of the test
+    /// by itself.
     #[value(name = "mpich-4.0")]
     Mpich40,
     /// MPICH by the standard ABI of MPI 5.
@@ -268,7 +270,8 @@ fn cards(profile: &str) -> Result<Vec<Network>> {
     Ok(CARDS.0.iter().map(|datapath| Network::of_cards(datapath, &libraries, &firmware)).collect())
 }
 
-/// Builds the library without the firmware, which MPI programs over a network interface do not need, and installs it below a folder of its own.
+/// Builds the library without the firmware, which MPI programs over a network interface do not need, and installs it
+/// below a folder of its own.
 fn library(profile: &str) -> Result<PathBuf> {
     let mut cargo = workspace::cargo();
     // Not with the features of the whole workspace: this command stands apart from the tests.

@@ -25,8 +25,8 @@ pub(crate) struct Mutants {
 
 /// Where calls of fences are looked for.
 const SOURCES: [&str; 3] = ["device/dpa/src", "device/datapath/src", "device/images"];
-/// Kernels that are measured, with the fences of those who published them. Of what `calibration`'s keep in order nothing is looked at
-/// afterwards; `reference` goes wrong on weak memory with all its fences, as a test shows.
+/// Kernels that are measured, with the fences of those who published them. Of what `calibration`'s keep in order
+/// nothing is looked at afterwards; `reference` goes wrong on weak memory with all its fences, as a test shows.
 const MEASURED: [&str; 2] = ["device/images/calibration", "device/images/reference"];
 /// Mutations other than a missing fence, and those that no test can tell: written by hand.
 const TABLE: &str = "device/mutants.toml";
@@ -273,7 +273,8 @@ mod tests {
         {
             assert!(!is_fence(line), "{line}");
         }
-        let text = "fn one() {\n    a();\n    fence::system();\n    fence::system();\n}\nfn two<T>() {\n    fence::memory();\n}\n";
+        let text = "fn one() {\n    a();\n    fence::system();\n    fence::system();\n}\nfn two<T>() \
+            {\n    fence::memory();\n}\n";
         let mut found = missing_fences("f.rs", text);
         assert_eq!(found.len(), 3);
         assert_eq!((found[0].nth, found[1].nth, found[2].nth), (1, 2, 1));

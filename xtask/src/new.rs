@@ -33,7 +33,8 @@ fn check_name(device: &Path, name: &str) -> Result<()> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(legal) || name.ends_with('-') {
         bail!(
-            "`{name}` is no image name: it starts with a lower-case letter and holds lower-case letters, digits and hyphens, as in `my-image`"
+            "`{name}` is no image name: it starts with a lower-case letter and holds lower-case letters, digits and \
+             hyphens, as in `my-image`"
         );
     }
     if name.len() > NAME_LIMIT {

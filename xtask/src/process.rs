@@ -61,7 +61,8 @@ fn words(command: &Command) -> Vec<String> {
     if let Some(dir) = command.get_current_dir() {
         words.extend(["cd".to_owned(), quote(&dir.to_string_lossy()), "&&".to_owned()]);
     }
-    // A variable that is not there is something else than an empty one: to cargo, empty flags replace those of `--config`.
+    // A variable that is not there is something else than an empty one: to cargo, empty flags replace those of
+    // `--config`.
     let removed = || command.get_envs().filter(|(_, value)| value.is_none());
     words.extend(removed().next().map(|_| "env".to_owned()));
     words.extend(removed().flat_map(|(name, _)| ["-u".to_owned(), name.to_string_lossy().into_owned()]));

@@ -9,7 +9,8 @@ use crate::{build, header, install, process, status, workspace};
 /// Build the Python package with its library, install it into an environment of its own and run its tests from there.
 #[derive(clap::Args)]
 pub(crate) struct PythonCheck {
-    /// Test the backend of torch.distributed, too: takes the torch of an environment that has one, or installs one (some GB).
+    /// Test the backend of torch.distributed, too: takes the torch of an environment that has one, or installs one
+    /// (some GB).
     #[arg(long)]
     torch: bool,
     /// Only build the wheel, and print its path.

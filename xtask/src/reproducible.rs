@@ -18,7 +18,8 @@ const WRAPPED: &str = "FLEXCAST_RUSTC_WRAPPED";
 
 /// Lets `cargo` call rustc through this program.
 pub(crate) fn wrap(cargo: &mut Command) {
-    // Without the path of this program there is nothing to call; the images are right then, but not the same everywhere.
+    // Without the path of this program there is nothing to call; the images are right then, but not the same
+    // everywhere.
     let Ok(own) = std::env::current_exe() else { return };
     let next = std::env::var_os("RUSTC_WRAPPER").filter(|_| std::env::var_os(WRAPPED).is_none()).unwrap_or_default();
     cargo.env("RUSTC_WRAPPER", own).env(WRAPPED, next);

@@ -11,8 +11,8 @@ use crate::{coverage, emu_libs, fuzz, header, hot_loops, process, status, test_p
 /// Format check, images, lints and all tests.
 #[derive(clap::Args)]
 pub(crate) struct Test {
-    /// Add what takes long: fuzzing beyond the committed inputs, many more seeds, and the tests of the command-line tool
-    /// with the profile that users get.
+    /// Add what takes long: fuzzing beyond the committed inputs, many more seeds, and the tests of the command-line
+    /// tool with the profile that users get.
     #[arg(long)]
     long: bool,
     /// Run the steps whose name contains this word only.
@@ -67,8 +67,9 @@ impl Run {
 /// Phases one after another, in each of them lanes side by side, in each lane steps one after another.
 type Phase = &'static [&'static [Step]];
 
-/// What fails fast comes first, and the host tests load the images and the C libraries. A lane has cargo's lock of a folder for itself: one builds
-/// in the folder of device/, another in that of the host. Each leaves processors idle by itself, where one crate waits for another.
+/// What fails fast comes first, and the host tests load the images and the C libraries. A lane has cargo's lock of a
+/// folder for itself: one builds in the folder of device/, another in that of the host. Each leaves processors idle by
+/// itself, where one crate waits for another.
 const PHASES: &[Phase] = &[
     &[&[("format", |_| format())]],
     &[
@@ -83,7 +84,8 @@ const PHASES: &[Phase] = &[
             // At once with the crates that they test, which are what the libraries are made of.
             ("test programs", |_| test_programs::build().map(drop)),
             ("emulator libraries", |_| emu_libs::build_host(workspace::TESTS_PROFILE).map(drop)),
-            // Before the tests, which run cargo, too: it locks the folder that it builds in, where build scripts and macros have been built by now.
+            // Before the tests, which run cargo, too: it locks the folder that it builds in, where build scripts and
+            // macros have been built by now.
             ("lints", |_| lints()),
         ],
     ],

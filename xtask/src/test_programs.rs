@@ -1,4 +1,5 @@
-//! Test programs of the workspace, several at a time. cargo runs them one after another, and most of them leave processors idle.
+//! Test programs of the workspace, several at a time. cargo runs them one after another, and most of them leave
+//! processors idle.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -13,12 +14,13 @@ use cargo_metadata::{Artifact, Message};
 use crate::workspace::TESTS_PROFILE;
 use crate::{emu_libs, example, process, status, test, workspace};
 
-/// Programs of which one runs at a time: their tests start processes that look for free ports, or that time one another.
+/// Programs of which one runs at a time: their tests start processes that look for free ports, or that time one
+/// another.
 const ALONE: [&str; 8] =
     ["emu_exec", "forked", "four_processes", "lost_ranks", "mesh", "notices", "shared_card", "unmodified"];
 
-/// Programs that run at the same time: with one more than the integration machine has processors, none is idle while a program waits for
-/// cargo or for a deadline.
+/// Programs that run at the same time: with one more than the integration machine has processors, none is idle while a
+/// program waits for cargo or for a deadline.
 const LANES: usize = 3;
 
 /// Programs that take longest, which start first: none of them is to run at the end with nothing beside it.
@@ -45,7 +47,8 @@ pub(crate) struct Program {
     folder: PathBuf,
 }
 
-/// Runs all test programs of the workspace, and builds them where [`build`] has not; then the examples of its documentation.
+/// Runs all test programs of the workspace, and builds them where [`build`] has not; then the examples of its
+/// documentation.
 ///
 /// # Errors
 /// They cannot be built, or some fail; all are run even so.
@@ -203,8 +206,9 @@ fn output(program: &Program, environment: &[(&str, OsString)]) -> Result<(String
     Ok((text, output.status.success()))
 }
 
-/// Variables of all test programs: where libraries are, and what has been built for them. Each program would otherwise ask cargo whether that
-/// is up to date (`tests/src`: `image_path`, `libs::libraries`, `examples::allgather`), and wait while another has cargo's locks.
+/// Variables of all test programs: where libraries are, and what has been built for them. Each program would otherwise
+/// ask cargo whether that is up to date (`tests/src`: `image_path`, `libs::libraries`, `examples::allgather`), and wait
+/// while another has cargo's locks.
 fn environment(long: bool) -> Result<Vec<(&'static str, OsString)>> {
     let mut variables = vec![("LD_LIBRARY_PATH", libraries()?.into())];
     let folder = emu_libs::build(TESTS_PROFILE)?;
@@ -229,13 +233,14 @@ fn environment(long: bool) -> Result<Vec<(&'static str, OsString)>> {
     Ok(variables)
 }
 
-/// The seed of property tests on an integration machine, where a commit passes or fails the same way every time. Where people run the
-/// tests, properties draw new cases.
+/// The seed of property tests on an integration machine, where a commit passes or fails the same way every time. Where
+/// people run the tests, properties draw new cases.
 pub(crate) fn fixed_seed() -> Option<(&'static str, OsString)> {
     std::env::var_os("CI").map(|_| ("PROPTEST_RNG_SEED", "1".into()))
 }
 
-/// Where the loader finds the compiler's own libraries, which tests of procedural macros need, before those of the user.
+/// Where the loader finds the compiler's own libraries, which tests of procedural macros need, before those of the
+/// user.
 fn libraries() -> Result<String> {
     let sysroot = process::capture(Command::new("rustc").args(["--print", "sysroot"]))?;
     let own = Path::new(sysroot.trim()).join("lib").display().to_string();

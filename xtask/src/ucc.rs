@@ -8,7 +8,8 @@ use crate::toolchain::Toolchain;
 use crate::workspace::RELEASE;
 use crate::{emu_libs, install, process, status, workspace};
 
-/// Build the transport layer of UCC, adapters/ucc, against the tree of a UCC release, and put it where that UCC looks for it.
+/// Build the transport layer of UCC, adapters/ucc, against the tree of a UCC release, and put it where that UCC looks
+/// for it.
 #[derive(clap::Args)]
 pub(crate) struct Ucc {
     /// Source tree of UCC that was configured, built and installed.
@@ -39,16 +40,20 @@ pub(crate) struct Ucc {
 
 /// What to do where there is no UCC.
 const NEEDED: &str = "\
-the transport layer is compiled against UCC's internal headers, which no package has: give --source, the tree of a UCC release that was configured, built and installed.
-  where from:  https://github.com/openucx/ucc, a tag; 1.3 to 1.9 have what the layer uses; 1.3.0 builds with Debian 12's UCX, later ones need a later UCX
-  packages:    apt-get install gcc g++ make autoconf automake libtool libucx-dev; for --test also libopenmpi-dev openmpi-bin
+the transport layer is compiled against UCC's internal headers, which no package has: give --source, the tree of a UCC \
+    release that was configured, built and installed.
+  where from:  https://github.com/openucx/ucc, a tag; 1.3 to 1.9 have what the layer uses; 1.3.0 builds with Debian \
+    12's UCX, later ones need a later UCX
+  packages:    apt-get install gcc g++ make autoconf automake libtool libucx-dev; for --test also libopenmpi-dev \
+    openmpi-bin
   build:       ./autogen.sh && ./configure --prefix=PREFIX --with-ucx=/usr --with-mpi && make -j install
   then:        cargo xtask ucc --source DIR --test";
 
 /// The layer's file, by whose name UCC finds it.
 const LAYER: &str = "libucc_tl_flexcast.so";
 
-/// Bytes from and to, and the variants: in place or not, persistent or not, every root. One-sided operations are not the layer's.
+/// Bytes from and to, and the variants: in place or not, persistent or not, every root. One-sided operations are not
+/// the layer's.
 const OPTIONS: &str = "--msgsize 8:65536:8 --inplace 2 --persistent 2 --root all --onesided 0 \
     --dtypes int32,float32,float64_complex --ops sum,max,avg --teams world,reverse,half";
 
@@ -193,7 +198,8 @@ impl Tree {
         let installed = version_in_headers(&prefix.join("include"))?;
         if installed != version {
             bail!(
-                "{} is UCC {version}, and {} has {installed}: internal headers differ between releases, give the tree that was installed",
+                "{} is UCC {version}, and {} has {installed}: internal headers differ between releases, give the tree \
+                 that was installed",
                 source.display(),
                 prefix.display()
             );
@@ -361,7 +367,8 @@ impl std::fmt::Display for Totals {
         let operations: u64 = carried.values().sum();
         write!(
             out,
-            "{passed} of {tests} tests passed, {failed} failed, {skipped} skipped; {operations} operations of {} collectives by Flexcast, {left} left to other layers",
+            "{passed} of {tests} tests passed, {failed} failed, {skipped} skipped; {operations} operations of {} \
+             collectives by Flexcast, {left} left to other layers",
             carried.len()
         )
     }

@@ -45,7 +45,8 @@ pub(crate) fn plan(toolchain: &Toolchain, vendor: &Vendor, image: &str) -> Resul
     let doca = vendor.doca.path();
 
     let mut compile = workspace::device_cargo();
-    // A folder of its own: an image for the emulated card has the same name, and cargo keeps one build of a crate for all flags.
+    // A folder of its own: an image for the emulated card has the same name, and cargo keeps one build of a crate for
+    // all flags.
     compile.env("CARGO_TARGET_DIR", workspace::vendor_target(&toolchain.name));
     // One relocatable object: rustc's linker joins the crate with what it uses and leaves flexio_dev_* open.
     let mut flags = toolchain.rustflags()?;
@@ -141,7 +142,8 @@ pub(crate) fn require(vendor: &Vendor) -> Result<()> {
         return Ok(());
     }
     bail!(
-        "DOCA is not (fully) installed:\n  {}\nset {} and {} where it lies elsewhere; `--dry-run` shows the commands; `--toolchain emu` needs none of it",
+        "DOCA is not (fully) installed:\n  {}\nset {} and {} where it lies elsewhere; `--dry-run` shows the commands; \
+         `--toolchain emu` needs none of it",
         missing.join("\n  "),
         vendor.doca.variable,
         vendor.flexio.variable,

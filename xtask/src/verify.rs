@@ -43,8 +43,8 @@ pub(crate) fn build_and_verify(toolchain: &Toolchain, images: &[String]) -> Resu
     Ok(files)
 }
 
-/// Verifies files, those with an image's name against its image.toml too; prints every report and fails at the end if any
-/// check failed.
+/// Verifies files, those with an image's name against its image.toml too; prints every report and fails at the end if
+/// any check failed.
 fn verify_files(toolchain: &Toolchain, files: &[(Option<String>, PathBuf)]) -> Result<()> {
     let mut bad = Vec::new();
     for (name, file) in files {
@@ -89,7 +89,8 @@ fn report(toolchain: &Toolchain, name: Option<&str>, file: &Path) -> Result<Repo
     Ok(report)
 }
 
-/// What of the image in `file` is its vendor's, by the link map beside it, and how that was found; nothing where no vendor links.
+/// What of the image in `file` is its vendor's, by the link map beside it, and how that was found; nothing where no
+/// vendor links.
 pub(crate) fn vendors_part(toolchain: &Toolchain, file: &Path, image: &Image) -> (Vendor, Option<Check>) {
     let Some(vendor) = &toolchain.vendor else { return (Vendor::default(), None) };
     let mut part = Vendor { extensions: vendor.extensions.clone(), ..Vendor::default() };

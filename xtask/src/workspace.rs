@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{emu_libs, process, reproducible};
 
-/// Root of the repository: this crate lives one level below. The variable `FLEXCAST_ROOT` names another one; tests work on
-/// copies with it.
+/// Root of the repository: this crate lives one level below. The variable `FLEXCAST_ROOT` names another one; tests work
+/// on copies with it.
 pub(crate) fn root() -> &'static Path {
     static ROOT: LazyLock<PathBuf> = LazyLock::new(|| match std::env::var_os("FLEXCAST_ROOT") {
         Some(root) => root.into(),
@@ -19,8 +19,8 @@ pub(crate) fn root() -> &'static Path {
     &ROOT
 }
 
-/// Root of the tree that this program was compiled in. The command-line tool is built there even where `FLEXCAST_ROOT` names a copy of what images
-/// are built from.
+/// Root of the tree that this program was compiled in. The command-line tool is built there even where `FLEXCAST_ROOT`
+/// names a copy of what images are built from.
 fn own_root() -> &'static Path {
     static ROOT: LazyLock<PathBuf> =
         LazyLock::new(|| Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned());
@@ -71,8 +71,8 @@ pub(crate) fn vendor_target(toolchain: &str) -> PathBuf {
     device_target().join(toolchain)
 }
 
-/// Where finished images of a toolchain lie. The variable `FLEXCAST_IMAGE_FOLDER` names another folder to hold that of each toolchain:
-/// tests link with stand-ins of the vendor's tools, and nobody is to load the outcome on a card.
+/// Where finished images of a toolchain lie. The variable `FLEXCAST_IMAGE_FOLDER` names another folder to hold that of
+/// each toolchain: tests link with stand-ins of the vendor's tools, and nobody is to load the outcome on a card.
 pub(crate) fn image_dir(toolchain: &str) -> PathBuf {
     let folder = std::env::var_os("FLEXCAST_IMAGE_FOLDER").map(PathBuf::from);
     folder.unwrap_or_else(|| root().join("target/device")).join(toolchain)
@@ -103,9 +103,10 @@ pub(crate) fn select_images(wanted: &[String]) -> Result<Vec<String>> {
 
 /// `cargo build` of a target (`--lib`, `--bin NAME`, ...) of a package of the host workspace.
 ///
-/// Cargo compiles a crate once more for every other set of features, and a package alone asks for fewer of them than all
-/// packages do: built alone on the way to a test, the emulator would be compiled a second time. So with the profile of the
-/// tests the target is built as `cargo test --workspace` builds it, and with it those of other packages that fit.
+/// Cargo compiles a crate once more for every other set of features, and a package alone asks for fewer of them than
+/// all packages do: built alone on the way to a test, the emulator would be compiled a second time. So with the profile
+/// of the tests the target is built as `cargo test --workspace` builds it, and with it those of other packages that
+/// fit.
 pub(crate) fn cargo_build(profile: &str, package: &str, target: &[&str]) -> Command {
     let mut command = cargo();
     command.args(["build", "--profile", profile]).args(target);
@@ -130,8 +131,8 @@ pub(crate) fn cli() -> Result<PathBuf> {
     cli_of(&std::env::var(CLI_PROFILE).unwrap_or_else(|_| RELEASE.to_owned()))
 }
 
-/// The same for moments of work: with the profile of the tests it is built in two thirds of the time, on what `cargo xtask`
-/// itself was built of, and the tests find it built.
+/// The same for moments of work: with the profile of the tests it is built in two thirds of the time, on what
+/// `cargo xtask` itself was built of, and the tests find it built.
 pub(crate) fn quick_cli() -> Result<PathBuf> {
     cli_of(&std::env::var(CLI_PROFILE).unwrap_or_else(|_| TESTS_PROFILE.to_owned()))
 }
@@ -210,8 +211,8 @@ mod tests {
         told.lines().filter(|line| line.contains(" v")).map(str::to_owned).collect()
     }
 
-    /// What differs is compiled twice on the way from `cargo xtask demo` to `cargo xtask test`, and what stands on it: the
-    /// comment in xtask/Cargo.toml says how to mend it.
+    /// What differs is compiled twice on the way from `cargo xtask demo` to `cargo xtask test`, and what stands on it:
+    /// the comment in xtask/Cargo.toml says how to mend it.
     #[test]
     fn nothing_is_compiled_for_two_sets_of_features() {
         let itself = built_of(&["--package", "xtask", "--edges", "normal,build"]);

@@ -184,7 +184,8 @@ class Report(ctypes.Structure):
     ]
 
 
-# Functions that return a flexcast_status, with the types of their arguments. Handles are pointers that are never followed.
+# Functions that return a flexcast_status, with the types of their arguments. Handles are pointers that are never
+# followed.
 STATUS_FUNCTIONS: dict[str, list[Any]] = {
     "flexcast_card_options_default": [POINTER(CardOptions), c_size_t],
     "flexcast_card_open": [POINTER(CardOptions), POINTER(c_void_p)],

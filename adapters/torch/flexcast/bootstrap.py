@@ -143,7 +143,8 @@ class Bootstrap:
         if self._handle:
             check(library().flexcast_bootstrap_free(self._handle))
             self._handle = ctypes.c_void_p()
-            # Nothing calls the program's functions any more. Communicators, and requests that the program keeps, must not keep a store alive.
+            # Nothing calls the program's functions any more. Communicators, and requests that the program keeps, must
+            # not keep a store alive.
             self._keep = None
 
 

@@ -105,7 +105,8 @@ class Request:
             library().flexcast_request_free(self._handle)
             self._handle = ctypes.c_void_p()
             if self._communicator._forgets:
-                # The program frees memory when it likes. While another operation uses it, this is refused, and that one does it.
+                # The program frees memory when it likes. While another operation uses it, this is refused, and that one
+                # does it.
                 card = self._communicator._card._live()
                 for address, size in _ranges(self._keep):
                     library().flexcast_buffer_invalidate(card, address, size)

@@ -302,7 +302,8 @@ def sparse(rank: int, size: int) -> int:
     with comm:
         for count in (0, 1, 255, 256, 257, 5000, 40_003):
             for sizes in ({}, {"block_bytes": 256, "blocks_per_message": 3}):
-                # Blocks of all ranks, of one each, of none, and of one negative zero; sums of small whole numbers are exact.
+                # Blocks of all ranks, of one each, of none, and of one negative zero; sums of small whole numbers are
+                # exact.
                 of = [array.array("f", bytes(4 * count)) for _ in range(size)]
                 for other, mine in enumerate(of):
                     for at in range(count):

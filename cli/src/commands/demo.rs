@@ -1,4 +1,5 @@
-//! `flexcast demo`: the sweep of transport, threads and loss, an Allgather among eight ranks beside the ring, and one while hosts compute.
+//! `flexcast demo`: the sweep of transport, threads and loss, an Allgather among eight ranks beside the ring, and one
+//! while hosts compute.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -66,8 +67,8 @@ pub(super) fn run(args: &DemoArgs) -> anyhow::Result<ExitCode> {
         out!("{what} ({} bytes) broadcast from card 1 to the DPA of card 0, chunks of 4096 bytes", source.len())?;
         out!("{}", table(&reports))?;
         out!(
-            "times are emulated, cost model {MODEL}: of the whole operation, from the first post to the last release, and of its data alone; \
-             instructions are\ncounted by the device in its receive loops"
+            "times are emulated, cost model {MODEL}: of the whole operation, from the first post to the last release, \
+             and of its data alone; instructions are\ncounted by the device in its receive loops"
         )?;
         tell(&allgathers, source.len())?;
         demo_overlap::tell(&overlaps)?;
@@ -98,15 +99,16 @@ fn allgathers(image: &ImageFile, source: &[u8], bar: &ProgressBar) -> anyhow::Re
 
 fn tell(allgathers: &[Simulation], bytes: usize) -> Result<(), StdoutError> {
     out!(
-        "\nthe same bytes cut over {RANKS} ranks, a card each on one switch, {} % loss: every rank gathers all {bytes} bytes",
+        "\nthe same bytes cut over {RANKS} ranks, a card each on one switch, {} % loss: every rank gathers all {bytes} \
+         bytes",
         f64::from(ALLGATHER_LOSS_PPM) / 1e4
     )?;
     out!("{}", comparison(allgathers))?;
     let [multicast, ring] = allgathers else { return Ok(()) };
     let of = |report: &Simulation| report.traffic.switch_bytes_total + report.traffic.switch_control_bytes;
     out!(
-        "the ring loads the switch {:.2} times as much as multicast, all sent again and control included (2 - 2/P = {:.2} of data without \
-         loss);\nall {} chunks that multicast lost were recovered from neighbours",
+        "the ring loads the switch {:.2} times as much as multicast, all sent again and control included (2 - 2/P = \
+         {:.2} of data without loss);\nall {} chunks that multicast lost were recovered from neighbours",
         of(ring) as f64 / of(multicast) as f64,
         2.0 - 2.0 / f64::from(RANKS),
         multicast.recovered_chunks

@@ -1,4 +1,5 @@
-//! Overlap table of `flexcast demo`: one Allgather while the hosts compute, carried out by hosts, by the DPA, and by service processes on Arm cores.
+//! Overlap table of `flexcast demo`: one Allgather while the hosts compute, carried out by hosts, by the DPA, and by
+//! service processes on Arm cores.
 
 use emu_provider::Emulated;
 use flexcast_lab::overlap::Overlap;
@@ -97,12 +98,14 @@ pub(super) fn tell(rows: &[Row]) -> Result<(), StdoutError> {
         ]);
     }
     out!(
-        "\na non-blocking Allgather of {BYTES} bytes from each of {RANKS} ranks, {RANKS_PER_CARD} on a card, whose hosts then compute as long as it takes alone"
+        "\na non-blocking Allgather of {BYTES} bytes from each of {RANKS} ranks, {RANKS_PER_CARD} on a card, whose \
+         hosts then compute as long as it takes alone"
     )?;
     out!("{table}")?;
     out!(
-        "times are emulated; those of hosts' processors and Arm cores take none, those of the DPA are of the model. host's calls: what is left to \
-         call, with work\nto do, once a host has computed. By the DPA's protocol and service processes it looks at a flag in its memory. One alone:\n{}",
+        "times are emulated; those of hosts' processors and Arm cores take none, those of the DPA are of the model. \
+         host's calls: what is left to call, with work\nto do, once a host has computed. By the DPA's protocol and \
+         service processes it looks at a flag in its memory. One alone:\n{}",
         rows.last().map_or("", |row| &row.command)
     )
 }

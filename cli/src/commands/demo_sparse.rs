@@ -146,11 +146,13 @@ pub(super) fn tell(rows: &[Row]) -> Result<(), StdoutError> {
     }
     let zeros = 100 - 100 / ONE_IN;
     out!(
-        "\n{BYTES} bytes of numbers from each of {RANKS} ranks, {zeros} % of their blocks of 1 KiB zero, summed up for all"
+        "\n{BYTES} bytes of numbers from each of {RANKS} ranks, {zeros} % of their blocks of 1 KiB zero, summed up for \
+         all"
     )?;
     out!("{table}")?;
     out!(
-        "times are measured: ranks of this process over the loopback interface, which share its processors; the fastest of {TURNS}. Nobody has said which blocks are \
-         zero.\nBetween hosts: flexcast perf --op sparse-allreduce --zeros 90, flexcast compare --ops allreduce,sparse-allreduce"
+        "times are measured: ranks of this process over the loopback interface, which share its processors; the \
+         fastest of {TURNS}. Nobody has said which blocks are zero.\nBetween hosts: flexcast perf --op \
+         sparse-allreduce --zeros 90, flexcast compare --ops allreduce,sparse-allreduce"
     )
 }

@@ -64,8 +64,9 @@ fn not_started(program: &OsStr, error: anyhow::Error) -> anyhow::Error {
     ))
 }
 
-/// Tries what the program would fail at in its first call of verbs, which has few words for it: the address that the bridge receives at, the
-/// socket of the process whose cards are used (`option`: it was named by `--attach`), and the capture's file.
+/// Tries what the program would fail at in its first call of verbs, which has few words for it: the address that the
+/// bridge receives at, the socket of the process whose cards are used (`option`: it was named by `--attach`), and the
+/// capture's file.
 fn attempt(machine: &Machine, option: bool) -> anyhow::Result<()> {
     if let Some(bridge) = &machine.bridge {
         emu_bridge::attempt(bridge)?;
@@ -91,8 +92,8 @@ fn attempt_races() -> anyhow::Result<()> {
     opened.map(drop).with_context(|| format!("{RACES_VARIABLE}: `{}` cannot be written", path.display()))
 }
 
-/// Runs a program whose machine writes the races that it finds to a file. Requests to end go on to the program; those of a terminal reach it
-/// by themselves.
+/// Runs a program whose machine writes the races that it finds to a file. Requests to end go on to the program; those
+/// of a terminal reach it by themselves.
 fn watch(mut command: Command) -> anyhow::Result<ExitCode> {
     let folder = tempfile::tempdir().context("a folder for the races")?;
     // A file that the user has named may have races of earlier runs in it.
@@ -172,8 +173,8 @@ pub(super) fn places() -> Vec<PathBuf> {
     env::current_exe().map_or_else(|_| places_of(Path::new("flexcast")), |program| places_of(&program))
 }
 
-/// The same of a program at a place. In a folder of cargo's the libraries of its own profile come first: those of a profile other than `release`
-/// have a folder of their own.
+/// The same of a program at a place. In a folder of cargo's the libraries of its own profile come first: those of a
+/// profile other than `release` have a folder of their own.
 fn places_of(program: &Path) -> Vec<PathBuf> {
     let own = program.parent();
     let above = own.and_then(Path::parent).filter(|above| !above.as_os_str().is_empty()).map(Path::to_owned);
@@ -200,8 +201,9 @@ pub(super) fn libraries(given: Option<&Path>, places: &[PathBuf]) -> anyhow::Res
     let places = given.map_or_else(|| places.to_vec(), |given| vec![given.to_owned()]);
     found(&places).with_context(|| {
         format!(
-            "the emulator's libraries are not in {}: in Flexcast's repository `cargo xtask build-emu-libs` builds them, and `cargo xtask install --all \
-             --prefix DIR` installs them with this program; or name their folder with --libs",
+            "the emulator's libraries are not in {}: in Flexcast's repository `cargo xtask build-emu-libs` builds \
+             them, and `cargo xtask install --all --prefix DIR` installs them with this program; or name their folder \
+             with --libs",
             places.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(" or ")
         )
     })

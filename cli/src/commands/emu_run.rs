@@ -69,7 +69,8 @@ pub(super) fn run(args: &EmuRunArgs) -> anyhow::Result<ExitCode> {
         }
         Outcome::HostRequest(value) => {
             note!(
-                "error: the program asks the host for service {value:#x} through `tohost`; only exit (an odd value) is there"
+                "error: the program asks the host for service {value:#x} through `tohost`; only exit (an odd value) is \
+                 there"
             );
             ExitCode::from(FAULT_CODE)
         }

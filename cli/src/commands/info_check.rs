@@ -92,8 +92,9 @@ fn reason(arrival: &MulticastArrival, time: Duration, interface: &Interface) -> 
             .to_owned()
     } else if short == 0 && long == 0 {
         format!(
-            "nothing arrives: see whether switches between them forward multicast (with {querier} snooping they need \
-             a querier), whether a firewall drops it, and, if there is a router between them, whether FLEXCAST_TTL is more than 1"
+            "nothing arrives: see whether switches between them forward multicast (with {querier} snooping they need a \
+             querier), whether a firewall drops it, and, if there is a router between them, whether FLEXCAST_TTL is \
+             more than 1"
         )
     } else if 2 * short > sent && long == 0 {
         format!(

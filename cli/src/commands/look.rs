@@ -17,8 +17,8 @@ pub(super) fn start(args: &LookArgs, provider: ProviderName) -> anyhow::Result<O
     let Some(options) = args.options() else { return Ok(None) };
     anyhow::ensure!(
         provider == ProviderName::Emu,
-        "--trace, --stats, --state, --core-dir and --gdb look into the emulated machine: leave them out with --provider system and use \
-         dpa-ps and dpa-statistics"
+        "--trace, --stats, --state, --core-dir and --gdb look into the emulated machine: leave them out with \
+         --provider system and use dpa-ps and dpa-statistics"
     );
     Ok(Some(Look::start(&options)?))
 }

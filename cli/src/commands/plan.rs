@@ -59,6 +59,7 @@ fn table(plan: &Plan) -> String {
         column.set_cell_alignment(CellAlignment::Left);
     }
     format!(
-        "{table}\ncomputed from {cycles:.0} cycles and {instructions:.1} instructions per completion of one thread (emulated, model {model});\nthe card's engines and its PCIe link are not looked at"
+        "{table}\ncomputed from {cycles:.0} cycles and {instructions:.1} instructions per completion of one thread \
+         (emulated, model {model});\nthe card's engines and its PCIe link are not looked at"
     )
 }

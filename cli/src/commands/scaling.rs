@@ -1,4 +1,5 @@
-//! Collectives of 8 to 1024 ranks: what they cost in time and memory. Each runs in a process of its own, so that its memory can be told.
+//! Collectives of 8 to 1024 ranks: what they cost in time and memory. Each runs in a process of its own, so that its
+//! memory can be told.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::progress::progress_bar;
 
-/// What is run: algorithm, ranks, bytes from each, topology, and whether the first operation is not counted: in that one rings are built
-/// and keys handed out, which the large ones show, too, but would take twice as long without.
+/// What is run: algorithm, ranks, bytes from each, topology, and whether the first operation is not counted: in that
+/// one rings are built and keys handed out, which the large ones show, too, but would take twice as long without.
 const CASES: [(&str, u32, u64, &str, bool); 6] = [
     ("multicast", 8, 64 << 10, "switch-8", true),
     ("ring", 8, 64 << 10, "switch-8", true),

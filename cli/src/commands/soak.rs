@@ -88,7 +88,8 @@ pub(super) fn run(args: &SoakArgs) -> anyhow::Result<ExitCode> {
     Ok(if end == End::Interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// Seeds that nobody has run, unless every run must be the same: what was only ever right on known seeds is not known to be right.
+/// Seeds that nobody has run, unless every run must be the same: what was only ever right on known seeds is not known
+/// to be right.
 fn default_first() -> anyhow::Result<u64> {
     if std::env::var_os("CI").is_some() {
         return Ok(1);
@@ -192,9 +193,10 @@ fn print(args: &SoakArgs, first: u64, state: &State, end: End, wall_s: f64) -> R
         &state.tally;
     let Tally { lossless, spurious_chunks, several, .. } = &state.tally;
     out!(
-        "{cases} cases from seed {first} on in {wall_s:.1} s (measured): {right} with every byte on every rank, {failed} in which ranks failed as they should, each \
-         with a typed error;\n{lost_frames} frames lost, {recovered_chunks} chunks recovered; {baselines} without multicast, {weak} under weak \
-         memory, {raced} watched for races, {several} with communicators side by side;\nnothing fetched in {lossless} cases without loss or \
+        "{cases} cases from seed {first} on in {wall_s:.1} s (measured): {right} with every byte on every rank, \
+         {failed} in which ranks failed as they should, each with a typed error;\n{lost_frames} frames lost, \
+         {recovered_chunks} chunks recovered; {baselines} without multicast, {weak} under weak memory, {raced} watched \
+         for races, {several} with communicators side by side;\nnothing fetched in {lossless} cases without loss or \
          lateness; {spurious_chunks} chunks fetched that were only late, in the others"
     )?;
     if !failures.is_empty() {

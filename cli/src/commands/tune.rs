@@ -43,7 +43,8 @@ pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let head = format!(
-        "# Fastest algorithms among {ranks} ranks, measured by `flexcast tune` (flexcast {}).\n# Read where FLEXCAST_TUNING names this file.\n\n",
+        "# Fastest algorithms among {ranks} ranks, measured by `flexcast tune` (flexcast {}).\n# Read where \
+         FLEXCAST_TUNING names this file.\n\n",
         env!("CARGO_PKG_VERSION")
     );
     let written = writable(&args.output, new_file::write(&args.output, head + &tuned.tuning.to_toml()));
@@ -58,7 +59,8 @@ pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
 fn writable(path: &Path, attempt: std::io::Result<()>) -> anyhow::Result<()> {
     attempt.map_err(|error| {
         anyhow::anyhow!(
-            "{} cannot be written: {error}; name with --output a file in a folder that you may write to and that has room",
+            "{} cannot be written: {error}; name with --output a file in a folder that you may write to and that has \
+             room",
             path.display()
         )
     })
@@ -100,8 +102,8 @@ fn print(args: &TuneArgs, tuned: &Tuned) -> anyhow::Result<()> {
         "measured (wall time of the slowest rank; the middle one of {rounds} rounds' medians, and their range)\n{table}"
     )?;
     out!(
-        "an algorithm is in the table if it was faster in all rounds than what the library takes without it, by 5 % and more; lengths that were not \
-         measured go as without it"
+        "an algorithm is in the table if it was faster in all rounds than what the library takes without it, by 5 % \
+         and more; lengths that were not measured go as without it"
     )?;
     if tuned.ways.is_empty() {
         return Ok(());

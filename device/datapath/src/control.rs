@@ -43,7 +43,8 @@ impl Control {
         self.queue.set_producer(self.queue.depth());
     }
 
-    /// Consumes all completions and posts their receives again. What the host wrote before these messages can then be read.
+    /// Consumes all completions and posts their receives again. What the host wrote before these messages can then be
+    /// read.
     #[cold]
     #[inline(never)]
     pub fn take(&self, consumed: &mut u64) -> ControlEvents {
@@ -61,7 +62,8 @@ impl Control {
             *consumed += 1;
         }
         if *consumed != first {
-            // No fence: branches up to here depended on all that was read of the entries given back, and the receives never change.
+            // No fence: branches up to here depended on all that was read of the entries given back, and the receives
+            // never change.
             self.cq.set_consumer(*consumed);
             self.queue.set_producer(*consumed + self.queue.depth());
         }

@@ -8,15 +8,16 @@ use crate::placement::tails;
 use crate::receiver::Receiver;
 
 impl<const UD: bool> Receiver<'_, UD> {
-    /// Whether all chunks of the operation are there, none of their copies is under way and none failed, and that has not been told.
+    /// Whether all chunks of the operation are there, none of their copies is under way and none failed, and that has
+    /// not been told.
     #[inline(always)]
     pub(crate) fn is_to_finish(&self) -> bool {
         let state = &self.context.state;
         state.remaining == 0 && state.counted == 0 && state.armed.sequence != 0 && self.outstanding() == 0
     }
 
-    /// Finishes the operation. Progress must be published next: status and statistics are in host memory before the flag says that they are; then
-    /// [`Receiver::count_in`].
+    /// Finishes the operation. Progress must be published next: status and statistics are in host memory before the
+    /// flag says that they are; then [`Receiver::count_in`].
     #[inline(always)]
     pub(crate) fn finish(&mut self) {
         let state = &mut self.context.state;
@@ -35,7 +36,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         if group.count(sequence as u32, self.context.workers) {
             let flag: WindowCell<CompletionFlag> =
                 self.window.cell(self.context.flag_host).unwrap_or_else(|_| fatal(error::NO_RESOURCE));
-            // No fence: whether to store depends on the counter, and each worker has written back before it counted itself.
+            // No fence: whether to store depends on the counter, and each worker has written back before it counted
+            // itself.
             flag.store_at::<{ core::mem::offset_of!(CompletionFlag, value) }>(FLAG_MAGIC + sequence);
             fence::window_writeback();
             if let Some(progress) = Signals::attach(&self.context.signals) {
@@ -44,8 +46,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         }
     }
 
-    /// Copies to host memory what a report consists of: the words of the bitmap that hold bits of the operation, the tail bitmap and the statistics.
-    /// Progress must follow ([`Receiver::publish`]).
+    /// Copies to host memory what a report consists of: the words of the bitmap that hold bits of the operation, the
+    /// tail bitmap and the statistics. Progress must follow ([`Receiver::publish`]).
     #[inline(never)]
     pub(crate) fn write_report(&mut self, request: u64) {
         if self.context.bitmap_host != 0 {

@@ -22,8 +22,9 @@ pub(crate) const fn reciprocal(divisor: u32) -> u64 {
     u64::MAX / divisor as u64 + 1
 }
 
-/// `number` / divisor for numbers below 2^32. Exact: the reciprocal is (2^64 + e) / divisor with e < divisor < 2^32, so the result before
-/// rounding down is too large by number x e / (divisor x 2^64), less than the 1 / divisor that it is away from the next integer.
+/// `number` / divisor for numbers below 2^32. Exact: the reciprocal is (2^64 + e) / divisor with e < divisor < 2^32, so
+/// the result before rounding down is too large by number x e / (divisor x 2^64), less than the 1 / divisor that it is
+/// away from the next integer.
 #[inline(always)]
 const fn quotient(number: u64, reciprocal: u64) -> u64 {
     ((number as u128 * reciprocal as u128) >> 64) as u64
@@ -54,12 +55,12 @@ enum RunEnd {
 }
 
 impl<const UD: bool> Receiver<'_, UD> {
-    /// Accepts ordinary completions from number `consumed` on, at most `room`; returns how many. Stops before the first that is not
-    /// ordinary, having changed nothing on its account.
+    /// Accepts ordinary completions from number `consumed` on, at most `room`; returns how many. Stops before the first
+    /// that is not ordinary, having changed nothing on its account.
     ///
-    /// A root's chunks come in order, so most completions follow on the one before: [`Receiver::accept_run`] takes them with one comparison for
-    /// queue, collective id, range and duplicate. Where several roots take turns, or chunks come one by one, [`Receiver::accept_each`] costs
-    /// less; at the begin of each stretch a run is looked for again.
+    /// A root's chunks come in order, so most completions follow on the one before: [`Receiver::accept_run`] takes them
+    /// with one comparison for queue, collective id, range and duplicate. Where several roots take turns, or chunks
+    /// come one by one, [`Receiver::accept_each`] costs less; at the begin of each stretch a run is looked for again.
     #[inline(always)]
     pub(crate) fn accept<const PLACE: u8>(&mut self, regular: &BitmapView, consumed: u64, room: u64) -> u64 {
         let (mut at, end) = (consumed, consumed + room);
@@ -78,8 +79,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         at - consumed + self.accept_each::<PLACE>(regular, at, end - at)
     }
 
-    /// Accepts ordinary completions whose chunks have consecutive numbers, as far as one word of the bitmap reaches. Returns how many, and what
-    /// has ended the run.
+    /// Accepts ordinary completions whose chunks have consecutive numbers, as far as one word of the bitmap reaches.
+    /// Returns how many, and what has ended the run.
     #[inline(always)]
     fn accept_run<const PLACE: u8>(&mut self, regular: &BitmapView, consumed: u64, room: u64) -> (u64, RunEnd) {
         let cq = self.receive_cq();

@@ -89,8 +89,9 @@ impl<const UD: bool> Receiver<'_, UD> {
         true
     }
 
-    /// Gives the copies from number `first` to before `completed`, with which the hardware is done, their standard form back: full length to those
-    /// that were shortened, of which the state remembers the last; and no signal to the last if it was signalled out of turn.
+    /// Gives the copies from number `first` to before `completed`, with which the hardware is done, their standard form
+    /// back: full length to those that were shortened, of which the state remembers the last; and no signal to the last
+    /// if it was signalled out of turn.
     #[cold]
     pub(crate) fn restore_slots(&mut self, first: u64, completed: u64) {
         let copies = self.send_queue();
@@ -106,8 +107,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         }
     }
 
-    /// A copy completed in error: its chunk never reached the user buffer and the send queue is dead. The operation cannot complete;
-    /// the host learns why.
+    /// A copy completed in error: its chunk never reached the user buffer and the send queue is dead. The operation
+    /// cannot complete; the host learns why.
     #[cold]
     #[inline(never)]
     pub(crate) fn copy_failed(&mut self, op_own: u64, syndrome: u8) {

@@ -1,4 +1,5 @@
-//! A receive context's operation: taking over what the host wrote, closing it, answering the host's request for a report.
+//! A receive context's operation: taking over what the host wrote, closing it, answering the host's request for a
+//! report.
 
 use core::mem::offset_of;
 
@@ -12,14 +13,15 @@ use crate::placement::{check_placement, set_out};
 use crate::prepare::build_copies;
 use crate::receiver::Receiver;
 
-/// First dword pair of the completions of the armed operation, as `CqeRef::user_index_and_immediate` reads it, for PSN 0.
+/// First dword pair of the completions of the armed operation, as `CqeRef::user_index_and_immediate` reads it, for
+/// PSN 0.
 fn key_base(context: &ReceiveContext) -> u64 {
     u64::from(context.user_index & MASK_24) << 32 | u64::from(context.state.armed.collective_id) << context.psn_bits
 }
 
 impl<const UD: bool> Receiver<'_, UD> {
-    /// Acts on the host's line: takes over a new operation unless copies of the last are under way (their completion leads here again),
-    /// or closes the armed one.
+    /// Acts on the host's line: takes over a new operation unless copies of the last are under way (their completion
+    /// leads here again), or closes the armed one.
     #[inline(never)]
     pub(crate) fn process_commands(&mut self) {
         let line = HostLine::attach(&self.context.operation);
@@ -48,7 +50,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         self.context.op.pending = u32::from(!self.may_answer());
     }
 
-    /// Whether nothing stands between the host's request and its answer: a closed receive context answers when no copy is under way any more.
+    /// Whether nothing stands between the host's request and its answer: a closed receive context answers when no copy
+    /// is under way any more.
     fn may_answer(&self) -> bool {
         self.context.op.closed == 0 || self.context.op.dead != 0 || self.outstanding() == 0
     }
@@ -90,8 +93,9 @@ impl<const UD: bool> Receiver<'_, UD> {
         }
     }
 
-    /// Copies bitmap, tail bitmap and statistics to host memory if the host asked for it and the answer is final, or if the operation is to be reported
-    /// on without that, and something has come since. `sleeps`: before the thread goes to sleep.
+    /// Copies bitmap, tail bitmap and statistics to host memory if the host asked for it and the answer is final, or if
+    /// the operation is to be reported on without that, and something has come since. `sleeps`: before the thread goes
+    /// to sleep.
     pub(crate) fn answer_report(&mut self, sleeps: bool) {
         let request = self.context.op.request;
         let state = &self.context.state;
@@ -118,7 +122,8 @@ impl<const UD: bool> Receiver<'_, UD> {
             self.context.state.built_chunk_bytes = chunk_bytes;
             self.context.state.built_rkey = rkey;
         }
-        // No fence: copies reach the card behind the fences before their doorbell, and the bitmap is this thread's alone.
+        // No fence: copies reach the card behind the fences before their doorbell, and the bitmap is this thread's
+        // alone.
     }
 
     /// An operation that does not fit: nothing is accepted for it and it never completes.

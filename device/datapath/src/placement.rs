@@ -47,8 +47,8 @@ pub(crate) fn locate(context: &mut ReceiveContext, psn: u64) -> Place {
     }
 }
 
-/// The row of a PSN: the current one, the next, or whichever a binary search finds. It has chunks: of several that begin at one PSN the
-/// last has.
+/// The row of a PSN: the current one, the next, or whichever a binary search finds. It has chunks: of several that
+/// begin at one PSN the last has.
 fn find_row(rows: &Table<RunRow>, current: u32, psn: u64) -> (RunRow, u32) {
     for guess in [current, current + 1] {
         if let Some(row) = rows.get(guess)
@@ -123,7 +123,8 @@ fn check_rows(context: &ReceiveContext, operation: &Operation, placement: &Place
     if next == u64::from(operation.chunks) { Ok(()) } else { Err(ContextFault::Rows) }
 }
 
-/// Prepares the hot loop for the armed operation: how addresses are computed, and the bits of positions that it must leave alone.
+/// Prepares the hot loop for the armed operation: how addresses are computed, and the bits of positions that it must
+/// leave alone.
 #[inline(always)]
 pub(crate) fn set_out(context: &mut ReceiveContext) {
     let bitmap = BitmapView::attach(&context.bitmap, context.state.armed.chunks);

@@ -1,8 +1,8 @@
 //! Receive thread: serves several receive contexts, driven by a control queue.
 //!
-//! An activation takes the host's messages first, and again between turns: only they make it poll operations. The receive contexts take
-//! turns, each with at most its own budget, until none has anything left or the thread's budget is used up. Then all that were busy are
-//! settled, every queue is armed, and everything is polled once more.
+//! An activation takes the host's messages first, and again between turns: only they make it poll operations. The
+//! receive contexts take turns, each with at most its own budget, until none has anything left or the thread's budget
+//! is used up. Then all that were busy are settled, every queue is armed, and everything is polled once more.
 
 use dpa::abi::{ABI_HASH, ContextFault, ReceiveContext, ReceiveStatus, ReceiveThread, Transport};
 use dpa::{CompletionQueue, ContextArray, Counters, Entity, Next, Outbox, Thread, Window, error, fatal, fence};
@@ -12,8 +12,8 @@ use crate::hot::place;
 use crate::prepare::{check, prepare_receives};
 use crate::receiver::Receiver;
 
-/// RPC `prepare_receive`: checks thread and receive contexts, writes all receive entries and posts them. The fault, and the receive context at fault (0 if it is
-/// the thread's).
+/// RPC `prepare_receive`: checks thread and receive contexts, writes all receive entries and posts them. The fault, and
+/// the receive context at fault (0 if it is the thread's).
 pub fn prepare_receive(thread: &mut ReceiveThread) -> Result<(), (ContextFault, u32)> {
     let whole = |fault| (fault, 0);
     if thread.abi_hash != ABI_HASH {
@@ -102,8 +102,8 @@ fn serve<const UD: bool>(served: &mut ReceiveThread, thread: &Thread, window: Wi
             return Next::Retrigger;
         }
         settle::<UD>(served, thread, window);
-        // The fence that a receive context's settling ends with has made the doorbell records visible, the control queue's included: a message
-        // has every receive context settled.
+        // The fence that a receive context's settling ends with has made the doorbell records visible, the control
+        // queue's included: a message has every receive context settled.
         let outbox = Outbox::of(thread);
         let consumed = served.state.control_consumed;
         outbox.arm_cq(served.control_cq.number(), consumed);
@@ -211,8 +211,9 @@ fn has_work<const UD: bool>(context: &ReceiveContext) -> bool {
         || (UD && state.consumed != state.completed && CompletionQueue::waits(&context.send_cq, state.send_consumed))
 }
 
-/// Asks to be woken by a receive context's next receive, and by the next copy if one is under way. A queue armed at an index that the card has passed
-/// fires at once, so that a completion overlooked in [`has_work`] costs an activation and no wake-up.
+/// Asks to be woken by a receive context's next receive, and by the next copy if one is under way. A queue armed at an
+/// index that the card has passed fires at once, so that a completion overlooked in [`has_work`] costs an activation
+/// and no wake-up.
 #[inline(always)]
 fn arm<const UD: bool>(context: &ReceiveContext, outbox: &Outbox) {
     let state = &context.state;

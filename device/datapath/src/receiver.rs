@@ -1,4 +1,5 @@
-//! Work on one receive context: drains its completion queue, hands batches over, consumes the completions of copies, reports progress.
+//! Work on one receive context: drains its completion queue, hands batches over, consumes the completions of copies,
+//! reports progress.
 
 use dpa::abi::{PROGRESS_EVERY, ProgressLine, ReceiveContext, ReceiveReport, ReceiveStatus};
 use dpa::hw::CqeOpcode;
@@ -10,8 +11,8 @@ use crate::hot::place;
 
 /// A receive context whose turn it is. `UD`: its transport.
 ///
-/// Queues and bitmaps are attached where they are used: the context names them, and an attached view that had to wait in memory would cost a store and
-/// a load for every word of it.
+/// Queues and bitmaps are attached where they are used: the context names them, and an attached view that had to wait
+/// in memory would cost a store and a load for every word of it.
 pub(crate) struct Receiver<'c, const UD: bool> {
     pub(crate) context: &'c mut ReceiveContext,
     pub(crate) outbox: Outbox,
@@ -51,7 +52,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         BitmapView::attach(&self.context.bitmap, self.context.state.armed.chunks)
     }
 
-    /// The chunks that the hot loop may take: those whose bit is clear; none of a receive context that is closed or dead.
+    /// The chunks that the hot loop may take: those whose bit is clear; none of a receive context that is closed or
+    /// dead.
     #[inline(always)]
     pub(crate) fn regular(&self) -> BitmapView {
         let stopped = (self.context.op.closed | self.context.op.dead) != 0;
@@ -77,7 +79,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         index & (self.segment() - 1)
     }
 
-    /// Consumes completions until none is left or all expected are there (true), or `budget` is reached at a segment's end (false).
+    /// Consumes completions until none is left or all expected are there (true), or `budget` is reached at a segment's
+    /// end (false).
     pub(crate) fn drain<const PLACE: u8>(&mut self, budget: u64) -> bool {
         let start = Counters::read();
         let first = self.context.state.consumed;
@@ -97,7 +100,8 @@ impl<const UD: bool> Receiver<'_, UD> {
                 if !CompletionQueue::waits(&self.context.receive_cq, consumed) {
                     break;
                 }
-                // It may have arrived since the hot loop ended: only what that refuses at once is irregular. With a table it is one of another row.
+                // It may have arrived since the hot loop ended: only what that refuses at once is irregular. With a
+                // table it is one of another row.
                 if accepted != 0 && PLACE != place::ROWS {
                     continue;
                 }
@@ -135,7 +139,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         consumed < limit
     }
 
-    /// Gives back the completions before number `consumed`, hands their copies to the hardware, tells the senders their credit.
+    /// Gives back the completions before number `consumed`, hands their copies to the hardware, tells the senders their
+    /// credit.
     #[inline(always)]
     fn flush(&mut self, consumed: u64) {
         self.context.state.posted = consumed;
@@ -157,14 +162,14 @@ impl<const UD: bool> Receiver<'_, UD> {
             fence::outbox();
             posted
         };
-        // Written back by the fences of the next segment, or of `publish` when there is none: a sender with less than two
-        // segments of credit is slow anyway.
+        // Written back by the fences of the next segment, or of `publish` when there is none: a sender with less than
+        // two segments of credit is slow anyway.
         self.report.store_at::<{ core::mem::offset_of!(ReceiveReport, progress.receives_posted) }>(posted);
     }
 
-    /// Consumes completions of copies and posts the receives whose slots they free. Returns how many receives are posted in all. Takes
-    /// only what is entirely ordinary, a batch whose entries stay as they are; the first completion that is not goes to
-    /// [`Receiver::reap_irregular`].
+    /// Consumes completions of copies and posts the receives whose slots they free. Returns how many receives are
+    /// posted in all. Takes only what is entirely ordinary, a batch whose entries stay as they are; the first
+    /// completion that is not goes to [`Receiver::reap_irregular`].
     #[inline(always)]
     pub(crate) fn reap(&mut self) -> u64 {
         let state = &self.context.state;
@@ -215,8 +220,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         self.context.state.completed + depth
     }
 
-    /// Gives back the completions of copies before number `consumed`, and posts the receives before number `posted`, whose slots the first
-    /// `completed` copies have freed.
+    /// Gives back the completions of copies before number `consumed`, and posts the receives before number `posted`,
+    /// whose slots the first `completed` copies have freed.
     #[inline(always)]
     fn post_receives(&mut self, consumed: u64, completed: u64, posted: u64) {
         self.context.state.send_consumed = consumed;
@@ -227,8 +232,8 @@ impl<const UD: bool> Receiver<'_, UD> {
         fence::outbox();
     }
 
-    /// Hands over what is left of a segment, acts on the host's line if that had to wait, answers, finishes, tells progress.
-    /// `sleeps`: before the thread goes to sleep.
+    /// Hands over what is left of a segment, acts on the host's line if that had to wait, answers, finishes, tells
+    /// progress. `sleeps`: before the thread goes to sleep.
     #[inline(never)]
     pub(crate) fn settle(&mut self, sleeps: bool) {
         self.context.op.unsettled = 0;
@@ -258,7 +263,8 @@ impl<const UD: bool> Receiver<'_, UD> {
     fn hand_over(&mut self) {
         if self.context.state.posted != self.context.state.consumed {
             if UD && self.offset_in_segment(self.context.state.consumed) != 0 {
-                // The last copy before going to sleep must be signalled, or nobody would learn of the copies since the last segment.
+                // The last copy before going to sleep must be signalled, or nobody would learn of the copies since the
+                // last segment.
                 self.send_queue().slot(self.context.state.consumed - 1).set_signalled(true);
             }
             self.flush(self.context.state.consumed);

@@ -1,6 +1,7 @@
 //! The send worker: posts the own block in batches, send context by send context in turn.
 //!
-//! Entries are built once; per chunk only what changes is stored: index, immediate, extent and addresses. Every batch is one doorbell and one signalled completion. A worker that waits for completions arms their CQs and sleeps.
+//! Entries are built once; per chunk only what changes is stored: index, immediate, extent and addresses. Every batch
+//! is one doorbell and one signalled completion. A worker that waits for completions arms their CQs and sleeps.
 
 use core::mem::offset_of;
 
@@ -19,7 +20,8 @@ use crate::posting::{Chunk, build, reap, room};
 use crate::prepare::check_queue;
 use crate::receive::resources;
 
-/// RPC `prepare_send`: checks thread and send contexts, and posts the control receives. The fault, and the send context at fault (0 if it is the thread's).
+/// RPC `prepare_send`: checks thread and send contexts, and posts the control receives. The fault, and the send context
+/// at fault (0 if it is the thread's).
 pub fn prepare_send(thread: &mut SendThread) -> Result<(), (ContextFault, u32)> {
     let whole = |fault| (fault, 0);
     if thread.abi_hash != ABI_HASH {
@@ -107,7 +109,8 @@ fn activation<W: Chunk>(context: &mut SendThread) -> Next {
     next
 }
 
-/// The worker of the running activation. What its context names is attached where it is used, as in [`crate::receiver::Receiver`].
+/// The worker of the running activation. What its context names is attached where it is used, as in
+/// [`crate::receiver::Receiver`].
 struct Sender<'c> {
     context: &'c mut SendThread,
     outbox: Outbox,
@@ -182,15 +185,16 @@ impl Sender<'_> {
         }
     }
 
-    /// Whether the operation waits for who says when to send: the progress thread, which wakes the thread when it may go, or the host, which then takes the
-    /// flag away.
+    /// Whether the operation waits for who says when to send: the progress thread, which wakes the thread when it may
+    /// go, or the host, which then takes the flag away.
     fn is_deferred(&self) -> bool {
         let armed = &self.context.state.armed;
         armed.flags & (OPERATION_DEFERRED | OPERATION_CLOSED) == OPERATION_DEFERRED
             && self.progress().is_none_or(|progress| !progress.may_go(armed.sequence))
     }
 
-    /// Tells the progress thread what is new since `told`: announcement, end. Not of an operation that has failed: that is for the host to find.
+    /// Tells the progress thread what is new since `told`: announcement, end. Not of an operation that has failed: that
+    /// is for the host to find.
     fn notify_progress_thread(&self, told: &mut (u64, u64)) {
         let state = &self.context.state;
         let told = core::mem::replace(told, (state.announced, state.finished));
@@ -209,8 +213,8 @@ impl Sender<'_> {
         }
     }
 
-    /// Posts batches, one per send context in turn, until all is posted or the send context whose turn it is has no room (true), or the budget is used up
-    /// (false). No send context gets ahead of another by more than a batch.
+    /// Posts batches, one per send context in turn, until all is posted or the send context whose turn it is has no
+    /// room (true), or the budget is used up (false). No send context gets ahead of another by more than a batch.
     fn post_in_turn<W: Chunk>(&mut self, budget: &mut u64, told: &mut (u64, u64)) -> bool {
         let count = self.context.contexts.count() as usize;
         let lookahead = u64::from(self.context.state.armed.lookahead_chunks);

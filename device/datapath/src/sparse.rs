@@ -1,15 +1,19 @@
 //! Aggregator of sparse AllReduce: a thread that serves instances, each of which sums up one shard.
 //!
-//! All queue pairs of a thread complete on one queue. A message is checked and its votes are merged (module `votes`) as it comes; its blocks stay in the
-//! worker's receive spot. When the last one of an iteration is there, blocks are summed up from the receive spots straight into the transmit spot: a load
-//! for each word that has come, and a store for each of the sum. Adding each message as it comes would take twice as long, since it loads and stores the
-//! sum every time, and messages of an iteration come together. Then receives are posted again, and the answer is sent to all workers.
+//! All queue pairs of a thread complete on one queue. A message is checked and its votes are merged (module `votes`) as
+//! it comes; its blocks stay in the worker's receive spot. When the last one of an iteration is there, blocks are
+//! summed up from the receive spots straight into the transmit spot: a load for each word that has come, and a store
+//! for each of the sum. Adding each message as it comes would take twice as long, since it loads and stores the sum
+//! every time, and messages of an iteration come together. Then receives are posted again, and the answer is sent to
+//! all workers.
 //!
-//! A worker that sends a second message before the answer finds no receive: its card waits, and the message is judged as one of the next iteration.
+//! A worker that sends a second message before the answer finds no receive: its card waits, and the message is judged
+//! as one of the next iteration.
 //!
-//! Between operations there is no host: with the answer that has no index an instance begins anew. What it cannot take ends the instance, and only it:
-//! it tells the host ([`SparseReport`]) and, instead of an answer, the workers, and takes nothing more. A host that asks how far a thread is (module `look`) wakes
-//! it: a thread that finds nothing to do looks for the question.
+//! Between operations there is no host: with the answer that has no index an instance begins anew. What it cannot take
+//! ends the instance, and only it: it tells the host ([`SparseReport`]) and, instead of an answer, the workers, and
+//! takes nothing more. A host that asks how far a thread is (module `look`) wakes it: a thread that finds nothing to do
+//! looks for the question.
 
 mod answer;
 mod look;
@@ -89,7 +93,8 @@ impl Served<'_> {
         let consumed = self.state.consumed;
         for _ in 0..budget {
             if !self.cq.is_ready(self.state.consumed) {
-                // A queue armed at an index that the card has passed fires at once: what is overlooked here wakes the thread.
+                // A queue armed at an index that the card has passed fires at once: what is overlooked here wakes the
+                // thread.
                 self.outbox.arm_cq(self.cq.number(), self.state.consumed);
                 if !self.cq.is_ready(self.state.consumed) {
                     if self.state.consumed == consumed {

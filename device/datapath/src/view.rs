@@ -1,4 +1,5 @@
-//! Receive contexts as the progress thread sees them once they are closed: what of their operation has not come, and where it belongs.
+//! Receive contexts as the progress thread sees them once they are closed: what of their operation has not come, and
+//! where it belongs.
 
 use core::mem::offset_of;
 
@@ -34,7 +35,8 @@ struct Placed {
 }
 
 impl<'v> ClosedContext<'v> {
-    /// The receive context that has been closed in operation number `sequence` of the receive contexts. If it has another, it misses nothing.
+    /// The receive context that has been closed in operation number `sequence` of the receive contexts. If it has
+    /// another, it misses nothing.
     pub fn close(view: &'v mut ReceiveView, sequence: u64) -> Self {
         let operation = HostLine::attach(&view.operation);
         let placement = HostLine::attach(&view.placement);
@@ -102,7 +104,8 @@ impl<'v> ClosedContext<'v> {
         Some(Placed { run, address, last_bytes: closed.last_chunk_bytes })
     }
 
-    /// Whether no bit is clear that a run's chunks have, and no run lacks its last chunk. Quick, and false at times where nothing is missing.
+    /// Whether no bit is clear that a run's chunks have, and no run lacks its last chunk. Quick, and false at times
+    /// where nothing is missing.
     fn is_whole(&self) -> bool {
         let all = |bitmap: &BitmapReader, bits: u64| {
             (0..bits.div_ceil(64)).all(|index| {
@@ -138,7 +141,8 @@ impl<'v> ClosedContext<'v> {
         }
     }
 
-    /// [`ClosedContext::note_incomplete`] of runs of one length without short chunks, word by word of the bitmap: what is there is passed at once.
+    /// [`ClosedContext::note_incomplete`] of runs of one length without short chunks, word by word of the bitmap: what
+    /// is there is passed at once.
     fn note_equal(&self, each: u32, incomplete: &mut PieceSet) {
         let ClosedOperation { chunks, run_chunks, first_root, piece_chunks, first_chunk, .. } = self.view.closed;
         let piece_chunks = piece_chunks.max(1);
@@ -164,8 +168,8 @@ impl<'v> ClosedContext<'v> {
         }
     }
 
-    /// The number of the run to which a piece of the operation belongs, whose blocks have `each`, and its number within its block; none if it has surely no
-    /// chunk in a receive context.
+    /// The number of the run to which a piece of the operation belongs, whose blocks have `each`, and its number within
+    /// its block; none if it has surely no chunk in a receive context.
     #[inline]
     #[must_use]
     pub fn place(view: &ReceiveView, each: u32, piece: u32) -> Option<(u32, u32)> {
@@ -180,8 +184,8 @@ impl<'v> ClosedContext<'v> {
         (!outside && number < closed.roots && closed.chunks != 0).then_some((number, piece))
     }
 
-    /// The first missing bytes of the piece with this [`ClosedContext::place`], from the chunk with a PSN on: of so many bytes at most, unless a chunk has
-    /// more.
+    /// The first missing bytes of the piece with this [`ClosedContext::place`], from the chunk with a PSN on: of so
+    /// many bytes at most, unless a chunk has more.
     #[must_use]
     #[inline]
     pub fn missing(&self, (number, piece): (u32, u32), psn: u64, most_bytes: u32) -> Option<Span> {

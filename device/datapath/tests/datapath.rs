@@ -1,5 +1,6 @@
-//! A receive context's logic with one run of chunks, against a NIC that checks every promise. Placement, closing and several receive contexts are in `receivers.rs`;
-//! memory ordering, doorbells and instruction counts are tested on the ELF in the emulator.
+//! A receive context's logic with one run of chunks, against a NIC that checks every promise. Placement, closing and
+//! several receive contexts are in `receivers.rs`; memory ordering, doorbells and instruction counts are tested on the
+//! ELF in the emulator.
 
 mod fixture;
 mod rng;
@@ -351,7 +352,8 @@ fn random_order_duplicates_losses_and_copy_delays() {
                             let bytes = if psn + 1 == chunks { last } else { CHUNK };
                             let (psn, bytes, id) = match rng.below(12) {
                                 0 => (psn, bytes, id ^ 1),
-                                // Shorter, where that is possible: on UC a longer one would overwrite its neighbour, as on a card.
+                                // Shorter, where that is possible: on UC a longer one would overwrite its neighbour, as
+                                // on a card.
                                 1 => (psn, if bytes > 1 { bytes - 1 } else { 2 }, id),
                                 2 => (psn + chunks, bytes, id),
                                 _ => {

@@ -1,4 +1,5 @@
-//! Receive contexts: placement of several roots' runs, rows, tail bitmap, closing, several receive contexts of one thread; on a NIC that checks every promise.
+//! Receive contexts: placement of several roots' runs, rows, tail bitmap, closing, several receive contexts of one
+//! thread; on a NIC that checks every promise.
 
 mod fixture;
 mod rng;
@@ -210,7 +211,8 @@ fn chunks_of_all_roots_go_to_their_places_in_any_order() {
 
 #[test]
 fn a_chunk_of_the_wrong_length_touches_nothing_wherever_it_belongs() {
-    // UD: the worker alone decides what is written. A full-length datagram for a short position, and a short one for a full one.
+    // UD: the worker alone decides what is written. A full-length datagram for a short position, and a short one for a
+    // full one.
     for case in cases() {
         let mut fixture = case.fixture(Transport::Ud, 4);
         let (ask, placement) = case.ask(&fixture, 1, 5);
@@ -379,7 +381,8 @@ fn a_new_operation_waits_for_the_copies_of_the_last() {
     assert_eq!(fixture.activate(), Next::Reschedule);
 }
 
-/// The host gave the next operation before the answer to a request for a report was there: the answer once made the thread forget the operation.
+/// The host gave the next operation before the answer to a request for a report was there: the answer once made the
+/// thread forget the operation.
 #[test]
 fn an_answer_does_not_forget_an_operation_that_waits() {
     let case = Case::equal(2, 300, None);
@@ -407,7 +410,8 @@ fn an_answer_does_not_forget_an_operation_that_waits() {
     assert_eq!(fixture.receivers[0].report().progress.sequence, 2);
 }
 
-/// Reports that nobody has asked for: when three quarters of what was missing have come, and, near the end, before each sleep; in turn in two places.
+/// Reports that nobody has asked for: when three quarters of what was missing have come, and, near the end, before each
+/// sleep; in turn in two places.
 #[test]
 fn a_context_reports_by_itself_where_the_operation_says_so() {
     for transport in BOTH {

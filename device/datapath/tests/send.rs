@@ -102,7 +102,8 @@ fn every_chunk_goes_out_once_with_a_doorbell_and_a_completion_per_batch() {
 fn batches_rotate_over_the_contexts() {
     let mut fixture = SendFixture::ready(Transport::Ud, 4, 8, 3);
     fixture.ask(1, &[run(0, 0, 20), run(1, 0, 20), run(2, 0, 20)], 0);
-    // Room for all: every send context gets its batches; with little room the one whose turn it is holds the others back.
+    // Room for all: every send context gets its batches; with little room the one whose turn it is holds the others
+    // back.
     fixture.activate();
     assert_eq!(fixture.array.iter().map(|context| context.state.left).collect::<Vec<_>>(), [0; 3]);
     let mut fixture = SendFixture::ready(Transport::Ud, 4, 4, 3);
@@ -152,7 +153,8 @@ fn a_lead_within_a_batch_is_reported_before_the_end() {
 
 #[test]
 fn the_operation_is_announced_with_its_lead() {
-    // An activation posts a batch of 4; the one before is complete by then. What is posted and not complete is still to be sent.
+    // An activation posts a batch of 4; the one before is complete by then. What is posted and not complete is still to
+    // be sent.
     for (lookahead, posted_by_then) in [(0, 20), (7, 20), (8, 16), (19, 9), (1000, 4)] {
         let mut fixture = SendFixture::ready(Transport::Uc, 4, 3, 1);
         fixture.ask(1, &[run(0, 0, 20)], lookahead);

@@ -1,4 +1,5 @@
-//! Closed receive contexts as the progress thread sees them: whatever has come, all pieces together miss what has not, byte for byte.
+//! Closed receive contexts as the progress thread sees them: whatever has come, all pieces together miss what has not,
+//! byte for byte.
 
 mod rng;
 
@@ -33,8 +34,8 @@ impl Context {
     }
 }
 
-/// Blocks of these bytes, one behind the other, in chunks over subgroups, of which every `loses`th chunk or so has not come: receive contexts, and for each
-/// byte whether it is missing.
+/// Blocks of these bytes, one behind the other, in chunks over subgroups, of which every `loses`th chunk or so has not
+/// come: receive contexts, and for each byte whether it is missing.
 fn contexts(
     rng: &mut Rng,
     (bytes, by_rows): (&[u64], bool),

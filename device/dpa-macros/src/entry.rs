@@ -6,8 +6,8 @@ use syn::{Error, FnArg, ItemFn, Result, ReturnType, Type};
 
 const EVENT_SIGNATURE: &str =
     "an event handler is `fn NAME(context: &mut T) -> Next`, where T has a layout hash (dpa::abi::Layout)";
-const RPC_SIGNATURE: &str = "an RPC is `fn NAME(argument: u64) -> u64`, `fn NAME(argument: &T) -> u64` or `fn NAME(argument: &mut T) -> u64`, \
-     where T has a layout hash (dpa::abi::Layout)";
+const RPC_SIGNATURE: &str = "an RPC is `fn NAME(argument: u64) -> u64`, `fn NAME(argument: &T) -> u64` or `fn \
+    NAME(argument: &mut T) -> u64`, where T has a layout hash (dpa::abi::Layout)";
 
 pub(crate) fn event_handler(attribute: TokenStream, function: &ItemFn) -> Result<TokenStream> {
     let argument = check(attribute, function, EVENT_SIGNATURE)?;
@@ -25,7 +25,8 @@ pub(crate) fn event_handler(attribute: TokenStream, function: &ItemFn) -> Result
     Ok(quote! {
         #function
 
-        // Exported symbols, link sections and calls of `dpa::entry` are unsafe code of this macro; the image itself forbids its own.
+        // Exported symbols, link sections and calls of `dpa::entry` are unsafe code of this macro; the image itself
+        // forbids its own.
         #[doc(hidden)]
         #[allow(non_snake_case)]
         mod #module {
@@ -33,7 +34,8 @@ pub(crate) fn event_handler(attribute: TokenStream, function: &ItemFn) -> Result
 
             #[unsafe(export_name = #symbol)]
             extern "C" fn entry(argument: u64) -> ! {
-                // SAFETY: the host calls the symbol by the record below, whose layout hash it has compared, and as that asks for.
+                // SAFETY: the host calls the symbol by the record below, whose layout hash it has compared, and as that
+                // asks for.
                 unsafe { ::dpa::entry::event::<#context>(argument, super::#name) }
             }
 
@@ -75,7 +77,8 @@ pub(crate) fn rpc(attribute: TokenStream, function: &ItemFn) -> Result<TokenStre
     Ok(quote! {
         #function
 
-        // Exported symbols, link sections and calls of `dpa::entry` are unsafe code of this macro; the image itself forbids its own.
+        // Exported symbols, link sections and calls of `dpa::entry` are unsafe code of this macro; the image itself
+        // forbids its own.
         #[doc(hidden)]
         #[allow(non_snake_case)]
         mod #module {

@@ -1,5 +1,5 @@
-//! `#[event_handler]` and `#[rpc]`: a typed Rust function becomes an entry of the image, that is an exported symbol plus a record in
-//! section `.flexcast.entries` with name, kind and the layout hash of its argument type.
+//! `#[event_handler]` and `#[rpc]`: a typed Rust function becomes an entry of the image, that is an exported symbol
+//! plus a record in section `.flexcast.entries` with name, kind and the layout hash of its argument type.
 #![forbid(unsafe_code)]
 
 mod entry;
@@ -19,8 +19,8 @@ pub fn event_handler(attribute: TokenStream, item: TokenStream) -> TokenStream {
     entry::event_handler(attribute.into(), &function).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// `fn NAME(argument: u64) -> u64`, `fn NAME(argument: &T) -> u64` or `fn NAME(argument: &mut T) -> u64` becomes RPC `NAME` with the
-/// unpack function `NAME__unpack`. The host passes a number, or the device address of a `T`.
+/// `fn NAME(argument: u64) -> u64`, `fn NAME(argument: &T) -> u64` or `fn NAME(argument: &mut T) -> u64` becomes RPC
+/// `NAME` with the unpack function `NAME__unpack`. The host passes a number, or the device address of a `T`.
 ///
 /// ```ignore
 /// #[dpa::rpc]

@@ -15,8 +15,8 @@ pub struct ContextArray<'c, T> {
 }
 
 impl<'c, T: Layout> ContextArray<'c, T> {
-    /// The contexts that `memory` names; none if it names none, or its address is misaligned. As long as the array is in use, `memory`, which
-    /// firmware cannot copy, leads nowhere else: contexts are borrowed exclusively.
+    /// The contexts that `memory` names; none if it names none, or its address is misaligned. As long as the array is
+    /// in use, `memory`, which firmware cannot copy, leads nowhere else: contexts are borrowed exclusively.
     #[inline]
     #[must_use]
     pub fn attach(memory: &'c mut ContextMemory<T>) -> Self {
@@ -46,9 +46,9 @@ impl<'c, T: Layout> ContextArray<'c, T> {
         if index >= self.count {
             return None;
         }
-        // SAFETY: inside the array that the host allocated for the owner of the borrowed field, aligned, with values of `T`, whose layout is in
-        // the hash that the host compared; the borrow of `self` keeps it the only reference. Nobody else writes it while the thread runs: what the
-        // host rewrites is behind `HostLine`s.
+        // SAFETY: inside the array that the host allocated for the owner of the borrowed field, aligned, with values of
+        // `T`, whose layout is in the hash that the host compared; the borrow of `self` keeps it the only reference.
+        // Nobody else writes it while the thread runs: what the host rewrites is behind `HostLine`s.
         Some(unsafe { &mut *self.base.add(index) })
     }
 

@@ -1,12 +1,13 @@
-//! The chunk bitmap of one worker, in DPA memory. Same rules as [`crate::proto::Bitmap`], one load and one store per mark.
+//! The chunk bitmap of one worker, in DPA memory. Same rules as [`crate::proto::Bitmap`], one load and one store per
+//! mark.
 
 use core::marker::PhantomData;
 
 use crate::abi::BitmapMemory;
 use crate::proto::Mark;
 
-/// Bitmap of a worker. Several views of one bitmap may exist, all on the thread that uses it alone: they access it word by word, never through
-/// references.
+/// Bitmap of a worker. Several views of one bitmap may exist, all on the thread that uses it alone: they access it word
+/// by word, never through references.
 #[derive(Debug)]
 pub struct BitmapView {
     words: *mut u64,
@@ -96,8 +97,8 @@ impl BitmapView {
         unsafe { self.words.add(index as usize).read() }
     }
 
-    /// Clears every bit, word by word: volatile, as the compiler makes a call of `memset` of such a loop otherwise, which goes byte by byte where
-    /// there is little.
+    /// Clears every bit, word by word: volatile, as the compiler makes a call of `memset` of such a loop otherwise,
+    /// which goes byte by byte where there is little.
     #[inline]
     pub fn clear(&self) {
         for index in 0..self.bits.div_ceil(64) as usize {

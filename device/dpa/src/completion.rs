@@ -8,10 +8,11 @@ use crate::hw::cqe::{OP_OWN_OFFSET, USER_INDEX_OFFSET, owner_of_pass};
 use crate::hw::doorbell::cq_counter;
 use crate::hw::{Be32, CqDoorbellRecord, Cqe, CqeOpcode, ErrorCqe};
 
-/// A completion queue. Indices count completions from the queue's creation and never wrap; position in the ring and expected owner bit
-/// follow from them.
+/// A completion queue. Indices count completions from the queue's creation and never wrap; position in the ring and
+/// expected owner bit follow from them.
 ///
-/// Several views of one queue may exist, all on the thread that uses it: they access it by volatile loads and stores, never through references.
+/// Several views of one queue may exist, all on the thread that uses it: they access it by volatile loads and stores,
+/// never through references.
 #[derive(Debug)]
 pub struct CompletionQueue {
     ring: *const Cqe,
@@ -56,7 +57,8 @@ impl CompletionQueue {
         CqeRef { at: unsafe { self.ring.add(position as usize) }, queue: PhantomData }
     }
 
-    /// Whether the hardware has written entry number `index` and not reused it. Follow by [`crate::fence::memory_read`].
+    /// Whether the hardware has written entry number `index` and not reused it. Follow by
+    /// [`crate::fence::memory_read`].
     #[inline(always)]
     #[must_use]
     pub fn is_ready(&self, index: u64) -> bool {
@@ -74,7 +76,8 @@ impl CompletionQueue {
         op_own < (CqeOpcode::Invalid as u64) << 4 && op_own & 1 == u64::from(owner_of_pass(index, queue.log_depth))
     }
 
-    /// The entries from number `index` on, at most `len` and not beyond the ring's end, as long as they are plain `opcode`.
+    /// The entries from number `index` on, at most `len` and not beyond the ring's end, as long as they are plain
+    /// `opcode`.
     #[inline(always)]
     #[must_use]
     pub fn segment(&self, index: u64, len: u64, opcode: CqeOpcode) -> Segment<'_> {
@@ -92,8 +95,8 @@ impl CompletionQueue {
         u64::from(crate::hw::cqe::op_own(opcode, owner_of_pass(index, self.log_depth)))
     }
 
-    /// What there is of entry number `index`, by one load of its owner and opcode byte: one comparison where it is plain `opcode`. Follow by
-    /// [`crate::fence::memory_read`].
+    /// What there is of entry number `index`, by one load of its owner and opcode byte: one comparison where it is
+    /// plain `opcode`. Follow by [`crate::fence::memory_read`].
     #[inline(always)]
     #[must_use]
     pub fn poll(&self, index: u64, opcode: CqeOpcode) -> Poll<'_> {
@@ -201,7 +204,8 @@ pub enum Poll<'q> {
     Other(CqeRef<'q>),
 }
 
-/// Consecutive entries of one pass of the ring: a cursor that costs one comparison for owner and opcode and one for the end.
+/// Consecutive entries of one pass of the ring: a cursor that costs one comparison for owner and opcode and one for the
+/// end.
 #[derive(Debug)]
 pub struct Segment<'q> {
     at: *const Cqe,
@@ -212,8 +216,8 @@ pub struct Segment<'q> {
 }
 
 impl<'q> Segment<'q> {
-    /// The next entry, if there is one left in the segment and the hardware has written it with the expected opcode and no other bits.
-    /// Follow by [`crate::fence::memory_read`].
+    /// The next entry, if there is one left in the segment and the hardware has written it with the expected opcode and
+    /// no other bits. Follow by [`crate::fence::memory_read`].
     #[inline(always)]
     #[must_use]
     pub fn peek(&self) -> Option<CqeRef<'q>> {
@@ -230,7 +234,8 @@ impl<'q> Segment<'q> {
         if self.at != self.end {
             // SAFETY: not the end, so inside the ring.
             let next = unsafe { self.at.add(1) };
-            // Hidden from the compiler, which would otherwise keep a second pointer or a count-down in step: one instruction per entry.
+            // Hidden from the compiler, which would otherwise keep a second pointer or a count-down in step: one
+            // instruction per entry.
             self.at = opaque(next as u64) as *const Cqe;
         }
     }

@@ -98,7 +98,8 @@ static NOTE: AbiNote = AbiNote {
 /// The context at `address`, or the end of the process: a handler without its context has nobody to report to.
 ///
 /// # Safety
-/// If not 0, `address` is that of a `T` which the host has written for the running entry, and which nobody else writes before it ends.
+/// If not 0, `address` is that of a `T` which the host has written for the running entry, and which nobody else writes
+/// before it ends.
 #[inline(always)]
 unsafe fn context<'a, T>(address: u64) -> &'a mut T {
     let pointer = address as *mut T;
@@ -112,8 +113,8 @@ unsafe fn context<'a, T>(address: u64) -> &'a mut T {
 /// Body of an event handler's symbol.
 ///
 /// # Safety
-/// The host compared the layout hash of the entry's record with its own, and gives as argument the device address of such a structure, which it
-/// leaves to this entry: what it rewrites meanwhile lies behind [`crate::HostLine`]s.
+/// The host compared the layout hash of the entry's record with its own, and gives as argument the device address of
+/// such a structure, which it leaves to this entry: what it rewrites meanwhile lies behind [`crate::HostLine`]s.
 #[doc(hidden)]
 #[inline(always)]
 pub unsafe fn event<T: abi::Layout>(argument: u64, handler: fn(&mut T) -> Next) -> ! {

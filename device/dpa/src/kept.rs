@@ -1,4 +1,5 @@
-//! Memory of the firmware's own: a value that a thread keeps between activations, and bytes that the card reads and writes.
+//! Memory of the firmware's own: a value that a thread keeps between activations, and bytes that the card reads and
+//! writes.
 
 use core::any::TypeId;
 use core::marker::PhantomData;
@@ -20,8 +21,8 @@ struct Cell<T> {
     value: MaybeUninit<T>,
 }
 
-/// A value of a type that only the firmware knows, in memory that the host set aside and zeroed; used by one thread at a time. Its layout may change
-/// with every build: nobody else looks at it.
+/// A value of a type that only the firmware knows, in memory that the host set aside and zeroed; used by one thread at
+/// a time. Its layout may change with every build: nobody else looks at it.
 #[derive(Debug)]
 pub struct Kept<'c, T> {
     at: *mut Cell<T>,
@@ -29,8 +30,8 @@ pub struct Kept<'c, T> {
 }
 
 impl<'c, T: Copy + Send + 'static> Kept<'c, T> {
-    /// The value in `memory`; none if there is no memory, or it is misaligned or too small. As long as the value is in use, `memory` leads nowhere
-    /// else.
+    /// The value in `memory`; none if there is no memory, or it is misaligned or too small. As long as the value is in
+    /// use, `memory` leads nowhere else.
     #[must_use]
     pub fn attach(memory: &'c mut KeptMemory) -> Option<Self> {
         let at = memory.address() as *mut Cell<T>;
@@ -40,7 +41,8 @@ impl<'c, T: Copy + Send + 'static> Kept<'c, T> {
 
     /// Puts a value in.
     pub fn set(&mut self, value: T) {
-        // SAFETY: aligned memory of sufficient size, which the host set aside for the owner of the borrowed field; any bytes are a cell.
+        // SAFETY: aligned memory of sufficient size, which the host set aside for the owner of the borrowed field; any
+        // bytes are a cell.
         let cell = unsafe { &mut *self.at };
         cell.value.write(value);
         cell.id.write(TypeId::of::<T>());
@@ -85,8 +87,8 @@ impl<'c> Messages<'c> {
         self.base as u64
     }
 
-    /// Writes a message at byte offset `offset`; false, and nothing happens, if offset or bytes are not aligned to words or not all inside.
-    /// Fence before the card is told of it ([`crate::fence::memory_write`]).
+    /// Writes a message at byte offset `offset`; false, and nothing happens, if offset or bytes are not aligned to
+    /// words or not all inside. Fence before the card is told of it ([`crate::fence::memory_write`]).
     pub fn write(&self, offset: u64, bytes: &[u8]) -> bool {
         let Ok(words) = <[u64]>::ref_from_bytes(bytes) else { return false };
         let Some(first) = self.first(offset, words.len() as u64) else { return false };
@@ -117,8 +119,8 @@ impl<'c> Messages<'c> {
         Some(core::array::from_fn(|index| unsafe { self.base.add(first as usize + index).read_volatile() }))
     }
 
-    /// Reads `into.len()` words from byte offset `offset`; false, and nothing happens, if they are not all inside. After a fence that
-    /// follows the completion ([`crate::fence::memory_read`]).
+    /// Reads `into.len()` words from byte offset `offset`; false, and nothing happens, if they are not all inside.
+    /// After a fence that follows the completion ([`crate::fence::memory_read`]).
     pub fn read(&self, offset: u64, into: &mut [u64]) -> bool {
         let Some(first) = self.first(offset, into.len() as u64) else { return false };
         for (index, word) in into.iter_mut().enumerate() {

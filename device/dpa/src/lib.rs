@@ -1,30 +1,33 @@
-//! Safe access to what a DPA thread works with: its context, completion, receive and send queues, the window to host memory, the
-//! doorbells of the outbox, fences and counters.
+//! Safe access to what a DPA thread works with: its context, completion, receive and send queues, the window to host
+//! memory, the doorbells of the outbox, fences and counters.
 //!
-//! **Trust.** What leads to memory ([`abi::memory`]) comes out of a context that the host wrote and whose layout hash it compared. Firmware without
-//! unsafe code cannot make it, change its extent, take it for another kind's, or copy it out of its context. Views made of it stay inside:
+//! **Trust.** What leads to memory ([`abi::memory`]) comes out of a context that the host wrote and whose layout hash
+//! it compared. Firmware without unsafe code cannot make it, change its extent, take it for another kind's, or copy it
+//! out of its context. Views made of it stay inside:
 //!
-//! - Queues, bitmaps, tables, messages and windows are accessed word by word, never through references, since the card, the host and other views
-//!   of the same thread access them, too. Views hold raw pointers, so that none gets to another thread.
-//! - Contexts and kept values are borrowed exclusively, and so is what names them. Nobody else writes them while the thread runs: what the host
-//!   rewrites lies behind a [`HostLine`], what threads share behind atomics ([`Signals`], [`group::Group`]).
+//! - Queues, bitmaps, tables, messages and windows are accessed word by word, never through references, since the card,
+//!   the host and other views of the same thread access them, too. Views hold raw pointers, so that none gets to
+//!   another thread.
+//! - Contexts and kept values are borrowed exclusively, and so is what names them. Nobody else writes them while the
+//!   thread runs: what the host rewrites lies behind a [`HostLine`], what threads share behind atomics ([`Signals`],
+//!   [`group::Group`]).
 //!
-//! What the host names wrongly it can only break in its own process. What a memory key covers the card may write: keys are numbers, and those that
-//! cover a process's contexts are for its host alone.
+//! What the host names wrongly it can only break in its own process. What a memory key covers the card may write: keys
+//! are numbers, and those that cover a process's contexts are for its host alone.
 //!
-//! **Unsafe.** This crate and `rt-emu` hold the unsafe code and all assembly of the firmware; images deny it, apart from the pointer chases of
-//! image `calibration` ([`measure::Lines::follow`]).
+//! **Unsafe.** This crate and `rt-emu` hold the unsafe code and all assembly of the firmware; images deny it, apart
+//! from the pointer chases of image `calibration` ([`measure::Lines::follow`]).
 //!
-//! On other targets than RISC-V the crate builds with plain memory in place of registers (module `arch`), so that queue logic can be
-//! unit-tested where it is written.
+//! On other targets than RISC-V the crate builds with plain memory in place of registers (module `arch`), so that queue
+//! logic can be unit-tested where it is written.
 #![cfg_attr(target_arch = "riscv64", no_std)]
 // Raw queue memory, MMIO, exported symbols and assembly: see above.
 #![allow(unsafe_code)]
 
 #[cfg(all(target_arch = "riscv64", not(target_feature = "zbb")))]
 compile_error!(
-    "the DPA images need -C target-feature=+zbb,+zbs (RUSTFLAGS in the environment replaces the flags of the build command): \
-     build with `cargo xtask build`"
+    "the DPA images need -C target-feature=+zbb,+zbs (RUSTFLAGS in the environment replaces the flags of the build \
+     command): build with `cargo xtask build`"
 );
 #[cfg(all(target_arch = "riscv64", not(target_feature = "zbs")))]
 compile_error!("the DPA images need -C target-feature=+zbs: build with `cargo xtask build`");

@@ -1,8 +1,9 @@
 //! Device logs: defmt frames over the message stream.
 //!
-//! A frame is gathered in a buffer of the thread and sent as one line of text: `~`, the frame's bytes in hexadecimal, newline. Nobody waits: frames
-//! beyond [`FRAME_BYTES`] are dropped and counted, and so is that of a thread whose buffer another thread is using. A frame costs hundreds of instructions and a runtime call:
-//! set-up and failures only, never the datapath.
+//! A frame is gathered in a buffer of the thread and sent as one line of text: `~`, the frame's bytes in hexadecimal,
+//! newline. Nobody waits: frames beyond [`FRAME_BYTES`] are dropped and counted, and so is that of a thread whose
+//! buffer another thread is using. A frame costs hundreds of instructions and a runtime call: set-up and failures only,
+//! never the datapath.
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -15,10 +16,12 @@ pub use defmt;
 
 /// Longest frame: a message of the stream holds 511 bytes, two per byte of the frame.
 pub const FRAME_BYTES: usize = 254;
-/// Buffers. Threads have one by the low bits of their numbers: two threads whose numbers are a multiple of 256 apart have the same one.
+/// Buffers. Threads have one by the low bits of their numbers: two threads whose numbers are a multiple of 256 apart
+/// have the same one.
 const BUFFERS: usize = 256;
 
-/// Frames dropped because they were too long, or because a thread with the same buffer was writing one. Symbol `flexcast_log_dropped`.
+/// Frames dropped because they were too long, or because a thread with the same buffer was writing one. Symbol
+/// `flexcast_log_dropped`.
 #[cfg_attr(target_arch = "riscv64", unsafe(export_name = "flexcast_log_dropped"))]
 pub static DROPPED: AtomicU32 = AtomicU32::new(0);
 
@@ -122,8 +125,9 @@ fn drop_frame() {
 #[defmt::global_logger]
 struct StreamLogger;
 
-// SAFETY: defmt asks that acquire..release of one context is not interleaved with another's. Contexts are DPA threads, each with a buffer
-// that it alone has from one to the other; what a thread writes that did not get its buffer goes nowhere. A DPA thread has no interrupts.
+// SAFETY: defmt asks that acquire..release of one context is not interleaved with another's. Contexts are DPA threads,
+// each with a buffer that it alone has from one to the other; what a thread writes that did not get its buffer goes
+// nowhere. A DPA thread has no interrupts.
 unsafe impl defmt::Logger for StreamLogger {
     fn acquire() {
         let (buffer, thread) = own();

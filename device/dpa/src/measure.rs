@@ -1,5 +1,5 @@
-//! Memory that measuring kernels walk through: in DPA memory, or host memory through a window. The loops are what published
-//! micro-benchmarks are made of, instruction by instruction.
+//! Memory that measuring kernels walk through: in DPA memory, or host memory through a window. The loops are what
+//! published micro-benchmarks are made of, instruction by instruction.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -29,7 +29,8 @@ impl Lines {
         Self { base, count, thread: PhantomData }
     }
 
-    /// The whole lines of the `bytes` bytes of host memory at `host_address`, which must be 64-byte aligned, through a window.
+    /// The whole lines of the `bytes` bytes of host memory at `host_address`, which must be 64-byte aligned, through a
+    /// window.
     ///
     /// # Errors
     /// [`WindowError::Address`].
@@ -55,16 +56,18 @@ impl Lines {
     #[inline]
     pub fn link(&self, from: u64, to: u64) {
         if self.count > 0 {
-            // SAFETY: inside the lines, which the host allocated, or mapped by the key of the window, for kernels alone.
+            // SAFETY: inside the lines, which the host allocated, or mapped by the key of the window, for kernels
+            // alone.
             unsafe { (self.line(from) as *mut u64).write_volatile(self.line(to)) };
         }
     }
 
-    /// Follows `loads` pointers, the first in line `from`; returns the last, and 0 for none. Three instructions a load: load, add,
-    /// branch.
+    /// Follows `loads` pointers, the first in line `from`; returns the last, and 0 for none. Three instructions a load:
+    /// load, add, branch.
     ///
     /// # Safety
-    /// Every line has been linked ([`Lines::link`]), to a line of the same lines, and nothing else writes them before this returns.
+    /// Every line has been linked ([`Lines::link`]), to a line of the same lines, and nothing else writes them before
+    /// this returns.
     #[inline(always)]
     #[must_use]
     pub unsafe fn follow(&self, from: u64, loads: u64) -> u64 {

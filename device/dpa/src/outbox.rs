@@ -18,7 +18,8 @@ impl Outbox {
         }
     }
 
-    /// The outbox that this thread has configured. If it has configured none, the process ends with [`crate::error::NO_RESOURCE`].
+    /// The outbox that this thread has configured. If it has configured none, the process ends with
+    /// [`crate::error::NO_RESOURCE`].
     #[inline(always)]
     #[must_use]
     pub fn of(thread: &Thread) -> Self {
@@ -29,8 +30,8 @@ impl Outbox {
         Self { base }
     }
 
-    /// Tells the hardware that completions before number `consumer` of CQ `cqn` are consumed, and asks for an event with the next one.
-    /// If there is one already the event comes at once.
+    /// Tells the hardware that completions before number `consumer` of CQ `cqn` are consumed, and asks for an event
+    /// with the next one. If there is one already the event comes at once.
     #[inline(always)]
     pub fn arm_cq(&self, cqn: u32, consumer: u64) {
         self.store(hw::outbox::CQ_DOORBELL, hw::outbox::cq_arm_value(cqn, consumer as u32));
@@ -44,8 +45,8 @@ impl Outbox {
 
     #[inline(always)]
     fn store(&self, offset: u64, value: u64) {
-        // SAFETY: the runtime maps the whole 4 KiB page at the context's outbox base; `offset` is a register inside it. A value can only
-        // concern queues whose doorbells this outbox's UAR may ring.
+        // SAFETY: the runtime maps the whole 4 KiB page at the context's outbox base; `offset` is a register inside it.
+        // A value can only concern queues whose doorbells this outbox's UAR may ring.
         unsafe { self.base.byte_add(offset as usize).write_volatile(value) };
     }
 }

@@ -23,7 +23,8 @@ pub struct PanicRecord {
 }
 
 impl PanicRecord {
-    /// Notes a panic at `file`:`line`; only the first one is kept. Its texts lie where they did: nothing runs after a panic.
+    /// Notes a panic at `file`:`line`; only the first one is kept. Its texts lie where they did: nothing runs after a
+    /// panic.
     pub fn note(&self, file: &str, line: u32, message: Option<&'static str>) {
         if self.count.fetch_add(1, Ordering::Relaxed) == 0 {
             self.line.store(line, Ordering::Relaxed);

@@ -53,8 +53,8 @@ pub struct PostCursor<'q, W> {
 }
 
 impl SendQueue {
-    /// The entries from basic block number `block` on, at most `count` and not beyond the ring's end. A block that an entry of this kind
-    /// cannot begin at is rounded down.
+    /// The entries from basic block number `block` on, at most `count` and not beyond the ring's end. A block that an
+    /// entry of this kind cannot begin at is rounded down.
     #[inline(always)]
     #[must_use]
     pub fn entries<W: PostedEntry>(&self, block: u64, count: u64) -> PostCursor<'_, W> {

@@ -38,15 +38,15 @@ impl ReceiveQueue {
         unsafe { self.ring.add((index & (self.depth() - 1)) as usize).write_volatile(segment) };
     }
 
-    /// Publishes in the doorbell record that entries before number `index` are posted. New entries must be fenced before it
-    /// ([`crate::fence::memory_write`]).
+    /// Publishes in the doorbell record that entries before number `index` are posted. New entries must be fenced
+    /// before it ([`crate::fence::memory_write`]).
     #[inline(always)]
     pub fn set_producer(&self, index: u64) {
         self.store_producer(Be32::new(queue_counter(index)));
     }
 
-    /// Posts `count` receives again by reading the doorbell record, adding to it and writing it back. New entries must be fenced before it
-    /// ([`crate::fence::memory_write`]).
+    /// Posts `count` receives again by reading the doorbell record, adding to it and writing it back. New entries must
+    /// be fenced before it ([`crate::fence::memory_write`]).
     #[inline(always)]
     pub fn post_more(&self, count: u16) {
         // SAFETY: the host names the queue's doorbell record, which only this thread writes.

@@ -59,7 +59,8 @@ impl SendQueue {
         unsafe { self.slot(index).at.cast::<SendWqe>().write_volatile(entry) };
     }
 
-    /// Writes the beginning of entry number `index`, as numbers that the hardware reads big-endian: one store each. At most a basic block.
+    /// Writes the beginning of entry number `index`, as numbers that the hardware reads big-endian: one store each. At
+    /// most a basic block.
     #[inline(always)]
     pub fn write_words<const N: usize>(&self, index: u64, words: [u64; N]) {
         const { assert!(N * size_of::<u64>() <= size_of::<WriteWqe>(), "more than a basic block") };
@@ -70,8 +71,8 @@ impl SendQueue {
         }
     }
 
-    /// The entries from number `index` on, walked in step with the entries of the same numbers of `queue` as long as they are plain `opcode`: at
-    /// most `len`, and not beyond the end of either ring.
+    /// The entries from number `index` on, walked in step with the entries of the same numbers of `queue` as long as
+    /// they are plain `opcode`: at most `len`, and not beyond the end of either ring.
     #[inline(always)]
     #[must_use]
     pub fn pair<'q>(
@@ -125,7 +126,8 @@ impl WriteSlot<'_> {
         unsafe { self.at.write_volatile(entry) };
     }
 
-    /// Writes the first eight bytes ([`ControlSegment::head`]): index, opcode, QP number, size. One `rev8` and one store.
+    /// Writes the first eight bytes ([`ControlSegment::head`]): index, opcode, QP number, size. One `rev8` and one
+    /// store.
     #[inline(always)]
     pub fn set_head(self, head: u64) {
         // SAFETY: inside the ring, 64-byte aligned.
@@ -186,7 +188,8 @@ impl<'q> PairedSegment<'q> {
     pub fn peek(&self) -> Option<(CqeRef<'q>, WriteSlot<'q>)> {
         let entry = self.completions.peek()?;
         let at = (self.completions.position() as isize).wrapping_add(self.delta) as *mut WriteWqe;
-        // `pair` limited both to the send queue's contiguous entries and both have 64 bytes, so `at` is inside its ring.
+        // `pair` limited both to the send queue's contiguous entries and both have 64 bytes, so `at` is inside its
+        // ring.
         Some((entry, WriteSlot { at, queue: PhantomData }))
     }
 

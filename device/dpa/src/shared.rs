@@ -25,14 +25,16 @@ impl<T: FromBytes + Copy> HostLine<T> {
         Self { at: crate::there(memory.address()) as *const T }
     }
 
-    /// A copy, loaded now. Each 64-bit word is one that the host wrote; whether all are of one writing is for the check fields of `T` to say.
+    /// A copy, loaded now. Each 64-bit word is one that the host wrote; whether all are of one writing is for the check
+    /// fields of `T` to say.
     #[inline]
     #[must_use]
     pub fn snapshot(&self) -> T {
         let mut copy = MaybeUninit::<T>::uninit();
         let (from, to) = (self.at.cast::<u64>(), copy.as_mut_ptr().cast::<u64>());
         for word in 0..Self::WORDS {
-            // SAFETY: words of the line, which the host allocated, and of the local; both aligned. Volatile, because the host writes it.
+            // SAFETY: words of the line, which the host allocated, and of the local; both aligned. Volatile, because
+            // the host writes it.
             unsafe { to.add(word).write(from.add(word).read_volatile()) };
         }
         // SAFETY: all words are written, and any bytes are a `T`.
@@ -68,7 +70,8 @@ impl<T: FromBytes + Copy> HostLine<T> {
     }
 }
 
-/// The same value, which the compiler then keeps in a register from here on instead of building the constant again in every round of a loop.
+/// The same value, which the compiler then keeps in a register from here on instead of building the constant again in
+/// every round of a loop.
 #[inline(always)]
 #[must_use]
 pub fn in_register(value: u64) -> u64 {

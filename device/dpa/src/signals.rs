@@ -22,8 +22,8 @@ impl Signals {
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the host names an aligned line that outlives the threads; `offset` is that of a word in it which threads access
-        // by atomic instructions only.
+        // SAFETY: the host names an aligned line that outlives the threads; `offset` is that of a word in it which
+        // threads access by atomic instructions only.
         unsafe { &*self.at.byte_add(offset).cast::<AtomicU64>() }
     }
 

@@ -1,7 +1,7 @@
 //! Spots of a sparse AllReduce: blocks that the card writes and reads, and the loops that add them.
 //!
-//! A load takes eight bytes. Loads and stores take a thread most of the time, so that a loop adds blocks of up to [`SOURCES`] messages before it stores.
-//! Each has a symbol of its own, and listings tell them apart.
+//! A load takes eight bytes. Loads and stores take a thread most of the time, so that a loop adds blocks of up to
+//! [`SOURCES`] messages before it stores. Each has a symbol of its own, and listings tell them apart.
 
 use core::marker::PhantomData;
 
@@ -17,8 +17,8 @@ const WORDS: usize = STRIDE as usize / 8;
 /// The higher of the two numbers in a word.
 const HIGH: u64 = 0xFFFF_FFFF_0000_0000;
 
-/// The spots of a thread, borrowed by way of the field that names them. Places are byte offsets. An access beyond the end, or a misaligned one, ends
-/// the process with [`crate::error::NO_MEMORY`].
+/// The spots of a thread, borrowed by way of the field that names them. Places are byte offsets. An access beyond the
+/// end, or a misaligned one, ends the process with [`crate::error::NO_MEMORY`].
 ///
 /// Accesses are volatile, since the card writes and reads here, too.
 #[derive(Debug)]
@@ -52,8 +52,9 @@ impl<'c> Spots<'c> {
         self.bytes
     }
 
-    /// Sums up `bytes` bytes, a multiple of [`STRIDE`], of each of the places in `from`, and writes the sums to `to`, or adds them to what is there (`onto`).
-    /// 64-bit numbers if they are `wide`, else 32-bit ones. Beyond [`SOURCES`], places are left out.
+    /// Sums up `bytes` bytes, a multiple of [`STRIDE`], of each of the places in `from`, and writes the sums to `to`,
+    /// or adds them to what is there (`onto`). 64-bit numbers if they are `wide`, else 32-bit ones. Beyond [`SOURCES`],
+    /// places are left out.
     #[inline(never)]
     pub fn sum(&mut self, from: &[u64], to: u64, bytes: u64, onto: bool, wide: bool) {
         if bytes & (STRIDE - 1) != 0 {
@@ -152,8 +153,9 @@ impl Iterator for Indices<'_> {
 
 /// A loop over words of `K` sources, `N` words a round.
 ///
-/// Two 32-bit numbers are in a word. The sum of whole words has the right lower number, and a carry in the higher one; a second sum, of the words
-/// without their lower numbers but for one, has the right higher number. It is stored first, and the lower number over it.
+/// Two 32-bit numbers are in a word. The sum of whole words has the right lower number, and a carry in the higher one;
+/// a second sum, of the words without their lower numbers but for one, has the right higher number. It is stored first,
+/// and the lower number over it.
 ///
 /// # Safety
 /// `to` to `end`, and as many bytes of each source, are aligned words of the caller's, and whole rounds.

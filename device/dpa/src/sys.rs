@@ -1,5 +1,6 @@
-//! The runtime library: symbols of `libflexio_dev` (device version 24.10 and later), linked from the vendor's library on a card and
-//! from `rt-emu` on the emulated DPA. Thin safe wrappers; everything typed lives in the modules above this one.
+//! The runtime library: symbols of `libflexio_dev` (device version 24.10 and later), linked from the vendor's library
+//! on a card and from `rt-emu` on the emulated DPA. Thin safe wrappers; everything typed lives in the modules above
+//! this one.
 
 #[cfg(target_arch = "riscv64")]
 pub(crate) use device::*;

@@ -1,4 +1,5 @@
-//! The runtime for unit tests on the host: a thread context and an outbox page per test thread; windows show host memory as it is.
+//! The runtime for unit tests on the host: a thread context and an outbox page per test thread; windows show host
+//! memory as it is.
 
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicU32, Ordering};

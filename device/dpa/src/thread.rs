@@ -20,7 +20,8 @@ impl Thread {
     #[inline]
     #[must_use]
     pub fn context(&self) -> hw::ThreadContext {
-        // SAFETY: the runtime keeps the context at this address for the life of the thread; volatile, because the runtime updates it.
+        // SAFETY: the runtime keeps the context at this address for the life of the thread; volatile, because the
+        // runtime updates it.
         unsafe { self.context.read_volatile() }
     }
 

@@ -1,8 +1,8 @@
-//! Host memory through a window. The window is not coherent: follow stores by [`crate::fence::window_writeback`], and let
-//! [`crate::fence::window_invalidate`] come before loads of what the host may have written since.
+//! Host memory through a window. The window is not coherent: follow stores by [`crate::fence::window_writeback`], and
+//! let [`crate::fence::window_invalidate`] come before loads of what the host may have written since.
 //!
-//! Host addresses are numbers, which firmware may compute: what it reaches with them, the window's memory key says. Accesses stay inside the range
-//! that was asked for, which stays inside the window.
+//! Host addresses are numbers, which firmware may compute: what it reaches with them, the window's memory key says.
+//! Accesses stay inside the range that was asked for, which stays inside the window.
 
 use core::marker::PhantomData;
 use core::mem::{MaybeUninit, size_of};
@@ -29,7 +29,8 @@ pub enum Entity {
 pub enum WindowError {
     /// The window id does not fit 16 bits or the runtime does not know it, or the key is not valid.
     Configure,
-    /// The address is null or not 64-byte aligned, what begins there does not end below 2^57, or the runtime does not map it.
+    /// The address is null or not 64-byte aligned, what begins there does not end below 2^57, or the runtime does not
+    /// map it.
     Address,
 }
 
@@ -158,8 +159,8 @@ impl<T: IntoBytes + Immutable> WindowCell<T> {
         unsafe { self.base.byte_add(OFFSET).write_volatile(value) };
     }
 
-    /// Stores a whole structure at byte offset `OFFSET`, from its last word to its first: a host that looks in between, and finds the first word new, finds
-    /// all of them so.
+    /// Stores a whole structure at byte offset `OFFSET`, from its last word to its first: a host that looks in between,
+    /// and finds the first word new, finds all of them so.
     #[inline]
     pub fn store_part<const OFFSET: usize, P: IntoBytes + Immutable>(&self, part: &P) {
         const {
@@ -171,7 +172,8 @@ impl<T: IntoBytes + Immutable> WindowCell<T> {
         };
         let source = core::ptr::from_ref(part).cast::<u64>();
         for word in (0..size_of::<P>() / 8).rev() {
-            // SAFETY: source: `P` has no padding (IntoBytes), is 8-byte aligned and `word` is inside it. Target: inside the structure.
+            // SAFETY: source: `P` has no padding (IntoBytes), is 8-byte aligned and `word` is inside it. Target: inside
+            // the structure.
             unsafe { self.base.byte_add(OFFSET).add(word).write_volatile(source.add(word).read()) };
         }
     }

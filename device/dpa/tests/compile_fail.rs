@@ -1,7 +1,8 @@
-//! Misuse that safe firmware must not get past the compiler: memory made up, made longer, taken for another kind's, or copied.
+//! Misuse that safe firmware must not get past the compiler: memory made up, made longer, taken for another kind's, or
+//! copied.
 //!
-//! Each file of `compile-fail` is firmware without the feature that is the host's; a comment `//~ WORD` ends each line that must be refused, with a
-//! word of the message (its code). One run of cargo checks them all.
+//! Each file of `compile-fail` is firmware without the feature that is the host's; a comment `//~ WORD` ends each line
+//! that must be refused, with a word of the message (its code). One run of cargo checks them all.
 #![cfg(not(miri))]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +24,8 @@ fn write_package(package: &Path, cases: &BTreeMap<String, PathBuf>) {
     let device = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let path = |folder: &str| device.join(folder).canonicalize().unwrap();
     let mut manifest = format!(
-        "[package]\nname = \"misuse\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n[profile.dev]\npanic = \"abort\"\n\n\
+        "[package]\nname = \"misuse\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\n[workspace]\n\n[profile.dev]\npanic \
+         = \"abort\"\n\n\
          [lib]\npath = {:?}\n\n[dependencies]\ndpa = {{ path = {:?} }}\n\
          flexcast-abi = {{ path = {:?}, default-features = false }}\n\
          zerocopy = {{ version = \"0.8\", features = [\"derive\"] }}\n",

@@ -1,4 +1,5 @@
-//! The conversions of `flexio_dev_msg`: those of C's printf for integers, texts and pointers. There is no floating point on the DPA.
+//! The conversions of `flexio_dev_msg`: those of C's printf for integers, texts and pointers. There is no floating
+//! point on the DPA.
 
 /// Where the bytes of texts come from: an address of a byte in, the byte out.
 pub(crate) trait Texts {
@@ -44,8 +45,8 @@ const WIDEST: usize = 255;
 /// Digits of the longest number: 64 bits in octal.
 const MOST_DIGITS: usize = 22;
 
-/// Writes `format`, which begins at an address, with arguments from `next`, and returns the bytes written. Conversions that do not exist
-/// are copied as they stand.
+/// Writes `format`, which begins at an address, with arguments from `next`, and returns the bytes written. Conversions
+/// that do not exist are copied as they stand.
 pub(crate) fn format(out: &mut [u8], texts: &impl Texts, format: u64, mut next: impl FnMut() -> u64) -> usize {
     let mut out = Output { bytes: out, len: 0 };
     let mut at = format;

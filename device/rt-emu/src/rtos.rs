@@ -22,8 +22,8 @@ pub(crate) const NIC_COUNTER: u64 = 15;
 #[inline(always)]
 pub(crate) fn call(number: u64, a: [u64; 4]) -> u64 {
     let result;
-    // SAFETY: an `ecall` of the emulated runtime preserves every register but a0 and may read or write only memory that the
-    // call names, which the callers of this function vouch for.
+    // SAFETY: an `ecall` of the emulated runtime preserves every register but a0 and may read or write only memory that
+    // the call names, which the callers of this function vouch for.
     unsafe {
         asm!(
             "ecall",

@@ -30,8 +30,8 @@ global_asm!(
     ".globl _start",
     "_start:",
     "unimp",
-    // Variadic in C: the arguments in a3 to a7 are put below those that the caller left on the stack. A section of its own, so that
-    // programs that print texts only do not carry the conversions.
+    // Variadic in C: the arguments in a3 to a7 are put below those that the caller left on the stack. A section of its
+    // own, so that programs that print texts only do not carry the conversions.
     ".section .text.flexio_dev_msg, \"ax\", @progbits",
     ".globl flexio_dev_msg",
     ".type flexio_dev_msg, @function",
@@ -197,7 +197,8 @@ pub unsafe extern "C" fn flexio_dev_multi_window_copy_to_host(
     }
     let source = source.cast::<u8>();
     for offset in 0..bytes as usize {
-        // SAFETY: `source` is valid for `bytes` bytes by contract; the window faults by itself when the host range is not mapped.
+        // SAFETY: `source` is valid for `bytes` bytes by contract; the window faults by itself when the host range is
+        // not mapped.
         unsafe { (window as *mut u8).add(offset).write_volatile(source.add(offset).read()) };
     }
     // SAFETY: a fence touches no memory of its own.
@@ -265,7 +266,8 @@ struct OwnMemory;
 
 impl Texts for OwnMemory {
     fn byte(&self, address: u64) -> u8 {
-        // SAFETY: `flexio_dev_msg` asks its callers for texts that end in a NUL; what does not is a fault of this thread alone.
+        // SAFETY: `flexio_dev_msg` asks its callers for texts that end in a NUL; what does not is a fault of this
+        // thread alone.
         unsafe { (address as *const u8).read() }
     }
 }

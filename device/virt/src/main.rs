@@ -1,5 +1,6 @@
-//! The receive datapath as a bare program for QEMU's RISC-V `virt` machine: the same crates as the images, the start-up code of riscv-rt,
-//! and in place of the DPA's runtime library the few symbols of `runtime`. Prints the lines of the scenarios on the serial port.
+//! The receive datapath as a bare program for QEMU's RISC-V `virt` machine: the same crates as the images, the start-up
+//! code of riscv-rt, and in place of the DPA's runtime library the few symbols of `runtime`. Prints the lines of the
+//! scenarios on the serial port.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
 // Device registers and exported symbols: this crate is a runtime.
 #![allow(unsafe_code)]

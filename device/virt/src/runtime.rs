@@ -1,5 +1,5 @@
-//! The symbols of `libflexio_dev` that the datapath needs, for a single thread without a card: a window is plain memory, the outbox is a
-//! page that nobody reads. Names and parameters as in `rt-emu`.
+//! The symbols of `libflexio_dev` that the datapath needs, for a single thread without a card: a window is plain
+//! memory, the outbox is a page that nobody reads. Names and parameters as in `rt-emu`.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_int};

@@ -28,8 +28,9 @@ const POLL: Duration = Duration::from_micros(200);
 const STALE: Duration = Duration::from_micros(100);
 /// A machine that stands still because of a peer looks as often whether it is there again.
 const HELD: Duration = Duration::from_millis(2);
-/// A program that polls is back within this, or its thread is not run: then virtual time goes at a hundredth of the wall clock's pace, so that bounds that
-/// the program counts in virtual time do not pass without it. After the longer time it does something else.
+/// A program that polls is back within this, or its thread is not run: then virtual time goes at a hundredth of the
+/// wall clock's pace, so that bounds that the program counts in virtual time do not pass without it. After the longer
+/// time it does something else.
 const POLLED: Duration = Duration::from_millis(1);
 const ELSEWHERE: Duration = Duration::from_secs(1);
 /// What a card takes to answer a frame, beyond what cables and switches do: 50 us.
@@ -46,10 +47,10 @@ pub struct BridgeCounters {
 
 /// Drives a machine: virtual time follows the wall clock since the bridge was made, and never overtakes it.
 ///
-/// Time is not made up for. Whenever the emulator is slower than the wall clock, the process was not run, or a peer that
-/// this machine has frames with or talks to is not run (`pace.rs`), virtual time stands still or slows down; so timers of the emulated cards, such as
-/// those of retransmission, do not fire because a computer is busy. One thing runs ahead: a FlexIO call is executed to its end at once,
-/// and the clock then waits for the wall's.
+/// Time is not made up for. Whenever the emulator is slower than the wall clock, the process was not run, or a peer
+/// that this machine has frames with or talks to is not run (`pace.rs`), virtual time stands still or slows down; so
+/// timers of the emulated cards, such as those of retransmission, do not fire because a computer is busy. One thing
+/// runs ahead: a FlexIO call is executed to its end at once, and the clock then waits for the wall's.
 #[derive(Debug)]
 pub struct Bridge {
     wire: Wire,
@@ -148,7 +149,8 @@ impl Bridge {
         to.saturating_duration_since(from) / 100 * 99
     }
 
-    /// Takes what the peer has sent, lets happen what is due by now, and sends what left. `true` if anything came or left.
+    /// Takes what the peer has sent, lets happen what is due by now, and sends what left. `true` if anything came or
+    /// left.
     pub fn poll(&mut self, world: &mut World) -> bool {
         let begun = Instant::now();
         let late = begun.saturating_duration_since(self.planned).saturating_sub(LATE);
@@ -233,7 +235,8 @@ impl Driver for Bridge {
     fn after(&mut self, world: &mut World) {
         let now = Instant::now();
         if !driver_thread::is_calling() {
-            // Who has given the card something to do may do something else meanwhile; who has only looked goes on polling.
+            // Who has given the card something to do may do something else meanwhile; who has only looked goes on
+            // polling.
             self.polled = self.polled.filter(|_| world.next_due_ps() == self.due_ps).map(|_| now);
         }
         self.schedule(world, now);

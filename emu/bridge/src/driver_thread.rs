@@ -15,8 +15,8 @@ use nix::sys::time::TimeSpec;
 
 use crate::bridge::{Bridge, IDLE};
 
-/// As long as a thread of the program polls, it drives the machine itself; the driver thread looks this often whether it still does.
-/// Longer than a call to poll takes.
+/// As long as a thread of the program polls, it drives the machine itself; the driver thread looks this often whether
+/// it still does. Longer than a call to poll takes.
 const POLLER: Duration = Duration::from_micros(300);
 
 /// When the machine needs somebody, for the driver thread and everybody else.
@@ -32,7 +32,8 @@ struct Inner {
     start: Instant,
     /// Wakes the driver thread; without one (no descriptors left) it sleeps a little too long.
     wake: Option<EventFd>,
-    /// All in nanoseconds since the start: when something is due, until when the driver thread sleeps, when a thread last polled.
+    /// All in nanoseconds since the start: when something is due, until when the driver thread sleeps, when a thread
+    /// last polled.
     due_ns: AtomicU64,
     asleep_until_ns: AtomicU64,
     polled_ns: AtomicU64,

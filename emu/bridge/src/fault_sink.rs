@@ -41,8 +41,8 @@ pub(crate) struct Stderr {
 }
 
 impl Stderr {
-    /// One that writes races to the file of [`RACES_VARIABLE`], too. A file that cannot be written is told and left alone: it is no
-    /// reason to refuse a machine.
+    /// One that writes races to the file of [`RACES_VARIABLE`], too. A file that cannot be written is told and left
+    /// alone: it is no reason to refuse a machine.
     pub(crate) fn new(look_for_races: bool) -> Self {
         let path = std::env::var_os(RACES_VARIABLE).filter(|path| !path.is_empty());
         if path.is_some() && !look_for_races {

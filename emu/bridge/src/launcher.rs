@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
-/// Variables with the rank and the number of processes: a job's own, then those of torchrun, Open MPI, MPICH and Intel MPI, Slurm. Earlier ones
-/// are nearer: `srun` may start `mpirun`.
+/// Variables with the rank and the number of processes: a job's own, then those of torchrun, Open MPI, MPICH and Intel
+/// MPI, Slurm. Earlier ones are nearer: `srun` may start `mpirun`.
 const VARIABLES: [(&str, &str); 5] = [
     ("FLEXCAST_RANK", "FLEXCAST_SIZE"),
     ("RANK", "WORLD_SIZE"),
@@ -12,7 +12,8 @@ const VARIABLES: [(&str, &str); 5] = [
     ("SLURM_PROCID", "SLURM_NTASKS"),
 ];
 
-/// Rank and number of processes; none if no launcher is known by its variables. An error is the sentence that says which variable is no number.
+/// Rank and number of processes; none if no launcher is known by its variables. An error is the sentence that says
+/// which variable is no number.
 pub(crate) fn place(read: &impl Fn(&str) -> Option<OsString>) -> Result<Option<(usize, usize)>, String> {
     let number = |name: &str| match read(name).filter(|value| !value.is_empty()) {
         None => Ok(None),

@@ -1,16 +1,17 @@
 //! Joins an emulated card to others outside the process, and makes the machine of programs that cannot call Rust.
 //!
-//! - [`make`] builds the machine of a description ([`emu_config::Machine`]), and starts its bridge. Programs that cannot call Rust have that of
-//!   the file which the environment variable [`VARIABLE`] names.
-//! - [`Wire`] carries whole RoCEv2 Ethernet frames in UDP datagrams to its peers, to each in order and at the pace at which
-//!   it takes them.
-//! - [`Bridge`] lets the machine run by itself: virtual time follows the wall clock and never overtakes it, frames that leave
-//!   the machine go to the peers, theirs arrive. A thread does so while the program does something else.
-//! - [`Remote`] and [`Session`] are the two ends of one card that several processes of a computer use: `[share]` and `[attach]` of a description.
+//! - [`make`] builds the machine of a description ([`emu_config::Machine`]), and starts its bridge. Programs that
+//!   cannot call Rust have that of the file which the environment variable [`VARIABLE`] names.
+//! - [`Wire`] carries whole RoCEv2 Ethernet frames in UDP datagrams to its peers, to each in order and at the pace at
+//!   which it takes them.
+//! - [`Bridge`] lets the machine run by itself: virtual time follows the wall clock and never overtakes it, frames that
+//!   leave the machine go to the peers, theirs arrive. A thread does so while the program does something else.
+//! - [`Remote`] and [`Session`] are the two ends of one card that several processes of a computer use: `[share]` and
+//!   `[attach]` of a description.
 //! - [`with_world`] and [`relax`] are those of `emu_machine`, with the shared machine made from the file.
 //!
-//! All clocks and sockets of the emulator are here. Figures of a bridged run are *measured*: they say how fast the emulator
-//! and the computer are, nothing of a card.
+//! All clocks and sockets of the emulator are here. Figures of a bridged run are *measured*: they say how fast the
+//! emulator and the computer are, nothing of a card.
 
 mod bridge;
 mod datagram;

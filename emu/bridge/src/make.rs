@@ -118,7 +118,8 @@ fn capture(machine: &Machine, world: &mut World) -> Result<Option<Flush>, Bridge
     let Some(path) = &machine.capture else { return Ok(None) };
     let file = File::create(path).map_err(|source| BridgeError::Capture { path: path.clone(), source })?;
     let file = Arc::new(Mutex::new(BufWriter::new(file)));
-    // Nobody ends the capture of a machine that lives as long as its process; without a bridge nobody flushes it either.
+    // Nobody ends the capture of a machine that lives as long as its process; without a bridge nobody flushes it
+    // either.
     let at_once = machine.bridge.is_none() && machine.share.is_none();
     world.start_capture(Box::new(Capture { file: Arc::clone(&file), at_once }))?;
     Ok(Some(Flush(file)))
@@ -189,7 +190,8 @@ mod tests {
             ("capture = \"/no/such/folder/x.pcapng\"", "/no/such/folder/x.pcapng"),
             ("[network]\ntopology = \"ring-4\"", "the machine file: topology ring-4"),
             (
-                "cards = 4\n[network]\ntopology = \"switch-4\"\n[bridge]\nlisten = \"127.0.0.1:0\"\npeer = \"127.0.0.1:1\"",
+                "cards = 4\n[network]\ntopology = \"switch-4\"\n[bridge]\nlisten = \"127.0.0.1:0\"\npeer \
+                 = \"127.0.0.1:1\"",
                 "4 cards",
             ),
             (

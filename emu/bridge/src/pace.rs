@@ -1,24 +1,29 @@
 //! Limits of virtual time: how far this machine's clock may run ahead of a peer's.
 //!
-//! A card answers whether or not its host's processor has time for the program; an emulated one does not answer while its process is not run.
-//! So that no timer fires for that reason, clocks of machines that talk to one another are held together:
+//! A card answers whether or not its host's processor has time for the program; an emulated one does not answer while
+//! its process is not run. So that no timer fires for that reason, clocks of machines that talk to one another are held
+//! together:
 //!
-//! - *Frames.* A frame is *taken* when the peer's process has read it, and *over* when that machine's clock has moved on by the time that
-//!   an answer needs. Until a frame is taken the own clock goes no further than [`UNTAKEN_PS`] behind its sending; until it is over,
-//!   no further than an answer's time beyond that. Eight tries of a connection take longer, from a timeout of 33 us on.
-//! - *Talk.* While frames have gone one way or the other in the last [`TALK_PS`], the own clock is at most [`AHEAD_PS`] ahead of where the
-//!   peer's has moved to since. So bounds of programs do not pass because another process is stopped, or slower.
+//! - *Frames.* A frame is *taken* when the peer's process has read it, and *over* when that machine's clock has moved
+//!   on by the time that an answer needs. Until a frame is taken the own clock goes no further than [`UNTAKEN_PS`]
+//!   behind its sending; until it is over, no further than an answer's time beyond that. Eight tries of a connection
+//!   take longer, from a timeout of 33 us on.
+//! - *Talk.* While frames have gone one way or the other in the last [`TALK_PS`], the own clock is at most [`AHEAD_PS`]
+//!   ahead of where the peer's has moved to since. So bounds of programs do not pass because another process is
+//!   stopped, or slower.
 //!
-//! Neither holds up everybody for ever. Of machines that wait for one another's frames to be over, the one that took a frame last may still go on by an
-//! answer's time, since what it has sent itself was taken before. Around any circle of machines the leads add up to [`AHEAD_PS`] at least, since a lead is
-//! only ever cut to that; and a machine that has taken a frame may let it be over in spite of them.
-//! A clock that a call has set farther than that gives its frames as much more time, so that this is true of it, too.
+//! Neither holds up everybody for ever. Of machines that wait for one another's frames to be over, the one that took a
+//! frame last may still go on by an answer's time, since what it has sent itself was taken before. Around any circle of
+//! machines the leads add up to [`AHEAD_PS`] at least, since a lead is only ever cut to that; and a machine that has
+//! taken a frame may let it be over in spite of them. A clock that a call has set farther than that gives its frames as
+//! much more time, so that this is true of it, too.
 
 use std::collections::VecDeque;
 
 /// How far the own clock goes behind the sending of a frame that has not been taken: 200 us.
 pub(crate) const UNTAKEN_PS: u64 = 200_000_000;
-/// How far it may be ahead of one that it talks to: 5 ms, much less than the bounds of programs, a quarter of 100 ms among them.
+/// How far it may be ahead of one that it talks to: 5 ms, much less than the bounds of programs, a quarter of 100 ms
+/// among them.
 pub(crate) const AHEAD_PS: u64 = 5_000_000_000;
 /// How long two machines talk after a frame: 200 ms.
 pub(crate) const TALK_PS: u64 = 200_000_000_000;
@@ -100,9 +105,10 @@ impl Pace {
         self.limit_ps = self.limit_ps.saturating_add(moved_ps).min(now_ps.saturating_add(AHEAD_PS));
     }
 
-    /// The own clock is there now. It may be farther than its limits: because a call was executed to its end at once, or for frames to be over that
-    /// were taken. Frames under way are given that much more time then, as if they had been sent later; and a lead is never less than none, or the leads
-    /// of two machines would add up to less each time, in the end to nothing.
+    /// The own clock is there now. It may be farther than its limits: because a call was executed to its end at once,
+    /// or for frames to be over that were taken. Frames under way are given that much more time then, as if they had
+    /// been sent later; and a lead is never less than none, or the leads of two machines would add up to less each
+    /// time, in the end to nothing.
     pub(crate) fn reached(&mut self, taken: u32, answer_ps: u64, now_ps: u64) {
         let ahead_ps = self.frames_limit_ps(taken, answer_ps).map_or(0, |limit_ps| now_ps.saturating_sub(limit_ps));
         if ahead_ps > 0 {

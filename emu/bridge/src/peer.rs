@@ -12,8 +12,8 @@ use crate::process::Process;
 
 /// Frames that wait here before the machine must stand still.
 const WAITING: usize = 64;
-/// How long a full window is believed in while nothing has ever been heard of the other end. Then nobody is there, and frames go out as they come
-/// until somebody is.
+/// How long a full window is believed in while nothing has ever been heard of the other end. Then nobody is there, and
+/// frames go out as they come until somebody is.
 pub(crate) const GIVE_UP: Duration = Duration::from_millis(250);
 /// Silence after which the other end is asked again, and its process looked at.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -25,8 +25,8 @@ const SOON: Duration = Duration::from_millis(2);
 pub struct PeerConfig {
     /// Where it receives, by UDP.
     pub address: SocketAddr,
-    /// Numbers of its cards, counted over all machines that are joined. `None`: all that are not here, so that it is the only
-    /// peer.
+    /// Numbers of its cards, counted over all machines that are joined. `None`: all that are not here, so that it is
+    /// the only peer.
     pub cards: Option<Range<usize>>,
 }
 
@@ -177,8 +177,8 @@ impl Peer {
         Header { asks: true, ..self.header(here, 0) }
     }
 
-    /// A peer that has filled a quarter of the room may soon wait for it; one that does not know of it has even less; and one that has asked
-    /// waits already.
+    /// A peer that has filled a quarter of the room may soon wait for it; one that does not know of it has even less;
+    /// and one that has asked waits already.
     pub(crate) fn must_be_told(&mut self, here: Here) -> bool {
         let over = self.pace.over(here.clock_ps, here.answer_ps);
         self.unknown
@@ -239,8 +239,9 @@ impl Peer {
         self.is_there() && near && self.asked_at.is_none_or(|at| now.saturating_duration_since(at) >= wait)
     }
 
-    /// `waited` has passed in which this end was run. A peer that something waits for, and that has said nothing, is given up after a while: then the
-    /// number of frames that it has not told of is counted, and they go out as they come until it is heard again.
+    /// `waited` has passed in which this end was run. A peer that something waits for, and that has said nothing, is
+    /// given up after a while: then the number of frames that it has not told of is counted, and they go out as they
+    /// come until it is heard again.
     pub(crate) fn judge(&mut self, here: Here, waited: Duration, written_off: &mut u64) {
         if !self.holds(here) {
             self.silent = Duration::ZERO;
@@ -260,8 +261,8 @@ impl Peer {
         } else if there {
             let seconds = self.silent.as_secs_f64();
             tracing::warn!(
-                "{self} has taken nothing for {seconds:.1} s: it counts as gone, time goes on, and what waits for it fails; see whether it is \
-                 stopped, or raise {}",
+                "{self} has taken nothing for {seconds:.1} s: it counts as gone, time goes on, and what waits for it \
+                 fails; see whether it is stopped, or raise {}",
                 crate::shared::PEER_TIMEOUT
             );
         }

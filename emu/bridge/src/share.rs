@@ -1,7 +1,7 @@
 //! One card for several processes of a computer: who has it serves the others over a Unix socket.
 //!
-//! Here are the sockets: who may connect, the greeting, messages of bounded length, and bounds of all waits. What the messages say is the business of
-//! the library that is behind both ends ([`Session`] and [`Remote`]).
+//! Here are the sockets: who may connect, the greeting, messages of bounded length, and bounds of all waits. What the
+//! messages say is the business of the library that is behind both ends ([`Session`] and [`Remote`]).
 //!
 //! | Bytes of the greeting | Content, little-endian |
 //! |---|---|

@@ -77,8 +77,8 @@ pub fn will_sleep() -> Result<(), MachineError> {
 /// Longest that a process that ends is kept for what its cards still have to send.
 const LEAVING: Duration = Duration::from_secs(1);
 
-/// Lets the cards send what is on its way, answers above all, before the process ends: real ones do so without their program. Takes a second at most,
-/// and nothing if no machine runs by itself.
+/// Lets the cards send what is on its way, answers above all, before the process ends: real ones do so without their
+/// program. Takes a second at most, and nothing if no machine runs by itself.
 pub fn leave() {
     let begun = Instant::now();
     while begun.elapsed() < LEAVING
@@ -88,8 +88,8 @@ pub fn leave() {
     }
 }
 
-/// The process whose cards this one uses, if the file which [`VARIABLE`] names says so: connected at the first call, and for good. A thread that has
-/// a machine of its own uses that.
+/// The process whose cards this one uses, if the file which [`VARIABLE`] names says so: connected at the first call,
+/// and for good. A thread that has a machine of its own uses that.
 ///
 /// # Errors
 /// [`MachineError::NotAttached`]: nobody is there, or refuses.
@@ -127,8 +127,8 @@ fn attach_timeout(table: &AttachTable) -> Result<Duration, String> {
     }
 }
 
-/// Waits for the socket of the process whose cards this machine uses, if it uses another's: as long as a program would wait that this process
-/// becomes. Nobody is connected.
+/// Waits for the socket of the process whose cards this machine uses, if it uses another's: as long as a program would
+/// wait that this process becomes. Nobody is connected.
 ///
 /// # Errors
 /// The socket is not there in time.
@@ -162,11 +162,13 @@ fn from_environment() -> Result<Shared, MachineError> {
 fn described(read: &impl Fn(&str) -> Option<OsString>) -> Result<Machine, MachineError> {
     let mut machine = match read(VARIABLE) {
         None => {
-            // Cards of machines that are not joined have the same addresses: each rank would reach its own in the place of another's.
+            // Cards of machines that are not joined have the same addresses: each rank would reach its own in the place
+            // of another's.
             if let Some((rank, of)) = launcher::place(read).ok().flatten().filter(|(_, of)| *of > 1) {
                 let text = format!(
-                    "this process is rank {rank} of {of}, and nothing says how its emulated cards reach those of the others: set {VARIABLE} to toml:[job] \
-                     for one network of all on this computer, or to {INLINE} for cards of its own"
+                    "this process is rank {rank} of {of}, and nothing says how its emulated cards reach those of the \
+                     others: set {VARIABLE} to toml:[job] for one network of all on this computer, or to {INLINE} for \
+                     cards of its own"
                 );
                 return Err(MachineError::NotMade(text));
             }

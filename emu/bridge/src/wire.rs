@@ -1,10 +1,10 @@
 //! Frames to and from other machines, by UDP.
 //!
-//! A link of cards loses nothing when its receiver is slow, and neither does this: each side says how many frames it can
-//! take and which it has taken, and the other sends no more than that ahead; nor does virtual time run ahead of a peer that is there
-//! (`pace.rs`). Whoever has never heard of a peer believes after [`GIVE_UP`] that there is none, and sends as into an unplugged cable. One that
-//! was there counts as gone when its process has ended, or when it has been silent for longer than [`Wire::with_peer_timeout`] allows.
-//! With several peers that holds for each pair on its own; a
+//! A link of cards loses nothing when its receiver is slow, and neither does this: each side says how many frames it
+//! can take and which it has taken, and the other sends no more than that ahead; nor does virtual time run ahead of a
+//! peer that is there (`pace.rs`). Whoever has never heard of a peer believes after [`GIVE_UP`] that there is none, and
+//! sends as into an unplugged cable. One that was there counts as gone when its process has ended, or when it has been
+//! silent for longer than [`Wire::with_peer_timeout`] allows. With several peers that holds for each pair on its own; a
 //! frame goes to the peer that has the card it is for, one for a group goes to all.
 
 use std::collections::BTreeMap;
@@ -78,7 +78,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Binds `listen` and talks to `peer`, which need not be there yet. `epoch` tells this start from others and is not 0.
+    /// Binds `listen` and talks to `peer`, which need not be there yet. `epoch` tells this start from others and is
+    /// not 0.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -86,8 +87,8 @@ impl Wire {
         Self::over(UdpSocket::bind(listen)?, vec![PeerConfig { address: peer, cards: None }], epoch)
     }
 
-    /// Talks to all peers over one socket, each of which must do the same with as many. Their addresses and cards must differ;
-    /// of two that do not, the first gets the frames.
+    /// Talks to all peers over one socket, each of which must do the same with as many. Their addresses and cards must
+    /// differ; of two that do not, the first gets the frames.
     ///
     /// # Errors
     /// The socket cannot be set up.
@@ -122,8 +123,8 @@ impl Wire {
         })
     }
 
-    /// How long a peer that has been there may be silent, while frames or the clock of this end wait for it, until it counts as gone.
-    /// Default 10 s.
+    /// How long a peer that has been there may be silent, while frames or the clock of this end wait for it, until it
+    /// counts as gone. Default 10 s.
     #[must_use]
     pub fn with_peer_timeout(mut self, peer_timeout: Duration) -> Self {
         self.here.peer_timeout = peer_timeout;
@@ -194,7 +195,8 @@ impl Wire {
         self.peers.iter().map(|peer| peer.waiting.len()).sum()
     }
 
-    /// Takes a packet to send; it goes with the next [`Wire::send`]. A peer without known cards gets whatever no other does.
+    /// Takes a packet to send; it goes with the next [`Wire::send`]. A peer without known cards gets whatever no other
+    /// does.
     pub fn push(&mut self, packet: &Packet) {
         // The header is written when it goes.
         let mut datagram = vec![0; HEADER_BYTES];
@@ -241,7 +243,8 @@ impl Wire {
         }
     }
 
-    /// Takes up to `most` datagrams, gives the packets in them to `arrive`, and tells the peers. Says how many datagrams.
+    /// Takes up to `most` datagrams, gives the packets in them to `arrive`, and tells the peers. Says how many
+    /// datagrams.
     pub fn receive(&mut self, most: usize, mut arrive: impl FnMut(Packet)) -> usize {
         let mut datagrams = 0;
         let mut buffer = std::mem::take(&mut self.buffer);

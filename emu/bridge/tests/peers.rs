@@ -48,7 +48,8 @@ impl Side {
     }
 }
 
-/// Towards the other side's queue pair, with a retransmission timeout that suits the wall clock: 67 ms instead of 67 us.
+/// Towards the other side's queue pair, with a retransmission timeout that suits the wall clock: 67 ms instead of 67
+/// us.
 fn connect(side: &mut Side, end: &Endpoint, card: usize, qpn: u32) {
     end.connect(&mut side.world, 0, (card, qpn));
     let retransmission = QpModify { timeout: Some(14), ..QpModify::default() };
@@ -251,7 +252,8 @@ fn a_peer_that_starts_again_is_known_again() {
     assert_eq!(pair.sides[0].bridge.counters().wire.written_off, 0);
 }
 
-/// Machine 0 has a frame with machine 1, which is not run for a while. Timers of 67 us give up after half a millisecond.
+/// Machine 0 has a frame with machine 1, which is not run for a while. Timers of 67 us give up after half a
+/// millisecond.
 fn write_to_one_that_is_not_run(wall: Duration, peer_timeout: Duration) -> (Pair, Vec<u8>) {
     let mut pair = Pair::new(Transport::Rc, 0);
     for (here, there) in [(0, 1), (1, 0)] {

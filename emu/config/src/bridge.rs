@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// `[bridge]`: addresses as `HOST:PORT`, and either one `peer` or a list of `peers`.
 ///
-/// With several peers all machines form one network: each has cards of its own numbers, and each is told of all the others, where
-/// they are and which cards they have.
+/// With several peers all machines form one network: each has cards of its own numbers, and each is told of all the
+/// others, where they are and which cards they have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeTable {
@@ -14,8 +14,8 @@ pub struct BridgeTable {
     /// Where the other one does, if there is one only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// How long another machine that has been there may be silent while something waits for it, in milliseconds, 1 to [`MOST_TIMEOUT_MS`]: so
-    /// long virtual time stands still here. Then it counts as gone. Default 10,000.
+    /// How long another machine that has been there may be silent while something waits for it, in milliseconds, 1 to
+    /// [`MOST_TIMEOUT_MS`]: so long virtual time stands still here. Then it counts as gone. Default 10,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_timeout_ms: Option<u64>,
     /// Where the others do.
@@ -48,8 +48,8 @@ fn is_one(cards: &usize) -> bool {
 }
 
 impl BridgeTable {
-    /// Machine `rank` of `of` on one computer, of `cards` cards each: machine `i` receives at port `first_port + i` of the loopback
-    /// interface and has the cards from `i * cards` on.
+    /// Machine `rank` of `of` on one computer, of `cards` cards each: machine `i` receives at port `first_port + i` of
+    /// the loopback interface and has the cards from `i * cards` on.
     #[must_use]
     pub fn on_this_computer(rank: usize, of: usize, cards: usize, first_port: u16) -> Self {
         let address = |rank: usize| format!("127.0.0.1:{}", usize::from(first_port) + rank);

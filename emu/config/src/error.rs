@@ -10,7 +10,8 @@ use crate::machine::MOST_COMMAND_PS;
 use crate::share::MOST_CLIENTS;
 use crate::timing::TimingError;
 
-/// A description of a machine that cannot be. Values are named by what they are, which is both their key in a machine file and their option.
+/// A description of a machine that cannot be. Values are named by what they are, which is both their key in a machine
+/// file and their option.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -64,7 +65,8 @@ pub enum ConfigError {
     },
     /// Commands that take time on a machine that shares its time with others.
     #[error(
-        "command_ps = {command_ps} with [bridge] or [share]: their machines follow the wall clock, so leave it out or join and share none"
+        "command_ps = {command_ps} with [bridge] or [share]: their machines follow the wall clock, so leave it out or \
+         join and share none"
     )]
     CommandTime {
         /// What was given, in picoseconds.
@@ -80,7 +82,8 @@ pub enum ConfigError {
     },
     /// Two answers to one question.
     #[error(
-        "[link] and a topology exclude one another: [link] is the cable of two cards, and the links of a topology are in its description"
+        "[link] and a topology exclude one another: [link] is the cable of two cards, and the links of a topology are \
+         in its description"
     )]
     LinkAndTopology,
     /// Hosts are named for other than all cards.
@@ -113,7 +116,8 @@ pub enum ConfigError {
     },
     /// No such host.
     #[error(
-        "the topology {topology:?} has no host {host:?} for a card: give a number from 0 to {last}, or a name such as {example:?}"
+        "the topology {topology:?} has no host {host:?} for a card: give a number from 0 to {last}, or a name such as \
+         {example:?}"
     )]
     Host {
         /// What was given.
@@ -130,20 +134,21 @@ pub enum ConfigError {
     HostsWithoutTopology(String),
     /// A joined machine where one is to run by itself.
     #[error(
-        "[bridge] joins the machines of several programs, and [share] lets them use one (flexcast emu exec); a run that has all its cards in one \
-         machine and process has neither: leave it out"
+        "[bridge] joins the machines of several programs, and [share] lets them use one (flexcast emu exec); a run \
+         that has all its cards in one machine and process has neither: leave it out"
     )]
     Bridged,
     /// A process without cards where a machine is to be made.
     #[error(
-        "[attach] uses the cards of another process, so nothing else is said of cards here, and no machine is made: leave out either [attach] or \
-         all other keys"
+        "[attach] uses the cards of another process, so nothing else is said of cards here, and no machine is made: \
+         leave out either [attach] or all other keys"
     )]
     Attached,
     /// A machine of a process without a rank.
     #[error(
-        "[job] is of a process that a launcher has started, or flexcast emu exec with --rank and --of: FLEXCAST_RANK and FLEXCAST_SIZE, or the variables of \
-         torchrun, mpirun, mpiexec or srun, have to tell its rank; a run that has all its cards in one process leaves [job] out"
+        "[job] is of a process that a launcher has started, or flexcast emu exec with --rank and --of: FLEXCAST_RANK \
+         and FLEXCAST_SIZE, or the variables of torchrun, mpirun, mpiexec or srun, have to tell its rank; a run that \
+         has all its cards in one process leaves [job] out"
     )]
     NotPlaced,
     /// No such process.
@@ -156,7 +161,8 @@ pub enum ConfigError {
     },
     /// Two answers to one question.
     #[error(
-        "first_card, [bridge], [share] and [attach] say where one process is, and [job] says it of all: leave them out, or [job]"
+        "first_card, [bridge], [share] and [attach] say where one process is, and [job] says it of all: leave them \
+         out, or [job]"
     )]
     JobAndPlace,
     /// Ports end.
@@ -185,7 +191,8 @@ pub enum ConfigError {
     },
     /// Observers see one process.
     #[error(
-        "detect_races and weak memory look at the accesses of one process: leave them out with [share], or let one process have all cards"
+        "detect_races and weak memory look at the accesses of one process: leave them out with [share], or let one \
+         process have all cards"
     )]
     SharedWatched,
     /// No such timing model.

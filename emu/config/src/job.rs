@@ -12,8 +12,8 @@ const FIRST_PORT: u16 = 7471;
 /// Numbers that cards can have.
 const MOST_CARDS: usize = 65_535;
 
-/// `[job]`: each process of a job on this computer has a machine like this one, and all of them form one network. Numbers of cards and addresses
-/// follow from the process's rank, which its launcher tells.
+/// `[job]`: each process of a job on this computer has a machine like this one, and all of them form one network.
+/// Numbers of cards and addresses follow from the process's rank, which its launcher tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobTable {
@@ -40,7 +40,8 @@ impl Default for JobTable {
 }
 
 impl Machine {
-    /// The machine of process `rank` of `of`: the same with `[bridge]` and numbers of cards in the place of `[job]`; as it is without `[job]`.
+    /// The machine of process `rank` of `of`: the same with `[bridge]` and numbers of cards in the place of `[job]`; as
+    /// it is without `[job]`.
     ///
     /// # Errors
     /// No such rank, more ports or cards than there are, or `[job]` beside what follows from it.

@@ -1,8 +1,9 @@
 //! Description of an emulated machine: one form for machine files, command line options and tests.
 //!
-//! [`Machine`] says in the user's words what a machine is: cards, what joins them, faults, memory model, timing model. A machine file is
-//! that in TOML; options of the command line set its fields, over those of a file where one is given; tests build it as a struct.
-//! [`Machine::config`] turns it into the [`emu_machine::Config`] of a machine, and [`ConfigError`] says what cannot be.
+//! [`Machine`] says in the user's words what a machine is: cards, what joins them, faults, memory model, timing model.
+//! A machine file is that in TOML; options of the command line set its fields, over those of a file where one is given;
+//! tests build it as a struct. [`Machine::config`] turns it into the [`emu_machine::Config`] of a machine, and
+//! [`ConfigError`] says what cannot be.
 
 mod bridge;
 mod error;

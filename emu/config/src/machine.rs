@@ -77,13 +77,15 @@ pub(crate) const MOST_COMMAND_PS: u64 = 1_000_000_000_000;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Machine {
-    /// Number of cards. Default 1 with a bridge, one for each host of a network (but for the last, with a bridge), else 2.
+    /// Number of cards. Default 1 with a bridge, one for each host of a network (but for the last, with a bridge),
+    /// else 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cards: Option<usize>,
     /// Number of the first card, from 0: [`Config::first_card`]. Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_card: Option<usize>,
-    /// Seed of losses and of weak memory, and of a fault script that has none (or 0). Default 1 of losses on a cable and weak memory, else 0.
+    /// Seed of losses and of weak memory, and of a fault script that has none (or 0). Default 1 of losses on a cable
+    /// and weak memory, else 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
     /// Frames lost on their way to each card, parts per million, whatever joins the cards. Default 0.
@@ -95,7 +97,8 @@ pub struct Machine {
     pub uc_multicast: bool,
     /// Whether each card has a second function for its Arm cores: [`Config::arm_functions`]. Default no.
     pub arm_functions: bool,
-    /// Virtual time that a control operation takes, in picoseconds, at most a second: [`Config::command_ps`]. Default 0.
+    /// Virtual time that a control operation takes, in picoseconds, at most a second: [`Config::command_ps`].
+    /// Default 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command_ps: Option<u64>,
     /// Where the programs run that drive the cards: [`Config::driven_from`]. Default the host.
@@ -242,7 +245,8 @@ impl Machine {
         })
     }
 
-    /// The configuration of a machine of two cards that runs by itself, unless the description says how many cards there are.
+    /// The configuration of a machine of two cards that runs by itself, unless the description says how many cards
+    /// there are.
     ///
     /// # Errors
     /// [`ConfigError`] for the first thing that cannot be.
@@ -251,8 +255,8 @@ impl Machine {
         Self { cards: Some(cards), ..self.clone() }.config()
     }
 
-    /// The configuration of a machine that runs by itself and has `count` cards, or the more that the description says, in a network: one
-    /// switch if no topology is given, at its first hosts if none are named.
+    /// The configuration of a machine that runs by itself and has `count` cards, or the more that the description says,
+    /// in a network: one switch if no topology is given, at its first hosts if none are named.
     ///
     /// # Errors
     /// [`ConfigError`] for the first thing that cannot be.

@@ -47,7 +47,8 @@ impl LinkTable {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkTable {
-    /// Name of a topology, or the path of a description file. Default the cable of `[link]`, to which faults and queues can happen then.
+    /// Name of a topology, or the path of a description file. Default the cable of `[link]`, to which faults and queues
+    /// can happen then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,
     /// A fault script. One without a seed (or with 0) takes the machine's.

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 pub const MOST_CLIENTS: usize = 1024;
 const CLIENTS: usize = 64;
 
-/// `[share]`: other processes of the same user may use the host's functions of this machine's cards, by a socket of the file system.
+/// `[share]`: other processes of the same user may use the host's functions of this machine's cards, by a socket of the
+/// file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShareTable {
@@ -35,7 +36,8 @@ impl ShareTable {
     }
 }
 
-/// `[attach]`: this process has no cards, but uses those of the process that shares them. A description with it says nothing else.
+/// `[attach]`: this process has no cards, but uses those of the process that shares them. A description with it says
+/// nothing else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachTable {

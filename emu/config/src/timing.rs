@@ -42,7 +42,8 @@ pub enum TimingError {
     },
     /// A change of nothing.
     #[error(
-        "set {0}: it changes a timing model's number: name the model, such as m2, and write GROUP.NAME=VALUE, such as loads.l3_cycles=115"
+        "set {0}: it changes a timing model's number: name the model, such as m2, and write GROUP.NAME=VALUE, such as \
+         loads.l3_cycles=115"
     )]
     Change(String),
     /// A change of a number that the model does not have.

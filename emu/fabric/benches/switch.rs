@@ -1,8 +1,8 @@
 //! Frames per second of wall time through one switch, and through the fat tree of 188 hosts.
 //!
 //! `cargo bench -p emu-fabric --bench switch -- [--json] [--quick]`. Each figure is the best of several runs, for the
-//! disturbances of a shared machine only ever slow a run down. The caller's event queue is part of what is measured, its
-//! handling of deliveries is not: they are counted and dropped.
+//! disturbances of a shared machine only ever slow a run down. The caller's event queue is part of what is measured,
+//! its handling of deliveries is not: they are counted and dropped.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -167,8 +167,9 @@ fn main() -> ExitCode {
     if json {
         let row = |f: &Figure| {
             format!(
-                "  {{\"kind\": \"measured\", \"topology\": \"{}\", \"ports\": {}, \"flow_control\": \"{}\", \"cast\": \"{}\", \
-                 \"frames_per_wall_s\": {:.0}, \"copies_per_frame\": {}, \"ns_per_frame\": {:.1}, \"ns_per_copy\": {:.1}}}",
+                "  {{\"kind\": \"measured\", \"topology\": \"{}\", \"ports\": \
+                 {}, \"flow_control\": \"{}\", \"cast\": \"{}\", \"frames_per_wall_s\": {:.0}, \"copies_per_frame\": \
+                 {}, \"ns_per_frame\": {:.1}, \"ns_per_copy\": {:.1}}}",
                 f.topology,
                 f.ports,
                 f.flow_control,

@@ -8,9 +8,9 @@ const SCALE: u64 = 1 << 20;
 
 /// Chooses among the priorities that have something to send.
 ///
-/// By weight this is start-time fair queueing: each priority has a clock that runs faster the less it weighs, and the one that is
-/// furthest behind is next. Over any time in which two have something to send all along, what they got differs from their weights by
-/// less than a frame of each.
+/// By weight this is start-time fair queueing: each priority has a clock that runs faster the less it weighs, and the
+/// one that is furthest behind is next. Over any time in which two have something to send all along, what they got
+/// differs from their weights by less than a frame of each.
 #[derive(Clone, Debug)]
 pub struct Arbiter {
     priorities: Priorities,

@@ -1,7 +1,7 @@
 //! Captures: what leaves the ports of a link, as a file that packet analysers read.
 //!
-//! Format: pcapng (IETF draft-ietf-opsawg-pcapng), one interface per port, timestamps in nanoseconds of virtual time, frames
-//! of link type Ethernet without frame check sequence.
+//! Format: pcapng (IETF draft-ietf-opsawg-pcapng), one interface per port, timestamps in nanoseconds of virtual time,
+//! frames of link type Ethernet without frame check sequence.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -98,7 +98,8 @@ impl<W: Write> CaptureWriter<W> {
         Ok(Self { pcap, ports, frames: 0 })
     }
 
-    /// Writes a frame that left `port` at `at_ps` (cut to whole nanoseconds), with a comment if there is something to say.
+    /// Writes a frame that left `port` at `at_ps` (cut to whole nanoseconds), with a comment if there is something to
+    /// say.
     ///
     /// # Errors
     /// No such port, or the writer failed.
@@ -164,11 +165,11 @@ impl<W: Write> fmt::Debug for CaptureWriter<W> {
     }
 }
 
-/// A link or fabric whose frames are captured as they leave their ports: the hosts' ports of a fabric. It carries them exactly
-/// as the link inside would: nothing that happens to the capture changes what arrives, or when.
+/// A link or fabric whose frames are captured as they leave their ports: the hosts' ports of a fabric. It carries them
+/// exactly as the link inside would: nothing that happens to the capture changes what arrives, or when.
 ///
-/// The time of a frame is the one at which its first bit is ready at its port, the time `transmit` is given. A frame that the
-/// link inside lost, which its counters tell, is written too, with a comment such as `lost: 1 of 1 copies`
+/// The time of a frame is the one at which its first bit is ready at its port, the time `transmit` is given. A frame
+/// that the link inside lost, which its counters tell, is written too, with a comment such as `lost: 1 of 1 copies`
 /// (`frame.comment contains "lost"` in an analyser).
 pub struct Captured<L, W: Write> {
     inner: L,
@@ -264,8 +265,8 @@ impl<L, W: Write> Captured<L, W> {
         }
     }
 
-    /// Captures a frame that arrives at a port, which the link or fabric inside does not tell by itself: the caller knows when
-    /// its time has come.
+    /// Captures a frame that arrives at a port, which the link or fabric inside does not tell by itself: the caller
+    /// knows when its time has come.
     pub fn arrival<F: CaptureFrame>(&mut self, at_ps: u64, port: usize, frame: &F) {
         if self.take_bytes(frame)
             && let State::On(writer) = &mut self.state

@@ -31,16 +31,16 @@ pub enum FlowControl {
 pub enum Routing {
     /// By a hash of the frame's flow: frames of a flow stay in order.
     Ecmp,
-    /// The port with the fewest bytes queued; among equals the one that the flow's hash would take or the next after it.
-    /// Frames of a flow may overtake one another.
+    /// The port with the fewest bytes queued; among equals the one that the flow's hash would take or the next after
+    /// it. Frames of a flow may overtake one another.
     Adaptive,
 }
 
-/// How a port chooses among frames of different [priority](crate::NetworkFrame::priority) that could leave. Frames of one priority
-/// always leave in the order in which they came.
+/// How a port chooses among frames of different [priority](crate::NetworkFrame::priority) that could leave. Frames of
+/// one priority always leave in the order in which they came.
 ///
-/// Nothing is interrupted: what is being sent is sent to its end. As long as a network sees one priority only, whichever that is, times
-/// are the same with all three.
+/// Nothing is interrupted: what is being sent is sent to its end. As long as a network sees one priority only,
+/// whichever that is, times are the same with all three.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Priorities {
@@ -49,8 +49,8 @@ pub enum Priorities {
     /// The highest first. What is left to the others is what the higher ones do not ask for: they must be few.
     #[default]
     Strict,
-    /// Each gets the share of the link that [`SwitchConfig::weights`] give it, and those that have nothing to send leave theirs to the
-    /// others (enhanced transmission selection, IEEE 802.1Qaz).
+    /// Each gets the share of the link that [`SwitchConfig::weights`] give it, and those that have nothing to send
+    /// leave theirs to the others (enhanced transmission selection, IEEE 802.1Qaz).
     Weighted,
 }
 
@@ -82,11 +82,13 @@ pub struct SwitchConfig {
     /// From the moment a frame may be passed on to the first bit that leaves, in picoseconds, when the port is free.
     /// Default 300 000: an assumption of the order that vendors state for their switches, at most 10^13.
     pub latency_ps: u64,
-    /// Lossless: bytes of the buffer at each switch port for what comes in. Tail drop: bytes of the queue at each switch port
-    /// for what goes out. Default 256 KiB, an assumption: far more than a link of 200 Gbit/s and a few metres holds.
+    /// Lossless: bytes of the buffer at each switch port for what comes in. Tail drop: bytes of the queue at each
+    /// switch port for what goes out. Default 256 KiB, an assumption: far more than a link of 200 Gbit/s and a few
+    /// metres holds.
     pub buffer_bytes: u64,
-    /// Whether and how priorities have queues of their own, at the ports of switches and of hosts. Default strict. If they have, each
-    /// priority has a buffer of `buffer_bytes` to itself and credit for that (priority flow control, or virtual lanes).
+    /// Whether and how priorities have queues of their own, at the ports of switches and of hosts. Default strict. If
+    /// they have, each priority has a buffer of `buffer_bytes` to itself and credit for that (priority flow control, or
+    /// virtual lanes).
     pub priorities: Priorities,
     /// Weighted: shares of the priorities, each from 1 to 1000. Default 1 each.
     pub weights: [u32; PRIORITIES],

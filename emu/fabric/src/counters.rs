@@ -52,8 +52,9 @@ impl AddAssign for Drops {
 
 /// What a port has seen.
 ///
-/// Bytes are those on the wire ([`Frame::wire_bytes`](crate::Frame::wire_bytes)); payload bytes are what the frame counts as
-/// such ([`NetworkFrame::payload_bytes`](crate::NetworkFrame::payload_bytes)), and stay 0 on links outside a network.
+/// Bytes are those on the wire ([`Frame::wire_bytes`](crate::Frame::wire_bytes)); payload bytes are what the frame
+/// counts as such ([`NetworkFrame::payload_bytes`](crate::NetworkFrame::payload_bytes)), and stay 0 on links outside a
+/// network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Frames that left through the port.
@@ -106,8 +107,8 @@ impl AddAssign for PortCounters {
 }
 
 impl PortCounters {
-    /// Payload bytes received and sent: the measure of traffic on switch ports in which a link between two switches counts
-    /// twice and a host's link once.
+    /// Payload bytes received and sent: the measure of traffic on switch ports in which a link between two switches
+    /// counts twice and a host's link once.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         self.rx_payload_bytes + self.tx_payload_bytes

@@ -6,8 +6,8 @@ use crate::{Frame, PortCounters};
 /// Whether a host should go on sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortRoom {
-    /// The port holds more than it should: nothing new until it is free. What is sent all the same is taken, so that a host may
-    /// finish what it has begun.
+    /// The port holds more than it should: nothing new until it is free. What is sent all the same is taken, so that a
+    /// host may finish what it has begun.
     Full,
     /// The port has room again. It still holds enough to be busy while the host begins.
     Free,
@@ -20,8 +20,8 @@ pub struct FabricEffects<F> {
     pub deliveries: Vec<Delivery<F>>,
     /// Times in picoseconds at which to call [`Fabric::handle_timer`].
     pub timers_ps: Vec<u64>,
-    /// Ports that have become full or free for some priorities (a bit each), in order, as of now. By turns for each port and priority,
-    /// full first.
+    /// Ports that have become full or free for some priorities (a bit each), in order, as of now. By turns for each
+    /// port and priority, full first.
     pub rooms: Vec<(usize, u8, PortRoom)>,
 }
 

@@ -1,9 +1,9 @@
 //! Multicast groups and their trees.
 //!
-//! A group's tree hangs from a root switch that the group's identifier chooses among those that reach every host by going
-//! down. Its shape never depends on the members; they only decide which branches are used. A frame goes from its sender up
-//! towards the root as far as there are members outside the part of the tree it came through, and down every other branch
-//! with members.
+//! A group's tree hangs from a root switch that the group's identifier chooses among those that reach every host by
+//! going down. Its shape never depends on the members; they only decide which branches are used. A frame goes from its
+//! sender up towards the root as far as there are members outside the part of the tree it came through, and down every
+//! other branch with members.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -35,7 +35,8 @@ pub enum GroupError {
     },
     /// The topology has no switch above all hosts.
     #[error(
-        "no switch reaches all hosts by going down alone, so no multicast tree has a root: add such a switch or give levels"
+        "no switch reaches all hosts by going down alone, so no multicast tree has a root: add such a switch or give \
+         levels"
     )]
     NoRoot,
 }

@@ -1,10 +1,10 @@
 //! Links and switches between emulated cards. Time is an input; what arrives where and when is the output.
 //!
-//! The crate knows nothing of what a frame says, only how long it is and where it goes. Times are picoseconds of virtual
-//! time. Equal calls in equal order have equal results, on every machine.
+//! The crate knows nothing of what a frame says, only how long it is and where it goes. Times are picoseconds of
+//! virtual time. Equal calls in equal order have equal results, on every machine.
 //!
-//! Two cards joined by a cable need no more than [`BackToBack`]. For anything else a [`Topology`] describes hosts, switches
-//! and cables, and a [`Network`] built from it carries frames, under the faults of a [`FaultScript`].
+//! Two cards joined by a cable need no more than [`BackToBack`]. For anything else a [`Topology`] describes hosts,
+//! switches and cables, and a [`Network`] built from it carries frames, under the faults of a [`FaultScript`].
 
 mod arbiter;
 mod capture;
@@ -53,12 +53,12 @@ pub enum Destination {
     Address(u64),
     /// Every host that has joined a group, but for the sender; see [`Network::join`].
     Group(u128),
-    /// One host, added up on the way: the switches of the group's tree keep what comes for a sum and pass on one frame in place of all
-    /// that came up their ports. Each member but the host itself sends one frame for each sum.
+    /// One host, added up on the way: the switches of the group's tree keep what comes for a sum and pass on one frame
+    /// in place of all that came up their ports. Each member but the host itself sends one frame for each sum.
     ///
-    /// A model of computing in the network; no card offers it by these means. It takes no time besides the switch's own, and wants a
-    /// network that loses nothing: a sum that lacks a frame waits for ever ([`Network::open_sums`] counts such), and members must not
-    /// join or leave while sums are open.
+    /// A model of computing in the network; no card offers it by these means. It takes no time besides the switch's
+    /// own, and wants a network that loses nothing: a sum that lacks a frame waits for ever ([`Network::open_sums`]
+    /// counts such), and members must not join or leave while sums are open.
     Sum {
         /// The group whose members add.
         group: u128,
@@ -69,24 +69,27 @@ pub enum Destination {
     },
 }
 
-/// What a network of switches needs to know of a frame. Cloning one should be cheap: each receiver of a multicast gets a clone.
+/// What a network of switches needs to know of a frame. Cloning one should be cheap: each receiver of a multicast gets
+/// a clone.
 pub trait NetworkFrame: Frame + Clone {
     /// Where it goes.
     fn destination(&self) -> Destination;
 
-    /// What it shares with the frames it must not overtake: for RoCEv2 a hash of addresses, UDP source port and queue pair.
+    /// What it shares with the frames it must not overtake: for RoCEv2 a hash of addresses, UDP source port and queue
+    /// pair.
     fn flow(&self) -> u64;
 
     /// Bytes of user data in it, for [`PortCounters::tx_payload_bytes`] and its kin.
     fn payload_bytes(&self) -> u64;
 
-    /// Its priority, 0 to 7, by which [`PortCounters`] tell payload bytes apart; higher bits are ignored. Whether it also has
-    /// a queue of its own is a matter of [`Priorities`]. The default is 0.
+    /// Its priority, 0 to 7, by which [`PortCounters`] tell payload bytes apart; higher bits are ignored. Whether it
+    /// also has a queue of its own is a matter of [`Priorities`]. The default is 0.
     fn priority(&self) -> u8 {
         0
     }
 
-    /// Adds the contents of another frame for the same [`Destination::Sum`]. The default is for frames without contents: nothing.
+    /// Adds the contents of another frame for the same [`Destination::Sum`]. The default is for frames without
+    /// contents: nothing.
     fn add(&mut self, other: &Self) {
         let _ = other;
     }

@@ -1,9 +1,9 @@
 //! Shortest ways up and then down, computed once.
 //!
-//! Each link between two switches has an upper end: the switch of the higher level, or of the lower number if both have the
-//! same. A way goes up any number of links, then down any number, and never up again: then no circle of full buffers can wait
-//! for one another (up*/down* routing, Schroeder et al., *Autonet*, 1991). A switch that can reach a destination by going
-//! down alone always does.
+//! Each link between two switches has an upper end: the switch of the higher level, or of the lower number if both have
+//! the same. A way goes up any number of links, then down any number, and never up again: then no circle of full
+//! buffers can wait for one another (up*/down* routing, Schroeder et al., *Autonet*, 1991). A switch that can reach a
+//! destination by going down alone always does.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;

@@ -65,8 +65,8 @@ fn a_link_is_down_for_its_time_and_comes_up() {
     let driver = run(&FaultScript::from_toml(text).unwrap());
     let received = ids(&driver, 0);
     let missing: Vec<u64> = (0..1000).filter(|id| !received.contains(id)).collect();
-    // A frame each 200 ns enters the second link after 64 bytes, a cable and the switch: 602.56 ns later, for 167.84 ns.
-    // Frame 247 is the first that leaves after 50 us, frame 496 the last that enters before 100 us.
+    // A frame each 200 ns enters the second link after 64 bytes, a cable and the switch: 602.56 ns later, for 167.84
+    // ns. Frame 247 is the first that leaves after 50 us, frame 496 the last that enters before 100 us.
     assert_eq!((missing[0], missing[249], missing.len()), (247, 496, 250), "{missing:?}");
     assert_eq!(missing.windows(2).filter(|pair| pair[0] + 1 != pair[1]).count(), 0);
     assert_eq!(driver.network.totals().hosts.drops.link_down, 250);

@@ -130,8 +130,8 @@ fn full_buffers_of_data_hold_no_message_back() {
     assert!(took(Priorities::Shared) > 50_000_000, "{}", took(Priorities::Shared));
 }
 
-/// A frame from a slow link has not come far enough for a faster one, while credit for those before it is back: no reason to look for credit
-/// again at once, and again.
+/// A frame from a slow link has not come far enough for a faster one, while credit for those before it is back: no
+/// reason to look for credit again at once, and again.
 #[test]
 fn credit_that_is_back_is_not_waited_for() {
     let mut builder = TopologyBuilder::new("two");

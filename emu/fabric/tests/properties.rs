@@ -163,7 +163,8 @@ proptest! {
                 prop_assert!(before_ps + length_ps <= arrival.at_ps);
             }
         }
-        // Inside: no port was busy for longer than the run took. What hosts send to themselves goes no further than the switch.
+        // Inside: no port was busy for longer than the run took. What hosts send to themselves goes no further than the
+        // switch.
         let end_ps = driver.end_ps;
         for cable in topology.cables() {
             for end in [cable.a, cable.b] {

@@ -134,7 +134,8 @@ impl Program {
     }
 }
 
-/// Runs `harts` harts in turns of `turn` instructions until `instructions` have retired in all; gives million per second.
+/// Runs `harts` harts in turns of `turn` instructions until `instructions` have retired in all; gives million per
+/// second.
 fn ours(program: &Program, harts: usize, turn: u64) -> f64 {
     let code = program.bytes();
     let mut bus = RegionBus::new(&code);
@@ -261,7 +262,8 @@ fn main() -> ExitCode {
             .iter()
             .map(|f| {
                 format!(
-                    "  {{\"executor\": \"{}\", \"program\": \"{}\", \"mips\": {:.1}, \"ratio_to_ckb_vm_interpreter\": {:.2}}}",
+                    "  {{\"executor\": \"{}\", \"program\": \"{}\", \"mips\": {:.1}, \"ratio_to_ckb_vm_interpreter\": \
+                     {:.2}}}",
                     f.executor, f.program, f.mips, f.ratio
                 )
             })

@@ -78,7 +78,8 @@ pub(crate) const fn remuw(a: u64, b: u64) -> u64 {
 #[inline(always)]
 pub(crate) const fn orc_b(value: u64) -> u64 {
     const LOW: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    // The top bit of each byte: set if the byte has a low bit set (the addition carries into it) or its own top bit set.
+    // The top bit of each byte: set if the byte has a low bit set (the addition carries into it) or its own top bit
+    // set.
     let top = (((value & LOW) + LOW) | value) & !LOW;
     (top >> 7).wrapping_mul(0xff)
 }

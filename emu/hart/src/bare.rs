@@ -1,7 +1,8 @@
 //! Runs a bare-metal program: one hart in machine mode, flat memory, an exit convention. This is how the official
 //! RISC-V conformance tests and small freestanding programs run.
 //!
-//! - A program ends by `ecall` with the Linux number of `exit` (93) or `exit_group` (94) in `a7`, or by a store to `tohost`.
+//! - A program ends by `ecall` with the Linux number of `exit` (93) or `exit_group` (94) in `a7`, or by a store to
+//!   `tohost`.
 //! - `ecall` also serves `write` (64) to file descriptors 1 and 2, and `brk` (214); any other number returns `-ENOSYS`.
 //! - As soon as the program has set `mtvec`, `ecall`, `ebreak` and faults go there instead.
 //! - Machine mode and user mode, with the control and status registers that such a hart must have and no others: what
@@ -35,8 +36,9 @@ pub struct Program<'a> {
     pub entry: u64,
     /// Address of the eight bytes (symbol `tohost`) by which the program reports its end.
     pub tohost: Option<u64>,
-    /// Arguments, the program's name first. They are laid out on the stack as a Linux process finds them: `sp` points at
-    /// their number, then the pointers to them, then zero pointers for the end, the environment and the auxiliary vector.
+    /// Arguments, the program's name first. They are laid out on the stack as a Linux process finds them: `sp` points
+    /// at their number, then the pointers to them, then zero pointers for the end, the environment and the auxiliary
+    /// vector.
     pub arguments: Vec<String>,
     /// Address and length in bytes of what [`Report::dump`] is to hold.
     pub dump: Option<(u64, u64)>,
@@ -48,9 +50,9 @@ pub enum Board {
     /// The program's segments, a heap and a stack.
     #[default]
     Flat,
-    /// The part of QEMU's `virt` machine (hw/riscv/virt.c) that small programs use: 128 MiB of RAM from 0x8000_0000, the
-    /// transmitter of the serial port at 0x1000_0000 (to [`Streams::out`]) and the SiFive test finisher at 0x10_0000, which
-    /// ends the run. The program makes its own stack; arguments are not passed.
+    /// The part of QEMU's `virt` machine (hw/riscv/virt.c) that small programs use: 128 MiB of RAM from 0x8000_0000,
+    /// the transmitter of the serial port at 0x1000_0000 (to [`Streams::out`]) and the SiFive test finisher at
+    /// 0x10_0000, which ends the run. The program makes its own stack; arguments are not passed.
     Virt,
 }
 
@@ -166,7 +168,8 @@ pub enum BareError {
     },
     /// A segment lies outside the RAM of the machine.
     #[error(
-        "the segment at {base:#x} of {len} bytes lies outside the machine's RAM, {ram_bytes} bytes from {ram:#x}; link it there"
+        "the segment at {base:#x} of {len} bytes lies outside the machine's RAM, {ram_bytes} bytes from {ram:#x}; link \
+         it there"
     )]
     OutsideRam {
         /// Address of the segment.
@@ -188,7 +191,8 @@ pub enum BareError {
     },
     /// What is to be dumped is not memory of the program.
     #[error(
-        "the {len} bytes at {base:#x} that are to be dumped are not all in the program's memory; place both ends in one segment"
+        "the {len} bytes at {base:#x} that are to be dumped are not all in the program's memory; place both ends in \
+         one segment"
     )]
     DumpOutside {
         /// Address of the first byte.

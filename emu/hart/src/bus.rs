@@ -148,7 +148,8 @@ pub struct Atomic {
     pub release: bool,
 }
 
-/// A hart as it is before an instruction that a burst executes ahead of its issue; see [`Hart::burst`](crate::Hart::burst).
+/// A hart as it is before an instruction that a burst executes ahead of its issue; see
+/// [`Hart::burst`](crate::Hart::burst).
 #[derive(Clone, Copy, Debug)]
 pub struct Before<'a> {
     /// Its integer registers.
@@ -159,7 +160,8 @@ pub struct Before<'a> {
     pub count: u32,
 }
 
-/// The outside world of a hart. Statically dispatched, so that a small `load` or `store` is inlined into the interpreter.
+/// The outside world of a hart. Statically dispatched, so that a small `load` or `store` is inlined into the
+/// interpreter.
 ///
 /// In every method `cycles` holds the hart's cycle counter when the instruction began; the bus adds the latency of the
 /// access to it. A method that returns a fault must have changed nothing; what it added to `cycles` is dropped.
@@ -178,9 +180,9 @@ pub trait Bus {
     /// A fault, usually [`Cause::StoreAccess`] with the address as trap value.
     fn store(&mut self, addr: u64, width: Width, value: u64, cycles: &mut u64) -> Result<(), Fault>;
 
-    /// A load that a burst meets before the load's issue. `Some` is the zero-extended value and executes it: the bus must then be able
-    /// to take back all that the burst executes from here on, for which it is told the hart's state. `None`, also for a load that would
-    /// fault, ends the burst before it.
+    /// A load that a burst meets before the load's issue. `Some` is the zero-extended value and executes it: the bus
+    /// must then be able to take back all that the burst executes from here on, for which it is told the hart's state.
+    /// `None`, also for a load that would fault, ends the burst before it.
     #[inline(always)]
     fn load_ahead(&mut self, _addr: u64, _width: Width, _before: &Before<'_>) -> Option<u64> {
         None
@@ -192,7 +194,8 @@ pub trait Bus {
         false
     }
 
-    /// Whether a burst may go on in the block of code that holds `before.pc`, another than before; the bus must be able to take it back.
+    /// Whether a burst may go on in the block of code that holds `before.pc`, another than before; the bus must be able
+    /// to take it back.
     #[inline(always)]
     fn enter_ahead(&mut self, _before: &Before<'_>) -> bool {
         false
@@ -230,8 +233,8 @@ pub trait Bus {
     /// access between the two. `update` is called exactly once, with the zero-extended old value.
     ///
     /// The default is one load and, for an update, one store. A bus that delays or reorders stores overrides it, for
-    /// otherwise two harts could both update the same old value. The hart turns load faults of a store-conditional or an
-    /// atomic memory operation into the store faults that the architecture asks for.
+    /// otherwise two harts could both update the same old value. The hart turns load faults of a store-conditional or
+    /// an atomic memory operation into the store faults that the architecture asks for.
     ///
     /// # Errors
     /// A fault of the load or the store.
@@ -255,8 +258,8 @@ pub trait Bus {
         (0, 0)
     }
 
-    /// Reads a control and status register that the hart lacks itself (it has `cycle`, `time` and `instret`). `None` makes
-    /// the instruction illegal. `cycles` and `instret` are the hart's counters.
+    /// Reads a control and status register that the hart lacks itself (it has `cycle`, `time` and `instret`). `None`
+    /// makes the instruction illegal. `cycles` and `instret` are the hart's counters.
     fn csr_read(&mut self, _csr: u16, _cycles: u64, _instret: u64) -> Option<u64> {
         None
     }

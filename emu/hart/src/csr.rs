@@ -11,8 +11,8 @@ pub(crate) const TIME: u16 = 0xc01;
 /// `instret`: instructions retired before this one.
 pub(crate) const INSTRET: u16 = 0xc02;
 
-/// Executes `csrrw`, `csrrs`, `csrrc` or the immediate form of one, or an instruction of draft bit manipulation: a branch of its own
-/// in the interpreter's loop would cost the others registers. On a fault nothing has changed.
+/// Executes `csrrw`, `csrrs`, `csrrc` or the immediate form of one, or an instruction of draft bit manipulation: a
+/// branch of its own in the interpreter's loop would cost the others registers. On a fault nothing has changed.
 #[inline(never)]
 pub(crate) fn execute<B: Bus>(op: Op, x: &mut [u64; 32], bus: &mut B, cycles: u64, instret: u64) -> Result<(), Fault> {
     let bits = op.bits();

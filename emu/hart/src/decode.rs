@@ -1,4 +1,5 @@
-//! From instruction bits to an [`Op`]: what the shared decoder says of them, in the form in which the interpreter executes it.
+//! From instruction bits to an [`Op`]: what the shared decoder says of them, in the form in which the interpreter
+//! executes it.
 
 use flexcast_isa::{Extension, Instruction, Isa};
 
@@ -22,8 +23,8 @@ impl Place {
     }
 }
 
-/// The operation of an instruction on a hart with these extensions. Of an instruction of two bytes the upper half of `bits` is not looked
-/// at.
+/// The operation of an instruction on a hart with these extensions. Of an instruction of two bytes the upper half of
+/// `bits` is not looked at.
 pub(crate) fn decode(bits: u32, place: Place, isa: Isa) -> Op {
     let instruction = Instruction::new(0, bits);
     // What privileged and custom instructions do is the bus's affair.

@@ -1,9 +1,9 @@
 //! The interpreter's loop.
 //!
-//! Design, in the order of what it brought: the loop follows a pointer through decoded slots, one per two bytes of code, and the
-//! distance to the next slot is a constant of the operation's kind, so that the processor can run ahead of the operands;
-//! registers are numbered by an enum, so that the register file is accessed without bounds checks; the limits on instructions
-//! and on cycles are folded into one comparison per instruction.
+//! Design, in the order of what it brought: the loop follows a pointer through decoded slots, one per two bytes of
+//! code, and the distance to the next slot is a constant of the operation's kind, so that the processor can run ahead
+//! of the operands; registers are numbered by an enum, so that the register file is accessed without bounds checks; the
+//! limits on instructions and on cycles are folded into one comparison per instruction.
 
 use crate::alu::{self, sext};
 use crate::bus::{Before, Bus, Cause, Fault, Width};
@@ -74,8 +74,8 @@ pub(crate) fn run<B: Bus>(hart: &mut Hart, text: &mut Text, bus: &mut B, limits:
     }
 }
 
-/// Executes one instruction, and up to `most_ahead` after it that may be executed ahead of their issue; `hart.cycles` moves by what the
-/// first one's accesses take and no more. See [`Hart::burst`].
+/// Executes one instruction, and up to `most_ahead` after it that may be executed ahead of their issue; `hart.cycles`
+/// moves by what the first one's accesses take and no more. See [`Hart::burst`].
 #[inline(always)]
 pub(crate) fn burst<B: Bus>(
     hart: &mut Hart,
@@ -282,11 +282,11 @@ fn run_range<B: Bus, const MODE: u8>(
         }
         #[cfg(debug_assertions)]
         assert!(ip >= slots && ip < slots_end, "the instruction pointer left its range");
-        // SAFETY: `ip` points to an element of `range.slots`, which is borrowed, and so neither moved nor written, for the
-        // whole loop. It begins at a slot of the range because `find` has found `pc` in it. It moves in three ways only:
-        // by one or two slots past an instruction, whose slot is not one of the two `End` slots behind the range (those
-        // leave the loop); by a branch distance, which the decoder has checked to end inside the range it decoded for,
-        // this one; and to a computed address after comparing it with the range's length.
+        // SAFETY: `ip` points to an element of `range.slots`, which is borrowed, and so neither moved nor written, for
+        // the whole loop. It begins at a slot of the range because `find` has found `pc` in it. It moves in three ways
+        // only: by one or two slots past an instruction, whose slot is not one of the two `End` slots behind the range
+        // (those leave the loop); by a branch distance, which the decoder has checked to end inside the range it
+        // decoded for, this one; and to a computed address after comparing it with the range's length.
         let op: &Op = unsafe { &*ip };
 
         macro_rules! fault {

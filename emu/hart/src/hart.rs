@@ -39,8 +39,8 @@ impl Hart {
         crate::exec::run(self, text, bus, limits)
     }
 
-    /// Executes one instruction, for a caller that decides itself when the next one is issued: [`Hart::cycles`] moves by what the bus
-    /// adds to it and nothing else. [`Bus::should_stop`](Bus::should_stop) is for the caller to ask.
+    /// Executes one instruction, for a caller that decides itself when the next one is issued: [`Hart::cycles`] moves
+    /// by what the bus adds to it and nothing else. [`Bus::should_stop`](Bus::should_stop) is for the caller to ask.
     ///
     /// The state is exact whenever this returns, as with [`Hart::run`].
     #[inline]
@@ -48,12 +48,13 @@ impl Hart {
         crate::exec::burst(self, text, bus, 0, 64).0
     }
 
-    /// Executes one instruction as [`Hart::step`] does, and then up to `most_ahead` (not more than [`RunAhead::MOST`]) that follow it ahead
-    /// of their issue: those that touch registers and the program counter only, so that nobody can tell when they are executed, and
-    /// loads and stores that the bus takes ([`Bus::load_ahead`], [`Bus::store_ahead`]). It ends before any other instruction, and
-    /// before one in another block of `block_bytes` (a power of two, at least 2) of code unless the bus lets it enter
-    /// ([`Bus::enter_ahead`]). The caller issues them afterwards, one by one, as if each were executed only then. Returns what became
-    /// of the first, and what followed; after one that stopped nothing does.
+    /// Executes one instruction as [`Hart::step`] does, and then up to `most_ahead` (not more than [`RunAhead::MOST`])
+    /// that follow it ahead of their issue: those that touch registers and the program counter only, so that nobody can
+    /// tell when they are executed, and loads and stores that the bus takes ([`Bus::load_ahead`],
+    /// [`Bus::store_ahead`]). It ends before any other instruction, and before one in another block of `block_bytes` (a
+    /// power of two, at least 2) of code unless the bus lets it enter ([`Bus::enter_ahead`]). The caller issues them
+    /// afterwards, one by one, as if each were executed only then. Returns what became of the first, and what followed;
+    /// after one that stopped nothing does.
     ///
     /// What has not been issued yet can be taken back with [`Hart::replay`].
     ///
@@ -69,9 +70,9 @@ impl Hart {
         crate::exec::burst(self, text, bus, most_ahead, block_bytes)
     }
 
-    /// Executes `count` instructions of a burst again, from the state that the bus was told ([`Before`](crate::Before)); all accesses
-    /// go to [`Bus::load_ahead`] and [`Bus::store_ahead`], which must answer as they did. Returns how many have been executed: `count`,
-    /// if the bus did.
+    /// Executes `count` instructions of a burst again, from the state that the bus was told
+    /// ([`Before`](crate::Before)); all accesses go to [`Bus::load_ahead`] and [`Bus::store_ahead`], which must answer
+    /// as they did. Returns how many have been executed: `count`, if the bus did.
     pub fn replay<B: Bus>(&mut self, text: &mut Text, bus: &mut B, count: u32) -> u32 {
         crate::exec::replay(self, text, bus, count)
     }
@@ -116,7 +117,8 @@ impl Hart {
 pub struct RunAhead {
     /// How many.
     pub count: u32,
-    /// What each is, two bits each, the first in the lowest: 0 an ordinary one, [`RunAhead::LOAD`] or [`RunAhead::STORE`].
+    /// What each is, two bits each, the first in the lowest: 0 an ordinary one, [`RunAhead::LOAD`] or
+    /// [`RunAhead::STORE`].
     pub accesses: u64,
 }
 

@@ -8,8 +8,9 @@
 //! - [`Bus`] is memory with its latencies, statically dispatched.
 //! - [`bare`] runs a whole bare-metal program, such as the official conformance tests.
 
-// The interpreter follows a raw pointer through the decoded text. With an index and its bounds checks the speed benchmark
-// gives about two thirds of the figure. The one unsafe block is in `exec.rs`; debug builds assert what it relies on.
+// The interpreter follows a raw pointer through the decoded text. With an index and its bounds checks the speed
+// benchmark gives about two thirds of the figure. The one unsafe block is in `exec.rs`; debug builds assert what it
+// relies on.
 #![allow(unsafe_code)]
 
 mod alu;

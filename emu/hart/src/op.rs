@@ -22,8 +22,8 @@ enum When {
     Ahead,
 }
 
-/// Declares [`Kind`], with what is to be known of each kind at its definition: effect, when, and which instructions are decoded to it
-/// (before those that have a shorter form are told apart).
+/// Declares [`Kind`], with what is to be known of each kind at its definition: effect, when, and which instructions are
+/// decoded to it (before those that have a shorter form are told apart).
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident: $effect:ident $when:ident $(= $($mnemonic:ident)|+)?;)*) => {
         /// What to do. Names follow the mnemonics; `C…` is the two-byte form of the same.
@@ -138,7 +138,8 @@ kinds! {
     CJr: Acts Ahead;
     /// `jal` out of its text range: `imm` is the distance in bytes.
     JalFar: Acts Ahead;
-    /// A branch out of its text range: `imm` is the distance in bytes, `rd` the condition, plus 8 when it is two bytes long.
+    /// A branch out of its text range: `imm` is the distance in bytes, `rd` the condition, plus 8 when it is two bytes
+    /// long.
     BranchFar: Acts Ahead;
 
     // Branches within the text range: `imm` is the distance in slots.

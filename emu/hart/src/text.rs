@@ -11,8 +11,8 @@ const END_SLOTS: usize = 2;
 
 /// Pre-decoded instructions over one or more executable address ranges.
 ///
-/// Each instruction is decoded when it is first executed. A hart's own stores into a range, and `fence.i`, make the text
-/// decode again; stores by devices or by harts that run on another `Text` have to be reported with
+/// Each instruction is decoded when it is first executed. A hart's own stores into a range, and `fence.i`, make the
+/// text decode again; stores by devices or by harts that run on another `Text` have to be reported with
 /// [`Text::invalidate`]. Execution outside every range ends in an instruction access fault.
 ///
 /// Costs four bytes of memory per byte of code.
@@ -120,7 +120,8 @@ impl Text {
 
     /// Decodes the instruction at an address of a range into its slot.
     ///
-    /// Out of line: it is done once for each instruction, and its registers would cost the loop of a burst a third of its speed.
+    /// Out of line: it is done once for each instruction, and its registers would cost the loop of a burst a third of
+    /// its speed.
     #[inline(never)]
     pub(crate) fn decode<B: Bus>(&mut self, range: usize, pc: u64, bus: &mut B) -> Result<(), Fault> {
         let range = &mut self.ranges[range];

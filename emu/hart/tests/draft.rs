@@ -1,7 +1,7 @@
 //! Draft bit manipulation (Zbp, Zbr 0.93): results against definitions bit by bit, encodings against LLVM's assembler.
 //!
-//! Neither binutils nor the qemu-riscv64 of Debian 12 knows these drafts. LLVM 14 assembles them (`llvm-mc`, Debian package
-//! `llvm`); without it that comparison is skipped and says so.
+//! Neither binutils nor the qemu-riscv64 of Debian 12 knows these drafts. LLVM 14 assembles them (`llvm-mc`, Debian
+//! package `llvm`); without it that comparison is skipped and says so.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -468,7 +468,8 @@ proptest! {
     // Failures are printed with their input; a file of them would have no place beside integration tests.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// However a run is cut into pieces, the hart goes through the same states: cycles, counters and registers included.
+    /// However a run is cut into pieces, the hart goes through the same states: cycles, counters and registers
+    /// included.
     #[test]
     fn cutting_a_run_changes_nothing(
         cuts in prop::collection::vec((1u64..40, 1u64..300), 1..40),
@@ -527,7 +528,8 @@ proptest! {
         }
     }
 
-    /// The cached decoding never differs from decoding anew before each instruction, whatever the code stores over itself.
+    /// The cached decoding never differs from decoding anew before each instruction, whatever the code stores over
+    /// itself.
     #[test]
     fn the_cache_is_invisible(
         words in prop::collection::vec(any::<u64>(), 4),

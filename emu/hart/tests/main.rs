@@ -1,4 +1,5 @@
-//! All tests of this folder, as one program: each file a module of it. Made one by one, each would hold the interpreter once more.
+//! All tests of this folder, as one program: each file a module of it. Made one by one, each would hold the interpreter
+//! once more.
 
 mod arithmetic;
 #[path = "common/mod.rs"]

@@ -1,7 +1,8 @@
-//! Conformance: the same static ELF files run under `qemu-riscv64` and under `bare`, and their output must agree byte by
-//! byte. Without that program (Debian package `qemu-user`) the comparison is skipped and says so.
+//! Conformance: the same static ELF files run under `qemu-riscv64` and under `bare`, and their output must agree byte
+//! by byte. Without that program (Debian package `qemu-user`) the comparison is skipped and says so.
 //!
-//! Each program runs a list of instructions over a table of operand pairs and writes every result with one `write` call.
+//! Each program runs a list of instructions over a table of operand pairs and writes every result with one `write`
+//! call.
 
 use std::process::Command;
 
@@ -20,8 +21,8 @@ const OPERANDS: u64 = 0x80_0000;
 const SCRATCH: u64 = 0x90_0000;
 const RESULTS: u64 = 0xa0_0000;
 
-/// One tested instruction: `setup` and `code` may use `a1`, `a2` (operands, kept) and `s2` (scratch memory of 16 bytes), and
-/// leave the result in `a0`.
+/// One tested instruction: `setup` and `code` may use `a1`, `a2` (operands, kept) and `s2` (scratch memory of 16
+/// bytes), and leave the result in `a0`.
 struct Case {
     name: String,
     code: Vec<u8>,

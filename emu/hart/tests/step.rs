@@ -163,8 +163,8 @@ impl Bus for Leading<'_> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// With a bus that takes accesses ahead, too: bursts execute what steps do, tell which are loads and which stores, and execute any
-    /// part again with what had been loaded.
+    /// With a bus that takes accesses ahead, too: bursts execute what steps do, tell which are loads and which stores,
+    /// and execute any part again with what had been loaded.
     #[test]
     fn accesses_ahead_are_steps_and_can_be_replayed(
         words in proptest::collection::vec(word(), 1..40),
@@ -218,7 +218,8 @@ proptest! {
         }
     }
 
-    /// Bursts execute what steps do. What runs ahead touches no memory, lies in one block, and is no more than asked for.
+    /// Bursts execute what steps do. What runs ahead touches no memory, lies in one block, and is no more than asked
+    /// for.
     #[test]
     fn bursts_are_steps(words in proptest::collection::vec(word(), 1..40), start: [u64; 8], most in 0u32..9) {
         let mut stepped = Fixture::new(&words);

@@ -1,7 +1,7 @@
 //! The C ABI of DOCA common, as far as finding and opening a device goes, over the emulated cards.
 //!
-//! Card `i` is the device `mlx5_i`, and its Arm cores' function, where the machine has it, `mlx5_i_arm`. As in `emu-libibverbs`, handles are checked against the set of live ones, and a panic
-//! becomes `DOCA_ERROR_UNEXPECTED`.
+//! Card `i` is the device `mlx5_i`, and its Arm cores' function, where the machine has it, `mlx5_i_arm`. As in
+//! `emu-libibverbs`, handles are checked against the set of live ones, and a panic becomes `DOCA_ERROR_UNEXPECTED`.
 // A C ABI passes raw pointers.
 #![allow(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! The host C ABI of libflexio (2.7 generation), over the emulated cards.
 //!
 //! Programs written for FlexIO run on it unmodified: Rust hosts take the functions from [`api`], C programs link the
-//! shared library (README.md). Every handle is checked against the set of live ones, so a null, foreign or destroyed one
-//! gives `FLEXIO_STATUS_FAILED`. Failures are explained on stderr, as the vendor's library does. A panic inside the
+//! shared library (README.md). Every handle is checked against the set of live ones, so a null, foreign or destroyed
+//! one gives `FLEXIO_STATUS_FAILED`. Failures are explained on stderr, as the vendor's library does. A panic inside the
 //! emulator becomes `FLEXIO_STATUS_FATAL_ERR` and never reaches the caller's frames.
 //!
 //! What the emulated card does not have (raw Ethernet queues, the command queue, moderation, other virtual

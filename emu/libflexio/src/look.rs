@@ -161,7 +161,8 @@ pub(crate) unsafe fn base_name<'a>(outfile: *const c_char) -> Result<&'a str> {
     unsafe { text(outfile, "outfile") }
 }
 
-/// Writes a core dump to `<outfile>.<process, three digits>.core`; the name defaults to `flexio_dev`. The process may be alive.
+/// Writes a core dump to `<outfile>.<process, three digits>.core`; the name defaults to `flexio_dev`. The process may
+/// be alive.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn flexio_coredump_create(
     process: *mut flexio_process,

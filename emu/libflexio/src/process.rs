@@ -66,7 +66,8 @@ impl Process {
         Ok(())
     }
 
-    /// The descriptor that is readable once the process has died: the machine signals it when that happens, whoever drives it.
+    /// The descriptor that is readable once the process has died: the machine signals it when that happens, whoever
+    /// drives it.
     fn error_fd(&self) -> Result<c_int> {
         let mut slot = lock(&self.error_fd);
         if let Some(fd) = &*slot {

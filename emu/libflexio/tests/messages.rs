@@ -153,7 +153,8 @@ fn attributes_of_a_stream_are_checked() {
     assert_eq!(unsafe { (host.api.flexio_process_destroy)(process) }, OK);
 }
 
-/// Which messages a stream prints that was made with a level: of level 0 nothing is a message, and a stream of level 0 is one of INFO.
+/// Which messages a stream prints that was made with a level: of level 0 nothing is a message, and a stream of level 0
+/// is one of INFO.
 #[test]
 fn each_level_of_a_stream_lets_its_messages_through() {
     let host = Host::small(&printing_image(0));

@@ -23,8 +23,8 @@ const AV_GRH: u32 = 1 << 30;
 /// Low end of the source ports RoCEv2 uses.
 const UDP_SOURCE_PORT: u16 = 0xC000;
 
-/// The Ethernet address of an identifier: that of the card that has it, or the group's. On a real network the kernel asks
-/// its neighbours; here all of them are known, those in other processes by the rule of addresses.
+/// The Ethernet address of an identifier: that of the card that has it, or the group's. On a real network the kernel
+/// asks its neighbours; here all of them are known, those in other processes by the rule of addresses.
 ///
 /// # Errors
 /// EHOSTUNREACH when no card has the identifier.
@@ -126,8 +126,8 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     status("ibv_destroy_ah", || Ok(handle::retire::<Ah>(ah).map(drop)?))
 }
 
-/// The header that a datagram's receive begins with: IPv6, or IPv4 in its last 20 bytes. As the real library does it, the
-/// latter is believed if its checksum is right.
+/// The header that a datagram's receive begins with: IPv6, or IPv4 in its last 20 bytes. As the real library does it,
+/// the latter is believed if its checksum is right.
 enum RoutingHeader {
     V4 { source: Gid, destination: Gid, traffic_class: u8, hop_limit: u8 },
     V6 { source: Gid, destination: Gid, traffic_class: u8, hop_limit: u8, flow_label: u32 },

@@ -1,8 +1,9 @@
 //! The way from the calls of the library to the card: in this process, or in another one that has it.
 //!
-//! What a program asks of a card is a [`Request`], carried out on the machine by [`execute::execute`]. In a process with a machine that is a call; one that
-//! uses the cards of another process (`[attach]` of its description) sends it there, where [`session`] carries it out. Memory of queues and buffers
-//! is the program's in either case: the card reaches it where it is. What is not in [`Request`] is not to be had from another process;
+//! What a program asks of a card is a [`Request`], carried out on the machine by [`execute::execute`]. In a process
+//! with a machine that is a call; one that uses the cards of another process (`[attach]` of its description) sends it
+//! there, where [`session`] carries it out. Memory of queues and buffers is the program's in either case: the card
+//! reaches it where it is. What is not in [`Request`] is not to be had from another process;
 //! [`MachineError::Elsewhere`](emu_machine::MachineError::Elsewhere) says so.
 
 pub(crate) mod caller;
@@ -96,8 +97,9 @@ pub(crate) fn beside<R>(f: impl FnOnce() -> R) -> Result<R> {
     Ok(with_world(|_| f())?)
 }
 
-/// The state of a queue pair. Of one at another process's card it is what this process has last made of it, `last`: who posts would wait for an answer
-/// otherwise, and a queue pair that has failed takes work requests like one that has not.
+/// The state of a queue pair. Of one at another process's card it is what this process has last made of it, `last`: who
+/// posts would wait for an answer otherwise, and a queue pair that has failed takes work requests like one that has
+/// not.
 ///
 /// # Errors
 /// No such queue pair.

@@ -1,7 +1,7 @@
 //! Completion channels.
 //!
-//! In a machine that runs by itself (a bridged one) waiting for an event blocks, and the channel's descriptor is readable while
-//! there is one. In others waiting lets virtual time pass until an event comes.
+//! In a machine that runs by itself (a bridged one) waiting for an event blocks, and the channel's descriptor is
+//! readable while there is one. In others waiting lets virtual time pass until an event comes.
 
 use core::ffi::{c_int, c_uint, c_void};
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ use crate::handle::{self, CStruct, Object};
 use crate::machine::{self, with_world};
 use crate::mailbox::Mailbox;
 
-/// Longest wait in a machine that does not run by itself, in virtual time: 120 s, as long as a handler may run. A peer without
-/// receives can be asked for ever, and then there is always something left to do.
+/// Longest wait in a machine that does not run by itself, in virtual time: 120 s, as long as a handler may run. A peer
+/// without receives can be asked for ever, and then there is always something left to do.
 const BLOCKING_BOUND_PS: u64 = 120_000_000_000_000;
 
 /// Between two looks, in milliseconds, whether another process that has the card is there still.
@@ -133,9 +133,9 @@ pub(crate) fn distribute() -> Result<()> {
     Ok(())
 }
 
-/// Waits for an event. In a machine that does not run by itself it gives EAGAIN when nothing is left to do, because no event
-/// could ever come, or after 120 s of virtual time. With `O_NONBLOCK` on the channel's descriptor it gives EAGAIN instead of waiting, after letting one thing
-/// happen.
+/// Waits for an event. In a machine that does not run by itself it gives EAGAIN when nothing is left to do, because no
+/// event could ever come, or after 120 s of virtual time. With `O_NONBLOCK` on the channel's descriptor it gives EAGAIN
+/// instead of waiting, after letting one thing happen.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,

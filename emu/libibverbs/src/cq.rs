@@ -114,8 +114,8 @@ impl Cq {
         card::beside(|| (0..most).map_while(|ahead| self.entry(first.wrapping_add(ahead as u32))).collect())
     }
 
-    /// The entry at an index, if the card has written it in this lap. Called under the machine's lock, or while a card in another process may write: its
-    /// last byte comes last.
+    /// The entry at an index, if the card has written it in this lap. Called under the machine's lock, or while a card
+    /// in another process may write: its last byte comes last.
     fn entry(&self, index: u32) -> Option<[u8; CQE_BYTES]> {
         let slot = index as usize & ((1 << self.log_depth) - 1);
         let [.., op_own] = self.buffer.load(slot * CQE_BYTES + field::LAST_WORD).to_ne_bytes();
@@ -327,9 +327,10 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     })
 }
 
-/// Takes completions. A queue that is found empty twice at the same time is all that its program looks at, or one of a few: then virtual
-/// time passes, and the queue is looked at again, so that a program that only polls makes its cards move. Once is not enough: hosts that
-/// look one after another in one process stand for hosts that look at the same time.
+/// Takes completions. A queue that is found empty twice at the same time is all that its program looks at, or one of a
+/// few: then virtual time passes, and the queue is looked at again, so that a program that only polls makes its cards
+/// move. Once is not enough: hosts that look one after another in one process stand for hosts that look at the same
+/// time.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     number("ibv_poll_cq", || {
         let queue = handle::get::<Cq>(cq)?;

@@ -31,8 +31,8 @@ pub(crate) const MAX_CQE: c_int = (1 << 22) - 1;
 pub(crate) const MAX_SGE: u32 = 30;
 /// Port capability: addresses are IP based (RoCEv2).
 const PORT_IP_BASED_GIDS: u32 = 1 << 26;
-/// Rates that a port can tell, in Gbit/s, with the codes of width (1 lane: 1, 4: 2, 8: 4) and of speed per lane (2.5 Gbit/s: 1, 5: 2,
-/// 10: 4, 14: 16, 25: 32, 50: 64, 100: 128).
+/// Rates that a port can tell, in Gbit/s, with the codes of width (1 lane: 1, 4: 2, 8: 4) and of speed per lane (2.5
+/// Gbit/s: 1, 5: 2, 10: 4, 14: 16, 25: 32, 50: 64, 100: 128).
 const PORT_RATES: [(u64, u8, u8); 13] = [
     (0, 1, 1),
     (5, 1, 2),
@@ -52,7 +52,8 @@ const PHYS_STATE_LINK_UP: u8 = 5;
 /// Bytes of the structure behind the exported symbol `ibv_query_port`.
 const COMPAT_PORT_ATTR_BYTES: usize = core::mem::offset_of!(ibv_port_attr, port_cap_flags2);
 
-/// The devices of the calling thread's machine, in the order in which they are listed; see [`World::functions`](emu_machine::World::functions).
+/// The devices of the calling thread's machine, in the order in which they are listed; see
+/// [`World::functions`](emu_machine::World::functions).
 #[must_use]
 pub fn functions() -> Vec<FunctionId> {
     known().unwrap_or_default()
@@ -78,8 +79,8 @@ fn card_elsewhere(cards: &'static [CardInfo], id: FunctionId) -> Result<&'static
     found.ok_or_else(|| Errno::new(libc::ENODEV, format!("{id} is not one of the other process's")))
 }
 
-/// RDMA device name of a function: `mlx5_N` of card N for the host's, `mlx5_N_arm` for that of its Arm cores. Real ones are in the lists of two
-/// operating systems, and both called `mlx5_N`.
+/// RDMA device name of a function: `mlx5_N` of card N for the host's, `mlx5_N_arm` for that of its Arm cores. Real ones
+/// are in the lists of two operating systems, and both called `mlx5_N`.
 #[must_use]
 pub fn device_name(id: FunctionId) -> String {
     match id.function {

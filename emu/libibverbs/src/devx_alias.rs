@@ -1,7 +1,8 @@
-//! Device commands about memory keys of other virtual HCAs: sharing one, making an alias of it, asking what an alias is.
+//! Device commands about memory keys of other virtual HCAs: sharing one, making an alias of it, asking what an alias
+//! is.
 //!
-//! Layouts: Linux `mlx5_ifc.h`; that the first dword of the metadata is the protection domain, and that the alias has tag 0, as public
-//! programs for cross-GVMI memory keys use them.
+//! Layouts: Linux `mlx5_ifc.h`; that the first dword of the metadata is the protection domain, and that the alias has
+//! tag 0, as public programs for cross-GVMI memory keys use them.
 
 use emu_machine::World;
 use emu_machine::nic::{AliasAttr, GroupKey};
@@ -25,8 +26,8 @@ fn no_key<T>(index: u32, owner: impl std::fmt::Display) -> Result<T> {
     refuse(answer::BAD_RES, syndrome::OBJECT, format!("there is no memory key of index {index:#x} of {owner}"))
 }
 
-/// ALLOW_OTHER_VHCA_ACCESS of a memory key: who knows the access key may make aliases of it. Another access key takes the first
-/// one's place, and its aliases are dead.
+/// ALLOW_OTHER_VHCA_ACCESS of a memory key: who knows the access key may make aliases of it. Another access key takes
+/// the first one's place, and its aliases are dead.
 pub(crate) fn allow_access(world: &mut World, caller: &Caller<'_>, input: Input<'_>) -> Result<()> {
     let owner = caller.id;
     long_enough(input, allow::BYTES)?;

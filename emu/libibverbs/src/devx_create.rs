@@ -220,8 +220,8 @@ pub(crate) fn create_mkey(
     tagged(world, owner.card, tag, |nic| nic.create_mkey(attr))
 }
 
-/// Makes a key with the tag that the command chooses. The card counts the tag of a slot up whenever its key is destroyed,
-/// and uses free slots in turn, so making and destroying keys arrives at any tag.
+/// Makes a key with the tag that the command chooses. The card counts the tag of a slot up whenever its key is
+/// destroyed, and uses free slots in turn, so making and destroying keys arrives at any tag.
 pub(crate) fn tagged(
     world: &mut World,
     card: usize,

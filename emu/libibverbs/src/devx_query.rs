@@ -19,7 +19,8 @@ fn room(answer: &mut [u8], needed: usize) -> Result<&mut [u8]> {
     Ok(answer)
 }
 
-/// QUERY_HCA_CAP. What is not filled in is 0: the device does not have it. Of a structure as much is told as the answer has room for.
+/// QUERY_HCA_CAP. What is not filled in is 0: the device does not have it. Of a structure as much is told as the answer
+/// has room for.
 pub(crate) fn capabilities(world: &mut World, owner: FunctionId, input: Input<'_>, answer: &mut [u8]) -> Result<()> {
     // Current and greatest values are the same.
     let kind = input.get(prm::OP_MOD) >> 1;

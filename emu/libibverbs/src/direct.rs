@@ -12,7 +12,8 @@ use crate::handle;
 use crate::pd::Pd;
 use crate::qp::{BLOCK_BYTES, Qp};
 
-/// Object types answered; rings show their place, but a doorbell stored into a page cannot be noticed, so no page is given.
+/// Object types answered; rings show their place, but a doorbell stored into a page cannot be noticed, so no page is
+/// given.
 const KNOWN: u32 = MLX5DV_OBJ_QP | MLX5DV_OBJ_CQ | MLX5DV_OBJ_AH | MLX5DV_OBJ_PD;
 
 #[unsafe(no_mangle)]

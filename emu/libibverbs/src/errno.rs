@@ -75,8 +75,8 @@ pub fn set(value: i32) {
 
 fn run<T>(call: &'static str, f: impl FnOnce() -> Result<T>) -> Result<T> {
     crate::log::start();
-    // After a panic the objects of this library may be half changed, but each is behind its own lock and whole in Rust's
-    // sense; the caller learns of it from the error.
+    // After a panic the objects of this library may be half changed, but each is behind its own lock and whole in
+    // Rust's sense; the caller learns of it from the error.
     let result = crate::fork::enter().and_then(|()| {
         catch_unwind(AssertUnwindSafe(f))
             .unwrap_or_else(|_| Err(Errno::new(libc::EIO, "the emulator panicked; see the message above")))

@@ -17,8 +17,8 @@ use crate::qp::Qp;
 const BLOCKING_BOUND_PS: u64 = 100_000_000_000;
 
 /// Waits for an event. With `O_NONBLOCK` on the device's `async_fd` it looks once, without letting time pass, and gives
-/// EAGAIN; otherwise it blocks in a machine that runs by itself; another it lets run, and gives EAGAIN when that has nothing left
-/// to do, or after 100 ms of virtual time.
+/// EAGAIN; otherwise it blocks in a machine that runs by itself; another it lets run, and gives EAGAIN when that has
+/// nothing left to do, or after 100 ms of virtual time.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
     number("ibv_get_async_event", || {

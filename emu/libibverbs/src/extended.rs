@@ -1,5 +1,5 @@
-//! The extended interface (rdma-core since 23): attributes of a device beyond the first version, and queue pairs that take
-//! work requests piece by piece (`ibv_wr_start`, one call per request, `ibv_wr_complete`).
+//! The extended interface (rdma-core since 23): attributes of a device beyond the first version, and queue pairs that
+//! take work requests piece by piece (`ibv_wr_start`, one call per request, `ibv_wr_complete`).
 
 use core::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,7 +85,8 @@ pub(crate) fn make(context: &Context, attr: &mut ibv_qp_init_attr_ex, mr_lists: 
     let flags = if attr.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 { attr.create_flags } else { 0 };
     if flags & !CREATE_BLOCK_SELF_MCAST_LB != 0 {
         return Err(Errno::unsupported(format!(
-            "create_flags {flags:#x}: of them IBV_QP_CREATE_BLOCK_SELF_MCAST_LB ({CREATE_BLOCK_SELF_MCAST_LB}) is emulated"
+            "create_flags {flags:#x}: of them IBV_QP_CREATE_BLOCK_SELF_MCAST_LB ({CREATE_BLOCK_SELF_MCAST_LB}) is \
+             emulated"
         )));
     }
     let send_ops = (attr.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then_some(attr.send_ops_flags);
@@ -141,8 +142,8 @@ pub(crate) fn interface(qp_base: ibv_qp) -> ibv_qp_ex {
     new
 }
 
-/// Requests between start and completion. The real library holds a lock meanwhile; here each thread has a batch of its own,
-/// which is posted at once, so that a thread that forgets to complete stops nobody.
+/// Requests between start and completion. The real library holds a lock meanwhile; here each thread has a batch of its
+/// own, which is posted at once, so that a thread that forgets to complete stops nobody.
 #[derive(Default)]
 pub(crate) struct Batches(Mutex<Vec<(ThreadId, Batch)>>);
 
@@ -225,7 +226,8 @@ fn add(
     });
 }
 
-/// Adds a request that binds a key over other keys, which `make` gives for the queue pair and the flags that stand in the structure.
+/// Adds a request that binds a key over other keys, which `make` gives for the queue pair and the flags that stand in
+/// the structure.
 pub(crate) fn add_umr(call: &'static str, qp: *mut ibv_qp_ex, make: impl FnOnce(&Qp, u32) -> Result<Umr>) {
     with_batch(call, qp, |queue_pair, batch| {
         // SAFETY: the queue pair is alive; its user writes the two fields before this call.

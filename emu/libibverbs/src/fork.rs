@@ -1,8 +1,8 @@
 //! Processes that have forked, and processes that end.
 //!
-//! The machine does not come along into a child: its threads are not there, its locks are in whatever state they were, and its neighbours know the
-//! parent. So every call in the child is refused before it takes a lock. A child that has its own first call, or that executes another
-//! program, begins anew.
+//! The machine does not come along into a child: its threads are not there, its locks are in whatever state they were,
+//! and its neighbours know the parent. So every call in the child is refused before it takes a lock. A child that has
+//! its own first call, or that executes another program, begins anew.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,8 +13,8 @@ static USED: AtomicBool = AtomicBool::new(false);
 static CHILD: AtomicBool = AtomicBool::new(false);
 
 /// What every call in a child is told.
-pub const REASON: &str = "the process was forked after its first call, and its cards are the parent's: open them in the parent alone, fork before the \
-                          first call, or execute another program";
+pub const REASON: &str = "the process was forked after its first call, and its cards are the parent's: open them in \
+    the parent alone, fork before the first call, or execute another program";
 
 extern "C" fn in_child() {
     CHILD.store(true, Ordering::Relaxed);
@@ -42,10 +42,11 @@ pub fn enter() -> Result<()> {
         return Err(Errno::new(libc::ENODEV, REASON));
     }
     if !USED.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handler does nothing but store to an atomic, which a child of any process may. Without memory for it nothing is
-        // registered, and children are as they were.
+        // SAFETY: the handler does nothing but store to an atomic, which a child of any process may. Without memory for
+        // it nothing is registered, and children are as they were.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        // SAFETY: the library is never unloaded (`xtask/src/emu_libs.rs`), so the handler is there when the process ends.
+        // SAFETY: the library is never unloaded (`xtask/src/emu_libs.rs`), so the handler is there when the process
+        // ends.
         unsafe { libc::atexit(at_exit) };
     }
     Ok(())

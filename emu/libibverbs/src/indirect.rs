@@ -1,7 +1,7 @@
 //! Direct verbs for memory keys over other keys: making one, and posting the UMR work request that binds it to a list.
 //!
-//! Behaviour: rdma-core's mlx5 provider and its manual pages mlx5dv_create_mkey(3), mlx5dv_create_qp(3) and mlx5dv_wr_mr_list(3). A bound key
-//! is addressed from 0: its list's first byte has address 0 under it.
+//! Behaviour: rdma-core's mlx5 provider and its manual pages mlx5dv_create_mkey(3), mlx5dv_create_qp(3) and
+//! mlx5dv_wr_mr_list(3). A bound key is addressed from 0: its list's first byte has address 0 under it.
 
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -89,14 +89,16 @@ pub(crate) unsafe extern "C" fn mlx5dv_create_qp(
         let direct = unsafe { direct_attr.as_ref() }.copied().unwrap_or_default();
         if direct.comp_mask & !u64::from(MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS) != 0 {
             return Err(Errno::unsupported(format!(
-                "comp_mask {:#x} of mlx5_qp_attr: send_ops_flags ({MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS:#x}) is known",
+                "comp_mask {:#x} of mlx5_qp_attr: send_ops_flags ({MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS:#x}) is \
+                 known",
                 direct.comp_mask
             )));
         }
         let ops = if direct.comp_mask == 0 { 0 } else { direct.send_ops_flags };
         if ops & !u64::from(MLX5DV_QP_EX_WITH_MR_LIST) != 0 || (ops != 0 && attr.qp_type != IBV_QPT_RC) {
             return Err(Errno::unsupported(format!(
-                "send_ops_flags {ops:#x} of mlx5_qp_attr: lists of keys ({MLX5DV_QP_EX_WITH_MR_LIST:#x}) are emulated, on RC queue pairs"
+                "send_ops_flags {ops:#x} of mlx5_qp_attr: lists of keys ({MLX5DV_QP_EX_WITH_MR_LIST:#x}) are emulated, \
+                 on RC queue pairs"
             )));
         }
         Ok(handle::publish(&extended::make(&context, attr, ops != 0)?))
@@ -215,7 +217,8 @@ unsafe fn request(qp: &Qp, flags: u32, mkey: *mut mlx5dv_mkey, access: u32, list
         return Err(Errno::new(
             libc::ENOMEM,
             format!(
-                "a list of {count} entries: at most {limit}, for the key has room for {} and the queue pair's max_inline_data of {} for {inline}",
+                "a list of {count} entries: at most {limit}, for the key has room for {} and the queue pair's \
+                 max_inline_data of {} for {inline}",
                 mkey.max_entries, qp.shape.cap.max_inline_data
             ),
         ));

@@ -1,5 +1,5 @@
-//! Structures as the kernel's interfaces pass them (Linux: `rdma/ib_user_verbs.h`, `rdma/ib_user_sa.h`), turned into those of
-//! verbs: the part of librdmacm's work that libibverbs does.
+//! Structures as the kernel's interfaces pass them (Linux: `rdma/ib_user_verbs.h`, `rdma/ib_user_sa.h`), turned into
+//! those of verbs: the part of librdmacm's work that libibverbs does.
 
 use verbs_sys::*;
 

@@ -1,12 +1,12 @@
 //! The C ABI of libibverbs and of mlx5 direct verbs (rdma-core 44), over the emulated cards.
 //!
-//! Queue pairs and completion queues of the host lie in the host's memory in the formats of the real card: posting writes
-//! work queue entries and rings the emulated network card, polling reads completion entries. Emulated cards move only
-//! while somebody lets virtual time pass, so polling an empty queue again and again does; [`relax`] does the same. Cards of a bridged
-//! machine (`emu_bridge`) move by themselves.
+//! Queue pairs and completion queues of the host lie in the host's memory in the formats of the real card: posting
+//! writes work queue entries and rings the emulated network card, polling reads completion entries. Emulated cards move
+//! only while somebody lets virtual time pass, so polling an empty queue again and again does; [`relax`] does the same.
+//! Cards of a bridged machine (`emu_bridge`) move by themselves.
 //!
-//! Unlike the real library this one checks every handle against the set of live ones: null, foreign and destroyed handles
-//! give `EINVAL`. A panic inside the emulator becomes `EIO` and never reaches the caller's frames.
+//! Unlike the real library this one checks every handle against the set of live ones: null, foreign and destroyed
+//! handles give `EINVAL`. A panic inside the emulator becomes `EIO` and never reaches the caller's frames.
 //!
 //! Rust hosts take the functions from [`api`]; C programs link the shared library (see `emu/libflexio/README.md`).
 // A C ABI passes raw pointers, and its queues lie in memory that the emulated card shares with the caller.

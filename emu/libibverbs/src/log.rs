@@ -1,9 +1,9 @@
 //! Messages of the C libraries on stderr: reasons of refused calls, and events of the machine.
 //!
-//! Programs in C have no subscriber for events, and see an `errno` at most. So the libraries print lines, those of the level that the environment
-//! variable [`VARIABLE`] names and of more severe ones. The same line is printed once, and of lines that begin alike a few are, so
-//! that a loop cannot flood the terminal; `debug` prints all. Hosts in Rust that take the functions from [`crate::api`] have subscribers of their own:
-//! for them nothing is printed here.
+//! Programs in C have no subscriber for events, and see an `errno` at most. So the libraries print lines, those of the
+//! level that the environment variable [`VARIABLE`] names and of more severe ones. The same line is printed once, and
+//! of lines that begin alike a few are, so that a loop cannot flood the terminal; `debug` prints all. Hosts in Rust
+//! that take the functions from [`crate::api`] have subscribers of their own: for them nothing is printed here.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -69,8 +69,8 @@ pub fn start() {
     }
 }
 
-/// Says why a call was refused, unless that is left to a host in Rust: then false is returned. `mild` is for what programs expect, such as that
-/// nothing has come yet.
+/// Says why a call was refused, unless that is left to a host in Rust: then false is returned. `mild` is for what
+/// programs expect, such as that nothing has come yet.
 pub fn refused(call: &str, reason: &dyn fmt::Display, mild: bool) -> bool {
     if HOST.load(Ordering::Relaxed) {
         // In a child its subscriber is as little to be relied on as the rest.

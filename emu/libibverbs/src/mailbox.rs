@@ -45,7 +45,8 @@ impl<T> Mailbox<T> {
     pub(crate) fn pop(&self) -> Option<T> {
         let event = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
         let mut one = 0_u64;
-        // SAFETY: the descriptor is open, and eight bytes are written. Its counter is that of the events, or is about to be.
+        // SAFETY: the descriptor is open, and eight bytes are written. Its counter is that of the events, or is about
+        // to be.
         unsafe { libc::read(self.fd, (&raw mut one).cast(), 8) };
         Some(event)
     }
@@ -56,7 +57,8 @@ impl<T> Mailbox<T> {
         unsafe { libc::fcntl(self.fd, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
     }
 
-    /// Blocks until there is an event, as the program asked for with its call; at most so many milliseconds, if that is said.
+    /// Blocks until there is an event, as the program asked for with its call; at most so many milliseconds, if that is
+    /// said.
     ///
     /// # Errors
     /// EINTR when a signal came first.

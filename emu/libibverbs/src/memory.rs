@@ -24,8 +24,8 @@ pub(crate) struct QueueBuffer {
 
 // SAFETY: the bytes are reached by raw-pointer copies only, here and by the card.
 unsafe impl Send for QueueBuffer {}
-// SAFETY: as above; concurrent access to one queue is excluded by the queue's lock, and what the card looks at or writes is
-// reached under the machine's lock (`load`, `store`), which orders everything written before.
+// SAFETY: as above; concurrent access to one queue is excluded by the queue's lock, and what the card looks at or
+// writes is reached under the machine's lock (`load`, `store`), which orders everything written before.
 unsafe impl Sync for QueueBuffer {}
 
 impl QueueBuffer {

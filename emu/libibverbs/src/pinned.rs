@@ -1,7 +1,7 @@
 //! Memory that a program registers: whether it could be pinned for a card, as the kernel finds out for a real one.
 //!
-//! No page is touched but the first and the last: that the range is mapped the kernel knows without. Pages in between that may not be read or
-//! written are not found.
+//! No page is touched but the first and the last: that the range is mapped the kernel knows without. Pages in between
+//! that may not be read or written are not found.
 
 use crate::errno::{Errno, Result};
 
@@ -34,8 +34,8 @@ pub(crate) fn check(addr: u64, len: u64, writes: bool) -> Result<()> {
 fn is_mapped(first: u64, last: u64) -> bool {
     let start = first & !(PAGE_BYTES - 1);
     let bytes = usize::try_from(last - start).unwrap_or(usize::MAX);
-    // SAFETY: with MS_ASYNC the kernel looks whether the range is mapped, and does nothing with it. Where its pages are larger it refuses an address
-    // that does not begin one with EINVAL, which says nothing of mappings.
+    // SAFETY: with MS_ASYNC the kernel looks whether the range is mapped, and does nothing with it. Where its pages are
+    // larger it refuses an address that does not begin one with EINVAL, which says nothing of mappings.
     let found = unsafe { libc::msync(std::ptr::without_provenance_mut(start as usize), bytes.max(1), libc::MS_ASYNC) };
     found == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM)
 }
@@ -50,14 +50,17 @@ fn is_readable(addr: u64) -> bool {
     read == 1 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }
 
-/// Adds 0 to a word of the page, atomically and by the kernel: nobody sees a change, and what may not be written is EFAULT.
+/// Adds 0 to a word of the page, atomically and by the kernel: nobody sees a change, and what may not be written is
+/// EFAULT.
 fn is_writable(addr: u64) -> bool {
-    // FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_LT, -2048): threads that wait at the word are woken at the least of numbers alone, and may be at any time.
+    // FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_LT, -2048): threads that wait at the word are woken at the least of
+    // numbers alone, and may be at any time.
     const ADD_NOTHING: u32 = 1 << 28 | 2 << 24 | 0x800;
     let own = 0_u32;
     let word = std::ptr::without_provenance_mut::<u32>((addr & !3) as usize);
     let op = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel wakes nobody at `own`, where nobody can wait, and changes no value of the other word; it writes no memory that is not there.
+    // SAFETY: the kernel wakes nobody at `own`, where nobody can wait, and changes no value of the other word; it
+    // writes no memory that is not there.
     let woken = unsafe { libc::syscall(libc::SYS_futex, &raw const own, op, 0, 0_usize, word, ADD_NOTHING) };
     woken >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
 }

@@ -232,8 +232,8 @@ fn check_state(qp: &Qp) -> Result<()> {
     Ok(())
 }
 
-/// Tells the card what was posted. A single entry that carries its data goes along with the doorbell (BlueFlame), as in mlx5's
-/// provider: the card need not fetch it.
+/// Tells the card what was posted. A single entry that carries its data goes along with the doorbell (BlueFlame), as in
+/// mlx5's provider: the card need not fetch it.
 fn ring(qp: &Qp, rings: &Rings, posted: Posted) -> Result<()> {
     if posted.entries == 0 {
         return Ok(());

@@ -202,7 +202,8 @@ pub(crate) mod mkey {
     pub(crate) const TRANSLATIONS: Field = Field(0x34, 0, 32);
 }
 
-/// CREATE_GENERAL_OBJECT, its header and the context of an alias (Linux `mlx5_ifc.h`); the object's number is [`NUMBER`]'s dword.
+/// CREATE_GENERAL_OBJECT, its header and the context of an alias (Linux `mlx5_ifc.h`); the object's number is
+/// [`NUMBER`]'s dword.
 pub(crate) mod object {
     use super::Field;
     pub(crate) const TYPE: Field = Field(0x4, 16, 16);
@@ -220,8 +221,8 @@ pub(crate) mod object {
     pub(crate) const MKEY: u32 = 0xFF01;
 }
 
-/// CREATE_GENERAL_OBJECT of a group key: an extension of this emulator, for its hypothetical multicast of UC. Behind the header of
-/// every general object (see [`object`]):
+/// CREATE_GENERAL_OBJECT of a group key: an extension of this emulator, for its hypothetical multicast of UC. Behind
+/// the header of every general object (see [`object`]):
 ///
 /// | Bytes | Content |
 /// |---|---|
@@ -254,7 +255,8 @@ pub(crate) mod allow {
 pub(crate) mod caps {
     use super::Field;
     pub(crate) const STRUCTURE: usize = 0x10;
-    /// Bytes of the shortest answer that programs have room for: the structures are this long, or twice as long with what is reserved.
+    /// Bytes of the shortest answer that programs have room for: the structures are this long, or twice as long with
+    /// what is reserved.
     pub(crate) const LEAST_BYTES: usize = 0x800;
     /// Of the device: op_mod without its lowest bit, which chooses current or greatest values.
     pub(crate) const GENERAL: u32 = 0x0;

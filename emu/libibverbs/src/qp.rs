@@ -132,7 +132,8 @@ impl Qp {
         unsafe { &raw mut (*self.public.get()).direct }
     }
 
-    /// The extended interface of the queue pair with this interface of direct verbs: an address to be looked up, if there is none.
+    /// The extended interface of the queue pair with this interface of direct verbs: an address to be looked up, if
+    /// there is none.
     pub(crate) fn around(direct: *mut mlx5dv_qp_ex) -> *mut ibv_qp_ex {
         direct.wrapping_byte_sub(core::mem::offset_of!(Interface, direct)).cast()
     }

@@ -1,7 +1,8 @@
-//! Calls that programs import and the emulated card has no feature for: each fails with `EOPNOTSUPP` and says why in the log.
+//! Calls that programs import and the emulated card has no feature for: each fails with `EOPNOTSUPP` and says why in
+//! the log.
 //!
-//! Their arguments are not looked at, so they are declared without: in the C calling conventions of Linux the caller cleans
-//! up after its arguments. A program linked against rdma-core finds every name it may ask for.
+//! Their arguments are not looked at, so they are declared without: in the C calling conventions of Linux the caller
+//! cleans up after its arguments. A program linked against rdma-core finds every name it may ask for.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 
@@ -274,8 +275,8 @@ pub(crate) extern "C" fn mlx5dv_devx_get_event() -> c_long {
 
 // ---- what provider libraries import
 //
-// Programs such as perftest load providers of other vendors (libefa). Those register themselves and are then never asked:
-// the only devices are the emulated ones.
+// Programs such as perftest load providers of other vendors (libefa). Those register themselves and are then never
+// asked: the only devices are the emulated ones.
 
 status! {
     "there is no kernel driver behind the emulated cards":

@@ -118,7 +118,8 @@ fn threads_acknowledge_events_of_one_queue_at_once() {
     assert_eq!(unsafe { (host.api.ibv_destroy_cq)(cq) }, 0);
 }
 
-/// Two hosts of one process look in turn: they stand for hosts that look at the same time, so no time passes until one looks again.
+/// Two hosts of one process look in turn: they stand for hosts that look at the same time, so no time passes until one
+/// looks again.
 #[test]
 fn time_passes_for_who_looks_again_and_not_for_each_host() {
     let (host, _, cq) = asking_for_ever();

@@ -1,5 +1,5 @@
-//! Device commands: objects made, asked about and changed; keys shared between virtual HCAs; and what is not emulated is
-//! refused with a status and a syndrome.
+//! Device commands: objects made, asked about and changed; keys shared between virtual HCAs; and what is not emulated
+//! is refused with a status and a syndrome.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
 mod support;
@@ -225,7 +225,8 @@ fn capabilities_agree_with_the_attributes_of_device_and_port() {
     assert_eq!((told(0x44, 28, 1), told(0x44, 29, 3)), (0, 0b111), "UD, UC and RC, no XRC");
 }
 
-/// The two functions of a card are two devices, with one system image; each has its own addresses, virtual HCA and objects.
+/// The two functions of a card are two devices, with one system image; each has its own addresses, virtual HCA and
+/// objects.
 #[test]
 fn functions_of_a_card_are_devices_of_their_own() {
     let [host, other, arm, other_arm] = four_functions();

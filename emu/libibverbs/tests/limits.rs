@@ -1,4 +1,5 @@
-//! Attributes of queue pairs at their limits and beyond: what the device does not have is refused, and nothing of it holds.
+//! Attributes of queue pairs at their limits and beyond: what the device does not have is refused, and nothing of it
+//! holds.
 #![allow(unsafe_code, clippy::undocumented_unsafe_blocks)] // C calls on objects made in the test
 
 mod support;

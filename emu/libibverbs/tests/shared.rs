@@ -1,4 +1,5 @@
-//! The card of this process, used by another one: what that makes here, what is refused, and what is left when it is gone.
+//! The card of this process, used by another one: what that makes here, what is refused, and what is left when it is
+//! gone.
 #![allow(unsafe_code)]
 #![allow(clippy::undocumented_unsafe_blocks)] // C functions of the library, called as their manual pages ask
 

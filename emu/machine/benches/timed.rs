@@ -1,7 +1,9 @@
-//! Instructions per second of processor time of a card whose threads all run: with the timing model beside the simple cost model.
+//! Instructions per second of processor time of a card whose threads all run: with the timing model beside the simple
+//! cost model.
 //!
-//! `cargo bench -p emu-machine --bench timed -- [--json] [--quick] [PROGRAM/THREADS]`. Processor time, as Linux counts it, leaves out what other programs
-//! take; each figure is the best of several runs, for what else a shared machine does to a run only ever slows it down.
+//! `cargo bench -p emu-machine --bench timed -- [--json] [--quick] [PROGRAM/THREADS]`. Processor time, as Linux counts
+//! it, leaves out what other programs take; each figure is the best of several runs, for what else a shared machine
+//! does to a run only ever slows it down.
 
 use std::process::ExitCode;
 
@@ -52,8 +54,8 @@ fn datapath() -> Program {
     Program { name: "datapath", what, body }
 }
 
-/// As loops over completion entries are: each round takes the next of 64 entries of a line, which comes from L2, sets a bit of a word,
-/// and writes a line of its own.
+/// As loops over completion entries are: each round takes the next of 64 entries of a line, which comes from L2, sets a
+/// bit of a word, and writes a line of its own.
 fn completions() -> Program {
     let body = vec![
         add(A5, A3, S0),
@@ -163,7 +165,8 @@ fn main() -> ExitCode {
             .iter()
             .map(|(program, threads, simple, timed)| {
                 format!(
-                    "  {{\"program\": \"{program}\", \"threads\": {threads}, \"simple_mips\": {simple:.1}, \"timed_mips\": {timed:.1}}}"
+                    "  {{\"program\": \"{program}\", \"threads\": {threads}, \"simple_mips\": \
+                     {simple:.1}, \"timed_mips\": {timed:.1}}}"
                 )
             })
             .collect();

@@ -131,14 +131,15 @@ impl Card {
         self.cores.timed.as_deref().map(Timed::counts)
     }
 
-    /// The same by the names of [`Card::label_range`], in the order in which they came up; nothing with the simple cost model.
+    /// The same by the names of [`Card::label_range`], in the order in which they came up; nothing with the simple cost
+    /// model.
     pub fn labelled_access_counts(&self) -> impl Iterator<Item = (&str, emu_timing::Counts)> {
         self.cores.timed.as_deref().into_iter().flat_map(Timed::labelled)
     }
 
-    /// Counts accesses to `len` bytes at `addr` of a process's memory under a name from now on, too; several ranges may have one. False,
-    /// and nothing changes, with the simple cost model, without such a process, and for an empty range or one that shares addresses with
-    /// another of the process.
+    /// Counts accesses to `len` bytes at `addr` of a process's memory under a name from now on, too; several ranges may
+    /// have one. False, and nothing changes, with the simple cost model, without such a process, and for an empty range
+    /// or one that shares addresses with another of the process.
     pub fn label_range(&mut self, process: u32, addr: u64, len: u64, name: &str) -> bool {
         // Above are no device addresses, but other processes.
         let fits = addr.checked_add(len).is_some_and(|end| end <= 1 << 40) && self.processes.contains_key(&process);

@@ -15,8 +15,9 @@ use wiring::Wiring;
 pub struct Config {
     /// Number of cards: 1 or 2 with a cable, 1 to [`MAX_CARDS`](crate::MAX_CARDS) in a network. Default 2.
     pub cards: usize,
-    /// Number of the first card, from which the cards' addresses follow (see [`address`](crate::address)): machines that are to be
-    /// joined must not number alike. Default 0. Calls of [`World`](crate::World) count cards from 0 whatever this is.
+    /// Number of the first card, from which the cards' addresses follow (see [`address`](crate::address)): machines
+    /// that are to be joined must not number alike. Default 0. Calls of [`World`](crate::World) count cards from 0
+    /// whatever this is.
     pub first_card: usize,
     /// What joins the cards. Default a cable.
     pub wiring: Wiring,
@@ -26,12 +27,12 @@ pub struct Config {
     pub isa: Isa,
     /// Costs of instructions and memory accesses on the DPA, without a timing model.
     pub cost: CostModel,
-    /// The timing model of the card's cores, caches, paths and engines, which takes the place of `cost`. Default none: emulation is
-    /// faster without. Not together with weak memory, a search for races, or a debugger.
+    /// The timing model of the card's cores, caches, paths and engines, which takes the place of `cost`. Default none:
+    /// emulation is faster without. Not together with weak memory, a search for races, or a debugger.
     pub timing: Option<Parameters>,
-    /// With a timing model: the most instructions that a thread executes before the cycle of their issue, 0 to 32 (more is 32). What the card reads
-    /// and writes does not depend on it. Threads of different cores see each other's stores to the cycle with 0 only, by a burst's
-    /// time later otherwise; emulation is slower with 0. Default 32.
+    /// With a timing model: the most instructions that a thread executes before the cycle of their issue, 0 to 32 (more
+    /// is 32). What the card reads and writes does not depend on it. Threads of different cores see each other's stores
+    /// to the cycle with 0 only, by a burst's time later otherwise; emulation is slower with 0. Default 32.
     pub most_ahead: u32,
     /// Bytes of DPA heap each process may use. Default 256 MiB (the vendor's stress sample allocates as much).
     pub heap_bytes: u64,
@@ -46,18 +47,20 @@ pub struct Config {
     pub rpc_watchdog_ps: u64,
     /// When stores are seen by others. Default [`MemoryModel::Strong`].
     pub memory: MemoryModel,
-    /// Whether to look for races for memory between firmware, card and host; see [`Race`](crate::Race). Changes no time and
-    /// no result. Default off: emulation takes up to three times as long.
+    /// Whether to look for races for memory between firmware, card and host; see [`Race`](crate::Race). Changes no time
+    /// and no result. Default off: emulation takes up to three times as long.
     pub detect_races: bool,
-    /// Whether UC queue pairs take part in multicast, which no card offers: hypothetical, for receive paths without a copy. See
-    /// [`GroupKey`](emu_nic::GroupKey). Default off.
+    /// Whether UC queue pairs take part in multicast, which no card offers: hypothetical, for receive paths without a
+    /// copy. See [`GroupKey`](emu_nic::GroupKey). Default off.
     pub uc_multicast: bool,
-    /// Whether each card has a second function, that of its Arm cores, beside the host's: a device of its own, with own port addresses
-    /// ([`arm_address`](crate::arm_address)), protection domains and memory. Not with [`DrivenFrom::Arm`]. Default off.
+    /// Whether each card has a second function, that of its Arm cores, beside the host's: a device of its own, with own
+    /// port addresses ([`arm_address`](crate::arm_address)), protection domains and memory. Not with
+    /// [`DrivenFrom::Arm`]. Default off.
     pub arm_functions: bool,
-    /// Virtual time that a control operation of verbs or DevX takes: making, changing or destroying a key, a queue, a domain, and every device
-    /// command. The machine runs on meanwhile, and the operation takes effect at the end. Nobody has published what a card's firmware takes
-    /// for one; default 0 ps. Not with an outer end, where time is the other machines' as well.
+    /// Virtual time that a control operation of verbs or DevX takes: making, changing or destroying a key, a queue, a
+    /// domain, and every device command. The machine runs on meanwhile, and the operation takes effect at the end.
+    /// Nobody has published what a card's firmware takes for one; default 0 ps. Not with an outer end, where time is
+    /// the other machines' as well.
     pub command_ps: u64,
 }
 
@@ -81,9 +84,10 @@ impl Config {
 ///
 /// Only that part of the difference is emulated of which figures are published, the windows: loads take
 /// [`CostModel::arm_window_load_cycles`], or with a timing model `loads.arm_window_cycles`, and lines take the paths
-/// `lines_per_s.arm_window_read` and `arm_window_write`. The network card's own accesses to Arm memory do not cross PCIe on a card, but
-/// nobody has published what they take: here they take what those to the host do, as window writebacks do, and that is
-/// rather too long. What the driving process takes itself is as little part of the emulation there as here.
+/// `lines_per_s.arm_window_read` and `arm_window_write`. The network card's own accesses to Arm memory do not cross
+/// PCIe on a card, but nobody has published what they take: here they take what those to the host do, as window
+/// writebacks do, and that is rather too long. What the driving process takes itself is as little part of the emulation
+/// there as here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrivenFrom {
@@ -111,13 +115,13 @@ impl DrivenFrom {
 /// When what one agent has stored is seen by the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryModel {
-    /// At once, and in order. The default: firmware is developed and measured with it, and virtual times depend on the cost
-    /// model alone.
+    /// At once, and in order. The default: firmware is developed and measured with it, and virtual times depend on the
+    /// cost model alone.
     #[default]
     Strong,
-    /// As late and as much out of order as the RISC-V memory model and the non-coherent windows of the DPA allow, by seeded
-    /// choices: firmware that lacks a fence fails for some seed. Instructions cost the same cycles; what another agent sees
-    /// when is different, so virtual times of whole runs are, too. Emulation takes up to six times as long.
+    /// As late and as much out of order as the RISC-V memory model and the non-coherent windows of the DPA allow, by
+    /// seeded choices: firmware that lacks a fence fails for some seed. Instructions cost the same cycles; what another
+    /// agent sees when is different, so virtual times of whole runs are, too. Emulation takes up to six times as long.
     Weak {
         /// Seed of the choices; each thread draws from a stream of its own.
         seed: u64,
@@ -127,8 +131,8 @@ pub enum MemoryModel {
 }
 
 impl MemoryModel {
-    /// Weak memory with delays of up to 40 000 cycles (22 us): longer than the card needs to act on a doorbell, fetch what it
-    /// announces and deliver, so that every window that a missing fence opens is wide enough to fall into.
+    /// Weak memory with delays of up to 40 000 cycles (22 us): longer than the card needs to act on a doorbell, fetch
+    /// what it announces and deliver, so that every window that a missing fence opens is wide enough to fall into.
     #[must_use]
     pub const fn weak(seed: u64) -> Self {
         MemoryModel::Weak { seed, longest_delay_cycles: 40_000 }

@@ -1,9 +1,9 @@
 //! The world behind the C ABIs, which pass no handle for it.
 //!
-//! A thread of the host that calls [`configure`] gets a world of its own: tests run side by side, each with its machine. Whoever has the
-//! [`Machine`] can take it to other threads: a provider enters its machine around each call.
-//! Threads that never do share one world, which is what a C program expects. It is made at first use, with the defaults or by
-//! the maker given to [`make_shared_with`], and a [`Driver`] may keep it going.
+//! A thread of the host that calls [`configure`] gets a world of its own: tests run side by side, each with its
+//! machine. Whoever has the [`Machine`] can take it to other threads: a provider enters its machine around each call.
+//! Threads that never do share one world, which is what a C program expects. It is made at first use, with the defaults
+//! or by the maker given to [`make_shared_with`], and a [`Driver`] may keep it going.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -55,8 +55,8 @@ enum State {
     Failed(String),
 }
 
-/// A world that somebody owns: calls of the C functions reach it on the thread that made it, and on every thread between
-/// [`Machine::enter`] and [`Machine::leave`]. A clone is the same machine.
+/// A world that somebody owns: calls of the C functions reach it on the thread that made it, and on every thread
+/// between [`Machine::enter`] and [`Machine::leave`]. A clone is the same machine.
 #[derive(Clone, Debug)]
 pub struct Machine(Arc<Mutex<World>>);
 
@@ -69,8 +69,8 @@ impl Machine {
         Ok(Self(Arc::new(Mutex::new(World::new(config)?))))
     }
 
-    /// Makes this the machine of the calling thread from now on. Handles into the one before are answered with errors on this thread, unless it
-    /// enters their machine.
+    /// Makes this the machine of the calling thread from now on. Handles into the one before are answered with errors
+    /// on this thread, unless it enters their machine.
     pub fn attach(&self) {
         let before = OWN.with(|own| own.borrow_mut().replace(self.clone()));
         drop(before);
@@ -97,7 +97,8 @@ impl Machine {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes this the calling thread's machine until [`Machine::leave`]. Returns `false` if it was so before: then there is nothing to leave.
+    /// Makes this the calling thread's machine until [`Machine::leave`]. Returns `false` if it was so before: then
+    /// there is nothing to leave.
     #[must_use]
     pub fn enter(&self) -> bool {
         OWN.with(|own| {
@@ -146,8 +147,8 @@ pub fn on_events(hook: EventHook) {
     HOOK.get_or_init(|| hook);
 }
 
-/// Gives the calling thread a new world of its own. Handles into the one it had before are answered with errors on this thread, unless it enters
-/// their machine.
+/// Gives the calling thread a new world of its own. Handles into the one it had before are answered with errors on this
+/// thread, unless it enters their machine.
 ///
 /// # Errors
 /// A configuration that the machine refuses.

@@ -21,8 +21,8 @@ pub enum MachineError {
     },
     /// No port is left to end outside.
     #[error(
-        "a cable with one card, or a network with a host behind those of the cards, ends outside of the machine; this one has \
-         {cards} cards and no end left"
+        "a cable with one card, or a network with a host behind those of the cards, ends outside of the machine; this \
+         one has {cards} cards and no end left"
     )]
     NoOutsidePort {
         /// How many cards there are.
@@ -38,7 +38,8 @@ pub enum MachineError {
     #[error("the faults: {0}")]
     Faults(#[from] FaultError),
     /// A card is to be at a host that the topology does not have.
-    #[error("card {card} is to be at host {host}, but the topology {topology:?} has hosts 0 to {}: give fewer cards, or a larger topology", hosts - 1)]
+    #[error("card {card} is to be at host {host}, but the topology {topology:?} has hosts 0 to {}: give fewer cards, \
+        or a larger topology", hosts - 1)]
     NoHost {
         /// The card.
         card: usize,
@@ -74,8 +75,8 @@ pub enum MachineError {
     Capture(String),
     /// Second functions are asked for on cards that the Arm cores drive.
     #[error(
-        "arm_functions with driven_from \"arm\": the program is then at the Arm cores alone, so take driven_from \"host\" for a \
-         machine with programs at both"
+        "arm_functions with driven_from \"arm\": the program is then at the Arm cores alone, so take \
+         driven_from \"host\" for a machine with programs at both"
     )]
     ArmFunctionsOfArm,
     /// The machine was made without functions for the cards' Arm cores.
@@ -100,7 +101,8 @@ pub enum MachineError {
     Image(#[from] ImageError),
     /// A segment lies outside the address range of process images.
     #[error(
-        "segment at {addr:#x} of {bytes} bytes lies outside 0x10000000..0xc0000000; link with the script of this toolchain"
+        "segment at {addr:#x} of {bytes} bytes lies outside 0x10000000..0xc0000000; link with the script of this \
+         toolchain"
     )]
     Segment {
         /// Virtual address of the segment.
@@ -182,8 +184,8 @@ pub enum MachineError {
     Crashed(String),
     /// The process has no cards of its own, and this is not to be had of those of another.
     #[error(
-        "the cards belong to the process behind {0} ([attach] of the machine file), and this is not to be had from here: memory, queues and keys of the \
-         host's functions are"
+        "the cards belong to the process behind {0} ([attach] of the machine file), and this is not to be had from \
+         here: memory, queues and keys of the host's functions are"
     )]
     Elsewhere(String),
     /// The process with the cards is not there, or does not let this one use them.

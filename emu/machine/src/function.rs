@@ -1,9 +1,9 @@
 //! Functions of a card: what each of the operating systems at a card sees of it.
 //!
-//! In DPU mode a BlueField card shows one network function to the host (the physical function, PF) and one to its own Arm cores (the
-//! embedded CPU function, ECPF). Each is a virtual HCA with protection domains, memory keys and queues of its own, and with the memory of its
-//! own operating system behind them; both share the port and what executes work requests (DOCA documentation, "BlueField modes of
-//! operation"; Linux `mlx5_ifc.h`, `vhca_id`).
+//! In DPU mode a BlueField card shows one network function to the host (the physical function, PF) and one to its own
+//! Arm cores (the embedded CPU function, ECPF). Each is a virtual HCA with protection domains, memory keys and queues
+//! of its own, and with the memory of its own operating system behind them; both share the port and what executes work
+//! requests (DOCA documentation, "BlueField modes of operation"; Linux `mlx5_ifc.h`, `vhca_id`).
 
 use std::cell::Cell;
 use std::fmt;
@@ -81,7 +81,8 @@ pub(crate) struct ArmSide {
     pub(crate) traffic: Cell<ArmTraffic>,
 }
 
-/// Bytes that a card has moved to and from memory of its Arm cores: payload, queue entries, doorbell records and completions.
+/// Bytes that a card has moved to and from memory of its Arm cores: payload, queue entries, doorbell records and
+/// completions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArmTraffic {
     /// Bytes read from it.
@@ -154,7 +155,8 @@ impl World {
         Ok(())
     }
 
-    /// Control operations of verbs and DevX that a function's programs have asked for, refused ones included. FlexIO's calls are not counted.
+    /// Control operations of verbs and DevX that a function's programs have asked for, refused ones included. FlexIO's
+    /// calls are not counted.
     ///
     /// # Errors
     /// [`MachineError::NoCard`], [`MachineError::NoArmFunction`].
@@ -172,8 +174,8 @@ impl World {
         Ok(arm.traffic.get())
     }
 
-    /// The registered part of the memory of a function's programs. All hosts of a machine have one memory; each card's Arm cores have
-    /// their own.
+    /// The registered part of the memory of a function's programs. All hosts of a machine have one memory; each card's
+    /// Arm cores have their own.
     ///
     /// # Errors
     /// [`MachineError::NoCard`], [`MachineError::NoArmFunction`].

@@ -1,5 +1,5 @@
-//! The memory of the computer the cards are plugged into, or of a card's Arm cores: the real memory of this process, as far as it was
-//! registered there.
+//! The memory of the computer the cards are plugged into, or of a card's Arm cores: the real memory of this process, as
+//! far as it was registered there.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::NonNull;
@@ -9,8 +9,8 @@ use emu_nic::DmaFault;
 
 use crate::ranges::Ranges;
 
-/// Registered ranges of host memory, or of Arm memory. The network card reaches either through here only, so an address that was
-/// never registered there is a fault of the model and not of this process.
+/// Registered ranges of host memory, or of Arm memory. The network card reaches either through here only, so an address
+/// that was never registered there is a fault of the model and not of this process.
 #[derive(Debug, Default)]
 pub struct HostMemory {
     ranges: Ranges,
@@ -24,8 +24,8 @@ pub struct HostMemory {
 #[derive(Debug, Default)]
 struct Writer {
     writes: Cell<u64>,
-    /// The registered ranges that it wrote to last, from their first byte to behind their last: with a line at most, and with more. Nearly
-    /// always the next write is to the same.
+    /// The registered ranges that it wrote to last, from their first byte to behind their last: with a line at most,
+    /// and with more. Nearly always the next write is to the same.
     ranges: [Cell<(u64, u64)>; 2],
 }
 
@@ -70,8 +70,8 @@ impl HostMemory {
         Self { writers: (0..cards).map(|_| Writer::default()).collect(), ..Self::default() }
     }
 
-    /// How often each card, and the threads on it, has written here. While its number stays, the host of a card that has looked at
-    /// everything finds nothing new.
+    /// How often each card, and the threads on it, has written here. While its number stays, the host of a card that
+    /// has looked at everything finds nothing new.
     pub fn writes(&self) -> impl ExactSizeIterator<Item = u64> {
         self.writers.iter().map(|writer| writer.writes.get())
     }
@@ -103,8 +103,8 @@ impl HostMemory {
         self.ranges.add(addr, len);
     }
 
-    /// Zeroed, registered memory of whole lines that lives as long as the machine; gives its address. Look at it through
-    /// [`HostMemory::read`] and [`HostMemory::write`].
+    /// Zeroed, registered memory of whole lines that lives as long as the machine; gives its address. Look at it
+    /// through [`HostMemory::read`] and [`HostMemory::write`].
     #[allow(unsafe_code)]
     pub fn lend(&mut self, lines: usize) -> u64 {
         let memory = Lines::zeroed(lines);

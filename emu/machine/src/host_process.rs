@@ -1,5 +1,5 @@
-//! The memory of other processes of the host that use the cards: as on a real computer, the cards reach what a process has registered
-//! without its help, also while it is stopped.
+//! The memory of other processes of the host that use the cards: as on a real computer, the cards reach what a process
+//! has registered without its help, also while it is stopped.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -15,8 +15,9 @@ const LAST_PART_BYTES: usize = 8;
 /// Bytes of a completion queue entry, whose last byte says that it is there.
 const ENTRY_BYTES: usize = 64;
 
-/// Registered ranges of another process. They are read and written by `process_vm_readv(2)` and `process_vm_writev(2)`: the system lets one
-/// process do so with another of the same user, and an address that is not mapped there, or a process that has ended, is a fault of the access.
+/// Registered ranges of another process. They are read and written by `process_vm_readv(2)` and `process_vm_writev(2)`:
+/// the system lets one process do so with another of the same user, and an address that is not mapped there, or a
+/// process that has ended, is a fault of the access.
 #[derive(Debug)]
 pub struct HostProcess {
     pid: i32,
@@ -26,8 +27,8 @@ pub struct HostProcess {
 }
 
 impl HostProcess {
-    /// Makes `[addr, addr + len)` of the process reachable for the cards until [`HostProcess::unregister`]. That bytes are there is found out at each
-    /// access.
+    /// Makes `[addr, addr + len)` of the process reachable for the cards until [`HostProcess::unregister`]. That bytes
+    /// are there is found out at each access.
     pub fn register(&mut self, addr: u64, len: u64) {
         self.ranges.add(addr, len);
     }
@@ -60,13 +61,14 @@ impl HostProcess {
         }
         let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: len };
         let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: len };
-        // SAFETY: `local` is `out`, which is exclusively borrowed; what the system finds at `remote` is of the other process.
+        // SAFETY: `local` is `out`, which is exclusively borrowed; what the system finds at `remote` is of the other
+        // process.
         let read = unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0) };
         if usize::try_from(read) == Ok(len) { Ok(()) } else { Err(fault) }
     }
 
-    /// Copies bytes into registered memory. What programs look at to see that something has come is written last, as PCIe does it: the last byte of a
-    /// completion queue entry, the last eight of other writes that are longer.
+    /// Copies bytes into registered memory. What programs look at to see that something has come is written last, as
+    /// PCIe does it: the last byte of a completion queue entry, the last eight of other writes that are longer.
     ///
     /// # Errors
     /// As [`HostProcess::read`]; memory that is read-only.
@@ -99,7 +101,8 @@ impl HostProcess {
         }
         let local = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
         let remote = libc::iovec { iov_base: addr as *mut libc::c_void, iov_len: data.len() };
-        // SAFETY: the call reads `local` only, which is `data`; what the system finds at `remote` is of the other process.
+        // SAFETY: the call reads `local` only, which is `data`; what the system finds at `remote` is of the other
+        // process.
         let written = unsafe { libc::process_vm_writev(self.pid, &raw const local, 1, &raw const remote, 1, 0) };
         usize::try_from(written) == Ok(data.len())
     }
@@ -113,8 +116,9 @@ pub(crate) struct HostProcesses {
 }
 
 impl World {
-    /// Another process of the host begins to use the cards: gives the number of its memory ([`Space::HostProcess`]). `end` is
-    /// a descriptor of it that is readable once it has ended: then its memory is not reached, whoever is given its PID.
+    /// Another process of the host begins to use the cards: gives the number of its memory ([`Space::HostProcess`]).
+    /// `end` is a descriptor of it that is readable once it has ended: then its memory is not reached, whoever is given
+    /// its PID.
     pub fn add_host_process(&mut self, pid: i32, end: Option<OwnedFd>) -> u32 {
         let processes = &mut self.host_processes;
         let number = processes.next;

@@ -1,13 +1,14 @@
 //! An emulated BlueField-3 installation: cards with a data-path accelerator (16 cores of 16 hardware threads that
 //! execute a real RISC-V ELF), a network card, and the cable or the network of switches that joins them.
 //!
-//! - [`World`] is everything: control calls, [`World::step`] and virtual time. One event queue, no wall clock, one seed.
-//! - [`configure`] and [`with_world`] keep one world per thread of the host for the C ABIs, which have no handle for it; a [`Machine`] takes it to
-//!   other threads.
+//! - [`World`] is everything: control calls, [`World::step`] and virtual time. One event queue, no wall clock, one
+//!   seed.
+//! - [`configure`] and [`with_world`] keep one world per thread of the host for the C ABIs, which have no handle for
+//!   it; a [`Machine`] takes it to other threads.
 //! - [`World::open_outside`] ends a port outside the machine; a [`Driver`] joins it to something and keeps the clock.
 //!
-//! - [`MemoryModel::Weak`] delays and reorders stores as far as fences allow it, and [`Config::detect_races`] watches who owns
-//!   which memory when: the two tests of a firmware's ordering that hardware does not offer.
+//! - [`MemoryModel::Weak`] delays and reorders stores as far as fences allow it, and [`Config::detect_races`] watches
+//!   who owns which memory when: the two tests of a firmware's ordering that hardware does not offer.
 //!
 //! Imports point one way:
 //!

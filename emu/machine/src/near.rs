@@ -1,8 +1,8 @@
 //! Memory of the machine that runs the emulator: prefetching, and large pages.
 //!
-//! Among hundreds of cards a thread runs a few instructions, and then hundreds of others do: hardly anything of its state is in the caches
-//! of the processor when its next turn comes. Asked for one turn ahead, it is. Nor does the processor keep the translations of as many
-//! pages of 4 KiB as they all use.
+//! Among hundreds of cards a thread runs a few instructions, and then hundreds of others do: hardly anything of its
+//! state is in the caches of the processor when its next turn comes. Asked for one turn ahead, it is. Nor does the
+//! processor keep the translations of as many pages of 4 KiB as they all use.
 
 use std::collections::BTreeSet;
 
@@ -21,22 +21,24 @@ pub(crate) fn ask_for_large_pages(memory: &mut [u8]) {
     let bytes = memory.len().saturating_sub(start) / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES;
     #[cfg(all(target_os = "linux", not(miri)))]
     if let Some(whole) = memory.get_mut(start..start + bytes).filter(|whole| !whole.is_empty()) {
-        // SAFETY: the range is of whole pages, all within memory that is exclusively borrowed, and the advice changes no byte of it.
+        // SAFETY: the range is of whole pages, all within memory that is exclusively borrowed, and the advice changes
+        // no byte of it.
         unsafe { libc::madvise(whole.as_mut_ptr().cast(), whole.len(), libc::MADV_HUGEPAGE) };
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]
     let _ = bytes;
 }
 
-/// Asks the operating system to gather, in large pages, the memory in which these addresses lie, with what lies beside them. It may not.
+/// Asks the operating system to gather, in large pages, the memory in which these addresses lie, with what lies beside
+/// them. It may not.
 #[allow(unsafe_code)]
 pub(crate) fn gather(addrs: impl Iterator<Item = usize>) {
     let pages: BTreeSet<usize> = addrs.map(|addr| addr / LARGE_PAGE_BYTES).collect();
     #[cfg(all(target_os = "linux", not(miri)))]
     for page in pages {
         let start = std::ptr::without_provenance_mut(page * LARGE_PAGE_BYTES);
-        // SAFETY: the system moves the bytes of the page to where they are physically together. Whoever has them finds them unchanged, at the
-        // same addresses.
+        // SAFETY: the system moves the bytes of the page to where they are physically together. Whoever has them finds
+        // them unchanged, at the same addresses.
         unsafe { libc::madvise(start, LARGE_PAGE_BYTES, libc::MADV_COLLAPSE) };
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]

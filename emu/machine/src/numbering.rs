@@ -9,17 +9,18 @@ pub const MAX_CARDS: usize = 1024;
 /// Largest number of a card, from 0: the Ethernet address has two bytes for it.
 pub(crate) const LAST_CARD: usize = 0xFFFE;
 
-/// The address of a card by its number, counted from 0 over all machines that are joined: of the number plus one, in two bytes
-/// `HH` and `LL`, the Ethernet address is 02:00:00:00:HH:LL (locally administered) and the identifier that of IPv4 address
-/// 198.18.HH.LL (the range of RFC 2544 for benchmarks). Of a larger number than 65534 only the low bits count.
+/// The address of a card by its number, counted from 0 over all machines that are joined: of the number plus one, in
+/// two bytes `HH` and `LL`, the Ethernet address is 02:00:00:00:HH:LL (locally administered) and the identifier that of
+/// IPv4 address 198.18.HH.LL (the range of RFC 2544 for benchmarks). Of a larger number than 65534 only the low bits
+/// count.
 #[must_use]
 pub fn address(card: usize) -> Address {
     let [high, low] = ((card as u32 + 1) as u16).to_be_bytes();
     Address { mac: [0x02, 0, 0, 0, high, low], gid: Gid::from_ipv4([198, 18, high, low]) }
 }
 
-/// The address of the function of a card's Arm cores, by the card's number as for [`address`]: 02:00:00:01:HH:LL, and IPv4 address
-/// 198.19.HH.LL (the other half of the same range).
+/// The address of the function of a card's Arm cores, by the card's number as for [`address`]: 02:00:00:01:HH:LL, and
+/// IPv4 address 198.19.HH.LL (the other half of the same range).
 #[must_use]
 pub fn arm_address(card: usize) -> Address {
     let [high, low] = ((card as u32 + 1) as u16).to_be_bytes();

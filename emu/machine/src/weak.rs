@@ -2,24 +2,24 @@
 //!
 //! Process memory holds what everybody agrees on. Beside it each thread has an [`Order`]:
 //!
-//! - **stores** that have retired and are not visible to other threads, the card or the host. Each becomes visible after a
-//!   seeded delay, so that stores to different addresses pass one another; stores to the same bytes keep their order. The
-//!   thread itself sees its own stores (forwarding).
-//! - **stale bytes**: what memory held at the thread's last read fence, for bytes that others have changed since. A load may
-//!   give either, as if it had been performed early; a byte once seen new stays new (coherence).
-//! - **gathered window lines**: stores through a window collect in 64-byte lines, which set out for the host at a writeback only
-//!   (or, for some lines, at a seeded moment before, as a cache evicts what it likes). Lines of one writeback arrive in any
-//!   order, but before anything that was stored after it. A writeback writes whole lines.
+//! - **stores** that have retired and are not visible to other threads, the card or the host. Each becomes visible
+//!   after a seeded delay, so that stores to different addresses pass one another; stores to the same bytes keep their
+//!   order. The thread itself sees its own stores (forwarding).
+//! - **stale bytes**: what memory held at the thread's last read fence, for bytes that others have changed since. A
+//!   load may give either, as if it had been performed early; a byte once seen new stays new (coherence).
+//! - **gathered window lines**: stores through a window collect in 64-byte lines, which set out for the host at a
+//!   writeback only (or, for some lines, at a seeded moment before, as a cache evicts what it likes). Lines of one
+//!   writeback arrive in any order, but before anything that was stored after it. A writeback writes whole lines.
 //! - **window copies**: lines read through a window stay as they were read until they are invalidated.
 //!
-//! Fences act as in the RISC-V memory model (RVWMO, unprivileged specification): `r` and `w` are process memory, `i` and `o`
-//! window and outbox (the DPA intrinsics lower MEMORY to r/w, MMIO to i/o, SYSTEM to all four). Store order that a fence asks
-//! for is kept by the moments at which stores become visible; a fence that orders stores before later loads makes them
-//! visible at once. Nothing but a fence, a releasing atomic or time makes a store visible: neither the end of an activation
-//! nor a runtime call is one.
+//! Fences act as in the RISC-V memory model (RVWMO, unprivileged specification): `r` and `w` are process memory, `i`
+//! and `o` window and outbox (the DPA intrinsics lower MEMORY to r/w, MMIO to i/o, SYSTEM to all four). Store order
+//! that a fence asks for is kept by the moments at which stores become visible; a fence that orders stores before later
+//! loads makes them visible at once. Nothing but a fence, a releasing atomic or time makes a store visible: neither the
+//! end of an activation nor a runtime call is one.
 //!
-//! Stronger than the architecture: a load never takes its value later than it retires, so a store cannot overtake an earlier
-//! load. Weaker: dependencies between loads are not tracked, so a load through a loaded pointer may be stale.
+//! Stronger than the architecture: a load never takes its value later than it retires, so a store cannot overtake an
+//! earlier load. Weaker: dependencies between loads are not tracked, so a load through a loaded pointer may be stale.
 
 mod window;
 
@@ -156,7 +156,8 @@ impl Order {
         self.rng.next_u64() % (longest + 1)
     }
 
-    /// A store to memory retires. Gives the place in program order up to which stores must become visible now for lack of room.
+    /// A store to memory retires. Gives the place in program order up to which stores must become visible now for lack
+    /// of room.
     pub(crate) fn store(&mut self, addr: u64, width: u8, value: u64, now_cycles: u64, pc: u64) -> Option<u64> {
         // Nothing older than one's own store can be read again.
         self.fresh(addr, u64::from(width));
@@ -217,7 +218,8 @@ impl Order {
         self.before_device
     }
 
-    /// What a load of the bytes at `addr` gives, where memory holds `bytes`: perhaps older ones, and the thread's own stores.
+    /// What a load of the bytes at `addr` gives, where memory holds `bytes`: perhaps older ones, and the thread's own
+    /// stores.
     pub(crate) fn load(&mut self, addr: u64, bytes: &mut [u8]) {
         if let Some(line) = self.stale.get_mut(&(addr / LINE)) {
             let first = (addr % LINE) as usize;

@@ -13,7 +13,8 @@ use crate::config::wiring::{NetworkConfig, Wiring, wire};
 use crate::error::MachineError;
 use crate::numbering::{address, arm_address};
 
-/// The longest packet on the wire: 4096 bytes of payload in a Write with immediate over IPv6, preamble and gap included.
+/// The longest packet on the wire: 4096 bytes of payload in a Write with immediate over IPv6, preamble and gap
+/// included.
 const LONGEST_PACKET_BYTES: u64 = 4096 + 18 + 40 + 24 + 16 + 4 + 20;
 
 type Writer = Box<dyn Write + Send>;
@@ -79,7 +80,8 @@ impl Sites {
         self.cards.get(&host).copied().unwrap_or(usize::MAX)
     }
 
-    /// Replaces the hosts in what `call` leads to by their cards. Without a switch a cable takes frames to a host that has none: they are lost.
+    /// Replaces the hosts in what `call` leads to by their cards. Without a switch a cable takes frames to a host that
+    /// has none: they are lost.
     fn call<R>(
         &mut self,
         fx: &mut FabricEffects<Packet>,
@@ -186,8 +188,8 @@ impl Wires {
         self.least_latency_ps
     }
 
-    /// Whether a cable's other end is free, or a host of a network, by the number that a further card would have: then it carries
-    /// frames from now on.
+    /// Whether a cable's other end is free, or a host of a network, by the number that a further card would have: then
+    /// it carries frames from now on.
     pub(crate) fn plug(&mut self, host: usize) -> bool {
         match &mut self.medium {
             Medium::Cable { plugged, .. } => !std::mem::replace(plugged, true),

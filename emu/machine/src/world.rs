@@ -90,8 +90,8 @@ impl World {
     /// Builds the machine in virtual time 0.
     ///
     /// # Errors
-    /// More cards than the wiring or the addresses allow, or none; a link rate of zero; faults that cannot be, or that name what
-    /// the topology does not have; switches that hold no packet.
+    /// More cards than the wiring or the addresses allow, or none; a link rate of zero; faults that cannot be, or that
+    /// name what the topology does not have; switches that hold no packet.
     pub fn new(config: Config) -> Result<Self, MachineError> {
         let Config { cards: count, first_card: first, .. } = config;
         if !(1..=MAX_CARDS).contains(&count) {
@@ -143,9 +143,10 @@ impl World {
         })
     }
 
-    /// Cards, processes and threads are made, and what follows uses them: has the state of many cards gathered in the memory of the machine that
-    /// runs the emulator. It is allocated piece by piece, and threads are looked at in turn, card after card: more pages of 4 KiB than a processor
-    /// keeps the translations of. Nothing depends on whether this is called.
+    /// Cards, processes and threads are made, and what follows uses them: has the state of many cards gathered in the
+    /// memory of the machine that runs the emulator. It is allocated piece by piece, and threads are looked at in turn,
+    /// card after card: more pages of 4 KiB than a processor keeps the translations of. Nothing depends on whether this
+    /// is called.
     pub fn settle(&self) {
         if !self.prefetches {
             return;
@@ -202,14 +203,15 @@ impl World {
         self.wires.counters(card)
     }
 
-    /// The network of switches, for its counters; `None` where a cable joins the cards. Its hosts have the topology's numbers.
+    /// The network of switches, for its counters; `None` where a cable joins the cards. Its hosts have the topology's
+    /// numbers.
     #[must_use]
     pub fn network(&self) -> Option<&Network<Packet>> {
         self.wires.network()
     }
 
-    /// Writes every frame that leaves a card's port from now on to a pcapng file, and in a network every frame that arrives at
-    /// one, as the faults have left it. Interface `port N` is that of card N.
+    /// Writes every frame that leaves a card's port from now on to a pcapng file, and in a network every frame that
+    /// arrives at one, as the faults have left it. Interface `port N` is that of card N.
     ///
     /// # Errors
     /// The writer failed.
@@ -276,8 +278,8 @@ impl World {
         self.async_events.pop_front()
     }
 
-    /// Lets the next thing happen: one event, or one slice of one thread's instructions. `false` when nothing is due and
-    /// nothing ever will be until the host acts.
+    /// Lets the next thing happen: one event, or one slice of one thread's instructions. `false` when nothing is due
+    /// and nothing ever will be until the host acts.
     pub fn step(&mut self) -> bool {
         if self.now_ps >= self.probes.state_due_ps {
             self.publish_state();
@@ -332,9 +334,10 @@ impl World {
         }
     }
 
-    /// Lets the machine run between two looks of a polling host: what is due within [`Config::host_poll_ps`] happens. When
-    /// nothing is, time still passes, by [`Config::host_idle_ps`] at most: a far timer must not take the clock along with it.
-    /// `false` when nothing is due and nothing ever will be until the host acts; then the clock stands still.
+    /// Lets the machine run between two looks of a polling host: what is due within [`Config::host_poll_ps`] happens.
+    /// When nothing is, time still passes, by [`Config::host_idle_ps`] at most: a far timer must not take the clock
+    /// along with it. `false` when nothing is due and nothing ever will be until the host acts; then the clock stands
+    /// still.
     pub fn relax(&mut self) -> bool {
         let Some(due_ps) = self.due_ps() else { return false };
         let end_ps = self.now_ps + self.config.host_poll_ps;
@@ -362,7 +365,8 @@ impl World {
         due_ps.or_else(|| self.next_visible_cycles().map(cycles_to_ps))
     }
 
-    /// Steps until `done`, until nothing is due, or until virtual time has advanced by `bound_ps`. Tells whether `done`.
+    /// Steps until `done`, until nothing is due, or until virtual time has advanced by `bound_ps`. Tells whether
+    /// `done`.
     pub fn run_until(&mut self, bound_ps: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
         let end_ps = self.now_ps.saturating_add(bound_ps);
         loop {

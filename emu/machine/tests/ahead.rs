@@ -1,4 +1,5 @@
-//! Instructions that threads execute before the cycles of their issue: nobody can tell, but by how fast the emulator is.
+//! Instructions that threads execute before the cycles of their issue: nobody can tell, but by how fast the emulator
+//! is.
 
 use crate::support;
 use emu_machine::timing::{Counts, Parameters};
@@ -73,8 +74,9 @@ fn instruction() -> impl Strategy<Value = u32> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Threads with memory of their own, each on a core or all on two: the same registers, memory and instructions. Times and counts
-    /// are the same, too, where no thread starts on a core on which others run: the start may find the core a few cycles ahead.
+    /// Threads with memory of their own, each on a core or all on two: the same registers, memory and instructions.
+    /// Times and counts are the same, too, where no thread starts on a core on which others run: the start may find the
+    /// core a few cycles ahead.
     #[test]
     fn private_memory_cannot_tell(
         body in prop::collection::vec(instruction(), 1..40),
@@ -114,8 +116,8 @@ proptest! {
         prop_assert_eq!(ahead, exact);
     }
 
-    /// One thread rings for a NOP, another on another core polls the line where the card writes the completion, in a loop of its own
-    /// and sees it in the same round, whatever it had executed ahead.
+    /// One thread rings for a NOP, another on another core polls the line where the card writes the completion, in a
+    /// loop of its own and sees it in the same round, whatever it had executed ahead.
     #[test]
     fn what_the_card_writes_is_seen_at_once(pads in 0usize..14, wait in 100i32..500, stores in 0usize..3) {
         let ring = code(&[
@@ -152,9 +154,9 @@ proptest! {
     }
 }
 
-/// Two threads hand a number to and fro through lines that are new each time. Each looks at the other's in a loop that hits its L1
-/// alone, so that it has executed rounds of it ahead when the other stores. Gives the last numbers, when each thread was done (ns), and the
-/// instructions of both.
+/// Two threads hand a number to and fro through lines that are new each time. Each looks at the other's in a loop that
+/// hits its L1 alone, so that it has executed rounds of it ahead when the other stores. Gives the last numbers, when
+/// each thread was done (ns), and the instructions of both.
 fn hand_over(most_ahead: u32, units: [u32; 2], pads: usize) -> ([u64; 4], u64) {
     // Each waits until the other's word is `a2`, and tells the next number; the one that serves tells 1 before.
     let player = |own: i32, others: i32, serves: bool| {
@@ -163,7 +165,8 @@ fn hand_over(most_ahead: u32, units: [u32; 2], pads: usize) -> ([u64; 4], u64) {
         let round =
             if serves { [&tell[..], &wait, &[addi(A2, A2, 1)]] } else { [&wait[..], &[addi(A2, A2, 1)], &tell] };
         let round = code(&[&round.concat(), &[addi(S0, S0, 128), addi(T0, T0, -1)]]);
-        // The one that serves loads all lines before: a first load of a line takes so long that it depends on chance who is first.
+        // The one that serves loads all lines before: a first load of a line takes so long that it depends on chance
+        // who is first.
         let warm =
             [mv(A3, A0), addi(T0, 0, 2 * HANDED), ld(A1, A3, 0), addi(A3, A3, 64), addi(T0, T0, -1), bne(T0, 0, -12)];
         code(&[
@@ -210,7 +213,8 @@ proptest! {
         prop_assert_eq!(&ahead[..2], &exact[..2]);
         for thread in 2..4 {
             let later_ns = ahead[thread] as i64 - exact[thread] as i64;
-            prop_assert!((-50..2 * i64::from(HANDED) * 32 * 12 * 556 / 1000).contains(&later_ns), "{later_ns} ns: {ahead:?} {exact:?}");
+            prop_assert!((-50..2 * i64::from(HANDED) * 32 * 12 * 556 / 1000).contains(&later_ns), "{later_ns} ns: \
+                {ahead:?} {exact:?}");
         }
     }
 }

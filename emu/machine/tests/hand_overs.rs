@@ -67,7 +67,8 @@ fn receives_posted_by_a_host_copy_belong_to_the_card() {
     assert_eq!(owned(&world.take_races()), (0, &Agent::Host));
 }
 
-/// The firmware posts one more than the host has, and uses again what has been received: no race, as the card is done with that one.
+/// The firmware posts one more than the host has, and uses again what has been received: no race, as the card is done
+/// with that one.
 #[test]
 fn what_the_host_posted_and_the_card_completed_is_nobodys() {
     // Two stores: addresses and values at the argument.
@@ -111,8 +112,8 @@ fn receives_posted_by_a_peers_write_belong_to_the_card() {
     assert_eq!(touch(&mut world, process, 3), vec![], "not posted");
 }
 
-/// A key that is taken back while a peer still writes with it: the write arrives at a queue pair that answers, and the host may have given the memory
-/// to somebody else. One whose queue pair is gone as well reaches nothing.
+/// A key that is taken back while a peer still writes with it: the write arrives at a queue pair that answers, and the
+/// host may have given the memory to somebody else. One whose queue pair is gone as well reaches nothing.
 #[test]
 fn writes_with_a_key_that_is_taken_back_are_reported_unless_their_queue_pair_is_gone() {
     for gone in [false, true] {

@@ -103,7 +103,8 @@ fn atomics_of_two_threads_never_lose_a_count() {
     assert_eq!(outcomes(&count, &count), BTreeSet::from([(200, 0)]));
 }
 
-/// Data in the first line, a flag in the second. Whether the flag was ever seen before the data, and whether both came at all.
+/// Data in the first line, a flag in the second. Whether the flag was ever seen before the data, and whether both came
+/// at all.
 fn through_the_window(between: &[u32], last: &[u32]) -> BTreeSet<(bool, bool)> {
     let program = code(&[&open_window(), &[addi(A2, 0, 7), sd(A2, A0, 8)], between, &[sd(A2, A0, 64)], last, &[RET]]);
     let elf = image(&[RET], &program);

@@ -42,8 +42,8 @@ fn a_source_overwritten_by_the_card_is_reported_with_both_entries() {
         let pd = card.nic.query_qp(qpn).unwrap().attr.pd;
         let attr = MkeyAttr { pd, space: Space::Dpa(process), start: RING, len: 8192, access: Access::LOCAL_WRITE };
         let key = card.nic.create_mkey(attr).unwrap();
-        // A datagram: control segment, address vector, one data segment in the second block; no completion asked for. Then a
-        // NOP that asks for one: its completion entry goes to the start of the completion ring.
+        // A datagram: control segment, address vector, one data segment in the second block; no completion asked for.
+        // Then a NOP that asks for one: its completion entry goes to the start of the completion ring.
         let mut ring = [0; 192];
         for (at, word) in [(0, 0x0A), (4, qpn << 8 | 5), (64, 64), (68, key), (72, 1), (76, source as u32)] {
             ring[at..at + 4].copy_from_slice(&u32::to_be_bytes(word));

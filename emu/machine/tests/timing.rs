@@ -1,4 +1,5 @@
-//! Cards with a timing model: the same behaviour as with the simple one, times by the published figures, and what it refuses.
+//! Cards with a timing model: the same behaviour as with the simple one, times by the published figures, and what it
+//! refuses.
 
 #[path = "suites/threads.rs"]
 mod suite;

@@ -8,8 +8,8 @@ use crate::memory::Space;
 pub(crate) const MAX_DEPTH: u32 = 4;
 
 bitflags::bitflags! {
-    /// What a memory key, or a queue pair as responder, allows. Values of `enum ibv_access_flags`. Local reads are always
-    /// allowed.
+    /// What a memory key, or a queue pair as responder, allows. Values of `enum ibv_access_flags`. Local reads are
+    /// always allowed.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Access: u32 {
         /// The card may scatter receives and read responses into the memory.

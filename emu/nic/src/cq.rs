@@ -102,8 +102,8 @@ impl Cq {
         }
     }
 
-    /// Arms the queue, or says that the event is due now because a CQE beyond `consumer_index` that counts is there already: any, or a
-    /// solicited one. A queue that is armed for any CQE stays so.
+    /// Arms the queue, or says that the event is due now because a CQE beyond `consumer_index` that counts is there
+    /// already: any, or a solicited one. A queue that is armed for any CQE stays so.
     pub(crate) fn arm(&mut self, consumer_index: u32, solicited_only: bool) -> bool {
         if self.failed {
             return false;

@@ -92,7 +92,8 @@ pub mod vendor {
     pub const LENGTH: u8 = 0xEC;
     /// A read or atomic request, but the queue pair may have none outstanding.
     pub const READ_DEPTH: u8 = 0xED;
-    /// A UMR of a kind that is not emulated: a list elsewhere in memory, an offset into it, or a key for one queue pair.
+    /// A UMR of a kind that is not emulated: a list elsewhere in memory, an offset into it, or a key for one queue
+    /// pair.
     pub const UMR: u8 = 0xEF;
 }
 
@@ -143,7 +144,8 @@ pub(crate) struct Receipt {
 /// A receive is done.
 pub(crate) fn responder(receipt: &Receipt) -> Cqe {
     let mut cqe = [0; CQE_BYTES];
-    // Where InfiniBand has the service level, RoCE v2 tells the kind of routing header (Linux mlx5_ib): 1 = IPv6, 2 = IPv4.
+    // Where InfiniBand has the service level, RoCE v2 tells the kind of routing header (Linux mlx5_ib): 1 = IPv6, 2 =
+    // IPv4.
     let routing = if receipt.is_ipv4 { 2 } else { 1 };
     put32(&mut cqe, 0x18, u32::from(receipt.has_grh) << 28 | routing << 24 | receipt.source_qpn);
     put32(&mut cqe, 0x20, receipt.user_index & 0xFF_FFFF);

@@ -114,7 +114,8 @@ pub struct Effects {
     spare: Vec<Arc<[u8]>>,
 }
 
-/// Most payloads that are kept: packets of one card follow one another so closely, and what has been used last is nearest.
+/// Most payloads that are kept: packets of one card follow one another so closely, and what has been used last is
+/// nearest.
 const MOST_SPARE: usize = 8;
 
 impl Effects {

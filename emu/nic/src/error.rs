@@ -91,7 +91,8 @@ pub enum NicError {
     },
     /// No such change of state.
     #[error(
-        "queue pair {qpn:#x} cannot go from {from} to {to}: the order is RESET, INIT, RTR, RTS; RESET and ERR always work"
+        "queue pair {qpn:#x} cannot go from {from} to {to}: the order is RESET, INIT, RTR, RTS; RESET and ERR always \
+         work"
     )]
     Transition {
         /// The queue pair.
@@ -175,7 +176,8 @@ pub enum NicError {
     },
     /// A queue pair's completion queue and protection domain are of two virtual HCAs.
     #[error(
-        "completion queue {cqn:#x} is of virtual HCA {vhca:#x}, protection domain {pd} of {pd_vhca:#x}: make both through one function"
+        "completion queue {cqn:#x} is of virtual HCA {vhca:#x}, protection domain {pd} of {pd_vhca:#x}: make both \
+         through one function"
     )]
     CqOfOther {
         /// The completion queue.
@@ -235,8 +237,8 @@ pub enum NicError {
     },
     /// Group keys are those of UC queue pairs, where they take part in multicast at all.
     #[error(
-        "queue pair {qpn:#x} is {transport}: group keys are for UC queue pairs of an emulated card with hypothetical UC multicast \
-         (uc_multicast)"
+        "queue pair {qpn:#x} is {transport}: group keys are for UC queue pairs of an emulated card with hypothetical \
+         UC multicast (uc_multicast)"
     )]
     NoGroupKeys {
         /// The queue pair.

@@ -123,7 +123,8 @@ mod tests {
         }
     }
 
-    /// In the payload, in the padding or in the check sequence itself, of long frames and of those shorter than Ethernet allows.
+    /// In the payload, in the padding or in the check sequence itself, of long frames and of those shorter than
+    /// Ethernet allows.
     #[test]
     fn damage_shows_in_the_frame() {
         for bytes in [0, 1, 61, 4096] {

@@ -1,9 +1,9 @@
 //! Multicast groups: which queue pairs of the card are members of which.
 //!
 //! A datagram to a group carries the queue pair number 0xFFFFFF. The card gives one copy to each member, with a routing
-//! header of its own; Q_Key and partition are checked, and receives counted, for each (InfiniBand specification, volume 1,
-//! 10.5: multicast services). What a member of the same card sends comes back to the card's members, unless the sending
-//! queue pair blocks it.
+//! header of its own; Q_Key and partition are checked, and receives counted, for each (InfiniBand specification, volume
+//! 1, 10.5: multicast services). What a member of the same card sends comes back to the card's members, unless the
+//! sending queue pair blocks it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -16,8 +16,8 @@ const ROUTE_BYTES: usize = 8;
 /// sequence itself. On the wire it stands with its least significant byte first (`to_le_bytes`).
 ///
 /// It is Ethernet's CRC-32 over eight bytes of ones and the datagram, in which the fields that change on the way are
-/// replaced by ones: IPv4 type of service, time to live and header checksum; IPv6 traffic class, flow label and hop limit;
-/// the UDP checksum; and the byte before the destination queue pair, which has the congestion bits.
+/// replaced by ones: IPv4 type of service, time to live and header checksum; IPv6 traffic class, flow label and hop
+/// limit; the UDP checksum; and the byte before the destination queue pair, which has the congestion bits.
 ///
 /// `None` if it is neither IPv4 without options nor IPv6, or too short for the headers up to the base transport header.
 #[must_use]

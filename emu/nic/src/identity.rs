@@ -1,5 +1,5 @@
-//! Identity of the port: its addresses, one set for each function of the card, and its partition keys (InfiniBand specification, volume 1, 10.9:
-//! partitioning).
+//! Identity of the port: its addresses, one set for each function of the card, and its partition keys (InfiniBand
+//! specification, volume 1, 10.9: partitioning).
 //!
 //! A port has a table of partition keys, and each queue pair names an entry. A packet is for a queue pair if both have
 //! the same partition (bits 14:0) and at least one of them is a full member (bit 15); others are dropped in silence,

@@ -11,7 +11,8 @@ pub enum Space {
     Arm,
     /// The memory of the DPA process with this id; addresses are those that its threads use.
     Dpa(u32),
-    /// The memory of another process of the host, with this number in its machine; addresses are virtual ones of that process.
+    /// The memory of another process of the host, with this number in its machine; addresses are virtual ones of that
+    /// process.
     HostProcess(u32),
 }
 

@@ -29,7 +29,8 @@ use crate::queue_pair::QueuePair;
 use crate::table::Table;
 use crate::timing::NicTiming;
 
-/// Longest entry that can come with its doorbell: half of a BlueFlame register of 512 bytes, as mlx5's provider uses it.
+/// Longest entry that can come with its doorbell: half of a BlueFlame register of 512 bytes, as mlx5's provider uses
+/// it.
 pub const PUSHED_BYTES: usize = 256;
 
 /// What a card is like.
@@ -112,8 +113,8 @@ impl Nic {
         self.log.observe(on);
     }
 
-    /// What happened since the last call, each with its time in picoseconds; times of packets that leave may lie ahead. Empty
-    /// unless [`Nic::observe`] was asked for. The caller takes them after each call, as it does with effects.
+    /// What happened since the last call, each with its time in picoseconds; times of packets that leave may lie ahead.
+    /// Empty unless [`Nic::observe`] was asked for. The caller takes them after each call, as it does with effects.
     pub fn take_notes(&mut self) -> impl Iterator<Item = (u64, Note)> {
         self.log.take_notes()
     }
@@ -128,8 +129,9 @@ impl Nic {
         self.ring(now_ps, qpn, producer_index, false, fx);
     }
 
-    /// Like [`ring_sq`](Self::ring_sq), but software has written the last entry before `producer_index` with the doorbell (BlueFlame):
-    /// the card need not fetch it. It lies in the ring, too, and is at most [`PUSHED_BYTES`] long.
+    /// Like [`ring_sq`](Self::ring_sq), but software has written the last entry before `producer_index` with the
+    /// doorbell (BlueFlame): the card need not fetch it. It lies in the ring, too, and is at most [`PUSHED_BYTES`]
+    /// long.
     pub fn push_sq(&mut self, now_ps: u64, qpn: u32, producer_index: u16, fx: &mut Effects) {
         self.ring(now_ps, qpn, producer_index, true, fx);
     }
@@ -151,8 +153,8 @@ impl Nic {
         self.arm(now_ps, cqn, consumer_index, false, fx);
     }
 
-    /// Like [`arm_cq`](Self::arm_cq), but only a CQE with the solicited bit or an error counts, among those that are in the ring already
-    /// as well, as long as the queue is not armed for every CQE.
+    /// Like [`arm_cq`](Self::arm_cq), but only a CQE with the solicited bit or an error counts, among those that are in
+    /// the ring already as well, as long as the queue is not armed for every CQE.
     pub fn arm_cq_solicited(&mut self, now_ps: u64, cqn: u32, consumer_index: u32, fx: &mut Effects) {
         self.arm(now_ps, cqn, consumer_index, true, fx);
     }

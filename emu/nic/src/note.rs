@@ -10,7 +10,8 @@ use crate::transport::Transport;
 pub struct PacketNote {
     /// Ethernet address of the sender.
     pub source: [u8; 6],
-    /// Ethernet address of the receiver, or of a multicast group: queue pair number and sequence numbers are the same in all groups.
+    /// Ethernet address of the receiver, or of a multicast group: queue pair number and sequence numbers are the same
+    /// in all groups.
     pub destination: [u8; 6],
     /// Queue pair at the receiver.
     pub destination_qpn: u32,
@@ -87,7 +88,8 @@ pub enum Note {
         /// The counter that counted it, by its name in [`Counters`](crate::Counters).
         reason: &'static str,
     },
-    /// A packet was the last of a message that takes a receive; its CQE follows, the CQEs of one queue pair in this order.
+    /// A packet was the last of a message that takes a receive; its CQE follows, the CQEs of one queue pair in this
+    /// order.
     Completed {
         /// The receiving queue pair.
         qpn: u32,

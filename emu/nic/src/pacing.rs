@@ -1,9 +1,11 @@
 //! Rates of queue pairs: the static rate of a datagram's address vector.
 //!
-//! A packet of a limited rate is followed by a gap, in which the port serves others; the queue pair joins the send engine's queue again
-//! after as long as the packet would take at its rate (InfiniBand specification, static rate control: inter-packet delay).
+//! A packet of a limited rate is followed by a gap, in which the port serves others; the queue pair joins the send
+//! engine's queue again after as long as the packet would take at its rate (InfiniBand specification, static rate
+//! control: inter-packet delay).
 
-/// What the codes of the InfiniBand specification stand for, in units of 500 Mbit/s; those that a field of four bits holds.
+/// What the codes of the InfiniBand specification stand for, in units of 500 Mbit/s; those that a field of four bits
+/// holds.
 const HALF_GBPS: [u64; 16] = [0, 0, 5, 20, 60, 10, 40, 80, 120, 160, 240, 28, 112, 224, 336, 50];
 
 /// From one packet of `bytes` on the wire to the next; `None` without a limit.

@@ -38,8 +38,9 @@ impl Operation {
         }
     }
 
-    /// Whether the packet asks for something out of memory. The answer is the acknowledgement: another one, also if the request asks for
-    /// it, would say that the bytes have been brought when they may have been lost (InfiniBand specification, volume 1, 9.7.5).
+    /// Whether the packet asks for something out of memory. The answer is the acknowledgement: another one, also if the
+    /// request asks for it, would say that the bytes have been brought when they may have been lost (InfiniBand
+    /// specification, volume 1, 9.7.5).
     pub(crate) fn is_fetch(self) -> bool {
         matches!(self, Self::ReadRequest | Self::CompareSwap | Self::FetchAdd)
     }
@@ -166,8 +167,8 @@ impl Default for Network {
     }
 }
 
-/// The priority of a traffic class: the class selector in its upper three bits, which switches and cards that trust the DSCP map to
-/// priorities by default (RFC 2474; `mlnx_qos`).
+/// The priority of a traffic class: the class selector in its upper three bits, which switches and cards that trust the
+/// DSCP map to priorities by default (RFC 2474; `mlnx_qos`).
 pub(crate) const fn priority(traffic_class: u8) -> u8 {
     traffic_class >> 5
 }
@@ -217,8 +218,8 @@ pub struct Packet {
     pub extension: Extension,
     /// Payload.
     pub payload: Arc<[u8]>,
-    /// A bit behind the headers has been flipped on the way, chosen by this number: the invariant check sequence is wrong, and
-    /// the receiving card drops the packet. `None` in what a card sends.
+    /// A bit behind the headers has been flipped on the way, chosen by this number: the invariant check sequence is
+    /// wrong, and the receiving card drops the packet. `None` in what a card sends.
     pub damage: Option<u64>,
 }
 

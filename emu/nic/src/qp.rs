@@ -156,8 +156,8 @@ pub struct QpModify {
     pub dmac: Option<[u8; 6]>,
     /// Index of the own identifier to send from.
     pub sgid_index: Option<u8>,
-    /// UDP source port of sent packets. One that was never given follows from both ends' numbers, when the peer's is given: see
-    /// [`entropy_port`](crate::wire::entropy_port).
+    /// UDP source port of sent packets. One that was never given follows from both ends' numbers, when the peer's is
+    /// given: see [`entropy_port`](crate::wire::entropy_port).
     pub udp_sport: Option<u16>,
     /// Traffic class of sent packets (RC, UC).
     pub traffic_class: Option<u8>,
@@ -175,8 +175,8 @@ pub struct QpModify {
     pub timeout: Option<u8>,
     /// Read and atomic requests that may be outstanding (RC), at most [`MAX_RD_ATOMIC`]; 0 allows none.
     pub max_rd_atomic: Option<u8>,
-    /// Read and atomic requests that the peer may have outstanding (RC), that is its `max_rd_atomic`, at most [`MAX_RD_ATOMIC`]: more
-    /// are refused, and as many are remembered for repetitions.
+    /// Read and atomic requests that the peer may have outstanding (RC), that is its `max_rd_atomic`, at most
+    /// [`MAX_RD_ATOMIC`]: more are refused, and as many are remembered for repetitions.
     pub max_dest_rd_atomic: Option<u8>,
     /// Packets turn round inside the card, whatever their destination.
     pub force_loopback: Option<bool>,

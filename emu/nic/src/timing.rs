@@ -7,8 +7,8 @@ use emu_fabric::Rate;
 pub struct NicTiming {
     /// From a doorbell write to the card's acting on it (A; 100 ns to 1 us are plausible).
     pub doorbell_visible_ps: u64,
-    /// Service time of the send engine per packet: 75 M/s (P, derived from published echo rates; low grade). The port and
-    /// the loopback path each have an engine of this rate.
+    /// Service time of the send engine per packet: 75 M/s (P, derived from published echo rates; low grade). The port
+    /// and the loopback path each have an engine of this rate.
     pub send_service_ps: u64,
     /// Service time of the receive engine per packet from the port: 92 M/s (P, a lower bound).
     pub receive_service_ps: u64,
@@ -18,12 +18,13 @@ pub struct NicTiming {
     pub pcie_latency_ps: u64,
     /// One read of a WQE or payload in DPA memory, which the card holds itself (A: inside the service times).
     pub dpa_latency_ps: u64,
-    /// Payload rate of PCIe, each direction, and of the loopback path: this many bytes take `pcie_interval_ps` (derived:
-    /// 28 GB/s).
+    /// Payload rate of PCIe, each direction, and of the loopback path: this many bytes take `pcie_interval_ps`
+    /// (derived: 28 GB/s).
     pub pcie_interval_bytes: u64,
     /// See `pcie_interval_bytes`.
     pub pcie_interval_ps: u64,
-    /// Rate of the memory of the card's Arm cores, reads and writes together: this many bytes take `arm_interval_ps` (P: 80 GB/s).
+    /// Rate of the memory of the card's Arm cores, reads and writes together: this many bytes take `arm_interval_ps`
+    /// (P: 80 GB/s).
     pub arm_interval_bytes: u64,
     /// See `arm_interval_bytes`.
     pub arm_interval_ps: u64,

@@ -4,16 +4,17 @@
 //! 4791, the base transport header (BTH), the extended headers of its opcode, the payload padded to four bytes, and the
 //! invariant check sequence (ICRC). Frames shorter than Ethernet allows are padded with zeros after the check sequence.
 //!
-//! Sources: IBTA Architecture Specification volume 1, chapter 9 (transport headers, opcodes) and annex A17 (RoCEv2); RFC 791
-//! (IPv4), RFC 8200 (IPv6), RFC 768 (UDP), RFC 1112 and RFC 2464 (Ethernet addresses of groups), IEEE 802.3.
+//! Sources: IBTA Architecture Specification volume 1, chapter 9 (transport headers, opcodes) and annex A17 (RoCEv2);
+//! RFC 791 (IPv4), RFC 8200 (IPv6), RFC 768 (UDP), RFC 1112 and RFC 2464 (Ethernet addresses of groups), IEEE 802.3.
 //!
 //! What a [`Packet`] has no field for is sent as follows, and ignored on arrival:
-//! * the migration bit is 1 (no automatic path migration), the congestion bits FECN and BECN are 0, reserved bits are 0;
+//! * the migration bit is 1 (no automatic path migration), the congestion bits FECN and BECN are 0, reserved bits are
+//!   0;
 //! * UDP checksum 0, as the Linux drivers send it over both IPv4 and IPv6: the check sequence covers more;
 //! * credits: a positive acknowledgement says that it has none to tell (code 31).
 //!
-//! What carries these bytes onward, and which errors do what to whom, is the caller's business: a card drops what it cannot
-//! decode.
+//! What carries these bytes onward, and which errors do what to whom, is the caller's business: a card drops what it
+//! cannot decode.
 
 mod decode;
 mod encode;

@@ -88,8 +88,8 @@ pub(crate) enum Completion {
 pub(crate) enum Fence {
     #[default]
     None,
-    /// Initiator small fence, fence, or both: earlier reads and atomics have their answers. What the card executes by itself
-    /// (UMR, invalidation) is done in order anyway.
+    /// Initiator small fence, fence, or both: earlier reads and atomics have their answers. What the card executes by
+    /// itself (UMR, invalidation) is done in order anyway.
     Answers,
     /// Strong ordering: all earlier WQEs are complete.
     All,

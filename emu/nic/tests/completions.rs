@@ -124,8 +124,8 @@ fn a_solicited_arm_waits_for_a_solicited_cqe() {
     assert_eq!(cqes.iter().map(|cqe| cqe.solicited).collect::<Vec<_>>(), [false, true]);
 }
 
-/// Sends that are solicited or not arrive one by one; between them the queue is armed as `arms` says (index, solicited only). Gives after
-/// how many arrivals events came.
+/// Sends that are solicited or not arrive one by one; between them the queue is armed as `arms` says (index, solicited
+/// only). Gives after how many arrivals events came.
 fn events_of(solicited: &[bool], arms: impl Fn(usize) -> &'static [(u32, bool)]) -> Vec<usize> {
     let mut world = World::new();
     let (mut a, mut b) = world.pair(&Setup::new(Transport::Uc));

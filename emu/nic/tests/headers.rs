@@ -1,4 +1,5 @@
-//! The header in front of a received datagram against the header of its frame, byte by byte, for frames of peers that fill it as they like.
+//! The header in front of a received datagram against the header of its frame, byte by byte, for frames of peers that
+//! fill it as they like.
 
 use crate::common;
 use common::*;

@@ -1,5 +1,6 @@
-//! Reads against peers that are no cards of ours, with every single fault on the line: any packet is lost, comes twice, or changes places
-//! with any other. In both roles the bytes are right in the end, everything is executed once, and no answer says more than is so.
+//! Reads against peers that are no cards of ours, with every single fault on the line: any packet is lost, comes twice,
+//! or changes places with any other. In both roles the bytes are right in the end, everything is executed once, and no
+//! answer says more than is so.
 
 use crate::{common, outside};
 use common::*;

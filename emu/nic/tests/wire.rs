@@ -21,8 +21,8 @@ fn numbers() -> Numbers {
     }
 }
 
-/// The check sequence bit by bit: the polynomial of IEEE 802.3, reflected, over a pseudo packet made by hand. Nothing of it
-/// is shared with the card.
+/// The check sequence bit by bit: the polynomial of IEEE 802.3, reflected, over a pseudo packet made by hand. Nothing
+/// of it is shared with the card.
 fn icrc_by_hand(datagram: &[u8]) -> u32 {
     let mut pseudo = vec![0xFF; 8];
     pseudo.extend_from_slice(datagram);
@@ -131,8 +131,8 @@ fn public_frames_have_the_right_check_sequence() {
     assert_eq!(wire::decode(&notification), Err(DecodeError::Opcode { opcode: 0x81 }));
 }
 
-/// One packet with every byte accounted for, against the figures of the specification. The check sequence is the bitwise
-/// one above, which the public frames vouch for.
+/// One packet with every byte accounted for, against the figures of the specification. The check sequence is the
+/// bitwise one above, which the public frames vouch for.
 #[test]
 fn a_write_with_immediate_byte_by_byte() {
     let sent = Packet {
@@ -364,8 +364,8 @@ proptest! {
         let _ = icrc(&bytes);
     }
 
-    /// Nearly right frames, fixed so that they get past the checksums: what is accepted can be written again and is then
-    /// read as the same packet.
+    /// Nearly right frames, fixed so that they get past the checksums: what is accepted can be written again and is
+    /// then read as the same packet.
     #[test]
     fn tampered_frames_are_a_packet_or_an_error(
         sent in any_packet(64),

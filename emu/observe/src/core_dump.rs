@@ -1,8 +1,8 @@
-//! Core dumps of DPA processes, as gdb reads them: an ELF core file of 64-bit RISC-V with the notes of Linux (`elf_prstatus`,
-//! `elf_prpsinfo`). One thread of the dump is one DPA thread, with its id.
+//! Core dumps of DPA processes, as gdb reads them: an ELF core file of 64-bit RISC-V with the notes of Linux
+//! (`elf_prstatus`, `elf_prpsinfo`). One thread of the dump is one DPA thread, with its id.
 //!
-//! In it: code, data, stacks and contexts of all threads, heap in use, and the crash record as a note of our own. Host memory
-//! behind windows is left out, as in the vendor's dumps.
+//! In it: code, data, stacks and contexts of all threads, heap in use, and the crash record as a note of our own. Host
+//! memory behind windows is left out, as in the vendor's dumps.
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -57,8 +57,8 @@ fn signal_of(record: &CrashRecord) -> u16 {
     }
 }
 
-/// The name of a dump or report of a process: `base`, three digits of the process id, `core` or `crash`, as the vendor's
-/// library names them.
+/// The name of a dump or report of a process: `base`, three digits of the process id, `core` or `crash`, as the
+/// vendor's library names them.
 #[must_use]
 pub fn file_name(base: &str, process: u32, kind: &str) -> PathBuf {
     PathBuf::from(format!("{base}.{process:03}.{kind}"))

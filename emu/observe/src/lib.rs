@@ -2,8 +2,8 @@
 //! and threads ([`state`]), core dumps ([`core_dump`]). [`Files`] writes those that are written while the machine runs,
 //! each of them whole or not at all ([`new_file`]). [`gdb`] serves a debugger.
 //!
-//! The machine says what happened ([`emu_machine::World::start_recording`], [`emu_machine::World::observe`]); this crate
-//! turns it into formats, and nothing here changes a run, unless somebody at a debugger does.
+//! The machine says what happened ([`emu_machine::World::start_recording`], [`emu_machine::World::observe`]); this
+//! crate turns it into formats, and nothing here changes a run, unless somebody at a debugger does.
 
 pub mod core_dump;
 mod files;

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Names that are tried for a file that is not complete: one is taken only if a program of the same number was killed.
 const MOST_NAMES: u32 = 1000;
 
-/// An output file that is written beside its place, in the same folder, and moved there by [`NewFile::finish`]: after a full
-/// disk or an interruption there is the file of before, or none. Dropped before, it leaves nothing.
+/// An output file that is written beside its place, in the same folder, and moved there by [`NewFile::finish`]: after a
+/// full disk or an interruption there is the file of before, or none. Dropped before, it leaves nothing.
 ///
-/// What is no regular file (a pipe, a terminal, `/dev/null`) is written where it is. A symbolic link stays one, and the file
-/// that it leads to is replaced.
+/// What is no regular file (a pipe, a terminal, `/dev/null`) is written where it is. A symbolic link stays one, and the
+/// file that it leads to is replaced.
 #[derive(Debug)]
 pub struct NewFile {
     file: BufWriter<File>,
@@ -114,7 +114,8 @@ pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> io::Result<()> 
     file.finish()
 }
 
-/// Tries whether a file can be made, and leaves things as they are. A pipe or device is not opened: who reads a pipe would see its end.
+/// Tries whether a file can be made, and leaves things as they are. A pipe or device is not opened: who reads a pipe
+/// would see its end.
 ///
 /// # Errors
 /// As [`NewFile::create`].

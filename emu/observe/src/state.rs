@@ -1,7 +1,7 @@
 //! The state file: processes and threads of a running emulated machine, for `flexcast ps` and `flexcast stats`.
 //!
-//! Emulated cards live inside the program that uses them, so there is no device to ask: the program writes this file, whole
-//! and at once, as often as it was asked to in virtual time, and the commands read it.
+//! Emulated cards live inside the program that uses them, so there is no device to ask: the program writes this file,
+//! whole and at once, as often as it was asked to in virtual time, and the commands read it.
 
 use std::path::{Path, PathBuf};
 

@@ -31,7 +31,8 @@ pub struct Emulated {
 }
 
 impl Emulated {
-    /// A new machine in virtual time 0. On the calling thread it is also the one that [`emu_machine::with_world`] finds, until the next one is made.
+    /// A new machine in virtual time 0. On the calling thread it is also the one that [`emu_machine::with_world`]
+    /// finds, until the next one is made.
     ///
     /// # Errors
     /// A configuration the machine refuses.
@@ -59,8 +60,9 @@ impl Emulated {
     }
 }
 
-/// Two emulated cards back to back (or as many as `config` says), new, in virtual time 0. The machine follows the provider and its objects to every
-/// thread that uses them. On the calling thread it is also the one that [`emu_machine::with_world`] finds, until the next call.
+/// Two emulated cards back to back (or as many as `config` says), new, in virtual time 0. The machine follows the
+/// provider and its objects to every thread that uses them. On the calling thread it is also the one that
+/// [`emu_machine::with_world`] finds, until the next call.
 ///
 /// # Errors
 /// A configuration the machine refuses.
@@ -87,8 +89,8 @@ fn provider_of(machine: Machine) -> Provider {
     let now_ps = move || timed.with(|world| world.now_ps());
     let clock = EmulatorClock::new(relax, now_ps, true);
     let relax = Box::new(Clock { clock, machine });
-    // SAFETY: the emulator's tables implement the C functions of their names over the calling thread's machine, one call at a time. That is the
-    // provider's machine on every thread, as the provider enters it for each call.
+    // SAFETY: the emulator's tables implement the C functions of their names over the calling thread's machine, one
+    // call at a time. That is the provider's machine on every thread, as the provider enters it for each call.
     unsafe { Provider::from_tables(emu_libflexio::api(), emu_libibverbs::api(), emu_libdoca::api(), relax) }
 }
 

@@ -1,4 +1,5 @@
-//! The handle of an emulated machine: it and its provider reach their own machine, whichever one the thread has attached.
+//! The handle of an emulated machine: it and its provider reach their own machine, whichever one the thread has
+//! attached.
 
 use std::sync::Arc;
 

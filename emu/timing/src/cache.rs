@@ -1,4 +1,5 @@
-//! Tags of a set-associative cache with least-recently-used replacement. No data: what a line holds is the memory's affair.
+//! Tags of a set-associative cache with least-recently-used replacement. No data: what a line holds is the memory's
+//! affair.
 
 /// Bytes of a line.
 pub const LINE_BYTES: u64 = 64;

@@ -1,15 +1,15 @@
 //! The issue port of one core: which of its threads executes an instruction when.
 //!
-//! One instruction (or as many as the model says) per cycle; among the threads that are ready, the one that has issued least recently.
-//! Threads that have never issued come first, in the order of their numbers.
+//! One instruction (or as many as the model says) per cycle; among the threads that are ready, the one that has issued
+//! least recently. Threads that have never issued come first, in the order of their numbers.
 //!
-//! Most instructions touch registers only, or memory that nobody else is about to touch. The machine executes them ahead of time (a burst)
-//! and leaves it to the core to issue them one by one, [`Core::schedule`]; the core comes back, [`Core::advance`], when a thread's next
-//! instruction has to be executed at the cycle of its issue. Until then the machine may take back what has not been issued,
-//! [`Core::cut`].
+//! Most instructions touch registers only, or memory that nobody else is about to touch. The machine executes them
+//! ahead of time (a burst) and leaves it to the core to issue them one by one, [`Core::schedule`]; the core comes back,
+//! [`Core::advance`], when a thread's next instruction has to be executed at the cycle of its issue. Until then the
+//! machine may take back what has not been issued, [`Core::cut`].
 //!
-//! Threads are in a ring in the order of their last issues, four bits each in one number: the one in front is nearly always the next.
-//! Those that become ready much later are parked elsewhere, so that nobody looks at them every cycle.
+//! Threads are in a ring in the order of their last issues, four bits each in one number: the one in front is nearly
+//! always the next. Those that become ready much later are parked elsewhere, so that nobody looks at them every cycle.
 
 /// Threads of a core.
 pub const THREADS: usize = 16;
@@ -75,7 +75,8 @@ pub struct Core {
     width: u32,
     /// From an ordinary instruction of a thread to its next, in thousandths of a cycle.
     gap_millicycles: u64,
-    /// From an instruction executed ahead to the thread's next, by what it is: cycles, and thousandths that are carried on.
+    /// From an instruction executed ahead to the thread's next, by what it is: cycles, and thousandths that are carried
+    /// on.
     takes: [(u64, u32); 4],
     /// The first cycle that has issue slots left, and how many of its are gone.
     now: u64,
@@ -120,8 +121,9 @@ pub struct Issue {
 }
 
 impl Core {
-    /// A core without threads that issues up to `width` instructions per cycle, those of one thread at least `gap_millicycles`
-    /// thousandths of a cycle (1000 and more) apart. Loads and stores executed ahead take that many cycles, at least 1.
+    /// A core without threads that issues up to `width` instructions per cycle, those of one thread at least
+    /// `gap_millicycles` thousandths of a cycle (1000 and more) apart. Loads and stores executed ahead take that many
+    /// cycles, at least 1.
     #[must_use]
     pub const fn new(width: u32, gap_millicycles: u64, load_cycles: u64, store_cycles: u64) -> Self {
         let ordinary = (gap_millicycles / 1000, (gap_millicycles % 1000) as u32);
@@ -159,9 +161,9 @@ impl Core {
         cycles + u64::from(whole)
     }
 
-    /// A thread is ready from `at` on, issues `ahead` instructions (up to [`MOST_AHEAD`]) that have been executed already, and then comes
-    /// back. What they are tell `kinds`, two bits each, the first in the lowest: 0 an ordinary one, 1 a load, 2 a store. It must not be
-    /// scheduled yet. A thread of which the core has not been told has none.
+    /// A thread is ready from `at` on, issues `ahead` instructions (up to [`MOST_AHEAD`]) that have been executed
+    /// already, and then comes back. What they are tell `kinds`, two bits each, the first in the lowest: 0 an ordinary
+    /// one, 1 a load, 2 a store. It must not be scheduled yet. A thread of which the core has not been told has none.
     #[inline]
     pub fn schedule(&mut self, thread: usize, at: u64, ahead: u32, kinds: u64) {
         self.threads[thread].left = ahead;
@@ -247,8 +249,9 @@ impl Core {
         self.first_parked_at = self.first_parked();
     }
 
-    /// Issues what has been executed ahead, until a thread's next instruction has to be executed: at a cycle before `before`, or
-    /// `None`. That thread is not ready again before [`Core::schedule`]; until [`Core::take`] takes it, the answer stays the same.
+    /// Issues what has been executed ahead, until a thread's next instruction has to be executed: at a cycle before
+    /// `before`, or `None`. That thread is not ready again before [`Core::schedule`]; until [`Core::take`] takes it,
+    /// the answer stays the same.
     #[inline]
     pub fn advance(&mut self, before: u64) -> Option<Issue> {
         if self.asked_at == NEVER {

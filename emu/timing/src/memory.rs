@@ -1,8 +1,8 @@
 //! Caches, store buffers and shared paths of one card's DPA: what an access costs its thread.
 //!
-//! L1 is private to a thread, the code cache to a core, L2 and L3 are the card's. Windows to Arm and host memory are held in L1 only.
-//! Latency is that of the first level that holds the line, plus the wait for every shared path on the way. Data written by the card
-//! lands in L2 and is gone from the L1s.
+//! L1 is private to a thread, the code cache to a core, L2 and L3 are the card's. Windows to Arm and host memory are
+//! held in L1 only. Latency is that of the first level that holds the line, plus the wait for every shared path on the
+//! way. Data written by the card lands in L2 and is gone from the L1s.
 //!
 //! Accesses that cost the same whenever they are issued may be executed before: [`Memory::load_ahead`] and others.
 
@@ -91,8 +91,8 @@ struct Paths {
     host_window_write: Server,
 }
 
-/// The memory of one card as its threads feel it. Addresses of different processes must differ; those of one space do. Calls must come
-/// in the order of their times.
+/// The memory of one card as its threads feel it. Addresses of different processes must differ; those of one space do.
+/// Calls must come in the order of their times.
 #[derive(Clone, Debug)]
 pub struct Memory {
     model: Model,
@@ -167,8 +167,8 @@ impl Memory {
         self.counts
     }
 
-    /// Counts accesses to `len` bytes at `addr` under a name, too; several ranges may have one. False, and nothing changes, for an empty
-    /// range and one that shares addresses with another.
+    /// Counts accesses to `len` bytes at `addr` under a name, too; several ranges may have one. False, and nothing
+    /// changes, for an empty range and one that shares addresses with another.
     pub fn label(&mut self, addr: u64, len: u64, name: &str) -> bool {
         self.labels.add(addr, len, name)
     }
@@ -342,9 +342,10 @@ impl Memory {
         self.beyond_l1(Space::Dpa, addr, at) + self.model.store_hit_cycles
     }
 
-    /// Cycles of a fence at cycle `at`, with the predecessor set that the instruction names (bit 3 device input, 2 device output, 1
-    /// reads, 0 writes): until the thread's stores that it orders are on their way, and one trip to where they go. Device output behind
-    /// stores through a window is a writeback of the window; loads have returned anyway.
+    /// Cycles of a fence at cycle `at`, with the predecessor set that the instruction names (bit 3 device input, 2
+    /// device output, 1 reads, 0 writes): until the thread's stores that it orders are on their way, and one trip to
+    /// where they go. Device output behind stores through a window is a writeback of the window; loads have returned
+    /// anyway.
     pub fn fence(&mut self, thread: usize, predecessor: u8, at: u64) -> u64 {
         const OUTPUT: u8 = 4;
         const WRITES: u8 = 1;

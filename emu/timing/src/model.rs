@@ -56,7 +56,8 @@ pub struct Model {
     pub card: Card,
     /// Picoseconds from an event on an armed completion queue to the first instruction of its thread.
     pub activate_ps: u64,
-    /// Picoseconds from a call of the host to the first instruction of its function, and again from its return to the host's knowing.
+    /// Picoseconds from a call of the host to the first instruction of its function, and again from its return to the
+    /// host's knowing.
     pub rpc_ps: u64,
 }
 

@@ -1,4 +1,5 @@
-//! A shared path: one thing at a time, each for the same while. What arrives while it is busy waits; nothing else models contention.
+//! A shared path: one thing at a time, each for the same while. What arrives while it is busy waits; nothing else
+//! models contention.
 
 /// One path. Times are in [units](crate::unit).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,10 +1,12 @@
 //! Snoop filter: a counting hash of the lines of DPA memory that are in any L1.
 
-/// Marks lines behind windows: the card does not write there through the DPA's caches, and where they lie differs from run to run.
+/// Marks lines behind windows: the card does not write there through the DPA's caches, and where they lie differs from
+/// run to run.
 pub(crate) const WINDOW_LINE: u64 = 1 << 62;
 
-/// Number of L1s that may hold each line. Lines share counters, so a count may be too high; that costs time, not correctness. The hash keeps apart
-/// the stacks of threads, which lie powers of two from one another, and adjacent queues.
+/// Number of L1s that may hold each line. Lines share counters, so a count may be too high; that costs time, not
+/// correctness. The hash keeps apart the stacks of threads, which lie powers of two from one another, and adjacent
+/// queues.
 #[derive(Clone, Debug)]
 pub(crate) struct SnoopFilter {
     counts: Box<[u16]>,

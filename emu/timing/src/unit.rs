@@ -1,5 +1,5 @@
-//! The unit of time inside the model: 1/12 600 ns. A cycle of the 1.8 GHz DPA is 7000 of them, a byte on a link of 56, 100, 200, 400,
-//! 800 or 1600 Gbit/s 1800, 1008, 504, 252, 126 or 63: all exact. 64 bits last for 17 days.
+//! The unit of time inside the model: 1/12 600 ns. A cycle of the 1.8 GHz DPA is 7000 of them, a byte on a link of 56,
+//! 100, 200, 400, 800 or 1600 Gbit/s 1800, 1008, 504, 252, 126 or 63: all exact. 64 bits last for 17 days.
 
 /// Units per nanosecond.
 pub const UNITS_PER_NS: u64 = 12_600;

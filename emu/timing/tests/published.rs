@@ -1,5 +1,5 @@
-//! The published micro-benchmarks, as loops of accesses on the model: what went in has to come out (within 10 % for latencies, 20 % for
-//! bandwidths). This checks the arithmetic, not the truth.
+//! The published micro-benchmarks, as loops of accesses on the model: what went in has to come out (within 10 % for
+//! latencies, 20 % for bandwidths). This checks the arithmetic, not the truth.
 
 use emu_timing::cache::LINE_BYTES;
 use emu_timing::core::THREADS;
@@ -13,9 +13,9 @@ enum Access {
     Store,
 }
 
-/// `threads` run loops of accesses and two ordinary instructions, `stride` bytes apart over `set` bytes each, `passes` times. A loop
-/// has one load, or eight stores: the costs of stores are derived from whole lines written, those of loads from loops of three.
-/// Returns the cycles that the loops after the first pass over `set` took.
+/// `threads` run loops of accesses and two ordinary instructions, `stride` bytes apart over `set` bytes each, `passes`
+/// times. A loop has one load, or eight stores: the costs of stores are derived from whole lines written, those of
+/// loads from loops of three. Returns the cycles that the loops after the first pass over `set` took.
 fn loops(
     all: &Parameters,
     space: Space,
@@ -84,7 +84,8 @@ fn a_chase_takes_what_its_working_set_takes() {
     ] {
         let (cycles, loads) = loops(&Parameters::m2(), space, Access::Load, 1, LINE_BYTES, set, 2);
         let took_ns = cycles as f64 / loads as f64 / 1.8;
-        // Points of the plots were read within 3 %. The one at 3 MiB, where the working set begins to leave L3, is the farthest off.
+        // Points of the plots were read within 3 %. The one at 3 MiB, where the working set begins to leave L3, is the
+        // farthest off.
         assert!(within(10 + 3, took_ns, ns), "{space:?} {set}: {took_ns:.1} ns, published {ns}");
     }
 }

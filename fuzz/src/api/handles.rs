@@ -103,7 +103,8 @@ impl Handles {
         handle.map_or(core::ptr::null_mut(), |handle| handle.address as *mut T)
     }
 
-    /// A handle as the input asks: mostly one of the kind, live or not; sometimes null, plain memory, or another kind's.
+    /// A handle as the input asks: mostly one of the kind, live or not; sometimes null, plain memory, or another
+    /// kind's.
     pub(super) fn pick<T>(&self, kind: Kind, input: &mut Input<'_>, program: &Program) -> *mut T {
         let address = match input.u8() {
             0xFF => 0,

@@ -19,7 +19,8 @@ impl Call for Script {
 #[must_use]
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let start = Script::new;
-    // Contexts and domains: 0 of card 0, 1 of card 1 (the process's domain comes third). Memory: 4 KiB from 0 and from 8192.
+    // Contexts and domains: 0 of card 0, 1 of card 1 (the process's domain comes third). Memory: 4 KiB from 0 and
+    // from 8192.
     let memory = |script: Script| {
         let script = script.call("reg_mr", &[0, 0, 0, 0, 0x10, 15, 0]);
         script.call("reg_mr", &[1, 0, 0x20, 0, 0x10, 15, 0])
@@ -59,7 +60,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     };
     let device = |script: Script| {
         let script = buffers(script).call("handler_create", &[0, 0, 7, 0, 0, 0]).call("handler_run", &[0, 0]);
-        // Process, no context, nothing odd, depth, UAR, ring (DPA, address 0), record (address 1), thread, attribute, count.
+        // Process, no context, nothing odd, depth, UAR, ring (DPA, address 0), record (address 1), thread, attribute,
+        // count.
         script.call("flexio_cq_create", &[0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0])
     };
     let device_qp = [0, 0, 1, 1, 0, 0, 0, 8, 0, 12];

@@ -1,9 +1,9 @@
 //! Arbitrary DevX commands through the C functions `mlx5dv_devx_*`.
 //!
 //! Commands are made from the layouts of the mlx5 PRM with true object numbers, then patched, cut and lengthened. Both
-//! mailboxes end at an unmapped page. Checked: a refused command says why in its answer, an accepted one does not; what was
-//! made can be queried and destroyed, in the order that the interface asks for; nothing is written behind an answer; and the
-//! cards work afterwards.
+//! mailboxes end at an unmapped page. Checked: a refused command says why in its answer, an accepted one does not; what
+//! was made can be queried and destroyed, in the order that the interface asks for; nothing is written behind an
+//! answer; and the cards work afterwards.
 
 mod commands;
 mod seeds;
@@ -32,8 +32,8 @@ pub mod op {
     pub const QUERY: u8 = 2;
     /// Destruction: object.
     pub const DESTROY: u8 = 3;
-    /// A command without object: card, which (1 = capabilities, and whose; 2 = sharing of a key, and the access key; else an
-    /// opcode in two bytes), then the operands of a mailbox.
+    /// A command without object: card, which (1 = capabilities, and whose; 2 = sharing of a key, and the access key;
+    /// else an opcode in two bytes), then the operands of a mailbox.
     pub const GENERAL: u8 = 4;
     /// Doorbell: object, producer in two bytes.
     pub const RING: u8 = 5;
@@ -55,7 +55,8 @@ pub mod op {
 pub mod kind {
     /// Completion queue: umem, ring and doorbell record in units of 64 bytes, log2 of the size, 1 for the thread's.
     pub const CQ: u8 = 0;
-    /// Queue pair: service, umem, ring and doorbell record in units of 64 bytes, send queue, receive queue, log2 of the sizes.
+    /// Queue pair: service, umem, ring and doorbell record in units of 64 bytes, send queue, receive queue, log2 of the
+    /// sizes.
     pub const QP: u8 = 1;
     /// Memory key: umem, offset and length in units of 64 bytes, tag.
     pub const MKEY: u8 = 2;
@@ -329,9 +330,11 @@ impl<'p> Devx<'p> {
         });
     }
 
-    /// Patches a command, chooses the lengths, has it carried out, and checks the answer; gives that, at least 16 bytes.
+    /// Patches a command, chooses the lengths, has it carried out, and checks the answer; gives that, at least 16
+    /// bytes.
     ///
-    /// Operands: patches (count; each an offset in two bytes and a byte), then what the lengths are (0 = as they should be).
+    /// Operands: patches (count; each an offset in two bytes and a byte), then what the lengths are (0 = as they should
+    /// be).
     fn command(
         &mut self,
         input: &mut Input<'_>,

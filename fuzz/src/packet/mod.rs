@@ -1,10 +1,11 @@
 //! Arbitrary frames and packets that arrive at a card.
 //!
-//! The first byte chooses among: a frame as it is; a frame whose lengths and check sequences are made right first, so that
-//! the rest of the decoder is reached; and operations (see [`op`]) that send packets of every shape to queue pairs of all
-//! transports while real traffic is under way. Checked: decoding and encoding are inverse; every frame is counted once, at
-//! the port and in the card; packets write nothing outside what their keys allow; the effects of a packet are bounded;
-//! completions are as many as the card counts; and afterwards the same queue pairs talk again, and so do new ones.
+//! The first byte chooses among: a frame as it is; a frame whose lengths and check sequences are made right first, so
+//! that the rest of the decoder is reached; and operations (see [`op`]) that send packets of every shape to queue pairs
+//! of all transports while real traffic is under way. Checked: decoding and encoding are inverse; every frame is
+//! counted once, at the port and in the card; packets write nothing outside what their keys allow; the effects of a
+//! packet are bounded; completions are as many as the card counts; and afterwards the same queue pairs talk again, and
+//! so do new ones.
 
 mod codec;
 mod seeds;

@@ -29,7 +29,8 @@ pub fn print(args: &BudgetArgs) -> Result<(), AggregatorError> {
         return Ok(());
     }
     println!(
-        "{shards} shards of {workers} workers, with {blocks_per_message} blocks of {block_bytes} bytes in a message, take {bytes} bytes (computed)"
+        "{shards} shards of {workers} workers, with {blocks_per_message} blocks of {block_bytes} bytes in a message, \
+         take {bytes} bytes (computed)"
     );
     println!("at most {most} workers fit {} bytes", memory.0);
     if let Err(error) = checked {

@@ -163,7 +163,8 @@ pub fn print_status(args: &StatusArgs) -> Result<(), AggregatorError> {
             (Some(number), Some(rank)) => format!("operation {number} waits for rank {rank}"),
         };
         println!(
-            "job {}: aggregator {} of {}, {} of {} workers by {}, {waits}; {} operations, {} bytes received, {} bytes for sums",
+            "job {}: aggregator {} of {}, {} of {} workers by {}, {waits}; {} operations, {} bytes received, {} bytes \
+             for sums",
             job.job,
             job.aggregator,
             job.aggregators,

@@ -1,5 +1,5 @@
-//! Aggregators of sparse AllReduce as a daemon: the options, configuration, status and metrics of `flexcast-aggregator`. What it does is
-//! [`flexcast::aggregator::Server`].
+//! Aggregators of sparse AllReduce as a daemon: the options, configuration, status and metrics of
+//! `flexcast-aggregator`. What it does is [`flexcast::aggregator::Server`].
 
 pub mod budget;
 pub mod daemon;

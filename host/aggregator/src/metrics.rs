@@ -8,7 +8,8 @@ pub fn text(status: &Status) -> String {
     let mut text = String::new();
     let mut add = |name: &str, kind: &str, help: &str, value: u64| {
         text += &format!(
-            "# HELP flexcast_aggregator_{name} {help}\n# TYPE flexcast_aggregator_{name} {kind}\nflexcast_aggregator_{name} {value}\n"
+            "# HELP flexcast_aggregator_{name} {help}\n# TYPE flexcast_aggregator_{name} \
+             {kind}\nflexcast_aggregator_{name} {value}\n"
         );
     };
     let jobs = &status.jobs;

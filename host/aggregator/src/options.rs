@@ -16,19 +16,24 @@ use crate::AggregatorError;
 pub const LISTEN: &str = "127.0.0.1:4890";
 
 const ABOUT: &str = "\
-Sums up sparse AllReduce (Flexcast) for groups whose ranks do not do it themselves. One daemon serves several jobs at once; a job may use several.
+Sums up sparse AllReduce (Flexcast) for groups whose ranks do not do it themselves. One daemon serves several jobs at \
+    once; a job may use several.
 
 Start it on a computer that all ranks reach, and name it to each of them:
 
     flexcast-aggregator --listen 10.0.0.5:4890
     FLEXCAST_SPARSE_AGGREGATORS=10.0.0.5:4890 mpirun -n 4 flexcast perf --op sparse-allreduce
 
-Ranks connect by TCP, by their first sparse AllReduce. With --device, those that have RDMA cards send blocks to this one by queue pairs:
+Ranks connect by TCP, by their first sparse AllReduce. With --device, those that have RDMA cards send blocks to this \
+    one by queue pairs:
 
     flexcast-aggregator --listen 10.0.0.5:4890 --device mlx5_0
     FLEXCAST_SPARSE_AGGREGATORS=10.0.0.5:4890 mpirun -n 4 flexcast perf --datapath verbs --op sparse-allreduce
 
-Give the daemon and all ranks the same secret, by FLEXCAST_SECRET_FILE (a file that only its owner may read) or FLEXCAST_SECRET, on a network that others use, too: only ranks that have it are served then, and what goes over their TCP connections cannot be changed unnoticed. Without one, whoever reaches the port can open jobs of its own, within the bounds below, and whoever reads along can take a rank's place. Nothing is encrypted.";
+Give the daemon and all ranks the same secret, by FLEXCAST_SECRET_FILE (a file that only its owner may read) or \
+    FLEXCAST_SECRET, on a network that others use, too: only ranks that have it are served then, and what goes over \
+    their TCP connections cannot be changed unnoticed. Without one, whoever reaches the port can open jobs of its own, \
+    within the bounds below, and whoever reads along can take a rank's place. Nothing is encrypted.";
 
 /// Sums up sparse AllReduce for groups whose ranks do not do it themselves.
 #[derive(Debug, Parser)]
@@ -55,23 +60,27 @@ pub enum Command {
 #[derive(Clone, Debug, Default, Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ServeArgs {
-    /// TOML file with the options below as keys (listen = "10.0.0.5:4890", memory = "1G", status_socket = "/run/aggregator"); what the command line says comes first.
+    /// TOML file with the options below as keys (listen = "10.0.0.5:4890", memory = "1G", status_socket =
+    /// "/run/aggregator"); what the command line says comes first.
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
     /// Address and port on which workers connect [default: 127.0.0.1:4890].
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub listen: Option<SocketAddr>,
-    /// RDMA device, such as mlx5_0, to which ranks with RDMA cards send blocks. Others send them by TCP as without [default: none].
+    /// RDMA device, such as mlx5_0, to which ranks with RDMA cards send blocks. Others send them by TCP as without
+    /// [default: none].
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
     /// Folder with the libraries of RDMA cards, such as the emulator's [default: those of the system].
     #[arg(long, value_name = "FOLDER", requires = "device")]
     pub libraries: Option<PathBuf>,
-    /// Threads that sum up. Each job has one of them, or several if its ranks name the aggregator several times [default: as many as processors].
+    /// Threads that sum up. Each job has one of them, or several if its ranks name the aggregator several times
+    /// [default: as many as processors].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Memory for the sums of all jobs, such as 64M or 1G; a job that does not fit is refused. With the size of the last-level cache all sums stay in it [default: 256M].
+    /// Memory for the sums of all jobs, such as 64M or 1G; a job that does not fit is refused. With the size of the
+    /// last-level cache all sums stay in it [default: 256M].
     #[arg(long, visible_alias = "cache-bytes", value_name = "BYTES")]
     pub memory: Option<Bytes>,
     /// Jobs at a time [default: 64].
@@ -80,7 +89,8 @@ pub struct ServeArgs {
     /// Connected workers at a time, of all jobs [default: 4096].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1048576))]
     pub connections: Option<u32>,
-    /// Longest that an operation may stand still, in seconds; the workers' own bound (barrier_timeout) is best shorter [default: 60].
+    /// Longest that an operation may stand still, in seconds; the workers' own bound (barrier_timeout) is best shorter
+    /// [default: 60].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86400))]
     pub timeout: Option<u32>,
     /// Unix socket on which the status is asked for, by `flexcast-aggregator status` [default: none].

@@ -1,4 +1,5 @@
-//! The daemon with an RDMA card, and ranks with one, as processes: all use the emulated card of another process, by the emulator's C libraries.
+//! The daemon with an RDMA card, and ranks with one, as processes: all use the emulated card of another process, by the
+//! emulator's C libraries.
 
 mod jobs;
 

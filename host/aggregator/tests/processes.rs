@@ -78,7 +78,8 @@ fn a_daemon_that_is_killed_is_named_and_another_one_serves_from_then_on() {
     all_say(&mut ranks, "sums", "sums: fine");
 }
 
-/// It tells its workers that it ends, and waits up to 2 s for them to go: what they call meanwhile has no answer from that connection.
+/// It tells its workers that it ends, and waits up to 2 s for them to go: what they call meanwhile has no answer from
+/// that connection.
 #[test]
 fn a_daemon_that_is_told_to_stop_between_operations_is_named_at_once() {
     let folder = tempfile::tempdir().unwrap();

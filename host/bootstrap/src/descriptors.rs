@@ -10,7 +10,8 @@ use std::io;
 #[non_exhaustive]
 pub enum DescriptorsUsedUp {
     /// The process has as many open files as it may have.
-    #[error("this process has no file descriptor left{}: raise the limit with `ulimit -n` before it is started, or close files", of(*.limit))]
+    #[error("this process has no file descriptor left{}: raise the limit with `ulimit -n` before it is started, or \
+        close files", of(*.limit))]
     Process {
         /// Its limit; none if it has none.
         limit: Option<u64>,

@@ -90,7 +90,8 @@ impl<E: Exchange> Exchange for Subgroup<E> {
             let limit = MAX_CONTRIBUTION_BYTES - NOTICE_BYTES;
             let (found, of) = (contribution.len(), tag.len());
             let reason = format_args!(
-                "contribution of {found} bytes and name of {of}: {limit} and {MAX_TAG_BYTES} are the limits in a subgroup"
+                "contribution of {found} bytes and name of {of}: {limit} and {MAX_TAG_BYTES} are the limits in a \
+                 subgroup"
             );
             return Err(ExchangeError::new(tag, reason));
         }

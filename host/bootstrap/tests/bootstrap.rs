@@ -274,7 +274,8 @@ fn processes_meet_by_their_environment() {
 fn a_process_that_lacks_descriptors_names_the_limit() {
     let text = |rank: u32| {
         format!(
-            "rank {rank} cannot connect to the others: this process has no file descriptor left, of the 64 that it may have: raise"
+            "rank {rank} cannot connect to the others: this process has no file descriptor left, of the 64 that it may \
+             have: raise"
         )
     };
     // To connect, to listen, and to accept.

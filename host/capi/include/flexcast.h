@@ -32,8 +32,9 @@
 
 
 /**
- * Version of this interface. A library of a version serves programs of all versions from 1 to its own: functions, codes and fields are added, and structures are
- * told apart by their size. A change that programs do not survive would end in another name of the shared library than libflexcast.so.1.
+ * Version of this interface. A library of a version serves programs of all versions from 1 to its own: functions,
+ * codes and fields are added, and structures are told apart by their size. A change that programs do not survive would
+ * end in another name of the shared library than libflexcast.so.1.
  */
 #define FLEXCAST_ABI_VERSION 2
 
@@ -83,8 +84,9 @@
 #define FLEXCAST_AGGREGATION_HOST 0
 
 /**
- * The DPAs of the ranks' cards add integers of 32 and 64 bits, in blocks of a multiple of 128 bytes, floats if `sparse_fixed_point` says so, and processors all else. For that image `sparse` runs there:
- * `sparse_firmware_path` in flexcast_card_options.
+ * The DPAs of the ranks' cards add integers of 32 and 64 bits, in blocks of a multiple of 128 bytes, floats if
+ * `sparse_fixed_point` says so, and processors all else. For that image `sparse` runs there: `sparse_firmware_path` in
+ * flexcast_card_options.
  */
 #define FLEXCAST_AGGREGATION_DPA 1
 
@@ -114,26 +116,28 @@
 #define FLEXCAST_CONTROL_HOST 0
 
 /**
- * The protocol runs on the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something is
- * lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
+ * The protocol runs on the card, by a DPA thread of its own: from posting to completion the host has nothing to do,
+ * unless something is lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
  */
 #define FLEXCAST_CONTROL_DEVICE 1
 
 /**
- * Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. `service_endpoints`
- * and what follows it say where they are and how they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over
- * RDMA cards alone; with the datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
+ * Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where
+ * they have staging memory. `service_endpoints` and what follows it say where they are and how they are used. Where a
+ * rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over RDMA cards alone; with the
+ * datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
  */
 #define FLEXCAST_CONTROL_SERVICE 2
 
 /**
- * For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto, flat, hierarchical or direct) says, or else as FLEXCAST_DELIVERY_AUTO.
+ * For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto, flat, hierarchical or direct) says, or
+ * else as FLEXCAST_DELIVERY_AUTO.
  */
 #define FLEXCAST_DELIVERY_DEFAULT 0
 
 /**
- * Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory by alias keys; from the thresholds of
- * FLEXCAST_SERVICE_THRESHOLDS on as FLEXCAST_DELIVERY_HIERARCHICAL.
+ * Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory
+ * by alias keys; from the thresholds of FLEXCAST_SERVICE_THRESHOLDS on as FLEXCAST_DELIVERY_HIERARCHICAL.
  */
 #define FLEXCAST_DELIVERY_AUTO 1
 
@@ -158,7 +162,8 @@
 #define FLEXCAST_BOUND_KEYS_NONE UINT32_MAX
 
 /**
- * For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
+ * For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over
+ * reliable connections.
  */
 #define FLEXCAST_ALGORITHM_AUTOMATIC 0
 
@@ -378,7 +383,8 @@
 #define FLEXCAST_OPERATION_ALLGATHER 3
 
 /**
- * flexcast_allgatherv(), with `receive_counts`; flexcast_allgatherv_displaced() with `receive_displacements` and `receive_bytes`, too.
+ * flexcast_allgatherv(), with `receive_counts`; flexcast_allgatherv_displaced() with `receive_displacements` and
+ * `receive_bytes`, too.
  */
 #define FLEXCAST_OPERATION_ALLGATHERV 4
 
@@ -443,8 +449,8 @@
 #define FLEXCAST_PERSISTENT 1
 
 /**
- * Flag: who posts waits at once, by flexcast_wait() or flexcast_wait_for(). The progress thread is not woken for it, and takes it on milliseconds late if nobody
- * waits.
+ * Flag: who posts waits at once, by flexcast_wait() or flexcast_wait_for(). The progress thread is not woken for it,
+ * and takes it on milliseconds late if nobody waits.
  */
 #define FLEXCAST_AWAITED 2
 
@@ -837,7 +843,8 @@
 #define FLEXCAST_CAUSE_AGGREGATOR 6
 
 /**
- * The culprit contributed a number beyond `sparse_fixed_point`, infinite or not a number; FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
+ * The culprit contributed a number beyond `sparse_fixed_point`, infinite or not a number; FLEXCAST_ERROR_CONTRIBUTION
+ * and flexcast_last_error() there tell which.
  */
 #define FLEXCAST_CAUSE_CONTRIBUTION 7
 
@@ -882,13 +889,13 @@ typedef enum {
    */
   FLEXCAST_ERROR_INTERNAL = 8,
   /**
-   * The process was forked from one that uses the library. Cards and connections are that one's: in this process every function that
-   * returns a status returns this one, and changes nothing, until it calls exec().
+   * The process was forked from one that uses the library. Cards and connections are that one's: in this process
+   * every function that returns a status returns this one, and changes nothing, until it calls exec().
    */
   FLEXCAST_ERROR_FORKED = 9,
   /**
-   * No error: the library does not carry this operation, and the program uses its own. flexcast_init() says so before anything is posted, and alike on all
-   * ranks.
+   * No error: the library does not carry this operation, and the program uses its own. flexcast_init() says so
+   * before anything is posted, and alike on all ranks.
    */
   FLEXCAST_NOT_SUPPORTED = 10,
   /**
@@ -960,8 +967,8 @@ typedef enum {
    */
   FLEXCAST_ERROR_UNSUPPORTED = 116,
   /**
-   * The libraries of the card are not installed, or not where `libraries` says, or of another generation. Install DOCA, or take the
-   * emulator's.
+   * The libraries of the card are not installed, or not where `libraries` says, or of another generation. Install
+   * DOCA, or take the emulator's.
    */
   FLEXCAST_ERROR_NOT_INSTALLED = 117,
   /**
@@ -1009,7 +1016,8 @@ typedef enum {
    */
   FLEXCAST_ERROR_AGGREGATOR = 128,
   /**
-   * The operation has failed, on all ranks, because of a number that this rank contributed: it is beyond `sparse_fixed_point`, infinite or not a number.
+   * The operation has failed, on all ranks, because of a number that this rank contributed: it is beyond
+   * `sparse_fixed_point`, infinite or not a number.
    */
   FLEXCAST_ERROR_CONTRIBUTION = 129,
   /**
@@ -1029,7 +1037,8 @@ typedef enum {
 typedef struct flexcast_bootstrap flexcast_bootstrap;
 
 /**
- * A card with or without the firmware on its DPA, or a network interface: one per process. Made by flexcast_card_open().
+ * A card with or without the firmware on its DPA, or a network interface: one per process. Made by
+ * flexcast_card_open().
  */
 typedef struct flexcast_card flexcast_card;
 
@@ -1039,13 +1048,15 @@ typedef struct flexcast_card flexcast_card;
 typedef struct flexcast_comm flexcast_comm;
 
 /**
- * An operation: to be posted, under way or over. Made by the operations and flexcast_init(); to be freed when it is over.
+ * An operation: to be posted, under way or over. Made by the operations and flexcast_init(); to be freed when it is
+ * over.
  */
 typedef struct flexcast_request flexcast_request;
 
 /**
- * Gets a line of the log: its level (FLEXCAST_LOG_ERROR to FLEXCAST_LOG_TRACE), the part of the library that it comes from, and its text, both for the duration of
- * the call. From any thread, also one of the library's. It must not use the library, and must return.
+ * Gets a line of the log: its level (FLEXCAST_LOG_ERROR to FLEXCAST_LOG_TRACE), the part of the library that it comes
+ * from, and its text, both for the duration of the call. From any thread, also one of the library's. It must not use
+ * the library, and must return.
  */
 typedef void (*flexcast_log_callback)(void *user, int level, const char *target, const char *text);
 
@@ -1058,8 +1069,9 @@ typedef struct {
    */
   size_t size;
   /**
-   * Folder of libflexio.so, libibverbs.so.1, libmlx5.so.1 and libdoca_common.so.2, such as that of the emulator's libraries; NULL: what
-   * FLEXCAST_LIBRARIES says, or else those of the installed DOCA, wherever the dynamic loader finds them (LD_LIBRARY_PATH). Once a process has loaded some, it keeps them.
+   * Folder of libflexio.so, libibverbs.so.1, libmlx5.so.1 and libdoca_common.so.2, such as that of the emulator's
+   * libraries; NULL: what FLEXCAST_LIBRARIES says, or else those of the installed DOCA, wherever the dynamic loader
+   * finds them (LD_LIBRARY_PATH). Once a process has loaded some, it keeps them.
    */
   const char *libraries;
   /**
@@ -1079,39 +1091,45 @@ typedef struct {
    */
   size_t firmware_bytes;
   /**
-   * What moves the data: "dpa", threads of the card's DPA; "verbs", this process over an RDMA card, which needs no DPA and no firmware; "udp", this
-   * process by IP multicast over a network interface, without an RDMA device; "auto", the DPA where card, libraries and firmware are there, else
-   * an RDMA card, else the interface. NULL: what FLEXCAST_DATAPATH says, or else the DPA if firmware, libraries or a device are given, here or by a
-   * variable, and the interface if none of them is. Alike on all ranks.
+   * What moves the data: "dpa", threads of the card's DPA; "verbs", this process over an RDMA card, which needs no
+   * DPA and no firmware; "udp", this process by IP multicast over a network interface, without an RDMA device;
+   * "auto", the DPA where card, libraries and firmware are there, else an RDMA card, else the interface. NULL: what
+   * FLEXCAST_DATAPATH says, or else the DPA if firmware, libraries or a device are given, here or by a variable, and
+   * the interface if none of them is. Alike on all ranks.
    */
   const char *datapath;
   /**
-   * Network interface of the datapath "udp", by name or address; NULL: what FLEXCAST_INTERFACE says, or else the first that can multicast.
+   * Network interface of the datapath "udp", by name or address; NULL: what FLEXCAST_INTERFACE says, or else the
+   * first that can multicast.
    */
   const char *interface_name;
   /**
-   * How freed memory is noticed, so that its registration is not used again: "off", by flexcast_buffer_invalidate() alone; "userfaultfd", by the system, which tells
-   * when pages are unmapped, moved or emptied. NULL: what FLEXCAST_MEMORY_WATCH says, or else "off". The datapath "udp" registers nothing.
+   * How freed memory is noticed, so that its registration is not used again: "off", by flexcast_buffer_invalidate()
+   * alone; "userfaultfd", by the system, which tells when pages are unmapped, moved or emptied. NULL: what
+   * FLEXCAST_MEMORY_WATCH says, or else "off". The datapath "udp" registers nothing.
    */
   const char *memory_watch;
   /**
-   * File of the image `sparse`, which is started on the card's DPA beside what else runs there, for FLEXCAST_AGGREGATION_DPA; NULL: what FLEXCAST_SPARSE_FIRMWARE
-   * says, or else none. Not used by the datapath "udp".
+   * File of the image `sparse`, which is started on the card's DPA beside what else runs there, for
+   * FLEXCAST_AGGREGATION_DPA; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the datapath
+   * "udp".
    */
   const char *sparse_firmware_path;
 } flexcast_card_options;
 
 /**
- * Gathers: gets `bytes` bytes at `mine`, as many on all ranks, and fills `all`, size times as long, with those of every rank in the order
- * of ranks, as MPI_Allgather does with MPI_BYTE. `user` is what flexcast_bootstrap_callback() got. Returns 0, or anything else for a failure:
- * then all ranks' should fail, rather than wait for ever. It must return: neither longjmp nor an exception may leave it.
+ * Gathers: gets `bytes` bytes at `mine`, as many on all ranks, and fills `all`, size times as long, with those of
+ * every rank in the order of ranks, as MPI_Allgather does with MPI_BYTE. `user` is what flexcast_bootstrap_callback()
+ * got. Returns 0, or anything else for a failure: then all ranks' should fail, rather than wait for ever. It must
+ * return: neither longjmp nor an exception may leave it.
  */
 typedef int (*flexcast_exchange)(void *user, const void *mine, size_t bytes, void *all);
 
 /**
- * Functions that gather without blocking, as UCC's out-of-band Allgather does. To be zeroed, and given its size. All of them are called on threads that are in
- * flexcast_comm_create(), flexcast_comm_split(), flexcast_comm_test() or flexcast_comm_free() of this bootstrap's communicators, by one thread at a time. They
- * must return: neither longjmp nor an exception may leave them.
+ * Functions that gather without blocking, as UCC's out-of-band Allgather does. To be zeroed, and given its size. All
+ * of them are called on threads that are in flexcast_comm_create(), flexcast_comm_split(), flexcast_comm_test() or
+ * flexcast_comm_free() of this bootstrap's communicators, by one thread at a time. They must return: neither longjmp
+ * nor an exception may leave them.
  */
 typedef struct {
   /**
@@ -1119,8 +1137,9 @@ typedef struct {
    */
   size_t size;
   /**
-   * Begins to gather `bytes` bytes at `mine`, as many on all ranks, into `all`, which is as many times as long as there are ranks, in their order. Both stay until
-   * `free`. 0, and a handle of the program's in `handle`; or anything else for a failure.
+   * Begins to gather `bytes` bytes at `mine`, as many on all ranks, into `all`, which is as many times as long as
+   * there are ranks, in their order. Both stay until `free`. 0, and a handle of the program's in `handle`; or
+   * anything else for a failure.
    */
   int (*start)(void *user, const void *mine, void *all, size_t bytes, void **handle);
   /**
@@ -1142,8 +1161,8 @@ typedef struct {
 } flexcast_allgather_functions;
 
 /**
- * Functions of a key-value store that all ranks share, such as the store of a PyTorch process group. To be zeroed, and given its size. Called as those of
- * flexcast_allgather_functions.
+ * Functions of a key-value store that all ranks share, such as the store of a PyTorch process group. To be zeroed, and
+ * given its size. Called as those of flexcast_allgather_functions.
  */
 typedef struct {
   /**
@@ -1155,7 +1174,8 @@ typedef struct {
    */
   int (*set)(void *user, const char *key, const void *value, size_t bytes);
   /**
-   * Gets what a key was set to, `bytes` bytes. 0: it is there; 1: not yet, to be asked for again; anything else: a failure, such as another length.
+   * Gets what a key was set to, `bytes` bytes. 0: it is there; 1: not yet, to be asked for again; anything else: a
+   * failure, such as another length.
    */
   int (*get)(void *user, const char *key, void *value, size_t bytes);
   /**
@@ -1163,7 +1183,8 @@ typedef struct {
    */
   void *user;
   /**
-   * Begins all keys; NULL: "flexcast". Alike on all ranks, and another one for every bootstrap of the same store. Copied.
+   * Begins all keys; NULL: "flexcast". Alike on all ranks, and another one for every bootstrap of the same store.
+   * Copied.
    */
   const char *prefix;
   /**
@@ -1229,7 +1250,8 @@ typedef struct {
    */
   uint32_t chains;
   /**
-   * Chunks before the end of its block at which a root activates the next one; FLEXCAST_LOOKAHEAD_AUTOMATIC: as many as hide most of it.
+   * Chunks before the end of its block at which a root activates the next one; FLEXCAST_LOOKAHEAD_AUTOMATIC: as many
+   * as hide most of it.
    */
   uint32_t lookahead_chunks;
   /**
@@ -1261,8 +1283,8 @@ typedef struct {
    */
   uint64_t activation_ns;
   /**
-   * Added to what an operation should take, before what is missing is fetched from the neighbour, in nanoseconds; 0, the default, for this and the
-   * next two: what suits the card, which is longer for emulated ones.
+   * Added to what an operation should take, before what is missing is fetched from the neighbour, in nanoseconds; 0,
+   * the default, for this and the next two: what suits the card, which is longer for emulated ones.
    */
   uint64_t cutoff_slack_ns;
   /**
@@ -1287,26 +1309,30 @@ typedef struct {
    */
   uint32_t transport;
   /**
-   * Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE; or FLEXCAST_CONTROL_SERVICE. The default is
-   * what the variable FLEXCAST_CONTROL (host, device or service) says, or else FLEXCAST_CONTROL_HOST.
+   * Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE;
+   * or FLEXCAST_CONTROL_SERVICE. The default is what the variable FLEXCAST_CONTROL (host, device or service) says,
+   * or else FLEXCAST_CONTROL_HOST.
    */
   uint32_t control;
   /**
-   * What carries the data of an Allgather, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is multicast.
+   * What carries the data of an Allgather, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is
+   * multicast.
    */
   uint32_t algorithm;
   /**
-   * Whether (1 or 0) the host's reliable connections restart where a lost negative acknowledgement would make them wait for their timeout.
+   * Whether (1 or 0) the host's reliable connections restart where a lost negative acknowledgement would make them
+   * wait for their timeout.
    */
   uint32_t restarts;
   /**
-   * Whether (1 or 0) reductions combine contributions in the order of ranks whatever their length, so that floating-point results are those of one
-   * core that goes through all contributions in turn.
+   * Whether (1 or 0) reductions combine contributions in the order of ranks whatever their length, so that
+   * floating-point results are those of one core that goes through all contributions in turn.
    */
   uint32_t reproducible;
   /**
-   * For FLEXCAST_CONTROL_SERVICE: `host:port` of the first service process of the rank's host, whose others have the next ports; or each one's, with commas
-   * between them. NULL: what the variable FLEXCAST_SERVICE says. Texts must stay until flexcast_comm_create() has returned.
+   * For FLEXCAST_CONTROL_SERVICE: `host:port` of the first service process of the rank's host, whose others have the
+   * next ports; or each one's, with commas between them. NULL: what the variable FLEXCAST_SERVICE says. Texts must
+   * stay until flexcast_comm_create() has returned.
    */
   const char *service_endpoints;
   /**
@@ -1323,7 +1349,8 @@ typedef struct {
    */
   uint64_t service_operation_ns;
   /**
-   * Service processes of a host, 1 to 64, if one endpoint is given; 0: what FLEXCAST_SERVICE_PROCESSES says, or else 4.
+   * Service processes of a host, 1 to 64, if one endpoint is given; 0: what FLEXCAST_SERVICE_PROCESSES says, or
+   * else 4.
    */
   uint32_t service_processes;
   /**
@@ -1335,13 +1362,13 @@ typedef struct {
    */
   uint32_t service_buffers;
   /**
-   * Keys that a rank binds to its buffers, 1 to 4096, so that these cost the Arm cores no control operation; 0: what FLEXCAST_SERVICE_KEYS says, or else 16;
-   * FLEXCAST_BOUND_KEYS_NONE: none.
+   * Keys that a rank binds to its buffers, 1 to 4096, so that these cost the Arm cores no control operation; 0: what
+   * FLEXCAST_SERVICE_KEYS says, or else 16; FLEXCAST_BOUND_KEYS_NONE: none.
    */
   uint32_t service_bound_keys;
   /**
-   * Whether (1 or 0) a thread of the library moves operations on; it sleeps while none is under way. 0: the program does, by tests, waits and
-   * flexcast_progress().
+   * Whether (1 or 0) a thread of the library moves operations on; it sleeps while none is under way. 0: the program
+   * does, by tests, waits and flexcast_progress().
    */
   uint32_t progress_thread;
   /**
@@ -1349,19 +1376,22 @@ typedef struct {
    */
   uint32_t progress_cpu;
   /**
-   * Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between them, in one order on all ranks. With the
-   * datapaths "dpa" and "verbs" they need a card, too. NULL: what the variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for how long it must stay.
+   * Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between
+   * them, in one order on all ranks. With the datapaths "dpa" and "verbs" they need a card, too. NULL: what the
+   * variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for
+   * how long it must stay.
    */
   const char *sparse_aggregators;
   /**
-   * What adds up what a sparse AllReduce sends over RDMA cards, one of FLEXCAST_AGGREGATION_*. flexcast_config_default() sets what the variable
-   * FLEXCAST_SPARSE_AGGREGATION (host or dpa) says.
+   * What adds up what a sparse AllReduce sends over RDMA cards, one of FLEXCAST_AGGREGATION_*.
+   * flexcast_config_default() sets what the variable FLEXCAST_SPARSE_AGGREGATION (host or dpa) says.
    */
   uint32_t sparse_aggregation;
   /**
-   * Greatest magnitude of a contribution, with FLEXCAST_AGGREGATION_DPA: sums of FLEXCAST_FLOAT are added by the DPAs, too, as fixed-point numbers, and `sum_error` in
-   * flexcast_report tells by how much a sum may be off. -0.0 becomes 0.0; a number that is greater, infinite or not a number fails the operation on all ranks. 0: processors add
-   * them. flexcast_config_default() sets what the variable FLEXCAST_SPARSE_FIXED_POINT says.
+   * Greatest magnitude of a contribution, with FLEXCAST_AGGREGATION_DPA: sums of FLEXCAST_FLOAT are added by the
+   * DPAs, too, as fixed-point numbers, and `sum_error` in flexcast_report tells by how much a sum may be off. -0.0
+   * becomes 0.0; a number that is greater, infinite or not a number fails the operation on all ranks. 0: processors
+   * add them. flexcast_config_default() sets what the variable FLEXCAST_SPARSE_FIXED_POINT says.
    */
   float sparse_fixed_point;
 } flexcast_config;
@@ -1411,7 +1441,8 @@ typedef struct {
    */
   uint64_t hot_bytes;
   /**
-   * Control messages sent: barrier signals, activations, requests for missing blocks, blocks offered, final messages, failures told.
+   * Control messages sent: barrier signals, activations, requests for missing blocks, blocks offered, final
+   * messages, failures told.
    */
   uint64_t barrier_messages;
   /**
@@ -1435,7 +1466,8 @@ typedef struct {
    */
   uint64_t failed_messages;
   /**
-   * Receive completions consumed on the DPA, as of the last report, like all that follow up to `receive_instructions`.
+   * Receive completions consumed on the DPA, as of the last report, like all that follow up to
+   * `receive_instructions`.
    */
   uint64_t receive_cqes;
   /**
@@ -1443,7 +1475,8 @@ typedef struct {
    */
   uint64_t accepted_chunks;
   /**
-   * Chunks discarded: there already; of no place in the operation; of another or closed operation; of a wrong length.
+   * Chunks discarded: there already; of no place in the operation; of another or closed operation; of a wrong
+   * length.
    */
   uint64_t duplicate_chunks;
   /**
@@ -1493,15 +1526,17 @@ typedef struct {
 } flexcast_stats;
 
 /**
- * Is called once for every post, when the operation is over, by whichever thread finds that out: a progress thread of the library, or one of the program's in
- * flexcast_post(), flexcast_test(), flexcast_wait() or flexcast_progress(). `user` is the operation's, `request` its handle, `status` how it ended;
- * flexcast_last_error() has the text. A test of another thread may tell of the end before it is called. It may use the library, post and free `request` among others, but not wait; neither longjmp nor an exception may leave it.
+ * Is called once for every post, when the operation is over, by whichever thread finds that out: a progress thread of
+ * the library, or one of the program's in flexcast_post(), flexcast_test(), flexcast_wait() or flexcast_progress().
+ * `user` is the operation's, `request` its handle, `status` how it ended; flexcast_last_error() has the text. A test
+ * of another thread may tell of the end before it is called. It may use the library, post and free `request` among
+ * others, but not wait; neither longjmp nor an exception may leave it.
  */
 typedef void (*flexcast_callback)(void *user, flexcast_request *request, flexcast_status status);
 
 /**
- * An operation, for flexcast_init(). To be zeroed, given its size, and then what the operation needs: arguments have the meaning that they have for the function
- * of the operation's name.
+ * An operation, for flexcast_init(). To be zeroed, given its size, and then what the operation needs: arguments have
+ * the meaning that they have for the function of the operation's name.
  */
 typedef struct {
   /**
@@ -1581,7 +1616,8 @@ typedef struct {
    */
   void *user;
   /**
-   * Of a sparse AllReduce, alike on all ranks: bytes of a block, a multiple of 4 and of an element, 256 to 16384. 0: 1024.
+   * Of a sparse AllReduce, alike on all ranks: bytes of a block, a multiple of 4 and of an element, 256 to 16384.
+   * 0: 1024.
    */
   uint32_t block_bytes;
   /**
@@ -1599,7 +1635,8 @@ typedef struct {
    */
   int32_t status;
   /**
-   * 1 if the card could not be made to let go of the memory after a failure: it must stay allocated until the communicator is freed.
+   * 1 if the card could not be made to let go of the memory after a failure: it must stay allocated until the
+   * communicator is freed.
    */
   uint32_t memory_held;
   /**
@@ -1692,8 +1729,8 @@ typedef struct {
    */
   uint32_t added_by_dpa;
   /**
-   * Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were added as fixed-point numbers
-   * (`sparse_fixed_point`); else 0.
+   * Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were
+   * added as fixed-point numbers (`sparse_fixed_point`); else 0.
    */
   double sum_error;
 } flexcast_report;
@@ -1703,7 +1740,8 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * The library's version of the interface. A program checks that it is no less than FLEXCAST_ABI_VERSION of its header before anything else.
+ * The library's version of the interface. A program checks that it is no less than FLEXCAST_ABI_VERSION of its header
+ * before anything else.
  */
 uint32_t flexcast_abi_version(void);
 
@@ -1718,15 +1756,16 @@ const char *flexcast_version(void);
 const char *flexcast_strerror(int32_t status);
 
 /**
- * What went wrong in the last call of this thread that did not return FLEXCAST_OK: the value, the limit and the next step. The text is
- * the library's, and valid until the next such call.
+ * What went wrong in the last call of this thread that did not return FLEXCAST_OK: the value, the limit and the next
+ * step. The text is the library's, and valid until the next such call.
  */
 const char *flexcast_last_error(void);
 
 /**
- * Sets how much is logged, FLEXCAST_LOG_OFF to FLEXCAST_LOG_TRACE, and where to: to a function of the program, which gets `user`, or to stderr (NULL). Before it is
- * called the level is what the variable FLEXCAST_LOG says (off, error, warn, info, debug or trace), or else FLEXCAST_LOG_WARN, and lines go to stderr. A function that
- * was set before may still be called by other threads for a moment.
+ * Sets how much is logged, FLEXCAST_LOG_OFF to FLEXCAST_LOG_TRACE, and where to: to a function of the program, which
+ * gets `user`, or to stderr (NULL). Before it is called the level is what the variable FLEXCAST_LOG says (off, error,
+ * warn, info, debug or trace), or else FLEXCAST_LOG_WARN, and lines go to stderr. A function that was set before may
+ * still be called by other threads for a moment.
  */
 flexcast_status flexcast_log(int level,
                              flexcast_log_callback callback,
@@ -1744,14 +1783,15 @@ flexcast_status flexcast_card_open(const flexcast_card_options *options,
                                    flexcast_card **card);
 
 /**
- * The same without blocking: `card` becomes a handle at once, which flexcast_card_test() and flexcast_card_close() take until the card is open. A thread of the
- * library opens it.
+ * The same without blocking: `card` becomes a handle at once, which flexcast_card_test() and flexcast_card_close()
+ * take until the card is open. A thread of the library opens it.
  */
 flexcast_status flexcast_card_open_begin(const flexcast_card_options *options,
                                          flexcast_card **card);
 
 /**
- * Whether a card is open (`ready` becomes 1) or not yet (0). If it could not be opened the status says why, now and later; then it is only to be closed.
+ * Whether a card is open (`ready` becomes 1) or not yet (0). If it could not be opened the status says why, now and
+ * later; then it is only to be closed.
  */
 flexcast_status flexcast_card_test(flexcast_card *card,
                                    int *ready);
@@ -1763,23 +1803,26 @@ flexcast_status flexcast_card_datapath(flexcast_card *card,
                                        const char **name);
 
 /**
- * Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators. One that is being opened is closed as soon as it is open. An RDMA card still
- * answers peers of communicators that were freed a moment ago; this waits for the rest of that moment, 16.8 ms at most with default settings, 100 ms with any. A program that
- * ends without closing its cards may leave peers without their last acknowledgement: then their operation fails though this rank has all bytes.
+ * Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators. One that is being opened is closed as soon
+ * as it is open. An RDMA card still answers peers of communicators that were freed a moment ago; this waits for the
+ * rest of that moment, 16.8 ms at most with default settings, 100 ms with any. A program that ends without closing its
+ * cards may leave peers without their last acknowledgement: then their operation fails though this rank has all bytes.
  */
 flexcast_status flexcast_card_close(flexcast_card *card);
 
 /**
- * Registers memory with a card before its first use, which is the expensive part of it. Not needed: operations register what they are
- * given, and the registration is kept. The memory stays allocated until flexcast_buffer_invalidate() or flexcast_card_close().
+ * Registers memory with a card before its first use, which is the expensive part of it. Not needed: operations
+ * register what they are given, and the registration is kept. The memory stays allocated until
+ * flexcast_buffer_invalidate() or flexcast_card_close().
  */
 flexcast_status flexcast_register(flexcast_card *card,
                                   void *buffer,
                                   size_t bytes);
 
 /**
- * Forgets registrations. Unless the memory is watched (`memory_watch` in flexcast_card_options), to be called before memory is freed or unmapped that an operation has
- * used or flexcast_register() has registered; otherwise what is allocated there later would be sent from, or received into, pages that are not its own. Refused
+ * Forgets registrations. Unless the memory is watched (`memory_watch` in flexcast_card_options), to be called before
+ * memory is freed or unmapped that an operation has used or flexcast_register() has registered; otherwise what is
+ * allocated there later would be sent from, or received into, pages that are not its own. Refused
  * (FLEXCAST_ERROR_BUSY) while an operation uses the memory: it must not be freed then.
  */
 flexcast_status flexcast_buffer_invalidate(flexcast_card *card,
@@ -1787,8 +1830,9 @@ flexcast_status flexcast_buffer_invalidate(flexcast_card *card,
                                            size_t bytes);
 
 /**
- * Ranks that exchange by a function of the program; `user` is given to it. It is called on threads that are in flexcast_comm_create(),
- * flexcast_comm_split() or flexcast_comm_test() of this bootstrap's communicators, by one thread at a time.
+ * Ranks that exchange by a function of the program; `user` is given to it. It is called on threads that are in
+ * flexcast_comm_create(), flexcast_comm_split() or flexcast_comm_test() of this bootstrap's communicators, by one
+ * thread at a time.
  */
 flexcast_status flexcast_bootstrap_callback(flexcast_exchange exchange,
                                             void *user,
@@ -1813,10 +1857,10 @@ flexcast_status flexcast_bootstrap_store(const flexcast_store_functions *functio
                                          flexcast_bootstrap **bootstrap);
 
 /**
- * Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that meet at one port by
- * mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and a few seconds at most; 0: a minute.
- * If the variable FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set, only ranks with the same secret come
- * together, and what they exchange is encrypted.
+ * Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that
+ * meet at one port by mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and
+ * a few seconds at most; 0: a minute. If the variable FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set,
+ * only ranks with the same secret come together, and what they exchange is encrypted.
  */
 flexcast_status flexcast_bootstrap_tcp(const char *address,
                                        const char *job,
@@ -1854,25 +1898,29 @@ flexcast_status flexcast_bootstrap_rank(flexcast_bootstrap *bootstrap, int *rank
 flexcast_status flexcast_bootstrap_free(flexcast_bootstrap *bootstrap);
 
 /**
- * The defaults, with what variables of the environment say: FLEXCAST_CHUNK_BYTES for `chunk_bytes`, FLEXCAST_PROGRESS_THREAD for `progress_thread` and so on, with
- * values as flexcast_config_set() takes them. `size` is sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have.
+ * The defaults, with what variables of the environment say: FLEXCAST_CHUNK_BYTES for `chunk_bytes`,
+ * FLEXCAST_PROGRESS_THREAD for `progress_thread` and so on, with values as flexcast_config_set() takes them. `size` is
+ * sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have.
  */
 flexcast_status flexcast_config_default(flexcast_config *config,
                                         size_t size);
 
 /**
- * Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on for the fields that begin with service_ or sparse_. Numbers are decimal, `sparse.fixed_point` with a fraction or an exponent if need be;
- * `placement`, `transport`, `control`, `algorithm`, `service.delivery` and `sparse.aggregation` take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of
- * service.endpoints, service.secret or sparse.aggregators is not copied: it must stay until flexcast_comm_create() has returned. FLEXCAST_ERROR_CONFIG for a name that there is not,
- * or a value that it cannot have: the structure is as it was, and flexcast_last_error() tells name, value and what it may be.
+ * Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on
+ * for the fields that begin with service_ or sparse_. Numbers are decimal, `sparse.fixed_point` with a fraction or an
+ * exponent if need be; `placement`, `transport`, `control`, `algorithm`, `service.delivery` and `sparse.aggregation`
+ * take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of service.endpoints,
+ * service.secret or sparse.aggregators is not copied: it must stay until flexcast_comm_create() has returned.
+ * FLEXCAST_ERROR_CONFIG for a name that there is not, or a value that it cannot have: the structure is as it was, and
+ * flexcast_last_error() tells name, value and what it may be.
  */
 flexcast_status flexcast_config_set(flexcast_config *config,
                                     const char *name,
                                     const char *value);
 
 /**
- * Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the defaults). It blocks as
- * long as the bootstrap's exchanges do. A rank that fails is named by all others.
+ * Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the
+ * defaults). It blocks as long as the bootstrap's exchanges do. A rank that fails is named by all others.
  */
 flexcast_status flexcast_comm_create(flexcast_card *card,
                                      flexcast_bootstrap *bootstrap,
@@ -1880,8 +1928,8 @@ flexcast_status flexcast_comm_create(flexcast_card *card,
                                      flexcast_comm **comm);
 
 /**
- * The same without blocking: `comm` becomes a handle at once, which flexcast_comm_test() and flexcast_comm_free() take until the communicator is ready. The
- * configuration need not stay, its texts must until then.
+ * The same without blocking: `comm` becomes a handle at once, which flexcast_comm_test() and flexcast_comm_free() take
+ * until the communicator is ready. The configuration need not stay, its texts must until then.
  */
 flexcast_status flexcast_comm_create_begin(flexcast_card *card,
                                            flexcast_bootstrap *bootstrap,
@@ -1889,9 +1937,9 @@ flexcast_status flexcast_comm_create_begin(flexcast_card *card,
                                            flexcast_comm **comm);
 
 /**
- * Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in the order of
- * their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All ranks call it, with the bootstrap
- * that the communicator was made with.
+ * Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in
+ * the order of their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All
+ * ranks call it, with the bootstrap that the communicator was made with.
  */
 flexcast_status flexcast_comm_split(flexcast_comm *comm,
                                     flexcast_bootstrap *bootstrap,
@@ -1900,7 +1948,8 @@ flexcast_status flexcast_comm_split(flexcast_comm *comm,
                                     flexcast_comm **part);
 
 /**
- * The same without blocking, as flexcast_comm_create_begin(). A rank of colour FLEXCAST_UNDEFINED gets a handle, too, which it tests until it is ready, and frees.
+ * The same without blocking, as flexcast_comm_create_begin(). A rank of colour FLEXCAST_UNDEFINED gets a handle, too,
+ * which it tests until it is ready, and frees.
  */
 flexcast_status flexcast_comm_split_begin(flexcast_comm *comm,
                                           flexcast_bootstrap *bootstrap,
@@ -1909,16 +1958,18 @@ flexcast_status flexcast_comm_split_begin(flexcast_comm *comm,
                                           flexcast_comm **part);
 
 /**
- * Whether a communicator is ready (`ready` becomes 1) or still being made (0); goes on with making it. If it could not be made the status says why, now and
- * later; then it is only to be freed. To be called by all ranks until it is ready.
+ * Whether a communicator is ready (`ready` becomes 1) or still being made (0); goes on with making it. If it could not
+ * be made the status says why, now and later; then it is only to be freed. To be called by all ranks until it is
+ * ready.
  */
 flexcast_status flexcast_comm_test(flexcast_comm *comm,
                                    int *ready);
 
 /**
- * Frees a communicator; the others need not be asked. Its progress thread, if it has one, has ended when this returns, unless it is the one that calls. Refused
- * (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
- * cancel it and wait. One that is being made is given up: then the bootstrap can only be freed, too, and the others are told by their own bounds.
+ * Frees a communicator; the others need not be asked. Its progress thread, if it has one, has ended when this returns,
+ * unless it is the one that calls. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
+ * cancel it and wait. One that is being made is given up: then the bootstrap can only be freed, too, and the others
+ * are told by their own bounds.
  */
 flexcast_status flexcast_comm_free(flexcast_comm *comm);
 
@@ -1928,30 +1979,33 @@ flexcast_status flexcast_comm_free(flexcast_comm *comm);
 flexcast_status flexcast_comm_rank(flexcast_comm *comm, int *rank, int *size);
 
 /**
- * Which control carries the operations of a communicator, one of FLEXCAST_CONTROL_*, alike on all ranks. `reason` (may be NULL) becomes NULL where it is the one of
- * the configuration; else a text that says which rank has no service process, and why not. The text stays until the communicator is freed.
+ * Which control carries the operations of a communicator, one of FLEXCAST_CONTROL_*, alike on all ranks. `reason` (may
+ * be NULL) becomes NULL where it is the one of the configuration; else a text that says which rank has no service
+ * process, and why not. The text stays until the communicator is freed.
  */
 flexcast_status flexcast_comm_control(flexcast_comm *comm,
                                       uint32_t *control,
                                       const char **reason);
 
 /**
- * Moves the operations of a communicator on as far as they go now, without blocking. `moved` (may be NULL) becomes 1 if anything
- * happened, else 0. What the card does needs no such call; neighbours may need it even when no operation of this rank is under way.
+ * Moves the operations of a communicator on as far as they go now, without blocking. `moved` (may be NULL) becomes 1
+ * if anything happened, else 0. What the card does needs no such call; neighbours may need it even when no operation
+ * of this rank is under way.
  */
 flexcast_status flexcast_progress(flexcast_comm *comm,
                                   int *moved);
 
 /**
- * Ends all operations of a communicator as failures, on all ranks; it can only be freed afterwards. To be followed by tests or waits: the
- * memory is in use until they say that the operations are over.
+ * Ends all operations of a communicator as failures, on all ranks; it can only be freed afterwards. To be followed by
+ * tests or waits: the memory is in use until they say that the operations are over.
  */
 flexcast_status flexcast_cancel(flexcast_comm *comm);
 
 /**
- * A descriptor to sleep on (poll, epoll): an eventfd that counts operations of the communicator that have ended since it was last read, of those posted after this
- * call; their callbacks have returned. The library's: it is not to be closed, and is gone with the communicator. FLEXCAST_NOT_SUPPORTED without a progress thread (`progress_thread` in flexcast_config), since nothing would
- * end while the program sleeps.
+ * A descriptor to sleep on (poll, epoll): an eventfd that counts operations of the communicator that have ended since
+ * it was last read, of those posted after this call; their callbacks have returned. The library's: it is not to be
+ * closed, and is gone with the communicator. FLEXCAST_NOT_SUPPORTED without a progress thread (`progress_thread` in
+ * flexcast_config), since nothing would end while the program sleeps.
  */
 flexcast_status flexcast_comm_event_fd(flexcast_comm *comm,
                                        int *descriptor);
@@ -1964,9 +2018,9 @@ flexcast_status flexcast_comm_stats(flexcast_comm *comm, flexcast_stats *stats, 
 /**
  * `bytes` bytes of `buffer` from rank `root` to all ranks: read on the root, written elsewhere.
  *
- * For this and the other operations: all ranks call the same operations of a communicator in the same order with the same arguments.
- * The function returns at once. Until the request is over the memory stays allocated, is registered, and is touched by nobody else. It
- * may be freed after flexcast_buffer_invalidate().
+ * For this and the other operations: all ranks call the same operations of a communicator in the same order with the
+ * same arguments. The function returns at once. Until the request is over the memory stays allocated, is registered,
+ * and is touched by nobody else. It may be freed after flexcast_buffer_invalidate().
  */
 flexcast_status flexcast_broadcast(flexcast_comm *comm,
                                    void *buffer,
@@ -1975,8 +2029,8 @@ flexcast_status flexcast_broadcast(flexcast_comm *comm,
                                    flexcast_request **request);
 
 /**
- * `bytes` bytes of `send` from every rank to every rank: `receive` has size times as many, in the order of ranks. `send` may be
- * FLEXCAST_IN_PLACE: then the own bytes are in their place in `receive` already.
+ * `bytes` bytes of `send` from every rank to every rank: `receive` has size times as many, in the order of ranks.
+ * `send` may be FLEXCAST_IN_PLACE: then the own bytes are in their place in `receive` already.
  */
 flexcast_status flexcast_allgather(flexcast_comm *comm,
                                    const void *send,
@@ -1985,8 +2039,9 @@ flexcast_status flexcast_allgather(flexcast_comm *comm,
                                    flexcast_request **request);
 
 /**
- * `counts[r]` bytes from every rank r to every rank: `receive` has their sum, one rank's after another's. `counts` has an entry for each
- * rank, is alike on all, and is not used after the call. `send` has `counts[rank]` bytes, or is FLEXCAST_IN_PLACE.
+ * `counts[r]` bytes from every rank r to every rank: `receive` has their sum, one rank's after another's. `counts` has
+ * an entry for each rank, is alike on all, and is not used after the call. `send` has `counts[rank]` bytes, or is
+ * FLEXCAST_IN_PLACE.
  */
 flexcast_status flexcast_allgatherv(flexcast_comm *comm,
                                     const void *send,
@@ -1995,9 +2050,9 @@ flexcast_status flexcast_allgatherv(flexcast_comm *comm,
                                     flexcast_request **request);
 
 /**
- * `counts[r]` bytes from every rank r to every rank, to `displacements[r]` bytes behind the start of `receive`, which has `receive_bytes`.
- * Blocks must not overlap; what belongs to none stays as it is. Both lists have an entry for each rank, are alike on all, and are not used
- * after the call. `send` as for flexcast_allgatherv().
+ * `counts[r]` bytes from every rank r to every rank, to `displacements[r]` bytes behind the start of `receive`, which
+ * has `receive_bytes`. Blocks must not overlap; what belongs to none stays as it is. Both lists have an entry for each
+ * rank, are alike on all, and are not used after the call. `send` as for flexcast_allgatherv().
  */
 flexcast_status flexcast_allgatherv_displaced(flexcast_comm *comm,
                                               const void *send,
@@ -2013,11 +2068,12 @@ flexcast_status flexcast_allgatherv_displaced(flexcast_comm *comm,
 flexcast_status flexcast_barrier(flexcast_comm *comm, flexcast_request **request);
 
 /**
- * The reduction of `count` elements of every rank, element by element, to all ranks: from `send` to `receive`. `send` may be FLEXCAST_IN_PLACE: then
- * `receive` has the contribution.
+ * The reduction of `count` elements of every rank, element by element, to all ranks: from `send` to `receive`. `send`
+ * may be FLEXCAST_IN_PLACE: then `receive` has the contribution.
  *
- * `data_type` and `op`, for this and the other reductions: FLEXCAST_FLOAT and the like, FLEXCAST_SUM and the like; an operator that is not defined
- * for a type is refused. Results do not depend on when ranks call; see `reproducible` in flexcast_config.
+ * `data_type` and `op`, for this and the other reductions: FLEXCAST_FLOAT and the like, FLEXCAST_SUM and the like; an
+ * operator that is not defined for a type is refused. Results do not depend on when ranks call; see `reproducible` in
+ * flexcast_config.
  */
 flexcast_status flexcast_allreduce(flexcast_comm *comm,
                                    const void *send,
@@ -2028,14 +2084,17 @@ flexcast_status flexcast_allreduce(flexcast_comm *comm,
                                    flexcast_request **request);
 
 /**
- * The same as flexcast_allreduce() for contributions of which much is zero: blocks of 1 KiB (another length: by flexcast_init()) that are zero are neither sent nor
- * summed, and nobody has to say where they are. A block is zero if all of its bits are, so that -0.0 and NaN travel. `op` is FLEXCAST_SUM, _MIN, _MAX, _LOGICAL_OR, _LOGICAL_XOR, _BIT_OR or
- * _BIT_XOR; for minimum and maximum a block that is zero is one that the rank does not have. Carried where flexcast_allreduce() is. Over a network interface, sums whose arrays
- * are short or have had few zeros may go as flexcast_allreduce() makes them, where that is expected to be faster: there -0.0 of one rank and 0.0 of the others are 0.0.
- * `send` may lie in memory that can only be read, and neither pointer need be aligned to its elements.
+ * The same as flexcast_allreduce() for contributions of which much is zero: blocks of 1 KiB (another length: by
+ * flexcast_init()) that are zero are neither sent nor summed, and nobody has to say where they are. A block is zero if
+ * all of its bits are, so that -0.0 and NaN travel. `op` is FLEXCAST_SUM, _MIN, _MAX, _LOGICAL_OR, _LOGICAL_XOR,
+ * _BIT_OR or _BIT_XOR; for minimum and maximum a block that is zero is one that the rank does not have. Carried where
+ * flexcast_allreduce() is. Over a network interface, sums whose arrays are short or have had few zeros may go as
+ * flexcast_allreduce() makes them, where that is expected to be faster: there -0.0 of one rank and 0.0 of the others
+ * are 0.0. `send` may lie in memory that can only be read, and neither pointer need be aligned to its elements.
  *
- * With `reproducible` in flexcast_config blocks are added in the order of ranks; otherwise in the order in which they come, so that sums of floating-point numbers of more
- * than two ranks may differ from call to call in their last bits. After a failure `receive` is part old and part new.
+ * With `reproducible` in flexcast_config blocks are added in the order of ranks; otherwise in the order in which they
+ * come, so that sums of floating-point numbers of more than two ranks may differ from call to call in their last bits.
+ * After a failure `receive` is part old and part new.
  */
 flexcast_status flexcast_sparse_allreduce(flexcast_comm *comm,
                                           const void *send,
@@ -2046,7 +2105,8 @@ flexcast_status flexcast_sparse_allreduce(flexcast_comm *comm,
                                           flexcast_request **request);
 
 /**
- * The same as flexcast_allreduce(), to rank `root` alone. Elsewhere `receive` is not used; `send` may be FLEXCAST_IN_PLACE on the root.
+ * The same as flexcast_allreduce(), to rank `root` alone. Elsewhere `receive` is not used; `send` may be
+ * FLEXCAST_IN_PLACE on the root.
  */
 flexcast_status flexcast_reduce(flexcast_comm *comm,
                                 const void *send,
@@ -2058,8 +2118,8 @@ flexcast_status flexcast_reduce(flexcast_comm *comm,
                                 flexcast_request **request);
 
 /**
- * The reduction of size times `count` elements of every rank, of which each rank gets `count`: the r-th part goes to rank r. `send` may be
- * FLEXCAST_IN_PLACE: then `receive` has the contribution, and its beginning gets the result.
+ * The reduction of size times `count` elements of every rank, of which each rank gets `count`: the r-th part goes to
+ * rank r. `send` may be FLEXCAST_IN_PLACE: then `receive` has the contribution, and its beginning gets the result.
  */
 flexcast_status flexcast_reduce_scatter_block(flexcast_comm *comm,
                                               const void *send,
@@ -2070,7 +2130,8 @@ flexcast_status flexcast_reduce_scatter_block(flexcast_comm *comm,
                                               flexcast_request **request);
 
 /**
- * The same with `counts[r]` elements for rank r. `counts` has an entry for each rank, is alike on all, and is not used after the call.
+ * The same with `counts[r]` elements for rank r. `counts` has an entry for each rank, is alike on all, and is not used
+ * after the call.
  */
 flexcast_status flexcast_reduce_scatter(flexcast_comm *comm,
                                         const void *send,
@@ -2081,8 +2142,8 @@ flexcast_status flexcast_reduce_scatter(flexcast_comm *comm,
                                         flexcast_request **request);
 
 /**
- * `bytes` bytes of every rank to every rank: the r-th part of `send` to rank r, where it becomes the part of this rank in `receive`. Both have size
- * times `bytes`. `send` may be FLEXCAST_IN_PLACE: then `receive` has what is sent, too.
+ * `bytes` bytes of every rank to every rank: the r-th part of `send` to rank r, where it becomes the part of this rank
+ * in `receive`. Both have size times `bytes`. `send` may be FLEXCAST_IN_PLACE: then `receive` has what is sent, too.
  */
 flexcast_status flexcast_alltoall(flexcast_comm *comm,
                                   const void *send,
@@ -2091,9 +2152,10 @@ flexcast_status flexcast_alltoall(flexcast_comm *comm,
                                   flexcast_request **request);
 
 /**
- * The same with blocks of any length, in bytes, at any place: `send_counts[r]` bytes at `send_displacements[r]` behind the start of `send` to rank r,
- * and `receive_counts[r]` bytes from rank r to `receive_displacements[r]`. The two ranks of a block give one length. Lists have an entry for each
- * rank and are not used after the call; those of `send` are not used at all if that is FLEXCAST_IN_PLACE.
+ * The same with blocks of any length, in bytes, at any place: `send_counts[r]` bytes at `send_displacements[r]` behind
+ * the start of `send` to rank r, and `receive_counts[r]` bytes from rank r to `receive_displacements[r]`. The two
+ * ranks of a block give one length. Lists have an entry for each rank and are not used after the call; those of `send`
+ * are not used at all if that is FLEXCAST_IN_PLACE.
  */
 flexcast_status flexcast_alltoallv(flexcast_comm *comm,
                                    const void *send,
@@ -2105,8 +2167,9 @@ flexcast_status flexcast_alltoallv(flexcast_comm *comm,
                                    flexcast_request **request);
 
 /**
- * `bytes` bytes of `send` of every rank to rank `root`, in the order of ranks: its `receive` has size times as many. Elsewhere `receive` is not used.
- * On the root `send` may be FLEXCAST_IN_PLACE: then its block is in its place in `receive`.
+ * `bytes` bytes of `send` of every rank to rank `root`, in the order of ranks: its `receive` has size times as many.
+ * Elsewhere `receive` is not used. On the root `send` may be FLEXCAST_IN_PLACE: then its block is in its place in
+ * `receive`.
  */
 flexcast_status flexcast_gather(flexcast_comm *comm,
                                 const void *send,
@@ -2116,8 +2179,9 @@ flexcast_status flexcast_gather(flexcast_comm *comm,
                                 flexcast_request **request);
 
 /**
- * The same with `bytes` bytes of this rank, `counts[r]` of rank r, and `displacements[r]` bytes behind the start of the root's `receive`. The lists
- * are the root's, in bytes, with an entry for each rank; elsewhere they and `receive` are not used.
+ * The same with `bytes` bytes of this rank, `counts[r]` of rank r, and `displacements[r]` bytes behind the start of
+ * the root's `receive`. The lists are the root's, in bytes, with an entry for each rank; elsewhere they and `receive`
+ * are not used.
  */
 flexcast_status flexcast_gatherv(flexcast_comm *comm,
                                  const void *send,
@@ -2129,8 +2193,8 @@ flexcast_status flexcast_gatherv(flexcast_comm *comm,
                                  flexcast_request **request);
 
 /**
- * The r-th part of the `send` of rank `root`, of `bytes` bytes, to `receive` of rank r. Elsewhere `send` is not used. On the root `receive` may be
- * FLEXCAST_IN_PLACE: then its block stays where it is.
+ * The r-th part of the `send` of rank `root`, of `bytes` bytes, to `receive` of rank r. Elsewhere `send` is not used.
+ * On the root `receive` may be FLEXCAST_IN_PLACE: then its block stays where it is.
  */
 flexcast_status flexcast_scatter(flexcast_comm *comm,
                                  const void *send,
@@ -2140,8 +2204,8 @@ flexcast_status flexcast_scatter(flexcast_comm *comm,
                                  flexcast_request **request);
 
 /**
- * The same with `counts[r]` bytes at `displacements[r]` behind the start of the root's `send` for rank r, which receives `bytes`. The lists are the
- * root's, with an entry for each rank; elsewhere they and `send` are not used.
+ * The same with `counts[r]` bytes at `displacements[r]` behind the start of the root's `send` for rank r, which
+ * receives `bytes`. The lists are the root's, with an entry for each rank; elsewhere they and `send` are not used.
  */
 flexcast_status flexcast_scatterv(flexcast_comm *comm,
                                   const void *send,
@@ -2153,9 +2217,10 @@ flexcast_status flexcast_scatterv(flexcast_comm *comm,
                                   flexcast_request **request);
 
 /**
- * Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike on all ranks that give the same operation,
- * lengths, reduction and kinds of memory, so that all of them can use their own; lengths that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not
- * matter. flexcast_post() posts it; it is freed by flexcast_request_free().
+ * Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike
+ * on all ranks that give the same operation, lengths, reduction and kinds of memory, so that all of them can use their
+ * own; lengths that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not matter. flexcast_post()
+ * posts it; it is freed by flexcast_request_free().
  *
  * From flexcast_post() until the request is over the memory is the library's, as for the functions that post at once.
  */
@@ -2164,16 +2229,17 @@ flexcast_status flexcast_init(flexcast_comm *comm,
                               flexcast_request **request);
 
 /**
- * Posts an operation that flexcast_init() has made. FLEXCAST_ERROR_BUSY while it is under way; a second time only one that is persistent.
+ * Posts an operation that flexcast_init() has made. FLEXCAST_ERROR_BUSY while it is under way; a second time only one
+ * that is persistent.
  *
- * All ranks post the same operations of a communicator in the same order. From any thread; two threads that post to one communicator at a time need an order of
- * their own.
+ * All ranks post the same operations of a communicator in the same order. From any thread; two threads that post to
+ * one communicator at a time need an order of their own.
  */
 flexcast_status flexcast_post(flexcast_request *request);
 
 /**
- * Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the operation's own, and
- * stays so until the request is posted again or freed.
+ * Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the
+ * operation's own, and stays so until the request is posted again or freed.
  */
 flexcast_status flexcast_test(flexcast_request *request,
                               int *done);
@@ -2184,28 +2250,31 @@ flexcast_status flexcast_test(flexcast_request *request,
 flexcast_status flexcast_request_report(flexcast_request *request, flexcast_report *report, size_t size);
 
 /**
- * Frees the request of an operation that is over or was not posted. Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
+ * Frees the request of an operation that is over or was not posted. Refused (FLEXCAST_ERROR_BUSY) before: the card
+ * uses the memory.
  */
 flexcast_status flexcast_request_free(flexcast_request *request);
 
 /**
- * Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound. The caller moves the communicator on and sleeps where
- * it can, and the progress thread stays away meanwhile. Not to be called from a callback.
+ * Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound. The
+ * caller moves the communicator on and sleeps where it can, and the progress thread stays away meanwhile. Not to be
+ * called from a callback.
  */
 flexcast_status flexcast_wait(flexcast_request *request);
 
 /**
- * The same, `timeout_ns` nanoseconds at most, and a millisecond longer at worst: `done` becomes 1 if the operation is over, else 0, and then the status is FLEXCAST_OK. For loops that look
- * at something else, too.
+ * The same, `timeout_ns` nanoseconds at most, and a millisecond longer at worst: `done` becomes 1 if the operation is
+ * over, else 0, and then the status is FLEXCAST_OK. For loops that look at something else, too.
  */
 flexcast_status flexcast_wait_for(flexcast_request *request,
                                   uint64_t timeout_ns,
                                   int *done);
 
 /**
- * Moves the operations of a communicator on as flexcast_progress(), and if nothing happens waits until something may have come, `timeout_ns` nanoseconds at
- * most and a millisecond longer at worst; it may return before. For loops that wait for more than one operation, or for something else, too. The progress thread stays away
- * meanwhile. Not to be called from a callback.
+ * Moves the operations of a communicator on as flexcast_progress(), and if nothing happens waits until something may
+ * have come, `timeout_ns` nanoseconds at most and a millisecond longer at worst; it may return before. For loops that
+ * wait for more than one operation, or for something else, too. The progress thread stays away meanwhile. Not to be
+ * called from a callback.
  */
 flexcast_status flexcast_progress_for(flexcast_comm *comm,
                                       uint64_t timeout_ns,

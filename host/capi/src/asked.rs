@@ -195,8 +195,8 @@ impl Asked {
         let (name, elf) = match &self.firmware {
             Some(elf) => (path.unwrap_or("allgather"), &**elf),
             None => {
-                let missing = "neither firmware nor firmware_path nor FLEXCAST_FIRMWARE is given: name the image `allgather` that was installed \
-                     with this library (pkg-config --variable=firmware flexcast)";
+                let missing = "neither firmware nor firmware_path nor FLEXCAST_FIRMWARE is given: name the image \
+                    `allgather` that was installed with this library (pkg-config --variable=firmware flexcast)";
                 let path = path.ok_or_else(|| Fault::new(FLEXCAST_ERROR_FIRMWARE, missing))?;
                 read = flexcast_files::bytes(path.as_ref(), flexcast_files::IMAGE).map_err(|error| {
                     let text = format!("firmware {path} cannot be read: {error}");

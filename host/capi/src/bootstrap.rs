@@ -20,22 +20,25 @@ pub struct flexcast_bootstrap {
     _opaque: [u8; 0],
 }
 
-/// Gathers: gets `bytes` bytes at `mine`, as many on all ranks, and fills `all`, size times as long, with those of every rank in the order
-/// of ranks, as MPI_Allgather does with MPI_BYTE. `user` is what flexcast_bootstrap_callback() got. Returns 0, or anything else for a failure:
-/// then all ranks' should fail, rather than wait for ever. It must return: neither longjmp nor an exception may leave it.
+/// Gathers: gets `bytes` bytes at `mine`, as many on all ranks, and fills `all`, size times as long, with those of
+/// every rank in the order of ranks, as MPI_Allgather does with MPI_BYTE. `user` is what flexcast_bootstrap_callback()
+/// got. Returns 0, or anything else for a failure: then all ranks' should fail, rather than wait for ever. It must
+/// return: neither longjmp nor an exception may leave it.
 pub type flexcast_exchange =
     Option<unsafe extern "C" fn(user: *mut c_void, mine: *const c_void, bytes: usize, all: *mut c_void) -> c_int>;
 
-/// Functions that gather without blocking, as UCC's out-of-band Allgather does. To be zeroed, and given its size. All of them are called on threads that are in
-/// flexcast_comm_create(), flexcast_comm_split(), flexcast_comm_test() or flexcast_comm_free() of this bootstrap's communicators, by one thread at a time. They
-/// must return: neither longjmp nor an exception may leave them.
+/// Functions that gather without blocking, as UCC's out-of-band Allgather does. To be zeroed, and given its size. All
+/// of them are called on threads that are in flexcast_comm_create(), flexcast_comm_split(), flexcast_comm_test() or
+/// flexcast_comm_free() of this bootstrap's communicators, by one thread at a time. They must return: neither longjmp
+/// nor an exception may leave them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct flexcast_allgather_functions {
     /// Bytes of this structure, by the header that the program was compiled with.
     pub size: usize,
-    /// Begins to gather `bytes` bytes at `mine`, as many on all ranks, into `all`, which is as many times as long as there are ranks, in their order. Both stay until
-    /// `free`. 0, and a handle of the program's in `handle`; or anything else for a failure.
+    /// Begins to gather `bytes` bytes at `mine`, as many on all ranks, into `all`, which is as many times as long as
+    /// there are ranks, in their order. Both stay until `free`. 0, and a handle of the program's in `handle`; or
+    /// anything else for a failure.
     pub start: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -55,8 +58,8 @@ pub struct flexcast_allgather_functions {
     pub timeout_ms: u64,
 }
 
-/// Functions of a key-value store that all ranks share, such as the store of a PyTorch process group. To be zeroed, and given its size. Called as those of
-/// flexcast_allgather_functions.
+/// Functions of a key-value store that all ranks share, such as the store of a PyTorch process group. To be zeroed, and
+/// given its size. Called as those of flexcast_allgather_functions.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct flexcast_store_functions {
@@ -66,12 +69,14 @@ pub struct flexcast_store_functions {
     pub set: Option<
         unsafe extern "C" fn(user: *mut c_void, key: *const c_char, value: *const c_void, bytes: usize) -> c_int,
     >,
-    /// Gets what a key was set to, `bytes` bytes. 0: it is there; 1: not yet, to be asked for again; anything else: a failure, such as another length.
+    /// Gets what a key was set to, `bytes` bytes. 0: it is there; 1: not yet, to be asked for again; anything else: a
+    /// failure, such as another length.
     pub get:
         Option<unsafe extern "C" fn(user: *mut c_void, key: *const c_char, value: *mut c_void, bytes: usize) -> c_int>,
     /// Given to both.
     pub user: *mut c_void,
-    /// Begins all keys; NULL: "flexcast". Alike on all ranks, and another one for every bootstrap of the same store. Copied.
+    /// Begins all keys; NULL: "flexcast". Alike on all ranks, and another one for every bootstrap of the same store.
+    /// Copied.
     pub prefix: *const c_char,
     /// Longest that one exchange takes, in milliseconds; 0: a minute.
     pub timeout_ms: u64,
@@ -135,7 +140,8 @@ impl Bootstrap {
 
     /// Takes the exchange, unless something is being made by it.
     pub(crate) fn take(self: &Arc<Self>) -> Result<InUse, Fault> {
-        let text = "the bootstrap is in use: a communicator is being made by it; wait for that, or return from the callback first";
+        let text = "the bootstrap is in use: a communicator is being made by it; wait for that, or return from the \
+            callback first";
         let exchange = lock(&self.exchange)?.take().ok_or_else(|| Fault::new(FLEXCAST_ERROR_BUSY, text))?;
         Ok(InUse { bootstrap: Arc::clone(self), exchange: Some(exchange) })
     }
@@ -146,8 +152,9 @@ fn timeout(ms: u64) -> Duration {
     if ms == 0 { StoreConfig::TIMEOUT } else { Duration::from_millis(ms) }
 }
 
-/// Ranks that exchange by a function of the program; `user` is given to it. It is called on threads that are in flexcast_comm_create(),
-/// flexcast_comm_split() or flexcast_comm_test() of this bootstrap's communicators, by one thread at a time.
+/// Ranks that exchange by a function of the program; `user` is given to it. It is called on threads that are in
+/// flexcast_comm_create(), flexcast_comm_split() or flexcast_comm_test() of this bootstrap's communicators, by one
+/// thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_bootstrap_callback(
     exchange: flexcast_exchange,
@@ -246,10 +253,10 @@ pub unsafe extern "C" fn flexcast_bootstrap_store(
     })
 }
 
-/// Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that meet at one port by
-/// mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and a few seconds at most; 0: a minute.
-/// If the variable FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set, only ranks with the same secret come
-/// together, and what they exchange is encrypted.
+/// Ranks that meet over TCP: rank 0 listens at `address` ("host:port"), the others connect. `job` tells jobs apart that
+/// meet at one port by mistake; may be NULL. Waits for all ranks, and in every exchange, `timeout_ms` milliseconds and
+/// a few seconds at most; 0: a minute. If the variable FLEXCAST_SECRET_FILE names a file, or FLEXCAST_SECRET is set,
+/// only ranks with the same secret come together, and what they exchange is encrypted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_bootstrap_tcp(
     address: *const c_char,

@@ -1,4 +1,5 @@
-//! Descriptions of operations: what is to be done with which memory, checked as far as that is possible without posting it.
+//! Descriptions of operations: what is to be done with which memory, checked as far as that is possible without posting
+//! it.
 
 use std::ffi::{c_int, c_void};
 
@@ -98,7 +99,8 @@ fn sum(what: &str, counts: &[u64]) -> Result<usize, Fault> {
     })
 }
 
-/// One per operation, of what a program gives: lists are null, or have an entry for each rank, which the callers vouch for.
+/// One per operation, of what a program gives: lists are null, or have an entry for each rank, which the callers vouch
+/// for.
 impl Call {
     pub(crate) const fn barrier() -> Self {
         Self { action: Action::Barrier, send: None, receive: Memory::NOTHING }

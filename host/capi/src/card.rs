@@ -16,7 +16,8 @@ use crate::handle;
 use crate::memory::out;
 use crate::status::flexcast_status::{self, *};
 
-/// A card with or without the firmware on its DPA, or a network interface: one per process. Made by flexcast_card_open().
+/// A card with or without the firmware on its DPA, or a network interface: one per process. Made by
+/// flexcast_card_open().
 pub struct flexcast_card {
     _opaque: [u8; 0],
 }
@@ -27,8 +28,9 @@ pub struct flexcast_card {
 pub struct flexcast_card_options {
     /// Bytes of this structure, by the header that the program was compiled with.
     pub size: usize,
-    /// Folder of libflexio.so, libibverbs.so.1, libmlx5.so.1 and libdoca_common.so.2, such as that of the emulator's libraries; NULL: what
-    /// FLEXCAST_LIBRARIES says, or else those of the installed DOCA, wherever the dynamic loader finds them (LD_LIBRARY_PATH). Once a process has loaded some, it keeps them.
+    /// Folder of libflexio.so, libibverbs.so.1, libmlx5.so.1 and libdoca_common.so.2, such as that of the emulator's
+    /// libraries; NULL: what FLEXCAST_LIBRARIES says, or else those of the installed DOCA, wherever the dynamic loader
+    /// finds them (LD_LIBRARY_PATH). Once a process has loaded some, it keeps them.
     pub libraries: *const c_char,
     /// RDMA device, such as "mlx5_0"; NULL: what FLEXCAST_DEVICE says, or else the first one.
     pub device: *const c_char,
@@ -38,18 +40,22 @@ pub struct flexcast_card_options {
     pub firmware: *const c_void,
     /// Its bytes.
     pub firmware_bytes: usize,
-    /// What moves the data: "dpa", threads of the card's DPA; "verbs", this process over an RDMA card, which needs no DPA and no firmware; "udp", this
-    /// process by IP multicast over a network interface, without an RDMA device; "auto", the DPA where card, libraries and firmware are there, else
-    /// an RDMA card, else the interface. NULL: what FLEXCAST_DATAPATH says, or else the DPA if firmware, libraries or a device are given, here or by a
-    /// variable, and the interface if none of them is. Alike on all ranks.
+    /// What moves the data: "dpa", threads of the card's DPA; "verbs", this process over an RDMA card, which needs no
+    /// DPA and no firmware; "udp", this process by IP multicast over a network interface, without an RDMA device;
+    /// "auto", the DPA where card, libraries and firmware are there, else an RDMA card, else the interface. NULL: what
+    /// FLEXCAST_DATAPATH says, or else the DPA if firmware, libraries or a device are given, here or by a variable, and
+    /// the interface if none of them is. Alike on all ranks.
     pub datapath: *const c_char,
-    /// Network interface of the datapath "udp", by name or address; NULL: what FLEXCAST_INTERFACE says, or else the first that can multicast.
+    /// Network interface of the datapath "udp", by name or address; NULL: what FLEXCAST_INTERFACE says, or else the
+    /// first that can multicast.
     pub interface_name: *const c_char,
-    /// How freed memory is noticed, so that its registration is not used again: "off", by flexcast_buffer_invalidate() alone; "userfaultfd", by the system, which tells
-    /// when pages are unmapped, moved or emptied. NULL: what FLEXCAST_MEMORY_WATCH says, or else "off". The datapath "udp" registers nothing.
+    /// How freed memory is noticed, so that its registration is not used again: "off", by flexcast_buffer_invalidate()
+    /// alone; "userfaultfd", by the system, which tells when pages are unmapped, moved or emptied. NULL: what
+    /// FLEXCAST_MEMORY_WATCH says, or else "off". The datapath "udp" registers nothing.
     pub memory_watch: *const c_char,
-    /// File of the image `sparse`, which is started on the card's DPA beside what else runs there, for FLEXCAST_AGGREGATION_DPA; NULL: what FLEXCAST_SPARSE_FIRMWARE
-    /// says, or else none. Not used by the datapath "udp".
+    /// File of the image `sparse`, which is started on the card's DPA beside what else runs there, for
+    /// FLEXCAST_AGGREGATION_DPA; NULL: what FLEXCAST_SPARSE_FIRMWARE says, or else none. Not used by the datapath
+    /// "udp".
     pub sparse_firmware_path: *const c_char,
 }
 
@@ -204,8 +210,8 @@ pub unsafe extern "C" fn flexcast_card_open(
     call(|| unsafe { open(options, card, |asked| Ok(Stage::Open(Arc::new(asked.open()?)))) })
 }
 
-/// The same without blocking: `card` becomes a handle at once, which flexcast_card_test() and flexcast_card_close() take until the card is open. A thread of the
-/// library opens it.
+/// The same without blocking: `card` becomes a handle at once, which flexcast_card_test() and flexcast_card_close()
+/// take until the card is open. A thread of the library opens it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_card_open_begin(
     options: *const flexcast_card_options,
@@ -216,7 +222,8 @@ pub unsafe extern "C" fn flexcast_card_open_begin(
     call(|| unsafe { open(options, card, begin) })
 }
 
-/// Whether a card is open (`ready` becomes 1) or not yet (0). If it could not be opened the status says why, now and later; then it is only to be closed.
+/// Whether a card is open (`ready` becomes 1) or not yet (0). If it could not be opened the status says why, now and
+/// later; then it is only to be closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_card_test(card: *mut flexcast_card, ready: *mut c_int) -> flexcast_status {
     call(|| {
@@ -245,9 +252,10 @@ pub unsafe extern "C" fn flexcast_card_datapath(card: *mut flexcast_card, name: 
     })
 }
 
-/// Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators. One that is being opened is closed as soon as it is open. An RDMA card still
-/// answers peers of communicators that were freed a moment ago; this waits for the rest of that moment, 16.8 ms at most with default settings, 100 ms with any. A program that
-/// ends without closing its cards may leave peers without their last acknowledgement: then their operation fails though this rank has all bytes.
+/// Closes a card. Refused (FLEXCAST_ERROR_BUSY) while it has communicators. One that is being opened is closed as soon
+/// as it is open. An RDMA card still answers peers of communicators that were freed a moment ago; this waits for the
+/// rest of that moment, 16.8 ms at most with default settings, 100 ms with any. A program that ends without closing its
+/// cards may leave peers without their last acknowledgement: then their operation fails though this rank has all bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_card_close(card: *mut flexcast_card) -> flexcast_status {
     call(|| {
@@ -264,8 +272,9 @@ pub unsafe extern "C" fn flexcast_card_close(card: *mut flexcast_card) -> flexca
     })
 }
 
-/// Registers memory with a card before its first use, which is the expensive part of it. Not needed: operations register what they are
-/// given, and the registration is kept. The memory stays allocated until flexcast_buffer_invalidate() or flexcast_card_close().
+/// Registers memory with a card before its first use, which is the expensive part of it. Not needed: operations
+/// register what they are given, and the registration is kept. The memory stays allocated until
+/// flexcast_buffer_invalidate() or flexcast_card_close().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_register(
     card: *mut flexcast_card,
@@ -279,8 +288,9 @@ pub unsafe extern "C" fn flexcast_register(
     })
 }
 
-/// Forgets registrations. Unless the memory is watched (`memory_watch` in flexcast_card_options), to be called before memory is freed or unmapped that an operation has
-/// used or flexcast_register() has registered; otherwise what is allocated there later would be sent from, or received into, pages that are not its own. Refused
+/// Forgets registrations. Unless the memory is watched (`memory_watch` in flexcast_card_options), to be called before
+/// memory is freed or unmapped that an operation has used or flexcast_register() has registered; otherwise what is
+/// allocated there later would be sent from, or received into, pages that are not its own. Refused
 /// (FLEXCAST_ERROR_BUSY) while an operation uses the memory: it must not be freed then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_buffer_invalidate(

@@ -31,8 +31,8 @@ impl Claims {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that an operation uses memory, unless another one does so that they would be in each other's way. Gives its number; 0 for
-    /// no bytes.
+    /// Notes that an operation uses memory, unless another one does so that they would be in each other's way. Gives
+    /// its number; 0 for no bytes.
     pub(crate) fn claim(&self, start: *const c_void, len: usize, written: bool, what: &str) -> Result<u64, Fault> {
         let wrong = |text: String| Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
         if len == 0 {
@@ -50,8 +50,8 @@ impl Claims {
             inner.in_use.values().find(|other| (other.written || written) && other.range.overlaps(range))
         {
             return wrong(format!(
-                "the {what} buffer, {len} bytes at {:#x}, overlaps {} bytes at {:#x} that an operation {}: wait for it, or use other memory \
-                 (FLEXCAST_IN_PLACE if it is this very operation)",
+                "the {what} buffer, {len} bytes at {:#x}, overlaps {} bytes at {:#x} that an operation {}: wait for \
+                 it, or use other memory (FLEXCAST_IN_PLACE if it is this very operation)",
                 range.address(),
                 other.range.length(),
                 other.range.address(),

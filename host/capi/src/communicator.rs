@@ -202,7 +202,8 @@ impl Group {
             let under_way = self.under_way.load(Ordering::Relaxed);
             if under_way > 0 {
                 let text = format!(
-                    "{under_way} operations of the communicator are not over: wait for their requests, or cancel and wait"
+                    "{under_way} operations of the communicator are not over: wait for their requests, or cancel and \
+                     wait"
                 );
                 return Err(Fault::new(FLEXCAST_ERROR_BUSY, text));
             }
@@ -267,8 +268,8 @@ fn split(
     Ok((creation, used))
 }
 
-/// Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the defaults). It blocks as
-/// long as the bootstrap's exchanges do. A rank that fails is named by all others.
+/// Makes a communicator of all ranks of a bootstrap. All of them call it, with the same configuration (NULL: the
+/// defaults). It blocks as long as the bootstrap's exchanges do. A rank that fails is named by all others.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_create(
     card: *mut flexcast_card,
@@ -287,8 +288,8 @@ pub unsafe extern "C" fn flexcast_comm_create(
     })
 }
 
-/// The same without blocking: `comm` becomes a handle at once, which flexcast_comm_test() and flexcast_comm_free() take until the communicator is ready. The
-/// configuration need not stay, its texts must until then.
+/// The same without blocking: `comm` becomes a handle at once, which flexcast_comm_test() and flexcast_comm_free() take
+/// until the communicator is ready. The configuration need not stay, its texts must until then.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_create_begin(
     card: *mut flexcast_card,
@@ -306,9 +307,9 @@ pub unsafe extern "C" fn flexcast_comm_create_begin(
     })
 }
 
-/// Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in the order of
-/// their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All ranks call it, with the bootstrap
-/// that the communicator was made with.
+/// Parts the ranks of a communicator, as MPI_Comm_split does: those of one colour (0 or more) become a communicator, in
+/// the order of their keys and then of their ranks. A rank of colour FLEXCAST_UNDEFINED gets NULL and FLEXCAST_OK. All
+/// ranks call it, with the bootstrap that the communicator was made with.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_split(
     comm: *mut flexcast_comm,
@@ -330,7 +331,8 @@ pub unsafe extern "C" fn flexcast_comm_split(
     })
 }
 
-/// The same without blocking, as flexcast_comm_create_begin(). A rank of colour FLEXCAST_UNDEFINED gets a handle, too, which it tests until it is ready, and frees.
+/// The same without blocking, as flexcast_comm_create_begin(). A rank of colour FLEXCAST_UNDEFINED gets a handle, too,
+/// which it tests until it is ready, and frees.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_split_begin(
     comm: *mut flexcast_comm,
@@ -348,8 +350,9 @@ pub unsafe extern "C" fn flexcast_comm_split_begin(
     })
 }
 
-/// Whether a communicator is ready (`ready` becomes 1) or still being made (0); goes on with making it. If it could not be made the status says why, now and
-/// later; then it is only to be freed. To be called by all ranks until it is ready.
+/// Whether a communicator is ready (`ready` becomes 1) or still being made (0); goes on with making it. If it could not
+/// be made the status says why, now and later; then it is only to be freed. To be called by all ranks until it is
+/// ready.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_test(comm: *mut flexcast_comm, ready: *mut c_int) -> flexcast_status {
     call(|| {
@@ -361,9 +364,10 @@ pub unsafe extern "C" fn flexcast_comm_test(comm: *mut flexcast_comm, ready: *mu
     })
 }
 
-/// Frees a communicator; the others need not be asked. Its progress thread, if it has one, has ended when this returns, unless it is the one that calls. Refused
-/// (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
-/// cancel it and wait. One that is being made is given up: then the bootstrap can only be freed, too, and the others are told by their own bounds.
+/// Frees a communicator; the others need not be asked. Its progress thread, if it has one, has ended when this returns,
+/// unless it is the one that calls. Refused (FLEXCAST_ERROR_BUSY) while an operation is under way: wait for it, or
+/// cancel it and wait. One that is being made is given up: then the bootstrap can only be freed, too, and the others
+/// are told by their own bounds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_free(comm: *mut flexcast_comm) -> flexcast_status {
     call(|| {
@@ -390,8 +394,9 @@ pub unsafe extern "C" fn flexcast_comm_rank(
     })
 }
 
-/// Which control carries the operations of a communicator, one of FLEXCAST_CONTROL_*, alike on all ranks. `reason` (may be NULL) becomes NULL where it is the one of
-/// the configuration; else a text that says which rank has no service process, and why not. The text stays until the communicator is freed.
+/// Which control carries the operations of a communicator, one of FLEXCAST_CONTROL_*, alike on all ranks. `reason` (may
+/// be NULL) becomes NULL where it is the one of the configuration; else a text that says which rank has no service
+/// process, and why not. The text stays until the communicator is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_control(
     comm: *mut flexcast_comm,
@@ -413,8 +418,9 @@ pub unsafe extern "C" fn flexcast_comm_control(
     })
 }
 
-/// Moves the operations of a communicator on as far as they go now, without blocking. `moved` (may be NULL) becomes 1 if anything
-/// happened, else 0. What the card does needs no such call; neighbours may need it even when no operation of this rank is under way.
+/// Moves the operations of a communicator on as far as they go now, without blocking. `moved` (may be NULL) becomes 1
+/// if anything happened, else 0. What the card does needs no such call; neighbours may need it even when no operation
+/// of this rank is under way.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_progress(comm: *mut flexcast_comm, moved: *mut c_int) -> flexcast_status {
     call(|| {
@@ -427,8 +433,8 @@ pub unsafe extern "C" fn flexcast_progress(comm: *mut flexcast_comm, moved: *mut
     })
 }
 
-/// Ends all operations of a communicator as failures, on all ranks; it can only be freed afterwards. To be followed by tests or waits: the
-/// memory is in use until they say that the operations are over.
+/// Ends all operations of a communicator as failures, on all ranks; it can only be freed afterwards. To be followed by
+/// tests or waits: the memory is in use until they say that the operations are over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_cancel(comm: *mut flexcast_comm) -> flexcast_status {
     call(|| {
@@ -439,9 +445,10 @@ pub unsafe extern "C" fn flexcast_cancel(comm: *mut flexcast_comm) -> flexcast_s
     })
 }
 
-/// A descriptor to sleep on (poll, epoll): an eventfd that counts operations of the communicator that have ended since it was last read, of those posted after this
-/// call; their callbacks have returned. The library's: it is not to be closed, and is gone with the communicator. FLEXCAST_NOT_SUPPORTED without a progress thread (`progress_thread` in flexcast_config), since nothing would
-/// end while the program sleeps.
+/// A descriptor to sleep on (poll, epoll): an eventfd that counts operations of the communicator that have ended since
+/// it was last read, of those posted after this call; their callbacks have returned. The library's: it is not to be
+/// closed, and is gone with the communicator. FLEXCAST_NOT_SUPPORTED without a progress thread (`progress_thread` in
+/// flexcast_config), since nothing would end while the program sleeps.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_comm_event_fd(comm: *mut flexcast_comm, descriptor: *mut c_int) -> flexcast_status {
     call(|| {

@@ -20,8 +20,9 @@ pub const FLEXCAST_PLACEMENT_SPREAD: u32 = 1;
 
 /// The ranks' processors add what a sparse AllReduce sends over RDMA cards.
 pub const FLEXCAST_AGGREGATION_HOST: u32 = 0;
-/// The DPAs of the ranks' cards add integers of 32 and 64 bits, in blocks of a multiple of 128 bytes, floats if `sparse_fixed_point` says so, and processors all else. For that image `sparse` runs there:
-/// `sparse_firmware_path` in flexcast_card_options.
+/// The DPAs of the ranks' cards add integers of 32 and 64 bits, in blocks of a multiple of 128 bytes, floats if
+/// `sparse_fixed_point` says so, and processors all else. For that image `sparse` runs there: `sparse_firmware_path` in
+/// flexcast_card_options.
 pub const FLEXCAST_AGGREGATION_DPA: u32 = 1;
 
 /// For `lookahead_chunks`: as many chunks as hide most of the activation of the next root.
@@ -36,18 +37,20 @@ pub const FLEXCAST_TRANSPORT_UC_UNICAST: u32 = 2;
 
 /// The protocol runs on the host: flexcast_test(), flexcast_wait() and flexcast_progress() move it on.
 pub const FLEXCAST_CONTROL_HOST: u32 = 0;
-/// The protocol runs on the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something is
-/// lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
+/// The protocol runs on the card, by a DPA thread of its own: from posting to completion the host has nothing to do,
+/// unless something is lost. Not with FLEXCAST_TRANSPORT_UC_UNICAST.
 pub const FLEXCAST_CONTROL_DEVICE: u32 = 1;
-/// Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. `service_endpoints`
-/// and what follows it say where they are and how they are used. Where a rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over
-/// RDMA cards alone; with the datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
+/// Service processes on the card's Arm cores carry out Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast where
+/// they have staging memory. `service_endpoints` and what follows it say where they are and how they are used. Where a
+/// rank has none, all ranks go by FLEXCAST_CONTROL_HOST: flexcast_comm_control() tells. Over RDMA cards alone; with the
+/// datapath "dpa" Broadcast, Allgather and Allgatherv are the DPA's.
 pub const FLEXCAST_CONTROL_SERVICE: u32 = 2;
 
-/// For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto, flat, hierarchical or direct) says, or else as FLEXCAST_DELIVERY_AUTO.
+/// For `service_delivery`: what the variable FLEXCAST_SERVICE_DELIVERY (auto, flat, hierarchical or direct) says, or
+/// else as FLEXCAST_DELIVERY_AUTO.
 pub const FLEXCAST_DELIVERY_DEFAULT: u32 = 0;
-/// Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory by alias keys; from the thresholds of
-/// FLEXCAST_SERVICE_THRESHOLDS on as FLEXCAST_DELIVERY_HIERARCHICAL.
+/// Broadcasts through staging memory where the service processes have some, Allgathers from host memory to host memory
+/// by alias keys; from the thresholds of FLEXCAST_SERVICE_THRESHOLDS on as FLEXCAST_DELIVERY_HIERARCHICAL.
 pub const FLEXCAST_DELIVERY_AUTO: u32 = 1;
 /// Both through staging memory.
 pub const FLEXCAST_DELIVERY_FLAT: u32 = 2;
@@ -58,7 +61,8 @@ pub const FLEXCAST_DELIVERY_DIRECT: u32 = 4;
 /// For `service_bound_keys`: none.
 pub const FLEXCAST_BOUND_KEYS_NONE: u32 = u32::MAX;
 
-/// For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over reliable connections.
+/// For each operation what the library expects to be fastest: multicast, the messages of the barrier, or writes over
+/// reliable connections.
 pub const FLEXCAST_ALGORITHM_AUTOMATIC: u32 = 0;
 /// Multicast; what is short enough rides on the messages of the barrier.
 pub const FLEXCAST_ALGORITHM_MULTICAST: u32 = 1;
@@ -104,7 +108,8 @@ pub struct flexcast_config {
     pub psn_bits: u32,
     /// Ranks that multicast at the same time; 0: as few as keep the links busy.
     pub chains: u32,
-    /// Chunks before the end of its block at which a root activates the next one; FLEXCAST_LOOKAHEAD_AUTOMATIC: as many as hide most of it.
+    /// Chunks before the end of its block at which a root activates the next one; FLEXCAST_LOOKAHEAD_AUTOMATIC: as many
+    /// as hide most of it.
     pub lookahead_chunks: u32,
     /// Control messages that are lost are sent again after 4.096 us times 2 to this power.
     pub retry_exponent: u32,
@@ -120,8 +125,8 @@ pub struct flexcast_config {
     pub barrier_ns: u64,
     /// The same of the activation of a root.
     pub activation_ns: u64,
-    /// Added to what an operation should take, before what is missing is fetched from the neighbour, in nanoseconds; 0, the default, for this and the
-    /// next two: what suits the card, which is longer for emulated ones.
+    /// Added to what an operation should take, before what is missing is fetched from the neighbour, in nanoseconds; 0,
+    /// the default, for this and the next two: what suits the card, which is longer for emulated ones.
     pub cutoff_slack_ns: u64,
     /// How long a rank waits for others to begin an operation, in nanoseconds; see `cutoff_slack_ns`.
     pub barrier_timeout_ns: u64,
@@ -134,18 +139,22 @@ pub struct flexcast_config {
     pub cache_bytes: u64,
     /// What carries the data: FLEXCAST_TRANSPORT_UD, FLEXCAST_TRANSPORT_UC_MULTICAST or FLEXCAST_TRANSPORT_UC_UNICAST.
     pub transport: u32,
-    /// Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE; or FLEXCAST_CONTROL_SERVICE. The default is
-    /// what the variable FLEXCAST_CONTROL (host, device or service) says, or else FLEXCAST_CONTROL_HOST.
+    /// Where barrier, activation, recovery and final handshake run: FLEXCAST_CONTROL_HOST or FLEXCAST_CONTROL_DEVICE;
+    /// or FLEXCAST_CONTROL_SERVICE. The default is what the variable FLEXCAST_CONTROL (host, device or service) says,
+    /// or else FLEXCAST_CONTROL_HOST.
     pub control: u32,
-    /// What carries the data of an Allgather, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is multicast.
+    /// What carries the data of an Allgather, one of FLEXCAST_ALGORITHM_*. With FLEXCAST_CONTROL_DEVICE it is
+    /// multicast.
     pub algorithm: u32,
-    /// Whether (1 or 0) the host's reliable connections restart where a lost negative acknowledgement would make them wait for their timeout.
+    /// Whether (1 or 0) the host's reliable connections restart where a lost negative acknowledgement would make them
+    /// wait for their timeout.
     pub restarts: u32,
-    /// Whether (1 or 0) reductions combine contributions in the order of ranks whatever their length, so that floating-point results are those of one
-    /// core that goes through all contributions in turn.
+    /// Whether (1 or 0) reductions combine contributions in the order of ranks whatever their length, so that
+    /// floating-point results are those of one core that goes through all contributions in turn.
     pub reproducible: u32,
-    /// For FLEXCAST_CONTROL_SERVICE: `host:port` of the first service process of the rank's host, whose others have the next ports; or each one's, with commas
-    /// between them. NULL: what the variable FLEXCAST_SERVICE says. Texts must stay until flexcast_comm_create() has returned.
+    /// For FLEXCAST_CONTROL_SERVICE: `host:port` of the first service process of the rank's host, whose others have the
+    /// next ports; or each one's, with commas between them. NULL: what the variable FLEXCAST_SERVICE says. Texts must
+    /// stay until flexcast_comm_create() has returned.
     pub service_endpoints: *const c_char,
     /// The file with the secret of the service processes. NULL: what FLEXCAST_SERVICE_SECRET says.
     pub service_secret: *const c_char,
@@ -154,29 +163,33 @@ pub struct flexcast_config {
     /// Longest that an operation stands still once it is posted to them, others' arrival included, in nanoseconds;
     /// 0: 60 s.
     pub service_operation_ns: u64,
-    /// Service processes of a host, 1 to 64, if one endpoint is given; 0: what FLEXCAST_SERVICE_PROCESSES says, or else 4.
+    /// Service processes of a host, 1 to 64, if one endpoint is given; 0: what FLEXCAST_SERVICE_PROCESSES says, or
+    /// else 4.
     pub service_processes: u32,
     /// How Broadcast and Allgather go, one of FLEXCAST_DELIVERY_*.
     pub service_delivery: u32,
     /// Buffers that they may use at a time between operations, 1 to 1000; 0: 256.
     pub service_buffers: u32,
-    /// Keys that a rank binds to its buffers, 1 to 4096, so that these cost the Arm cores no control operation; 0: what FLEXCAST_SERVICE_KEYS says, or else 16;
-    /// FLEXCAST_BOUND_KEYS_NONE: none.
+    /// Keys that a rank binds to its buffers, 1 to 4096, so that these cost the Arm cores no control operation; 0: what
+    /// FLEXCAST_SERVICE_KEYS says, or else 16; FLEXCAST_BOUND_KEYS_NONE: none.
     pub service_bound_keys: u32,
-    /// Whether (1 or 0) a thread of the library moves operations on; it sleeps while none is under way. 0: the program does, by tests, waits and
-    /// flexcast_progress().
+    /// Whether (1 or 0) a thread of the library moves operations on; it sleeps while none is under way. 0: the program
+    /// does, by tests, waits and flexcast_progress().
     pub progress_thread: u32,
     /// Processor that the thread stays on, by its number in the system; FLEXCAST_CPU_ANY: the system chooses.
     pub progress_cpu: u32,
-    /// Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between them, in one order on all ranks. With the
-    /// datapaths "dpa" and "verbs" they need a card, too. NULL: what the variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for how long it must stay.
+    /// Processes flexcast-aggregator that sum up what a sparse AllReduce sends, as `host:port` with commas between
+    /// them, in one order on all ranks. With the datapaths "dpa" and "verbs" they need a card, too. NULL: what the
+    /// variable FLEXCAST_SPARSE_AGGREGATORS says, or else none: every rank sums up a part. See `service_endpoints` for
+    /// how long it must stay.
     pub sparse_aggregators: *const c_char,
-    /// What adds up what a sparse AllReduce sends over RDMA cards, one of FLEXCAST_AGGREGATION_*. flexcast_config_default() sets what the variable
-    /// FLEXCAST_SPARSE_AGGREGATION (host or dpa) says.
+    /// What adds up what a sparse AllReduce sends over RDMA cards, one of FLEXCAST_AGGREGATION_*.
+    /// flexcast_config_default() sets what the variable FLEXCAST_SPARSE_AGGREGATION (host or dpa) says.
     pub sparse_aggregation: u32,
-    /// Greatest magnitude of a contribution, with FLEXCAST_AGGREGATION_DPA: sums of FLEXCAST_FLOAT are added by the DPAs, too, as fixed-point numbers, and `sum_error` in
-    /// flexcast_report tells by how much a sum may be off. -0.0 becomes 0.0; a number that is greater, infinite or not a number fails the operation on all ranks. 0: processors add
-    /// them. flexcast_config_default() sets what the variable FLEXCAST_SPARSE_FIXED_POINT says.
+    /// Greatest magnitude of a contribution, with FLEXCAST_AGGREGATION_DPA: sums of FLEXCAST_FLOAT are added by the
+    /// DPAs, too, as fixed-point numbers, and `sum_error` in flexcast_report tells by how much a sum may be off. -0.0
+    /// becomes 0.0; a number that is greater, infinite or not a number fails the operation on all ranks. 0: processors
+    /// add them. flexcast_config_default() sets what the variable FLEXCAST_SPARSE_FIXED_POINT says.
     pub sparse_fixed_point: f32,
 }
 
@@ -293,7 +306,8 @@ impl flexcast_config {
             FLEXCAST_DELIVERY_DIRECT => ServiceDelivery::Direct,
             other => {
                 let text = format!(
-                    "service_delivery is {other}: must be 0 (default), 1 (auto), 2 (flat), 3 (hierarchical) or 4 (direct)"
+                    "service_delivery is {other}: must be 0 (default), 1 (auto), 2 (flat), 3 (hierarchical) or 4 \
+                     (direct)"
                 );
                 return Err(Fault::new(FLEXCAST_ERROR_CONFIG, text));
             }
@@ -420,8 +434,9 @@ pub(crate) unsafe fn read(config: *const flexcast_config, default: &Config) -> R
     }
 }
 
-/// The defaults, with what variables of the environment say: FLEXCAST_CHUNK_BYTES for `chunk_bytes`, FLEXCAST_PROGRESS_THREAD for `progress_thread` and so on, with
-/// values as flexcast_config_set() takes them. `size` is sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have.
+/// The defaults, with what variables of the environment say: FLEXCAST_CHUNK_BYTES for `chunk_bytes`,
+/// FLEXCAST_PROGRESS_THREAD for `progress_thread` and so on, with values as flexcast_config_set() takes them. `size` is
+/// sizeof(flexcast_config). FLEXCAST_ERROR_VARIABLE if a variable has a value that it cannot have.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_config_default(config: *mut flexcast_config, size: usize) -> flexcast_status {
     call(|| {

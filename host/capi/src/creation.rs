@@ -1,7 +1,8 @@
 //! Creation of cards and communicators beside the program.
 //!
-//! A thread of the library does it, which ends with it. What ranks tell one another by functions of the program goes through the program's own thread, whenever that
-//! asks how far the creation is ([`Creation::poll`]): a function is never called by a thread that the program does not know.
+//! A thread of the library does it, which ends with it. What ranks tell one another by functions of the program goes
+//! through the program's own thread, whenever that asks how far the creation is ([`Creation::poll`]): a function is
+//! never called by a thread that the program does not know.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -144,7 +145,8 @@ impl Errands {
         Self { desk: Arc::new(desk), runner, timeout }
     }
 
-    /// Does what is to be done now, or waits for it so long at most. Only one thread does so, and none from inside of the program's functions.
+    /// Does what is to be done now, or waits for it so long at most. Only one thread does so, and none from inside of
+    /// the program's functions.
     fn serve(&self, most: Duration) {
         let Ok(mut runner) = self.runner.try_lock() else { return };
         let asked = {

@@ -65,8 +65,8 @@ pub(crate) fn remember(text: &str) {
 /// The process whose objects the library keeps; 0: there has been none yet.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// From now on the library is this process's. Called before anything is made that a forked child could not use: it shares connections
-/// and open files with its parent, and has none of the threads that may hold a lock.
+/// From now on the library is this process's. Called before anything is made that a forked child could not use: it
+/// shares connections and open files with its parent, and has none of the threads that may hold a lock.
 pub(crate) fn own() -> Result<(), Fault> {
     // Another thread may have been first.
     let _ = OWNER.compare_exchange(0, std::process::id(), Ordering::Relaxed, Ordering::Relaxed);
@@ -83,8 +83,8 @@ fn same_process() -> Result<(), Fault> {
     Err(Fault::new(
         FLEXCAST_ERROR_FORKED,
         format!(
-            "process {this} was forked from process {owner}, whose cards and connections these are: fork before the library is used, \
-             or exec() in the child"
+            "process {this} was forked from process {owner}, whose cards and connections these are: fork before the \
+             library is used, or exec() in the child"
         ),
     ))
 }
@@ -138,8 +138,8 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("a panic without text")
 }
 
-/// What went wrong in the last call of this thread that did not return FLEXCAST_OK: the value, the limit and the next step. The text is
-/// the library's, and valid until the next such call.
+/// What went wrong in the last call of this thread that did not return FLEXCAST_OK: the value, the limit and the next
+/// step. The text is the library's, and valid until the next such call.
 #[unsafe(no_mangle)]
 pub extern "C" fn flexcast_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ref().map(|text| text.as_ptr())).ok().flatten().unwrap_or(c"".as_ptr())

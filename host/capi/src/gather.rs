@@ -86,7 +86,8 @@ impl Gather for NonBlocking {
         let mut all = vec![0u8; mine.len() * self.ranks];
         let mut handle = std::ptr::null_mut();
         let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
-        // SAFETY: the program's function; both buffers are as long as the type promises, and stay until `end`: moving a vector does not move its bytes.
+        // SAFETY: the program's function; both buffers are as long as the type promises, and stay until `end`: moving a
+        // vector does not move its bytes.
         let code = unsafe { (self.start)(self.user.0, from, to, mine.len(), &raw mut handle) };
         if code != 0 {
             return Err(returned("its start", code));

@@ -1,7 +1,7 @@
 //! Handles: numbers that look like pointers, looked up in a table of the process.
 //!
-//! A handle holds the kind of the object, its slot in the table and how often the slot has been used. So a handle that was freed, or never made, is told
-//! from a good one, and never followed.
+//! A handle holds the kind of the object, its slot in the table and how often the slot has been used. So a handle that
+//! was freed, or never made, is told from a good one, and never followed.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -100,7 +100,8 @@ impl Table {
     }
 }
 
-/// Objects of all threads. Its lock is held for a few instructions, and never while anything of the library or the program runs.
+/// Objects of all threads. Its lock is held for a few instructions, and never while anything of the library or the
+/// program runs.
 static TABLE: RwLock<Table> = RwLock::new(Table::new());
 
 /// Gives an object a handle.
@@ -142,7 +143,8 @@ pub(crate) fn get<K: Kind>(handle: *mut K::Handle) -> Result<Arc<K>, Fault> {
     object.map(Arc::clone).ok_or_else(|| stale::<K>("it was freed"))
 }
 
-/// Takes an object out of the table; its handle is worth nothing afterwards. Of two threads that do so one is told that it was freed.
+/// Takes an object out of the table; its handle is worth nothing afterwards. Of two threads that do so one is told that
+/// it was freed.
 pub(crate) fn remove<K: Kind>(handle: *mut K::Handle) -> Result<Arc<K>, Fault> {
     let (at, generation) = locate::<K>(handle)?;
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);

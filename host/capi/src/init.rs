@@ -17,7 +17,8 @@ pub const FLEXCAST_OPERATION_BARRIER: u32 = 1;
 pub const FLEXCAST_OPERATION_BROADCAST: u32 = 2;
 /// flexcast_allgather().
 pub const FLEXCAST_OPERATION_ALLGATHER: u32 = 3;
-/// flexcast_allgatherv(), with `receive_counts`; flexcast_allgatherv_displaced() with `receive_displacements` and `receive_bytes`, too.
+/// flexcast_allgatherv(), with `receive_counts`; flexcast_allgatherv_displaced() with `receive_displacements` and
+/// `receive_bytes`, too.
 pub const FLEXCAST_OPERATION_ALLGATHERV: u32 = 4;
 /// flexcast_allreduce().
 pub const FLEXCAST_OPERATION_ALLREDUCE: u32 = 5;
@@ -44,8 +45,8 @@ pub const FLEXCAST_OPERATION_SPARSE_ALLREDUCE: u32 = 15;
 
 /// Flag: the request may be posted again and again.
 pub const FLEXCAST_PERSISTENT: u32 = 1;
-/// Flag: who posts waits at once, by flexcast_wait() or flexcast_wait_for(). The progress thread is not woken for it, and takes it on milliseconds late if nobody
-/// waits.
+/// Flag: who posts waits at once, by flexcast_wait() or flexcast_wait_for(). The progress thread is not woken for it,
+/// and takes it on milliseconds late if nobody waits.
 pub const FLEXCAST_AWAITED: u32 = 2;
 /// All flags.
 const FLAGS: u32 = FLEXCAST_PERSISTENT | FLEXCAST_AWAITED;
@@ -59,14 +60,16 @@ pub const FLEXCAST_MEMORY_CUDA_MANAGED: u32 = 2;
 /// Memory of a dma-buf: FLEXCAST_NOT_SUPPORTED.
 pub const FLEXCAST_MEMORY_DMABUF: u32 = 3;
 
-/// Is called once for every post, when the operation is over, by whichever thread finds that out: a progress thread of the library, or one of the program's in
-/// flexcast_post(), flexcast_test(), flexcast_wait() or flexcast_progress(). `user` is the operation's, `request` its handle, `status` how it ended;
-/// flexcast_last_error() has the text. A test of another thread may tell of the end before it is called. It may use the library, post and free `request` among others, but not wait; neither longjmp nor an exception may leave it.
+/// Is called once for every post, when the operation is over, by whichever thread finds that out: a progress thread of
+/// the library, or one of the program's in flexcast_post(), flexcast_test(), flexcast_wait() or flexcast_progress().
+/// `user` is the operation's, `request` its handle, `status` how it ended; flexcast_last_error() has the text. A test
+/// of another thread may tell of the end before it is called. It may use the library, post and free `request` among
+/// others, but not wait; neither longjmp nor an exception may leave it.
 pub type flexcast_callback =
     Option<unsafe extern "C" fn(user: *mut c_void, request: *mut flexcast_request, status: flexcast_status)>;
 
-/// An operation, for flexcast_init(). To be zeroed, given its size, and then what the operation needs: arguments have the meaning that they have for the function
-/// of the operation's name.
+/// An operation, for flexcast_init(). To be zeroed, given its size, and then what the operation needs: arguments have
+/// the meaning that they have for the function of the operation's name.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct flexcast_collective {
@@ -108,7 +111,8 @@ pub struct flexcast_collective {
     pub callback: flexcast_callback,
     /// Given to it.
     pub user: *mut c_void,
-    /// Of a sparse AllReduce, alike on all ranks: bytes of a block, a multiple of 4 and of an element, 256 to 16384. 0: 1024.
+    /// Of a sparse AllReduce, alike on all ranks: bytes of a block, a multiple of 4 and of an element, 256 to 16384.
+    /// 0: 1024.
     pub block_bytes: u32,
     /// The same: most blocks of one message, 1 to 32. 0: 32.
     pub blocks_per_message: u32,
@@ -180,7 +184,8 @@ impl flexcast_collective {
             FLEXCAST_OPERATION_SCATTERV => unsafe { Call::scatterv(place, from, (receive, count), root) },
             other => {
                 let text = format!(
-                    "operation is {other}: must be one of FLEXCAST_OPERATION_*, 1 to {FLEXCAST_OPERATION_SPARSE_ALLREDUCE}"
+                    "operation is {other}: must be one of FLEXCAST_OPERATION_*, 1 to \
+                     {FLEXCAST_OPERATION_SPARSE_ALLREDUCE}"
                 );
                 Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text))
             }
@@ -209,9 +214,10 @@ impl flexcast_collective {
     }
 }
 
-/// Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike on all ranks that give the same operation,
-/// lengths, reduction and kinds of memory, so that all of them can use their own; lengths that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not
-/// matter. flexcast_post() posts it; it is freed by flexcast_request_free().
+/// Makes an operation without posting it. FLEXCAST_NOT_SUPPORTED if the library does not carry it: no error, and alike
+/// on all ranks that give the same operation, lengths, reduction and kinds of memory, so that all of them can use their
+/// own; lengths that ranks need not know of one another (Alltoallv, Gatherv, Scatterv) do not matter. flexcast_post()
+/// posts it; it is freed by flexcast_request_free().
 ///
 /// From flexcast_post() until the request is over the memory is the library's, as for the functions that post at once.
 #[unsafe(no_mangle)]
@@ -231,7 +237,8 @@ pub unsafe extern "C" fn flexcast_init(
         let collective = unsafe { sized(collective, NOTHING, "collective") }?;
         if collective.flags & !FLAGS != 0 {
             let text = format!(
-                "flags are {:#x}: must be 0, or FLEXCAST_PERSISTENT ({FLEXCAST_PERSISTENT}) and FLEXCAST_AWAITED ({FLEXCAST_AWAITED}) added up",
+                "flags are {:#x}: must be 0, or FLEXCAST_PERSISTENT ({FLEXCAST_PERSISTENT}) and FLEXCAST_AWAITED \
+                 ({FLEXCAST_AWAITED}) added up",
                 collective.flags
             );
             return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));

@@ -28,8 +28,9 @@ pub const FLEXCAST_LOG_DEBUG: i32 = 4;
 /// Each message.
 pub const FLEXCAST_LOG_TRACE: i32 = 5;
 
-/// Gets a line of the log: its level (FLEXCAST_LOG_ERROR to FLEXCAST_LOG_TRACE), the part of the library that it comes from, and its text, both for the duration of
-/// the call. From any thread, also one of the library's. It must not use the library, and must return.
+/// Gets a line of the log: its level (FLEXCAST_LOG_ERROR to FLEXCAST_LOG_TRACE), the part of the library that it comes
+/// from, and its text, both for the duration of the call. From any thread, also one of the library's. It must not use
+/// the library, and must return.
 pub type flexcast_log_callback =
     Option<unsafe extern "C" fn(user: *mut c_void, level: c_int, target: *const c_char, text: *const c_char)>;
 
@@ -132,9 +133,10 @@ pub(crate) fn start() {
     });
 }
 
-/// Sets how much is logged, FLEXCAST_LOG_OFF to FLEXCAST_LOG_TRACE, and where to: to a function of the program, which gets `user`, or to stderr (NULL). Before it is
-/// called the level is what the variable FLEXCAST_LOG says (off, error, warn, info, debug or trace), or else FLEXCAST_LOG_WARN, and lines go to stderr. A function that
-/// was set before may still be called by other threads for a moment.
+/// Sets how much is logged, FLEXCAST_LOG_OFF to FLEXCAST_LOG_TRACE, and where to: to a function of the program, which
+/// gets `user`, or to stderr (NULL). Before it is called the level is what the variable FLEXCAST_LOG says (off, error,
+/// warn, info, debug or trace), or else FLEXCAST_LOG_WARN, and lines go to stderr. A function that was set before may
+/// still be called by other threads for a moment.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_log(
     level: c_int,

@@ -15,7 +15,8 @@ pub(crate) struct Memory {
     pub(crate) bytes: usize,
 }
 
-// SAFETY: an address and a length. Whoever reads or writes there does so by the promise of the program that gave them, which is of no thread.
+// SAFETY: an address and a length. Whoever reads or writes there does so by the promise of the program that gave them,
+// which is of no thread.
 unsafe impl Send for Memory {}
 // SAFETY: the same.
 unsafe impl Sync for Memory {}
@@ -78,10 +79,12 @@ pub(crate) fn count(value: c_int, what: &str) -> Result<u32, Fault> {
         .map_err(|_| Fault::new(FLEXCAST_ERROR_ARGUMENT, format!("{what} is {value}: must not be negative")))
 }
 
-/// A structure of the caller that begins with its own size: fields that the caller's header does not have keep their defaults.
+/// A structure of the caller that begins with its own size: fields that the caller's header does not have keep their
+/// defaults.
 ///
 /// # Safety
-/// `T` is `repr(C)`, any bytes are a `T`, and its first field is a `usize`, its size. The pointer is null or points at as many bytes.
+/// `T` is `repr(C)`, any bytes are a `T`, and its first field is a `usize`, its size. The pointer is null or points at
+/// as many bytes.
 pub(crate) unsafe fn sized<T: Copy>(pointer: *const T, default: T, what: &str) -> Result<T, Fault> {
     if pointer.is_null() {
         return Ok(default);

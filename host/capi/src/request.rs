@@ -17,7 +17,8 @@ use crate::init::{FLEXCAST_AWAITED, FLEXCAST_PERSISTENT};
 use crate::memory::{User, give, out};
 use crate::status::flexcast_status::{self, *};
 
-/// An operation: to be posted, under way or over. Made by the operations and flexcast_init(); to be freed when it is over.
+/// An operation: to be posted, under way or over. Made by the operations and flexcast_init(); to be freed when it is
+/// over.
 pub struct flexcast_request {
     _opaque: [u8; 0],
 }
@@ -40,7 +41,8 @@ pub const FLEXCAST_CAUSE_DEVICE: u32 = 4;
 pub const FLEXCAST_CAUSE_CONNECTION: u32 = 5;
 /// An aggregator that is no rank failed the witness; the code is its number among sparse.aggregators, from 0.
 pub const FLEXCAST_CAUSE_AGGREGATOR: u32 = 6;
-/// The culprit contributed a number beyond `sparse_fixed_point`, infinite or not a number; FLEXCAST_ERROR_CONTRIBUTION and flexcast_last_error() there tell which.
+/// The culprit contributed a number beyond `sparse_fixed_point`, infinite or not a number; FLEXCAST_ERROR_CONTRIBUTION
+/// and flexcast_last_error() there tell which.
 pub const FLEXCAST_CAUSE_CONTRIBUTION: u32 = 7;
 
 /// What an operation did. Times are nanoseconds of the library's clock, FLEXCAST_NEVER for what has not happened.
@@ -49,7 +51,8 @@ pub const FLEXCAST_CAUSE_CONTRIBUTION: u32 = 7;
 pub struct flexcast_report {
     /// A flexcast_status: how it ended.
     pub status: i32,
-    /// 1 if the card could not be made to let go of the memory after a failure: it must stay allocated until the communicator is freed.
+    /// 1 if the card could not be made to let go of the memory after a failure: it must stay allocated until the
+    /// communicator is freed.
     pub memory_held: u32,
     /// Posted by the program.
     pub posted_ns: u64,
@@ -96,8 +99,8 @@ pub struct flexcast_report {
     pub pace_mbit_per_s: u32,
     /// 1 if the DPAs of the ranks' cards have added, of a sparse AllReduce (FLEXCAST_AGGREGATION_DPA).
     pub added_by_dpa: u32,
-    /// Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were added as fixed-point numbers
-    /// (`sparse_fixed_point`); else 0.
+    /// Largest difference between a sum and that of the contributions, beside its rounding to a float, if they were
+    /// added as fixed-point numbers (`sparse_fixed_point`); else 0.
     pub sum_error: f64,
 }
 
@@ -205,7 +208,8 @@ impl Operation {
             match &*state {
                 State::UnderWay { .. } => return Err(under_way("cannot be posted again")),
                 State::Over { .. } if self.flags & FLEXCAST_PERSISTENT == 0 => {
-                    let text = "the operation was posted before and is not persistent: set FLEXCAST_PERSISTENT, or make another one";
+                    let text = "the operation was posted before and is not persistent: set FLEXCAST_PERSISTENT, or \
+                        make another one";
                     return Err(Fault::new(FLEXCAST_ERROR_ARGUMENT, text));
                 }
                 State::Ready | State::Over { .. } => {}
@@ -371,7 +375,8 @@ impl Wake for Ended {
     }
 }
 
-/// Makes an operation, posts it, and gives out its handle. `make` tells what it is, by the rank and the number of ranks.
+/// Makes an operation, posts it, and gives out its handle. `make` tells what it is, by the rank and the number of
+/// ranks.
 ///
 /// # Safety
 /// `request` is null or a place for a handle; the memory is the program's, for as long as the header says.
@@ -421,10 +426,11 @@ unsafe fn begin_checked(
     Ok(())
 }
 
-/// Posts an operation that flexcast_init() has made. FLEXCAST_ERROR_BUSY while it is under way; a second time only one that is persistent.
+/// Posts an operation that flexcast_init() has made. FLEXCAST_ERROR_BUSY while it is under way; a second time only one
+/// that is persistent.
 ///
-/// All ranks post the same operations of a communicator in the same order. From any thread; two threads that post to one communicator at a time need an order of
-/// their own.
+/// All ranks post the same operations of a communicator in the same order. From any thread; two threads that post to
+/// one communicator at a time need an order of their own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_post(request: *mut flexcast_request) -> flexcast_status {
     call(|| {
@@ -434,8 +440,8 @@ pub unsafe extern "C" fn flexcast_post(request: *mut flexcast_request) -> flexca
     })
 }
 
-/// Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the operation's own, and
-/// stays so until the request is posted again or freed.
+/// Whether an operation is over (`done` becomes 1) or not (0); moves its communicator on. Once over, the status is the
+/// operation's own, and stays so until the request is posted again or freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_test(request: *mut flexcast_request, done: *mut c_int) -> flexcast_status {
     call(|| {
@@ -469,7 +475,8 @@ fn under_way(what: &str) -> Fault {
     Fault::new(FLEXCAST_ERROR_BUSY, format!("the operation is under way and {what}: test or wait until it is over"))
 }
 
-/// Frees the request of an operation that is over or was not posted. Refused (FLEXCAST_ERROR_BUSY) before: the card uses the memory.
+/// Frees the request of an operation that is over or was not posted. Refused (FLEXCAST_ERROR_BUSY) before: the card
+/// uses the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_request_free(request: *mut flexcast_request) -> flexcast_status {
     call(|| {

@@ -124,10 +124,13 @@ pub(crate) fn take_variables(
     Setting::read_variables(read, take).map_err(Fault::from)
 }
 
-/// Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on for the fields that begin with service_ or sparse_. Numbers are decimal, `sparse.fixed_point` with a fraction or an exponent if need be;
-/// `placement`, `transport`, `control`, `algorithm`, `service.delivery` and `sparse.aggregation` take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of
-/// service.endpoints, service.secret or sparse.aggregators is not copied: it must stay until flexcast_comm_create() has returned. FLEXCAST_ERROR_CONFIG for a name that there is not,
-/// or a value that it cannot have: the structure is as it was, and flexcast_last_error() tells name, value and what it may be.
+/// Sets a parameter by its name: that of the field, or service.endpoints, service.secret, sparse.aggregators and so on
+/// for the fields that begin with service_ or sparse_. Numbers are decimal, `sparse.fixed_point` with a fraction or an
+/// exponent if need be; `placement`, `transport`, `control`, `algorithm`, `service.delivery` and `sparse.aggregation`
+/// take a word, such as "service", in the place of FLEXCAST_CONTROL_SERVICE. A `value` of service.endpoints,
+/// service.secret or sparse.aggregators is not copied: it must stay until flexcast_comm_create() has returned.
+/// FLEXCAST_ERROR_CONFIG for a name that there is not, or a value that it cannot have: the structure is as it was, and
+/// flexcast_last_error() tells name, value and what it may be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_config_set(
     config: *mut flexcast_config,

@@ -30,7 +30,8 @@ pub struct flexcast_stats {
     pub staging_bytes: u64,
     /// Bitmaps, contexts and rings, which the DPA's last-level cache should hold, in bytes.
     pub hot_bytes: u64,
-    /// Control messages sent: barrier signals, activations, requests for missing blocks, blocks offered, final messages, failures told.
+    /// Control messages sent: barrier signals, activations, requests for missing blocks, blocks offered, final
+    /// messages, failures told.
     pub barrier_messages: u64,
     /// See `barrier_messages`.
     pub activate_messages: u64,
@@ -42,11 +43,13 @@ pub struct flexcast_stats {
     pub final_messages: u64,
     /// See `barrier_messages`.
     pub failed_messages: u64,
-    /// Receive completions consumed on the DPA, as of the last report, like all that follow up to `receive_instructions`.
+    /// Receive completions consumed on the DPA, as of the last report, like all that follow up to
+    /// `receive_instructions`.
     pub receive_cqes: u64,
     /// Chunks accepted.
     pub accepted_chunks: u64,
-    /// Chunks discarded: there already; of no place in the operation; of another or closed operation; of a wrong length.
+    /// Chunks discarded: there already; of no place in the operation; of another or closed operation; of a wrong
+    /// length.
     pub duplicate_chunks: u64,
     /// See `duplicate_chunks`.
     pub out_of_range_chunks: u64,

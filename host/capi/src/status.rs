@@ -26,11 +26,11 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_LIMIT = 7,
     /// A mistake of this library; it cannot be used by this thread any more.
     FLEXCAST_ERROR_INTERNAL = 8,
-    /// The process was forked from one that uses the library. Cards and connections are that one's: in this process every function that
-    /// returns a status returns this one, and changes nothing, until it calls exec().
+    /// The process was forked from one that uses the library. Cards and connections are that one's: in this process
+    /// every function that returns a status returns this one, and changes nothing, until it calls exec().
     FLEXCAST_ERROR_FORKED = 9,
-    /// No error: the library does not carry this operation, and the program uses its own. flexcast_init() says so before anything is posted, and alike on all
-    /// ranks.
+    /// No error: the library does not carry this operation, and the program uses its own. flexcast_init() says so
+    /// before anything is posted, and alike on all ranks.
     FLEXCAST_NOT_SUPPORTED = 10,
     /// The card or its library refused something, in a way that has no code of its own (117 to 122).
     FLEXCAST_ERROR_FLEXIO = 100,
@@ -66,8 +66,8 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_OTHER = 115,
     /// The card has not what the configuration asks for.
     FLEXCAST_ERROR_UNSUPPORTED = 116,
-    /// The libraries of the card are not installed, or not where `libraries` says, or of another generation. Install DOCA, or take the
-    /// emulator's.
+    /// The libraries of the card are not installed, or not where `libraries` says, or of another generation. Install
+    /// DOCA, or take the emulator's.
     FLEXCAST_ERROR_NOT_INSTALLED = 117,
     /// No card of that name, or none at all. See whether its driver is loaded.
     FLEXCAST_ERROR_NO_DEVICE = 118,
@@ -91,7 +91,8 @@ pub enum flexcast_status {
     FLEXCAST_ERROR_WATCH = 127,
     /// An aggregator of sparse AllReduce that is no rank failed: the text names its address.
     FLEXCAST_ERROR_AGGREGATOR = 128,
-    /// The operation has failed, on all ranks, because of a number that this rank contributed: it is beyond `sparse_fixed_point`, infinite or not a number.
+    /// The operation has failed, on all ranks, because of a number that this rank contributed: it is beyond
+    /// `sparse_fixed_point`, infinite or not a number.
     FLEXCAST_ERROR_CONTRIBUTION = 129,
     /// The bytes of a buffer cannot be borrowed: a service process may still write to them.
     FLEXCAST_ERROR_LENT = 130,

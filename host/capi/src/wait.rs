@@ -38,8 +38,9 @@ fn wait(operation: &Arc<Operation>, most: Option<Duration>) -> Result<Option<Opt
     Ok(over)
 }
 
-/// Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound. The caller moves the communicator on and sleeps where
-/// it can, and the progress thread stays away meanwhile. Not to be called from a callback.
+/// Waits until an operation is over; the status is its own. It ends: every phase of an operation has its bound. The
+/// caller moves the communicator on and sleeps where it can, and the progress thread stays away meanwhile. Not to be
+/// called from a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_wait(request: *mut flexcast_request) -> flexcast_status {
     call(|| {
@@ -48,8 +49,8 @@ pub unsafe extern "C" fn flexcast_wait(request: *mut flexcast_request) -> flexca
     })
 }
 
-/// The same, `timeout_ns` nanoseconds at most, and a millisecond longer at worst: `done` becomes 1 if the operation is over, else 0, and then the status is FLEXCAST_OK. For loops that look
-/// at something else, too.
+/// The same, `timeout_ns` nanoseconds at most, and a millisecond longer at worst: `done` becomes 1 if the operation is
+/// over, else 0, and then the status is FLEXCAST_OK. For loops that look at something else, too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_wait_for(
     request: *mut flexcast_request,
@@ -65,9 +66,10 @@ pub unsafe extern "C" fn flexcast_wait_for(
     })
 }
 
-/// Moves the operations of a communicator on as flexcast_progress(), and if nothing happens waits until something may have come, `timeout_ns` nanoseconds at
-/// most and a millisecond longer at worst; it may return before. For loops that wait for more than one operation, or for something else, too. The progress thread stays away
-/// meanwhile. Not to be called from a callback.
+/// Moves the operations of a communicator on as flexcast_progress(), and if nothing happens waits until something may
+/// have come, `timeout_ns` nanoseconds at most and a millisecond longer at worst; it may return before. For loops that
+/// wait for more than one operation, or for something else, too. The progress thread stays away meanwhile. Not to be
+/// called from a callback.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flexcast_progress_for(
     comm: *mut flexcast_comm,

@@ -13,15 +13,17 @@ impl CudaArray {
     /// An array whose sums take the place of the contribution.
     ///
     /// # Safety
-    /// `bytes` bytes at `address` are memory of the GPU of the worker's [`Cuda`](crate::Cuda), of this process's primary context. From the first
-    /// [`progress`](flexcast::p2p::sparse::Worker::progress) of an operation on, until that is over or the worker is gone, they stay allocated, and no other work of the GPU that is under way, or
+    /// `bytes` bytes at `address` are memory of the GPU of the worker's [`Cuda`](crate::Cuda), of this process's
+    /// primary context. From the first [`progress`](flexcast::p2p::sparse::Worker::progress) of an operation on, until
+    /// that is over or the worker is gone, they stay allocated, and no other work of the GPU that is under way, or
     /// comes, uses them: streams that have written them have been waited for.
     #[must_use]
     pub const unsafe fn in_place(address: u64, bytes: u64) -> Self {
         Self { contribution: None, result: address, bytes }
     }
 
-    /// An array whose sums go to other memory, `bytes` at `result`; the contribution, at `contribution`, stays as it is.
+    /// An array whose sums go to other memory, `bytes` at `result`; the contribution, at `contribution`, stays as it
+    /// is.
     ///
     /// # Safety
     /// As [`CudaArray::in_place`], for both; they do not overlap.

@@ -9,13 +9,14 @@ use cudarc::nvrtc::CompileError;
 pub enum CudaError {
     /// No driver.
     #[error(
-        "there is no CUDA driver: libcuda.so.1 cannot be loaded; install the GPU's driver, or add the library's folder to LD_LIBRARY_PATH"
+        "there is no CUDA driver: libcuda.so.1 cannot be loaded; install the GPU's driver, or add the library's folder \
+         to LD_LIBRARY_PATH"
     )]
     NoDriver,
     /// No compiler.
     #[error(
-        "there is no CUDA compiler: libnvrtc.so.12 cannot be loaded; install NVRTC (CUDA toolkit 12, or the Python package nvidia-cuda-nvrtc-cu12), or add the \
-         library's folder to LD_LIBRARY_PATH"
+        "there is no CUDA compiler: libnvrtc.so.12 cannot be loaded; install NVRTC (CUDA toolkit 12, or the Python \
+         package nvidia-cuda-nvrtc-cu12), or add the library's folder to LD_LIBRARY_PATH"
     )]
     NoCompiler,
     /// The driver is of another time.

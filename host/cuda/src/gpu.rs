@@ -52,10 +52,12 @@ fn cannot(what: &str) -> impl FnOnce(DriverError) -> Error {
 }
 
 impl Cuda {
-    /// GPU `ordinal`, as the driver counts, with a buffer of at least `bytes` bytes that the card of the protection domain may write.
+    /// GPU `ordinal`, as the driver counts, with a buffer of at least `bytes` bytes that the card of the protection
+    /// domain may write.
     ///
     /// # Errors
-    /// [`Error::Accelerator`], whose source is a [`CudaError`]: there is no driver or compiler, no such GPU or no memory, or the card does not reach its memory.
+    /// [`Error::Accelerator`], whose source is a [`CudaError`]: there is no driver or compiler, no such GPU or no
+    /// memory, or the card does not reach its memory.
     pub fn new(pd: &ProtectionDomain, ordinal: usize, bytes: usize) -> Result<Self> {
         Self::open(pd, ordinal, bytes).map_err(|error| Error::Accelerator {
             what: format!("be had, GPU {ordinal} with a buffer of {bytes} bytes"),
@@ -111,8 +113,8 @@ impl Cuda {
         let addresses = (contribution + stretch.first_byte, self.staging.address() + stretch.first_byte);
         let mut launch = self.stream.launch_builder(&self.programs.scan);
         launch.arg(&addresses.0).arg(&addresses.1).arg(&stretch.bytes).arg(&stretch.block_bytes).arg(&mut device);
-        // SAFETY: the arguments are those of the program. The stretch is in the array, which its maker vouches for, and in the buffer, of which the worker has asked for the
-        // length; the bitmap has a bit for each block.
+        // SAFETY: the arguments are those of the program. The stretch is in the array, which its maker vouches for, and
+        // in the buffer, of which the worker has asked for the length; the bitmap has a bit for each block.
         unsafe { launch.launch(config(&stretch)) }?;
         self.stream.memcpy_dtoh(&device, &mut host)?;
         let over = self.stream.record_event(None)?;

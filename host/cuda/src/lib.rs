@@ -1,8 +1,11 @@
-//! Workers of sparse AllReduces whose arrays are in the memory of an NVIDIA GPU. **Untested on hardware**: no part of it has run on a GPU.
+//! Workers of sparse AllReduces whose arrays are in the memory of an NVIDIA GPU. **Untested on hardware**: no part of
+//! it has run on a GPU.
 //!
-//! [`Cuda`] is an [`Accelerator`](flexcast::p2p::sparse::Accelerator): a buffer in the GPU's memory that a card reaches (GPUDirect RDMA), and two programs. One scans an array and
-//! copies it to the buffer in the same pass; the other copies sums back. Their text is `programs.cu`, which NVRTC compiles for the GPU that is there. Driver and compiler are
-//! loaded when they are needed: this crate builds, and programs with it start, where neither is. docs/gpu-worker.md has what has been tested and how to try it.
+//! [`Cuda`] is an [`Accelerator`](flexcast::p2p::sparse::Accelerator): a buffer in the GPU's memory that a card reaches
+//! (GPUDirect RDMA), and two programs. One scans an array and copies it to the buffer in the same pass; the other
+//! copies sums back. Their text is `programs.cu`, which NVRTC compiles for the GPU that is there. Driver and compiler
+//! are loaded when they are needed: this crate builds, and programs with it start, where neither is. docs/gpu-worker.md
+//! has what has been tested and how to try it.
 //!
 //! ```no_run
 //! # use flexcast::p2p::sparse::{Call, Config, Order, Result, Settings, Worker};

@@ -8,7 +8,8 @@ use flexio::{Access, PeerRegion, ProtectionDomain};
 
 use crate::error::{CudaError, driver};
 
-/// Pages of the GPU's memory that are given to others are of so many bytes at most: an allocation of whole ones shares none with another.
+/// Pages of the GPU's memory that are given to others are of so many bytes at most: an allocation of whole ones shares
+/// none with another.
 const PAGE_BYTES: usize = 2 << 20;
 
 #[derive(Debug)]
@@ -70,7 +71,8 @@ impl Memory {
             Err(why) => why,
         };
         tracing::debug!(%dma_buf, "the GPU's memory is registered by its address");
-        // SAFETY: the memory is this object's, which outlives the region (`Staging`). Programs that access it run only while no card is to.
+        // SAFETY: the memory is this object's, which outlives the region (`Staging`). Programs that access it run only
+        // while no card is to.
         let region = unsafe { PeerRegion::by_address(pd, self.address, self.bytes, Access::LOCAL_WRITE) };
         region.map_err(|source| CudaError::Registration { dma_buf, source })
     }
@@ -81,7 +83,8 @@ impl Memory {
             return Err("driver or GPU has none (NVIDIA's open kernel modules, 515 or later, have)".to_owned());
         }
         let mut descriptor = -1_i32;
-        // SAFETY: the range is one allocation, in whole pages; the handle is a file descriptor, for which there is room.
+        // SAFETY: the range is one allocation, in whole pages; the handle is a file descriptor, for which there is
+        // room.
         let status = unsafe {
             sys::cuMemGetHandleForAddressRange(
                 (&raw mut descriptor).cast(),
@@ -105,7 +108,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let bound = self.context.bind_to_thread();
-        // SAFETY: allocated in `new`, and freed only here; the programs that use it are over, and the card's key is gone.
+        // SAFETY: allocated in `new`, and freed only here; the programs that use it are over, and the card's key is
+        // gone.
         let freed = bound.and_then(|()| unsafe { result::free_sync(self.address) });
         if let Err(error) = freed {
             tracing::warn!(%error, "memory of the GPU could not be freed");

@@ -1,7 +1,8 @@
 //! An Allgather and a Broadcast among the processes of a job, each with a card.
 //!
-//! `cargo xtask example allgather --ranks 4` starts four of these on emulated cards. On real ones: one process per card, with
-//! `FLEXCAST_RANK`, `FLEXCAST_SIZE` and `FLEXCAST_STORE` (`host:port`, where rank 0 listens) set, and the path of the image as argument:
+//! `cargo xtask example allgather --ranks 4` starts four of these on emulated cards. On real ones: one process per
+//! card, with `FLEXCAST_RANK`, `FLEXCAST_SIZE` and `FLEXCAST_STORE` (`host:port`, where rank 0 listens) set, and the
+//! path of the image as argument:
 //!
 //! ```console
 //! $ FLEXCAST_RANK=0 FLEXCAST_SIZE=4 FLEXCAST_STORE=node0:4711 allgather allgather.elf
@@ -61,11 +62,13 @@ fn run() -> Result<String, Box<dyn Error>> {
     // 3. The other ranks. MPI_Allgather does as well: see `bootstrap::CallbackExchange`.
     let mut store = TcpStore::from_env()?;
 
-    // 4. A communicator, with times that suit the card: beside emulated ones they are longer. FLEXCAST_CONTROL may ask for another control than the host's.
+    // 4. A communicator, with times that suit the card: beside emulated ones they are longer. FLEXCAST_CONTROL may ask
+    //    for another control than the host's.
     let communicator = Communicator::create(&card, &mut store, Config::for_card(&card).with_environment()?)?;
     let (rank, size) = (communicator.rank() as usize, communicator.size() as usize);
 
-    // 5. An Allgather. The buffers are moved into the operation: nobody can touch or free them while the card uses them.
+    // 5. An Allgather. The buffers are moved into the operation: nobody can touch or free them while the card uses
+    //    them.
     let mut send = card.buffer(bytes)?;
     send.write(0, &contribution(rank, bytes))?;
     let receive = card.buffer(bytes * size)?;
@@ -91,7 +94,8 @@ fn run() -> Result<String, Box<dyn Error>> {
         return Err(format!("rank {rank}: the broadcast is not what rank {root} sent").into());
     }
     Ok(format!(
-        "rank {rank} of {size}: allgather of {bytes} bytes per rank and broadcast from rank {root} equal; recovered chunks: {recovered} + {}",
+        "rank {rank} of {size}: allgather of {bytes} bytes per rank and broadcast from rank {root} equal; recovered \
+         chunks: {recovered} + {}",
         done.report.recovered_chunks
     ))
 }

@@ -57,7 +57,8 @@ pub(crate) struct Receiver {
     pub(crate) slots: u32,
 }
 
-/// Mixes the number of a communicator. Groups of different communicators may coincide; their queue keys do not, and the card checks them.
+/// Mixes the number of a communicator. Groups of different communicators may coincide; their queue keys do not, and the
+/// card checks them.
 const fn mixed(communicator: u64) -> u64 {
     communicator.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -209,7 +210,8 @@ impl Capabilities {
     }
 }
 
-/// What a peer's ABI hash must be: contexts stay on the own card, but a peer of another build may mean other things by the same bytes.
+/// What a peer's ABI hash must be: contexts stay on the own card, but a peer of another build may mean other things by
+/// the same bytes.
 fn build() -> u64 {
     Fnv::new().u64(ABI_HASH).u64(VERSION.into()).finish()
 }
@@ -242,7 +244,8 @@ impl Endpoint {
         }
     }
 
-    /// Numbers that messages from `own` to `peer` carry, and those the other way, on the hosts' connections between two ranks that have these endpoints.
+    /// Numbers that messages from `own` to `peer` carry, and those the other way, on the hosts' connections between two
+    /// ranks that have these endpoints.
     ///
     /// # Errors
     /// [`Error::Peer`]: one of them has no connections for the other.
@@ -256,8 +259,9 @@ impl Endpoint {
         Ok(greeting.message_numbers(&keyed_hash))
     }
 
-    /// How the queue pair of `peer` is reached over which no greeting goes, and the number of the first packet of the own one, `qpn`. Both numbers
-    /// follow from both ranks' nonces, so that cards take no packets of a queue pair that was not meant.
+    /// How the queue pair of `peer` is reached over which no greeting goes, and the number of the first packet of the
+    /// own one, `qpn`. Both numbers follow from both ranks' nonces, so that cards take no packets of a queue pair that
+    /// was not meant.
     ///
     /// # Errors
     /// [`Error::Peer`]: it has not told any.

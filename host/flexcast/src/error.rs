@@ -160,7 +160,8 @@ pub enum Error {
     },
     /// The operation needs more sequence numbers than the immediate has bits for.
     #[error(
-        "{chunks} chunks in one subgroup, but {psn_bits} bits of sequence number reach {limit}: raise max_receive_bytes or psn_bits, or send less"
+        "{chunks} chunks in one subgroup, but {psn_bits} bits of sequence number reach {limit}: raise \
+         max_receive_bytes or psn_bits, or send less"
     )]
     TooManyChunks {
         /// Chunks of the largest subgroup.
@@ -243,7 +244,8 @@ pub enum Error {
     },
     /// The communicator cannot be used any more.
     #[error(
-        "the communicator is of no use since an operation failed ({}{}{}): free it, and create another without the culprit",
+        "the communicator is of no use since an operation failed ({}{}{}): free it, and create another without the \
+         culprit",
         named(.aggregator.as_deref()),
         why(.failure, .calls.as_deref()),
         explained(.connection.as_deref())
@@ -255,12 +257,14 @@ pub enum Error {
         aggregator: Option<String>,
         /// What two ranks have called, in words, if it has failed because that differs.
         calls: Option<String>,
-        /// What is wrong with the connection to the rank that is the culprit, with its address, if this rank has found that.
+        /// What is wrong with the connection to the rank that is the culprit, with its address, if this rank has found
+        /// that.
         connection: Option<String>,
     },
     /// The progress thread cannot be started.
     #[error(
-        "the progress thread cannot be started{}: {source}; choose a processor that the process may use, or leave the thread out",
+        "the progress thread cannot be started{}: {source}; choose a processor that the process may use, or leave the \
+         thread out",
         on_cpu(*.cpu)
     )]
     ProgressThread {
@@ -272,7 +276,8 @@ pub enum Error {
     },
     /// Memory cannot be watched.
     #[error(
-        "memory cannot be watched by userfaultfd: {source}; leave the watch out, and forget registrations before memory is freed"
+        "memory cannot be watched by userfaultfd: {source}; leave the watch out, and forget registrations before \
+         memory is freed"
     )]
     Watch {
         /// Why.

@@ -1,8 +1,10 @@
-//! Non-blocking collectives: Broadcast and Allgather over multicast, with the datapath on a card's DPA, over any RDMA card or over a network interface, and a
-//! reliable ring for what was lost; barriers, reductions, Alltoall, Gather and Scatter by messages between pairs of ranks.
+//! Non-blocking collectives: Broadcast and Allgather over multicast, with the datapath on a card's DPA, over any RDMA
+//! card or over a network interface, and a reliable ring for what was lost; barriers, reductions, Alltoall, Gather and
+//! Scatter by messages between pairs of ranks.
 //!
-//! A [`Card`] is opened once per process, with the firmware image `allgather` or, by [`Card::verbs`] and [`Card::udp`], without any. Ranks find one another through a [`bootstrap::Exchange`]
-//! and become a [`Communicator`]; operations take [`Buffer`]s over and give them back:
+//! A [`Card`] is opened once per process, with the firmware image `allgather` or, by [`Card::verbs`] and [`Card::udp`],
+//! without any. Ranks find one another through a [`bootstrap::Exchange`] and become a [`Communicator`]; operations take
+//! [`Buffer`]s over and give them back:
 //!
 //! ```no_run
 //! # fn f(provider: &flexio::Provider, exchange: &mut dyn flexcast::bootstrap::Exchange, elf: &[u8]) -> flexcast::Result<()> {
@@ -20,12 +22,14 @@
 //! # }
 //! ```
 //!
-//! Which algorithm carries the data of an operation is the library's choice, among multicast, the messages of its barrier, and writes
-//! over reliable connections ([`Selection`], [`Report::decision`]).
+//! Which algorithm carries the data of an operation is the library's choice, among multicast, the messages of its
+//! barrier, and writes over reliable connections ([`Selection`], [`Report::decision`]).
 //!
-//! Inside: `plan` cuts an operation into blocks, subgroups and chunks; `stream` tells which of them travel together; `flexcast_proto`
-//! decides when who does what; `receive` and `send` are the two sides on the card, `control` the connections between ranks; `engine`
-//! carries out. `datapath` has the interface behind which that is one of three: the others are this process over an RDMA card, `verbs`, and sockets, `udp`. A `driver` runs the protocol's state machine: `host` here, `device` on the card.
+//! Inside: `plan` cuts an operation into blocks, subgroups and chunks; `stream` tells which of them travel together;
+//! `flexcast_proto` decides when who does what; `receive` and `send` are the two sides on the card, `control` the
+//! connections between ranks; `engine` carries out. `datapath` has the interface behind which that is one of three: the
+//! others are this process over an RDMA card, `verbs`, and sockets, `udp`. A `driver` runs the protocol's state
+//! machine: `host` here, `device` on the card.
 #![deny(unsafe_code)]
 
 /// The program on the first page compiles.

@@ -1,18 +1,20 @@
 //! The requesting end of a reliable connection that does not wait for the card's timeout.
 //!
-//! InfiniBand allows a responder one NAK per gap. If that NAK is lost, everything behind the gap is dropped in silence until the requester's
-//! timeout, which is milliseconds where a round trip is microseconds. So a requester here first probes a peer that is silent, by a Read of
-//! nothing: the peer's card sees by its number that a packet before it is missing, and asks for it at once; so does the own card when the
-//! answer comes and one before it has not. If that does not help, the requester restarts its own end: the queue pair is emptied through ERR
-//! and RESET, begins again with the number of the oldest packet that is not acknowledged, and the same requests are posted again in the same
-//! order. The responder sees what it would have seen after a timeout: packets that it has executed are duplicates, and the next one closes
-//! the gap. It is told nothing.
+//! InfiniBand allows a responder one NAK per gap. If that NAK is lost, everything behind the gap is dropped in silence
+//! until the requester's timeout, which is milliseconds where a round trip is microseconds. So a requester here first
+//! probes a peer that is silent, by a Read of nothing: the peer's card sees by its number that a packet before it is
+//! missing, and asks for it at once; so does the own card when the answer comes and one before it has not. If that does
+//! not help, the requester restarts its own end: the queue pair is emptied through ERR and RESET, begins again with the
+//! number of the oldest packet that is not acknowledged, and the same requests are posted again in the same order. The
+//! responder sees what it would have seen after a timeout: packets that it has executed are duplicates, and the next
+//! one closes the gap. It is told nothing.
 //!
 //! A peer from which its owner waits for something, while nothing of this end is under way, shows nothing either when
 //! its process has ended. So such a peer is probed, too, now and then ([`KEEP_ALIVE_PS`]): a card that has forgotten
 //! the queue pair does not answer, and the connection breaks.
 //!
-//! That is possible because this end receives nothing: requests of the peer come on a queue pair of their own, which is never restarted.
+//! That is possible because this end receives nothing: requests of the peer come on a queue pair of their own, which is
+//! never restarted.
 
 use std::collections::VecDeque;
 
@@ -22,14 +24,15 @@ use flexio::{Access, InlineRequest, LocalSlice, Path, QueuePair, RemoteQp, Retry
 const FLUSHED: u32 = 5;
 /// Packet numbers have 24 bits.
 const PSN_MASK: u32 = 0xFF_FFFF;
-/// A peer is probed that has been silent for twice as long as it has been lately at most, within these bounds: a probe does no harm but that
-/// it takes a packet.
+/// A peer is probed that has been silent for twice as long as it has been lately at most, within these bounds: a probe
+/// does no harm but that it takes a packet.
 const PROBE_PS: [u64; 2] = [8_000_000, 25_000_000];
-/// Where losses are expected, after five quarters of that, but not before so long: the acknowledgement of a message that is alone takes about 3 us.
+/// Where losses are expected, after five quarters of that, but not before so long: the acknowledgement of a message
+/// that is alone takes about 3 us.
 const HASTY_PROBE_PS: u64 = 4_000_000;
-/// The connection restarts if a probe has brought nothing for four times the usual silence, within these bounds, and again after twice as long as before
-/// each time, but not before what is under way has had time on the [`Wire`]. A network that is full delays acknowledgements, too, and what
-/// is sent again makes it no emptier.
+/// The connection restarts if a probe has brought nothing for four times the usual silence, within these bounds, and
+/// again after twice as long as before each time, but not before what is under way has had time on the [`Wire`]. A
+/// network that is full delays acknowledgements, too, and what is sent again makes it no emptier.
 const RESTART_PS: [u64; 2] = [25_000_000, 500_000_000];
 /// What a silence usually is at most, before anything is known.
 const FIRST_PS: u64 = 16_000_000;
@@ -42,8 +45,8 @@ pub(crate) const KEEP_ALIVE_PS: u64 = 500_000_000_000;
 
 /// Probes that may be among the requests of one requester, for which its send queue has room.
 pub(crate) const PROBES: u32 = 2;
-/// Bytes of a message that go with its entry, and with them to the card in one access: a BlueFlame register takes entries of 256 bytes, of
-/// which 20 are not data.
+/// Bytes of a message that go with its entry, and with them to the card in one access: a BlueFlame register takes
+/// entries of 256 bytes, of which 20 are not data.
 pub(crate) const INLINE_BYTES: usize = 236;
 // One packet on the shortest MTU.
 const _: () = assert!(INLINE_BYTES <= 256);
@@ -210,8 +213,8 @@ impl Silence {
         self.begin(now_ps);
     }
 
-    /// When something is to be tried next; none when everything has been. A probe does no harm while the wire is busy; a restart waits for
-    /// twice as long as it takes.
+    /// When something is to be tried next; none when everything has been. A probe does no harm while the wire is busy;
+    /// a restart waits for twice as long as it takes.
     fn next_ps(&self, wire: &Wire) -> Option<u64> {
         let busy_ps = wire.busy_ps.saturating_add(wire.busy_ps.saturating_sub(self.since_ps));
         let at_ps = if self.tries == 0 { self.at_ps } else { self.at_ps.max(busy_ps) };
@@ -232,8 +235,8 @@ impl Silence {
 }
 
 impl Requester {
-    /// The end at a queue pair (RC) in state RESET with room for [`PROBES`] more requests than its owner posts. `may_restart`:
-    /// otherwise it only probes.
+    /// The end at a queue pair (RC) in state RESET with room for [`PROBES`] more requests than its owner posts.
+    /// `may_restart`: otherwise it only probes.
     ///
     /// # Errors
     /// [`flexio::Error::Verbs`].
@@ -269,8 +272,8 @@ impl Requester {
         self.push(Pending { id, request }, None, now_ps)
     }
 
-    /// [`Requester::post`] of a message whose bytes, [`INLINE_BYTES`] at most, go with its entry: the card need not read them, nor, as it is
-    /// alone, the entry. They are the caller's again at once.
+    /// [`Requester::post`] of a message whose bytes, [`INLINE_BYTES`] at most, go with its entry: the card need not
+    /// read them, nor, as it is alone, the entry. They are the caller's again at once.
     pub(crate) fn send_short(&mut self, id: u64, bytes: &[u8], now_ps: u64) -> flexio::Result<()> {
         let mut short = Short { len: bytes.len() as u8, bytes: [0; INLINE_BYTES] };
         short.bytes[..bytes.len()].copy_from_slice(bytes);
@@ -320,13 +323,14 @@ impl Requester {
         }
     }
 
-    /// Whether it is between two connections: what it has been given is not with the card until [`Requester::complete`] has been called for what was
-    /// flushed.
+    /// Whether it is between two connections: what it has been given is not with the card until [`Requester::complete`]
+    /// has been called for what was flushed.
     pub(crate) const fn is_restarting(&self) -> bool {
         matches!(self.state, State::Emptying(_))
     }
 
-    /// Probes a peer that has not acknowledged anything for long, or begins to restart. `probe` comes back with the completion of a probe.
+    /// Probes a peer that has not acknowledged anything for long, or begins to restart. `probe` comes back with the
+    /// completion of a probe.
     pub(crate) fn poll_silence(&mut self, probe: u64, wire: &mut Wire, now_ps: u64) -> flexio::Result<()> {
         if self.silence_ps(wire).is_none_or(|at_ps| now_ps < at_ps) {
             return Ok(());

@@ -12,14 +12,14 @@ unsafe extern "C" {
     fn flexcast_pack_u64(argbuf: *mut c_void, arguments: *mut __va_list_tag);
 }
 
-/// The pack function to register for an RPC with one 64-bit argument: reads a `u64` from the argument list and stores it
-/// in the first eight bytes of the argument buffer (register with `argbuf_size` 8).
+/// The pack function to register for an RPC with one 64-bit argument: reads a `u64` from the argument list and stores
+/// it in the first eight bytes of the argument buffer (register with `argbuf_size` 8).
 pub const fn pack_u64() -> unsafe extern "C" fn(*mut c_void, *mut __va_list_tag) {
     flexcast_pack_u64
 }
 
-/// A key for registering an RPC: the library looks at the address only and never calls it, so any address that is unique
-/// while the application lives will do (the address of the caller's own record of the function, say).
+/// A key for registering an RPC: the library looks at the address only and never calls it, so any address that is
+/// unique while the application lives will do (the address of the caller's own record of the function, say).
 #[must_use]
 pub fn stub_key(unique: NonNull<c_void>) -> flexio_func_t {
     // SAFETY: a function pointer must not be null, and is not; nobody calls this one.

@@ -1,12 +1,13 @@
 //! libflexio: types, the table of functions, and the loader that fills it.
 //!
-//! The types come from the crate's own header (`include/libflexio/flexio.h`), which states the host ABI of the FlexIO 2.7
-//! generation; `cargo build -p flexio-sys --features generate` writes them anew to `OUT_DIR/bindings.rs`, and
+//! The types come from the crate's own header (`include/libflexio/flexio.h`), which states the host ABI of the FlexIO
+//! 2.7 generation; `cargo build -p flexio-sys --features generate` writes them anew to `OUT_DIR/bindings.rs`, and
 //! `cargo xtask bindgen` copies that file over `src/bindings.rs`. With the feature `sdk` they are generated from an
-//! installed SDK instead. The 3.x generation hides `flexio_app_attr`, so against its headers this crate does not compile;
-//! it does load such a library, and the missing function is then named.
+//! installed SDK instead. The 3.x generation hides `flexio_app_attr`, so against its headers this crate does not
+//! compile; it does load such a library, and the missing function is then named.
 //!
-//! [`FlexioApi`] is filled by [`load`] from the installed library or by the emulator; nothing else differs between them.
+//! [`FlexioApi`] is filled by [`load`] from the installed library or by the emulator; nothing else differs between
+//! them.
 // Function tables and the loader are foreign calls by nature.
 #![allow(unsafe_code)]
 

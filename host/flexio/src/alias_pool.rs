@@ -67,8 +67,8 @@ impl AliasPool {
         self.slots().len()
     }
 
-    /// The alias at a place, as the owner of the key and its peers name it. What uses it is not known here: whoever lets others use it holds an [`AliasUse`] until
-    /// they have said that they do not any more.
+    /// The alias at a place, as the owner of the key and its peers name it. What uses it is not known here: whoever
+    /// lets others use it holds an [`AliasUse`] until they have said that they do not any more.
     #[must_use]
     pub fn key(&self, slot: u16) -> Option<u32> {
         self.slots().get(usize::from(slot))?.alias.as_ref().map(AliasKey::key)
@@ -77,8 +77,8 @@ impl AliasPool {
     /// Takes a bound key into use. No control operation.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for a key that the pool does not have; [`Error::BindingMismatch`] for a binding that was accepted before, or is older than one
-    /// that was.
+    /// [`Error::OutOfRange`] for a key that the pool does not have; [`Error::BindingMismatch`] for a binding that was
+    /// accepted before, or is older than one that was.
     pub fn accept(&self, grant: Grant) -> Result<BoundAlias> {
         let mut slots = self.slots();
         let keys = slots.len();
@@ -99,10 +99,11 @@ impl AliasPool {
         Ok(BoundAlias(Arc::new(InUse { grant, key })))
     }
 
-    /// Gives a binding back that work requests may still use, of this function or of peers: its alias is destroyed, so that these fail, and another one is made
-    /// in its place, with another number. Two control operations.
+    /// Gives a binding back that work requests may still use, of this function or of peers: its alias is destroyed, so
+    /// that these fail, and another one is made in its place, with another number. Two control operations.
     ///
-    /// Beside the binding comes the number of the new alias, or why there is none: then the key cannot be used any more.
+    /// Beside the binding comes the number of the new alias, or why there is none: then the key cannot be used any
+    /// more.
     pub fn replace(&self, bound: BoundAlias) -> (Released, Result<u32>) {
         let Grant { slot, number, .. } = bound.0.grant;
         let mut slots = self.slots();
@@ -138,8 +139,8 @@ struct InUse {
     key: u32,
 }
 
-/// An alias that stands for a region of the other function, for work requests of an [`AliasQueue`], or of others that hold an [`AliasUse`]. It cannot be copied:
-/// what uses it is known.
+/// An alias that stands for a region of the other function, for work requests of an [`AliasQueue`], or of others that
+/// hold an [`AliasUse`]. It cannot be copied: what uses it is known.
 #[derive(Debug)]
 pub struct BoundAlias(Arc<InUse>);
 
@@ -162,8 +163,8 @@ impl BoundAlias {
         self.0.grant.slot
     }
 
-    /// Marks the alias as used by one more work request, or by something that stands for several, such as peers that were told of it: the binding is not released
-    /// before what this gives is dropped.
+    /// Marks the alias as used by one more work request, or by something that stands for several, such as peers that
+    /// were told of it: the binding is not released before what this gives is dropped.
     #[must_use]
     pub fn hold(&self) -> AliasUse {
         AliasUse(Arc::clone(&self.0))
@@ -187,8 +188,8 @@ impl BoundAlias {
     }
 }
 
-/// One use of a bound alias, for work requests of any queue pair of its domain. Keep it until the work request has completed, or its queue pair is destroyed: the
-/// binding is not released before.
+/// One use of a bound alias, for work requests of any queue pair of its domain. Keep it until the work request has
+/// completed, or its queue pair is destroyed: the binding is not released before.
 #[derive(Debug)]
 pub struct AliasUse(Arc<InUse>);
 
@@ -213,8 +214,8 @@ impl AliasUse {
     }
 }
 
-/// A reliable queue pair that posts one-sided requests and sends with bound aliases, and knows which aliases are in use. It takes no receives: their completions
-/// could be mistaken for those of requests.
+/// A reliable queue pair that posts one-sided requests and sends with bound aliases, and knows which aliases are in
+/// use. It takes no receives: their completions could be mistaken for those of requests.
 #[derive(Debug)]
 pub struct AliasQueue {
     // Goes first: then nothing is in flight.
@@ -242,7 +243,8 @@ impl AliasQueue {
         self.queue_pair.qpn()
     }
 
-    /// Connects it. Own packets are numbered from `first_psn`; the peer has the rights `access` on memory of this side, by keys that it is told.
+    /// Connects it. Own packets are numbered from `first_psn`; the peer has the rights `access` on memory of this side,
+    /// by keys that it is told.
     ///
     /// # Errors
     /// [`Error::Verbs`].

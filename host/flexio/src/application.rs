@@ -24,7 +24,8 @@ pub struct AbiExpectation {
     pub hash: u64,
 }
 
-/// A device ELF that the library has taken, with its entries registered, until this, its clones and its processes are gone.
+/// A device ELF that the library has taken, with its entries registered, until this, its clones and its processes are
+/// gone.
 #[derive(Clone)]
 pub struct Application(Arc<Registered>);
 

@@ -9,13 +9,13 @@ use crate::error::{Error, Result};
 
 /// A failure of a queue, a port or the whole card, as the card reported it.
 ///
-/// Installed libraries report queues made through verbs here; those that FlexIO and DevX make have event channels of their
-/// own. The emulator reports both.
+/// Installed libraries report queues made through verbs here; those that FlexIO and DevX make have event channels of
+/// their own. The emulator reports both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A completion queue takes no more completions: it has overrun, or its memory is gone. What should have arrived in it
-    /// is lost, and its queue pairs are in the error state.
+    /// A completion queue takes no more completions: it has overrun, or its memory is gone. What should have arrived in
+    /// it is lost, and its queue pairs are in the error state.
     CompletionQueue {
         /// Its number.
         number: u32,
@@ -52,7 +52,8 @@ impl fmt::Display for AsyncEvent {
         match self {
             Self::CompletionQueue { number } => write!(
                 f,
-                "completion queue {number:#x} has failed: it overran, or its memory is gone; make it deeper, or consume faster"
+                "completion queue {number:#x} has failed: it overran, or its memory is gone; make it deeper, or \
+                 consume faster"
             ),
             Self::QueuePair { number, failure } => {
                 let why = match failure {
@@ -69,8 +70,8 @@ impl fmt::Display for AsyncEvent {
 }
 
 impl Device {
-    /// The next asynchronous event, if one has arrived; never waits. Call it when completions stay out, and once at the end
-    /// of a run: an overrun loses completions without telling anybody else.
+    /// The next asynchronous event, if one has arrived; never waits. Call it when completions stay out, and once at the
+    /// end of a run: an overrun loses completions without telling anybody else.
     ///
     /// # Errors
     /// [`Error::Verbs`] if the card's event descriptor cannot be read.

@@ -1,12 +1,14 @@
 //! Keys that work requests bind to memory: a pool of them at the host, whose aliases the Arm cores make once.
 //!
-//! Exporting a region key by key costs control operations of both functions for each registration (see [`ExportedRegion`](crate::ExportedRegion)).
-//! Here they are paid once per key of the pool: each is a key over other keys, made empty and marked accessible, and the other function makes its
-//! alias. From then on a region is registered at the host alone, as always, and one work request of the host binds a key of the pool to the
-//! region's key. The alias stands for the region at once, without a control operation of the other function.
+//! Exporting a region key by key costs control operations of both functions for each registration (see
+//! [`ExportedRegion`](crate::ExportedRegion)). Here they are paid once per key of the pool: each is a key over other
+//! keys, made empty and marked accessible, and the other function makes its alias. From then on a region is registered
+//! at the host alone, as always, and one work request of the host binds a key of the pool to the region's key. The
+//! alias stands for the region at once, without a control operation of the other function.
 //!
-//! A key has one binding at a time, and the other function may have posted work requests that use it. So a key is not bound again before the other
-//! function has given the binding back, and it gives back only what no work request of it uses any more:
+//! A key has one binding at a time, and the other function may have posted work requests that use it. So a key is not
+//! bound again before the other function has given the binding back, and it gives back only what no work request of it
+//! uses any more:
 //!
 //! ```text
 //! host                                        Arm cores
@@ -25,7 +27,8 @@
 //! Where work requests of other queue pairs than an [`AliasQueue`](crate::AliasQueue) use the alias, each holds an
 //! [`AliasUse`](crate::AliasUse) until it has completed.
 //!
-//! Source: rdma-core's manual pages mlx5dv_create_mkey(3) and mlx5dv_wr_mr_list(3), and its mlx5 provider: a bound key is addressed from 0.
+//! Source: rdma-core's manual pages mlx5dv_create_mkey(3) and mlx5dv_wr_mr_list(3), and its mlx5 provider: a bound key
+//! is addressed from 0.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,7 +54,8 @@ const RELEASED: u32 = u32::from_le_bytes(*b"FKR\x01");
 /// Most keys of a pool.
 pub const MAX_POOL_KEYS: u16 = 4096;
 
-/// A key that is bound, as its owner tells the function that has its alias. Used up by [`AliasPool::accept`](crate::AliasPool::accept).
+/// A key that is bound, as its owner tells the function that has its alias. Used up by
+/// [`AliasPool::accept`](crate::AliasPool::accept).
 #[derive(Debug, PartialEq, Eq)]
 pub struct Grant {
     pub(crate) slot: u16,
@@ -124,7 +128,8 @@ impl Grant {
         self.len == 0
     }
 
-    /// The grant in bytes, little-endian, for another process: kind and version (4), place (2), 2 of zero, number of the binding (8), length (8), 8 of zero.
+    /// The grant in bytes, little-endian, for another process: kind and version (4), place (2), 2 of zero, number of
+    /// the binding (8), length (8), 8 of zero.
     #[must_use]
     pub fn encode(self) -> [u8; GRANT_BYTES] {
         encode(GRANT, self.slot, self.number, self.len)
@@ -231,8 +236,8 @@ pub struct BindingPool(Arc<Shared>);
 
 /// A region that a key of a pool is bound to. The region cannot be used otherwise until the binding is given back.
 ///
-/// Dropping it instead frees the key at the card, so that later accesses by the alias fail, and ends the region's registration; the key is not
-/// bound again, since work requests of the other function may still name it.
+/// Dropping it instead frees the key at the card, so that later accesses by the alias fail, and ends the region's
+/// registration; the key is not bound again, since work requests of the other function may still name it.
 #[derive(Debug)]
 pub struct Binding {
     // Goes first: the key stands for the region as long as it is bound.
@@ -250,11 +255,12 @@ struct HeldKey {
 }
 
 impl BindingPool {
-    /// Makes `keys` empty keys, marks each accessible to whoever knows the access key, and connects a queue pair with itself to bind them. Two control operations
-    /// for each key, and some for the queue pair; none later.
+    /// Makes `keys` empty keys, marks each accessible to whoever knows the access key, and connects a queue pair with
+    /// itself to bind them. Two control operations for each key, and some for the queue pair; none later.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for a pool of no key or of more than [`MAX_POOL_KEYS`]; [`Error::Verbs`], [`Error::Command`].
+    /// [`Error::OutOfRange`] for a pool of no key or of more than [`MAX_POOL_KEYS`]; [`Error::Verbs`],
+    /// [`Error::Command`].
     pub fn new(pd: &ProtectionDomain, keys: u16, access_key: AccessKey) -> Result<(Self, Vec<KeyExport>)> {
         if !(1..=MAX_POOL_KEYS).contains(&keys) {
             let limit = format!("1 to {MAX_POOL_KEYS}");
@@ -293,8 +299,8 @@ impl BindingPool {
         self.state().free.len()
     }
 
-    /// Takes a key that is not bound out of the pool: one that the other function has no alias of. It is not bound again. False if it is bound, or was taken out
-    /// before.
+    /// Takes a key that is not bound out of the pool: one that the other function has no alias of. It is not bound
+    /// again. False if it is bound, or was taken out before.
     pub fn retire(&self, slot: u16) -> bool {
         let mut state = self.state();
         let before = state.free.len();
@@ -308,12 +314,13 @@ impl BindingPool {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Binds a key to a region, with the region's rights, by one work request, and waits until the card has carried it out: other bindings wait meanwhile.
-    /// No control operation.
+    /// Binds a key to a region, with the region's rights, by one work request, and waits until the card has carried it
+    /// out: other bindings wait meanwhile. No control operation.
     ///
     /// # Errors
-    /// The region comes back with [`Error::NoFreeKey`]; [`Error::Foreign`] for a region of another protection domain; [`Error::OutOfRange`] for one of 4 GiB and more;
-    /// [`Error::Verbs`], [`Error::Completion`] and [`Error::Timeout`], after which the key is not used again.
+    /// The region comes back with [`Error::NoFreeKey`]; [`Error::Foreign`] for a region of another protection domain;
+    /// [`Error::OutOfRange`] for one of 4 GiB and more; [`Error::Verbs`], [`Error::Completion`] and [`Error::Timeout`],
+    /// after which the key is not used again.
     pub fn bind(
         &self,
         region: MemoryRegion,
@@ -393,7 +400,8 @@ impl BindingPool {
                 Error::Verbs { call: "mlx5dv_wr_mr_list", errno, detail }
             };
             let extended = extended.ok_or_else(unsupported)?.as_ptr();
-            // SAFETY: the extended interface of a live queue pair. Nobody else posts: the caller holds the state's lock.
+            // SAFETY: the extended interface of a live queue pair. Nobody else posts: the caller holds the state's
+            // lock.
             unsafe {
                 if !sys::inline::wr_start(extended) {
                     return Err(unsupported());
@@ -436,11 +444,13 @@ impl Binding {
         self.held.number
     }
 
-    /// Ends the binding without the other function's word, such as when that is gone: the key is freed by one work request, and every later access through its
-    /// alias fails. The key is not bound again, since work requests may still name it.
+    /// Ends the binding without the other function's word, such as when that is gone: the key is freed by one work
+    /// request, and every later access through its alias fails. The key is not bound again, since work requests may
+    /// still name it.
     ///
     /// # Errors
-    /// The binding comes back with [`Error::Verbs`], [`Error::Completion`] or [`Error::Timeout`] if the card does not free the key.
+    /// The binding comes back with [`Error::Verbs`], [`Error::Completion`] or [`Error::Timeout`] if the card does not
+    /// free the key.
     pub fn end(self, bound: Bound) -> std::result::Result<MemoryRegion, Refused<Self>> {
         let Self { mut held, region } = self;
         match held.free(bound) {
@@ -449,12 +459,12 @@ impl Binding {
         }
     }
 
-    /// Takes the binding back that the other function has released: the key is freed by one work request, and may be bound again; the region is the
-    /// caller's. No control operation.
+    /// Takes the binding back that the other function has released: the key is freed by one work request, and may be
+    /// bound again; the region is the caller's. No control operation.
     ///
     /// # Errors
-    /// The binding comes back with [`Error::BindingMismatch`] if `released` is of another binding, and with [`Error::Verbs`], [`Error::Completion`] or
-    /// [`Error::Timeout`] if the card does not free the key.
+    /// The binding comes back with [`Error::BindingMismatch`] if `released` is of another binding, and with
+    /// [`Error::Verbs`], [`Error::Completion`] or [`Error::Timeout`] if the card does not free the key.
     pub fn release(self, released: Released, bound: Bound) -> std::result::Result<MemoryRegion, Refused<Self>> {
         let Self { mut held, region } = self;
         match held.release(&released, bound) {

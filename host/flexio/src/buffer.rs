@@ -29,7 +29,8 @@ impl HostBuffer {
     /// # Errors
     /// [`Error::OutOfRange`] for 0 bytes, more than the address space holds, or more than there is memory for.
     pub fn zeroed(len: usize) -> Result<Self> {
-        // Aligned here: allocators give memory that the system has zeroed, and that takes no room until it is used, for small alignments only.
+        // Aligned here: allocators give memory that the system has zeroed, and that takes no room until it is used, for
+        // small alignments only.
         let layout = len
             .checked_add(HOST_BUFFER_ALIGN_BYTES)
             .filter(|_| len > 0)

@@ -78,7 +78,8 @@ impl Port {
     }
 }
 
-/// Line rate of a port by its codes of width and of speed per lane (InfiniBand specification, PortInfo; rdma-core, `ibv_query_port`).
+/// Line rate of a port by its codes of width and of speed per lane (InfiniBand specification, PortInfo; rdma-core,
+/// `ibv_query_port`).
 fn link_gbit_per_s(width: u8, speed: u8) -> u32 {
     let lanes = match width {
         1 => 1,
@@ -126,7 +127,8 @@ pub(crate) fn random<const BYTES: usize>() -> Result<[u8; BYTES]> {
 }
 
 impl Device {
-    /// `commands`: the process may give the card commands (DevX), which objects in DPA memory need, and cards of other makers do not know.
+    /// `commands`: the process may give the card commands (DevX), which objects in DPA memory need, and cards of other
+    /// makers do not know.
     pub(crate) fn open(provider: &Provider, info: DeviceInfo, commands: bool) -> Result<Self> {
         let verbs = provider.verbs();
         let mut count = 0;
@@ -192,8 +194,8 @@ impl Device {
         &self.0.port
     }
 
-    /// Bytes that nobody can guess, and that are others each time: random ones of the system. In virtual time, where runs repeat bit for bit, they are
-    /// the card's address and `number`, which tells those apart who ask.
+    /// Bytes that nobody can guess, and that are others each time: random ones of the system. In virtual time, where
+    /// runs repeat bit for bit, they are the card's address and `number`, which tells those apart who ask.
     ///
     /// # Errors
     /// [`Error::Io`]: the system's random numbers cannot be read.
@@ -246,7 +248,8 @@ impl OpenDevice {
                 limit: "4 (active): connect the cable and bring the interface up".to_owned(),
             });
         }
-        // The same address appears once per RoCE version, version 2 behind version 1, so the last match is the one to use.
+        // The same address appears once per RoCE version, version 2 behind version 1, so the last match is the one to
+        // use.
         let mut chosen = None;
         for index in 0..attr.gid_tbl_len.clamp(0, 256) {
             let mut raw = sys::ibv_gid::default();

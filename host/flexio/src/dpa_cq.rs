@@ -23,8 +23,8 @@ pub enum CqTarget<'a> {
     Polled,
 }
 
-/// A completion queue whose ring and doorbell record lie in DPA memory, until this, its clones and the queue pairs that complete into
-/// it are gone.
+/// A completion queue whose ring and doorbell record lie in DPA memory, until this, its clones and the queue pairs that
+/// complete into it are gone.
 #[derive(Clone, Debug)]
 pub struct DpaCompletionQueue(Arc<Queue>);
 
@@ -76,8 +76,8 @@ impl DpaCompletionQueue {
             }
         };
         let mut raw = std::ptr::null_mut();
-        // SAFETY: process, outbox page, ring, record and thread are live and outlive the queue: it owns them or holds a count.
-        // A null context means the process's own.
+        // SAFETY: process, outbox page, ring, record and thread are live and outlive the queue: it owns them or holds a
+        // count. A null context means the process's own.
         let status = unsafe {
             (process.api().flexio_cq_create)(process.raw(), std::ptr::null_mut(), &raw const attr, &raw mut raw)
         };
@@ -123,8 +123,8 @@ impl DpaCompletionQueue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: created in `new`; queue pairs that complete here hold a count of this object, so none is left. The ring is freed
-        // after this.
+        // SAFETY: created in `new`; queue pairs that complete here hold a count of this object, so none is left. The
+        // ring is freed after this.
         let status = unsafe { (self.outbox.process().api().flexio_cq_destroy)(self.raw.as_ptr()) };
         warn_unless_destroyed("completion queue", status);
     }

@@ -13,7 +13,8 @@ use crate::raw::Raw;
 /// Alignment of every device buffer: a cache line.
 pub const DEVICE_ALIGN_BYTES: u64 = 64;
 
-/// An allocation in the heap of a DPA process, until this and its memory keys are gone. The host can fill it, but not read it back.
+/// An allocation in the heap of a DPA process, until this and its memory keys are gone. The host can fill it, but not
+/// read it back.
 #[derive(Debug)]
 pub struct DeviceBuffer(Arc<Allocation>);
 

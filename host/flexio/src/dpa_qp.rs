@@ -1,7 +1,7 @@
 //! Queue pairs in DPA memory.
 //!
-//! FlexIO makes reliable connected queue pairs only. UC and UD ones are made by the card's own commands (DevX), with ring
-//! and doorbell record named as offsets in the memory object that covers the process's heap.
+//! FlexIO makes reliable connected queue pairs only. UC and UD ones are made by the card's own commands (DevX), with
+//! ring and doorbell record named as offsets in the memory object that covers the process's heap.
 
 mod devx;
 
@@ -78,7 +78,8 @@ struct Choices {
     user_index: u32,
 }
 
-/// A queue pair whose rings and doorbell record lie in DPA memory, until this, its memberships and its group keys are gone.
+/// A queue pair whose rings and doorbell record lie in DPA memory, until this, its memberships and its group keys are
+/// gone.
 #[derive(Debug)]
 pub struct DpaQueuePair {
     pub(crate) inner: Arc<Inner>,
@@ -127,8 +128,8 @@ impl DpaQueuePair {
         let memory = [rings.buffer.addr(), rings.doorbell_record.addr()];
         let mut attr = attributes(outbox, depths, &queues, memory, choices);
         let mut raw = std::ptr::null_mut();
-        // SAFETY: process, domain, completion queues and ring memory are live and outlive the queue pair: it owns them or
-        // holds a count. A null context means the process's own.
+        // SAFETY: process, domain, completion queues and ring memory are live and outlive the queue pair: it owns them
+        // or holds a count. A null context means the process's own.
         let status = unsafe {
             (process.api().flexio_qp_create)(process.raw(), std::ptr::null_mut(), &raw mut attr, &raw mut raw)
         };
@@ -187,8 +188,8 @@ impl DpaQueuePair {
         RemoteQp { qpn: self.number(), gid: device.port().gid, mac: device.info().mac, first_psn }
     }
 
-    /// Posts `count` receives that take no bytes: what RDMA Writes with immediate consume. The first ones of the queue, posted
-    /// while it is in RESET; later ones are the firmware's business.
+    /// Posts `count` receives that take no bytes: what RDMA Writes with immediate consume. The first ones of the queue,
+    /// posted while it is in RESET; later ones are the firmware's business.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for more than the queue holds, [`Error::FlexIo`].

@@ -11,8 +11,9 @@ use crate::wait::Bound;
 pub enum Error {
     /// The vendor's libraries are not there.
     #[error(
-        "DOCA not installed: looked for {looked_for}; install the DOCA host packages, or take the emulator's libraries: name their folder \
-         (which `cargo xtask build-emu-libs` prints) in LD_LIBRARY_PATH, or open it by its path"
+        "DOCA not installed: looked for {looked_for}; install the DOCA host packages, or take the emulator's \
+         libraries: name their folder (which `cargo xtask build-emu-libs` prints) in LD_LIBRARY_PATH, or open it by \
+         its path"
     )]
     NotInstalled {
         /// File names tried, in order.
@@ -98,7 +99,8 @@ pub enum Error {
     },
     /// A firmware command was refused.
     #[error(
-        "firmware refused {command}: status {status:#x}, syndrome {syndrome:#x}{}; look the syndrome up in the firmware's release notes",
+        "firmware refused {command}: status {status:#x}, syndrome {syndrome:#x}{}; look the syndrome up in the \
+         firmware's release notes",
         in_brackets(.detail)
     )]
     Command {
@@ -155,8 +157,8 @@ pub enum Error {
     },
     /// An alias of a key on another physical card.
     #[error(
-        "the key is of the card with system image GUID {exported:#x}, this device of {own:#x}: aliases are for functions of one card, \
-         so open a function of the key's card"
+        "the key is of the card with system image GUID {exported:#x}, this device of {own:#x}: aliases are for \
+         functions of one card, so open a function of the key's card"
     )]
     OtherCard {
         /// System image GUID of the key's card.
@@ -176,7 +178,8 @@ pub enum Error {
     },
     /// All keys of a pool are bound.
     #[error(
-        "all {keys} keys of the pool are bound, {retired} of them for good: release a binding, or make a pool of more keys"
+        "all {keys} keys of the pool are bound, {retired} of them for good: release a binding, or make a pool of more \
+         keys"
     )]
     NoFreeKey {
         /// Keys of the pool.
@@ -186,7 +189,8 @@ pub enum Error {
     },
     /// A binding was accepted or released by something else than what belongs to it.
     #[error(
-        "{what}: binding {found} of key {slot}, expected {expected}; use each description once, with the pool that it is for"
+        "{what}: binding {found} of key {slot}, expected {expected}; use each description once, with the pool that it \
+         is for"
     )]
     BindingMismatch {
         /// What was tried.
@@ -259,7 +263,8 @@ impl Error {
     }
 }
 
-/// An object that comes back, with the reason for which it was refused. `?` in a function of this crate's [`Result`] drops the object and passes the reason on.
+/// An object that comes back, with the reason for which it was refused. `?` in a function of this crate's [`Result`]
+/// drops the object and passes the reason on.
 pub struct Refused<T>(Box<(T, Error)>);
 
 impl<T> Refused<T> {

@@ -19,7 +19,8 @@ pub enum Affinity {
     Group(u32),
 }
 
-/// An event handler: a thread of the process and the entry it runs, until this, its clones and the queues bound to it are gone.
+/// An event handler: a thread of the process and the entry it runs, until this, its clones and the queues bound to it
+/// are gone.
 #[derive(Clone, Debug)]
 pub struct EventHandler(Arc<Handler>);
 

@@ -1,16 +1,18 @@
 //! Memory keys for another function of the card: exported by their owner, and aliases of them.
 //!
-//! A card in DPU mode is two devices, the host's function and that of its Arm cores, and keys of one are unknown to the other. Four steps make
-//! memory of the host usable for work requests that a program on the Arm cores posts:
+//! A card in DPU mode is two devices, the host's function and that of its Arm cores, and keys of one are unknown to the
+//! other. Four steps make memory of the host usable for work requests that a program on the Arm cores posts:
 //!
 //! 1. The owner makes a key on its virtual HCA, and
 //! 2. marks it accessible to whoever knows an access key ([`ExportedRegion::new`]).
-//! 3. It tells the other program virtual HCA, key and access key ([`KeyExport::encode`]; how the bytes get there is the program's business).
+//! 3. It tells the other program virtual HCA, key and access key ([`KeyExport::encode`]; how the bytes get there is the
+//!    program's business).
 //! 4. The other makes the alias ([`AliasKey::new`]).
 //!
 //! Each registration costs control operations on both sides.
 //!
-//! Sources: Linux `mlx5_ifc.h`; UCX's mlx5 transport, which does the same for its exported memory handles; DOCA's exported memory maps.
+//! Sources: Linux `mlx5_ifc.h`; UCX's mlx5 transport, which does the same for its exported memory handles; DOCA's
+//! exported memory maps.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -33,8 +35,8 @@ pub const KEY_EXPORT_BYTES: usize = 72;
 /// First bytes of an encoded [`KeyExport`]: its kind, and version 1.
 const MAGIC: u32 = u32::from_le_bytes(*b"FKX\x01");
 
-/// What a program must know to make aliases of a key. Whoever has it and a function of the same card reaches the memory, so it is as secret
-/// as the memory is.
+/// What a program must know to make aliases of a key. Whoever has it and a function of the same card reaches the
+/// memory, so it is as secret as the memory is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AccessKey([u8; 32]);
 
@@ -87,8 +89,8 @@ pub struct KeyExport {
 }
 
 impl KeyExport {
-    /// The same in bytes, little-endian: kind and version (4), virtual HCA (2), rights as `ibv_access_flags` (2), key (4), 4 of zero, card (8), address (8), length (8),
-    /// access key (32).
+    /// The same in bytes, little-endian: kind and version (4), virtual HCA (2), rights as `ibv_access_flags` (2), key
+    /// (4), 4 of zero, card (8), address (8), length (8), access key (32).
     #[must_use]
     pub fn encode(&self) -> [u8; KEY_EXPORT_BYTES] {
         let mut out = [0; KEY_EXPORT_BYTES];
@@ -216,8 +218,8 @@ impl TargetKey {
 
 /// A memory region that other functions of the card may use, until this is dropped.
 ///
-/// It has a key of its own for them: one that a command made, as the driver does not let programs share those of `ibv_reg_mr`. The card checks it at
-/// each access, so that aliases are dead once it is gone.
+/// It has a key of its own for them: one that a command made, as the driver does not let programs share those of
+/// `ibv_reg_mr`. The card checks it at each access, so that aliases are dead once it is gone.
 #[derive(Debug)]
 pub struct ExportedRegion {
     export: KeyExport,
@@ -228,7 +230,8 @@ pub struct ExportedRegion {
 }
 
 impl ExportedRegion {
-    /// Makes a key over a region, with the region's rights, and marks it accessible (steps 1 and 2). Three control operations.
+    /// Makes a key over a region, with the region's rights, and marks it accessible (steps 1 and 2). Three control
+    /// operations.
     ///
     /// # Errors
     /// [`Error::Verbs`], [`Error::Command`]; the region is dropped.
@@ -247,7 +250,8 @@ impl ExportedRegion {
         let (addr, len, access) = (region.addr().get(), region.len(), region.access());
         let (card, vhca, pd) = (device.system_image_guid()?, device.vhca_id()?, region.pd().number()?);
         let start = NonNull::new(addr as *mut std::ffi::c_void).map_or(std::ptr::null_mut(), NonNull::as_ptr);
-        // SAFETY: the range is the region's, which lives until the key and the memory object are gone, and is reached by raw pointer only.
+        // SAFETY: the range is the region's, which lives until the key and the memory object are gone, and is reached
+        // by raw pointer only.
         let umem =
             unsafe { (device.provider().verbs().mlx5dv_devx_umem_reg)(device.context(), start, len, access.bits()) };
         let umem = non_null("mlx5dv_devx_umem_reg", umem, || format!("{len} bytes with {access:?}"))?;
@@ -281,8 +285,8 @@ impl ExportedRegion {
         Ok(this)
     }
 
-    /// Marks the key accessible for whoever knows the access key (step 2). One control operation. Another access key than before takes the first one's
-    /// place: aliases made with that are dead.
+    /// Marks the key accessible for whoever knows the access key (step 2). One control operation. Another access key
+    /// than before takes the first one's place: aliases made with that are dead.
     ///
     /// # Errors
     /// [`Error::Command`].
@@ -292,8 +296,8 @@ impl ExportedRegion {
         Ok(())
     }
 
-    /// Takes the permission back: all aliases are dead, also for work requests that are under way, and nobody can make others until
-    /// [`ExportedRegion::mark`].
+    /// Takes the permission back: all aliases are dead, also for work requests that are under way, and nobody can make
+    /// others until [`ExportedRegion::mark`].
     ///
     /// # Errors
     /// [`Error::Command`]; [`Error::Io`].
@@ -314,7 +318,8 @@ impl ExportedRegion {
         &self.region
     }
 
-    /// Destroys the key and gives the region back; `None` if the card does not let go of the key, and the memory is never used again.
+    /// Destroys the key and gives the region back; `None` if the card does not let go of the key, and the memory is
+    /// never used again.
     #[must_use]
     pub fn into_region(self) -> Option<MemoryRegion> {
         let mut this = ManuallyDrop::new(self);
@@ -352,8 +357,8 @@ impl AliasKey {
     /// Makes an alias in a protection domain (step 4). One control operation.
     ///
     /// # Errors
-    /// [`Error::OtherCard`] for a key of another physical card. [`Error::Command`] when the card refuses: the key is gone, not marked with this access
-    /// key, of the same function as the domain, or an alias itself. [`Error::Verbs`].
+    /// [`Error::OtherCard`] for a key of another physical card. [`Error::Command`] when the card refuses: the key is
+    /// gone, not marked with this access key, of the same function as the domain, or an alias itself. [`Error::Verbs`].
     pub fn new(pd: &ProtectionDomain, export: &KeyExport) -> Result<Self> {
         let device = pd.device();
         let own = device.system_image_guid()?;
@@ -375,8 +380,8 @@ impl AliasKey {
         };
         let detail = || {
             format!(
-                "alias of key {key:#x} of virtual HCA {vhca:#x}: its owner must have marked it with this access key, and not revoked or \
-                 destroyed it since"
+                "alias of key {key:#x} of virtual HCA {vhca:#x}: its owner must have marked it with this access key, \
+                 and not revoked or destroyed it since"
             )
         };
         let raw = NonNull::new(raw).ok_or_else(|| refused("CREATE_GENERAL_OBJECT", &answer, &detail()))?;

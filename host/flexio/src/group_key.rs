@@ -12,11 +12,12 @@ use crate::memory::MemoryRegion;
 use crate::prm::{self, Mailbox};
 use crate::raw::Raw;
 
-/// What a group key stands for at a UC queue pair in DPA memory, until this is dropped: then Writes by it are dropped at the card,
-/// also the rest of one that has begun.
+/// What a group key stands for at a UC queue pair in DPA memory, until this is dropped: then Writes by it are dropped
+/// at the card, also the rest of one that has begun.
 ///
-/// A Write to a group names its target by an offset and a key that are the same for all members. Multicast of UC queue pairs is
-/// hypothetical: no card offers it, and emulated ones only where their machine is configured so (`uc_multicast`).
+/// A Write to a group names its target by an offset and a key that are the same for all members. Multicast of UC queue
+/// pairs is hypothetical: no card offers it, and emulated ones only where their machine is configured so
+/// (`uc_multicast`).
 #[derive(Debug)]
 pub struct GroupKey {
     queue_pair: Arc<Inner>,
@@ -25,8 +26,8 @@ pub struct GroupKey {
 }
 
 impl GroupKey {
-    /// Has Writes by group key `key` at offset 0 go to the byte at `offset` of the region, which must be of the queue pair's domain
-    /// and allow remote writes.
+    /// Has Writes by group key `key` at offset 0 go to the byte at `offset` of the region, which must be of the queue
+    /// pair's domain and allow remote writes.
     ///
     /// # Errors
     /// [`crate::Error::RegionRange`] for the offset; [`crate::Error::Command`] when the card refuses: always on a card.
@@ -35,8 +36,8 @@ impl GroupKey {
         Self::of_key(queue_pair, key, region.rkey(), base)
     }
 
-    /// The same for a region that somebody else keeps: Writes at offset 0 go to address `base` under memory key `rkey`. The card checks
-    /// the key at every packet, so that none is written once the region is gone.
+    /// The same for a region that somebody else keeps: Writes at offset 0 go to address `base` under memory key `rkey`.
+    /// The card checks the key at every packet, so that none is written once the region is gone.
     ///
     /// # Errors
     /// [`crate::Error::Command`] when the card refuses: always on a card.

@@ -1,14 +1,14 @@
-//! Safe, typed objects over FlexIO, verbs and DOCA: open a card, load a device image, give its threads queues, memory keys
-//! and windows, and talk to it.
+//! Safe, typed objects over FlexIO, verbs and DOCA: open a card, load a device image, give its threads queues, memory
+//! keys and windows, and talk to it.
 //!
 //! Everything goes through one [`Provider`]: tables of C functions and a way to wait. Installed vendor libraries
 //! ([`Provider::system`]) and the emulator fill the same tables, so there is one code path.
 //!
 //! # Ownership
 //!
-//! Objects own: a child holds a count of each parent, so that a resource is destroyed with the last object that needs it, and always before
-//! those that it was made from. Parents may be dropped in any order. Handles that others are made from can be cloned; a clone is the
-//! same object.
+//! Objects own: a child holds a count of each parent, so that a resource is destroyed with the last object that needs
+//! it, and always before those that it was made from. Parents may be dropped in any order. Handles that others are made
+//! from can be cloned; a clone is the same object.
 //!
 //! ```text
 //! Provider ─ Device ─┬─ ProtectionDomain ─┬─ MemoryRegion ─ ExportedRegion
@@ -21,13 +21,14 @@
 //!                         └─ Outbox ───────┴─ DpaCompletionQueue ─ DpaQueuePair ─ MulticastMembership, GroupKey
 //! ```
 //!
-//! Nothing relies on destructors for memory safety: a card reaches host memory only through a [`MemoryRegion`], and that owns
-//! its bytes (the form that does not is `unsafe` for just this reason, and so is a [`PeerRegion`]).
+//! Nothing relies on destructors for memory safety: a card reaches host memory only through a [`MemoryRegion`], and
+//! that owns its bytes (the form that does not is `unsafe` for just this reason, and so is a [`PeerRegion`]).
 //!
 //! # Threads
 //!
-//! Every object is `Send`: made on one thread, it may be used and dropped on another. All but [`MemoryRegion`] and [`MsgStream`] are `Sync`,
-//! too: the bytes of a region are copied by plain loads and stores, which two threads must not mix.
+//! Every object is `Send`: made on one thread, it may be used and dropped on another. All but [`MemoryRegion`] and
+//! [`MsgStream`] are `Sync`, too: the bytes of a region are copied by plain loads and stores, which two threads must
+//! not mix.
 //!
 //! - Verbs functions are called without a lock: they may be called by every thread at any time (libibverbs, verbs(7)).
 //! - FlexIO's and DOCA's documentation promises nothing about threads. Their functions are called under one lock. So

@@ -1,7 +1,7 @@
 //! Device logs: lines of a message stream, some of which are defmt frames.
 //!
-//! Firmware formats nothing: it sends the index of a string that only its ELF holds, with the arguments, as one line `~`
-//! and the frame's bytes in hexadecimal. Other lines are text.
+//! Firmware formats nothing: it sends the index of a string that only its ELF holds, with the arguments, as one line
+//! `~` and the frame's bytes in hexadecimal. Other lines are text.
 
 use defmt_decoder::{DecodeError, Table};
 

@@ -28,8 +28,8 @@ bitflags::bitflags! {
 
 /// Registered host memory.
 ///
-/// The card may change the bytes at any time, so they are only copied in and out, never borrowed. One thread at a time copies: a
-/// region may go from thread to thread, and not be shared.
+/// The card may change the bytes at any time, so they are only copied in and out, never borrowed. One thread at a time
+/// copies: a region may go from thread to thread, and not be shared.
 #[derive(Debug)]
 pub struct MemoryRegion {
     registration: Keeper,
@@ -55,8 +55,9 @@ impl Deref for Keeper {
     }
 }
 
-// SAFETY: the bytes belong to the region and its views; nothing ties them to the thread that registered them. That two threads do not
-// access them at a time is what a region without `Sync` and the condition of `SharedRegion::view` are for.
+// SAFETY: the bytes belong to the region and its views; nothing ties them to the thread that registered them. That two
+// threads do not access them at a time is what a region without `Sync` and the condition of `SharedRegion::view` are
+// for.
 unsafe impl Send for MemoryRegion {}
 
 /// What the card knows, until the region and its views are gone.
@@ -86,8 +87,9 @@ impl MemoryRegion {
     /// [`Error::Verbs`]; [`Error::OutOfRange`] for no bytes.
     ///
     /// # Safety
-    /// All `len` bytes from `start` on are allocated and stay so until the region and every view of it are gone. While a card may reach
-    /// them, or a method of a region or view runs, no reference to them exists and nothing else accesses them.
+    /// All `len` bytes from `start` on are allocated and stay so until the region and every view of it are gone. While
+    /// a card may reach them, or a method of a region or view runs, no reference to them exists and nothing else
+    /// accesses them.
     pub unsafe fn register_raw(pd: &ProtectionDomain, start: NonNull<u8>, len: usize, access: Access) -> Result<Self> {
         if len == 0 {
             return Err(Error::OutOfRange {
@@ -111,11 +113,12 @@ impl MemoryRegion {
         Self { registration: Keeper::Alone(registration), start, len }
     }
 
-    /// Registers the memory anew, under other keys with the same rights: whoever has the old ones cannot reach it any more.
+    /// Registers the memory anew, under other keys with the same rights: whoever has the old ones cannot reach it any
+    /// more.
     ///
     /// # Errors
-    /// [`Error::Verbs`]: then nobody may reach the memory by a new key, and those who have the old one may still do so. [`Error::OutOfRange`]
-    /// for a part of a region, whose keys are those of other parts, too.
+    /// [`Error::Verbs`]: then nobody may reach the memory by a new key, and those who have the old one may still do so.
+    /// [`Error::OutOfRange`] for a part of a region, whose keys are those of other parts, too.
     pub fn renew(&mut self) -> Result<()> {
         let Keeper::Alone(registration) = &mut self.registration else {
             let limit = "1: the keys of parts are renewed together, by registering the whole anew".to_owned();
@@ -252,26 +255,28 @@ impl MemoryRegion {
         Ok(u64::from_le(word.load(Ordering::Acquire)))
     }
 
-    /// Copies `len` bytes from offset `start` of another region, or of this one, to `offset`; the ranges may overlap. What the card writes
-    /// meanwhile may be copied in part.
+    /// Copies `len` bytes from offset `start` of another region, or of this one, to `offset`; the ranges may overlap.
+    /// What the card writes meanwhile may be copied in part.
     ///
     /// # Errors
     /// [`Error::RegionRange`].
     pub fn copy_from(&self, offset: usize, from: &Self, start: usize, len: usize) -> Result<()> {
         let (to, from) = (self.at(offset, len)?, from.at(start, len)?);
-        // SAFETY: `at` checked both ranges, which stay mapped while registered. Their bytes are reached by raw pointer only, here and by the
-        // card; `copy` allows for ranges that overlap.
+        // SAFETY: `at` checked both ranges, which stay mapped while registered. Their bytes are reached by raw pointer
+        // only, here and by the card; `copy` allows for ranges that overlap.
         unsafe { std::ptr::copy(from, to, len) };
         Ok(())
     }
 
-    /// Copies `len` bytes from offset `start` of another region to `offset`, and tells whether any bit of them is set: one pass over them.
+    /// Copies `len` bytes from offset `start` of another region to `offset`, and tells whether any bit of them is set:
+    /// one pass over them.
     ///
     /// # Errors
     /// [`Error::RegionRange`].
     pub fn load_from(&self, offset: usize, from: &Self, start: usize, len: usize) -> Result<bool> {
         let (to, from) = (self.at(offset, len)?, from.at(start, len)?);
-        // SAFETY: `at` checked both ranges, which stay mapped while registered; their bytes are reached by raw pointer only.
+        // SAFETY: `at` checked both ranges, which stay mapped while registered; their bytes are reached by raw pointer
+        // only.
         Ok(unsafe { copy_tested(to, from, len) })
     }
 
@@ -342,18 +347,20 @@ impl MemoryRegion {
     /// The bytes, for reading.
     ///
     /// # Safety
-    /// While the slice exists, no card writes to the bytes and no method of the region or a view does: nothing is posted that would, and no
-    /// peer has a key by which it may.
+    /// While the slice exists, no card writes to the bytes and no method of the region or a view does: nothing is
+    /// posted that would, and no peer has a key by which it may.
     #[must_use]
     pub unsafe fn as_slice(&self) -> &[u8] {
-        // SAFETY: the bytes are allocated and were initialised by their owner; nothing writes to them, as the caller promises.
+        // SAFETY: the bytes are allocated and were initialised by their owner; nothing writes to them, as the caller
+        // promises.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     /// The bytes, for reading and writing.
     ///
     /// # Safety
-    /// While the slice exists, no card reads or writes the bytes and no method of a view does; see [`MemoryRegion::as_slice`].
+    /// While the slice exists, no card reads or writes the bytes and no method of a view does; see
+    /// [`MemoryRegion::as_slice`].
     #[must_use]
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`; nothing else accesses the bytes, as the caller promises.
@@ -379,8 +386,8 @@ impl MemoryRegion {
         }
     }
 
-    /// Ends the registration and gives the buffer back; `None` for memory of somebody else, while views are left, and if the card does
-    /// not let go of the memory, which then is never used again.
+    /// Ends the registration and gives the buffer back; `None` for memory of somebody else, while views are left, and
+    /// if the card does not let go of the memory, which then is never used again.
     #[must_use]
     pub fn into_buffer(mut self) -> Option<HostBuffer> {
         let registration = match &mut self.registration {
@@ -422,13 +429,14 @@ impl SharedRegion {
 /// Copies `len` bytes, and tells whether any bit of them is set.
 ///
 /// # Safety
-/// The bytes at both addresses are allocated, those of `from` initialised, and no reference to those of `to` exists. If the ranges overlap, bytes that are copied
-/// already may be copied again.
+/// The bytes at both addresses are allocated, those of `from` initialised, and no reference to those of `to` exists. If
+/// the ranges overlap, bytes that are copied already may be copied again.
 unsafe fn copy_tested(to: *mut u8, from: *const u8, len: usize) -> bool {
     const LINE_BYTES: usize = 64;
     let (mut any, mut at) = ([0_u64; LINE_BYTES / 8], 0);
     while at + LINE_BYTES <= len {
-        // SAFETY: within both ranges, as the caller promises; a line at a time, which the compiler makes vector instructions of.
+        // SAFETY: within both ranges, as the caller promises; a line at a time, which the compiler makes vector
+        // instructions of.
         unsafe {
             let line: [u64; LINE_BYTES / 8] = from.add(at).cast::<[u64; LINE_BYTES / 8]>().read_unaligned();
             any.iter_mut().zip(line).for_each(|(any, word)| *any |= word);
@@ -493,8 +501,8 @@ impl Drop for Registration {
 }
 
 fn register(pd: &ProtectionDomain, start: NonNull<u8>, len: usize, access: Access) -> Result<Raw<sys::ibv_mr>> {
-    // SAFETY: the domain is live; the range is owned by the region under construction, or promised by its maker, so it stays
-    // mapped, and no reference to it exists while it is registered.
+    // SAFETY: the domain is live; the range is owned by the region under construction, or promised by its maker, so it
+    // stays mapped, and no reference to it exists while it is registered.
     let raw = unsafe {
         (pd.device().provider().verbs().ibv_reg_mr)(pd.raw(), start.as_ptr().cast(), len, access.bits() as i32)
     };

@@ -49,7 +49,8 @@ impl MsgStream {
         };
         let mut raw = std::ptr::null_mut();
         // SAFETY: the process is live; the name lives through the call and is only read; the C stream is open and, as
-        // part of this object, outlives the message stream; a null thread handle asks the library for a thread of its own.
+        // part of this object, outlives the message stream; a null thread handle asks the library for a thread of its
+        // own.
         let status = unsafe {
             (process.api().flexio_msg_stream_create)(
                 process.raw(),
@@ -63,8 +64,8 @@ impl MsgStream {
         Ok(Self { process: process.clone(), raw: handle("flexio_msg_stream_create", raw)?, capture })
     }
 
-    /// The complete lines printed since the last call, without empty ones: whether a call of the device library ends its line
-    /// by itself differs between calls.
+    /// The complete lines printed since the last call, without empty ones: whether a call of the device library ends
+    /// its line by itself differs between calls.
     ///
     /// # Errors
     /// [`crate::Error::FlexIo`], [`crate::Error::Io`].

@@ -28,8 +28,8 @@ impl Default for Path {
 /// How long a reliable connection believes in a silent peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// The time after which a packet without answer is sent again is 4.096 us x 2 to this power, 1 to 31 (InfiniBand specification,
-    /// volume 1, 9.7.6.1.3). Default 14: 67 ms.
+    /// The time after which a packet without answer is sent again is 4.096 us x 2 to this power, 1 to 31 (InfiniBand
+    /// specification, volume 1, 9.7.6.1.3). Default 14: 67 ms.
     pub timeout_exponent: u8,
     /// How often, 0 to 7, before the connection breaks. Default 7.
     pub count: u8,

@@ -10,13 +10,13 @@ use crate::memory::{Access, MemoryRegion};
 use crate::posting::LocalSlice;
 use crate::raw::Raw;
 
-const PEER_MODULE: &str = "load the kernel module by which cards reach that device's memory (NVIDIA: modprobe nvidia-peermem), or register the \
-                           memory by its dma-buf";
-const DMA_BUF: &str = "a dma-buf needs Linux 5.12, a card's driver that takes it, and the device's open kernel modules (NVIDIA: 515 or later); \
-                       or load nvidia-peermem and register the memory by its address";
+const PEER_MODULE: &str = "load the kernel module by which cards reach that device's memory (NVIDIA: modprobe \
+    nvidia-peermem), or register the memory by its dma-buf";
+const DMA_BUF: &str = "a dma-buf needs Linux 5.12, a card's driver that takes it, and the device's open kernel modules \
+    (NVIDIA: 515 or later); or load nvidia-peermem and register the memory by its address";
 
-/// Registered memory of another device. The host's processor never touches its bytes: there is no method that would. Cards reach them by
-/// [`PeerRegion::slice`].
+/// Registered memory of another device. The host's processor never touches its bytes: there is no method that would.
+/// Cards reach them by [`PeerRegion::slice`].
 #[derive(Debug)]
 pub struct PeerRegion(MemoryRegion);
 
@@ -27,8 +27,8 @@ impl PeerRegion {
     /// [`Error::PeerMemory`] if card or kernel refuses it; [`Error::OutOfRange`] for no bytes.
     ///
     /// # Safety
-    /// All `len` bytes from `addr` on are allocated and stay so until the region is gone. While a card may reach them, whoever else accesses them allows for
-    /// that.
+    /// All `len` bytes from `addr` on are allocated and stay so until the region is gone. While a card may reach them,
+    /// whoever else accesses them allows for that.
     pub unsafe fn by_address(pd: &ProtectionDomain, addr: u64, len: usize, access: Access) -> Result<Self> {
         let start = start(addr, len)?;
         // SAFETY: the caller vouches for the memory. No method of the region that accesses bytes is ever called.
@@ -36,8 +36,8 @@ impl PeerRegion {
         region.map(Self).map_err(|error| refused(error, addr, len, PEER_MODULE))
     }
 
-    /// Registers memory by the dma-buf that its driver has made of it: `len` bytes at `offset` of that, which have the address `addr` in this process. The
-    /// descriptor may be closed afterwards.
+    /// Registers memory by the dma-buf that its driver has made of it: `len` bytes at `offset` of that, which have the
+    /// address `addr` in this process. The descriptor may be closed afterwards.
     ///
     /// # Errors
     /// As [`PeerRegion::by_address`].

@@ -101,7 +101,8 @@ pub struct GatherRequest<'a> {
     pub signaled: bool,
 }
 
-/// One request of a send queue whose bytes travel in its entry: they need no memory key and are the caller's again at once.
+/// One request of a send queue whose bytes travel in its entry: they need no memory key and are the caller's again at
+/// once.
 #[derive(Clone, Copy, Debug)]
 pub struct InlineRequest<'a> {
     /// Comes back in the completion.
@@ -126,8 +127,8 @@ pub(crate) struct Scratch {
     list: Vec<sys::ibv_send_wr>,
 }
 
-// SAFETY: its pointers point into its own vectors, or at what the caller of `post` has borrowed; each call makes them anew
-// before the library reads them.
+// SAFETY: its pointers point into its own vectors, or at what the caller of `post` has borrowed; each call makes them
+// anew before the library reads them.
 unsafe impl Send for Scratch {}
 
 impl std::fmt::Debug for Scratch {
@@ -207,8 +208,9 @@ impl QueuePair {
         posted
     }
 
-    /// Posts requests that carry their bytes, in order with one doorbell. Allocates nothing, as [`QueuePair::post_sends`]. A single short
-    /// one goes to the card with the doorbell, which saves the card a read over PCIe.
+    /// Posts requests that carry their bytes, in order with one doorbell. Allocates nothing, as
+    /// [`QueuePair::post_sends`]. A single short one goes to the card with the doorbell, which saves the card a read
+    /// over PCIe.
     ///
     /// # Errors
     /// [`Error::Verbs`], also for more bytes than the queue pair takes; [`Error::OutOfRange`] for a read.
@@ -247,10 +249,12 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Posts one request whose bytes lie in several pieces. Allocates nothing, once it has posted as many pieces before.
+    /// Posts one request whose bytes lie in several pieces. Allocates nothing, once it has posted as many pieces
+    /// before.
     ///
     /// # Errors
-    /// [`Error::Verbs`], also for more pieces than the queue pair takes; [`Error::OutOfRange`] for a read with an immediate.
+    /// [`Error::Verbs`], also for more pieces than the queue pair takes; [`Error::OutOfRange`] for a read with an
+    /// immediate.
     pub fn post_gather(&self, request: &GatherRequest<'_>) -> Result<()> {
         let mut scratch = std::mem::take(&mut *self.scratch.lock().unwrap_or_else(PoisonError::into_inner));
         let posted = scratch.push_gather(request).and_then(|first| {
@@ -261,7 +265,8 @@ impl QueuePair {
         posted
     }
 
-    /// Posts one receive whose message goes to several pieces of memory, one after the other. Allocates nothing, once it has posted as many pieces before.
+    /// Posts one receive whose message goes to several pieces of memory, one after the other. Allocates nothing, once
+    /// it has posted as many pieces before.
     ///
     /// # Errors
     /// [`Error::Verbs`], also for more pieces than the queue pair takes.
@@ -277,7 +282,8 @@ impl QueuePair {
         };
         let mut bad = std::ptr::null_mut();
         let call = self.device().provider().verbs();
-        // SAFETY: the queue pair is live; the request is initialised, and its scatter entries are alive in `scratch`; the call copies both.
+        // SAFETY: the queue pair is live; the request is initialised, and its scatter entries are alive in `scratch`;
+        // the call copies both.
         let errno = unsafe { sys::inline::post_recv(self.raw(), &raw mut request, &raw mut bad) };
         drop(call);
         *self.scratch.lock().unwrap_or_else(PoisonError::into_inner) = scratch;
@@ -315,8 +321,8 @@ impl QueuePair {
         self.post_receives([(id, into)])
     }
 
-    /// Posts receives in order, with one update of the doorbell record for each [`RECEIVES_AT_ONCE`] of them: the id that comes back in the
-    /// completion, and where the message is to go. Allocates nothing.
+    /// Posts receives in order, with one update of the doorbell record for each [`RECEIVES_AT_ONCE`] of them: the id
+    /// that comes back in the completion, and where the message is to go. Allocates nothing.
     ///
     /// # Errors
     /// [`Error::Verbs`]; those before the one that was refused are posted.
@@ -342,7 +348,8 @@ impl QueuePair {
             }
             let mut bad = std::ptr::null_mut();
             let call = self.device().provider().verbs();
-            // SAFETY: the queue pair is live; `next` begins a chain of initialised requests, which the call copies with their scatter entries.
+            // SAFETY: the queue pair is live; `next` begins a chain of initialised requests, which the call copies with
+            // their scatter entries.
             let errno = unsafe { sys::inline::post_recv(self.raw(), next, &raw mut bad) };
             drop(call);
             verbs_ok("ibv_post_recv", errno, || format!("{count} receives on queue pair {:#x}", self.qpn()))?;

@@ -1,5 +1,5 @@
-//! Command layouts for objects that FlexIO does not make itself: queue pairs of the UC and UD transports on DPA memory, and
-//! their memberships in multicast groups.
+//! Command layouts for objects that FlexIO does not make itself: queue pairs of the UC and UD transports on DPA memory,
+//! and their memberships in multicast groups.
 //!
 //! The layouts are those of the mlx5 programming interface as the Linux driver and rdma-core use them: big-endian
 //! dwords, bit 0 is the most significant bit of its dword. Commands travel through `mlx5dv_devx_obj_create` and
@@ -187,8 +187,8 @@ pub(crate) enum ServiceType {
     Ud = 2,
 }
 
-/// What CREATE_QP needs for a queue pair whose rings and doorbell record lie in DPA memory. The receive ring comes first, the
-/// send ring behind it, on a 64-byte boundary.
+/// What CREATE_QP needs for a queue pair whose rings and doorbell record lie in DPA memory. The receive ring comes
+/// first, the send ring behind it, on a 64-byte boundary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingsQp {
     pub(crate) service: ServiceType,
@@ -261,8 +261,8 @@ fn transition(opcode: u32, service: ServiceType, qpn: u32) -> Mailbox<QP_COMMAND
     m
 }
 
-/// RESET to INIT. `q_key` is what a UD datagram must carry; UC has none. Whether loopback is blocked, the card knows from
-/// CREATE_QP.
+/// RESET to INIT. `q_key` is what a UD datagram must carry; UC has none. Whether loopback is blocked, the card knows
+/// from CREATE_QP.
 pub(crate) fn rst2init(service: ServiceType, qpn: u32, q_key: u32, port: u8) -> Mailbox<QP_COMMAND_BYTES> {
     let mut m = transition(RST2INIT_QP, service, qpn);
     m.set(ADS_VHCA_PORT, u32::from(port));

@@ -151,7 +151,8 @@ impl Process {
         self.written("flexio_crash_data", write, |path| Ok(String::from_utf8_lossy(&std::fs::read(path)?).into_owned()))
     }
 
-    /// Where the firmware of a dead process panicked; `None` if it did not, or the image keeps no record of it (one in C).
+    /// Where the firmware of a dead process panicked; `None` if it did not, or the image keeps no record of it (one in
+    /// C).
     ///
     /// The record is in memory of the process, which the library shows in a core dump alone.
     ///

@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::sysfs;
 use crate::wait::{Bound, CardKind, EmulatorClock, Relax, SpinLoop, wait};
 
-/// Function tables and a way to wait: all that differs between a card and the emulator. Three tables, or that of verbs alone ([`Provider::rdma`]).
+/// Function tables and a way to wait: all that differs between a card and the emulator. Three tables, or that of verbs
+/// alone ([`Provider::rdma`]).
 ///
 /// A clone is the same provider. Whatever is made through it keeps it.
 #[derive(Clone)]
@@ -27,15 +28,17 @@ struct Tables {
     verbs: VerbsApi,
     doca: Option<DocaApi>,
     relax: Box<dyn Relax>,
-    /// Held during calls of FlexIO and DOCA; `None` for installed libraries, which a process loads once, whatever its providers.
+    /// Held during calls of FlexIO and DOCA; `None` for installed libraries, which a process loads once, whatever its
+    /// providers.
     own_lock: Option<Mutex<()>>,
 }
 
 /// Held during calls of installed FlexIO and DOCA libraries.
 static INSTALLED: Mutex<()> = Mutex::new(());
 
-/// The functions of one library, for one call: until it is dropped, the calling thread's calls reach the provider's cards, and where
-/// the library needs it no other thread calls. Only one of a library with a lock may exist on a thread.
+/// The functions of one library, for one call: until it is dropped, the calling thread's calls reach the provider's
+/// cards, and where the library needs it no other thread calls. Only one of a library with a lock may exist on a
+/// thread.
 pub(crate) struct Library<'p, T> {
     api: &'p T,
     entered: Option<&'p dyn Relax>,
@@ -80,9 +83,9 @@ impl Provider {
     /// A provider over tables that somebody else filled.
     ///
     /// # Safety
-    /// Every function must implement the C function of its name (FlexIO 2.7, rdma-core, DOCA common), and the three must belong
-    /// together: objects of one are passed to the others. Verbs functions are called by any thread at any time, those of the
-    /// other two by any thread, one at a time; always between [`Relax::enter`] and [`Relax::leave`].
+    /// Every function must implement the C function of its name (FlexIO 2.7, rdma-core, DOCA common), and the three
+    /// must belong together: objects of one are passed to the others. Verbs functions are called by any thread at any
+    /// time, those of the other two by any thread, one at a time; always between [`Relax::enter`] and [`Relax::leave`].
     #[must_use]
     pub unsafe fn from_tables(flexio: FlexioApi, verbs: VerbsApi, doca: DocaApi, relax: Box<dyn Relax>) -> Self {
         let (flexio, doca) = (Some(flexio), Some(doca));
@@ -100,7 +103,8 @@ impl Provider {
         Library { api, entered: relax.enter().then_some(relax), _lock: lock }
     }
 
-    /// The lock of libraries that promise nothing about threads. It guards no data: what a panic left is as good as before.
+    /// The lock of libraries that promise nothing about threads. It guards no data: what a panic left is as good as
+    /// before.
     fn lock(&self) -> Option<MutexGuard<'_, ()>> {
         let lock = self.0.own_lock.as_ref().unwrap_or(&INSTALLED);
         Some(lock.lock().unwrap_or_else(PoisonError::into_inner))
@@ -119,7 +123,8 @@ impl Provider {
         })
     }
 
-    /// The FlexIO functions that an application keeps, for one call. None of the arguments may need a FlexIO call of its own.
+    /// The FlexIO functions that an application keeps, for one call. None of the arguments may need a FlexIO call of
+    /// its own.
     pub(crate) fn flexio<'p>(&'p self, api: &'p FlexioApi) -> Library<'p, FlexioApi> {
         self.library(api, self.lock())
     }
@@ -150,7 +155,8 @@ impl Provider {
         Ok(Self::installed(flexio, verbs, doca, clock(emulator)))
     }
 
-    /// The libraries of an installed DOCA, or where it is not installed, rdma-core's: enough for cards without firmware on their DPA.
+    /// The libraries of an installed DOCA, or where it is not installed, rdma-core's: enough for cards without firmware
+    /// on their DPA.
     ///
     /// # Errors
     /// [`Error::NotInstalled`] names what was looked for.
@@ -165,7 +171,8 @@ impl Provider {
         })
     }
 
-    /// The same libraries in one folder, wherever the dynamic loader looks: those that `cargo xtask build-emu-libs` makes, for instance.
+    /// The same libraries in one folder, wherever the dynamic loader looks: those that `cargo xtask build-emu-libs`
+    /// makes, for instance.
     ///
     /// # Errors
     /// [`Error::NotInstalled`] names what was looked for.
@@ -207,7 +214,8 @@ impl Provider {
         wait(self.relax(), bound, what, condition)
     }
 
-    /// The cards, in the order DOCA lists them; without DOCA, in that of libibverbs. Entries without an RDMA device are left out.
+    /// The cards, in the order DOCA lists them; without DOCA, in that of libibverbs. Entries without an RDMA device are
+    /// left out.
     ///
     /// # Errors
     /// [`Error::Doca`] or [`Error::Verbs`] when the list cannot be made.
@@ -241,8 +249,8 @@ impl Provider {
             let text = unsafe { CStr::from_ptr(text.as_ptr()) };
             Some(text.to_string_lossy().into_owned())
         };
-        // SAFETY: `info` is a live entry; each buffer has the size that is passed or that the header fixes (13 bytes for
-        // the PCI address).
+        // SAFETY: `info` is a live entry; each buffer has the size that is passed or that the header fixes (13 bytes
+        // for the PCI address).
         let name = read(&|p| unsafe { (self.doca(api).doca_devinfo_get_ibdev_name)(info, p, 64) })?;
         // SAFETY: as above.
         let pci = read(&|p| unsafe { (self.doca(api).doca_devinfo_get_pci_addr_str)(info, p) }).unwrap_or_default();
@@ -266,7 +274,8 @@ impl Provider {
         Device::open(self, self.find(name)?, true)
     }
 
-    /// [`Provider::open`] for verbs alone: the card need not be of a kind whose DPA runs firmware, nor let this process give it commands.
+    /// [`Provider::open`] for verbs alone: the card need not be of a kind whose DPA runs firmware, nor let this process
+    /// give it commands.
     ///
     /// # Errors
     /// As [`Provider::open`].

@@ -98,8 +98,8 @@ impl QueuePair {
         Self::create(pd, transport, [send_cq, receive_cq], depths, (max_inline_bytes, 1))
     }
 
-    /// [`QueuePair::new`] for a queue pair whose messages may lie in up to `pieces` pieces of memory; see [`QueuePair::post_gather`] and
-    /// [`QueuePair::post_scatter`].
+    /// [`QueuePair::new`] for a queue pair whose messages may lie in up to `pieces` pieces of memory; see
+    /// [`QueuePair::post_gather`] and [`QueuePair::post_scatter`].
     ///
     /// # Errors
     /// As [`QueuePair::new`]; cards take 30 pieces at most, some fewer.
@@ -145,8 +145,8 @@ impl QueuePair {
         Ok(Self::of(pd, raw, transport, [send_cq, receive_cq]))
     }
 
-    /// [`QueuePair::new`] for datagrams to groups that do not come back to members on its own card. Where card or library cannot keep them from it,
-    /// they do.
+    /// [`QueuePair::new`] for datagrams to groups that do not come back to members on its own card. Where card or
+    /// library cannot keep them from it, they do.
     ///
     /// # Errors
     /// As [`QueuePair::new`].
@@ -169,7 +169,8 @@ impl QueuePair {
             ..Default::default()
         };
         let call = pd.device().provider().verbs();
-        // SAFETY: context, domain and completion queue are live and outlive the queue pair, which holds a count of each.
+        // SAFETY: context, domain and completion queue are live and outlive the queue pair, which holds a count of
+        // each.
         let raw = unsafe { sys::inline::create_qp_ex(pd.device().context(), &raw mut attr) };
         drop(call);
         match raw.and_then(NonNull::new) {
@@ -181,8 +182,8 @@ impl QueuePair {
         }
     }
 
-    /// A reliable queue pair in state RESET whose sends may bind keys over other keys, to one entry each, and free them; see
-    /// [`binding`](crate::binding).
+    /// A reliable queue pair in state RESET whose sends may bind keys over other keys, to one entry each, and free
+    /// them; see [`binding`](crate::binding).
     pub(crate) fn that_binds(pd: &ProtectionDomain, cq: &CompletionQueue, sends: u32) -> Result<Self> {
         /// Inline bytes of a list of one entry: 4 less than the entry, as the provider counts.
         const INLINE_BYTES: u32 = 12;
@@ -209,8 +210,8 @@ impl QueuePair {
             ..Default::default()
         };
         let verbs = pd.device().provider().verbs();
-        // SAFETY: context, domain and completion queue are live and outlive the queue pair, which holds a count of each; both structures are
-        // initialised.
+        // SAFETY: context, domain and completion queue are live and outlive the queue pair, which holds a count of
+        // each; both structures are initialised.
         let raw = unsafe { (verbs.mlx5dv_create_qp)(pd.device().context(), &raw mut attr, &raw mut direct) };
         let raw = non_null("mlx5dv_create_qp", raw, || "a queue pair that binds keys".to_owned())?;
         drop(verbs);

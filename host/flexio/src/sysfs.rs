@@ -1,4 +1,5 @@
-//! RDMA devices as libibverbs lists them, with what the kernel tells of each (`/sys/class/infiniband`): where DOCA is not installed.
+//! RDMA devices as libibverbs lists them, with what the kernel tells of each (`/sys/class/infiniband`): where DOCA is
+//! not installed.
 
 use std::ffi::CStr;
 use std::path::Path;

@@ -17,7 +17,8 @@ const GRH_PRESENT: u32 = 1 << 30;
 
 /// Lowest rate that [`UdAddress::paced`] takes.
 pub const LEAST_STATIC_RATE_MBIT_PER_S: u32 = 2_500;
-/// Rates in Mbit/s and their codes (InfiniBand specification, static rate), ascending: those that the field of four bits holds.
+/// Rates in Mbit/s and their codes (InfiniBand specification, static rate), ascending: those that the field of four
+/// bits holds.
 const STATIC_RATES: [(u32, u8); 14] = [
     (LEAST_STATIC_RATE_MBIT_PER_S, 2),
     (5_000, 5),
@@ -95,8 +96,8 @@ impl UdAddress {
         Ok(Self { path, ..self })
     }
 
-    /// The same destination, to which a queue pair sends at a static rate (InfiniBand specification): the highest of 2.5, 5, 10, 14, 20,
-    /// 25, 30, 40, 56, 60, 80, 112, 120 and 168 Gbit/s that is no higher than `mbit_per_s`.
+    /// The same destination, to which a queue pair sends at a static rate (InfiniBand specification): the highest of
+    /// 2.5, 5, 10, 14, 20, 25, 30, 40, 56, 60, 80, 112, 120 and 168 Gbit/s that is no higher than `mbit_per_s`.
     ///
     /// # Errors
     /// [`Error::OutOfRange`] for less than 2500 Mbit/s.

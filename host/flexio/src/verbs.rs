@@ -12,8 +12,8 @@ use crate::wait::Bound;
 
 /// A completion queue that the host polls.
 ///
-/// It exists until this, its clones and the queue pairs that complete into it are gone. Of several threads that poll, each
-/// completion reaches one.
+/// It exists until this, its clones and the queue pairs that complete into it are gone. Of several threads that poll,
+/// each completion reaches one.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue(Arc<Queue>);
 

@@ -15,7 +15,8 @@ use crate::error::Error;
 pub enum CardKind {
     /// Cards, behind installed libraries.
     Hardware,
-    /// Emulated ones. They are slower than cards, and where several processes have some, their clocks differ by milliseconds.
+    /// Emulated ones. They are slower than cards, and where several processes have some, their clocks differ by
+    /// milliseconds.
     Emulated,
 }
 
@@ -36,8 +37,9 @@ pub trait Relax: Send + Sync {
         CardKind::Hardware
     }
 
-    /// Makes calls of the provider's functions on this thread reach the provider's cards, until [`Relax::leave`]. Returns whether `leave` is to be
-    /// called; installed libraries need neither. Between the two no other provider's functions are called on the thread.
+    /// Makes calls of the provider's functions on this thread reach the provider's cards, until [`Relax::leave`].
+    /// Returns whether `leave` is to be called; installed libraries need neither. Between the two no other provider's
+    /// functions are called on the thread.
     fn enter(&self) -> bool {
         false
     }
@@ -77,8 +79,9 @@ const IDLE_STEP_PS: u64 = 1_000_000;
 
 /// Waiting beside emulated cards: their time counts, not the computer's.
 ///
-/// Virtual time stands still while a neighbour's process is not run, and so do the bounds of waits. A machine with nothing left to do has no next
-/// event to advance to; the waiting host then counts the time that it spends looking, or a wait for something that cannot happen would never end.
+/// Virtual time stands still while a neighbour's process is not run, and so do the bounds of waits. A machine with
+/// nothing left to do has no next event to advance to; the waiting host then counts the time that it spends looking, or
+/// a wait for something that cannot happen would never end.
 pub struct EmulatorClock<R, N> {
     relax: R,
     now_ps: N,
@@ -87,8 +90,8 @@ pub struct EmulatorClock<R, N> {
 }
 
 impl<R: Fn() -> bool, N: Fn() -> u64> EmulatorClock<R, N> {
-    /// `relax` lets the next thing happen and says whether anything was due; `now_ps` is virtual time in picoseconds. `is_virtual` is false for machines
-    /// that follow the wall clock.
+    /// `relax` lets the next thing happen and says whether anything was due; `now_ps` is virtual time in picoseconds.
+    /// `is_virtual` is false for machines that follow the wall clock.
     pub const fn new(relax: R, now_ps: N, is_virtual: bool) -> Self {
         Self { relax, now_ps, is_virtual, idle_ps: AtomicU64::new(0) }
     }

@@ -50,7 +50,8 @@ impl Drop for Window {
     }
 }
 
-/// An outbox: the page of doorbell registers a thread writes to, until this, its clones and the queues that name it are gone.
+/// An outbox: the page of doorbell registers a thread writes to, until this, its clones and the queues that name it are
+/// gone.
 #[derive(Clone, Debug)]
 pub struct Outbox(Arc<Page>);
 

@@ -1,4 +1,5 @@
-//! Misuse that must not compile: using bytes that a card may write, copying them on two threads at a time, using a bound key that was given back.
+//! Misuse that must not compile: using bytes that a card may write, copying them on two threads at a time, using a
+//! bound key that was given back.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -6,7 +7,8 @@ use std::process::Command;
 
 use flexio::*;
 
-/// The library that this test is linked with, or one that was built of the same sources after it: cargo keeps them beside the test.
+/// The library that this test is linked with, or one that was built of the same sources after it: cargo keeps them
+/// beside the test.
 fn library(folder: &Path) -> PathBuf {
     let entries = std::fs::read_dir(folder).expect("the folder of this program");
     let libraries = entries.map(|entry| entry.expect("an entry").path()).filter(|path| {

@@ -1,8 +1,10 @@
 //! Service process: carries out what its state machine decides, over a card's function.
 //!
-//! It says and hears messages ([`wire`]), and has the card read from host memory into host memory, by alias keys: but for
-//! staged collectives no byte of the ranks' data is in its own memory. It has no thread, and no clock but that of its card's provider, for chunks of multicasts that do not come: whoever has it calls
-//! [`Agent::progress`]. How connections are made is its owner's business; a connection whose other end is gone is seen when something is sent to it, or told by [`Agent::lose`].
+//! It says and hears messages ([`wire`]), and has the card read from host memory into host memory, by alias keys: but
+//! for staged collectives no byte of the ranks' data is in its own memory. It has no thread, and no clock but that of
+//! its card's provider, for chunks of multicasts that do not come: whoever has it calls [`Agent::progress`]. How
+//! connections are made is its owner's business; a connection whose other end is gone is seen when something is sent to
+//! it, or told by [`Agent::lose`].
 
 mod bound;
 mod calls;
@@ -153,7 +155,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// A service process that others know by `endpoint`, on the function of the card that `pd` is of. `list` is shared by the processes of the card.
+    /// A service process that others know by `endpoint`, on the function of the card that `pd` is of. `list` is shared
+    /// by the processes of the card.
     ///
     /// # Errors
     /// The card refuses.

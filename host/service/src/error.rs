@@ -26,7 +26,8 @@ pub enum Error {
     /// A collective has failed.
     #[error("the collective has failed: {0}")]
     Failed(Failure),
-    /// The staged collectives of a group have failed: all that are not over. Buffers may still be written to until their keys are taken back.
+    /// The staged collectives of a group have failed: all that are not over. Buffers may still be written to until
+    /// their keys are taken back.
     #[error("the staged collectives of the group have failed: {0}")]
     StagedFailed(StagedFailure),
     /// The connection to the service process is gone, and with it all that it carries out.

@@ -6,7 +6,8 @@ use flexio::{Access, AccessKey, KeyExport, MemoryRegion, ProtectionDomain};
 
 use crate::error::Result;
 
-/// A key of a rank as its service process makes an alias of it. Ranks are of the process's own card; the card itself finds others.
+/// A key of a rank as its service process makes an alias of it. Ranks are of the process's own card; the card itself
+/// finds others.
 pub(crate) fn export(pd: &ProtectionDomain, told: &wire::KeyExport) -> Result<KeyExport> {
     let wire::KeyExport { region: Region { address, key, bytes }, rights, virtual_hca, access_key, .. } = *told;
     let parts = [

@@ -1,8 +1,10 @@
-//! Connections of a service process or a rank: control messages over one reliable queue pair for each peer, and transfers over others.
+//! Connections of a service process or a rank: control messages over one reliable queue pair for each peer, and
+//! transfers over others.
 //!
-//! A message is one send of at most [`wire::MAX_BYTES`] bytes, so that each receive holds any. Where a peer has no receive posted its card asks for
-//! patience, and the sender's waits. Transfers have queue pairs of their own ([`Lane`]): a transfer that fails, such as a Read of memory that a rank has
-//! taken back, ends its queue pair, and neither control messages nor other groups know of it.
+//! A message is one send of at most [`wire::MAX_BYTES`] bytes, so that each receive holds any. Where a peer has no
+//! receive posted its card asks for patience, and the sender's waits. Transfers have queue pairs of their own
+//! ([`Lane`]): a transfer that fails, such as a Read of memory that a rank has taken back, ends its queue pair, and
+//! neither control messages nor other groups know of it.
 
 use std::collections::VecDeque;
 
@@ -105,11 +107,13 @@ pub(crate) struct Ends {
 pub(crate) struct Fault {
     /// Status of the completion.
     pub(crate) status: u32,
-    /// Whose memory is at fault. None if the far end has ended the lane because a transfer of its own has failed: only it knows.
+    /// Whose memory is at fault. None if the far end has ended the lane because a transfer of its own has failed: only
+    /// it knows.
     pub(crate) culprit: Option<Culprit>,
 }
 
-/// Statuses of completions by the own card's side: length, operation, protection (twice), binding, access (InfiniBand specification, volume 1, 11.6.2).
+/// Statuses of completions by the own card's side: length, operation, protection (twice), binding, access (InfiniBand
+/// specification, volume 1, 11.6.2).
 const NEAR: [u32; 6] = [1, 2, 3, 4, 6, 8];
 /// The queue pair had failed before.
 const FLUSHED: u32 = 5;
@@ -251,7 +255,8 @@ impl Links {
         Ok(peer.pair.post_receive(id(KIND_RECEIVE, index, slot), into)?)
     }
 
-    /// Sends a message; at once if there is room, else when there is. One for a peer that is gone is dropped: that it is gone has been told.
+    /// Sends a message; at once if there is room, else when there is. One for a peer that is gone is dropped: that it
+    /// is gone has been told.
     pub(crate) fn send(&mut self, to: PeerId, message: Vec<u8>) -> Result<()> {
         debug_assert!(message.len() <= wire::MAX_BYTES, "{} bytes", message.len());
         if let Some(peer) = self.peer_mut(to).filter(|peer| peer.is_open) {

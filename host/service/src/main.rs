@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use flexcast_service::daemon::{self, config::Config};
 
-/// Service processes of one card: collectives that its Arm cores carry out while the hosts compute. See docs/service.md.
+/// Service processes of one card: collectives that its Arm cores carry out while the hosts compute. See
+/// docs/service.md.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Options {

@@ -1,6 +1,8 @@
-//! The host's side of a service process: a program whose ranks have their collectives carried out by the card's Arm cores.
+//! The host's side of a service process: a program whose ranks have their collectives carried out by the card's Arm
+//! cores.
 //!
-//! The program posts a call and computes. A flag in its own memory tells that the data is there: between the two it need not call anything.
+//! The program posts a call and computes. A flag in its own memory tells that the data is there: between the two it
+//! need not call anything.
 
 mod memory;
 mod raw;
@@ -24,8 +26,9 @@ pub use staged::StagedCall;
 /// Flags of each rank of a group: more than collectives that may be under way.
 const FLAGS: u64 = 64;
 
-/// Messages that the card has at a time: those of as many calls as a group may have under way by default, eight, each of an Alltoallv among 1,024 ranks. A
-/// call whose messages the card does not have would not go on while the host computes.
+/// Messages that the card has at a time: those of as many calls as a group may have under way by default, eight, each
+/// of an Alltoallv among 1,024 ranks. A call whose messages the card does not have would not go on while the host
+/// computes.
 const SENDS: u32 = 80;
 
 /// Memory of this program that the service process may use, by its number here.
@@ -141,8 +144,9 @@ impl Client {
         self.links.send(self.process, bytes)
     }
 
-    /// Tells of a group, as one of its ranks; [`Client::has_joined`] tells when it can be used. A group that comes after another one with its number has another
-    /// communicator, such as a random one: by that a process tells what is late of the former group from what is of this one.
+    /// Tells of a group, as one of its ranks; [`Client::has_joined`] tells when it can be used. A group that comes
+    /// after another one with its number has another communicator, such as a random one: by that a process tells what
+    /// is late of the former group from what is of this one.
     ///
     /// # Errors
     /// The card refuses memory for flags; [`Error::Format`], [`Error::Gone`].
@@ -195,7 +199,8 @@ impl Client {
         Ok((ContextId { group, collective: membership.next }, membership.ranks))
     }
 
-    /// A call that can be is counted; one that cannot must leave no gap, or the rank would wait for ever with its next one.
+    /// A call that can be is counted; one that cannot must leave no gap, or the rank would wait for ever with its next
+    /// one.
     fn post(&mut self, start: &OpStart) -> Result<ContextId> {
         let (context, rank) = (start.context(), start.head().rank);
         if let Some(membership) = self.members.get_mut(&(context.group, rank)) {
@@ -218,8 +223,9 @@ impl Client {
         self.post(&start)
     }
 
-    /// Calls a non-blocking Allgatherv; `send` is none in place. `copies` says who copies blocks inside a host, alike on all ranks: with
-    /// [`LocalCopies::Host`] this program, as [`Client::next_copy`] tells; with [`LocalCopies::Card`] nobody has to call anything until the flag.
+    /// Calls a non-blocking Allgatherv; `send` is none in place. `copies` says who copies blocks inside a host, alike
+    /// on all ranks: with [`LocalCopies::Host`] this program, as [`Client::next_copy`] tells; with
+    /// [`LocalCopies::Card`] nobody has to call anything until the flag.
     ///
     /// # Errors
     /// As [`Client::alltoallv`].
@@ -238,8 +244,8 @@ impl Client {
         self.post(&start)
     }
 
-    /// Whether a collective has ended well, by its flag in this program's memory alone: no queue is looked at. So it has where a later one has taken the
-    /// place of its flag, unless it has failed, which [`Client::end`] knows.
+    /// Whether a collective has ended well, by its flag in this program's memory alone: no queue is looked at. So it
+    /// has where a later one has taken the place of its flag, unless it has failed, which [`Client::end`] knows.
     ///
     /// # Errors
     /// [`Error::Card`]: there is no such memory.
@@ -295,7 +301,8 @@ impl Client {
         self.say(ContextId { group: 0, collective: 0 }, Body::Goodbye)
     }
 
-    /// A block that this program is to copy from another rank of its host, into the receive buffer of one of its own; then it calls [`Client::copied`].
+    /// A block that this program is to copy from another rank of its host, into the receive buffer of one of its own;
+    /// then it calls [`Client::copied`].
     pub fn next_copy(&mut self) -> Option<LocalCopy> {
         self.copies.pop_front()
     }

@@ -17,7 +17,8 @@ pub struct SecretError {
     pub reason: String,
 }
 
-/// Reads a secret: 64 hexadecimal digits, as `openssl rand -hex 32` makes them, in a file that only its owner can read and write (0600).
+/// Reads a secret: 64 hexadecimal digits, as `openssl rand -hex 32` makes them, in a file that only its owner can read
+/// and write (0600).
 ///
 /// # Errors
 /// [`SecretError`].
@@ -29,7 +30,8 @@ pub fn read(path: &Path) -> Result<Secret, SecretError> {
     let mode = about.mode() & 0o7777;
     if mode & 0o177 != 0 {
         return Err(wrong(format!(
-            "its mode is {mode:04o}, but must be 0600 at most: `chmod 600` it, and make a new one if others may have read it"
+            "its mode is {mode:04o}, but must be 0600 at most: `chmod 600` it, and make a new one if others may have \
+             read it"
         )));
     }
     let mut text = String::new();

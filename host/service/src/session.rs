@@ -69,7 +69,8 @@ pub enum SessionError {
     },
     /// It speaks another version.
     #[error(
-        "the service process on {address} speaks version {found} of the messages, this program {}: run the same release of both",
+        "the service process on {address} speaks version {found} of the messages, this program {}: run the same \
+         release of both",
         wire::VERSION
     )]
     Version {
@@ -111,7 +112,8 @@ impl SessionError {
         }
     }
 
-    /// Whether it helps to try again in a moment: too many others were about to connect, or the connection was ended for them.
+    /// Whether it helps to try again in a moment: too many others were about to connect, or the connection was ended
+    /// for them.
     const fn is_for_a_moment(&self) -> bool {
         matches!(self, Self::Closed { .. } | Self::Rejected { rejection: Rejection::Crowded { .. }, .. })
     }
@@ -160,8 +162,9 @@ impl Shared {
 
 /// A program's connection to its service process.
 ///
-/// A thread answers heartbeats while the program computes: it sleeps in between, and wakes four times in the time that the service process says. The program calls
-/// [`Session::progress`] when it has time; between a call and its flag it need not.
+/// A thread answers heartbeats while the program computes: it sleeps in between, and wakes four times in the time that
+/// the service process says. The program calls [`Session::progress`] when it has time; between a call and its flag it
+/// need not.
 #[derive(Debug)]
 pub struct Session {
     client: Client,
@@ -172,9 +175,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects to the service process at `endpoint`, on the host's function of its card, and offers it [`DEFAULT_BOUND_KEYS`] keys to bind
-    /// ([`Client::offer_keys`]). Blocks no longer than `timing` says, and as long as the card takes to make the keys. Within that time it tries
-    /// again where others crowd it out.
+    /// Connects to the service process at `endpoint`, on the host's function of its card, and offers it
+    /// [`DEFAULT_BOUND_KEYS`] keys to bind ([`Client::offer_keys`]). Blocks no longer than `timing` says, and as long
+    /// as the card takes to make the keys. Within that time it tries again where others crowd it out.
     ///
     /// # Errors
     /// [`SessionError`]: with [`SessionError::Absent`] at once where nobody listens.
@@ -314,8 +317,9 @@ impl Session {
         *self.shared.end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what the service process has said; returns whether there was anything. Where the session has ended what came before still counts. Never blocks
-    /// while the card works; where it fails, this waits up to 250 ms for the end of the connection, which says more.
+    /// Takes what the service process has said; returns whether there was anything. Where the session has ended what
+    /// came before still counts. Never blocks while the card works; where it fails, this waits up to 250 ms for the end
+    /// of the connection, which says more.
     ///
     /// # Errors
     /// As [`Client::progress`]; a card that fails once the session has ended is none.
@@ -348,8 +352,8 @@ impl Session {
 }
 
 impl Drop for Session {
-    /// Says goodbye, and waits a moment until the service process has heard it: ranks that have left their groups are missed by nobody. Those that have not
-    /// count as dead.
+    /// Says goodbye, and waits a moment until the service process has heard it: ranks that have left their groups are
+    /// missed by nobody. Those that have not count as dead.
     fn drop(&mut self) {
         self.shared.leaves.store(true, Ordering::Release);
         let mut sender = self.shared.sender();
@@ -409,7 +413,8 @@ fn watch(mut stream: TcpStream, mut frames: Frames, mut life: Life, shared: &Sha
         match frames.fill(&mut stream) {
             Ok(Filled::Some) => {}
             Ok(Filled::Nothing) if leaves && Instant::now() >= farewell => return End::Silent,
-            // Judged after a look at what has come, so that a program that was halted does not take its own sleep for the other's.
+            // Judged after a look at what has come, so that a program that was halted does not take its own sleep for
+            // the other's.
             Ok(Filled::Nothing) if life.is_silent(Instant::now()) => return End::Silent,
             Ok(Filled::Nothing) => {}
             Ok(Filled::Ended) | Err(_) => return End::Died,

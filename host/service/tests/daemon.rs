@@ -1,4 +1,5 @@
-//! The program `flexcast-service`, with emulated cards behind the C libraries of the emulator: configuration, one daemon for a card, status, metrics, signals.
+//! The program `flexcast-service`, with emulated cards behind the C libraries of the emulator: configuration, one
+//! daemon for a card, status, metrics, signals.
 
 #[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
 #[path = "../../../tests/src/processes.rs"]
@@ -66,8 +67,10 @@ impl Folder {
         let folder = self.folder.path().display();
         let (port, metrics) = (self.port, self.metrics);
         let text = format!(
-            "device = \"mlx5_0_arm\"\nlisten = \"127.0.0.1\"\nport = {port}\nprocesses = 1\nsecret = \"{folder}/secret\"\n\
-             status_socket = \"{folder}/status\"\nlock_directory = \"{folder}\"\nmetrics = \"127.0.0.1:{metrics}\"\n{more}"
+            "device = \"mlx5_0_arm\"\nlisten = \"127.0.0.1\"\nport = {port}\nprocesses = 1\nsecret \
+             = \"{folder}/secret\"\n\
+             status_socket = \"{folder}/status\"\nlock_directory = \"{folder}\"\nmetrics \
+             = \"127.0.0.1:{metrics}\"\n{more}"
         );
         std::fs::write(self.path("service.toml"), text).expect("written");
     }

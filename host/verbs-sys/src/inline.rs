@@ -137,12 +137,12 @@ pub unsafe fn wr_local_inv(qp: *mut ibv_qp_ex, key: u32) -> bool {
     unsafe { (*qp).wr_local_inv.map(|add| add(qp, key)) }.is_some()
 }
 
-/// `mlx5dv_wr_mr_list`: adds to the batch a request that binds a key over other keys to a list; false where the provider has no such
-/// call. What is wrong with the request is told by [`wr_complete`].
+/// `mlx5dv_wr_mr_list`: adds to the batch a request that binds a key over other keys to a list; false where the
+/// provider has no such call. What is wrong with the request is told by [`wr_complete`].
 ///
 /// # Safety
-/// As the C function: `direct` must be of a live queue pair with a batch that this thread has begun, `mkey` live, and `list` hold `count`
-/// initialised entries.
+/// As the C function: `direct` must be of a live queue pair with a batch that this thread has begun, `mkey` live, and
+/// `list` hold `count` initialised entries.
 pub unsafe fn wr_mr_list(
     direct: *mut mlx5dv_qp_ex,
     mkey: *mut mlx5dv_mkey,

@@ -5,8 +5,9 @@
 //! `cargo xtask bindgen` copies that file over `src/bindings.rs`. With the feature `sdk` they are generated from the
 //! installed rdma-core instead.
 //!
-//! Nothing here decides anything: [`VerbsApi`] is a struct of C function pointers, filled by [`load`] from the installed
-//! libraries or by the emulator, and [`inline`] repeats the calls that the C header defines as inline functions.
+//! Nothing here decides anything: [`VerbsApi`] is a struct of C function pointers, filled by [`load`] from the
+//! installed libraries or by the emulator, and [`inline`] repeats the calls that the C header defines as inline
+//! functions.
 // Function tables, the loader and the inline calls are foreign calls by nature.
 #![allow(unsafe_code)]
 

@@ -20,7 +20,8 @@ pub enum LoadError {
     },
     /// The library lacks a function of the ABI this table describes.
     #[error(
-        "{library} has no function {symbol}: it is of another generation than these bindings; {install}, or build with the feature `sdk` against its headers"
+        "{library} has no function {symbol}: it is of another generation than these bindings; {install}, or build with \
+         the feature `sdk` against its headers"
     )]
     Symbol {
         /// File name of the library.

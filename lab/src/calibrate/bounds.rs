@@ -33,7 +33,8 @@ impl Published {
     }
 }
 
-/// Bytes on the wire besides the payload of a message of one packet, as RoCE v2 carries it: preamble, gap and check sequence included.
+/// Bytes on the wire besides the payload of a message of one packet, as RoCE v2 carries it: preamble, gap and check
+/// sequence included.
 #[must_use]
 pub fn overhead_bytes(transport: Transport) -> u64 {
     match transport {

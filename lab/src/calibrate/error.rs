@@ -47,7 +47,8 @@ pub enum CalibrateError {
     },
     /// Packets stopped coming.
     #[error(
-        "kernel {kernel}: nothing has moved for {quiet_us} us of virtual time after {done} of {wanted} messages; lost on the way: {lost}"
+        "kernel {kernel}: nothing has moved for {quiet_us} us of virtual time after {done} of {wanted} messages; lost \
+         on the way: {lost}"
     )]
     Stalled {
         /// What ran.

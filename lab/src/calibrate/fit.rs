@@ -1,5 +1,5 @@
-//! Step 3: the one fitted number. `f(k) = cycles + k (66 - instructions)` of the UC kernel on one thread must be 598: a compiler that
-//! emits more or fewer than 66 instructions does not leak into k.
+//! Step 3: the one fitted number. `f(k) = cycles + k (66 - instructions)` of the UC kernel on one thread must be 598: a
+//! compiler that emits more or fewer than 66 instructions does not leak into k.
 
 use emu_machine::timing::Parameters;
 use serde::Serialize;

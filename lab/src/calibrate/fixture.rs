@@ -19,7 +19,8 @@ use super::CalibrateError;
 use crate::tput::run::ImageFile;
 use crate::tput::run::bring_up;
 
-/// First execution unit of multi-threaded runs: that of a core that is whole, since unit 0 of the first is the system's.
+/// First execution unit of multi-threaded runs: that of a core that is whole, since unit 0 of the first is the
+/// system's.
 pub(super) const FIRST_UNIT: u32 = 16;
 /// One thread of each whole core in turn.
 pub(super) const fn spread(thread: u32) -> u32 {
@@ -38,7 +39,8 @@ const KERNEL_BOUND: Bound = Bound::millis(20_000).with_looks(500_000_000);
 /// Words of one line.
 pub(super) const LINE_BYTES: u64 = 64;
 
-/// A machine of `cards` cards with these parameters, driven from their servers: a cable between two, a switch between more.
+/// A machine of `cards` cards with these parameters, driven from their servers: a cable between two, a switch between
+/// more.
 pub(super) fn provider(parameters: &Parameters, cards: usize) -> Result<Provider, CalibrateError> {
     let config = match cards {
         0..=2 => Config { wiring: Wiring::default(), ..Config::default() },
@@ -255,7 +257,8 @@ pub(super) fn measure(
         let memory = DeviceBuffer::zeroed(fixture.process, probe.memory_bytes * shares)?;
         let (contexts, handlers) = fixture.slots("measure", |thread| probe.first_unit + thread)?;
         let name = format!("{:?}", probe.kernel);
-        // Threads begin equally far apart on the ring: a line comes again only after all others have, and is in no cache by then.
+        // Threads begin equally far apart on the ring: a line comes again only after all others have, and is in no
+        // cache by then.
         let (lines, mut start_line) = ((probe.memory_bytes / LINE_BYTES).max(1), 0);
         for (thread, buffer) in contexts.iter().enumerate() {
             let own = if shares == 1 { 0 } else { thread as u64 };

@@ -218,7 +218,8 @@ impl HoldOut {
     }
 }
 
-/// Hold-outs of which all parts pass, and those that can fail. A hold-out that nothing discriminates counts only if it fails.
+/// Hold-outs of which all parts pass, and those that can fail. A hold-out that nothing discriminates counts only if it
+/// fails.
 #[must_use]
 pub fn score(rows: &[HoldOut]) -> (usize, usize) {
     let mut groups: Vec<(&str, bool)> = Vec::new();

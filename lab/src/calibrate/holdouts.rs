@@ -173,8 +173,8 @@ fn small(
     Ok(vec![if per_us >= 0.97 * engine { row.note("at the rate of the sending card's engine") } else { row }])
 }
 
-/// Each worker's share of the packets per second against the first point's, one core after the other. Where the published threads were
-/// is not said, so the other placement is told as well; it decides nothing.
+/// Each worker's share of the packets per second against the first point's, one core after the other. Where the
+/// published threads were is not said, so the other placement is told as well; it decides nothing.
 fn scaling(
     images: &Images,
     parameters: &Parameters,
@@ -182,8 +182,8 @@ fn scaling(
     spread: bool,
 ) -> Result<Vec<HoldOut>, CalibrateError> {
     const AT_ENGINE: &str = "at the rate of the receive engine, which is from this curve's end";
-    const LIGHTER: &str = "this kernel takes fewer cycles per packet than the published workers: it meets the issue slots of a core (one \
-                           core after the other) and the engine's rate sooner";
+    const LIGHTER: &str = "this kernel takes fewer cycles per packet than the published workers: it meets the issue \
+        slots of a core (one core after the other) and the engine's rate sooner";
     let (first, first_published) = SDR[0];
     let engine = parameters.get("card", "receives_per_s").map_or(0, |parameter| parameter.value) as f64 * 1e-6;
     let (id, place) = if spread { ("V-9.spread", ", over all cores") } else { ("V-9", "") };
@@ -249,8 +249,8 @@ fn chain(images: &Images, parameters: &Parameters, sizes: Sizes) -> Result<Vec<H
     let row = HoldOut::new("V-11", what, "M/s", wanted, wanted, per_us).bounds(Some(27.2), None);
     // Two published figures exclude one another here, unless half of the chain's loads were served by caches.
     Ok(vec![row.note(
-        "the latency bound is the paper's own: 9 x 465 + 465 + 2 x 910 ns; the read limit of DPA memory (9.8 GB/s, 153 M lines/s, published \
-         elsewhere) lets no more than 15.3 M of 10 lines each pass",
+        "the latency bound is the paper's own: 9 x 465 + 465 + 2 x 910 ns; the read limit of DPA memory (9.8 GB/s, 153 \
+         M lines/s, published elsewhere) lets no more than 15.3 M of 10 lines each pass",
     )])
 }
 
@@ -278,7 +278,8 @@ fn chunks(images: &Images, parameters: &Parameters) -> Result<Vec<HoldOut>, Cali
         let run = Run { chunk_bytes, bytes: BUFFER_BYTES, ..Run::published(Transport::Uc, 1) };
         let report = run.report(&images.reference, parameters)?;
         let packets = chunk_bytes / 4096;
-        // RDMA Writes of several packets: the address is in the first, the immediate in the last, each has the other headers.
+        // RDMA Writes of several packets: the address is in the first, the immediate in the last, each has the other
+        // headers.
         let wire = chunk_bytes + packets * 82 + 20;
         let line = 25e9 * chunk_bytes as f64 / wire as f64 / (1u64 << 30) as f64;
         let percent = report.goodput_gib_s / line * 100.0;

@@ -1,5 +1,5 @@
-//! Step 1: the published micro-benchmarks (Chen et al.) as kernels on the emulated card. What went into the model has to come out;
-//! this checks the implementation, not the truth.
+//! Step 1: the published micro-benchmarks (Chen et al.) as kernels on the emulated card. What went into the model has
+//! to come out; this checks the implementation, not the truth.
 
 use emu_machine::DrivenFrom;
 use emu_machine::timing::Parameters;

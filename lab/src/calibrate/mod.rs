@@ -2,8 +2,9 @@
 //!
 //! - [`micro`]: micro-benchmarks as kernels on the emulated card; what went into the model has to come out;
 //! - [`reference`]: the published receive kernels and what they execute; [`fit`]: the one fitted number;
-//! - [`holdouts`]: every published point that the model was not fitted to ([`holdout`]), by runs of `reference`, of SDR-RDMA's receive
-//!   workers (`packets`), of DPA-Store's chain of loads and its echo (`echo`), beside the bare [`bounds`];
+//! - [`holdouts`]: every published point that the model was not fitted to ([`holdout`]), by runs of `reference`, of
+//!   SDR-RDMA's receive workers (`packets`), of DPA-Store's chain of loads and its echo (`echo`), beside the bare
+//!   [`bounds`];
 //! - [`sensitivity`]: what of that depends on numbers that nobody has published;
 //! - [`report`]: the result, as JSON and as tables.
 //!

@@ -1,5 +1,5 @@
-//! Hold-outs V-9 and V-10: SDR-RDMA's receive workers. Two cards send, since one sends fewer packets per second than were received; a
-//! switch joins them to the receiver.
+//! Hold-outs V-9 and V-10: SDR-RDMA's receive workers. Two cards send, since one sends fewer packets per second than
+//! were received; a switch joins them to the receiver.
 
 use emu_machine::timing::Parameters;
 use flexcast_abi::calibration::{KernelContext, MessageRow};
@@ -157,7 +157,8 @@ impl Packets {
         Ok((self.packets * u64::from(self.threads)) as f64 / (span_ns(&results) as f64 * 1e-9))
     }
 
-    /// Keeps as many packets on their way to each worker as it has receives for, until all have told of their last chunk.
+    /// Keeps as many packets on their way to each worker as it has receives for, until all have told of their last
+    /// chunk.
     fn send(&self, fixture: &Fixture<'_>, senders: &[Sender<'_>]) -> Result<(), CalibrateError> {
         let clock = fixture.process.device().provider().relax();
         let mut flows = vec![Flow::default(); self.threads as usize];

@@ -26,8 +26,9 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The published buffer in chunks of 4 KiB, with the prototype's counters in the kernel: published cycles and throughput of one
-    /// thread agree to 4 %, so both are of that build, and the curves by threads go through the same throughput.
+    /// The published buffer in chunks of 4 KiB, with the prototype's counters in the kernel: published cycles and
+    /// throughput of one thread agree to 4 %, so both are of that build, and the curves by threads go through the same
+    /// throughput.
     pub(super) fn published(transport: Transport, threads: u32) -> Self {
         Self { transport, threads, chunk_bytes: CHUNK_BYTES, bytes: BUFFER_BYTES, counted: true }
     }
@@ -86,8 +87,8 @@ pub struct KernelRow {
     pub code_misses: u64,
 }
 
-/// Step 2: both kernels on one thread. Accesses are the difference between a run and one of half the chunks, so that what happens once
-/// does not count.
+/// Step 2: both kernels on one thread. Accesses are the difference between a run and one of half the chunks, so that
+/// what happens once does not count.
 pub(super) fn kernels(image: &ImageFile, parameters: &Parameters) -> Result<Vec<KernelRow>, CalibrateError> {
     let mut rows = Vec::new();
     for (published, counted) in

@@ -68,8 +68,8 @@ impl Calibration {
         }
     }
 
-    /// Whether the model is what it says it is: its fitted number is the one that the fit finds, and what went into it comes out.
-    /// How well it predicts is another question.
+    /// Whether the model is what it says it is: its fitted number is the one that the fit finds, and what went into it
+    /// comes out. How well it predicts is another question.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         self.fit.agrees() && self.micro.iter().all(|row| row.ok)
@@ -81,8 +81,8 @@ impl Calibration {
         let Fit { gap_millicycles, in_model, cycles_at_66, published_cycles, cycles, instructions, .. } = &self.fit;
         match gap_millicycles {
             None => format!(
-                "model rejected: no k from 1 to 7 gives {published_cycles:.0} cycles per completion at 66 instructions; \
-                 the nearer end gives {cycles_at_66:.1}"
+                "model rejected: no k from 1 to 7 gives {published_cycles:.0} cycles per completion at 66 \
+                 instructions; the nearer end gives {cycles_at_66:.1}"
             ),
             Some(gap) => {
                 let agrees = match gap == in_model {
@@ -119,11 +119,14 @@ impl Calibration {
     pub fn markdown(&self) -> String {
         let mut parts = vec![
             "# How well the clock predicts".to_owned(),
-            "Written by `flexcast calibrate --markdown FILE`; not to be edited. All predictions are *emulated*; nothing was measured on a card.".to_owned(),
+            "Written by `flexcast calibrate --markdown FILE`; not to be edited. All predictions are *emulated*; \
+             nothing was measured on a card."
+                .to_owned(),
             "- The model has one fitted number. No number was changed after the points below had been looked at.\n\
              - *not discriminating*: any model would pass, or an engine of the emulated card is the limit.\n\
              - *prediction*: nothing was published to compare with.\n\
-             - *latency bound*: one thread takes its loads and stores one after the other, and waits for no other thread.\n\
+             - *latency bound*: one thread takes its loads and stores one after the other, and waits for no other \
+             thread.\n\
              - *issue bound*: a core executes one instruction per cycle."
                 .to_owned(),
         ];
@@ -150,7 +153,8 @@ impl Calibration {
             let notes = self.holdouts.iter().filter_map(|row| Some(format!("{}: {}", row.id, row.note?)));
             section(
                 format!(
-                    "model {model}, fitted on one number; hold-outs passed {passed} of {of} (all predictions emulated, {model})"
+                    "model {model}, fitted on one number; hold-outs passed {passed} of {of} (all predictions emulated, \
+                     {model})"
                 ),
                 Some(self.holdout_table()),
                 notes.collect(),

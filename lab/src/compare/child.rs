@@ -181,7 +181,8 @@ fn is_warning(line: &str) -> bool {
     ["WARN ", "ERROR ", "flexcast: warn: ", "flexcast: error: "].iter().any(|start| line.starts_with(start))
 }
 
-/// The line that says why a program has failed: the first that speaks of a failure, or begins with a rank as ours do, else the last one.
+/// The line that says why a program has failed: the first that speaks of a failure, or begins with a rank as ours do,
+/// else the last one.
 fn message(said: &str) -> Option<String> {
     // Lines of the log are no reasons: the error comes behind them.
     let is_text = |line: &&str| line.chars().any(char::is_alphanumeric) && !is_warning(line);
@@ -311,7 +312,8 @@ mod tests {
         let said =
             "-----\nWARNING: x\nrank 2: the received bytes are not those sent\n-----\nMPI_ABORT was invoked\n----\n";
         assert_eq!(message(said).as_deref(), Some("rank 2: the received bytes are not those sent"));
-        let signal = "[vm:1] *** Process received signal ***\n[vm:1] Signal: Segmentation fault (11)\n[vm:1] *** End of error message ***\n";
+        let signal = "[vm:1] *** Process received signal ***\n[vm:1] Signal: Segmentation fault (11)\n[vm:1] *** End \
+            of error message ***\n";
         assert_eq!(message(signal).as_deref(), Some("[vm:1] Signal: Segmentation fault (11)"));
         assert_eq!(message("one\ntwo\n---\n").as_deref(), Some("two"));
         assert_eq!(message(" WARN x: y cannot be had\nerror: z\n").as_deref(), Some("error: z"));

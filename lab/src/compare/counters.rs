@@ -45,9 +45,11 @@ mod tests {
     #[test]
     fn counters_are_read_by_name() {
         let text = "Inter-|   Receive                                                |  Transmit\n \
-            face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
-            lo:     100       1    0    0    0     0          0         0      100       1    0    0    0     0       0          0\n \
-            port0: 5000      10    0    0    0     0          0         0     7000      11    0    0    0     0       0          0\n \
+            face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls \
+            carrier \
+            compressed\n    lo:     100       1    0    0    0     0          0         0      100       1    0    0    0     0       0          0\n \
+            port0: \
+            5000      10    0    0    0     0          0         0     7000      11    0    0    0     0       0          0\n \
             port1:  1        10    0    0    0     0          0         0        2      11    0    0    0     0       0          0\n";
         let ports = parse(text, "port");
         assert_eq!(ports, [Counters { received: 5000, sent: 7000 }, Counters { received: 1, sent: 2 }]);

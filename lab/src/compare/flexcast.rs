@@ -146,7 +146,8 @@ mod tests {
     fn what_rank_0_prints_is_read() {
         let printed = printed_by(
             "[ $RANK = 0 ] || exit 0\n[ \"$2 $3\" = '--op broadcast' ] || exit 1\n\
-             echo '{\"rows\":[{\"op\":\"broadcast\",\"ranks\":2,\"bytes\":64,\"median_us\":31.4159,\"p95_us\":40,\"repetitions\":9}]}'",
+             echo \
+             '{\"rows\":[{\"op\":\"broadcast\",\"ranks\":2,\"bytes\":64,\"median_us\":31.4159,\"p95_us\":40,\"repetitions\":9}]}'",
         )
         .unwrap();
         let read = row(&printed, Op::Bcast, 2, 64).unwrap();
@@ -158,7 +159,8 @@ mod tests {
 
     #[test]
     fn objects_over_several_lines_are_read() {
-        let printed = "ready\n{\n \"rows\": [{\"op\":\"allgather\",\"ranks\":2,\"bytes\":8,\"median_us\":1,\"p95_us\":2,\"repetitions\":2,\"cpu_s\":0.5}]\n}\n";
+        let printed = "ready\n{\n \"rows\": \
+            [{\"op\":\"allgather\",\"ranks\":2,\"bytes\":8,\"median_us\":1,\"p95_us\":2,\"repetitions\":2,\"cpu_s\":0.5}]\n}\n";
         assert_eq!(row(printed, Op::Allgather, 2, 8).unwrap().cpu_s, Some(0.5));
     }
 

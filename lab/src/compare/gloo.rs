@@ -1,4 +1,5 @@
-//! Backends of torch.distributed among the hosts, gloo and Flexcast's: one benchmark in Python, on the torch that is installed.
+//! Backends of torch.distributed among the hosts, gloo and Flexcast's: one benchmark in Python, on the torch that is
+//! installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +27,8 @@ pub struct Gloo {
     pub version: String,
 }
 
-/// Finds a Python with torch, and with the package `flexcast` for its backend: that of `gloo/bin` in `folder`, or python3 of the search path.
+/// Finds a Python with torch, and with the package `flexcast` for its backend: that of `gloo/bin` in `folder`, or
+/// python3 of the search path.
 ///
 /// # Errors
 /// In words, that there is none.

@@ -1,9 +1,10 @@
 //! Comparison with other collective libraries: the same operations among the same hosts, in one run.
 //!
-//! Hosts are network namespaces at one bridge ([`network`]). Each system runs as one process per host ([`child`] bounds them):
-//! Open MPI and MPICH by one program in C ([`mpi`]), gloo by one in Python ([`gloo`]), both also with Flexcast beneath them, Flexcast by `flexcast perf` ([`flexcast`]),
-//! and IP multicast without any reliability beside them ([`bound`]). [`run`] starts them in turn and makes [`Row`]s of
-//! what they print ([`sample`]); [`output`] and [`page`] show them. All figures are *measured*: wall time of real programs.
+//! Hosts are network namespaces at one bridge ([`network`]). Each system runs as one process per host ([`child`] bounds
+//! them): Open MPI and MPICH by one program in C ([`mpi`]), gloo by one in Python ([`gloo`]), both also with Flexcast
+//! beneath them, Flexcast by `flexcast perf` ([`flexcast`]), and IP multicast without any reliability beside them
+//! ([`bound`]). [`run`] starts them in turn and makes [`Row`]s of what they print ([`sample`]); [`output`] and [`page`]
+//! show them. All figures are *measured*: wall time of real programs.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Open MPI and MPICH among the hosts: one benchmark in C, compiled with what is found, and started over namespaces in place of ssh.
+//! Open MPI and MPICH among the hosts: one benchmark in C, compiled with what is found, and started over namespaces in
+//! place of ssh.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -50,7 +51,8 @@ pub fn hint(system: System, folder: &Path) -> String {
     }
 }
 
-/// How the system has Flexcast carry the collectives of programs on Open MPI, by what is installed in `flexcast/` of the folder.
+/// How the system has Flexcast carry the collectives of programs on Open MPI, by what is installed in `flexcast/` of
+/// the folder.
 fn carried(system: System, folder: &Path) -> Result<Option<Carried>, String> {
     let prefix = folder.join("flexcast");
     let prefix = std::path::absolute(&prefix).unwrap_or(prefix);

@@ -1,7 +1,7 @@
 //! Hosts as network namespaces at one bridge, which are gone when their owner is.
 //!
-//! The bridge has a namespace of its own, so that nothing of it is to be seen in that of the computer. Names of namespaces hold the
-//! process id of their owner: what a killed owner has left is recognised by it.
+//! The bridge has a namespace of its own, so that nothing of it is to be seen in that of the computer. Names of
+//! namespaces hold the process id of their owner: what a killed owner has left is recognised by it.
 
 use std::path::Path;
 use std::process::Command;
@@ -61,7 +61,10 @@ impl Network {
         let links: String = (0..count)
             .map(|number| {
                 let (host, mac) = (network.host(number), mac(number));
-                format!("link add {INTERFACE} address {mac} mtu {MTU} netns {host} type veth peer name {PORT}{number} mtu {MTU} netns {switch}\n")
+                format!(
+                    "link add {INTERFACE} address {mac} mtu {MTU} netns {host} type veth peer name {PORT}{number} \
+                    mtu {MTU} netns {switch}\n"
+                )
             })
             .collect();
         network.ip(&[], &links, "links")?;
@@ -82,7 +85,8 @@ impl Network {
                 })
                 .collect();
             let lines = format!(
-                "link set lo up\naddr add {}/24 dev {INTERFACE}\nlink set {INTERFACE} up\nroute add 224.0.0.0/4 dev {INTERFACE}\n{peers}",
+                "link set lo up\naddr add {}/24 dev {INTERFACE}\nlink set {INTERFACE} up\nroute add 224.0.0.0/4 dev \
+                 {INTERFACE}\n{peers}",
                 network.address(host)
             );
             network.ip(&["-n", &network.host(host)], &lines, "addresses")?;

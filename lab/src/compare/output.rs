@@ -30,10 +30,13 @@ pub fn heading(settings: &Settings, rows: &[Row]) -> Vec<String> {
     } else {
         String::new()
     };
-    let mut lines = vec![
-        "measured: wall time of real programs on network namespaces at one Linux bridge, not of a card and not of a network".to_owned(),
+    let mut lines =
+        vec![
+        "measured: wall time of real programs on network namespaces at one Linux bridge, not of a card and not of a \
+         network".to_owned(),
         format!("{kernel}, {processor}, {cores} cores{crowded}"),
-        format!("ranks on each host: {ranks_per_host}, MTU {mtu}, offloads {}, UDP loss {udp_loss_percent} %, {repetitions} repetitions after {warm_up}", offloads.name()),
+        format!("ranks on each host: {ranks_per_host}, MTU {mtu}, offloads {}, UDP loss {udp_loss_percent} %, \
+            {repetitions} repetitions after {warm_up}", offloads.name()),
         "time: the slowest rank's; bytes and processor time: per operation, over all ranks".to_owned(),
     ];
     lines.extend(in_place.then(|| "in place: contributions lie in the receive buffers".to_owned()));

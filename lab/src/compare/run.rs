@@ -410,12 +410,14 @@ mod tests {
     /// A program in the place of the command-line tool: each operation ends in another way.
     const PROGRAM: &str = "#!/bin/sh\n\
         [ \"$1 $2 $4 $6\" = 'perf --op --sizes --repetitions' ] || { echo \"error: $*\" >&2; exit 1; }\n\
-        [ \"$MASTER_ADDR $WORLD_SIZE $FLEXCAST_DATAPATH\" = '10.77.0.1 2 udp' ] || { echo error: variables >&2; exit 1; }\n\
+        [ \"$MASTER_ADDR $WORLD_SIZE $FLEXCAST_DATAPATH\" = '10.77.0.1 2 udp' ] || { echo error: variables >&2; exit \
+        1; }\n\
         grep -q eth0: /proc/self/net/dev || { echo error: no interface >&2; exit 1; }\n\
         case $3 in\n\
         broadcast) echo 'error: rank '$RANK' has no route' >&2; exit 1 ;;\n\
         alltoall) setsid sleep 60 & echo $! > \"${0%/*}/pid\"; exec sleep 60 ;;\n\
-        *) [ $RANK = 0 ] && echo '{\"rows\":[{\"op\":\"'$3'\",\"ranks\":2,\"bytes\":'$5',\"median_us\":7,\"p95_us\":8,\"repetitions\":'$7',\"cpu_s\":0.5}]}'; exit 0 ;;\n\
+        *) [ $RANK = 0 ] && echo \
+        '{\"rows\":[{\"op\":\"'$3'\",\"ranks\":2,\"bytes\":'$5',\"median_us\":7,\"p95_us\":8,\"repetitions\":'$7',\"cpu_s\":0.5}]}'; exit 0 ;;\n\
         esac\n";
 
     /// Where namespaces are permitted.

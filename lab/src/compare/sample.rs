@@ -24,7 +24,8 @@ pub struct Task {
 }
 
 impl Task {
-    /// The words of the command line: `OP REPETITIONS WARM_UP INTERFACE SIZE...`, the operation being `allreduce-in-place` if it is one.
+    /// The words of the command line: `OP REPETITIONS WARM_UP INTERFACE SIZE...`, the operation being
+    /// `allreduce-in-place` if it is one.
     #[must_use]
     pub fn words(&self, interface: &str) -> Vec<String> {
         let place = if self.in_place { "-in-place" } else { "" };

@@ -41,8 +41,8 @@ impl Offloads {
 /// What is compared, and how.
 #[derive(Clone, Debug, PartialEq, Args)]
 pub struct CompareSpec {
-    /// Operations. The size is, for allgather, what each rank contributes; for bcast, the whole buffer; for allreduce, the buffer of
-    /// each rank; for alltoall, what each rank sends in all.
+    /// Operations. The size is, for allgather, what each rank contributes; for bcast, the whole buffer; for allreduce,
+    /// the buffer of each rank; for alltoall, what each rank sends in all.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "OP,...", default_values_t = [Op::Allgather, Op::Bcast, Op::Allreduce, Op::Alltoall])]
     pub ops: Vec<Op>,
     /// Sizes in bytes, also as 64KiB or 1MiB; at most 128MiB.
@@ -59,16 +59,19 @@ pub struct CompareSpec {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME,...",
         default_values_t = [System::Flexcast, System::OpenMpi, System::Mpich, System::Gloo, System::MpiFlexcast, System::MpiDirect, System::TorchFlexcast, System::Bound])]
     pub systems: Vec<System>,
-    /// UDP packets that each host loses on their way in, up to 50; TCP, which the others use, loses none. Not for bound.
+    /// UDP packets that each host loses on their way in, up to 50; TCP, which the others use, loses none. Not for
+    /// bound.
     #[arg(long, value_parser = percent, value_name = "PERCENT", default_value_t = 0.0)]
     pub loss: f64,
-    /// Blocks of 1 KiB that are zero, of a hundred, for sparse-allreduce. To be compared with allreduce, whose time does not depend on it.
+    /// Blocks of 1 KiB that are zero, of a hundred, for sparse-allreduce. To be compared with allreduce, whose time
+    /// does not depend on it.
     #[arg(long, value_parser = whole::<u32>(0, 100), value_name = "PERCENT", default_value_t = 90)]
     pub zeros: u32,
     /// How the zeros of ranks belong together.
     #[arg(long, value_enum, default_value_t = PatternName::Identical)]
     pub pattern: PatternName,
-    /// Contributions lie in the receive buffers, as those of gloo's allreduce always do: for allreduce and sparse-allreduce.
+    /// Contributions lie in the receive buffers, as those of gloo's allreduce always do: for allreduce and
+    /// sparse-allreduce.
     #[arg(long)]
     pub in_place: bool,
     /// Segmentation and receive offloads of the interfaces.

@@ -88,7 +88,8 @@ impl Axis {
     }
 }
 
-/// A value as it stands at an axis or a bar: large powers of two, and a few of them, with their prefix, other large numbers with theirs.
+/// A value as it stands at an axis or a bar: large powers of two, and a few of them, with their prefix, other large
+/// numbers with theirs.
 #[must_use]
 pub fn label(value: f64) -> String {
     // 1024 and 2048 are often counts of something, and short enough.

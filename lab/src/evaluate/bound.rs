@@ -10,7 +10,8 @@ use crate::reference::Transport;
 /// Threads of a core.
 const THREADS_PER_CORE: f64 = 16.0;
 
-/// The bounds of a plot at every place of its horizontal axis where rows are. A bound whose row is missing has no points.
+/// The bounds of a plot at every place of its horizontal axis where rows are. A bound whose row is missing has no
+/// points.
 #[must_use]
 pub fn points(plot: &Plot, rows: &[Row]) -> Vec<Row> {
     let mut places: Vec<f64> =

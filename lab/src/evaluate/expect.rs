@@ -84,8 +84,9 @@ impl Verdict {
     }
 }
 
-/// Holds an expectation against the rows; published ones are no results. `asked`: what the whole sweep would run, by the columns that are
-/// known before. Where a run of it is not among the rows that could have given another verdict, there is none.
+/// Holds an expectation against the rows; published ones are no results. `asked`: what the whole sweep would run, by
+/// the columns that are known before. Where a run of it is not among the rows that could have given another verdict,
+/// there is none.
 #[must_use]
 pub fn judge(expect: &Expect, rows: &[Row], asked: &[Row]) -> Verdict {
     if let Some(or) = &expect.or {
@@ -267,7 +268,8 @@ mod tests {
             assert_eq!((verdict.value, verdict.other), (Some(50.0), Some(98.0)));
             assert_eq!(verdict.told().as_deref(), Some("50 to 98"));
         }
-        let text = "what = \"w\"\nclass = \"goal\"\ncolumn = \"share\"\nwhere = { threads = 2 }\nor = { threads = 3 }\nat_most = 99.0";
+        let text = "what = \"w\"\nclass = \"goal\"\ncolumn = \"share\"\nwhere = { threads = 2 }\nor = { threads = 3 \
+            }\nat_most = 99.0";
         let verdict = judge(&toml::from_str(text).unwrap(), &rows(), &[]);
         assert_eq!((verdict.verdict, verdict.value), (Ending::NotRun, None), "one of both is missing");
     }

@@ -10,9 +10,9 @@ const SAME: [&str; 9] =
 /// Columns of an algorithm's parameters, where a sweep names them.
 const PARAMETERS: [&str; 3] = ["radix", "segment_bytes", "segments"];
 
-/// Adds to each emulated row of the algorithm which of the others is fastest for the same run, with its parameters (`fastest`), the
-/// quotient of both times (`over_fastest`), and that of another column (`rate_over_fastest`) if one is asked for. A row that has no other
-/// beside it stays as it is.
+/// Adds to each emulated row of the algorithm which of the others is fastest for the same run, with its parameters
+/// (`fastest`), the quotient of both times (`over_fastest`), and that of another column (`rate_over_fastest`) if one is
+/// asked for. A row that has no other beside it stays as it is.
 pub fn add(fastest: &Fastest, rows: &mut [Row]) {
     let text = |row: &Row, column: &str| row.get(column).map(ToString::to_string);
     let algorithm = |row: &Row| text(row, "algorithm").unwrap_or_default();

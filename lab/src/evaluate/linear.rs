@@ -1,9 +1,11 @@
-//! Linear growth of one column with another: the square of the coefficient of correlation (R²), over rows that differ in the one alone.
+//! Linear growth of one column with another: the square of the coefficient of correlation (R²), over rows that differ
+//! in the one alone.
 
 use super::row::{Kind, Row};
 use super::spec::Linear;
 
-/// Rows with `r_squared`, one for each group of emulated rows that are the same in the columns of `same`. Groups of fewer than three rows have none.
+/// Rows with `r_squared`, one for each group of emulated rows that are the same in the columns of `same`. Groups of
+/// fewer than three rows have none.
 #[must_use]
 pub fn rows(linear: &Linear, rows: &[Row]) -> Vec<Row> {
     let mut groups: Vec<(Row, Vec<(f64, f64)>)> = Vec::new();

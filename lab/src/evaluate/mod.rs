@@ -1,12 +1,15 @@
-//! The evaluation: experiments as files, run on emulated cards or computed, compared with what was published, and shown as one page.
+//! The evaluation: experiments as files, run on emulated cards or computed, compared with what was published, and shown
+//! as one page.
 //!
 //! - [`spec`] is the format of a file of `lab/experiments/`: question, sweeps, published points, bounds, expectations;
-//! - [`point`] is one run of the throughput harness or of a collective, and what it tells; [`computed`] are closed forms;
-//! - [`run`] does all runs on the worker pool ([`jobs`](crate::jobs)), the same run once, the longest first, and tells its
-//!   [`Progress`](run::Progress);
-//! - [`statistics`], [`spread`], [`linear`], [`fastest`], [`bound`] and [`expect`] are what is made of rows: spreads, fits of lines,
-//!   quotients with the fastest, bare bounds, verdicts;
-//! - [`output`] writes CSV and JSON, [`page`] the page with its [`plot`]s, [`summary`] the short form for the documentation.
+//! - [`point`] is one run of the throughput harness or of a collective, and what it tells; [`computed`] are closed
+//!   forms;
+//! - [`run`] does all runs on the worker pool ([`jobs`](crate::jobs)), the same run once, the longest first, and tells
+//!   its [`Progress`](run::Progress);
+//! - [`statistics`], [`spread`], [`linear`], [`fastest`], [`bound`] and [`expect`] are what is made of rows: spreads,
+//!   fits of lines, quotients with the fastest, bare bounds, verdicts;
+//! - [`output`] writes CSV and JSON, [`page`] the page with its [`plot`]s, [`summary`] the short form for the
+//!   documentation.
 
 pub mod axis;
 pub mod bound;

@@ -40,7 +40,8 @@ pub fn tally<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> [usize; 3] {
 pub fn holdouts(head: &Head) -> String {
     match &head.calibration {
         None => format!(
-            "Model {}: no calibration was given (flexcast calibrate --json, then --calibration FILE); how well it predicts is not told here",
+            "Model {}: no calibration was given (flexcast calibrate --json, then --calibration FILE); how well it \
+             predicts is not told here",
             head.model
         ),
         Some(calibration) => {
@@ -85,8 +86,10 @@ pub fn page(head: &Head, outcomes: &[Outcome]) -> String {
                 }
                 p.soft {
                     "Emulated figures are virtual time of emulated cards under model " (head.model)
-                    "; computed ones are closed forms; published ones were printed elsewhere. No row mixes them. Times are told only of runs "
-                    "whose every byte was compared with what was sent. Nothing here was measured on a card. UD figures carry −0/+22 %: the "
+                    "; computed ones are closed forms; published ones were printed elsewhere. No row mixes them. Times \
+                     are told only of runs "
+                    "whose every byte was compared with what was sent. Nothing here was measured on a card. UD figures \
+                     carry −0/+22 %: the "
                     "publication's own UD throughput is that much below what its cycles give."
                 }
                 @if let Some(calibration) = &head.calibration { (holdout_table(calibration)) }
@@ -277,13 +280,15 @@ fn holdout_table(calibration: &Calibration) -> Markup {
     html! {
         div #calibration {
             p.soft {
-                "Hold-outs: published points that the model was not fitted to, each passed if all its points are. Predictions are emulated, model "
+                "Hold-outs: published points that the model was not fitted to, each passed if all its points are. \
+                 Predictions are emulated, model "
                 (calibration.model) "; bounds are computed."
             }
             (table(&judged))
             @if !others.is_empty() {
                 details {
-                    summary { (others.len()) " points that tell neither way: nothing was published to compare with, or any model would pass" }
+                    summary { (others.len()) " points that tell neither way: nothing was published to compare with, or \
+                        any model would pass" }
                     (table(&others))
                 }
             }

@@ -1,4 +1,5 @@
-//! Plots as SVG: lines of what was emulated or computed, marks of what was published, bare bounds as dashes. Colours are the page's.
+//! Plots as SVG: lines of what was emulated or computed, marks of what was published, bare bounds as dashes. Colours
+//! are the page's.
 
 use maud::{Markup, PreEscaped, html};
 use serde::Serialize;
@@ -320,7 +321,8 @@ mod tests {
 
     fn plot() -> Plot {
         toml::from_str(
-            "title = \"t\"\nx = \"threads\"\nx_label = \"threads\"\nx_scale = \"log2\"\ny = \"rate\"\ny_label = \"Gbit/s\"\nseries = [\"image\"]",
+            "title = \"t\"\nx = \"threads\"\nx_label = \"threads\"\nx_scale = \"log2\"\ny = \"rate\"\ny_label \
+             = \"Gbit/s\"\nseries = [\"image\"]",
         )
         .unwrap()
     }

@@ -1,4 +1,5 @@
-//! All runs of all experiments, on several threads, each with a machine of its own. A run that several experiments want is done once.
+//! All runs of all experiments, on several threads, each with a machine of its own. A run that several experiments want
+//! is done once.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -127,7 +128,8 @@ impl Job for Run<'_> {
     }
 }
 
-/// The runs in the order in which they are begun: no thread is left with a long one at the end. Equal ones keep their order.
+/// The runs in the order in which they are begun: no thread is left with a long one at the end. Equal ones keep their
+/// order.
 fn longest_first<'p>(points: &'p [Point], model: &Timing) -> Vec<Run<'p>> {
     let run = |(place, point): (usize, &'p Point)| Run { place, point, command: point.command(model) };
     let mut runs: Vec<Run<'p>> = points.iter().enumerate().map(run).collect();

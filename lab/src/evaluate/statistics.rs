@@ -27,8 +27,8 @@ pub struct Statistics {
     pub p99: f64,
     /// Standard deviation (of the samples, n - 1) over the mean; 0 for one sample.
     pub variation: f64,
-    /// Interval that holds the median with 95 % confidence, by ranks of samples (binomial, normal approximation); all samples
-    /// where there are fewer than six.
+    /// Interval that holds the median with 95 % confidence, by ranks of samples (binomial, normal approximation); all
+    /// samples where there are fewer than six.
     pub median_from: f64,
     /// Its upper end.
     pub median_to: f64,

@@ -9,12 +9,14 @@ use super::run::Outcome;
 pub fn summary(head: &Head, outcomes: &[Outcome]) -> String {
     let [passed, failed, not_run] = tally(outcomes.iter().flat_map(|outcome| &outcome.verdicts));
     let mut text = String::from(
-        "# Evaluation\n\nWritten by `cargo xtask evaluate`; the page with plots is `target/evaluation/index.html`. Not to be edited.\n\n",
+        "# Evaluation\n\nWritten by `cargo xtask evaluate`; the page with plots is `target/evaluation/index.html`. Not \
+         to be edited.\n\n",
     );
     text.push_str(&format!("**{}.**\n\n", holdouts(head)));
     text.push_str(&format!(
-        "Expectations: {passed} passed, {failed} failed, {not_run} not run. *Emulated* figures are virtual time of emulated cards under model \
-         {}; *computed* ones are closed forms. Nothing was measured on a card. UD figures carry −0/+22 %.\n",
+        "Expectations: {passed} passed, {failed} failed, {not_run} not run. *Emulated* figures are virtual time of \
+         emulated cards under model {}; *computed* ones are closed forms. Nothing was measured on a card. UD figures \
+         carry −0/+22 %.\n",
         head.model
     ));
     if let Some(commit) = &head.commit {

@@ -118,7 +118,8 @@ pub struct FlowCounts {
     pub most_active_reads: u32,
     /// Announcements.
     pub announcements: u64,
-    /// Of them, those that came before the rank that they were for had called: in an Allgatherv the rank of the host that has the place of the source.
+    /// Of them, those that came before the rank that they were for had called: in an Allgatherv the rank of the host
+    /// that has the place of the source.
     pub late: u64,
     /// Of those, the ones that came before any rank of the host had called.
     pub late_none_ready: u64,
@@ -176,8 +177,8 @@ impl Carrier {
     }
 }
 
-/// Ranks that call collectives together, which are all carried out by the same: hosts, service processes, or service processes through memory of their cards.
-/// The same ranks may have several groups.
+/// Ranks that call collectives together, which are all carried out by the same: hosts, service processes, or service
+/// processes through memory of their cards. The same ranks may have several groups.
 #[derive(Clone, Debug)]
 pub struct Group {
     /// Its ranks, by their numbers in the group.
@@ -299,7 +300,8 @@ impl Flow {
             let host = topology.host_of_process(process).unwrap_or(0);
             let first = topology.processes_of(host).start;
             let on = hosts[host as usize];
-            // Groups of a host begin with different processes of its card, so that small groups do not all have the same.
+            // Groups of a host begin with different processes of its card, so that small groups do not all have the
+            // same.
             let index = (process - first + number) % self.params.processes_per_host;
             let global = on * self.params.processes_per_host + index;
             self.processes[global as usize].add_group(number, &topology, process, self.params.multicast_ahead_bytes)?;

@@ -37,7 +37,8 @@ pub enum FlowError {
     },
     /// A rank has not come to the end of its script.
     #[error(
-        "rank {rank} is at step {step} of {steps}, and nothing more happens: the calls of the ranks of a group must be the same in the same order"
+        "rank {rank} is at step {step} of {steps}, and nothing more happens: the calls of the ranks of a group must be \
+         the same in the same order"
     )]
     Stuck {
         /// The rank.

@@ -1,8 +1,10 @@
-//! Collectives that hosts carry out themselves, by the algorithms of MPI libraries: pairwise exchange for Alltoallv, a ring for Allgather(v), dissemination for
-//! Allreduce, a binomial tree, or scatter and ring, for Broadcast. A rank goes on in calls of its library only.
+//! Collectives that hosts carry out themselves, by the algorithms of MPI libraries: pairwise exchange for Alltoallv, a
+//! ring for Allgather(v), dissemination for Allreduce, a binomial tree, or scatter and ring, for Broadcast. A rank goes
+//! on in calls of its library only.
 //!
-//! Short messages carry their data (eager). Longer ones are announced; the receiver reads them once it is at that step, and tells the sender (rendezvous by
-//! Read). Ranks of one host have shared memory: the receiver copies from the sender's buffer.
+//! Short messages carry their data (eager). Longer ones are announced; the receiver reads them once it is at that step,
+//! and tells the sender (rendezvous by Read). Ranks of one host have shared memory: the receiver copies from the
+//! sender's buffer.
 
 use std::collections::BTreeMap;
 

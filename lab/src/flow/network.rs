@@ -1,9 +1,11 @@
 //! Network of the flow-level simulation: where bytes of a transfer queue, and when they are through.
 //!
-//! A transfer passes stages, each of which serves one part after the other at its rate: the PCIe link out of the source's host, the port of its card, the
-//! port of the other card, the PCIe link into the host; memory of the Arm cores where it begins or ends there. A part begins at a stage when its first byte
-//! comes from the one before (cut-through), and ends no earlier than its last byte comes. Long transfers go in up to four parts, so that others come between. Switches have
-//! full bisection bandwidth and room for everything: a network that is overloaded holds nobody back but the transfers of the same ports.
+//! A transfer passes stages, each of which serves one part after the other at its rate: the PCIe link out of the
+//! source's host, the port of its card, the port of the other card, the PCIe link into the host; memory of the Arm
+//! cores where it begins or ends there. A part begins at a stage when its first byte comes from the one before
+//! (cut-through), and ends no earlier than its last byte comes. Long transfers go in up to four parts, so that others
+//! come between. Switches have full bisection bandwidth and room for everything: a network that is overloaded holds
+//! nobody back but the transfers of the same ports.
 
 use super::params::NetworkParams;
 
@@ -132,7 +134,8 @@ impl Network {
         self.traffic
     }
 
-    /// A transfer, and its first part, which comes to its first stage when this says so: after `request_ps` for a Read's request.
+    /// A transfer, and its first part, which comes to its first stage when this says so: after `request_ps` for a
+    /// Read's request.
     pub(super) fn begin(&mut self, from: Place, to: Place, bytes: u64, now_ps: u64) -> Part {
         let mut stages = [(0, Stage::Tx); 6];
         let mut count = 0;
@@ -178,8 +181,9 @@ impl Network {
         TransferId(id)
     }
 
-    /// A multicast from memory of the Arm cores of a host to that of others, one for each that receives, those of a host one behind the other: the first part,
-    /// and the transfers that are over where each has it. It leaves the source's port once, and comes through the port of each other host once.
+    /// A multicast from memory of the Arm cores of a host to that of others, one for each that receives, those of a
+    /// host one behind the other: the first part, and the transfers that are over where each has it. It leaves the
+    /// source's port once, and comes through the port of each other host once.
     pub(super) fn begin_multicast(
         &mut self,
         from: u32,

@@ -56,7 +56,8 @@ pub struct FlowParams {
     pub placement: Placement,
     /// Reads that a service process may have under way.
     pub active_reads: u32,
-    /// Staged segments go by multicast, the next process's once so many bytes of those before it are still to come; none: by messages and Reads.
+    /// Staged segments go by multicast, the next process's once so many bytes of those before it are still to come;
+    /// none: by messages and Reads.
     pub multicast_ahead_bytes: Option<u64>,
 }
 
@@ -103,13 +104,15 @@ pub enum Preset {
     Staged,
 }
 
-/// Memory of a host with two processors of 16 cores at 2.6 GHz and four channels of DDR4-2400 each: 153.6 GB/s. A copy reads, reads for ownership and writes.
+/// Memory of a host with two processors of 16 cores at 2.6 GHz and four channels of DDR4-2400 each: 153.6 GB/s. A copy
+/// reads, reads for ownership and writes.
 const HOST_COPIES_BYTES_PER_S: u64 = 51_200_000_000;
 /// What one core of those copies: a common figure of this generation, not a published one of the testbed.
 const CORE_COPY_BYTES_PER_S: u64 = 6_000_000_000;
 
 impl Preset {
-    /// Its parameters. Latencies and rates of the network are published; times of processors are chosen: nobody has published any.
+    /// Its parameters. Latencies and rates of the network are published; times of processors are chosen: nobody has
+    /// published any.
     #[must_use]
     pub const fn params(self) -> FlowParams {
         let processors = ProcessorParams {

@@ -27,7 +27,8 @@ pub enum Kind {
 /// Who carries a collective out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum By {
-    /// Service processes on the cards, from host memory to host memory by alias keys; of an Allgatherv who copies inside a host.
+    /// Service processes on the cards, from host memory to host memory by alias keys; of an Allgatherv who copies
+    /// inside a host.
     Service(LocalCopies),
     /// Service processes through memory of their cards.
     Staged(Delivery),

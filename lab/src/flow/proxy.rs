@@ -36,9 +36,11 @@ impl Variant {
     }
 }
 
-/// P3DFFT++: transforms of several variables on a grid in three dimensions, which is cut in two; while one variable computes another is exchanged.
+/// P3DFFT++: transforms of several variables on a grid in three dimensions, which is cut in two; while one variable
+/// computes another is exchanged.
 ///
-/// Ranks of a host are the columns, those with the same place on all hosts the rows, so that a message of a row has the published length.
+/// Ranks of a host are the columns, those with the same place on all hosts the rows, so that a message of a row has the
+/// published length.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FftProxy {
     /// Points in each dimension.
@@ -54,19 +56,21 @@ pub struct FftProxy {
 }
 
 impl Default for FftProxy {
-    /// A grid of 1024 points a side of 8 bytes, four variables, ten repetitions, as published; 2 GFlop/s a rank is chosen.
+    /// A grid of 1024 points a side of 8 bytes, four variables, ten repetitions, as published; 2 GFlop/s a rank is
+    /// chosen.
     fn default() -> Self {
         Self { grid: 1024, element_bytes: 8, variables: 4, repetitions: 10, flop_per_s: 2e9 }
     }
 }
 
-/// Octopus: time steps with three Allgatherv, an Alltoall, an exchange with neighbours that is waited for, and an Allreduce, between computations that take each
-/// rank another time.
+/// Octopus: time steps with three Allgatherv, an Alltoall, an exchange with neighbours that is waited for, and an
+/// Allreduce, between computations that take each rank another time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Octopus {
     /// Time steps.
     pub steps: u32,
-    /// Bytes of each block of an Allgatherv. Not published: chosen so that the hosts' calls take about as long as published.
+    /// Bytes of each block of an Allgatherv. Not published: chosen so that the hosts' calls take about as long as
+    /// published.
     pub gather_bytes: u64,
     /// Bytes of each block of the Alltoall. Not published.
     pub exchange_bytes: u64,

@@ -57,7 +57,8 @@ pub struct FlowReport {
     pub min_us: f64,
     /// See `min_us`.
     pub max_us: f64,
-    /// From a rank's own call to its end where each computes meanwhile as long as its call has taken: mean over ranks and calls.
+    /// From a rank's own call to its end where each computes meanwhile as long as its call has taken: mean over ranks
+    /// and calls.
     pub overall_us: Option<f64>,
     /// 100 - (overall - compute) / pure x 100, at least 0: overall where all compute as long as the pure latency.
     pub overlap_percent: Option<f64>,

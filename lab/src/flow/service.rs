@@ -1,4 +1,5 @@
-//! Service processes of the flow-level simulation: the state machines of `flexcast_proto`, with a processor that takes one thing after the other.
+//! Service processes of the flow-level simulation: the state machines of `flexcast_proto`, with a processor that takes
+//! one thing after the other.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

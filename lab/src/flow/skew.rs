@@ -24,7 +24,8 @@ pub enum Skew {
         /// By how much.
         us: f64,
     },
-    /// Microseconds as measured, rank after rank and iteration after iteration; from the beginning again where they end.
+    /// Microseconds as measured, rank after rank and iteration after iteration; from the beginning again where they
+    /// end.
     Trace(Vec<f64>),
 }
 
@@ -33,7 +34,8 @@ pub enum Skew {
 pub enum SkewError {
     /// Another form.
     #[error(
-        "skew {0:?}: give none, uniform:US, exponential:US, stragglers:ONE_OF:US or trace:FILE, with microseconds from 0 to 10000000"
+        "skew {0:?}: give none, uniform:US, exponential:US, stragglers:ONE_OF:US or trace:FILE, with microseconds from \
+         0 to 10000000"
     )]
     Form(String),
     /// A trace that cannot be read.

@@ -1,4 +1,5 @@
-//! Staged Ibcast and Iallgather of the flow-level simulation: through memory of the cards, by the state machine of `flexcast_proto`.
+//! Staged Ibcast and Iallgather of the flow-level simulation: through memory of the cards, by the state machine of
+//! `flexcast_proto`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -348,7 +349,8 @@ impl Flow {
         self.begin_staged(process, context, Work::Flag { target }, way, 0, at_ps);
     }
 
-    /// A flag of one process is in a rank's memory: with those of all that write there, the collective is over for the ranks that look there.
+    /// A flag of one process is in a rank's memory: with those of all that write there, the collective is over for the
+    /// ranks that look there.
     fn flagged(&mut self, context: ContextId, target: u32) {
         let Some(collective) = self.collectives.get_mut(&context) else { return };
         let operation = collective.operation;

@@ -52,16 +52,16 @@ pub const fn multicast_allgather(share_bytes: u64, ranks: u32) -> CardBytes {
     CardBytes::new(if ranks > 1 { 1 } else { 0 }, ranks.saturating_sub(1), share_bytes)
 }
 
-/// Reduce-Scatter computed in the network: switches add what comes up their ports, so that N(P - 1) go out, the shares of
-/// the others, and N come in, the own share complete. The mirror image of the Allgather.
+/// Reduce-Scatter computed in the network: switches add what comes up their ports, so that N(P - 1) go out, the shares
+/// of the others, and N come in, the own share complete. The mirror image of the Allgather.
 #[must_use]
 pub const fn in_network_reduce_scatter(share_bytes: u64, ranks: u32) -> CardBytes {
     let CardBytes { sent, received } = multicast_allgather(share_bytes, ranks);
     CardBytes { sent: received, received: sent }
 }
 
-/// What the network carries of one share's reduction: one partial sum per link of the tree, from the others to its rank,
-/// where a multicast has one copy per link the other way.
+/// What the network carries of one share's reduction: one partial sum per link of the tree, from the others to its
+/// rank, where a multicast has one copy per link the other way.
 #[must_use]
 pub const fn in_network_reduction(tree: FatTree, share_bytes: u64) -> Traffic {
     let others = tree.ranks().saturating_sub(1) as u64;

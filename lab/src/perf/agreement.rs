@@ -10,7 +10,8 @@ pub type Options = Vec<(String, String)>;
 /// Compares options among all ranks, and names the first that differs from rank 0's; alike on all ranks.
 ///
 /// # Errors
-/// [`PerfError::Exchange`]: ranks do not come together. [`PerfError::Differs`] or [`PerfError::OptionsOf`]: a rank has other options, or tells none.
+/// [`PerfError::Exchange`]: ranks do not come together. [`PerfError::Differs`] or [`PerfError::OptionsOf`]: a rank has
+/// other options, or tells none.
 pub fn agree(exchange: &mut dyn Exchange, options: &Options) -> Result<(), PerfError> {
     let own = serde_json::to_vec(options).unwrap_or_default();
     let told = exchange.exchange("flexcast options", &own)?;

@@ -108,7 +108,8 @@ impl Content {
         }
     }
 
-    /// Whether there is a block of each rank, which begins at `start` of the block's length in what that rank contributes.
+    /// Whether there is a block of each rank, which begins at `start` of the block's length in what that rank
+    /// contributes.
     fn are_blocks(self, found: &[u8], block: usize, start: impl Fn(usize) -> usize) -> bool {
         found.len() == block * self.ranks as usize
             && (0..self.ranks).all(|from| self.is_part(from, start(block), &found[from as usize * block..][..block]))

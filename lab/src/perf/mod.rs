@@ -26,8 +26,8 @@ pub struct Row {
     pub op: Op,
     /// Ranks.
     pub ranks: u32,
-    /// Bytes of a Broadcast, Reduce or AllReduce; those that a rank contributes to an Allgather, Reduce-Scatter, Alltoall or Gather; those that it
-    /// gets of a Scatter.
+    /// Bytes of a Broadcast, Reduce or AllReduce; those that a rank contributes to an Allgather, Reduce-Scatter,
+    /// Alltoall or Gather; those that it gets of a Scatter.
     pub bytes: u64,
     /// Whether the contribution lies in the receive buffer.
     pub in_place: bool,

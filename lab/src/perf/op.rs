@@ -71,7 +71,8 @@ impl Op {
         matches!(self, Self::Allgather | Self::Reduce | Self::Allreduce | Self::SparseAllreduce | Self::Alltoall)
     }
 
-    /// The longest length up to this one that can be: whole numbers, and equal shares for all ranks. A Barrier has none.
+    /// The longest length up to this one that can be: whole numbers, and equal shares for all ranks. A Barrier has
+    /// none.
     #[must_use]
     pub const fn fitting(self, bytes: u64, ranks: u32) -> u64 {
         let unit = match self {
@@ -84,8 +85,8 @@ impl Op {
         bytes - bytes % unit
     }
 
-    /// Bytes of the send buffer of a rank: of one that is the root, where only that has one. None of a Broadcast, whose only buffer is the
-    /// receive buffer, and of a Barrier. `bytes`: a length that fits ([`Op::fitting`]).
+    /// Bytes of the send buffer of a rank: of one that is the root, where only that has one. None of a Broadcast, whose
+    /// only buffer is the receive buffer, and of a Barrier. `bytes`: a length that fits ([`Op::fitting`]).
     #[must_use]
     pub const fn send_bytes(self, bytes: u64, ranks: u32) -> Option<u64> {
         match self {
@@ -142,8 +143,9 @@ impl Op {
         }
     }
 
-    /// The factor from algorithm to bus bandwidth, as nccl-tests defines it: the bytes that a rank's link has to carry one way, at least, over
-    /// the bytes counted. So bus bandwidth is to be compared with the link's rate, whatever the number of ranks.
+    /// The factor from algorithm to bus bandwidth, as nccl-tests defines it: the bytes that a rank's link has to carry
+    /// one way, at least, over the bytes counted. So bus bandwidth is to be compared with the link's rate, whatever the
+    /// number of ranks.
     #[must_use]
     pub fn bus_factor(self, ranks: u32) -> f64 {
         let others = f64::from(ranks - 1) / f64::from(ranks);

@@ -1,7 +1,8 @@
 //! The published receive kernels (image `reference`): their host side, and what a run of them costs.
 //!
-//! One card receives on its DPA, the host of the other sends. Each worker has a thread, a queue pair and as many receives as chunks, so that
-//! its sender need not wait for it. [`spec`] is what is asked for, [`plan`] checks parameters, [`receiver`] and `sender` are the two sides, [`run`](fn@run) puts them together.
+//! One card receives on its DPA, the host of the other sends. Each worker has a thread, a queue pair and as many
+//! receives as chunks, so that its sender need not wait for it. [`spec`] is what is asked for, [`plan`] checks
+//! parameters, [`receiver`] and `sender` are the two sides, [`run`](fn@run) puts them together.
 
 pub mod plan;
 pub mod receiver;
@@ -31,7 +32,8 @@ pub const PUBLISHED_UC: Published = Published { transport: Transport::Uc, instru
 /// The same of datagrams.
 pub const PUBLISHED_UD: Published = Published { transport: Transport::Ud, instructions: 113.0, cycles: 1084.0 };
 
-/// Longest time in which nothing moves, in picoseconds: what is missing then is lost, which these kernels do not repair.
+/// Longest time in which nothing moves, in picoseconds: what is missing then is lost, which these kernels do not
+/// repair.
 const QUIET_PS: u64 = 20_000_000_000;
 /// Polls between two checks whether the process lives.
 const IDLE_POLLS: u32 = 64;
@@ -82,7 +84,8 @@ pub struct Report {
     pub chunks: u64,
     /// SHA-256 of the bytes, which have all arrived.
     pub sha256: String,
-    /// Instructions from the first completion to the last over their number, those of the kernel's own counters among them.
+    /// Instructions from the first completion to the last over their number, those of the kernel's own counters among
+    /// them.
     pub instructions_per_cqe: f64,
     /// Cycles per completion, likewise.
     pub cycles_per_cqe: f64,

@@ -39,8 +39,8 @@ pub struct Params {
     pub threads: u32,
     /// Bytes of one chunk, a multiple of [`CHUNK_ALIGN_BYTES`].
     pub chunk_bytes: u64,
-    /// Whether the kernel counts each completion by itself, as the prototype did when its figures were taken. That is part of its
-    /// instructions and of its time.
+    /// Whether the kernel counts each completion by itself, as the prototype did when its figures were taken. That is
+    /// part of its instructions and of its time.
     pub counted: bool,
     /// Iterations that are counted.
     pub iterations: u32,
@@ -107,8 +107,9 @@ pub enum PlanError {
     },
     /// More chunks than receives that can be posted before the first is sent.
     #[error(
-        "{bytes} bytes are {chunks} chunks per worker of {chunk_bytes} bytes, but a receive ring holds {MAX_RING}, and the published \
-         kernels do not tell their senders to wait; give a larger --chunk, more --threads or fewer --bytes"
+        "{bytes} bytes are {chunks} chunks per worker of {chunk_bytes} bytes, but a receive ring holds {MAX_RING}, and \
+         the published kernels do not tell their senders to wait; give a larger --chunk, more --threads or fewer \
+         --bytes"
     )]
     Chunks {
         /// Bytes to send.

@@ -148,12 +148,13 @@ pub struct ServiceReport {
     pub reads: f64,
     /// Of them, those from another host.
     pub crossings: f64,
-    /// What closed forms give for these: Allgatherv ranks x (hosts - 1), Alltoallv pairs of ranks on two hosts, staged collectives none.
+    /// What closed forms give for these: Allgatherv ranks x (hosts - 1), Alltoallv pairs of ranks on two hosts, staged
+    /// collectives none.
     pub crossings_expected: u64,
     /// Of all Reads, those from another rank of the same host.
     pub local_reads: f64,
-    /// What closed forms give for these: Allgatherv with copies by the card, of each block on each host as many as there are other ranks; Alltoallv pairs of
-    /// ranks of a host.
+    /// What closed forms give for these: Allgatherv with copies by the card, of each block on each host as many as
+    /// there are other ranks; Alltoallv pairs of ranks of a host.
     pub local_reads_expected: u64,
     /// Bytes that were read, of one operation.
     pub read_bytes: f64,
@@ -167,7 +168,8 @@ pub struct ServiceReport {
     pub active_reads_limit: u32,
     /// What staged collectives have given besides.
     pub staged: Option<StagedReport>,
-    /// Bytes that cards have moved to and from the memory of Arm cores, of one operation: messages, and payload of staged collectives alone.
+    /// Bytes that cards have moved to and from the memory of Arm cores, of one operation: messages, and payload of
+    /// staged collectives alone.
     pub arm_bytes: f64,
     /// The model of times.
     pub model: String,
@@ -205,7 +207,8 @@ impl ServiceParams {
     }
 }
 
-/// Runs a simulation on a machine of this configuration, which has a card for each host; `show` is told how many operations are over.
+/// Runs a simulation on a machine of this configuration, which has a card for each host; `show` is told how many
+/// operations are over.
 ///
 /// # Errors
 /// [`ServiceError`].
@@ -321,7 +324,8 @@ impl ServiceReport {
         let Self { iterations, model, wall_s, .. } = self;
         write!(
             f,
-            "of one operation, mean of {iterations}; times emulated, model {model}, processors take none; {wall_s:.1} s (measured)"
+            "of one operation, mean of {iterations}; times emulated, model {model}, processors take none; {wall_s:.1} \
+             s (measured)"
         )
     }
 }
@@ -332,18 +336,21 @@ impl fmt::Display for ServiceReport {
         let Self { ranks, hosts, service_processes, bytes, pure_us, overall_us, overlap_percent, .. } = self;
         writeln!(
             f,
-            "{op} of {bytes} bytes a block among {ranks} ranks on {hosts} hosts, {service_processes} service processes a card{}: {}",
+            "{op} of {bytes} bytes a block among {ranks} ranks on {hosts} hosts, {service_processes} service processes \
+             a card{}: {}",
             self.local_copies.map_or_else(String::new, |by| format!(", copies inside a host by the {by}")),
             if self.digest_ok { "every byte on every rank" } else { "WRONG BYTES" }
         )?;
         writeln!(
             f,
-            "{pure_us:.1} us where hosts look all the time, {overall_us:.1} us where they compute {pure_us:.1} us meanwhile: {overlap_percent:.1} % overlap"
+            "{pure_us:.1} us where hosts look all the time, {overall_us:.1} us where they compute {pure_us:.1} us \
+             meanwhile: {overlap_percent:.1} % overlap"
         )?;
         if let Some(staged) = &self.staged {
             writeln!(
                 f,
-                "calls of the hosts between post and flag: {}; Reads from host memory to host memory: {:.0}, of which {:.0} cross to another host ({})",
+                "calls of the hosts between post and flag: {}; Reads from host memory to host memory: {:.0}, of which \
+                 {:.0} cross to another host ({})",
                 self.host_calls_between_post_and_flag, self.reads, self.crossings, self.crossings_expected
             )?;
             staged.write(f)?;
@@ -351,8 +358,8 @@ impl fmt::Display for ServiceReport {
         }
         writeln!(
             f,
-            "calls of the hosts between post and flag: {}; Reads: {:.0}, of which {:.0} cross to another host ({} by the closed form), {:.0} copy from \
-             another rank of the host ({}), at most {} of {} at a time",
+            "calls of the hosts between post and flag: {}; Reads: {:.0}, of which {:.0} cross to another host ({} by \
+             the closed form), {:.0} copy from another rank of the host ({}), at most {} of {} at a time",
             self.host_calls_between_post_and_flag,
             self.reads,
             self.crossings,
@@ -364,7 +371,8 @@ impl fmt::Display for ServiceReport {
         )?;
         writeln!(
             f,
-            "read: {:.0} bytes; messages between service processes: {:.0}, to ranks: {:.0}; to and from memory of Arm cores: {:.0} bytes",
+            "read: {:.0} bytes; messages between service processes: {:.0}, to ranks: {:.0}; to and from memory of Arm \
+             cores: {:.0} bytes",
             self.read_bytes, self.process_messages, self.rank_messages, self.arm_bytes
         )?;
         self.write_end(f)

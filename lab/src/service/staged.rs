@@ -1,4 +1,5 @@
-//! Staged collectives of the ranks of a [`World`]: buffers, calls, ends, and what closed forms give for their transfers.
+//! Staged collectives of the ranks of a [`World`]: buffers, calls, ends, and what closed forms give for their
+//! transfers.
 
 use std::fmt;
 
@@ -401,10 +402,11 @@ impl World {
 pub struct Expected {
     /// Reads of host memory into staging memory: of each process its ranks, or one of the root, for each segment.
     pub gathers: u64,
-    /// Reads from host memory to host memory: where nothing goes through staging memory, one of each rank for each source.
+    /// Reads from host memory to host memory: where nothing goes through staging memory, one of each rank for each
+    /// source.
     pub copies: u64,
-    /// Reads between processes, where they go down a binomial tree: one for each process but the first, for each segment. By multicast none, if nothing
-    /// is lost.
+    /// Reads between processes, where they go down a binomial tree: one for each process but the first, for each
+    /// segment. By multicast none, if nothing is lost.
     pub fetches: Option<u64>,
     /// Bytes that processes multicast: what each has gathered, once.
     pub multicast_bytes: u64,
@@ -547,17 +549,19 @@ impl StagedReport {
         } = self;
         writeln!(
             f,
-            "{delivery}, between processes by {between}; Reads of host memory: {gathers:.0} ({} by the closed form), Writes: {writes:.0} ({}), flags: {flags:.0} ({})",
+            "{delivery}, between processes by {between}; Reads of host memory: {gathers:.0} ({} by the closed form), \
+             Writes: {writes:.0} ({}), flags: {flags:.0} ({})",
             expected.gathers, expected.writes, expected.flags
         )?;
         writeln!(
             f,
-            "through {staging_bytes} bytes of staging memory a process: {gathered_bytes:.0} bytes in, {written_bytes:.0} out; Reads between processes: \
-             {fetches:.0} of {fetched_bytes:.0} bytes"
+            "through {staging_bytes} bytes of staging memory a process: {gathered_bytes:.0} bytes in, \
+             {written_bytes:.0} out; Reads between processes: {fetches:.0} of {fetched_bytes:.0} bytes"
         )?;
         writeln!(
             f,
-            "task object: {task_object_bytes} bytes, as processes hear it {task_bytes:.0} ({}); at most {incast_at_start} processes begin with the same rank",
+            "task object: {task_object_bytes} bytes, as processes hear it {task_bytes:.0} ({}); at most \
+             {incast_at_start} processes begin with the same rank",
             expected.task_bytes
         )?;
         writeln!(

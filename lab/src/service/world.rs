@@ -182,8 +182,8 @@ fn endpoint(process: u32) -> Endpoint {
 }
 
 impl World {
-    /// Starts service processes and ranks on a machine that has a card for each host, with a second function; returns when all ranks have joined
-    /// their group.
+    /// Starts service processes and ranks on a machine that has a card for each host, with a second function; returns
+    /// when all ranks have joined their group.
     ///
     /// # Errors
     /// The machine or a service process refuses.
@@ -345,7 +345,8 @@ impl World {
         Ok(any)
     }
 
-    /// Lets the programs of the hosts take what they are told, and copy blocks between ranks of a host; whether there was anything.
+    /// Lets the programs of the hosts take what they are told, and copy blocks between ranks of a host; whether there
+    /// was anything.
     fn hosts(&mut self) -> Result<bool, ServiceError> {
         let mut any = false;
         for number in 0..self.ranks.len() {
@@ -457,7 +458,8 @@ impl World {
         })
     }
 
-    /// A rank takes its send and receive buffers back, and shares others of the same lengths; returns once its service process can use them.
+    /// A rank takes its send and receive buffers back, and shares others of the same lengths; returns once its service
+    /// process can use them.
     ///
     /// # Errors
     /// As [`World::drive`].

@@ -110,11 +110,12 @@ fn does_not(algorithm: String, operation: Operation) -> SimError {
 }
 
 impl Algorithm {
-    /// The algorithm of a name for an operation; by multicast without a name, where that can be, else the first there is. Parameters that
-    /// are not given have their defaults.
+    /// The algorithm of a name for an operation; by multicast without a name, where that can be, else the first there
+    /// is. Parameters that are not given have their defaults.
     ///
     /// # Errors
-    /// [`SimError::Algorithm`] for one that does not do this operation, [`SimError::Parameter`] for a parameter that it does not have.
+    /// [`SimError::Algorithm`] for one that does not do this operation, [`SimError::Parameter`] for a parameter that it
+    /// does not have.
     pub fn new(operation: Operation, name: Option<AlgorithmName>, given: Parameters) -> Result<Self, SimError> {
         use AlgorithmName as Name;
         let name = name.unwrap_or(match operation {

@@ -1,4 +1,5 @@
-//! The same simulation by a collective without multicast: reliable connections of the hosts, on the same cards and network.
+//! The same simulation by a collective without multicast: reliable connections of the hosts, on the same cards and
+//! network.
 
 use std::time::Instant;
 
@@ -128,7 +129,8 @@ fn connect<'a>(
     (0..).zip(pending).map(|(rank, pending)| pending.connect(&endpoints).map_err(at(rank))).collect()
 }
 
-/// Has all ranks greet one another, for what is measured are operations. Each has greeted all its peers then, or has failed.
+/// Has all ranks greet one another, for what is measured are operations. Each has greeted all its peers then, or has
+/// failed.
 fn greet(provider: &Provider, groups: &mut [Group]) -> Sample {
     let mut outcomes: Vec<Option<Outcome>> = groups.iter().map(|_| None).collect();
     // Each group gives up by itself after its bound.
@@ -221,8 +223,8 @@ fn start(group: &mut Group, params: &SimParams, ends: &[u64], buffers: &Buffers)
     }
 }
 
-/// Starts an operation on all ranks, on each when its delay is over, and drives them until all have ended. A rank whose host has not come
-/// to its start looks at nothing.
+/// Starts an operation on all ranks, on each when its delay is over, and drives them until all have ended. A rank whose
+/// host has not come to its start looks at nothing.
 fn operate(
     provider: &Provider,
     groups: &mut [Group],

@@ -63,7 +63,8 @@ struct UserSide {
     lent: bool,
 }
 
-/// Where a rank's buffers come from. It must outlive the rank's communicator, which may keep buffers of an operation that failed.
+/// Where a rank's buffers come from. It must outlive the rank's communicator, which may keep buffers of an operation
+/// that failed.
 #[derive(Debug)]
 pub(super) struct Places {
     card: Card,
@@ -77,7 +78,8 @@ impl Places {
         Self { card: card.clone(), user }
     }
 
-    /// The buffers of an operation. `last`: those of the operation before, of the same lengths, if it has given them back.
+    /// The buffers of an operation. `last`: those of the operation before, of the same lengths, if it has given them
+    /// back.
     pub(super) fn buffers(&mut self, last: Option<Buffers>, contents: &Contents<'_>) -> Result<Buffers> {
         match &mut self.user {
             None => registered(&self.card, last, contents),
@@ -125,7 +127,8 @@ impl UserSide {
         }
         self.lent = true;
         let [.., own, all] = self.blocks.as_slice() else { unreachable!("two blocks have been made") };
-        // SAFETY: the blocks outlive `memory`, and whoever has the buffers: see `Places`. Nobody accesses them until the buffers are back.
+        // SAFETY: the blocks outlive `memory`, and whoever has the buffers: see `Places`. Nobody accesses them until
+        // the buffers are back.
         unsafe {
             let send = contents.send.map(|bytes| self.memory.source(own.start(), bytes.len())).transpose()?;
             Ok(Buffers { send, receive: self.memory.buffer(all.start(), contents.receive_bytes)? })

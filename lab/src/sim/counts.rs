@@ -45,7 +45,8 @@ pub struct PhaseTimes {
     pub waiting: PhaseTime,
     /// Sending the own block (roots).
     pub sending: PhaseTime,
-    /// From armed workers to the last chunk, received or sent, where nothing was lost: the root of a Broadcast only sends.
+    /// From armed workers to the last chunk, received or sent, where nothing was lost: the root of a Broadcast only
+    /// sends.
     pub receiving: PhaseTime,
     /// From the cutoff to the end of recovery, where something was.
     pub recovering: PhaseTime,

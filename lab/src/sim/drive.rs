@@ -1,4 +1,5 @@
-//! Drive of one operation on all ranks, of all communicators, in one thread, with what happens to ranks and workers on the way.
+//! Drive of one operation on all ranks, of all communicators, in one thread, with what happens to ranks and workers on
+//! the way.
 
 use std::time::Instant;
 
@@ -50,8 +51,9 @@ pub(super) struct Operated {
     pub(super) host_calls: u64,
 }
 
-/// Posts one operation on all ranks, on each when its delay is over, and drives them until all have ended: what came of it, communicator by
-/// communicator. A rank whose host has not come to its post looks at nothing, nor one whose host computes then, for `compute_ps`.
+/// Posts one operation on all ranks, on each when its delay is over, and drives them until all have ended: what came of
+/// it, communicator by communicator. A rank whose host has not come to its post looks at nothing, nor one whose host
+/// computes then, for `compute_ps`.
 pub(super) fn operate(
     provider: &Provider,
     parties: &mut [Party<'_>],

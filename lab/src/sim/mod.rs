@@ -107,8 +107,8 @@ pub enum SimError {
     },
     /// It takes more wall time than it was given.
     #[error(
-        "rank {rank} has not ended {operation} within the wall time given, {virtual_us} us of virtual time after the post: give it longer, or look \
-         for what keeps the emulator busy"
+        "rank {rank} has not ended {operation} within the wall time given, {virtual_us} us of virtual time after the \
+         post: give it longer, or look for what keeps the emulator busy"
     )]
     WallLimit {
         /// The rank.

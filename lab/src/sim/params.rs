@@ -87,7 +87,8 @@ pub struct SimParams {
     pub warm_up: u32,
     /// Times that they do it then.
     pub iterations: u32,
-    /// Whether they do it as often again while their hosts compute, to see how much of it goes on meanwhile; communicators alone.
+    /// Whether they do it as often again while their hosts compute, to see how much of it goes on meanwhile;
+    /// communicators alone.
     pub overlap: bool,
     /// Seed of the bytes and of the skew.
     pub seed: u64,
@@ -267,8 +268,8 @@ impl SimParams {
         self.total_bytes.is_none_or(|total| total.is_multiple_of(u64::from(self.ranks)))
     }
 
-    /// The same for a file of `total` bytes: from the root of a Broadcast, or cut evenly over the ranks. An Allgather that does not
-    /// divide becomes one of unequal contributions.
+    /// The same for a file of `total` bytes: from the root of a Broadcast, or cut evenly over the ranks. An Allgather
+    /// that does not divide becomes one of unequal contributions.
     #[must_use]
     pub fn of_file(self, total: u64) -> Self {
         let even = total.is_multiple_of(u64::from(self.ranks.max(1)));
@@ -283,9 +284,9 @@ impl SimParams {
         }
     }
 
-    /// Memory of this process that the buffers of all ranks take: what they contribute, as one piece and in the buffers of each, what they
-    /// receive, and one such buffer to compare; with reductions the contributions once more and where each rank adds up. The cards'
-    /// own memory is not in it.
+    /// Memory of this process that the buffers of all ranks take: what they contribute, as one piece and in the buffers
+    /// of each, what they receive, and one such buffer to compare; with reductions the contributions once more and
+    /// where each rank adds up. The cards' own memory is not in it.
     fn memory_bytes(&self) -> u64 {
         let (source, ranks) = (self.source_bytes(), u64::from(self.ranks));
         let reductions =

@@ -61,7 +61,8 @@ impl<'s> Party<'s> {
         Ok(Self { params, members, ranks, source, layout, buffers, places })
     }
 
-    /// Makes the buffers of an operation, or takes those of the last: own bytes in their place, nothing right elsewhere.
+    /// Makes the buffers of an operation, or takes those of the last: own bytes in their place, nothing right
+    /// elsewhere.
     pub(super) fn fill(&mut self) -> Result<(), SimError> {
         let Self { params, layout, source, .. } = self;
         let operation = params.operation;

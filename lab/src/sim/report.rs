@@ -163,7 +163,8 @@ pub struct Report {
     pub ranks: u32,
     /// Ranks that share a card.
     pub ranks_per_card: u32,
-    /// Bytes that a rank contributes, their mean where they differ; the root's of a Broadcast, those for each rank of an Alltoall.
+    /// Bytes that a rank contributes, their mean where they differ; the root's of a Broadcast, those for each rank of
+    /// an Alltoall.
     pub bytes: u64,
     /// Bytes that every rank has in the end; a Reduce-Scatter gives the last ranks less if the elements do not divide.
     pub receive_bytes: u64,
@@ -191,8 +192,8 @@ pub struct Report {
     pub overlap: Option<Overlap>,
     /// Virtual time of a rank, from its own post to its release.
     pub rank_time: PhaseTime,
-    /// Bytes that a rank got from others per unit of that time, mean of the ranks, in Gbit/s; of reductions, whose bytes on the way depend
-    /// on the algorithm, those that it contributed.
+    /// Bytes that a rank got from others per unit of that time, mean of the ranks, in Gbit/s; of reductions, whose
+    /// bytes on the way depend on the algorithm, those that it contributed.
     pub goodput_gbit_s: f64,
     /// Whether every rank's buffer is, byte by byte, what was sent, in every operation.
     pub digest_ok: bool,
@@ -234,7 +235,8 @@ pub struct Report {
     pub dpa_work: Option<Work>,
     /// What the workers on the DPA counted, operations of the warm-up included; multicast alone has any.
     pub workers: Option<Workers>,
-    /// Which level of memory served accesses of the DPA's threads in the operations that are counted; not without a timing model.
+    /// Which level of memory served accesses of the DPA's threads in the operations that are counted; not without a
+    /// timing model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accesses: Option<Accesses>,
     /// SHA-256 of the bytes in the buffer of the first rank that has ended well, after the last operation.
@@ -249,7 +251,8 @@ pub struct Report {
     pub wall_s: f64,
     /// Wall time of making cards and communicators in seconds, measured.
     pub set_up_s: f64,
-    /// Most memory that this process has had resident so far, in bytes, measured; `None` where the system does not tell.
+    /// Most memory that this process has had resident so far, in bytes, measured; `None` where the system does not
+    /// tell.
     pub peak_memory_bytes: Option<u64>,
     /// Virtual time of every operation that ended well, from its post to its end, and its rank: operation by operation.
     #[serde(skip)]
@@ -263,8 +266,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether a race is what the library promises: after an operation has failed its buffers get other keys, so that peers that have not heard of the
-    /// failure are refused.
+    /// Whether a race is what the library promises: after an operation has failed its buffers get other keys, so that
+    /// peers that have not heard of the failure are refused.
     #[must_use]
     pub fn accounts_for(&self, race: &Race) -> bool {
         race.kind == RaceKind::RevokedKey && self.failures > 0

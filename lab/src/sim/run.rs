@@ -41,8 +41,8 @@ pub fn source(params: &SimParams) -> Result<Vec<u8>, SimError> {
     Ok(made_up_bytes(params.source_bytes(), params.seed)?)
 }
 
-/// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `image`: only multicast by DPA threads needs one.
-/// `source`: see [`source`], or as many bytes of a file.
+/// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `image`: only multicast
+/// by DPA threads needs one. `source`: see [`source`], or as many bytes of a file.
 ///
 /// # Errors
 /// [`SimError`]; operations that fail are part of the report instead.
@@ -106,8 +106,8 @@ fn communicator(
     for iteration in 0..params.warm_up + params.iterations {
         let (sample, done) =
             turn(provider, &mut parties, &params, Turn { iteration, compute_ps: 0, metered, until }, tick)?;
-        // One that fails counts, even in the warm-up: nothing comes after it. Nor after one that was cancelled so late that all ranks had
-        // everything already: their communicators are of no use all the same.
+        // One that fails counts, even in the warm-up: nothing comes after it. Nor after one that was cancelled so late
+        // that all ranks had everything already: their communicators are of no use all the same.
         let cancelled = params.host_faults.iter().any(|fault| matches!(fault, HostFault::Cancel { .. }));
         let is_broken = sample.is_broken() || cancelled;
         let last = is_broken || iteration + 1 == params.warm_up + params.iterations;

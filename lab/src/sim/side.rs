@@ -13,18 +13,19 @@ pub const MAX_COMMUNICATORS: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::Args)]
 #[command(next_help_heading = "Communicators side by side, and buffers (multicast)")]
 pub struct Side {
-    /// Communicators of all ranks on the same cards: all do the same at the same time, each with bytes and root of its own. Sizes in the report
-    /// are those of one, traffic and times those of all.
+    /// Communicators of all ranks on the same cards: all do the same at the same time, each with bytes and root of its
+    /// own. Sizes in the report are those of one, traffic and times those of all.
     #[arg(long, value_parser = whole::<u32>(1, MAX_COMMUNICATORS), default_value_t = Self::default().communicators, value_name = "N")]
     pub communicators: u32,
-    /// Besides, the first communicator is split by rank modulo N, in the reverse order of ranks; the parts do the same at the same time.
+    /// Besides, the first communicator is split by rank modulo N, in the reverse order of ranks; the parts do the same
+    /// at the same time.
     #[arg(long, value_parser = whole::<u32>(1, flexcast_proto::MAX_RANKS), value_name = "N")]
     pub split: Option<u32>,
     /// The own bytes are in the receive buffer already (allgather, allgatherv).
     #[arg(long)]
     pub in_place: bool,
-    /// Blocks of an allgatherv at displacements: in the reverse order of ranks, with so many bytes before, between and behind them, which must
-    /// stay as they are.
+    /// Blocks of an allgatherv at displacements: in the reverse order of ranks, with so many bytes before, between and
+    /// behind them, which must stay as they are.
     #[arg(long, value_parser = whole_bytes::<u64>(0, MAX_GAP_BYTES), value_name = "BYTES")]
     pub gap: Option<u64>,
     /// Buffers are memory by its address, with registrations that are kept for the next operation.
@@ -72,7 +73,9 @@ impl Side {
             }
         }
         if !params.algorithm.is_communicator() && *self != Self::default() {
-            let reason = "communicators side by side, --in-place, --gap and --user-memory are for communicators: give multicast or auto".to_owned();
+            let reason = "communicators side by side, --in-place, --gap and --user-memory are for communicators: give \
+                multicast or auto"
+                .to_owned();
             return refuse("--algorithm", reason);
         }
         Ok(())

@@ -12,8 +12,9 @@ pub const MAX_SKEW_US: u64 = 1_000_000;
 /// Skew between the posts of ranks, as an option, a parameter of a run, and in its report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::Args)]
 pub struct PostSkew {
-    /// Ranks post each operation at times of their own, drawn from 0 to so many microseconds; 0: all at once. A rank's time runs from its
-    /// own post to its release (rank_time of --json), the operation's from the first post to the last release (virtual_time_us).
+    /// Ranks post each operation at times of their own, drawn from 0 to so many microseconds; 0: all at once. A rank's
+    /// time runs from its own post to its release (rank_time of --json), the operation's from the first post to the
+    /// last release (virtual_time_us).
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = whole_us, allow_negative_numbers = true)]
     pub skew_us: u64,
 }
@@ -32,9 +33,9 @@ fn whole_us(text: &str) -> Result<u64, String> {
 
 const PS_PER_US: u64 = 1_000_000;
 
-/// How much later than the first each rank posts an operation (`iteration`, the warm-up's included), in picoseconds. Of every rank and
-/// operation a delay of its own is drawn, uniformly from 0 to the skew asked for; the same seed gives the same. The operation begins with
-/// the first post, so the least is 0.
+/// How much later than the first each rank posts an operation (`iteration`, the warm-up's included), in picoseconds. Of
+/// every rank and operation a delay of its own is drawn, uniformly from 0 to the skew asked for; the same seed gives
+/// the same. The operation begins with the first post, so the least is 0.
 pub(super) fn delays_ps(params: &SimParams, iteration: u32) -> Vec<u64> {
     if params.skew.skew_us == 0 {
         return vec![0; params.ranks as usize];

@@ -1,7 +1,7 @@
 //! Description of a simulation: the options of `flexcast sim`, and a run of an experiment.
 //!
-//! [`SimSpec`] is parsed from a command line or made from an experiment's table. The command that repeats a run is printed from the same fields
-//! ([`SimSpec::command`]), and the run is made of them ([`SimSpec::resolve`]).
+//! [`SimSpec`] is parsed from a command line or made from an experiment's table. The command that repeats a run is
+//! printed from the same fields ([`SimSpec::command`]), and the run is made of them ([`SimSpec::resolve`]).
 
 mod staged;
 
@@ -37,8 +37,8 @@ pub struct SimSpec {
     /// What they do.
     #[arg(long, value_enum, default_value_t = Self::default().op)]
     pub op: Operation,
-    /// Bytes that each rank contributes, made up from the seed; with allgatherv their mean, with alltoall those for each rank. Reductions
-    /// take them for 32-bit integers.
+    /// Bytes that each rank contributes, made up from the seed; with allgatherv their mean, with alltoall those for
+    /// each rank. Reductions take them for 32-bit integers.
     #[arg(long, value_parser = whole_bytes::<u64>(0, u64::MAX), default_value_t = Self::default().bytes, value_name = "BYTES")]
     pub bytes: u64,
     /// Root of a broadcast.
@@ -50,8 +50,8 @@ pub struct SimSpec {
     /// Operations that are counted, one after another.
     #[arg(long, value_parser = whole::<u32>(1, u32::MAX), default_value_t = Self::default().iterations, value_name = "N")]
     pub iterations: u32,
-    /// As many again, whose hosts compute as long as one takes, without a call, before they look: how much goes on meanwhile. With --control service
-    /// always.
+    /// As many again, whose hosts compute as long as one takes, without a call, before they look: how much goes on
+    /// meanwhile. With --control service always.
     #[arg(long)]
     pub overlap: bool,
     /// Seed of everything left to chance: bytes, skew, losses, faults, weak memory [default: the machine file's, or 1].
@@ -91,18 +91,22 @@ pub struct SimSpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, clap::Args)]
 #[command(next_help_heading = "Algorithm")]
 pub struct AlgorithmArgs {
-    /// How: by multicast (and eagerly: see --eager), as the library chooses (auto), or over reliable connections of the hosts by an algorithm
-    /// to compare with [default: multicast; of operations that have none pairwise (alltoall) and ring].
+    /// How: by multicast (and eagerly: see --eager), as the library chooses (auto), or over reliable connections of the
+    /// hosts by an algorithm to compare with [default: multicast; of operations that have none pairwise (alltoall) and
+    /// ring].
     #[arg(long, value_enum, value_name = "NAME")]
     pub algorithm: Option<AlgorithmName>,
     /// Segments of each contribution.
-    #[arg(long, value_parser = whole::<u32>(1, u32::MAX), value_name = "N", help = format!("Segments of each contribution (pipelined-ring, tree) [default: {DEFAULT_SEGMENTS}]"))]
+    #[arg(long, value_parser = whole::<u32>(1, u32::MAX), value_name = "N", help = format!("Segments of each \
+        contribution (pipelined-ring, tree) [default: {DEFAULT_SEGMENTS}]"))]
     pub segments: Option<u32>,
     /// Radix of the tree.
-    #[arg(long, value_parser = whole::<u32>(2, u32::MAX), value_name = "K", help = format!("Children of the root at a level of the tree, and one (k-nomial) [default: {DEFAULT_RADIX}]"))]
+    #[arg(long, value_parser = whole::<u32>(2, u32::MAX), value_name = "K", help = format!("Children of the root at a \
+        level of the tree, and one (k-nomial) [default: {DEFAULT_RADIX}]"))]
     pub radix: Option<u32>,
     /// Bytes passed on at a time.
-    #[arg(long, value_parser = whole_bytes::<u64>(1, u64::MAX), value_name = "BYTES", help = format!("Bytes that a tree or chain passes on at a time [default: {DEFAULT_SEGMENT_BYTES}]"))]
+    #[arg(long, value_parser = whole_bytes::<u64>(1, u64::MAX), value_name = "BYTES", help = format!("Bytes that a \
+        tree or chain passes on at a time [default: {DEFAULT_SEGMENT_BYTES}]"))]
     pub segment: Option<u64>,
 }
 
@@ -173,7 +177,8 @@ impl From<DatapathName> for DatapathKind {
 #[derive(Clone, Debug, PartialEq, Serialize, clap::Args)]
 #[command(next_help_heading = "Communicator (multicast)")]
 pub struct CommunicatorArgs {
-    /// What moves the data: threads of the DPA, or the hosts' processors, whose work takes no virtual time unless --chunk-ns says so.
+    /// What moves the data: threads of the DPA, or the hosts' processors, whose work takes no virtual time unless
+    /// --chunk-ns says so.
     #[arg(long, value_enum, default_value_t = Self::default().datapath, value_name = "NAME")]
     pub datapath: DatapathName,
     /// Virtual time that a chunk takes the processor which receives it, in nanoseconds (--datapath verbs) [default: 0].
@@ -192,7 +197,8 @@ pub struct CommunicatorArgs {
     /// DPA threads that send [default: two, or one if there is one subgroup].
     #[arg(long, value_parser = whole::<u32>(1, MAX_SUBGROUPS), value_name = "N")]
     pub send_threads: Option<u32>,
-    /// Where barrier, activation, recovery and handshake run: on the host, on a DPA thread of the card, or in service processes on its Arm cores.
+    /// Where barrier, activation, recovery and handshake run: on the host, on a DPA thread of the card, or in service
+    /// processes on its Arm cores.
     #[arg(long, value_enum, default_value_t = Self::default().control)]
     pub control: SimControlName,
     /// Service processes of each card (--control service) [default: 1].
@@ -207,7 +213,8 @@ pub struct CommunicatorArgs {
     /// Roots that multicast at the same time; 0: as few as keep the links busy.
     #[arg(long, value_parser = whole::<u32>(0, MAX_RANKS), default_value_t = Self::default().chains, value_name = "M")]
     pub chains: u32,
-    /// Chunks before the end of its block at which a root activates the next one [default: as many as hide most of the activation]
+    /// Chunks before the end of its block at which a root activates the next one [default: as many as hide most of the
+    /// activation]
     #[arg(long, value_parser = whole::<u32>(0, u32::MAX), value_name = "CHUNKS")]
     pub lookahead: Option<u32>,
     /// Chunks per doorbell of a send worker.
@@ -219,18 +226,19 @@ pub struct CommunicatorArgs {
     /// Rate at which a root multicasts, in Gbit/s [default: the link's].
     #[arg(long, value_parser = whole::<u32>(1, u32::MAX), value_name = "GBIT/S")]
     pub pacing: Option<u32>,
-    /// Operations of up to so many bytes, all blocks together (broadcast, allgatherv: half as many), ride on the messages of the barrier
-    /// (--control host) [default: 16384]
+    /// Operations of up to so many bytes, all blocks together (broadcast, allgatherv: half as many), ride on the
+    /// messages of the barrier (--control host) [default: 16384]
     #[arg(long, value_parser = whole_bytes::<u32>(0, MAX_EAGER_BYTES), value_name = "BYTES")]
     pub eager: Option<u32>,
-    /// How long multicast may stand still before what is missing counts as lost, until the gaps between chunks are known, in microseconds
-    /// [default: 500].
+    /// How long multicast may stand still before what is missing counts as lost, until the gaps between chunks are
+    /// known, in microseconds [default: 500].
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX), value_name = "US")]
     pub cutoff_slack: Option<u64>,
     /// Bytes per chunk; at most 4096 with ud, whatever you like with uc and uc-unicast.
     #[arg(long, value_parser = whole_bytes::<u32>(64, 1 << 30), default_value_t = Self::default().chunk, value_name = "BYTES")]
     pub chunk: u32,
-    /// Receives (ud: with a staging slot each) per subgroup, a power of two [default: as many as stage 4 MiB in all, 2 MiB beyond 512 ranks].
+    /// Receives (ud: with a staging slot each) per subgroup, a power of two [default: as many as stage 4 MiB in all, 2
+    /// MiB beyond 512 ranks].
     #[arg(long, value_parser = whole::<u32>(16, 8192), value_name = "N")]
     pub slots: Option<u32>,
     /// Chunks per doorbell of a receive worker [default: 16, or half of the slots].
@@ -300,7 +308,8 @@ impl SimSpec {
         self.machine.machine(self.seed)
     }
 
-    /// Parameters of the run, checked, and its machine. `file_bytes`: length of the file that is gathered or broadcast in place of made-up bytes.
+    /// Parameters of the run, checked, and its machine. `file_bytes`: length of the file that is gathered or broadcast
+    /// in place of made-up bytes.
     ///
     /// # Errors
     /// [`SimError`] for the first thing that cannot be.
@@ -322,7 +331,9 @@ impl SimSpec {
             return Err(SimError::Parameter { what: "--control", reason });
         }
         if operation == Operation::SparseAllreduce || self.sparse != SparseArgs::default() {
-            let reason = "sparse AllReduces alone have workers, aggregators and patterns of zeros, and `flexcast sim` alone runs them".to_owned();
+            let reason = "sparse AllReduces alone have workers, aggregators and patterns of zeros, and `flexcast sim` \
+                alone runs them"
+                .to_owned();
             return Err(SimError::Parameter { what: "--op sparse-allreduce", reason });
         }
         let mut machine = self.machine()?;

@@ -185,8 +185,8 @@ impl Report {
         let PhaseTime { least_us, mean_us, most_us, .. } = self.rank_time;
         (self.skew.skew_us > 0).then(|| {
             format!(
-                "posts within {} us, the last {:.1} us after the first; a rank, from its own post to its end: {least_us:.1} to {most_us:.1} \
-                 us, mean {mean_us:.1}",
+                "posts within {} us, the last {:.1} us after the first; a rank, from its own post to its end: \
+                 {least_us:.1} to {most_us:.1} us, mean {mean_us:.1}",
                 self.skew.skew_us, self.last_post_us
             )
         })

@@ -10,8 +10,8 @@ use super::SimError;
 /// Priority of data packets: that of the default traffic class of communicators and of what they are compared with.
 const DATA_PRIORITY: usize = 0;
 
-/// Bytes that have crossed the network: payload of data packets, headers not counted. Control messages, fetched chunks and the
-/// announcements of collectives without multicast have another priority and are counted apart.
+/// Bytes that have crossed the network: payload of data packets, headers not counted. Control messages, fetched chunks
+/// and the announcements of collectives without multicast have another priority and are counted apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, AddAssign, Sub)]
 pub struct Traffic {
     /// Received and sent by all ports of all switches: a link between two switches counts twice, a host's once.

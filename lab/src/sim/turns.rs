@@ -1,4 +1,5 @@
-//! Exchange of ranks that each have a thread and run one at a time, in the order of ranks: what they do is the same in every run.
+//! Exchange of ranks that each have a thread and run one at a time, in the order of ranks: what they do is the same in
+//! every run.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -90,7 +91,8 @@ impl Drop for Turns {
     }
 }
 
-/// Runs `body` for each rank, in threads of which one runs at a time: from one exchange to the next, in the order of ranks.
+/// Runs `body` for each rank, in threads of which one runs at a time: from one exchange to the next, in the order of
+/// ranks.
 pub(super) fn in_turns<T: Send>(ranks: usize, body: impl Fn(usize, &mut dyn Exchange) -> T + Sync) -> Vec<T> {
     let state = State { turn: 0, ended: vec![false; ranks], told: vec![Vec::new(); ranks] };
     let table = Arc::new(Table { state: Mutex::new(state), passed: Condvar::new() });

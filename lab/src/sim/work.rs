@@ -33,12 +33,13 @@ impl Spread {
 pub struct PhaseWork {
     /// Instructions retired.
     pub instructions: Spread,
-    /// Cycles in which threads were executing, summed over threads, waits for memory included: asleep a thread has none.
+    /// Cycles in which threads were executing, summed over threads, waits for memory included: asleep a thread has
+    /// none.
     pub cycles: Spread,
 }
 
-/// Work by phase. Each phase begins where the one before it ends, so that their sum is all between post and release. A thread that runs is
-/// up to 512 cycles ahead of the clock, so that so much of it may be told of the phase before.
+/// Work by phase. Each phase begins where the one before it ends, so that their sum is all between post and release. A
+/// thread that runs is up to 512 cycles ahead of the clock, so that so much of it may be told of the phase before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Work {
     /// From the post to armed workers.
@@ -75,7 +76,8 @@ impl Work {
 /// Reads the counters of each rank's card while an operation is under way.
 #[derive(Debug)]
 pub(super) struct Meter {
-    /// Time and counters of looks in which something happened, by rank; none where ranks or communicators share cards, whose counters are of all of them.
+    /// Time and counters of looks in which something happened, by rank; none where ranks or communicators share cards,
+    /// whose counters are of all of them.
     looks: Vec<Vec<(u64, Executed)>>,
 }
 
@@ -128,8 +130,8 @@ fn ends_ps(phases: &PhasesPs, first_sending_ps: Option<u64>) -> [u64; 6] {
     [Some(posted_ps), armed_ps, first_sending_ps, data_ps, recovered_ps, released_ps].map(&mut next)
 }
 
-/// Counters of the first look from a time on: a phase ends in a look of the host, or, where the card tells it, before the look in which the
-/// host hears of it.
+/// Counters of the first look from a time on: a phase ends in a look of the host, or, where the card tells it, before
+/// the look in which the host hears of it.
 fn counters_at(looks: &[(u64, Executed)], ps: u64) -> Executed {
     let from = looks.partition_point(|(at_ps, _)| *at_ps < ps);
     looks.get(from).or(looks.last()).map_or_else(Executed::default, |(_, executed)| *executed)

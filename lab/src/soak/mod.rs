@@ -35,8 +35,8 @@ pub struct Tally {
     pub lost_frames: u64,
     /// Cases in which nothing was lost, late or stopped, so that nothing may have been fetched.
     pub lossless: u64,
-    /// Chunks that were fetched although nothing was lost: where hosts, threads or frames were late, or other communicators
-    /// had the cards as well. Any other such case is wrong.
+    /// Chunks that were fetched although nothing was lost: where hosts, threads or frames were late, or other
+    /// communicators had the cards as well. Any other such case is wrong.
     pub spurious_chunks: u64,
     /// Cases of several communicators side by side.
     pub several: u64,
@@ -145,8 +145,8 @@ pub fn run_case(case: &Case, image: &ImageFile) -> Result<Tally, Wrong> {
     })
 }
 
-/// Whether neither links have lost anything, nor cards for want of a receive or of room (`overruns`). What cards and workers refuse is no loss:
-/// they refuse what comes after it was given up, too.
+/// Whether neither links have lost anything, nor cards for want of a receive or of room (`overruns`). What cards and
+/// workers refuse is no loss: they refuse what comes after it was given up, too.
 fn loses_nothing(report: &Report, overruns: u64) -> bool {
     let Traffic { lost_frames, rnr_drops, .. } = report.traffic;
     [lost_frames, rnr_drops, overruns].iter().all(|count| *count == 0)

@@ -18,7 +18,8 @@ use crate::sim::params::{HostFault, Operation, REDUCTION, SimParams};
 pub(super) const PS_PER_US: u64 = 1_000_000;
 /// First unit that a communicator on a card of its own takes.
 pub(super) const FIRST_UNIT: u32 = 1;
-/// Longest that a case may take in wall time: twice what the slowest of 20,000 took on a busy computer (seed 91005810: 766 s, measured).
+/// Longest that a case may take in wall time: twice what the slowest of 20,000 took on a busy computer (seed 91005810:
+/// 766 s, measured).
 const WALL_LIMIT: Duration = Duration::from_secs(1800);
 /// Makes another sequence of a seed.
 const EAGER_SEED: u64 = 0xEA6E_12DA;
@@ -216,7 +217,8 @@ impl Case {
         let mut machine = MachineConfig {
             cards,
             memory: if weak { MemoryModel::weak(seed) } else { MemoryModel::Strong },
-            // The plain ring brings shares again that the scatter still sends on: the same bytes, but two accesses without order.
+            // The plain ring brings shares again that the scatter still sends on: the same bytes, but two accesses
+            // without order.
             detect_races: detect_races && !writes_again(params.algorithm),
             uc_multicast: params.needs_uc_multicast(),
             // What happens to a rank that waits for a dead one does not need a look every microsecond.
@@ -233,8 +235,8 @@ impl Case {
         case
     }
 
-    /// Whether nothing happens to ranks, cards and workers, frames of a flow arrive once and in their order unless they are lost, and no other
-    /// communicator's data holds them up on the same cards: then what is fetched has been lost.
+    /// Whether nothing happens to ranks, cards and workers, frames of a flow arrive once and in their order unless they
+    /// are lost, and no other communicator's data holds them up on the same cards: then what is fetched has been lost.
     #[must_use]
     pub fn is_orderly(&self) -> bool {
         let orderly = |event: &FaultEvent| {

@@ -80,7 +80,8 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// So many seeds of a shard of those from `first` on, the last of which has a number, too. `keep_going`: also after a wrong one.
+    /// So many seeds of a shard of those from `first` on, the last of which has a number, too. `keep_going`: also after
+    /// a wrong one.
     pub fn new(first: u64, shard: Shard, count: u64, keep_going: bool) -> Arc<Self> {
         Arc::new(Seeds {
             first,

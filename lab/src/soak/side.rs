@@ -1,8 +1,8 @@
-//! Side draws of one seed in four: several communicators, splits, places of the bytes, all topologies, queues at their edges, timeouts, links of unequal
-//! rate, and troubles of which two may come at once.
+//! Side draws of one seed in four: several communicators, splits, places of the bytes, all topologies, queues at their
+//! edges, timeouts, links of unequal rate, and troubles of which two may come at once.
 //!
-//! Shape, operation and transport are those that the seed has anyway. The network and what goes wrong are drawn anew from a sequence of their
-//! own, so that the other seeds are what they were without this.
+//! Shape, operation and transport are those that the seed has anyway. The network and what goes wrong are drawn anew
+//! from a sequence of their own, so that the other seeds are what they were without this.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ const SIDE_SEED: u64 = 0x51DE_0B75;
 const MOST_SEATS: u32 = 64;
 /// Bytes of a data packet at most.
 const MTU_BYTES: u64 = 4096;
-/// Longest that a link is down: less than the tries of a reliable connection take at the shortest timeout that is drawn.
+/// Longest that a link is down: less than the tries of a reliable connection take at the shortest timeout that is
+/// drawn.
 const MOST_DOWN_US: u64 = 2_000;
 
 /// Whether a seed has side draws.
@@ -287,7 +288,8 @@ impl Trouble {
                     case.expected = Expected::RightOrFailed;
                 } else {
                     params.host_faults.push(HostFault::Disagree { rank });
-                    // In place it calls with all of its buffer, gaps as well: its own communicator has to have room for that.
+                    // In place it calls with all of its buffer, gaps as well: its own communicator has to have room for
+                    // that.
                     let gaps = params.side.gap.filter(|_| params.side.in_place).unwrap_or_default();
                     params.config.max_receive_bytes += gaps * u64::from(params.ranks + 1);
                     // A rank that dies first never calls.

@@ -1,5 +1,5 @@
-//! Wide draws of one seed in four: larger groups and blocks, warm-up, skew, other trees, timing models, cards driven from their Arm cores,
-//! pacing, links that go down for a while, and faults inside the tree.
+//! Wide draws of one seed in four: larger groups and blocks, warm-up, skew, other trees, timing models, cards driven
+//! from their Arm cores, pacing, links that go down for a while, and faults inside the tree.
 //!
 //! All of it comes from a sequence of its own, so that the other seeds are what they were without it.
 

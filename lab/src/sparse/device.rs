@@ -1,4 +1,5 @@
-//! Arrays in memory of a device: what is done before anything is sent and after all has come, and how the card reaches them.
+//! Arrays in memory of a device: what is done before anything is sent and after all has come, and how the card reaches
+//! them.
 
 use super::params::{ArraysIn, DeviceParams};
 use super::ports::Lines;

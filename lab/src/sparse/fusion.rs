@@ -1,12 +1,14 @@
-//! Block fusion, the design that sparse AllReduce is compared with (Fei et al., OmniReduce): d instances of a protocol that sums up one block after the other, fused into common
-//! messages.
+//! Block fusion, the design that sparse AllReduce is compared with (Fei et al., OmniReduce): d instances of a protocol
+//! that sums up one block after the other, fused into common messages.
 //!
-//! Blocks of a shard are in d columns, block i in column i modulo d. A worker's message has at most one block of each column, and with each block the worker's next one of
-//! that column that is not zero. The aggregator keeps what each worker has told, n numbers for each column, and the least of them is the column's next block. It asks for the
-//! next blocks of all columns at once, and only workers that have one of them answer. Columns end at different times, and messages get shorter then.
+//! Blocks of a shard are in d columns, block i in column i modulo d. A worker's message has at most one block of each
+//! column, and with each block the worker's next one of that column that is not zero. The aggregator keeps what each
+//! worker has told, n numbers for each column, and the least of them is the column's next block. It asks for the next
+//! blocks of all columns at once, and only workers that have one of them answer. Columns end at different times, and
+//! messages get shorter then.
 //!
-//! A worker looks for blocks in one pass and copies those that it sends in another. What workers and aggregators take for that are this model's choices: [`COMPARE_PS`], and the
-//! rates of cores.
+//! A worker looks for blocks in one pass and copies those that it sends in another. What workers and aggregators take
+//! for that are this model's choices: [`COMPARE_PS`], and the rates of cores.
 
 use super::engine::run;
 use super::params::SparseParams;
@@ -25,7 +27,8 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 struct Shard {
     blocks: u32,
-    /// The block of each column that is summed up, by iteration. A worker that has none of them is not waited for, and may be behind.
+    /// The block of each column that is summed up, by iteration. A worker that has none of them is not waited for, and
+    /// may be behind.
     currents: Vec<Vec<u32>>,
     /// By worker: iterations whose answer it has taken.
     taken: Vec<usize>,

@@ -12,7 +12,8 @@ crate::options::named!(ArraysIn, Host, Layout);
 pub struct NetworkParams {
     /// Rate of a port in each direction, in bytes per second, headers included.
     pub port_bytes_per_s: u64,
-    /// From the first byte that leaves a port to the first byte at the other one, and from the last byte to whoever polls for it.
+    /// From the first byte that leaves a port to the first byte at the other one, and from the last byte to whoever
+    /// polls for it.
     pub latency_ps: u64,
     /// From an aggregator to a worker of the same node.
     pub local_ps: u64,
@@ -63,11 +64,12 @@ pub enum ArraysIn {
     /// In host memory.
     #[default]
     Host,
-    /// In memory of a device. Cards reach it over PCIe (GPUDirect). Before anything is sent, one kernel looks for blocks that are not zero and copies them to registered
-    /// device memory; sums come there, and one copy puts them into the array. Rings add by the device.
+    /// In memory of a device. Cards reach it over PCIe (GPUDirect). Before anything is sent, one kernel looks for
+    /// blocks that are not zero and copies them to registered device memory; sums come there, and one copy puts them
+    /// into the array. Rings add by the device.
     Device,
-    /// In memory of a device that cards do not reach. An engine with aggregators copies the array to host memory, works there, and copies it back; a ring adds by the
-    /// device, and its segments pass through buffers in host memory.
+    /// In memory of a device that cards do not reach. An engine with aggregators copies the array to host memory, works
+    /// there, and copies it back; a ring adds by the device, and its segments pass through buffers in host memory.
     Staged,
 }
 
@@ -144,14 +146,17 @@ pub enum Host {
     A100,
 }
 
-/// Of the BlueField-2's memory, 83.6 of 102.4 Gbit/s were measured (STREAM). No other sustained rate was published: this share is taken for all.
+/// Of the BlueField-2's memory, 83.6 of 102.4 Gbit/s were measured (STREAM). No other sustained rate was published:
+/// this share is taken for all.
 const fn sustained(memory_bytes_per_s: u64) -> u64 {
     memory_bytes_per_s / 1024 * 836
 }
 
 impl Host {
-    /// Its accelerator. Rates of device memories are those of NVIDIA's data sheets (V100: 900 GB/s; A100 with 40 GB: 1555 GB/s), of which the same share is sustained as of
-    /// host memory. PCIe is that of a card of 100 Gbit/s, 16 lanes of the third generation: 15.75 GB/s, of which 256 of 280 bytes are payload. The time of a launch is chosen.
+    /// Its accelerator. Rates of device memories are those of NVIDIA's data sheets (V100: 900 GB/s; A100 with 40 GB:
+    /// 1555 GB/s), of which the same share is sustained as of host memory. PCIe is that of a card of 100 Gbit/s, 16
+    /// lanes of the third generation: 15.75 GB/s, of which 256 of 280 bytes are payload. The time of a launch is
+    /// chosen.
     #[must_use]
     pub const fn device(self) -> Option<DeviceParams> {
         let memory_bytes_per_s = match self {
@@ -167,8 +172,8 @@ impl Host {
         })
     }
 
-    /// The testbed with such servers. Rates of ports and memories, and the cache of the card, are published. Latency, MTU, caches of servers and what cores take are
-    /// chosen: nobody has published them.
+    /// The testbed with such servers. Rates of ports and memories, and the cache of the card, are published. Latency,
+    /// MTU, caches of servers and what cores take are chosen: nobody has published them.
     #[must_use]
     pub const fn machine(self) -> Machine {
         let memory_bytes_per_s = match self {
@@ -281,7 +286,8 @@ impl SparseParams {
         }
     }
 
-    /// Bytes of the first aggregator's spots over its cache. Those of aggregators on one node share it; this is of aggregators apart.
+    /// Bytes of the first aggregator's spots over its cache. Those of aggregators on one node share it; this is of
+    /// aggregators apart.
     #[must_use]
     pub fn spots_over_cache(&self) -> Option<f64> {
         let parameters = Parameters::new(self.workers, self.block_bytes, self.blocks_per_message, 4).ok()?;

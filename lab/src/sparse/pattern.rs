@@ -20,13 +20,14 @@ pub enum PatternName {
     Independent,
     /// Half of the blocks are the same at all workers, each other one is drawn by each worker.
     Overlapping,
-    /// Each worker's are drawn by themselves, but some blocks are seldom zero: the probability that a block is not falls with its rank, as one to the power of
-    /// -1. Ranks are dealt to blocks by a fixed permutation. So it is with rows of embeddings, of which batches hit few often and most seldom.
+    /// Each worker's are drawn by themselves, but some blocks are seldom zero: the probability that a block is not
+    /// falls with its rank, as one to the power of -1. Ranks are dealt to blocks by a fixed permutation. So it is with
+    /// rows of embeddings, of which batches hit few often and most seldom.
     Powerlaw,
 }
 
-/// Numerator of the power law: a block at the part `u` of all ranks, above 0 and up to 1, is not zero with the probability min(1, share / u), and of all
-/// blocks `density` are not.
+/// Numerator of the power law: a block at the part `u` of all ranks, above 0 and up to 1, is not zero with the
+/// probability min(1, share / u), and of all blocks `density` are not.
 pub(crate) fn power_law_share(density: f64) -> f64 {
     // The mean of min(1, c / u) is c (1 + ln(1 / c)), which rises with c.
     let mean = |share: f64| if share > 0.0 { share * (1.0 - share.ln()) } else { 0.0 };

@@ -34,7 +34,8 @@ pub enum SparseError {
     },
     /// Nothing happens any more.
     #[error(
-        "worker {worker} waits in iteration {iteration} of shard {shard}, and nothing is under way: the machines contradict the model"
+        "worker {worker} waits in iteration {iteration} of shard {shard}, and nothing is under way: the machines \
+         contradict the model"
     )]
     Stuck {
         /// Which worker.

@@ -48,8 +48,8 @@ enum Event {
     Whole(Segment),
 }
 
-/// An AllReduce of `bytes` bytes among so many servers. Arrays that are not in host memory are added by the devices of the servers, in one kernel for all segments; servers
-/// without devices have them in host memory.
+/// An AllReduce of `bytes` bytes among so many servers. Arrays that are not in host memory are added by the devices of
+/// the servers, in one kernel for all segments; servers without devices have them in host memory.
 #[must_use]
 pub fn ring(kind: RingKind, machine: &Machine, arrays: ArraysIn, (workers, bytes): (u32, u64)) -> RingReport {
     let nodes = vec![machine.host; workers as usize];

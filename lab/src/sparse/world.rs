@@ -1,5 +1,5 @@
-//! Shared world of all engines: threads of workers and aggregators and the processors that they run on, ports, memories, messages under way, and what happens
-//! next.
+//! Shared world of all engines: threads of workers and aggregators and the processors that they run on, ports,
+//! memories, messages under way, and what happens next.
 
 use std::collections::VecDeque;
 
@@ -71,7 +71,8 @@ impl Place {
 
 /// Machines of all shards.
 pub(super) trait Machines {
-    /// A worker's turn, when it begins or an answer has come: when it is done, after what it has posted to [`World::post`].
+    /// A worker's turn, when it begins or an answer has come: when it is done, after what it has posted to
+    /// [`World::post`].
     fn turn(&mut self, world: &mut World<'_>, job: Job, now_ps: u64) -> Result<u64, SparseError>;
 
     /// A message has come to an aggregator: when it is done.
@@ -267,8 +268,8 @@ impl<'a> World<'a> {
         devices.after_ps(if devices.is_direct() { sums.min(bytes) } else { bytes })
     }
 
-    /// A worker's core takes `busy_ps`, and reads and writes so many bytes of an array, unless that is in a device's memory, where nothing is left to be done: when both are
-    /// done.
+    /// A worker's core takes `busy_ps`, and reads and writes so many bytes of an array, unless that is in a device's
+    /// memory, where nothing is left to be done: when both are done.
     pub(super) fn stream(&mut self, worker: u32, (bytes, busy_ps): (u64, u64), now_ps: u64) -> u64 {
         if self.direct().is_some() {
             return now_ps + busy_ps;
@@ -277,7 +278,8 @@ impl<'a> World<'a> {
         (now_ps + busy_ps + core_ps).max(self.memories.serve(worker, bytes, now_ps))
     }
 
-    /// Cards and cores have moved so many bytes from and to spots of an aggregator; those that are not in its cache, in memory: when that is done.
+    /// Cards and cores have moved so many bytes from and to spots of an aggregator; those that are not in its cache, in
+    /// memory: when that is done.
     pub(super) fn spots(&mut self, node: u32, bytes: u64, now_ps: u64) -> u64 {
         let traffic = (bytes as f64 * self.missing[node as usize]) as u64;
         self.counts.aggregator_memory_bytes += traffic;

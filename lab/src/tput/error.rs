@@ -19,7 +19,8 @@ pub enum TputError {
     Flexio(#[from] flexio::Error),
     /// The image answered the bring-up call with a wrong value.
     #[error(
-        "bring-up: the image answered {answer:#x} to {argument:#x} instead of {expected:#x}; rebuild image and host from one source"
+        "bring-up: the image answered {answer:#x} to {argument:#x} instead of {expected:#x}; rebuild image and host \
+         from one source"
     )]
     BringUp {
         /// What was passed.

@@ -136,8 +136,8 @@ impl Plan {
         Ok(Plan { params, bytes, chunks: bytes.div_ceil(chunk_bytes.into()) })
     }
 
-    /// Memory of this process that the buffer takes in a run on emulated cards: what is sent, the sender's copy, what is received, a copy to
-    /// compare, and bitmaps on both sides.
+    /// Memory of this process that the buffer takes in a run on emulated cards: what is sent, the sender's copy, what
+    /// is received, a copy to compare, and bitmaps on both sides.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.bytes.saturating_mul(4).saturating_add(self.chunks / 4)

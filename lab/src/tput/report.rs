@@ -27,10 +27,11 @@ pub struct DeviceCounters {
     pub instructions: u64,
     /// Cycles spent in the handlers.
     pub cycles: u64,
-    /// Receive completions handled in drain loops: from the first poll of an activation to the poll that finds the ring empty.
+    /// Receive completions handled in drain loops: from the first poll of an activation to the poll that finds the ring
+    /// empty.
     pub loop_cqes: u64,
-    /// Instructions retired in drain loops: polls, batches that an empty ring cut short and doorbells included; waking, arming
-    /// and reports are not.
+    /// Instructions retired in drain loops: polls, batches that an empty ring cut short and doorbells included; waking,
+    /// arming and reports are not.
     pub loop_instructions: u64,
     /// Cycles spent in drain loops.
     pub loop_cycles: u64,
@@ -49,8 +50,8 @@ pub struct DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// Instructions per completion in drain loops. Only a run whose ring does not run empty tells the cost of the datapath: where
-    /// workers wait for the link, batches are short and their doorbells weigh more.
+    /// Instructions per completion in drain loops. Only a run whose ring does not run empty tells the cost of the
+    /// datapath: where workers wait for the link, batches are short and their doorbells weigh more.
     #[must_use]
     pub fn instructions_per_cqe(&self) -> f64 {
         match self.loop_cqes {
@@ -102,7 +103,8 @@ pub struct Report {
     pub digest_ok: bool,
     /// SHA-256 of the bytes sent.
     pub sha256: String,
-    /// Instructions of the receivers per completion, from the device's counters; see [`DeviceCounters::instructions_per_cqe`].
+    /// Instructions of the receivers per completion, from the device's counters; see
+    /// [`DeviceCounters::instructions_per_cqe`].
     pub instructions_per_cqe: f64,
     /// Cycles per completion, likewise.
     pub cycles_per_cqe: f64,

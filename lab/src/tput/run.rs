@@ -65,7 +65,8 @@ pub struct Tick {
     pub repetitions: u32,
 }
 
-/// Broadcasts `source` from one card to the other as the plan says. `names`: the receiving and the sending card's, which may be one card.
+/// Broadcasts `source` from one card to the other as the plan says. `names`: the receiving and the sending card's,
+/// which may be one card.
 ///
 /// # Errors
 /// [`TputError`], with the reason of the library where it refuses something or an operation fails.

@@ -44,7 +44,8 @@ pub struct TputSpec {
     /// Repetitions before the measured ones.
     #[arg(long, value_parser = whole::<u32>(0, u32::MAX), default_value_t = Self::default().warm_up, value_name = "N")]
     pub warm_up: u32,
-    /// Seed of everything left to chance: made-up bytes, losses, faults, weak memory [default: the machine file's, or 1].
+    /// Seed of everything left to chance: made-up bytes, losses, faults, weak memory [default: the machine file's, or
+    /// 1].
     #[arg(long, value_parser = whole::<u64>(0, u64::MAX))]
     pub seed: Option<u64>,
 }
@@ -76,7 +77,8 @@ impl TputSpec {
         self.bytes.unwrap_or(DEFAULT_BYTES)
     }
 
-    /// The run's parameters, on a machine with this seed that loses `loss_ppm` packets of a million; limits are checked by the plan.
+    /// The run's parameters, on a machine with this seed that loses `loss_ppm` packets of a million; limits are checked
+    /// by the plan.
     #[must_use]
     pub fn params(&self, seed: u64, loss_ppm: u32) -> Params {
         Params {

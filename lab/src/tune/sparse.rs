@@ -1,4 +1,5 @@
-//! Points of the cost model of sparse AllReduces: how long one of each length takes in which nine of ten blocks are zero, or none, and an AllReduce that sends everything.
+//! Points of the cost model of sparse AllReduces: how long one of each length takes in which nine of ten blocks are
+//! zero, or none, and an AllReduce that sends everything.
 
 use flexcast::bootstrap::Exchange;
 use flexcast::{Algorithm, Card, Communicator, Config, SparseCost, Tuning};

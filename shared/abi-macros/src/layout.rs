@@ -7,7 +7,8 @@ use syn::{Data, DeriveInput, Error, Fields, Path, Result, Token};
 
 const STRUCTURE: &str = "Layout is for structures with named fields: host and firmware agree on them by name";
 const GENERIC: &str = "a structure with a layout cannot be generic: every instance would need a layout of its own";
-const REPR_C: &str = "a structure with a layout needs #[repr(C)] (or #[repr(C, align(N))]): the order of fields is otherwise the compiler's";
+const REPR_C: &str = "a structure with a layout needs #[repr(C)] (or #[repr(C, align(N))]): the order of fields is \
+    otherwise the compiler's";
 const PACKED: &str = "a structure with a layout cannot be packed: its fields would be loaded byte by byte";
 const PATH: &str = "expected #[layout(crate = path::of::flexcast_abi)]";
 
@@ -24,7 +25,8 @@ pub(crate) fn derive(item: &DeriveInput) -> Result<TokenStream> {
     let (names, types): (Vec<_>, Vec<_>) = fields.named.iter().map(|field| (&field.ident, &field.ty)).unzip();
     let texts = names.iter().flat_map(|name| name.as_ref().map(ToString::to_string));
     Ok(quote! {
-        // SAFETY: `repr(C)`, so that the fields lie in the order written; each has a layout; all are in the hash, and nothing else is there.
+        // SAFETY: `repr(C)`, so that the fields lie in the order written; each has a layout; all are in the hash, and
+        // nothing else is there.
         #[automatically_derived]
         unsafe impl #abi::Layout for #name {
             const HASH: u64 = {

@@ -12,8 +12,9 @@ pub struct DeviceAddress(u64);
 impl DeviceAddress {
     /// The address with this number.
     ///
-    /// Where firmware runs in the same program as its host, in tests, the number of memory that it writes comes from a mutable place (`&raw mut`,
-    /// `as_mut_ptr`) or from atomics: what only a shared reference leads to must not be written, whoever does it.
+    /// Where firmware runs in the same program as its host, in tests, the number of memory that it writes comes from a
+    /// mutable place (`&raw mut`, `as_mut_ptr`) or from atomics: what only a shared reference leads to must not be
+    /// written, whoever does it.
     #[must_use]
     pub const fn new(address: u64) -> Self {
         Self(address)

@@ -27,8 +27,8 @@ abi_codes! {
     }
 }
 
-/// The line that follows line `line` in the chain's ring of `lines` lines, a power of two: a linear congruential generator of full period
-/// (factor 1 modulo 4, increment odd), an order that no prefetcher knows.
+/// The line that follows line `line` in the chain's ring of `lines` lines, a power of two: a linear congruential
+/// generator of full period (factor 1 modulo 4, increment odd), an order that no prefetcher knows.
 #[must_use]
 pub const fn next_line(line: u64, lines: u64) -> u64 {
     line.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) & lines.wrapping_sub(1)

@@ -4,10 +4,12 @@
 
 use crate::memory::{HostLine, Queue, QueueKind, Region, RegionKind, Shared};
 
-/// A type with a defined layout in memory that host and device share: what RPCs and event handlers may take, and what contexts are made of.
+/// A type with a defined layout in memory that host and device share: what RPCs and event handlers may take, and what
+/// contexts are made of.
 ///
-/// `#[derive(Layout)]` implements it for structures of one's own. Both sides compile the same definition, and the image records the hash of each
-/// entry's argument: if one side is older than the other, the host is told so before anything runs.
+/// `#[derive(Layout)]` implements it for structures of one's own. Both sides compile the same definition, and the image
+/// records the hash of each entry's argument: if one side is older than the other, the host is told so before anything
+/// runs.
 ///
 /// ```
 /// use flexcast_abi::{HostLine, Layout};
@@ -46,8 +48,9 @@ use crate::memory::{HostLine, Queue, QueueKind, Region, RegionKind, Shared};
 /// ```
 ///
 /// # Safety
-/// `HASH` depends on all that makes a value of the type out of bytes: whoever writes the bytes of a type with this hash writes a valid value of this
-/// type. Firmware that takes two layouts for one would find memory where the host wrote numbers.
+/// `HASH` depends on all that makes a value of the type out of bytes: whoever writes the bytes of a type with this hash
+/// writes a valid value of this type. Firmware that takes two layouts for one would find memory where the host wrote
+/// numbers.
 pub unsafe trait Layout {
     /// Hash over name, size, alignment and fields (name, offset, hash of the type).
     const HASH: u64;
@@ -147,7 +150,8 @@ unsafe impl<T: Layout> Layout for Shared<T> {
 
 /// Defines a `repr(C)` structure with its zerocopy implementations, its [`Layout`] and an assertion of its size.
 ///
-/// With `memory` it leads to memory (see [`crate::memory`]): on the device it can neither be made nor copied. Without, it is plain bytes.
+/// With `memory` it leads to memory (see [`crate::memory`]): on the device it can neither be made nor copied. Without,
+/// it is plain bytes.
 macro_rules! abi_struct {
     (
         $(#[doc = $doc:literal])*
@@ -198,7 +202,8 @@ macro_rules! abi_struct {
 }
 pub(crate) use abi_struct;
 
-/// Gives an enumeration with codes in `u32` the list of its values, in the order of their codes, and the way back from a code.
+/// Gives an enumeration with codes in `u32` the list of its values, in the order of their codes, and the way back from
+/// a code.
 macro_rules! abi_codes {
     (
         $(#[doc = $doc:literal])*

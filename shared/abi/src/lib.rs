@@ -1,12 +1,15 @@
-//! Bytes that host and firmware write for one another: contexts, progress lines, the completion flag, statistics. Image `allgather` has
-//! receive threads ([`receive_thread`], [`receive`], [`placement`]), send workers ([`send`]) and a progress thread ([`progress`]).
+//! Bytes that host and firmware write for one another: contexts, progress lines, the completion flag, statistics. Image
+//! `allgather` has receive threads ([`receive_thread`], [`receive`], [`placement`]), send workers ([`send`]) and a
+//! progress thread ([`progress`]).
 //!
-//! Every structure is `repr(C)`, little-endian, with explicit reserved fields, and has a [`Layout::HASH`] over its field names,
-//! types and offsets. An entry function of an image records the hash of its argument type; the image's note records
-//! [`ABI_VERSION`], [`ABI_MIN_VERSION`] and [`ABI_HASH`]. The host refuses an image whose hash is not its own.
+//! Every structure is `repr(C)`, little-endian, with explicit reserved fields, and has a [`Layout::HASH`] over its
+//! field names, types and offsets. An entry function of an image records the hash of its argument type; the image's
+//! note records [`ABI_VERSION`], [`ABI_MIN_VERSION`] and [`ABI_HASH`]. The host refuses an image whose hash is not its
+//! own.
 //!
-//! Roles: *host* fields are written by the host while the thread that owns the structure cannot run (set-up); *worker* fields by that thread
-//! alone. What the host rewrites while the thread runs lies outside, behind a [`HostLine`]. What leads to memory is opaque: module [`memory`].
+//! Roles: *host* fields are written by the host while the thread that owns the structure cannot run (set-up); *worker*
+//! fields by that thread alone. What the host rewrites while the thread runs lies outside, behind a [`HostLine`]. What
+//! leads to memory is opaque: module [`memory`].
 #![no_std]
 // One unsafe trait is declared, in module `layout`.
 #![deny(unsafe_code)]
@@ -63,7 +66,8 @@ pub const ABI_VERSION: u32 = 14;
 /// Oldest version whose host can still drive this firmware.
 pub const ABI_MIN_VERSION: u32 = 8;
 
-/// Hash over every structure of the ABI in a fixed order, and the bits of commands; what the image's note and every context carry.
+/// Hash over every structure of the ABI in a fixed order, and the bits of commands; what the image's note and every
+/// context carry.
 pub const ABI_HASH: u64 = Fnv::new()
     .u64(ABI_VERSION as u64)
     .u64(<ReceiveContext as Layout>::HASH)

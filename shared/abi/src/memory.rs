@@ -1,11 +1,12 @@
 //! Descriptors of memory: queues, arrays, tables, bitmaps and lines of the DPA process, opaque on the device.
 //!
-//! The host makes them (feature `host`): one constructor states address and extent together. Firmware, built without that feature, finds them
-//! in its context and can neither make one, nor change it, nor copy it; `dpa` turns a reference to one into a view that stays inside. What a kind
-//! leads to is part of its type, so that no memory is taken for another kind's.
+//! The host makes them (feature `host`): one constructor states address and extent together. Firmware, built without
+//! that feature, finds them in its context and can neither make one, nor change it, nor copy it; `dpa` turns a
+//! reference to one into a view that stays inside. What a kind leads to is part of its type, so that no memory is taken
+//! for another kind's.
 //!
-//! The host promises for everything that it names so: the memory is there, and for this purpose alone, as long as the firmware may run; it is
-//! aligned to its elements; it has the stated extent. All zeros mean none.
+//! The host promises for everything that it names so: the memory is there, and for this purpose alone, as long as the
+//! firmware may run; it is aligned to its elements; it has the stated extent. All zeros mean none.
 //!
 //! What the host rewrites while firmware runs never holds one of these: see [`HostLine`].
 
@@ -46,7 +47,8 @@ macro_rules! queue_kinds {
 }
 
 queue_kinds! {
-    /// Completion queues: entries of 64 bytes. The host fills the ring with `Cqe::INITIAL` of the hardware layouts before it creates the CQ.
+    /// Completion queues: entries of 64 bytes. The host fills the ring with `Cqe::INITIAL` of the hardware layouts
+    /// before it creates the CQ.
     Completions = 64;
     /// Receive queues with one scatter element per entry: 16 bytes.
     Receives = 16;
@@ -82,8 +84,9 @@ pub type ReceiveQueueMemory = Queue<Receives>;
 pub type SendQueueMemory = Queue<Sends>;
 
 impl<K: QueueKind> Queue<K> {
-    /// The queue whose ring of 2^`log_depth` entries (1 to 15) begins at `ring`. The doorbell record has 8 bytes, 8-byte aligned, zero at creation;
-    /// RQ and SQ of a queue pair name the same one. `number`: of the CQ or QP, 24 bits.
+    /// The queue whose ring of 2^`log_depth` entries (1 to 15) begins at `ring`. The doorbell record has 8 bytes,
+    /// 8-byte aligned, zero at creation; RQ and SQ of a queue pair name the same one. `number`: of the CQ or QP, 24
+    /// bits.
     #[cfg(feature = "host")]
     #[must_use]
     pub const fn new(ring: DeviceAddress, doorbell_record: DeviceAddress, number: u32, log_depth: u32) -> Self {
@@ -138,8 +141,8 @@ impl<K: QueueKind> Queue<K> {
         self.raw.ring == 0
     }
 
-    /// Whether there is a queue, both addresses are aligned, and the depth is one that a queue can have: what an RPC that prepares a context
-    /// checks of what the host says, once.
+    /// Whether there is a queue, both addresses are aligned, and the depth is one that a queue can have: what an RPC
+    /// that prepares a context checks of what the host says, once.
     ///
     /// # Errors
     /// What is wrong.
@@ -284,8 +287,9 @@ impl<K> Region<K> {
 
 /// A `T` in DPA memory that the host rewrites while firmware runs: an operation, an order.
 ///
-/// It lies outside every context, since a context is borrowed exclusively; firmware copies it (`dpa::HostLine::snapshot`). A copy may be torn: whether
-/// it is whole is for check fields in `T` to say. That is why a `T` is plain bytes and leads nowhere (`zerocopy::FromBytes`).
+/// It lies outside every context, since a context is borrowed exclusively; firmware copies it
+/// (`dpa::HostLine::snapshot`). A copy may be torn: whether it is whole is for check fields in `T` to say. That is why
+/// a `T` is plain bytes and leads nowhere (`zerocopy::FromBytes`).
 #[derive(IntoBytes, Immutable, KnownLayout)]
 #[cfg_attr(feature = "host", derive(zerocopy::FromBytes))]
 #[repr(transparent)]
@@ -330,7 +334,8 @@ macro_rules! pointers {
 }
 pointers!(HostLine, Shared);
 
-// What derives would do, without asking for the same of the kind. Copies, and values out of nothing, are the host's alone.
+// What derives would do, without asking for the same of the kind. Copies, and values out of nothing, are the host's
+// alone.
 macro_rules! as_its_bytes {
     ($($name:ident, $($field:ident),*;)*) => {$(
         impl<K> fmt::Debug for $name<K> {

@@ -4,8 +4,8 @@ use crate::layout::abi_struct;
 use crate::{CompletionQueueMemory, ReceiveQueueMemory, SendQueueMemory};
 
 abi_struct! {
-    /// A worker that answers every message on an RC or UC queue pair with a send of the same bytes. Its device address is the argument
-    /// of the event handler `pong`. The host writes it once; both CQs are bound to the thread.
+    /// A worker that answers every message on an RC or UC queue pair with a send of the same bytes. Its device address
+    /// is the argument of the event handler `pong`. The host writes it once; both CQs are bound to the thread.
     #[size = 256, align = 64, memory]
     pub struct PingPongContext {
         /// [`crate::ABI_HASH`].

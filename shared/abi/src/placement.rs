@@ -5,12 +5,14 @@ use crate::layout::abi_struct;
 abi_struct! {
     /// The runs of an operation, written by the host as one 64-byte line before the operation's.
     ///
-    /// A receive context carries one *run* of chunks of each root, in the order of the roots: run r holds the PSNs of root r's chunks in this receive context.
+    /// A receive context carries one *run* of chunks of each root, in the order of the roots: run r holds the PSNs of
+    /// root r's chunks in this receive context.
     ///
-    /// *Equal contributions* (`run_chunks` > 0, `rows` unused): every run has `run_chunks` chunks, root = PSN / `run_chunks`, and the chunk
-    /// goes to `destination` + PSN x `chunk_bytes` + root x `run_gap`, modulo 2^64. So for contributions of N bytes, one after another in
-    /// a buffer, of which the receive context carries the chunks from byte offset D on: `destination` = buffer + D,
-    /// `run_gap` = N - `run_chunks` x `chunk_bytes`, which may be negative: it wraps.
+    /// *Equal contributions* (`run_chunks` > 0, `rows` unused): every run has `run_chunks` chunks, root = PSN /
+    /// `run_chunks`, and the chunk goes to `destination` + PSN x `chunk_bytes` + root x `run_gap`, modulo 2^64. So for
+    /// contributions of N bytes, one after another in a buffer, of which the receive context carries the chunks from
+    /// byte offset D on: `destination` = buffer + D, `run_gap` = N - `run_chunks` x `chunk_bytes`, which may be
+    /// negative: it wraps.
     ///
     /// *Unequal contributions* (`run_chunks` = 0): run r is row r of the table [`crate::ReceiveContext::rows`], whose
     /// rows are then `roots`, with ascending PSNs from 0 to `chunks` - 1 without a gap.
@@ -18,13 +20,14 @@ abi_struct! {
     pub struct Placement {
         /// Chunks of each run; 0: as the rows say.
         pub run_chunks: u32,
-        /// Number of runs: `chunks` / `run_chunks`, or rows of the table; at most the tail bitmap, and at most the rows there is
-        /// memory for. 0
-        /// only if there are no chunks.
+        /// Number of runs: `chunks` / `run_chunks`, or rows of the table; at most the tail bitmap, and at most the rows
+        /// there is memory for. 0 only if there are no chunks.
         pub roots: u32,
-        /// Bytes between the end of a run, as if its last chunk were full, and the start of the next, modulo 2^64 (UD and the progress thread).
+        /// Bytes between the end of a run, as if its last chunk were full, and the start of the next, modulo 2^64 (UD
+        /// and the progress thread).
         pub run_gap: u64,
-        /// First PSN of the own rank. Own PSNs are not expected; a chunk that comes for one counts as a duplicate and touches nothing.
+        /// First PSN of the own rank. Own PSNs are not expected; a chunk that comes for one counts as a duplicate and
+        /// touches nothing.
         pub own_first: u32,
         /// Number of own PSNs; 0: none. `own_first` + `own_chunks` is at most `chunks`.
         pub own_chunks: u32,
@@ -43,7 +46,8 @@ abi_struct! {
     /// One root's run in a receive context with unequal contributions.
     #[size = 32, align = 32]
     pub struct RunRow {
-        /// Where its first chunk goes: virtual address under the operation's `rkey`. The others follow without a gap. (UD and the progress thread.)
+        /// Where its first chunk goes: virtual address under the operation's `rkey`. The others follow without a gap.
+        /// (UD and the progress thread.)
         pub destination: u64,
         /// PSN of its first chunk: the sum of `chunks` of the rows before.
         pub first_psn: u32,

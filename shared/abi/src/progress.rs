@@ -1,10 +1,11 @@
-//! Context of the progress thread of image `allgather`: the thread that runs a communicator's protocol on the card, so that the host has
-//! nothing to do between posting an operation and its end.
+//! Context of the progress thread of image `allgather`: the thread that runs a communicator's protocol on the card, so
+//! that the host has nothing to do between posting an operation and its end.
 //!
-//! It exchanges control messages over reliable queue pairs in DPA memory, one per peer; learns from receive contexts and send workers by
-//! [`Signals`]; finds what multicast has lost in the bitmaps of closed receive contexts ([`ReceiveView`]) and reads it from the left neighbour;
-//! and tells the host by a [`ProgressReport`] and a [`ProgressFlag`]. The host gives it commands over a control queue
-//! as receive threads have (see [`crate::receive_thread`]), one at a time: the next one only after [`ProgressFlag::acknowledged`] shows the last.
+//! It exchanges control messages over reliable queue pairs in DPA memory, one per peer; learns from receive contexts
+//! and send workers by [`Signals`]; finds what multicast has lost in the bitmaps of closed receive contexts
+//! ([`ReceiveView`]) and reads it from the left neighbour; and tells the host by a [`ProgressReport`] and a
+//! [`ProgressFlag`]. The host gives it commands over a control queue as receive threads have (see
+//! [`crate::receive_thread`]), one at a time: the next one only after [`ProgressFlag::acknowledged`] shows the last.
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{
@@ -16,25 +17,27 @@ use crate::{
 pub const COMMAND_POST: u32 = 1;
 /// Likewise: the operation fails, for the reason in the command.
 pub const COMMAND_FAIL: u32 = 8;
-/// Likewise: a deadline that has passed counts. The host gives this command after [`ProgressReport::deadline_ps`], when all receive contexts are
-/// complete, or closed and the progress thread knows that. Without it the progress thread sees no cutoff and no bound.
+/// Likewise: a deadline that has passed counts. The host gives this command after [`ProgressReport::deadline_ps`], when
+/// all receive contexts are complete, or closed and the progress thread knows that. Without it the progress thread sees
+/// no cutoff and no bound.
 pub const COMMAND_TIME: u32 = 16;
 /// Likewise: multicast has stalled, and the receive contexts are closed: what their bitmaps lack is asked for.
 pub const COMMAND_CUT_OFF: u32 = 32;
 
-/// Likewise, with [`COMMAND_POST`]: the operation's data rides on the barrier. It begins at once, and no receive context and no send worker has a
-/// part in it.
+/// Likewise, with [`COMMAND_POST`]: the operation's data rides on the barrier. It begins at once, and no receive
+/// context and no send worker has a part in it.
 pub const COMMAND_EAGER: u32 = 64;
-/// Likewise, with [`COMMAND_POST`]: from this operation on, or from here on no longer if it has been so, an empty write follows messages on their
-/// connections. The peer's card then asks for one that is lost, where otherwise nothing happens before the timeout of this one.
+/// Likewise, with [`COMMAND_POST`]: from this operation on, or from here on no longer if it has been so, an empty write
+/// follows messages on their connections. The peer's card then asks for one that is lost, where otherwise nothing
+/// happens before the timeout of this one.
 pub const COMMAND_FOLLOW: u32 = 128;
 
 /// Likewise: the peer for which this rank waits, if there is one, is sent an empty write. Its card answers, or the
 /// connection breaks: of a peer whose process has ended nothing else would be heard.
 pub const COMMAND_PROBE: u32 = 256;
 
-/// Every bit that a command may have. It is part of the hash of the ABI: firmware that lacks one would take the command and leave that part
-/// of it undone.
+/// Every bit that a command may have. It is part of the hash of the ABI: firmware that lacks one would take the command
+/// and leave that part of it undone.
 pub const COMMANDS: u32 =
     COMMAND_POST | COMMAND_FAIL | COMMAND_TIME | COMMAND_CUT_OFF | COMMAND_EAGER | COMMAND_FOLLOW | COMMAND_PROBE;
 
@@ -69,9 +72,9 @@ pub const ROUNDS: usize = 10;
 pub const READS: usize = 8;
 
 abi_struct! {
-    /// What the threads of a communicator tell one another, in DPA memory, in a line of its own. All but the numbers of threads is
-    /// accessed by atomic instructions. A *count* is the low half of a sequence number in bits 63:32, and how many have reached it in
-    /// bits 31:0.
+    /// What the threads of a communicator tell one another, in DPA memory, in a line of its own. All but the numbers of
+    /// threads is accessed by atomic instructions. A *count* is the low half of a sequence number in bits 63:32, and
+    /// how many have reached it in bits 31:0.
     #[size = 64, align = 64]
     pub struct Signals {
         /// Receive contexts that are armed: a count (receive contexts).
@@ -98,11 +101,12 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// A peer of the progress thread: a rank with which it exchanges control messages. Or, as the last of them and with rank [`NOBODY`], the connection
-    /// over which it reads from the left neighbour: that has a send queue and nothing else.
+    /// A peer of the progress thread: a rank with which it exchanges control messages. Or, as the last of them and with
+    /// rank [`NOBODY`], the connection over which it reads from the left neighbour: that has a send queue and nothing
+    /// else.
     ///
-    /// Its message slots lie one behind another at [`ProgressThread::messages`]: as many as the receive queue has entries, then as many
-    /// as the send queue has.
+    /// Its message slots lie one behind another at [`ProgressThread::messages`]: as many as the receive queue has
+    /// entries, then as many as the send queue has.
     #[size = 128, align = 64, memory]
     pub struct ProgressPeer {
         /// Receive queue of the connection, 16-byte entries.
@@ -202,12 +206,12 @@ abi_struct! {
 pub const COMMAND_BYTES: usize = size_of::<ProgressCommand>();
 
 abi_struct! {
-    /// What the progress thread tells the host, in host memory, in lines that only it writes: when an operation begins, when its barrier is passed, when
-    /// at the end and on failure.
+    /// What the progress thread tells the host, in host memory, in lines that only it writes: when an operation begins,
+    /// when its barrier is passed, when at the end and on failure.
     ///
-    /// There are two reports, which take turns: number n is written to the one with number n modulo 2, and announced in the
-    /// [`ProgressFlag`] only then. Who finds number n announced before and after reading has read it whole. So have the
-    /// [`ProgressDetail`]s, of which a report says which one is current.
+    /// There are two reports, which take turns: number n is written to the one with number n modulo 2, and announced in
+    /// the [`ProgressFlag`] only then. Who finds number n announced before and after reading has read it whole. So have
+    /// the [`ProgressDetail`]s, of which a report says which one is current.
     #[size = 128, align = 64]
     pub struct ProgressReport {
         /// Number of this report.
@@ -402,7 +406,8 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What a progress thread remembers of a receive context's closed operation: fields of [`Operation`] and [`Placement`].
+    /// What a progress thread remembers of a receive context's closed operation: fields of [`Operation`] and
+    /// [`Placement`].
     #[size = 64, align = 64]
     pub struct ClosedOperation {
         /// Its chunks; 0: there is nothing to read for this receive context.
@@ -433,8 +438,8 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// A receive context as the progress thread sees it, which looks at bitmaps when the context is closed: its own thread leaves them alone from then on
-    /// until the next operation.
+    /// A receive context as the progress thread sees it, which looks at bitmaps when the context is closed: its own
+    /// thread leaves them alone from then on until the next operation.
     #[size = 128, align = 64, memory]
     pub struct ReceiveView {
         /// [`crate::ReceiveContext::bitmap`].
@@ -499,7 +504,8 @@ pub const MESSAGE_BYTES: u64 = 192;
 pub const MACHINE_BYTES: u64 = 4096;
 
 abi_struct! {
-    /// What a progress thread remembers besides the machine. The host writes zeros at set-up and never touches it again.
+    /// What a progress thread remembers besides the machine. The host writes zeros at set-up and never touches it
+    /// again.
     #[size = 1024, align = 64]
     pub struct ProgressThreadState {
         /// The report as it is to be told next.

@@ -29,40 +29,45 @@ abi_struct! {
     }
 }
 
-/// Value of [`Operation::flags`]: the receive context accepts no further chunk, waits until its copies are complete, then answers the report
-/// request of the same line. From that answer on the receive context writes no user memory (UC: the card may, until the key or the queue pair is
-/// gone), and bitmap and tail bitmap in host memory are final. The host rewrites the line with the same `sequence`, this flag and a new
-/// `report_request`, and wakes the thread.
+/// Value of [`Operation::flags`]: the receive context accepts no further chunk, waits until its copies are complete,
+/// then answers the report request of the same line. From that answer on the receive context writes no user memory (UC:
+/// the card may, until the key or the queue pair is gone), and bitmap and tail bitmap in host memory are final. The
+/// host rewrites the line with the same `sequence`, this flag and a new `report_request`, and wakes the thread.
 ///
-/// An answer whose status is [`crate::ReceiveStatus::CopyError`] leaves open what lies in the buffer: take every chunk as missing.
+/// An answer whose status is [`crate::ReceiveStatus::CopyError`] leaves open what lies in the buffer: take every chunk
+/// as missing.
 pub const OPERATION_CLOSED: u32 = 1;
 
-/// Value of [`Operation::flags`]: the receive context reports its bitmaps by itself, too: when three quarters of what was missing at the report before have
-/// come, and, of the last two batches, before its thread sleeps. Reports take turns between two copies ([`ReceiveContext::bitmap_host`]), so that the host
-/// can read one while the next is written.
+/// Value of [`Operation::flags`]: the receive context reports its bitmaps by itself, too: when three quarters of what
+/// was missing at the report before have come, and, of the last two batches, before its thread sleeps. Reports take
+/// turns between two copies ([`ReceiveContext::bitmap_host`]), so that the host can read one while the next is written.
 pub const OPERATION_REPORTS: u32 = 4;
 
-/// Value of [`crate::SendOperation::flags`]: nothing is posted, and nothing told, before [`crate::Signals::go`] has reached the operation's
-/// sequence number, of which the progress thread tells by waking the worker. Where there is no progress thread the host takes the flag away, with the same
-/// `sequence`; or the next operation replaces this one, of which nothing was sent then. Closing the operation ends that, too.
+/// Value of [`crate::SendOperation::flags`]: nothing is posted, and nothing told, before [`crate::Signals::go`] has
+/// reached the operation's sequence number, of which the progress thread tells by waking the worker. Where there is no
+/// progress thread the host takes the flag away, with the same `sequence`; or the next operation replaces this one, of
+/// which nothing was sent then. Closing the operation ends that, too.
 pub const OPERATION_DEFERRED: u32 = 2;
 
 abi_struct! {
-    /// The operation, written by the host as one 64-byte line and taken over by the worker at its next activation when `sequence`
-    /// differs from its own and equals `sequence_check`. After writing it the host wakes the worker (by a message to its thread's control
-    /// queue) and waits until [`crate::ProgressLine::sequence`] shows that it is armed; only then may senders start.
+    /// The operation, written by the host as one 64-byte line and taken over by the worker at its next activation when
+    /// `sequence` differs from its own and equals `sequence_check`. After writing it the host wakes the worker (by a
+    /// message to its thread's control queue) and waits until [`crate::ProgressLine::sequence`] shows that it is armed;
+    /// only then may senders start.
     #[size = 64, align = 64]
     pub struct Operation {
         /// Number of the operation: 1, 2, 3, ... up to 2^32 - 1; the same for all workers of a group. 0: none yet.
         pub sequence: u64,
-        /// Where the chunk with PSN 0 goes: virtual address under `rkey` (UD and the progress thread; unused with a table of rows).
+        /// Where the chunk with PSN 0 goes: virtual address under `rkey` (UD and the progress thread; unused with a
+        /// table of rows).
         pub destination: u64,
         /// Memory key of the user buffer (UD; unused on UC).
         pub rkey: u32,
         /// Collective id, below 2^(32 - psn bits).
         pub collective_id: u32,
-        /// Limit of the PSNs: 0 to chunks - 1, those of the own rank included. At most the bits of [`ReceiveContext::bitmap`] and 2^(psn bits). The worker
-        /// expects all of them but [`Placement::own_chunks`]; if that leaves none the operation is complete at once.
+        /// Limit of the PSNs: 0 to chunks - 1, those of the own rank included. At most the bits of
+        /// [`ReceiveContext::bitmap`] and 2^(psn bits). The worker expects all of them but [`Placement::own_chunks`];
+        /// if that leaves none the operation is complete at once.
         pub chunks: u32,
         /// Bytes of every chunk but the last of a run; 1 to stride - 40 (UD), 1 to 2^31 - 1 (UC).
         pub chunk_bytes: u32,
@@ -71,8 +76,8 @@ abi_struct! {
         pub last_chunk_bytes: u32,
         /// [`OPERATION_CLOSED`], [`OPERATION_REPORTS`] or 0. The latter counts where the operation is taken over.
         pub flags: u32,
-        /// Number of the last report the host asked for; when it differs from [`crate::ProgressLine::reported`] the worker copies its
-        /// bitmap and statistics to host memory and answers. Raised without touching `sequence`.
+        /// Number of the last report the host asked for; when it differs from [`crate::ProgressLine::reported`] the
+        /// worker copies its bitmap and statistics to host memory and answers. Raised without touching `sequence`.
         pub report_request: u64,
         /// Zero.
         pub reserved: u64,
@@ -85,11 +90,13 @@ abi_struct! {
     /// What a worker remembers between activations. The host writes zeros at set-up and never touches it again.
     #[size = 320, align = 64]
     pub struct ReceiveState {
-        /// Copy of the operation the worker is armed for; `armed.sequence` is what [`crate::ProgressLine::sequence`] shows.
+        /// Copy of the operation the worker is armed for; `armed.sequence` is what [`crate::ProgressLine::sequence`]
+        /// shows.
         pub armed: Operation,
         /// Receive completions consumed; never wraps. Also the number of copies built (UD).
         pub consumed: u64,
-        /// Value of `consumed` at the last doorbell: everything before it is handed back or, on UD, handed to the hardware.
+        /// Value of `consumed` at the last doorbell: everything before it is handed back or, on UD, handed to the
+        /// hardware.
         pub posted: u64,
         /// Copies known to be complete (UD).
         pub completed: u64,
@@ -99,7 +106,8 @@ abi_struct! {
         pub remaining: u64,
         /// Last report request answered.
         pub reported: u64,
-        /// Number (as in `consumed`) of the last copy that was shortened for a short chunk and is not known to be complete, plus one; 0: none.
+        /// Number (as in `consumed`) of the last copy that was shortened for a short chunk and is not known to be
+        /// complete, plus one; 0: none.
         pub shortened: u64,
         /// Current status, a [`crate::ReceiveStatus`] code.
         pub status: u32,
@@ -111,7 +119,8 @@ abi_struct! {
         pub built_rkey: u32,
         /// 1 when the completion of the operation was counted in the group.
         pub counted: u32,
-        /// 1 while chunks come one by one, or of several roots in turn: in no runs of consecutive numbers that are worth one check.
+        /// 1 while chunks come one by one, or of several roots in turn: in no runs of consecutive numbers that are
+        /// worth one check.
         pub interleaved: u32,
         /// Copies whose completion was told by the hardware to have failed (UD).
         pub failed_copies: u64,
@@ -131,15 +140,16 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// Everything a receive worker needs: a *receive context*, one of the array that a [`crate::ReceiveThread`] serves. Its identity is `worker`, never a
-    /// shared counter. How it is set up and driven is said there.
+    /// Everything a receive worker needs: a *receive context*, one of the array that a [`crate::ReceiveThread`] serves.
+    /// Its identity is `worker`, never a shared counter. How it is set up and driven is said there.
     ///
-    /// Positions out of the ordinary. A receive context's hot loop takes only chunks of full length whose bit is clear. When a receive context takes over an
-    /// operation it sets the bits of what that loop must leave alone: the own rank's PSNs, which are not expected, and the last PSN of
-    /// each run whose last chunk is short. Whether such a short chunk is there is told by one bit per run, the *tail bitmap*, which lie behind
-    /// the bitmap's words in the host copy. The own rank's edge is set from the start. So PSN p
-    /// is missing if its bit is clear, or if p is the last of run r, that run's last chunk is short, and bit r of the tail bitmap is clear
-    /// (`flexcast_proto::missing` computes it).
+    /// Positions out of the ordinary. A receive context's hot loop takes only chunks of full length whose bit is clear.
+    /// When a receive context takes over an operation it sets the bits of what that loop must leave alone: the own
+    /// rank's PSNs, which are not expected, and the last PSN of each run whose last chunk is short. Whether such a
+    /// short chunk is there is told by one bit per run, the *tail bitmap*, which lie behind the bitmap's words in the
+    /// host copy. The own rank's edge is set from the start. So PSN p is missing if its bit is clear, or if p is the
+    /// last of run r, that run's last chunk is short, and bit r of the tail bitmap is clear (`flexcast_proto::missing`
+    /// computes it).
     #[size = 768, align = 64, memory]
     pub struct ReceiveContext {
         /// [`crate::ABI_HASH`].
@@ -152,7 +162,8 @@ abi_struct! {
         pub workers: u32,
         /// A [`Transport`] code; must match the event handler.
         pub transport: u32,
-        /// Completions per doorbell: a power of two from 2 to half the receive depth. UD copies are signalled once per batch.
+        /// Completions per doorbell: a power of two from 2 to half the receive depth. UD copies are signalled once per
+        /// batch.
         pub batch: u32,
         /// Completions after which the receive context's turn ends; at least 1, rounded up to whole batches, or to 64
         /// completions where a batch is longer.
@@ -167,7 +178,8 @@ abi_struct! {
         pub receive_queue: ReceiveQueueMemory,
         /// CQ of the copies, bound to this thread (UD). Depth at least the send depth.
         pub send_cq: CompletionQueueMemory,
-        /// Send queue of the loopback RC queue pair (UD). Depth equal to the receive depth: copy slot i belongs to staging slot i.
+        /// Send queue of the loopback RC queue pair (UD). Depth equal to the receive depth: copy slot i belongs to
+        /// staging slot i.
         pub send_queue: SendQueueMemory,
         /// Staging slots (UD).
         pub staging: Staging,
@@ -175,13 +187,13 @@ abi_struct! {
         pub bitmap: BitmapMemory,
         /// Tail bitmap, one bit per run; used by this worker alone.
         pub tails: BitmapMemory,
-        /// Table of an operation's runs with unequal contributions; none: no operation has any. The host rewrites the rows before an operation
-        /// that has them, when no thread reads them.
+        /// Table of an operation's runs with unequal contributions; none: no operation has any. The host rewrites the
+        /// rows before an operation that has them, when no thread reads them.
         pub rows: TableMemory<RunRow>,
         /// The group's [`GroupContext`].
         pub group: Shared<GroupContext>,
-        /// The [`Signals`] by which a receive context tells the progress thread that it is armed, and the last of a group that all are complete; none: nobody is
-        /// to be told.
+        /// The [`Signals`] by which a receive context tells the progress thread that it is armed, and the last of a
+        /// group that all are complete; none: nobody is to be told.
         pub signals: Shared<Signals>,
         /// The operation (host), written after, or in one Write with, `placement`.
         pub operation: HostLine<Operation>,
@@ -191,10 +203,10 @@ abi_struct! {
         pub flag_host: u64,
         /// Host address of this worker's [`crate::ReceiveReport`], 64-byte aligned.
         pub report_host: u64,
-        /// Host address of a copy of the bitmap and of the tail bitmap behind it, as many words as both have, rounded up to 64 bytes,
-        /// 64-byte aligned; 0: no copy wanted. A receive context copies only the words that hold a bit of its operation; the rest is stale. Behind it
-        /// there is a second copy, needed by operations with [`OPERATION_REPORTS`] alone: the report with an odd number ([`crate::ProgressLine::reports`])
-        /// lies there.
+        /// Host address of a copy of the bitmap and of the tail bitmap behind it, as many words as both have, rounded
+        /// up to 64 bytes, 64-byte aligned; 0: no copy wanted. A receive context copies only the words that hold a bit
+        /// of its operation; the rest is stale. Behind it there is a second copy, needed by operations with
+        /// [`OPERATION_REPORTS`] alone: the report with an odd number ([`crate::ProgressLine::reports`]) lies there.
         pub bitmap_host: u64,
         /// Zero.
         pub reserved: [u64; 4],
@@ -209,8 +221,8 @@ abi_struct! {
     /// Shared by the workers of a group, in DPA memory, in a line of its own.
     #[size = 64, align = 64]
     pub struct GroupContext {
-        /// Low 32 bits of the operation's sequence number in bits 63:32, workers finished in bits 31:0. A worker that finishes a newer
-        /// operation restarts the count, so nobody has to reset it. The host writes 0 at set-up.
+        /// Low 32 bits of the operation's sequence number in bits 63:32, workers finished in bits 31:0. A worker that
+        /// finishes a newer operation restarts the count, so nobody has to reset it. The host writes 0 at set-up.
         pub finished: u64,
         /// Zero.
         pub reserved: [u64; 7],
@@ -218,9 +230,9 @@ abi_struct! {
 }
 
 abi_codes! {
-    /// Why a context or an operation was refused; returned by RPCs that prepare a context (`prepare_receive` and `prepare_send`: with the number of
-    /// the receive context at fault in bits 63:32) and told as detail of [`crate::ReceiveStatus::InvalidOperation`] and
-    /// [`crate::SendStatus::InvalidOperation`].
+    /// Why a context or an operation was refused; returned by RPCs that prepare a context (`prepare_receive` and
+    /// `prepare_send`: with the number of the receive context at fault in bits 63:32) and told as detail of
+    /// [`crate::ReceiveStatus::InvalidOperation`] and [`crate::SendStatus::InvalidOperation`].
     pub enum ContextFault {
         /// `abi_hash` is not the firmware's.
         AbiHash = 1,

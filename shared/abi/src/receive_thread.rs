@@ -1,16 +1,18 @@
 //! Context of the receive threads of image `allgather`: each serves an array of [`crate::ReceiveContext`]s.
 //!
-//! The host drives a thread through a reliable connection between one of its queue pairs and one whose receive queue lies in DPA memory,
-//! the thread's *control queue*. It writes lines into DPA memory by plain RDMA Writes ([`crate::Placement`] and [`crate::Operation`] of
-//! one or more receive contexts) and ends with one Write with immediate of no bytes, whose completion wakes the thread. What was written before on
-//! the same connection lies in memory by then. The thread looks at the operations of all its receive contexts after every such completion, and at no
-//! other time. The immediate's value is free.
+//! The host drives a thread through a reliable connection between one of its queue pairs and one whose receive queue
+//! lies in DPA memory, the thread's *control queue*. It writes lines into DPA memory by plain RDMA Writes
+//! ([`crate::Placement`] and [`crate::Operation`] of one or more receive contexts) and ends with one Write with
+//! immediate of no bytes, whose completion wakes the thread. What was written before on the same connection lies in
+//! memory by then. The thread looks at the operations of all its receive contexts after every such completion, and at
+//! no other time. The immediate's value is free.
 
 use crate::layout::abi_struct;
 use crate::{CompletionQueueMemory, ContextMemory, Placement, ReceiveContext, ReceiveQueueMemory};
 
 abi_struct! {
-    /// What a receive context remembers besides [`crate::ReceiveState`]. The host writes zeros at set-up and never touches it again.
+    /// What a receive context remembers besides [`crate::ReceiveState`]. The host writes zeros at set-up and never
+    /// touches it again.
     #[size = 128, align = 64]
     pub struct OperationState {
         /// Copy of the placement of the armed operation.
@@ -43,11 +45,13 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// A thread that serves receive contexts. Its device address is the argument of the event handler `uc_receive` or `ud_receive`.
+    /// A thread that serves receive contexts. Its device address is the argument of the event handler `uc_receive` or
+    /// `ud_receive`.
     ///
-    /// Life: host creates queues, writes the receive contexts' contexts and this one, calls RPC `prepare_receive` with its address (which checks all,
-    /// builds the ring entries, posts all receives; returns 0, or a [`crate::ContextFault`] in bits 31:0 and the receive context's number in bits
-    /// 63:32), runs the event handler, wakes the thread once (RPC `activate`; from then on its queues are armed), then writes operations.
+    /// Life: host creates queues, writes the receive contexts' contexts and this one, calls RPC `prepare_receive` with
+    /// its address (which checks all, builds the ring entries, posts all receives; returns 0, or a
+    /// [`crate::ContextFault`] in bits 31:0 and the receive context's number in bits 63:32), runs the event handler,
+    /// wakes the thread once (RPC `activate`; from then on its queues are armed), then writes operations.
     #[size = 192, align = 64, memory]
     pub struct ReceiveThread {
         /// [`crate::ABI_HASH`].
@@ -56,8 +60,8 @@ abi_struct! {
         pub abi_version: u32,
         /// A [`crate::Transport`] code, the same as each receive context's; must match the event handler.
         pub transport: u32,
-        /// Completions of all receive contexts after which an activation ends and asks to be run again; at least 1. Each receive context in its turn takes at
-        /// most its own `budget`, rounded up to whole batches.
+        /// Completions of all receive contexts after which an activation ends and asks to be run again; at least 1.
+        /// Each receive context in its turn takes at most its own `budget`, rounded up to whole batches.
         pub budget: u32,
         /// Outbox of the thread.
         pub outbox_id: u32,
@@ -75,9 +79,9 @@ abi_struct! {
         pub reserved_2: u64,
         /// CQ of the control queue, bound to this thread. Depth at least the control queue's.
         pub control_cq: CompletionQueueMemory,
-        /// Receive queue of the control connection (RC), 16-byte entries; each is posted without a scatter element's bytes, so that only
-        /// Writes with immediate, and sends of no bytes, fit. The host keeps at most its depth of messages under way that the thread has
-        /// not answered (by a progress line).
+        /// Receive queue of the control connection (RC), 16-byte entries; each is posted without a scatter element's
+        /// bytes, so that only Writes with immediate, and sends of no bytes, fit. The host keeps at most its depth of
+        /// messages under way that the thread has not answered (by a progress line).
         pub control_queue: ReceiveQueueMemory,
         /// State (thread).
         pub state: ReceiveThreadState,

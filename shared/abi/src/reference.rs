@@ -22,7 +22,8 @@ abi_codes! {
 }
 
 abi_struct! {
-    /// A worker of image `reference`. The host writes it before the thread runs, and the line of `iteration` between two iterations.
+    /// A worker of image `reference`. The host writes it before the thread runs, and the line of `iteration` between
+    /// two iterations.
     #[size = 256, align = 64, memory]
     pub struct ReferenceContext {
         /// [`crate::Layout::HASH`] of this structure.
@@ -101,7 +102,8 @@ abi_struct! {
         pub instructions: u64,
         /// Cycles, likewise.
         pub cycles: u64,
-        /// Instructions of all polls that found a completion, from the poll on, counters included (counted iterations only).
+        /// Instructions of all polls that found a completion, from the poll on, counters included (counted iterations
+        /// only).
         pub poll_instructions: u64,
         /// Cycles, likewise.
         pub poll_cycles: u64,

@@ -10,8 +10,8 @@ abi_struct! {
     /// The completion flag of a group of workers, in host memory, in a line of its own.
     #[size = 64, align = 64]
     pub struct CompletionFlag {
-        /// 0 before the first operation; then [`FLAG_MAGIC`] + sequence number of the last complete operation. Written by the
-        /// worker that finishes last, after all chunks of all workers lie in the user buffer.
+        /// 0 before the first operation; then [`FLAG_MAGIC`] + sequence number of the last complete operation. Written
+        /// by the worker that finishes last, after all chunks of all workers lie in the user buffer.
         pub value: u64,
         /// Zero.
         pub reserved: [u64; 7],
@@ -29,12 +29,13 @@ abi_struct! {
     /// reports or fails.
     #[size = 64, align = 64]
     pub struct ProgressLine {
-        /// Sequence number of the operation the worker is armed for: its bitmap is clear and its receives are posted; or which it has
-        /// refused ([`ReceiveStatus::InvalidOperation`]). 0: none.
+        /// Sequence number of the operation the worker is armed for: its bitmap is clear and its receives are posted;
+        /// or which it has refused ([`ReceiveStatus::InvalidOperation`]). 0: none.
         pub sequence: u64,
-        /// Receives posted since set-up: the credit of the senders. A sender that never has sent more messages than this since set-up
-        /// cannot overrun the receive queue. 0 until the first activation; then at least the receive depth; never decreases. A lost message
-        /// uses no receive: a sender that sees no change for longer than messages live may count what is in flight as lost.
+        /// Receives posted since set-up: the credit of the senders. A sender that never has sent more messages than
+        /// this since set-up cannot overrun the receive queue. 0 until the first activation; then at least the receive
+        /// depth; never decreases. A lost message uses no receive: a sender that sees no change for longer than
+        /// messages live may count what is in flight as lost.
         pub receives_posted: u64,
         /// Receive completions consumed since set-up, good or bad.
         pub consumed: u64,
@@ -48,7 +49,8 @@ abi_struct! {
         pub detail: u32,
         /// Copies (UD) issued and not yet completed.
         pub outstanding: u64,
-        /// Number of the last report, asked for or not, since set-up: bitmap and statistics in host memory are up to date for it.
+        /// Number of the last report, asked for or not, since set-up: bitmap and statistics in host memory are up to
+        /// date for it.
         pub reports: u64,
     }
 }
@@ -77,7 +79,8 @@ abi_struct! {
         pub activations: u64,
         /// Completions of copies (UD: one per batch and one per drained partial batch).
         pub copy_cqes: u64,
-        /// Instructions retired, from handler entry to the end of the loop, summed over activations; of a receive context: those spent on it.
+        /// Instructions retired, from handler entry to the end of the loop, summed over activations; of a receive
+        /// context: those spent on it.
         pub instructions: u64,
         /// Cycles, likewise.
         pub cycles: u64,
@@ -120,8 +123,8 @@ abi_codes! {
         InvalidOperation = 5,
         /// A completion with an opcode that the transport does not produce; detail = the owner and opcode byte.
         UnexpectedOpcode = 6,
-        /// An error completion on the control queue of the receive context's thread; detail = syndrome. The thread goes on with what it has and can
-        /// no longer be told anything.
+        /// An error completion on the control queue of the receive context's thread; detail = syndrome. The thread goes
+        /// on with what it has and can no longer be told anything.
         ControlError = 7,
     }
 }

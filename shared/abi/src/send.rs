@@ -4,24 +4,27 @@ use crate::layout::{abi_codes, abi_struct};
 use crate::{CompletionQueueMemory, ContextMemory, HostLine, ReceiveQueueMemory, SendQueueMemory, Shared, Signals};
 
 abi_struct! {
-    /// What to send, written by the host as one 64-byte line after the [`SendRun`]s of the send contexts, and followed by a message to the
-    /// thread's control queue (see [`crate::receive_thread`]). The worker takes it over when `sequence` differs from its own and equals
-    /// `sequence_check`, after what it sends is complete.
+    /// What to send, written by the host as one 64-byte line after the [`SendRun`]s of the send contexts, and followed
+    /// by a message to the thread's control queue (see [`crate::receive_thread`]). The worker takes it over when
+    /// `sequence` differs from its own and equals `sequence_check`, after what it sends is complete.
     #[size = 64, align = 64]
     pub struct SendOperation {
         /// Number of the operation: 1, 2, 3, ... up to 2^32 - 1. 0: none yet.
         pub sequence: u64,
-        /// Bytes of every chunk but the last of a run; 1 to 2^31 - 1 (UC), on UD at most the path's MTU, which the worker cannot check.
+        /// Bytes of every chunk but the last of a run; 1 to 2^31 - 1 (UC), on UD at most the path's MTU, which the
+        /// worker cannot check.
         pub chunk_bytes: u32,
         /// Collective id, below 2^(32 - psn bits).
         pub collective_id: u32,
         /// Memory key of the source.
         pub lkey: u32,
-        /// The operation is announced ([`SendReport::announced`]) as soon as the card has no more than this many chunks of all send contexts left
-        /// to send, as far as completions tell: the lookahead with which the next root may be activated. 0: when all are sent.
+        /// The operation is announced ([`SendReport::announced`]) as soon as the card has no more than this many chunks
+        /// of all send contexts left to send, as far as completions tell: the lookahead with which the next root may be
+        /// activated. 0: when all are sent.
         pub lookahead_chunks: u32,
-        /// [`crate::OPERATION_DEFERRED`], [`crate::OPERATION_CLOSED`] or 0. The host rewrites the line with the same `sequence` and the flag, and wakes the thread: the
-        /// worker posts nothing more, waits for what is posted and finishes with [`SendStatus::Closed`].
+        /// [`crate::OPERATION_DEFERRED`], [`crate::OPERATION_CLOSED`] or 0. The host rewrites the line with the same
+        /// `sequence` and the flag, and wakes the thread: the worker posts nothing more, waits for what is posted and
+        /// finishes with [`SendStatus::Closed`].
         pub flags: u32,
         /// Zero.
         pub reserved: u32,
@@ -90,8 +93,8 @@ abi_struct! {
         pub send_queue: SendQueueMemory,
         /// CQ of the sends, bound to this thread. Depth at least the number of chunks that fit the send queue.
         pub send_cq: CompletionQueueMemory,
-        /// The 48 bytes of the address vector as they go into every entry (UD): queue key, destination QP number, GRH, MAC; see the
-        /// datagram segment of the hardware layouts. Zero on UC.
+        /// The 48 bytes of the address vector as they go into every entry (UD): queue key, destination QP number, GRH,
+        /// MAC; see the datagram segment of the hardware layouts. Zero on UC.
         pub address_vector: [u64; 6],
         /// What to send (host).
         pub run: HostLine<SendRun>,
@@ -103,8 +106,8 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// A send worker: posts the own block in batches, one doorbell and one signalled completion per batch, send context by send context in turn. Its device
-    /// address is the argument of the event handler `send_blocks`.
+    /// A send worker: posts the own block in batches, one doorbell and one signalled completion per batch, send context
+    /// by send context in turn. Its device address is the argument of the event handler `send_blocks`.
     ///
     /// Life: as a [`crate::ReceiveThread`]'s, with RPC `prepare_send`.
     #[size = 384, align = 64, memory]
@@ -135,7 +138,8 @@ abi_struct! {
         pub contexts: ContextMemory<SendContext>,
         /// Host address of this worker's [`SendReport`], 64-byte aligned.
         pub report_host: u64,
-        /// The [`Signals`] by which the progress thread says when to send, and learns of announcement and end; none: the host does.
+        /// The [`Signals`] by which the progress thread says when to send, and learns of announcement and end; none:
+        /// the host does.
         pub signals: Shared<Signals>,
         /// The operation (host).
         pub operation: HostLine<SendOperation>,
@@ -192,14 +196,16 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// Progress of a send worker, in host memory, in a line that only this worker writes: when it announces, finishes, fails, and when it
-    /// goes to sleep.
+    /// Progress of a send worker, in host memory, in a line that only this worker writes: when it announces, finishes,
+    /// fails, and when it goes to sleep.
     #[size = 64, align = 64]
     pub struct SendReport {
-        /// Sequence number of the last operation of which no more than `lookahead_chunks` chunks were left to send; or that has failed.
+        /// Sequence number of the last operation of which no more than `lookahead_chunks` chunks were left to send; or
+        /// that has failed.
         pub announced: u64,
-        /// Sequence number of the last operation that is over: the completions of the last batches of all send contexts have come, or it was closed
-        /// or has failed and the card is done with what was posted of it. `status` tells which; the source is no longer read.
+        /// Sequence number of the last operation that is over: the completions of the last batches of all send contexts
+        /// have come, or it was closed or has failed and the card is done with what was posted of it. `status` tells
+        /// which; the source is no longer read.
         pub finished: u64,
         /// A [`SendStatus`] code.
         pub status: u32,
@@ -234,9 +240,11 @@ abi_codes! {
         SendError = 4,
         /// The operation does not fit the context; detail = [`crate::ContextFault`]. It is ignored.
         InvalidOperation = 5,
-        /// An error completion on the control queue; detail = syndrome. The worker completes what it has and can no longer be told anything.
+        /// An error completion on the control queue; detail = syndrome. The worker completes what it has and can no
+        /// longer be told anything.
         ControlError = 6,
-        /// A completion with an opcode that a send does not produce; detail = the owner and opcode byte. Treated as a failed send.
+        /// A completion with an opcode that a send does not produce; detail = the owner and opcode byte. Treated as a
+        /// failed send.
         UnexpectedOpcode = 7,
     }
 }

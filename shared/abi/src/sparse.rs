@@ -1,7 +1,7 @@
 //! Contexts of image `sparse`: threads that aggregate shards of a sparse AllReduce.
 //!
-//! No other image has them: [`crate::ABI_HASH`] leaves them out, and the thread's context carries the hash of its own layout, which covers all that it
-//! leads to.
+//! No other image has them: [`crate::ABI_HASH`] leaves them out, and the thread's context carries the hash of its own
+//! layout, which covers all that it leads to.
 
 use crate::layout::{abi_codes, abi_struct};
 use crate::{CompletionQueueMemory, ContextMemory, HostLine, ReceiveQueueMemory, SendQueueMemory, SpotMemory};
@@ -24,7 +24,8 @@ abi_codes! {
 }
 
 abi_codes! {
-    /// How an instance is, and why it has stopped. What [`SparseReport::found`] and [`SparseReport::limit`] mean is said with each.
+    /// How an instance is, and why it has stopped. What [`SparseReport::found`] and [`SparseReport::limit`] mean is
+    /// said with each.
     pub enum SparseStatus {
         /// It waits for messages, or for the next operation.
         Running = 0,
@@ -36,7 +37,8 @@ abi_codes! {
         Order = 3,
         /// A block index that is not behind the global ones. Found: the index; limit: the last global one.
         Behind = 4,
-        /// A block index after a list of global indices that was not full. Found: the index; limit: indices of that list.
+        /// A block index after a list of global indices that was not full. Found: the index; limit: indices of that
+        /// list.
         AfterEnd = 5,
         /// Another element than there is. Found: its code; limit: the last code.
         Element = 6,
@@ -48,7 +50,8 @@ abi_codes! {
 }
 
 abi_struct! {
-    /// A thread that serves instances. Its device address is the argument of the event handler `sparse`. The host writes it once.
+    /// A thread that serves instances. Its device address is the argument of the event handler `sparse`. The host
+    /// writes it once.
     #[size = 192, align = 64, memory]
     pub struct SparseThread {
         /// [`crate::Layout::HASH`] of this structure.
@@ -69,7 +72,8 @@ abi_struct! {
         pub cq: CompletionQueueMemory,
         /// The instances.
         pub instances: ContextMemory<SparseInstance>,
-        /// Their workers, those of an instance one behind another. The user index of a queue pair is its worker's place here.
+        /// Their workers, those of an instance one behind another. The user index of a queue pair is its worker's place
+        /// here.
         pub peers: ContextMemory<SparsePeer>,
         /// Receive and transmit spots of all instances.
         pub spots: SpotMemory,
@@ -125,7 +129,8 @@ abi_struct! {
         pub spot_bytes: u32,
         /// Offset of its spots among the thread's: two transmit spots, then a receive spot for each worker.
         pub first_spot: u64,
-        /// The operation, which the host writes before its own worker votes, and only if it is of another element than the one before.
+        /// The operation, which the host writes before its own worker votes, and only if it is of another element than
+        /// the one before.
         pub operation: HostLine<SparseOperation>,
         /// Zero.
         pub reserved: [u64; 3],
@@ -204,7 +209,8 @@ abi_struct! {
     pub struct SparseOperation {
         /// A [`SparseElement`] code.
         pub element: u64,
-        /// Number of the host's last question how far the thread is ([`SparseReport::look`]); 0: none. The host wakes the thread after it has written it.
+        /// Number of the host's last question how far the thread is ([`SparseReport::look`]); 0: none. The host wakes
+        /// the thread after it has written it.
         pub question: u64,
         /// Zero.
         pub reserved: [u64; 6],
@@ -212,7 +218,8 @@ abi_struct! {
 }
 
 abi_struct! {
-    /// What an instance tells in host memory when it stops: once. All zeros until then, but for what the host has asked for.
+    /// What an instance tells in host memory when it stops: once. All zeros until then, but for what the host has asked
+    /// for.
     #[size = 64, align = 64]
     pub struct SparseReport {
         /// A [`SparseStatus`] code. Written last.
@@ -227,8 +234,9 @@ abi_struct! {
         pub found: u64,
         /// See [`SparseStatus`].
         pub limit: u64,
-        /// Of a thread's first instance, how far the thread is: the lower 32 bits of [`SparseOperation::question`] in the upper ones,
-        /// [`SPARSE_LOOK_UNANSWERED`], and in bits 30:0 the number plus 1 of a worker whose message an operation under way waits for, 0 if there is none.
+        /// Of a thread's first instance, how far the thread is: the lower 32 bits of [`SparseOperation::question`] in
+        /// the upper ones, [`SPARSE_LOOK_UNANSWERED`], and in bits 30:0 the number plus 1 of a worker whose message an
+        /// operation under way waits for, 0 if there is none.
         pub look: u64,
         /// Zero.
         pub reserved: u64,

@@ -134,7 +134,8 @@ fn discriminants_are_fixed() {
     assert_eq!(Transport::from_raw(3), Err(3));
 }
 
-/// Hash of the context of image `sparse`, which covers all that it leads to but reports and operations of the same size. No host drives an image of another one.
+/// Hash of the context of image `sparse`, which covers all that it leads to but reports and operations of the same
+/// size. No host drives an image of another one.
 #[test]
 fn layouts_of_image_sparse_are_those_of_this_version() {
     assert_eq!(SparseThread::HASH, 0x9293_193f_a415_da0f, "the layouts changed: {:#018x}", SparseThread::HASH);

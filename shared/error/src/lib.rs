@@ -1,7 +1,7 @@
 //! `Debug` of error types as a reader wants it: the sentence of `Display`, and those of its causes.
 //!
-//! A `main` that returns `Result<(), Box<dyn Error>>`, an `unwrap` and an `expect` show `Debug`. Derived, it would give names of
-//! variants and fields instead of the value, the limit and the next step.
+//! A `main` that returns `Result<(), Box<dyn Error>>`, an `unwrap` and an `expect` show `Debug`. Derived, it would give
+//! names of variants and fields instead of the value, the limit and the next step.
 //!
 //! ```
 //! #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,7 +36,8 @@ macro_rules! debug_as_display {
     };
 }
 
-/// Writes an error and everything that caused it: one line with colons in between, or, as `{:#?}` asks for, a line for each cause.
+/// Writes an error and everything that caused it: one line with colons in between, or, as `{:#?}` asks for, a line for
+/// each cause.
 ///
 /// # Errors
 /// Those of the formatter.

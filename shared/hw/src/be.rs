@@ -1,7 +1,7 @@
 //! Big-endian integers with the alignment of their native counterparts.
 //!
-//! `zerocopy::byteorder` types have alignment 1: on RISC-V the compiler then loads byte by byte. The queues are aligned, so
-//! these keep the natural alignment and cost one load plus `rev8`.
+//! `zerocopy::byteorder` types have alignment 1: on RISC-V the compiler then loads byte by byte. The queues are
+//! aligned, so these keep the natural alignment and cost one load plus `rev8`.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -116,7 +116,8 @@ impl Cqe {
     }
 }
 
-/// Owner and opcode byte of a plain entry: `opcode` in bits 7:4, `owner` (0 or 1) in bit 0, format and solicited bits clear.
+/// Owner and opcode byte of a plain entry: `opcode` in bits 7:4, `owner` (0 or 1) in bit 0, format and solicited bits
+/// clear.
 #[inline(always)]
 pub const fn op_own(opcode: CqeOpcode, owner: u8) -> u8 {
     ((opcode as u8) << 4) | (owner & 1)

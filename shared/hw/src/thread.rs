@@ -1,5 +1,5 @@
-//! The thread context that the DPA runtime keeps behind register `tp` (FlexIO device headers before 24.10, confirmed by the
-//! debug information of libsnap-rdma's device programs). Little-endian.
+//! The thread context that the DPA runtime keeps behind register `tp` (FlexIO device headers before 24.10, confirmed by
+//! the debug information of libsnap-rdma's device programs). Little-endian.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

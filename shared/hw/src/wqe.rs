@@ -1,5 +1,5 @@
-//! Segments of work queue entries, 16 bytes each (rdma-core `wqe.h`, `mlx5dv.h`). Entries are counted in basic blocks of
-//! 64 bytes; an entry may wrap at the ring end.
+//! Segments of work queue entries, 16 bytes each (rdma-core `wqe.h`, `mlx5dv.h`). Entries are counted in basic blocks
+//! of 64 bytes; an entry may wrap at the ring end.
 
 use core::mem::{offset_of, size_of};
 
@@ -69,8 +69,8 @@ impl ControlSegment {
         ((index as u64) << 40) | ((opcode as u64) << 32) | ((qpn as u64) << 8) | segments as u64
     }
 
-    /// The last eight bytes as one big-endian number: no signature, no stream channel, `flags`, and an immediate that the peer reads as
-    /// the big-endian number `immediate`.
+    /// The last eight bytes as one big-endian number: no signature, no stream channel, `flags`, and an immediate that
+    /// the peer reads as the big-endian number `immediate`.
     #[inline(always)]
     pub const fn tail(flags: u8, immediate: u32) -> u64 {
         ((flags as u64) << 32) | immediate as u64

@@ -1,4 +1,5 @@
-//! The C extension: every instruction of two bytes is one of four bytes written shorter (RISC-V Unprivileged ISA, chapter "C", RV64 columns).
+//! The C extension: every instruction of two bytes is one of four bytes written shorter (RISC-V Unprivileged ISA,
+//! chapter "C", RV64 columns).
 
 use crate::table::opcode::{BRANCH, JAL, JALR, LOAD, LOAD_FP, LUI, OP, OP_32, OP_IMM, OP_IMM_32, STORE, STORE_FP};
 
@@ -49,7 +50,8 @@ const fn j_type(rd: u32, imm: u32) -> u32 {
         | JAL
 }
 
-/// The instruction of four bytes that `half` stands for; `None` if it is reserved, or of Zcb, Zcmp or Zcmt, which no DPA has.
+/// The instruction of four bytes that `half` stands for; `None` if it is reserved, or of Zcb, Zcmp or Zcmt, which no
+/// DPA has.
 #[must_use]
 pub fn expand(half: u16) -> Option<u32> {
     let c = u32::from(half);

@@ -118,11 +118,12 @@ impl Isa {
     /// Every extension that an ISA string may name: those whose instructions are all decoded.
     pub const ALL: Isa = Isa::CONNECTX_8;
 
-    /// The set that an ISA string names, in any case, with or without versions: `rv64imac_zbb_zbs` or `rv64i2p1_m2p0_zbb1p0`.
+    /// The set that an ISA string names, in any case, with or without versions: `rv64imac_zbb_zbs` or
+    /// `rv64i2p1_m2p0_zbb1p0`.
     ///
     /// # Errors
-    /// What does not start with `rv64`, a name that is not in [`Isa::ALL`], a part of an extension without the rest of it (`zmmul`
-    /// without `m`), and no base `i`.
+    /// What does not start with `rv64`, a name that is not in [`Isa::ALL`], a part of an extension without the rest of
+    /// it (`zmmul` without `m`), and no base `i`.
     pub fn parse(text: &str) -> Result<Isa, IsaError<'_>> {
         let (mut isa, mut has_base) = (Isa::RV64I, false);
         for name in string::names(text)? {
@@ -162,15 +163,16 @@ impl Isa {
         self.0 & extension.bit() != 0
     }
 
-    /// Whether a processor of this set executes the instruction: an extension that has it is in the set, and C if it has two bytes.
+    /// Whether a processor of this set executes the instruction: an extension that has it is in the set, and C if it
+    /// has two bytes.
     #[must_use]
     pub fn includes(self, instruction: &Instruction) -> bool {
         let length_fits = !instruction.is_compressed() || self.has(Extension::C);
         length_fits && instruction.extensions().any(|extension| self.has(extension))
     }
 
-    /// Whether a processor of this set runs code whose attributes name the extension `name`, in any case and without a version. A part
-    /// of an extension (`zaamo` of `a`) runs where the whole does.
+    /// Whether a processor of this set runs code whose attributes name the extension `name`, in any case and without a
+    /// version. A part of an extension (`zaamo` of `a`) runs where the whole does.
     #[must_use]
     pub fn runs(self, name: &str) -> bool {
         Extension::named(name).or_else(|| Extension::whole(name)).is_some_and(|extension| self.has(extension))

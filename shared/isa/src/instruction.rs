@@ -45,8 +45,8 @@ impl Flow {
 }
 
 impl Instruction {
-    /// The instruction of these bits at `addr`: four bytes, little-endian, or two if the low two bits are not both ones; the
-    /// upper half is not looked at then. What is no instruction is [`Mnemonic::Unknown`].
+    /// The instruction of these bits at `addr`: four bytes, little-endian, or two if the low two bits are not both
+    /// ones; the upper half is not looked at then. What is no instruction is [`Mnemonic::Unknown`].
     #[must_use]
     pub fn new(addr: u64, bits: u32) -> Self {
         if bits & 3 == 3 {
@@ -119,7 +119,8 @@ impl Instruction {
         self.row().extension
     }
 
-    /// The extensions that have it, C aside: one of them suffices. Those of Zbb that come from the draft Zbp are of both.
+    /// The extensions that have it, C aside: one of them suffices. Those of Zbb that come from the draft Zbp are of
+    /// both.
     pub fn extensions(&self) -> impl Iterator<Item = Extension> {
         let row = self.row();
         core::iter::once(row.extension).chain(row.draft)
@@ -183,8 +184,8 @@ impl Instruction {
         Some(self.rd()).filter(|rd| writes && *rd != 0)
     }
 
-    /// The immediate of the instruction's format, sign-extended: in bytes for offsets, moved to its place for `lui` and `auipc`, a
-    /// shift amount for shifts; 0 where there is none.
+    /// The immediate of the instruction's format, sign-extended: in bytes for offsets, moved to its place for `lui` and
+    /// `auipc`, a shift amount for shifts; 0 where there is none.
     #[must_use]
     pub fn immediate(&self) -> i32 {
         let word = self.word;

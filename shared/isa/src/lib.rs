@@ -1,10 +1,11 @@
 //! The RISC-V decoder: RV64 instructions of two and four bytes, the extensions that have them, and their text.
 //!
-//! - [`Instruction`] is a decoded instruction: mnemonic, operands, control flow. Its `Display` is the text that LLVM's disassembler writes.
+//! - [`Instruction`] is a decoded instruction: mnemonic, operands, control flow. Its `Display` is the text that LLVM's
+//!   disassembler writes.
 //! - [`Isa`] is a set of extensions, read from an ISA string such as `rv64imac_zbb_zbs`.
 //!
-//! All of it comes from one table (`table.rs`): a row for each instruction, with its encoding and its extension. What an instruction
-//! computes is not here: `emu/hart` executes, `image` verifies.
+//! All of it comes from one table (`table.rs`): a row for each instruction, with its encoding and its extension. What
+//! an instruction computes is not here: `emu/hart` executes, `image` verifies.
 //!
 //! ```
 //! use flexcast_isa::{Instruction, Isa, Mnemonic};

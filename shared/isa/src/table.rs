@@ -1,7 +1,7 @@
 //! The instruction table: encoding, operands and extension of every instruction.
 //!
-//! Encodings: RISC-V Unprivileged ISA, chapter "Instruction Set Listings"; bit manipulation 1.0.0, and 0.93 for the drafts Zbp and Zbr.
-//! A row is the bits that are fixed (a mask) and their values. The first row that fits decides.
+//! Encodings: RISC-V Unprivileged ISA, chapter "Instruction Set Listings"; bit manipulation 1.0.0, and 0.93 for the
+//! drafts Zbp and Zbr. A row is the bits that are fixed (a mask) and their values. The first row that fits decides.
 
 use crate::Extension;
 
@@ -164,8 +164,8 @@ const NONE: Encoding = encoding(3, 0, Format::Bare);
 
 macro_rules! instructions {
     ($($mnemonic:ident $name:literal $encoding:expr, $extension:ident $(or $draft:ident)?;)*) => {
-        /// What an instruction is, whatever its operands and its length. Floating point, vectors and custom opcodes are one for each
-        /// group.
+        /// What an instruction is, whatever its operands and its length. Floating point, vectors and custom opcodes are
+        /// one for each group.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Mnemonic { $(#[doc = concat!("`", $name, "`")] $mnemonic),* }
@@ -246,7 +246,8 @@ instructions! {
     FenceI "fence.i" f3(1, MISC_MEM, Format::Bare), Zifencei;
     Ecall "ecall" exact(0x0000_0073), I;
     Ebreak "ebreak" exact(0x0010_0073), I;
-    // Reserved by LLVM and binutils for "trap here": a write to the read-only counter `cycle`. Two bytes of zeroes are one, too.
+    // Reserved by LLVM and binutils for "trap here": a write to the read-only counter `cycle`. Two bytes of zeroes are
+    // one, too.
     Unimp "unimp" exact(0xc000_1073), I;
     Mret "mret" exact(0x3020_0073), Privileged;
     Sret "sret" exact(0x1020_0073), Privileged;
@@ -295,8 +296,8 @@ instructions! {
     AmomaxuW "amomaxu.w" amo(0x1c, 2), A;
     AmomaxuD "amomaxu.d" amo(0x1c, 3), A;
 
-    // Zbb has taken over instructions of the draft Zbp, some of them as single cases (rev8, orc.b, zext.h): these stand before the rows
-    // of the general ones.
+    // Zbb has taken over instructions of the draft Zbp, some of them as single cases (rev8, orc.b, zext.h): these stand
+    // before the rows of the general ones.
     Andn "andn" reg(0x20, 7, OP), Zbb or Zbp;
     Orn "orn" reg(0x20, 6, OP), Zbb or Zbp;
     Xnor "xnor" reg(0x20, 4, OP), Zbb or Zbp;
@@ -408,7 +409,8 @@ impl Mnemonic {
     }
 }
 
-/// Rows by major opcode and `funct3` (bits 6:2 and 14:12), so that few have to be compared; made when this crate is compiled.
+/// Rows by major opcode and `funct3` (bits 6:2 and 14:12), so that few have to be compared; made when this crate is
+/// compiled.
 struct Index {
     /// Where the rows of a place begin in `rows`; they end where those of the next begin.
     starts: [u16; 257],

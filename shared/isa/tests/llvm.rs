@@ -1,6 +1,7 @@
 //! The decoder beside LLVM's: the same words are instructions, and they read alike.
 //!
-//! LLVM 14 knows the drafts Zbp and Zbr (`llvm-mc`, Debian package `llvm`); without it the comparison is skipped and says so.
+//! LLVM 14 knows the drafts Zbp and Zbr (`llvm-mc`, Debian package `llvm`); without it the comparison is skipped and
+//! says so.
 
 #[allow(dead_code, unreachable_pub)] // Not every program needs all, and in none others do.
 #[path = "../../../tests/src/harness.rs"]
@@ -20,8 +21,8 @@ use harness::skipped;
 /// `grev a0, a1, a2`, by which an LLVM shows that it knows the drafts.
 const OF_A_DRAFT: u32 = 0x68c5_d533;
 
-/// Every half word that is an instruction of its own, and every word by opcode, `funct3` and the upper twelve bits, with registers
-/// drawn at random.
+/// Every half word that is an instruction of its own, and every word by opcode, `funct3` and the upper twelve bits,
+/// with registers drawn at random.
 fn encodings() -> Vec<u32> {
     let halves = (0..=u32::from(u16::MAX)).filter(|half| half & 3 != 3);
     let mut runner = TestRunner::default();
@@ -35,7 +36,8 @@ fn encodings() -> Vec<u32> {
     halves.chain(words).chain([OF_A_DRAFT]).collect()
 }
 
-/// What LLVM makes of each: its text; not there if it is no instruction. `None` where LLVM is not installed, or does not know the drafts.
+/// What LLVM makes of each: its text; not there if it is no instruction. `None` where LLVM is not installed, or does
+/// not know the drafts.
 fn disassembled(encodings: &[u32]) -> Option<HashMap<u32, String>> {
     const PROGRAMS: [&str; 2] = ["llvm-mc", "llvm-mc-14"];
     const FEATURES: &str = "--mattr=+m,+a,+c,+zba,+zbb,+zbs,+experimental-zbp,+experimental-zbr";

@@ -10,8 +10,8 @@ mod names;
 #[cfg(not(target_os = "none"))]
 pub use names::{OPERATORS, TYPES};
 
-/// Which collective operation. Those from [`Kind::Barrier`] on go by messages between pairs of ranks, and firmware has nothing to do with them: it does not know
-/// them, so that its code is as short as it can be.
+/// Which collective operation. Those from [`Kind::Barrier`] on go by messages between pairs of ranks, and firmware has
+/// nothing to do with them: it does not know them, so that its code is as short as it can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -71,7 +71,8 @@ impl Kind {
     }
 }
 
-/// What carries the data of an operation. Ranks choose it each by itself, by a function of what is alike on all of them.
+/// What carries the data of an operation. Ranks choose it each by itself, by a function of what is alike on all of
+/// them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Algorithm {
@@ -104,7 +105,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// The algorithm of a code in a signal of the barrier; the code itself when it names none, or one that has no barrier anywhere.
+    /// The algorithm of a code in a signal of the barrier; the code itself when it names none, or one that has no
+    /// barrier anywhere.
     ///
     /// # Errors
     /// The code.
@@ -138,7 +140,8 @@ pub struct Summary {
     pub root: u32,
     /// Bytes that a root contributes; where they differ, [`digest`] of them all; 0 where no rank knows all.
     pub amount: u64,
-    /// Bytes of a chunk. Of a reduction, which has no chunks: the code of its operator in the upper 16 bits, that of its elements' type in the lower.
+    /// Bytes of a chunk. Of a reduction, which has no chunks: the code of its operator in the upper 16 bits, that of
+    /// its elements' type in the lower.
     pub chunk_bytes: u32,
     /// Chains that multicast side by side.
     pub chains: u32,
@@ -159,15 +162,16 @@ impl Summary {
         Self { kind: Kind::Allgather, root: 0, amount: bytes, chunk_bytes, chains, algorithm: Algorithm::Multicast }
     }
 
-    /// An Allgather to which the ranks contribute these numbers of bytes, in the order of ranks; behind them their displacements in the
-    /// receive buffer, unless they lie there one behind the other.
+    /// An Allgather to which the ranks contribute these numbers of bytes, in the order of ranks; behind them their
+    /// displacements in the receive buffer, unless they lie there one behind the other.
     #[must_use]
     pub fn allgatherv(bytes: impl IntoIterator<Item = u64>, chunk_bytes: u32, chains: u32) -> Self {
         let algorithm = Algorithm::Multicast;
         Self { kind: Kind::Allgatherv, root: 0, amount: digest(bytes), chunk_bytes, chains, algorithm }
     }
 
-    /// A collective by messages between pairs of ranks. `reduction`: the code of operator and elements, 0 where nothing is reduced.
+    /// A collective by messages between pairs of ranks. `reduction`: the code of operator and elements, 0 where nothing
+    /// is reduced.
     #[must_use]
     pub const fn between_pairs(kind: Kind, root: u32, amount: u64, reduction: u32, algorithm: Algorithm) -> Self {
         Self { kind, root, amount, chunk_bytes: reduction, chains: 1, algorithm }
@@ -252,8 +256,8 @@ impl Agreement {
         }
     }
 
-    /// A rank has signalled the barrier of an operation that has none on this rank, which runs over connections of its own: they have
-    /// chosen different algorithms, or called different things.
+    /// A rank has signalled the barrier of an operation that has none on this rank, which runs over connections of its
+    /// own: they have chosen different algorithms, or called different things.
     pub fn refuse(&mut self, rank: u32, theirs: Summary, own: Summary) {
         self.found.get_or_insert(Difference { rank, theirs, own });
     }
@@ -316,8 +320,8 @@ mod tests {
         let calls = [Summary::allgather(512, 4096, 4), Summary::allgather(512, 2048, 8)];
         assert_eq!(
             text([1, 2], calls),
-            "rank 1 called allgather of 512 bytes in chunks of 4096 bytes in 4 chains; rank 2 called allgather of 512 bytes in chunks of \
-             2048 bytes in 8 chains"
+            "rank 1 called allgather of 512 bytes in chunks of 4096 bytes in 4 chains; rank 2 called allgather of 512 \
+             bytes in chunks of 2048 bytes in 8 chains"
         );
         let calls = [Summary::allgather(512, 4096, 4).by(Algorithm::Linear), Summary::allgather(512, 4096, 4)];
         assert_eq!(
@@ -327,12 +331,14 @@ mod tests {
         let reduces = |root, reduction| Summary::between_pairs(Kind::Reduce, root, 8, reduction, Algorithm::Linear);
         assert_eq!(
             text([0, 1], [reduces(0, 1 << 16 | 5), reduces(2, 3 << 16 | 11)]),
-            "rank 0 called reduce of 8 bytes to root 0 by sum on i32; rank 1 called reduce of 8 bytes to root 2 by min on f32"
+            "rank 0 called reduce of 8 bytes to root 0 by sum on i32; rank 1 called reduce of 8 bytes to root 2 by min \
+             on f32"
         );
         let blocks = |bytes| Summary::between_pairs(Kind::Alltoallv, 0, bytes, 0, Algorithm::Linear);
         assert_eq!(
             text([0, 1], [blocks(0), blocks(9)]),
-            "rank 0 called alltoallv with a block of 0 bytes between these two; rank 1 called alltoallv with a block of 9 bytes between \
+            "rank 0 called alltoallv with a block of 0 bytes between these two; rank 1 called alltoallv with a block \
+             of 9 bytes between \
              these two"
         );
     }

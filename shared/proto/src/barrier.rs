@@ -137,8 +137,8 @@ impl Barrier {
         (self.entered && round < u32::from(self.rounds())).then(|| self.place.behind(1 << round))
     }
 
-    /// The operation has no barrier on this rank: the next is that of the operation behind it. A peer that has signalled this one has called
-    /// something else, which the caller finds by its summary.
+    /// The operation has no barrier on this rank: the next is that of the operation behind it. A peer that has
+    /// signalled this one has called something else, which the caller finds by its summary.
     pub fn skip(&mut self) {
         let [_, early] = self.arrived;
         *self = Self { arrived: [early, 0], ..Self::new(self.place, self.operation.wrapping_add(1)) };

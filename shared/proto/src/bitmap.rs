@@ -84,7 +84,8 @@ impl<'a> Bitmap<'a> {
         Mark::First
     }
 
-    /// The runs of clear bits in ascending order, adjacent ones merged; at most ⌈bits/64⌉ word loads per full pass over set words.
+    /// The runs of clear bits in ascending order, adjacent ones merged; at most ⌈bits/64⌉ word loads per full pass over
+    /// set words.
     pub fn missing(&self) -> impl Iterator<Item = Run> + '_ {
         let mut at = 0;
         core::iter::from_fn(move || {

@@ -35,12 +35,13 @@ pub enum ChainsError {
     },
 }
 
-/// Up to so many ranks, all multicast side by side. With fewer chains the links carry P blocks one after another, and each receiver needs P - 1
-/// of them: while a rank multicasts, its own link brings it less. From 34 ranks on that costs less than 3 %.
+/// Up to so many ranks, all multicast side by side. With fewer chains the links carry P blocks one after another, and
+/// each receiver needs P - 1 of them: while a rank multicasts, its own link brings it less. From 34 ranks on that costs
+/// less than 3 %.
 const SIDE_BY_SIDE: u32 = 33;
 
-/// The fewest chains that keep the receivers' links busy, from 1 to `most` and to the number of ranks: one for each of up to 33 ranks,
-/// for more of them 1 + ⌈t·B/N⌉.
+/// The fewest chains that keep the receivers' links busy, from 1 to `most` and to the number of ranks: one for each of
+/// up to 33 ranks, for more of them 1 + ⌈t·B/N⌉.
 ///
 /// A chain pauses for the activation time t between two blocks of N bytes. The links, of B bit/s, stay busy if the
 /// blocks of the other M - 1 chains last that long: (M - 1)·N/B ≥ t. What of t is hidden by activating before the

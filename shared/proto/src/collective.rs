@@ -69,7 +69,8 @@ pub struct Participant {
     learned: Option<Disagreement>,
     /// Ranks that have told of a failure.
     told_by: RankSet,
-    /// When a rank was first said to be silent, as far as this one knows the time: none until it is told the time again. Messages come without.
+    /// When a rank was first said to be silent, as far as this one knows the time: none until it is told the time
+    /// again. Messages come without.
     failing_ps: Option<u64>,
     told: bool,
 }
@@ -160,10 +161,11 @@ impl Participant {
         true
     }
 
-    /// [`Participant::post`] of an operation to which every rank contributes, whose data goes over connections of its own by one of the
-    /// algorithms of [`p2p`](crate::p2p). It has no barrier and no final handshake: a rank cannot have everything before every rank has
-    /// posted it, so that a rank is at most one operation ahead here, too. The connections compare what is called; a rank that
-    /// signals the barrier of such an operation has called something else. On all ranks alike.
+    /// [`Participant::post`] of an operation to which every rank contributes, whose data goes over connections of its
+    /// own by one of the algorithms of [`p2p`](crate::p2p). It has no barrier and no final handshake: a rank cannot
+    /// have everything before every rank has posted it, so that a rank is at most one operation ahead here, too. The
+    /// connections compare what is called; a rank that signals the barrier of such an operation has called something
+    /// else. On all ranks alike.
     pub fn post_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64) -> bool {
         if !self.describe(&descriptor, None) {
             return false;
@@ -207,9 +209,9 @@ impl Participant {
         }
     }
 
-    /// [`Participant::post`] of an operation whose data rides on the barrier's signals, as [`eager`](crate::eager) has it: who passes the
-    /// barrier has everything, and is released. On all ranks alike. Nothing is fetched, and no final message sent, so that an operation is its
-    /// number, its summary and how long its barrier may take.
+    /// [`Participant::post`] of an operation whose data rides on the barrier's signals, as [`eager`](crate::eager) has
+    /// it: who passes the barrier has everything, and is released. On all ranks alike. Nothing is fetched, and no final
+    /// message sent, so that an operation is its number, its summary and how long its barrier may take.
     pub fn post_eager(
         &mut self,
         operation: u32,
@@ -277,8 +279,8 @@ impl Participant {
         }
     }
 
-    /// Whether multicast is over for the right neighbour: it has everything, or asks for all that it has lost. Then nothing more is on its way to
-    /// this rank either, beside what the network holds just now.
+    /// Whether multicast is over for the right neighbour: it has everything, or asks for all that it has lost. Then
+    /// nothing more is on its way to this rank either, beside what the network holds just now.
     #[must_use]
     pub fn is_over_for_neighbour(&self) -> bool {
         self.state == State::Running && !self.eager && (self.recovery.was_asked() || self.handshake.has_heard())
@@ -295,8 +297,9 @@ impl Participant {
         self.progressed_ps = now_ps;
     }
 
-    /// Multicast brings nothing more of these pieces: they are to be asked for at once. `last`: nor does it of others, which have come and may not be in
-    /// their place yet. What is to be done, if anything, beside what [`Participant::poll`] says.
+    /// Multicast brings nothing more of these pieces: they are to be asked for at once. `last`: nor does it of others,
+    /// which have come and may not be in their place yet. What is to be done, if anything, beside what
+    /// [`Participant::poll`] says.
     #[must_use]
     pub fn lost(&mut self, pieces: &PieceSet, last: bool) -> Option<Action> {
         if self.state != State::Running || self.passed_ps.is_none() {
@@ -323,8 +326,8 @@ impl Participant {
         }
     }
 
-    /// The latest operation of which messages can be taken now. Where operations without a barrier are among others, ranks may be further ahead:
-    /// what they say waits on its connection until this rank has come so far.
+    /// The latest operation of which messages can be taken now. Where operations without a barrier are among others,
+    /// ranks may be further ahead: what they say waits on its connection until this rank has come so far.
     #[must_use]
     pub const fn latest(&self) -> u32 {
         self.barrier.latest()
@@ -385,7 +388,8 @@ impl Participant {
         Ok(())
     }
 
-    /// Whether the barrier of the operation under way is all that there is to do: it is not left yet, and nothing has failed.
+    /// Whether the barrier of the operation under way is all that there is to do: it is not left yet, and nothing has
+    /// failed.
     #[must_use]
     #[inline]
     pub fn is_in_barrier(&self) -> bool {
@@ -399,8 +403,8 @@ impl Participant {
         self.barrier.is_passed()
     }
 
-    /// [`Participant::handle`] of a signal of the operation under way whose sender has called the same, to be called only while
-    /// [`Participant::is_in_barrier`]. Firmware sees that from the bytes, without decoding them.
+    /// [`Participant::handle`] of a signal of the operation under way whose sender has called the same, to be called
+    /// only while [`Participant::is_in_barrier`]. Firmware sees that from the bytes, without decoding them.
     ///
     /// # Errors
     /// One that no rank that keeps to the protocol can have sent.
@@ -409,7 +413,8 @@ impl Participant {
         Ok(self.barrier.handle(from, self.barrier.operation(), round)?)
     }
 
-    /// [`Participant::poll`] of the signals of the barrier alone, to be called only while [`Participant::is_in_barrier`].
+    /// [`Participant::poll`] of the signals of the barrier alone, to be called only while
+    /// [`Participant::is_in_barrier`].
     #[inline]
     pub fn poll_signal(&mut self) -> Option<Signal> {
         self.barrier.poll()
@@ -605,8 +610,8 @@ impl Participant {
         self.agreement.advance();
     }
 
-    /// [`Participant::poll`] of an eager operation whose barrier is passed, at the time `now_ps`: it is released, if nothing has failed. False, and
-    /// nothing happens, if that is not how it stands.
+    /// [`Participant::poll`] of an eager operation whose barrier is passed, at the time `now_ps`: it is released, if
+    /// nothing has failed. False, and nothing happens, if that is not how it stands.
     #[inline]
     pub fn release_eager(&mut self, now_ps: u64) -> bool {
         let over = self.eager && self.is_in_barrier() && self.barrier.is_passed();

@@ -1,6 +1,6 @@
-//! Expected end of multicast: T = N/B + α from the moment the worker is armed. The bound of an operation follows from it, and when send threads that
-//! post nothing count as stuck; losses are told by a stall ([`stall`](crate::stall)), before or after T. α starts as a bound and then follows
-//! what operations really took.
+//! Expected end of multicast: T = N/B + α from the moment the worker is armed. The bound of an operation follows from
+//! it, and when send threads that post nothing count as stuck; losses are told by a stall ([`stall`](crate::stall)),
+//! before or after T. α starts as a bound and then follows what operations really took.
 
 /// What α has to cover: everything but the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,9 +34,9 @@ pub const fn transfer_ps(bytes: u64, link_gbit_per_s: u64) -> u64 {
 
 /// A running estimate of α: the 99.9th percentile of what operations took beyond their transfer time.
 ///
-/// The estimate climbs by a share of itself after an operation that exceeded it, and sinks by a 999th part of that after one that
-/// did not: it rests where one in a thousand exceeds it, whatever the distribution. It never sinks below a quarter of the first α and
-/// never climbs beyond 64 times it: a dead peer must not make barrier timeout endless.
+/// The estimate climbs by a share of itself after an operation that exceeded it, and sinks by a 999th part of that
+/// after one that did not: it rests where one in a thousand exceeds it, whatever the distribution. It never sinks below
+/// a quarter of the first α and never climbs beyond 64 times it: a dead peer must not make barrier timeout endless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Alpha {
     first_ps: u64,

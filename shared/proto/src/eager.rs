@@ -1,8 +1,9 @@
 //! Eager data: small blocks that ride on the signals of the barrier.
 //!
-//! The signal of round k is sent once those of all rounds before have come, and with them the blocks of the 2^k ranks up to the sender (Bruck's
-//! Allgather, in the direction of the barrier). It carries as many of these blocks as the receiver lacks, the sender's first and then those of
-//! the ranks behind. A rank that has passed the barrier has all blocks, and nobody reads its memory: the operation is over there.
+//! The signal of round k is sent once those of all rounds before have come, and with them the blocks of the 2^k ranks
+//! up to the sender (Bruck's Allgather, in the direction of the barrier). It carries as many of these blocks as the
+//! receiver lacks, the sender's first and then those of the ranks behind. A rank that has passed the barrier has all
+//! blocks, and nobody reads its memory: the operation is over there.
 
 use crate::ranks::RankInfo;
 
@@ -14,8 +15,8 @@ pub fn carried(place: RankInfo, from: u32, round: u8) -> impl Iterator<Item = u3
     (0..count).map(move |behind| (from + ranks - behind) % ranks)
 }
 
-/// Data of a signal where every rank has the blocks in a row: its own first, then those of the ranks behind it. What a signal carries is the
-/// beginning of the sender's row, and belongs right behind what the receiver has by then.
+/// Data of a signal where every rank has the blocks in a row: its own first, then those of the ranks behind it. What a
+/// signal carries is the beginning of the sender's row, and belongs right behind what the receiver has by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carriage {
     /// Bytes from the beginning of the sender's row.

@@ -31,10 +31,12 @@ pub enum Cause {
     Device(FailureCode),
     /// The connection from the witness to it broke.
     Connection(FailureCode),
-    /// An aggregator that is no rank failed the witness, which stands for the culprit. The code is its number among those that ranks were given.
+    /// An aggregator that is no rank failed the witness, which stands for the culprit. The code is its number among
+    /// those that ranks were given.
     #[cfg(feature = "aggregators")]
     Aggregator(u16),
-    /// Its contribution to a sum has a number that has no place in the fixed-point numbers that all ranks add. Its own error says which.
+    /// Its contribution to a sum has a number that has no place in the fixed-point numbers that all ranks add. Its own
+    /// error says which.
     #[cfg(feature = "aggregators")]
     Contribution,
 }
@@ -146,34 +148,36 @@ impl core::fmt::Display for Told<'_> {
             ),
             Cause::Silent(waited_for) => write!(
                 f,
-                "rank {culprit} was silent while rank {witness} waited for it: {waited_for}; see whether rank {culprit} is alive and \
-                 has called the operation, or allow more time"
+                "rank {culprit} was silent while rank {witness} waited for it: {waited_for}; see whether rank \
+                 {culprit} is alive and has called the operation, or allow more time"
             ),
             Cause::Cancelled => {
                 write!(f, "rank {culprit} cancelled the operation: all ranks must make a new communicator to go on")
             }
             Cause::Disagrees => write!(
                 f,
-                "rank {culprit} called another operation than rank {witness}, or the same one with other arguments: compare their calls"
+                "rank {culprit} called another operation than rank {witness}, or the same one with other arguments: \
+                 compare their calls"
             ),
             Cause::Device(code) => {
                 write!(f, "the worker of rank {culprit} failed: {code}; see its log and its card")
             }
             Cause::Connection(code) => write!(
                 f,
-                "the connection from rank {witness} to rank {culprit} broke: {code}; see whether rank {culprit} is alive, and the link \
-                 between them"
+                "the connection from rank {witness} to rank {culprit} broke: {code}; see whether rank {culprit} is \
+                 alive, and the link between them"
             ),
             #[cfg(feature = "aggregators")]
             Cause::Aggregator(number) => write!(
                 f,
-                "aggregator {number}, counted from 0, failed rank {witness}: see whether it runs, its log, and the network"
+                "aggregator {number}, counted from 0, failed rank {witness}: see whether it runs, its log, and the \
+                 network"
             ),
             #[cfg(feature = "aggregators")]
             Cause::Contribution => write!(
                 f,
-                "rank {culprit} contributed a number beyond the bound of fixed-point sums (sparse_fixed_point), infinite or not a number: its \
-                 error says which; raise the bound on all ranks, or leave it out"
+                "rank {culprit} contributed a number beyond the bound of fixed-point sums (sparse_fixed_point), \
+                 infinite or not a number: its error says which; raise the bound on all ranks, or leave it out"
             ),
         }
     }
@@ -224,8 +228,8 @@ mod tests {
             (
                 4,
                 Cause::Silent(WaitedFor::Final),
-                "rank 4 was silent while rank 2 waited for it: its final message; see whether rank 4 is alive and has called the \
-                 operation, or allow more time",
+                "rank 4 was silent while rank 2 waited for it: its final message; see whether rank 4 is alive and has \
+                 called the operation, or allow more time",
             ),
             (
                 2,
@@ -246,12 +250,14 @@ mod tests {
             (
                 4,
                 Cause::Connection(FailureCode::RetriesExceeded),
-                "the connection from rank 2 to rank 4 broke: retries exceeded; see whether rank 4 is alive, and the link between them",
+                "the connection from rank 2 to rank 4 broke: retries exceeded; see whether rank 4 is alive, and the \
+                 link between them",
             ),
             (
                 4,
                 Cause::Connection(FailureCode::ConnectionReset),
-                "the connection from rank 2 to rank 4 broke: connection reset; see whether rank 4 is alive, and the link between them",
+                "the connection from rank 2 to rank 4 broke: connection reset; see whether rank 4 is alive, and the \
+                 link between them",
             ),
             (
                 2,
@@ -261,8 +267,8 @@ mod tests {
             (
                 4,
                 Cause::Contribution,
-                "rank 4 contributed a number beyond the bound of fixed-point sums (sparse_fixed_point), infinite or not a number: its error \
-                 says which; raise the bound on all ranks, or leave it out",
+                "rank 4 contributed a number beyond the bound of fixed-point sums (sparse_fixed_point), infinite or \
+                 not a number: its error says which; raise the bound on all ranks, or leave it out",
             ),
         ] {
             assert_eq!(Failure { culprit, witness: 2, cause }.to_string(), text);

@@ -1,9 +1,10 @@
 //! Repair beside the data: when a rank looks for gaps in streams that lose chunks while they still flow.
 //!
-//! A tree delivers each root's chunks in order, so that a gap is a loss as soon as a later chunk of the same root has come. It is fetched at once, while
-//! others' chunks come. What is left for the end is what has been lost since the last look, so looks come closer to one another as the end does:
-//! each when half of what was ahead at the one before has come. Where receive contexts report by themselves a look costs them nothing, and of the last
-//! chunks each report is looked at.
+//! A tree delivers each root's chunks in order, so that a gap is a loss as soon as a later chunk of the same root has
+//! come. It is fetched at once, while others' chunks come. What is left for the end is what has been lost since the
+//! last look, so looks come closer to one another as the end does: each when half of what was ahead at the one before
+//! has come. Where receive contexts report by themselves a look costs them nothing, and of the last chunks each report
+//! is looked at.
 
 /// The looks of one rank in one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,7 +18,8 @@ pub struct GapWatch {
 }
 
 impl GapWatch {
-    /// Of fewer chunks ahead the next look waits for the last one: a look takes as long as about so many. If it is free, it is due with the next.
+    /// Of fewer chunks ahead the next look waits for the last one: a look takes as long as about so many. If it is
+    /// free, it is due with the next.
     const LEAST: u64 = 24;
 
     /// Before the first of `expected` chunks; `free`: looks cost nothing.
@@ -47,7 +49,8 @@ impl GapWatch {
         (self.lost, self.next) = (lost, Self::behind(ahead, self.free));
     }
 
-    /// Whether so few chunks are ahead that they are overdue as soon as none comes ([`ProgressWatch::overdue_ps`](crate::ProgressWatch::overdue_ps)).
+    /// Whether so few chunks are ahead that they are overdue as soon as none comes
+    /// ([`ProgressWatch::overdue_ps`](crate::ProgressWatch::overdue_ps)).
     #[must_use]
     pub const fn is_near_end(ahead: u64) -> bool {
         ahead <= Self::LEAST

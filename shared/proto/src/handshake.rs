@@ -1,5 +1,6 @@
-//! The end of an operation. A rank that is complete tells its left neighbour so, which then knows that nobody will read from it any
-//! more; the buffer is the user's again after the own completion and the right neighbour's word. One message per rank and operation.
+//! The end of an operation. A rank that is complete tells its left neighbour so, which then knows that nobody will read
+//! from it any more; the buffer is the user's again after the own completion and the right neighbour's word. One
+//! message per rank and operation.
 
 use thiserror::Error;
 

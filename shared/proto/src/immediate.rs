@@ -1,4 +1,5 @@
-//! The 32-bit immediate: chunk sequence number (PSN) in the low bits, collective id above. On the wire it is big-endian.
+//! The 32-bit immediate: chunk sequence number (PSN) in the low bits, collective id above. On the wire it is
+//! big-endian.
 
 use thiserror::Error;
 
@@ -27,7 +28,8 @@ pub struct Immediate {
 pub enum ImmediateError {
     /// No such layout.
     #[error(
-        "{psn_bits} PSN bits requested, 1 to 31 possible: choose a number that leaves at least one bit to the collective id"
+        "{psn_bits} PSN bits requested, 1 to 31 possible: choose a number that leaves at least one bit to the \
+         collective id"
     )]
     PsnBits {
         /// What was asked for.
@@ -70,7 +72,8 @@ impl ImmediateLayout {
         Ok(Self { psn_bits })
     }
 
-    /// The layout with the fewest PSN bits that number `chunks` chunks: the receive space of one subgroup at the largest message.
+    /// The layout with the fewest PSN bits that number `chunks` chunks: the receive space of one subgroup at the
+    /// largest message.
     pub const fn for_chunks(chunks: u64) -> Result<Self, ImmediateError> {
         let bits = if chunks <= 2 { 1 } else { 64 - (chunks - 1).leading_zeros() };
         if bits > MAX_PSN_BITS {

@@ -1,5 +1,6 @@
-//! Everything of the protocol that can be decided without touching hardware. The same source runs in the firmware, in the host
-//! engines and in the model checker: no IO, no clock, no allocation. (`service`, which firmware does not have, allocates.)
+//! Everything of the protocol that can be decided without touching hardware. The same source runs in the firmware, in
+//! the host engines and in the model checker: no IO, no clock, no allocation. (`service`, which firmware does not have,
+//! allocates.)
 //!
 //! One file per mechanism. Arithmetic: [`chunk`], [`space`], [`chains`], [`immediate`], [`bitmap`], [`cutoff`],
 //! [`stall`], [`reuse`], [`missing`], [`pieces`], [`eager`]. State machines of one rank, which take events and the time

@@ -92,8 +92,8 @@ pub struct OperationDescriptor {
     pub operation: u32,
     /// Ranks that contribute a block; one for Broadcast.
     pub roots: RankSet,
-    /// Pieces into which each block is cut for recovery, as [`Pieces::new`](crate::Pieces::new) takes them; alike on all ranks, as it follows from
-    /// the rest.
+    /// Pieces into which each block is cut for recovery, as [`Pieces::new`](crate::Pieces::new) takes them; alike on
+    /// all ranks, as it follows from the rest.
     pub pieces: u32,
     /// What is compared with the other ranks. Its chains are those of the schedule.
     pub summary: Summary,
@@ -101,8 +101,8 @@ pub struct OperationDescriptor {
     pub barrier_timeout_ps: u64,
     /// Time from the end of the barrier to the latest cutoff while no data comes, in picoseconds.
     pub cutoff_ps: u64,
-    /// Time from the end of the barrier, or from when data last came, after which the operation has failed, in picoseconds. More than the
-    /// cutoff.
+    /// Time from the end of the barrier, or from when data last came, after which the operation has failed, in
+    /// picoseconds. More than the cutoff.
     pub bound_ps: u64,
 }
 

@@ -1,17 +1,18 @@
 //! Missing chunks of a receive context of image `allgather`, from the words that it copies to host memory
 //! (`abi::ReceiveContext`): bitmap and *tail bitmap*.
 //!
-//! A set bit says that the PSN's chunk is there, or is not expected because it is the own rank's. The last PSN of a run whose last chunk is
-//! shorter than the others always has its bit set; whether that chunk is there shows in the run's bit of the tail bitmap.
+//! A set bit says that the PSN's chunk is there, or is not expected because it is the own rank's. The last PSN of a run
+//! whose last chunk is shorter than the others always has its bit set; whether that chunk is there shows in the run's
+//! bit of the tail bitmap.
 
 use core::ops::Range;
 
 use crate::bitmap::Run;
 use crate::space::ReceiveSpace;
 
-/// The runs of missing PSNs, root by root and ascending, each with the root whose chunks they are. Runs of different roots are not merged:
-/// recovery goes by root. `words` are the bitmap's and `tails` those behind them, least significant bit first; words that are not there
-/// count as clear.
+/// The runs of missing PSNs, root by root and ascending, each with the root whose chunks they are. Runs of different
+/// roots are not merged: recovery goes by root. `words` are the bitmap's and `tails` those behind them, least
+/// significant bit first; words that are not there count as clear.
 pub fn missing<'a>(
     space: &'a ReceiveSpace<'a>,
     words: &'a [u64],
@@ -43,16 +44,16 @@ pub fn missing_chunks(space: &ReceiveSpace<'_>, words: &[u64], tails: &[u64]) ->
     missing(space, words, tails).map(|(_, run)| run.count).sum()
 }
 
-/// Whether a later chunk of the same root has come than those of a run that [`missing`] lists. Each root's chunks come in the order of their PSNs: those
-/// that have been overtaken are lost, the others may still come.
+/// Whether a later chunk of the same root has come than those of a run that [`missing`] lists. Each root's chunks come
+/// in the order of their PSNs: those that have been overtaken are lost, the others may still come.
 #[must_use]
 pub fn is_overtaken(space: &ReceiveSpace<'_>, root: u32, run: Run) -> bool {
     let (first, chunks) = space.psns(root).unwrap_or((0, 0));
     run.first + run.count < first + chunks
 }
 
-/// One root's chunks in a receive context, and the pieces of its block to which they belong: what [`missing`] knows from a [`ReceiveSpace`], as whoever has
-/// no table of all roots gets it.
+/// One root's chunks in a receive context, and the pieces of its block to which they belong: what [`missing`] knows
+/// from a [`ReceiveSpace`], as whoever has no table of all roots gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootRun {
     /// PSN of its first chunk.
@@ -101,7 +102,8 @@ impl RootRun {
         }
     }
 
-    /// The first run of missing PSNs within these, which are of this run. `word`: the words of the bitmap; `has_last`: the run's bit of the tail bitmap.
+    /// The first run of missing PSNs within these, which are of this run. `word`: the words of the bitmap; `has_last`:
+    /// the run's bit of the tail bitmap.
     #[must_use]
     pub fn missing(&self, psns: Range<u64>, word: impl Fn(u64) -> u64, has_last: bool) -> Option<Run> {
         let Range { start, end } = psns;

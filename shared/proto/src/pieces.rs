@@ -1,8 +1,8 @@
-//! Pieces of blocks: what recovery asks for, acknowledges and reads one by one. A rank that lacks a few chunks of a block can pass on the rest
-//! of it at once, so that the repair of one rank does not wait for that of its neighbour.
+//! Pieces of blocks: what recovery asks for, acknowledges and reads one by one. A rank that lacks a few chunks of a
+//! block can pass on the rest of it at once, so that the repair of one rank does not wait for that of its neighbour.
 //!
-//! All ranks cut alike. There are as many pieces as a [`RankSet`] has room for, at most: piece `p` of the root with position `i` has number
-//! `i * pieces + p`.
+//! All ranks cut alike. There are as many pieces as a [`RankSet`] has room for, at most: piece `p` of the root with
+//! position `i` has number `i * pieces + p`.
 
 use core::ops::Range;
 

@@ -8,7 +8,8 @@ use thiserror::Error;
 pub const MAX_RANKS: u32 = 1024;
 const WORDS: usize = MAX_RANKS as usize / 64;
 
-/// A rank's place in its communicator. The ring goes by rank: left is one less, right one more, modulo the number of ranks.
+/// A rank's place in its communicator. The ring goes by rank: left is one less, right one more, modulo the number of
+/// ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RankInfo {
     rank: u32,
@@ -88,8 +89,8 @@ impl RankInfo {
         self.ahead(1)
     }
 
-    /// Names the ranks with which this one has a connection for control messages, some more than once: its neighbours on the ring and its partners in
-    /// the barrier, on either side at distances that are powers of two.
+    /// Names the ranks with which this one has a connection for control messages, some more than once: its neighbours
+    /// on the ring and its partners in the barrier, on either side at distances that are powers of two.
     pub fn for_each_connected(self, mut tell: impl FnMut(u32)) {
         let mut distance = 1;
         while distance < self.ranks {
@@ -191,7 +192,8 @@ impl RankSet {
         self.change(range, |word, mask| word & !mask);
     }
 
-    /// Changes the words that hold ranks of a range; others are not touched. `to`: what becomes of a word, with the bits of the range in it.
+    /// Changes the words that hold ranks of a range; others are not touched. `to`: what becomes of a word, with the
+    /// bits of the range in it.
     fn change(&mut self, range: Range<u32>, to: impl Fn(u64, u64) -> u64) {
         let (mut at, end) = (range.start, range.end.min(MAX_RANKS));
         while at < end

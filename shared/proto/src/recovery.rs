@@ -1,12 +1,12 @@
 //! Fetching what multicast has lost: the ring, piece by piece.
 //!
-//! While multicast goes on, a rank asks its left neighbour for the pieces ([`crate::pieces`]) of which it knows that they are lost; after its cutoff for
-//! all others that are incomplete. The neighbour acknowledges pieces as soon as it holds them itself, and the rank reads the missing runs. A
-//! neighbour that lacks a piece asks its own left. The chain for a piece ends at the rank that contributed it, at the latest: at most P - 1
-//! hops.
+//! While multicast goes on, a rank asks its left neighbour for the pieces ([`crate::pieces`]) of which it knows that
+//! they are lost; after its cutoff for all others that are incomplete. The neighbour acknowledges pieces as soon as it
+//! holds them itself, and the rank reads the missing runs. A neighbour that lacks a piece asks its own left. The chain
+//! for a piece ends at the rank that contributed it, at the latest: at most P - 1 hops.
 //!
-//! The published rule waits until the neighbour holds *everything*. For Broadcast, where the root does, it ends; for Allgather it
-//! hangs whenever every rank misses something. `tests/published_rule.rs` counts those cases.
+//! The published rule waits until the neighbour holds *everything*. For Broadcast, where the root does, it ends; for
+//! Allgather it hangs whenever every rank misses something. `tests/published_rule.rs` counts those cases.
 
 use thiserror::Error;
 
@@ -115,8 +115,8 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Recovery of an operation with these pieces. The rank's own block counts as missing, too, until it is delivered: it may be served from the
-    /// receive buffer alone.
+    /// Recovery of an operation with these pieces. The rank's own block counts as missing, too, until it is delivered:
+    /// it may be served from the receive buffer alone.
     #[must_use]
     pub fn new(place: RankInfo, pieces: Pieces) -> Self {
         Self {
@@ -134,7 +134,8 @@ impl Recovery {
         }
     }
 
-    /// [`Recovery::new`] in place, for the next operation: what is as it was is not written anew, since firmware pays for every store.
+    /// [`Recovery::new`] in place, for the next operation: what is as it was is not written anew, since firmware pays
+    /// for every store.
     pub(crate) fn restart(&mut self, roots: &RankSet, each: u32) {
         if !self.pieces.are_of(roots, each) {
             self.pieces = Pieces::new(*roots, each);
@@ -160,8 +161,8 @@ impl Recovery {
         self.delivered.len() == self.all.len()
     }
 
-    /// Whether reads are under way. Until they are over, also those that multicast has made needless, the left neighbour must keep
-    /// its buffer: they would put what it holds afterwards over what is right.
+    /// Whether reads are under way. Until they are over, also those that multicast has made needless, the left
+    /// neighbour must keep its buffer: they would put what it holds afterwards over what is right.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         !self.reading.is_empty()
@@ -177,7 +178,8 @@ impl Recovery {
         self.to_read.remove(piece);
     }
 
-    /// A rank's block is complete in the user buffer: copied, if it is the own one, or received. One that there is not is ignored.
+    /// A rank's block is complete in the user buffer: copied, if it is the own one, or received. One that there is not
+    /// is ignored.
     pub fn delivered_block(&mut self, rank: u32) {
         let pieces = self.pieces.range(rank);
         self.delivered.insert_range(pieces.clone());
@@ -204,8 +206,8 @@ impl Recovery {
         self.to_read = PieceSet::EMPTY;
     }
 
-    /// Multicast brings nothing more of pieces: the left neighbour is to be asked for these. `last`: nor does it of others, which have come and may not
-    /// be in their place yet. After the cutoff that changes nothing.
+    /// Multicast brings nothing more of pieces: the left neighbour is to be asked for these. `last`: nor does it of
+    /// others, which have come and may not be in their place yet. After the cutoff that changes nothing.
     pub fn lost(&mut self, pieces: &PieceSet, last: bool) -> Option<Recover> {
         if self.fetched {
             return None;
@@ -250,7 +252,8 @@ impl Recovery {
     /// The right neighbour asks for pieces, and after the `last` time for no others.
     ///
     /// # Errors
-    /// Somebody else asks, it asks after the last time, for what it has asked for, or for pieces that there are not; then nothing changes.
+    /// Somebody else asks, it asks after the last time, for what it has asked for, or for pieces that there are not;
+    /// then nothing changes.
     pub fn handle_fetch(&mut self, from: u32, pieces: &PieceSet, last: bool) -> Result<(), RecoveryError> {
         let right = self.place.right();
         if from != right {

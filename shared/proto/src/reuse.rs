@@ -23,8 +23,8 @@ const QUARTERS: u64 = 4;
 /// The id is not free yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "collective id {id} was last used {ago_ps} ps ago, but packets may live for {lifetime_ps} ps: wait until {free_ps} ps, or leave \
-     more bits to the id"
+    "collective id {id} was last used {ago_ps} ps ago, but packets may live for {lifetime_ps} ps: wait until {free_ps} \
+     ps, or leave more bits to the id"
 )]
 pub struct IdInUse {
     /// The id.
@@ -67,8 +67,8 @@ pub enum ShareError {
     },
     /// Less than two ids each: the next operation needs another one while packets of the last may still be sent.
     #[error(
-        "{shares} communicators share {ids} collective ids, but each needs two: give them multicast groups of their own, or leave more \
-         bits to the id"
+        "{shares} communicators share {ids} collective ids, but each needs two: give them multicast groups of their \
+         own, or leave more bits to the id"
     )]
     TooMany {
         /// The shares.
@@ -118,7 +118,8 @@ impl CollectiveIds {
     /// The next id, at time `now_ps`.
     ///
     /// # Errors
-    /// A packet of an earlier use may still arrive, or one of its quarter is still in use after the ids have come round.
+    /// A packet of an earlier use may still arrive, or one of its quarter is still in use after the ids have come
+    /// round.
     pub fn take(&mut self, now_ps: u64) -> Result<u32, IdInUse> {
         self.check(now_ps)?;
         let id = self.next;

@@ -160,8 +160,8 @@ pub enum SequenceError {
 }
 
 impl Sequencer {
-    /// The part of the rank with a turn. Who it is and whom it activates are ranks of the schedule: where not every rank sends,
-    /// positions among those that do.
+    /// The part of the rank with a turn. Who it is and whom it activates are ranks of the schedule: where not every
+    /// rank sends, positions among those that do.
     #[must_use]
     pub const fn new(turn: Turn) -> Self {
         Self { turn, ready: false, activated: turn.step == 0, stage: Stage::Waiting, pending: None }

@@ -1,8 +1,8 @@
 //! Roots told by the queue pair that a chunk comes from, so that PSNs count the chunks of one root only.
 //!
-//! An option: the immediate then needs bits for the largest contribution instead of all of them together, which leaves more to the
-//! collective id, or reaches further. The price is a search in a table of P queue pair numbers per chunk, ⌈log2 P⌉ + 1 comparisons at most.
-//! The bitmap stays as it is: one bit per chunk of all roots.
+//! An option: the immediate then needs bits for the largest contribution instead of all of them together, which leaves
+//! more to the collective id, or reaches further. The price is a search in a table of P queue pair numbers per chunk,
+//! ⌈log2 P⌉ + 1 comparisons at most. The bitmap stays as it is: one bit per chunk of all roots.
 
 use thiserror::Error;
 
@@ -15,7 +15,8 @@ const QPN_LIMIT: u32 = 1 << 24;
 /// A queue pair that a root sends from, in one subgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Source {
-    /// Number of the queue pair, below 2^24, and unique together with whatever else tells cards apart (see [`Sources::new`]).
+    /// Number of the queue pair, below 2^24, and unique together with whatever else tells cards apart (see
+    /// [`Sources::new`]).
     pub qpn: u32,
     /// The root: its index among the contributions.
     pub root: u32,
@@ -53,8 +54,8 @@ pub struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// Sorts the table and keeps it. A completion tells the number of the sender's queue pair and not its card, so that all numbers must
-    /// differ: where cards have given out the same one, this mode is not possible.
+    /// Sorts the table and keeps it. A completion tells the number of the sender's queue pair and not its card, so that
+    /// all numbers must differ: where cards have given out the same one, this mode is not possible.
     ///
     /// # Errors
     /// Two roots with one number, or a number beyond 24 bits.
@@ -81,8 +82,8 @@ impl<'a> Sources<'a> {
 }
 
 impl ReceiveSpace<'_> {
-    /// The PSN that counts through all roots, which is the chunk's bit, from a root and the number of the chunk in its run; none for a root
-    /// that is not there or a number beyond its run.
+    /// The PSN that counts through all roots, which is the chunk's bit, from a root and the number of the chunk in its
+    /// run; none for a root that is not there or a number beyond its run.
     #[must_use]
     pub fn psn_of(&self, root: u32, number: u64) -> Option<u64> {
         let (first, chunks) = self.psns(root)?;

@@ -1,6 +1,6 @@
-//! The receive space of one subgroup: which chunk of which rank a PSN means, and where it goes. PSNs count through the ranks'
-//! blocks in rank order: PSN = chunks of lower ranks + chunk of this rank, of the subgroup's runs only. Broadcast is a space of one
-//! contribution.
+//! The receive space of one subgroup: which chunk of which rank a PSN means, and where it goes. PSNs count through the
+//! ranks' blocks in rank order: PSN = chunks of lower ranks + chunk of this rank, of the subgroup's runs only.
+//! Broadcast is a space of one contribution.
 
 use thiserror::Error;
 
@@ -81,7 +81,8 @@ impl<'a> ReceiveSpace<'a> {
         Ok(Self { contributions: Contributions::Equal { roots, bytes }, chunk_bytes, subgroup, chunks })
     }
 
-    /// Contributions of `bytes[rank]` bytes, laid one after another in the receive buffer; `table` is filled for them and kept.
+    /// Contributions of `bytes[rank]` bytes, laid one after another in the receive buffer; `table` is filled for them
+    /// and kept.
     ///
     /// # Errors
     /// An impossible cut, a table that is too short, or more than 2^64 bytes.
@@ -101,8 +102,8 @@ impl<'a> ReceiveSpace<'a> {
         Self::placed(bytes.map(follow), chunk_bytes, subgroup, table)
     }
 
-    /// Contributions with their displacements in the receive buffer and their bytes, in rank order; `table` is filled for them and
-    /// kept. Whether they overlap is not looked at.
+    /// Contributions with their displacements in the receive buffer and their bytes, in rank order; `table` is filled
+    /// for them and kept. Whether they overlap is not looked at.
     ///
     /// # Errors
     /// As [`ReceiveSpace::each`].

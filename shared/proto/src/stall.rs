@@ -1,10 +1,12 @@
 //! Stall of a multicast stream: how long nothing may come before what is missing counts as lost.
 //!
-//! A tree delivers each root's chunks in order, and roots hand over to one another, so data that is still to come comes with gaps as long as
-//! those before. [`StallWindow`] is a margin over the longest gap seen. [`ProgressWatch`] measures the gaps of one operation.
+//! A tree delivers each root's chunks in order, and roots hand over to one another, so data that is still to come comes
+//! with gaps as long as those before. [`StallWindow`] is a margin over the longest gap seen. [`ProgressWatch`] measures
+//! the gaps of one operation.
 //!
-//! A look at the bitmaps often tells sooner: once every root's last chunks are there, what is missing is lost ([`missing`](crate::missing)).
-//! It costs little and gives nothing up, so it is due after a short quiet time, once for each time that the stream has moved.
+//! A look at the bitmaps often tells sooner: once every root's last chunks are there, what is missing is lost
+//! ([`missing`](crate::missing)). It costs little and gives nothing up, so it is due after a short quiet time, once for
+//! each time that the stream has moved.
 
 /// How long a stream may stand still, in picoseconds: learned from operation to operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,9 +18,11 @@ pub struct StallWindow {
 }
 
 impl StallWindow {
-    /// A stream is quiet after [`StallWindow::MARGIN`] times the mean gap within it, but not before, in picoseconds: a look takes about so long.
+    /// A stream is quiet after [`StallWindow::MARGIN`] times the mean gap within it, but not before, in picoseconds: a
+    /// look takes about so long.
     const LEAST_QUIET_PS: u64 = 5_000_000;
-    /// The rest of a stream is not overdue before, in picoseconds: a thread takes so long for a batch of completions, of which it tells at its end.
+    /// The rest of a stream is not overdue before, in picoseconds: a thread takes so long for a batch of completions,
+    /// of which it tells at its end.
     const LEAST_OVERDUE_PS: u64 = 12_000_000;
     /// Twice as long after each time that chunks have come late, up to this power of two.
     const MOST_LATE: u32 = 10;
@@ -142,8 +146,8 @@ impl ProgressWatch {
         self.longest_ps
     }
 
-    /// When the bitmaps are to be looked at, in picoseconds; none before data has come twice, and once they have been until there is more, or
-    /// until multicast is `over` for a neighbour: then a look tells more.
+    /// When the bitmaps are to be looked at, in picoseconds; none before data has come twice, and once they have been
+    /// until there is more, or until multicast is `over` for a neighbour: then a look tells more.
     #[must_use]
     pub fn look_ps(&self, window: StallWindow, over: bool) -> Option<u64> {
         let useful = match self.looked {
@@ -154,8 +158,9 @@ impl ProgressWatch {
         Some(self.since_ps.saturating_add(window.quiet_ps(mean_ps)))
     }
 
-    /// When what is missing counts as lost if all but a few chunks have come, in picoseconds: after four times the mean gap within the stream, but not before
-    /// a receive thread has told of what waits for it; none before data has come twice. For a network that has lost chunks lately.
+    /// When what is missing counts as lost if all but a few chunks have come, in picoseconds: after four times the mean
+    /// gap within the stream, but not before a receive thread has told of what waits for it; none before data has come
+    /// twice. For a network that has lost chunks lately.
     #[must_use]
     pub fn overdue_ps(&self, window: StallWindow) -> Option<u64> {
         let mean_ps = self.within_ps.checked_div(self.gaps)?;

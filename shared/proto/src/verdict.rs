@@ -1,17 +1,19 @@
 //! Culprit of a failure, when ranks wait for ranks that wait themselves.
 //!
-//! A rank that has waited for too long knows whom it waits for, not whether that one is the cause: it may be alive and wait for another. So
-//! a failure for silence is held for a while before it counts. In that time a rank that is accused and alive says whom *it* waits for,
-//! and whoever hears from the accused, or that the accused has seen something itself, believes that instead. Every rank passes on what it
-//! believes to its neighbours on the ring, and again when that changes; who took it from a neighbour goes on to believe that neighbour. Whom a
-//! rank accuses, it tells so, and gets an answer.
+//! A rank that has waited for too long knows whom it waits for, not whether that one is the cause: it may be alive and
+//! wait for another. So a failure for silence is held for a while before it counts. In that time a rank that is accused
+//! and alive says whom *it* waits for, and whoever hears from the accused, or that the accused has seen something
+//! itself, believes that instead. Every rank passes on what it believes to its neighbours on the ring, and again when
+//! that changes; who took it from a neighbour goes on to believe that neighbour. Whom a rank accuses, it tells so, and
+//! gets an answer.
 //!
-//! The accused may be behind: still in the operation before, where it waits for the culprit. It answers all the same, and goes on with its operation. And who is
-//! ahead takes what is told of the operation before as it is: whom it waits for itself follows from that.
+//! The accused may be behind: still in the operation before, where it waits for the culprit. It answers all the same,
+//! and goes on with its operation. And who is ahead takes what is told of the operation before as it is: whom it waits
+//! for itself follows from that.
 //!
-//! What cannot be otherwise (a broken connection, a worker that failed) ends a rank's part at once, and it goes. So it tells all ranks that it is
-//! connected with: that its connections break then accuses nobody (`Participant::fail`).
-//! In the end the ranks that are alive name one that says nothing.
+//! What cannot be otherwise (a broken connection, a worker that failed) ends a rank's part at once, and it goes. So it
+//! tells all ranks that it is connected with: that its connections break then accuses nobody (`Participant::fail`). In
+//! the end the ranks that are alive name one that says nothing.
 
 use crate::failure::{Cause, Failure, WaitedFor};
 use crate::ranks::RankInfo;
@@ -45,12 +47,13 @@ impl Verdict {
         Self { operation, failure, source, changes: 0 }
     }
 
-    /// Takes another failure of the same operation if it is the better one. It was heard from `from`, or made here when that spoke; `source` is
-    /// who believes it already.
+    /// Takes another failure of the same operation if it is the better one. It was heard from `from`, or made here when
+    /// that spoke; `source` is who believes it already.
     pub(crate) fn take(&mut self, new: Failure, from: Option<u32>, source: Option<u32>, place: RankInfo) -> bool {
         let held = self.failure;
         let spoke = held.culprit == new.witness || from == Some(held.culprit);
-        // Whoever waits for something else than a signal is behind, in the operation before: there those may be that have not signalled this one.
+        // Whoever waits for something else than a signal is behind, in the operation before: there those may be that
+        // have not signalled this one.
         let in_barrier = held.cause == Cause::Silent(WaitedFor::Barrier);
         let better = !is_silence(&new)
             || spoke
@@ -72,8 +75,9 @@ impl Verdict {
     }
 }
 
-/// What rank `place` says to a failure it is told of, when it waits for `culprit` itself. `same`: it waits in the operation that has failed. In the next one
-/// it knows nothing of it: its left neighbour may not have called that since it waits in the failed one.
+/// What rank `place` says to a failure it is told of, when it waits for `culprit` itself. `same`: it waits in the
+/// operation that has failed. In the next one it knows nothing of it: its left neighbour may not have called that since
+/// it waits in the failed one.
 pub(crate) fn answer(told: Failure, place: RankInfo, (culprit, what): (u32, WaitedFor), same: bool) -> Failure {
     let own = Failure { culprit, witness: place.rank(), cause: Cause::Silent(what) };
     let knows = same && is_first_round(&own, place.ranks()) && matches!(told.cause, Cause::Silent(WaitedFor::Barrier));

@@ -1,5 +1,5 @@
-//! Direct operations, whose data goes over connections of their own, among operations with a barrier: ranks that begin at any time,
-//! messages in any order that connections allow, and ranks that have chosen differently.
+//! Direct operations, whose data goes over connections of their own, among operations with a barrier: ranks that begin
+//! at any time, messages in any order that connections allow, and ranks that have chosen differently.
 
 use std::collections::VecDeque;
 

@@ -88,7 +88,8 @@ proptest! {
     }
 }
 
-/// What belongs to other operations is refused in one whose data rides on the barrier, whatever the operation before has left.
+/// What belongs to other operations is refused in one whose data rides on the barrier, whatever the operation before
+/// has left.
 #[test]
 fn an_eager_operation_has_no_message_but_signals() {
     let place = RankInfo::new(0, 2).expect("a rank");

@@ -1,5 +1,5 @@
-//! Alltoall, Gather, Scatter and Barrier schedules, all ranks together, with messages delivered in any order that connections allow: every
-//! block at its place, and the messages and steps that the algorithms promise.
+//! Alltoall, Gather, Scatter and Barrier schedules, all ranks together, with messages delivered in any order that
+//! connections allow: every block at its place, and the messages and steps that the algorithms promise.
 
 #[path = "support/delivery.rs"]
 mod delivery;
@@ -75,7 +75,8 @@ impl Buffers for Numbers {
     }
 }
 
-/// Runs an Alltoall; block b of rank a's buffer is the number a * P + b. Gives the most messages on their way to one rank at a time.
+/// Runs an Alltoall; block b of rank a's buffer is the number a * P + b. Gives the most messages on their way to one
+/// rank at a time.
 fn alltoall(algorithm: Alltoall, ranks: u32, seed: u64) -> u32 {
     let row = |rank: u32| (0..ranks).map(|block| u64::from(rank * ranks + block)).collect();
     let mut numbers = Numbers::new((0..ranks).map(row).collect(), |_| ranks);

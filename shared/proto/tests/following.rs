@@ -1,5 +1,5 @@
-//! Ranks that fall silent, or are cut off, among ranks that are in operations that follow one another: whoever lives names the silent one, not one that
-//! waits for it in the operation before.
+//! Ranks that fall silent, or are cut off, among ranks that are in operations that follow one another: whoever lives
+//! names the silent one, not one that waits for it in the operation before.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
@@ -12,12 +12,14 @@ use flexcast_proto::{
 };
 use support::{Dice, Driven};
 
-/// How long a barrier may take, and the rest of an operation. Where the rest may take longer, who waits in the next barrier is the first to give up.
+/// How long a barrier may take, and the rest of an operation. Where the rest may take longer, who waits in the next
+/// barrier is the first to give up.
 const TIMES_PS: [(u64, u64); 3] = [(12_000, 8_000), (12_000, 2_400), (5_000, 16_000)];
 const CUTOFF_PS: u64 = 400;
 /// Operations that follow one another.
 const OPERATIONS: usize = 6;
-/// Longest between the end of an operation and the next call: of ranks that do little else, and of ranks that compute for longer than a failure may settle.
+/// Longest between the end of an operation and the next call: of ranks that do little else, and of ranks that compute
+/// for longer than a failure may settle.
 const GAPS_PS: [usize; 2] = [300, 1_200];
 
 /// By what the ranks carry an operation out.

@@ -1,5 +1,5 @@
-//! Ranks that are killed at any moment, among ranks that leave as soon as they have failed: connections break to both kinds, and whoever lives
-//! names one that was killed.
+//! Ranks that are killed at any moment, among ranks that leave as soon as they have failed: connections break to both
+//! kinds, and whoever lives names one that was killed.
 
 mod support;
 
@@ -90,7 +90,8 @@ fn survivors_name_the_one_that_was_killed_and_never_one_that_left_because_of_it(
                         for (rank, end) in ends.iter().enumerate().filter(|(rank, _)| *rank != victim) {
                             let case = || {
                                 format!(
-                                    "rank {rank} of {count}, {victim} killed at {kill_ps}, {chains} chains, seed {seed}: {ends:?}"
+                                    "rank {rank} of {count}, {victim} killed at {kill_ps}, {chains} chains, seed \
+                                     {seed}: {ends:?}"
                                 )
                             };
                             match end {
@@ -110,7 +111,8 @@ fn survivors_name_the_one_that_was_killed_and_never_one_that_left_because_of_it(
     assert!(failed > 1_000, "{failed}");
 }
 
-/// A rank may be an operation ahead of another when both fail: each tells what it has failed in, and none goes on telling.
+/// A rank may be an operation ahead of another when both fail: each tells what it has failed in, and none goes on
+/// telling.
 #[test]
 fn ranks_that_fail_in_different_operations_come_to_rest() {
     const RANKS: u32 = 5;

@@ -1,7 +1,7 @@
 //! Every interleaving of up to three ranks, by a model checker: barrier, activation, multicast that arrives, is late or
-//! lost, cutoff, fetches before it and behind it, reads and final messages. No deadlock, no release before everything is there, no read from a
-//! released buffer, no write into one. With two ranks, and for Broadcast, packets come twice as well; Allgather of
-//! three would take too long with that.
+//! lost, cutoff, fetches before it and behind it, reads and final messages. No deadlock, no release before everything
+//! is there, no read from a released buffer, no write into one. With two ranks, and for Broadcast, packets come twice
+//! as well; Allgather of three would take too long with that.
 //!
 //! And of operations that fail: any rank cancels in any state, or calls something else than the others. Then all ranks
 //! learn of it and nobody is released with a block that is not whole. What takes long is ignored: `cargo test -p

@@ -91,7 +91,8 @@ fn run(operation: Operation, ranks: u32, pieces: &Blocks<'_>, seed: u64) -> Cost
     let mut under_way: Vec<(u32, u32)> = Vec::new();
     let mut delivered: Vec<u32> = Vec::new();
     let mut polling: Vec<u32> = (0..ranks).collect();
-    // The blocks that posted sends read, by rank. An acknowledgement may be arbitrarily late, so that a card reads them again.
+    // The blocks that posted sends read, by rank. An acknowledgement may be arbitrarily late, so that a card reads them
+    // again.
     let mut read = vec![vec![false; blocks.count() as usize]; ranks as usize];
     // The plain ring brings shares again that the scatter has brought: the same bytes.
     let again = matches!(operation, Operation::Broadcast { algorithm: Broadcast::ScatterAllgather, .. });

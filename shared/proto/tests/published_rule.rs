@@ -33,7 +33,8 @@ fn published_rule_ends(lost: &[RankSet]) -> bool {
     complete.iter().all(|complete| *complete)
 }
 
-/// Plays the crate's rule, with `choose` to pick who acts next. Gives the messages sent: fetches and finals, and between them how many pieces are acknowledged.
+/// Plays the crate's rule, with `choose` to pick who acts next. Gives the messages sent: fetches and finals, and
+/// between them how many pieces are acknowledged.
 fn play(lost: &[RankSet], mut choose: impl FnMut(usize) -> usize) -> (u32, u32, u32) {
     enum Message {
         Fetch(RankSet, bool),

@@ -1,5 +1,6 @@
-//! Reduction schedules, all ranks together, with messages delivered in any order that connections allow: every sum right, of the
-//! operands that are promised in the order that is promised, and the bytes and steps that the algorithms promise.
+//! Reduction schedules, all ranks together, with messages delivered in any order that connections allow: every sum
+//! right, of the operands that are promised in the order that is promised, and the bytes and steps that the algorithms
+//! promise.
 //!
 //! Elements are terms, so that it shows what was combined with what, and in which order.
 
@@ -52,8 +53,9 @@ impl Term {
     }
 }
 
-/// A buffer: each element unless nothing has been written there, and whether a posted send reads it. No acknowledgement ever comes: a card
-/// may read it again, to repeat a message whose acknowledgement is late, as long as the operation lasts.
+/// A buffer: each element unless nothing has been written there, and whether a posted send reads it. No acknowledgement
+/// ever comes: a card may read it again, to repeat a message whose acknowledgement is late, as long as the operation
+/// lasts.
 type Buffer = Vec<(Option<Term>, bool)>;
 
 struct Ranks<'a> {

@@ -1,5 +1,5 @@
-//! Service processes of several hosts together, messages and completions in any order: every byte, and the counts that the requirements
-//! promise.
+//! Service processes of several hosts together, messages and completions in any order: every byte, and the counts that
+//! the requirements promise.
 
 #[path = "support/service.rs"]
 #[allow(dead_code, reason = "shared with service_model")]
@@ -96,8 +96,8 @@ proptest! {
     }
 }
 
-/// Where all ranks are ready before the first block is announced, the host's ranks differ by one block, for any number of ranks and
-/// processes.
+/// Where all ranks are ready before the first block is announced, the host's ranks differ by one block, for any number
+/// of ranks and processes.
 #[test]
 fn ready_ranks_of_a_host_read_as_many_blocks() {
     for (local, processes, remote) in [(3, 2, 10), (4, 3, 7), (8, 4, 24), (5, 5, 3), (7, 2, 33)] {
@@ -379,14 +379,15 @@ fn ranks_that_disagree_about_copies_inside_a_host_are_told() {
         assert_eq!(
             failure.to_string(),
             format!(
-                "rank {culprit} has called Allgatherv with copies by the cards, but a rank of another service process Allgatherv with \
-                 copies by the hosts: call the same on all ranks"
+                "rank {culprit} has called Allgatherv with copies by the cards, but a rank of another service process \
+                 Allgatherv with copies by the hosts: call the same on all ranks"
             )
         );
     }
 }
 
-/// A block that is read, or held elsewhere, is not read again into the same place, whatever another process of the host says.
+/// A block that is read, or held elsewhere, is not read again into the same place, whatever another process of the host
+/// says.
 #[test]
 fn a_block_that_is_said_to_be_held_twice_is_read_once() {
     let region = Region { address: 0, key: 0, bytes: 1 };
@@ -449,7 +450,8 @@ fn a_copy_by_the_card_reads_from_the_holder_and_credits_it() {
     }
 }
 
-/// Two communicators on the same computers, their ranks elsewhere in each. `dying`: a rank of the first, or a process, which both have.
+/// Two communicators on the same computers, their ranks elsewhere in each. `dying`: a rank of the first, or a process,
+/// which both have.
 fn two_groups(seed: u64, dying: Option<Dying>) -> Plan {
     let operations = [Operation::Alltoallv, BY_CARD, Operation::Alltoallv, BY_HOST];
     let mut plan = Plan::one(&[0, 0, 0, 1, 1, 2, 2], 2, &operations);

@@ -1,6 +1,7 @@
-//! Every interleaving of a program that binds one key to several regions, its service process, a peer that reads by the alias, and messages that come late: no
-//! access under one binding ever reaches the region of another one, none reaches memory that the program has again, and memory that is taken back comes back.
-//! The program may lie, and either side may die.
+//! Every interleaving of a program that binds one key to several regions, its service process, a peer that reads by the
+//! alias, and messages that come late: no access under one binding ever reaches the region of another one, none reaches
+//! memory that the program has again, and memory that is taken back comes back. The program may lie, and either side
+//! may die.
 
 #[path = "support/check.rs"]
 mod check;

@@ -1,4 +1,5 @@
-//! Connection caches of several processes together, set-ups and messages in any order: one connection per pair, nothing lost, nobody waits for ever.
+//! Connection caches of several processes together, set-ups and messages in any order: one connection per pair, nothing
+//! lost, nobody waits for ever.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,9 +1,9 @@
-//! Every interleaving of service processes by a model checker: ranks that enter in any order, messages, Reads and copies that take any time,
-//! and one death. All bytes are compared. Each block is read once per host, no block starves, no buffer is given back while somebody
-//! reads from it or into it, and a failure names who has died.
+//! Every interleaving of service processes by a model checker: ranks that enter in any order, messages, Reads and
+//! copies that take any time, and one death. All bytes are compared. Each block is read once per host, no block
+//! starves, no buffer is given back while somebody reads from it or into it, and a failure names who has died.
 //!
-//! What a process does on one event is one step; `support/service.rs: handle` says why that leaves nothing out. Larger ones are ignored:
-//! `cargo test -p flexcast-proto --test service_model -- --ignored`.
+//! What a process does on one event is one step; `support/service.rs: handle` says why that leaves nothing out. Larger
+//! ones are ignored: `cargo test -p flexcast-proto --test service_model -- --ignored`.
 
 #[path = "support/service.rs"]
 #[allow(dead_code, reason = "shared with tests/service.rs")]
@@ -63,14 +63,16 @@ fn plan(hosts: &[u32], processes: u32, operation: Operation) -> Plan {
     Plan::one(hosts, processes, &[operation])
 }
 
-/// Who serves blocks of remote ranks on one host with 4 ranks. The remote hosts are left out: a block is announced at any time, and nobody
-/// waits for what this host sends there. So are copies and what is said about them, which have no part in it.
+/// Who serves blocks of remote ranks on one host with 4 ranks. The remote hosts are left out: a block is announced at
+/// any time, and nobody waits for what this host sends there. So are copies and what is said about them, which have no
+/// part in it.
 #[derive(Clone, Copy)]
 struct Claiming {
     processes: u32,
     /// Remote ranks, each on a host of its own.
     sources: u32,
-    /// Whether processes are told of new blocks on the shared list. The published rule has them look when a rank enters, and no other time.
+    /// Whether processes are told of new blocks on the shared list. The published rule has them look when a rank
+    /// enters, and no other time.
     notices: bool,
     /// Whether any of the 4 ranks may die.
     dying: bool,
@@ -300,8 +302,8 @@ fn every_block_of_three_sources_is_read_once_and_with_a_death() {
     claim(Claiming { processes: 3, sources: 2, notices: true, dying: true });
 }
 
-/// Where processes look at the list when a rank enters, and no other time, a block can wait for a rank of the process that put it there
-/// although a rank of another one is ready.
+/// Where processes look at the list when a rank enters, and no other time, a block can wait for a rank of the process
+/// that put it there although a rank of another one is ready.
 #[test]
 fn without_notices_a_block_waits_although_a_rank_is_ready() {
     let model = Claiming { processes: 2, sources: 1, notices: false, dying: false };

@@ -1,5 +1,5 @@
-//! Staged Ibcast and Iallgather of whole groups: memory of hosts and cards byte by byte, in any order that queue pairs and connections allow,
-//! and every interleaving of small ones.
+//! Staged Ibcast and Iallgather of whole groups: memory of hosts and cards byte by byte, in any order that queue pairs
+//! and connections allow, and every interleaving of small ones.
 
 #[path = "support/check.rs"]
 mod checked;
@@ -210,8 +210,8 @@ fn a_process_dies_in_any_state() {
     }
 }
 
-/// The published rule, by which each process tells its own ranks, lets a rank go before other processes have written; and so does a flag that
-/// overtakes data.
+/// The published rule, by which each process tells its own ranks, lets a rank go before other processes have written;
+/// and so does a flag that overtakes data.
 #[test]
 fn weaker_rules_let_ranks_go_too_early() {
     let plan = || Plan::new(&[0, 1], 1, &[allgather(Delivery::Flat, 1)]);
@@ -237,7 +237,8 @@ fn larger_groups_and_more_collectives() {
     }
 }
 
-/// Segments between processes by multicast: 100 bytes through places of 8, in chunks of 2, of which a source sends each once.
+/// Segments between processes by multicast: 100 bytes through places of 8, in chunks of 2, of which a source sends each
+/// once.
 #[test]
 fn a_multicast_leaves_its_source_once_and_needs_no_reads() {
     let multicast = Some(Multicast::default());

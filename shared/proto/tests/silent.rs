@@ -1,5 +1,5 @@
-//! Ranks that fall silent, at any moment, among ranks that wait for one another: whoever lives names one that is silent, within the bound,
-//! whatever the order of messages and whatever multicast has lost.
+//! Ranks that fall silent, at any moment, among ranks that wait for one another: whoever lives names one that is
+//! silent, within the bound, whatever the order of messages and whatever multicast has lost.
 
 mod support;
 

@@ -1,5 +1,6 @@
-//! Sparse AllReduce from end to end, without hardware: traces of small examples, counts of messages, whole arrays of bytes over connections in any order and over
-//! datagrams that are lost, repeated and delayed, and whoever falls silent. Sums are compared exactly.
+//! Sparse AllReduce from end to end, without hardware: traces of small examples, counts of messages, whole arrays of
+//! bytes over connections in any order and over datagrams that are lost, repeated and delayed, and whoever falls
+//! silent. Sums are compared exactly.
 
 #[path = "support/sparse_network.rs"]
 mod network;
@@ -40,7 +41,8 @@ fn arrays(lists: &[&[u32]], blocks: u32) -> Vec<Vec<i32>> {
     (0..lists.len()).map(|rank| (0..blocks).map(|at| block(rank, at)).collect()).collect()
 }
 
-/// One iteration after another: all messages in the order of ranks, then all answers. Checks the lemma at each, and the number of messages.
+/// One iteration after another: all messages in the order of ranks, then all answers. Checks the lemma at each, and the
+/// number of messages.
 fn in_step<B: Block>(arrays: &[Vec<B>], width: u32) {
     let (parameters, expected) = (parameters(arrays.len(), width), sums(arrays));
     let mut parties: Vec<Party<B>> = arrays.iter().map(|array| Party::new(parameters, array.clone())).collect();
@@ -87,8 +89,9 @@ fn in_step<B: Block>(arrays: &[Vec<B>], width: u32) {
     assert_eq!(messages, (union(arrays).len() as u32).div_ceil(width) + 1);
 }
 
-/// The life of a ring of six slots. Blocks 0, 3 and 4 are loaded and voted for, 0 and 3 are sent, zero block 5 is overwritten, 6 and 7 are loaded, and 4, 6 and 7 are voted
-/// for. The published figure is such an example; what is not known of it is filled in.
+/// The life of a ring of six slots. Blocks 0, 3 and 4 are loaded and voted for, 0 and 3 are sent, zero block 5 is
+/// overwritten, 6 and 7 are loaded, and 4, 6 and 7 are voted for. The published figure is such an example; what is not
+/// known of it is filled in.
 #[test]
 fn life_of_a_ring() {
     let parameters = parameters(2, 3);
@@ -139,8 +142,8 @@ fn life_of_a_ring() {
     assert_eq!((worker.message(), worker.iteration()), (None, 4));
 }
 
-/// Vote, send with displacement, update: all messages and spots of three workers and their aggregator, d = 2. The published figures show such exchanges; the example is our
-/// own.
+/// Vote, send with displacement, update: all messages and spots of three workers and their aggregator, d = 2. The
+/// published figures show such exchanges; the example is our own.
 #[test]
 fn messages_and_spots_of_three_workers() {
     let arrays = arrays(&[&[0, 2, 3], &[2, 5], &[]], 6);
@@ -369,8 +372,8 @@ impl Block for Float {
     }
 }
 
-/// By rank, floating-point sums are the same to the bit in whatever order messages come, and as many as n messages are added at once. As messages come they are not,
-/// and one is added at a time.
+/// By rank, floating-point sums are the same to the bit in whatever order messages come, and as many as n messages are
+/// added at once. As messages come they are not, and one is added at a time.
 #[test]
 fn sums_by_rank_are_the_same_to_the_bit() {
     let values = [1e8f32, 1.0, -1e8, 3.25e-3, 7.7];
@@ -437,7 +440,8 @@ fn what_cannot_come_is_refused_and_changes_nothing() {
     assert_eq!(aggregator.failure(), Some(failure));
     assert_eq!(
         aggregator.handle(0, 0, &vote(2, &[]), 102).unwrap_err().to_string(),
-        "message of worker 0 after the failure of the operation: worker 0 is lost in iteration 0: nothing has come in time, or its connection \
+        "message of worker 0 after the failure of the operation: worker 0 is lost in iteration 0: nothing has come in \
+         time, or its connection \
          has ended; look at its process and its network, or raise the limit"
     );
 }

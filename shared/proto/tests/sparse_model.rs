@@ -1,6 +1,7 @@
-//! Every interleaving of sparse AllReduce among up to three workers, by a model checker: messages and answers that take any time, over reliable
-//! connections, whose memory is read and written as late as possible; and over datagrams that are lost, come twice and overtake one another. Sums are compared exactly. A
-//! worker dies in any state. Larger models are ignored: `cargo test -p flexcast-proto --test sparse_model -- --ignored`.
+//! Every interleaving of sparse AllReduce among up to three workers, by a model checker: messages and answers that take
+//! any time, over reliable connections, whose memory is read and written as late as possible; and over datagrams that
+//! are lost, come twice and overtake one another. Sums are compared exactly. A worker dies in any state. Larger models
+//! are ignored: `cargo test -p flexcast-proto --test sparse_model -- --ignored`.
 
 #[path = "support/check.rs"]
 mod check;
@@ -24,7 +25,8 @@ fn parameters(workers: usize, width: u32) -> Parameters {
     Parameters::new(workers as u32, 256, width, 4).unwrap()
 }
 
-/// Arrays of `blocks` blocks. Bit b of a worker's pattern: its block b is not zero. Each sum tells whose blocks are in it.
+/// Arrays of `blocks` blocks. Bit b of a worker's pattern: its block b is not zero. Each sum tells whose blocks are in
+/// it.
 fn arrays(patterns: &[u32], blocks: u32) -> Vec<Vec<i32>> {
     let block = |rank: usize, at: u32| 16i32.pow(rank as u32) * (patterns[rank] >> at & 1) as i32 * (1 + at as i32);
     (0..patterns.len()).map(|rank| (0..blocks).map(|at| block(rank, at)).collect()).collect()
@@ -436,7 +438,8 @@ impl Datagrams {
         })
     }
 
-    /// From here on nothing is lost and nothing delayed, and workers repeat what is not answered: all is over after a few rounds.
+    /// From here on nothing is lost and nothing delayed, and workers repeat what is not answered: all is over after a
+    /// few rounds.
     fn ends(&self, state: &Air) -> bool {
         let mut state = state.clone();
         for _ in 0..2 * self.blocks + 4 {
@@ -600,8 +603,8 @@ fn one_bit_of_the_iteration_is_enough_where_order_is_kept() {
     }
 }
 
-/// And over channels that delay datagrams for any time no number of bits is enough unless it numbers all iterations. With one and two bits an
-/// old datagram is taken for a new one.
+/// And over channels that delay datagrams for any time no number of bits is enough unless it numbers all iterations.
+/// With one and two bits an old datagram is taken for a new one.
 #[test]
 fn few_bits_of_the_iteration_mix_iterations_up_where_order_is_lost() {
     for (bits, blocks) in [(1, 3), (2, 5)] {

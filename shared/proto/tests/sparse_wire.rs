@@ -1,4 +1,5 @@
-//! Datagrams of sparse AllReduce as bytes: the format is pinned, each has one encoding, and all other bytes are refused.
+//! Datagrams of sparse AllReduce as bytes: the format is pinned, each has one encoding, and all other bytes are
+//! refused.
 
 use flexcast_proto::sparse::{
     HEADER_BYTES, Kind, MAX_DATAGRAM_BYTES, ParameterError, Parameters, SENTINEL, SparseCodec, SparseWireError, Votes,
@@ -85,7 +86,8 @@ fn what_is_malformed_is_reported() {
     assert_eq!(codec().decode(&notice), Err(SparseWireError::Length { found: 33, expected: 32 }));
     assert_eq!(
         with(8, 0).unwrap_err().to_string(),
-        "datagram of job 0x1122334455667700, but this is job 0x1122334455667788: late ones of former jobs are to be dropped"
+        "datagram of job 0x1122334455667700, but this is job 0x1122334455667788: late ones of former jobs are to be \
+         dropped"
     );
 }
 

@@ -101,7 +101,8 @@ fn what_is_malformed_is_reported() {
         (
             barrier,
             |b| b[..4].copy_from_slice(b"GET "),
-            "control message begins with [47, 45, 54, 20] instead of [46, 58, 43, 4d]: whatever sent it is no rank of this library",
+            "control message begins with [47, 45, 54, 20] instead of [46, 58, 43, 4d]: whatever sent it is no rank of \
+             this library",
         ),
         (
             barrier,

@@ -38,7 +38,8 @@ pub(crate) struct Case {
     pub(crate) pad: u64,
     /// The operation is closed while the last root still sends, when this many of its chunks have been dealt with.
     pub(crate) hurry: Option<u64>,
-    /// The root that sends its chunks in parts of 16, the last of each part too short, and this one again at the begin of the next.
+    /// The root that sends its chunks in parts of 16, the last of each part too short, and this one again at the begin
+    /// of the next.
     pub(crate) stutters: Option<usize>,
     pub(crate) memory: MemoryModel,
     /// Completions per doorbell of the receive context.

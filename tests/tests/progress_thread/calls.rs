@@ -131,7 +131,8 @@ pub(crate) fn taken(communicator: &Communicator, mut request: Request) -> Done {
     panic!("flagged and not done")
 }
 
-/// One operation of all ranks that no host touches between its post and its flag. Its control messages are all that it takes.
+/// One operation of all ranks that no host touches between its post and its flag. Its control messages are all that it
+/// takes.
 pub(crate) fn operates(all: &[Communicator], call: Call, seed: usize, chains: u64) {
     let ranks = all.len() as u64;
     let before: Vec<MessageCounts> = all.iter().map(Communicator::messages).collect();

@@ -1,4 +1,5 @@
-//! Losses with the protocol on the card: the progress thread reads what multicast has lost, and no host has a part in that.
+//! Losses with the protocol on the card: the progress thread reads what multicast has lost, and no host has a part in
+//! that.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ fn now_ps() -> u64 {
     with_world(|world| world.now_ps()).expect("a world")
 }
 
-/// When each rank had been cut off, by its host's clock, and had everything, by its card's, of an operation on lossy links. After `silent_ps` no host does
-/// anything until all cards have written their flags.
+/// When each rank had been cut off, by its host's clock, and had everything, by its card's, of an operation on lossy
+/// links. After `silent_ps` no host does anything until all cards have written their flags.
 fn cut_off_and_complete(loss_ppm: u32, seed: u64, call: Call, silent_ps: u64) -> Vec<(Option<u64>, u64, u64)> {
     let machine = Machine { loss_ppm: Some(loss_ppm), seed: Some(seed), ..Machine::default() };
     let mut ranks = Vec::new();
@@ -50,8 +51,8 @@ fn cut_off_and_complete(loss_ppm: u32, seed: u64, call: Call, silent_ps: u64) ->
     ranks
 }
 
-/// Hosts watch the clock and close receive contexts. From then on they do nothing: what is lost is asked for, read and passed on, and the operation ends,
-/// while no host runs.
+/// Hosts watch the clock and close receive contexts. From then on they do nothing: what is lost is asked for, read and
+/// passed on, and the operation ends, while no host runs.
 #[test]
 fn no_host_is_needed_from_the_close_of_the_receive_contexts_on() {
     let mut silent = 0;
@@ -89,8 +90,8 @@ fn params(ranks: u32, bytes: u64, config: Config) -> SimParams {
     SimParams { ranks, bytes, warm_up: 0, config, ..SimParams::default() }
 }
 
-/// Few ranks and many, one subgroup and several, whole and short chunks, any transport that the card offers: 0.1 to 30 % of all frames are lost, control
-/// messages, reads and their answers among them.
+/// Few ranks and many, one subgroup and several, whole and short chunks, any transport that the card offers: 0.1 to 30
+/// % of all frames are lost, control messages, reads and their answers among them.
 #[test]
 fn what_is_lost_is_read_whatever_the_configuration() {
     let (mut recovered, mut failed) = (0, 0);
@@ -128,7 +129,8 @@ fn what_is_lost_is_read_whatever_the_configuration() {
     assert!(recovered > 1500, "{recovered} chunks recovered, {failed} failures");
 }
 
-/// A frame that is lost on its root's own link is missing everywhere: who asks is answered only once the left neighbour has fetched the piece itself.
+/// A frame that is lost on its root's own link is missing everywhere: who asks is answered only once the left neighbour
+/// has fetched the piece itself.
 #[test]
 fn a_chunk_that_all_have_lost_goes_from_rank_to_rank() {
     const BYTES: u64 = 64 << 10;
@@ -148,7 +150,8 @@ fn a_chunk_that_all_have_lost_goes_from_rank_to_rank() {
     }
 }
 
-/// The link of a rank that others read from goes down, for ever or for a while: each rank has every byte, or an error that names the cause within the bound.
+/// The link of a rank that others read from goes down, for ever or for a while: each rank has every byte, or an error
+/// that names the cause within the bound.
 #[test]
 fn a_neighbour_that_goes_while_it_is_read_from_ends_in_an_error_or_is_waited_for() {
     let config = || {
@@ -177,9 +180,10 @@ fn a_neighbour_that_goes_while_it_is_read_from_ends_in_an_error_or_is_waited_for
     assert!(failed > 5, "{failed} failed, {well} did not");
 }
 
-/// The root before the last one stands still, and with it the chain. Meanwhile the last one's link goes down: nothing comes there any more, and nothing
-/// that it has sent is without an answer, so that its own bounds alone end the operation there. Its send threads have the operation since its post, and
-/// its turn never comes: that is no send that goes on.
+/// The root before the last one stands still, and with it the chain. Meanwhile the last one's link goes down: nothing
+/// comes there any more, and nothing that it has sent is without an answer, so that its own bounds alone end the
+/// operation there. Its send threads have the operation since its post, and its turn never comes: that is no send that
+/// goes on.
 #[test]
 fn a_root_that_is_cut_off_before_its_turn_ends_within_its_bounds() {
     for transport in [Transport::Ud, Transport::UcMulticast] {

@@ -21,8 +21,9 @@ fn weak(seed: u64, machine: MachineConfig) -> MachineConfig {
     MachineConfig { memory: MemoryModel::weak(seed), detect_races: true, ..machine }
 }
 
-/// Harts that need next to no time, those of the cost model, and slow ones: beside the card, the hosts and what is under way in memory, whose
-/// times stay the same. A doorbell is obeyed, or a message comes, while a slow one is still at the next instruction.
+/// Harts that need next to no time, those of the cost model, and slow ones: beside the card, the hosts and what is
+/// under way in memory, whose times stay the same. A doorbell is obeyed, or a message comes, while a slow one is still
+/// at the next instruction.
 fn speeds() -> [CostModel; 3] {
     let fast = CostModel {
         gap_cycles: 1,
@@ -67,8 +68,8 @@ fn image_allgather_conducts_on_harts_of_any_speed() {
     }
 }
 
-/// Operations whose hosts look now and then: whatever they find is whole, and so are report and bytes as soon as the flag is up. Blocks
-/// fetched.
+/// Operations whose hosts look now and then: whatever they find is whole, and so are report and bytes as soon as the
+/// flag is up. Blocks fetched.
 fn watched(machine: MachineConfig, config: &Config, calls: &[Call], mut until_next_ps: impl FnMut() -> u64) -> u64 {
     let (ranks, mut recovered) = (machine.cards, 0);
     with_ranks(machine, config, |all| {
@@ -150,7 +151,8 @@ fn image_allgather_tells_hosts_that_look_all_the_time_what_is_whole() {
     }
 }
 
-/// What is to be read, and where, is in several lines of a report: a host that comes between two reports must not see half of each.
+/// What is to be read, and where, is in several lines of a report: a host that comes between two reports must not see
+/// half of each.
 #[test]
 fn image_allgather_tells_hosts_that_look_now_and_then_what_to_read() {
     let mut recovered = 0;

@@ -1,4 +1,5 @@
-//! Sums of `f32` that DPAs add as fixed-point numbers: every bit checked against the format's own sums, and every sum against that of the contributions.
+//! Sums of `f32` that DPAs add as fixed-point numbers: every bit checked against the format's own sums, and every sum
+//! against that of the contributions.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use super::{OPTIONS, cards, config, gets, post, reduction, world};
 /// Greatest magnitude.
 const BOUND: f32 = 3.0;
 
-/// Arrays of which a block is zero with this probability, in percent; the others have zeros of either sign and numbers of all
-/// sizes up to the bound, or, one in four, only what becomes a zero.
+/// Arrays of which a block is zero with this probability, in percent; the others have zeros of either sign and numbers
+/// of all sizes up to the bound, or, one in four, only what becomes a zero.
 fn arrays(ranks: u32, elements: usize, zeros: u64, seed: u64) -> Vec<Vec<f32>> {
     let mut draw = draws(seed);
     let number = |of: &mut dyn FnMut() -> u64| match of() % 8 {

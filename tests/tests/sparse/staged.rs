@@ -25,7 +25,8 @@ fn used(arrays: &[Vec<u8>], block_bytes: usize) -> u64 {
 
 #[test]
 fn every_size_and_pattern_with_each_byte_read_and_written_once() {
-    // Workers, those with accelerators, looks of their programs, aggregators, shards of each, bytes of a block, blocks per message.
+    // Workers, those with accelerators, looks of their programs, aggregators, shards of each, bytes of a block, blocks
+    // per message.
     for (workers, staged, looks, aggregators, each, block_bytes, blocks) in [
         (1, 1, 0, 1, 1, 256, 1),
         (2, 1, 3, 1, 2, 256, 16),
@@ -44,7 +45,8 @@ fn every_size_and_pattern_with_each_byte_read_and_written_once() {
             let (call, in_place) = (world.call(bytes, SUM), elements % 2 == 0);
             let before = world.statistics().0;
             let traffic = world.gets(call, &arrays, in_place);
-            // Each byte is read once, and each byte of the result written once; in place, blocks that nobody has are not written.
+            // Each byte is read once, and each byte of the result written once; in place, blocks that nobody has are
+            // not written.
             let written = if in_place { used(&arrays, block_bytes as usize) } else { bytes as u64 };
             assert_eq!(traffic, vec![Traffic { read: bytes as u64, written }; staged as usize], "{elements} {zeros}");
             let expected = if elements > 0 { messages(&settings, &call, &arrays) } else { 0 };
@@ -53,7 +55,8 @@ fn every_size_and_pattern_with_each_byte_read_and_written_once() {
                 assert_eq!(now.received_messages - before.received_messages, expected);
             }
         }
-        // Beside the indices a message is two pieces of a ring at most, or a piece of an accelerator's buffer for each block.
+        // Beside the indices a message is two pieces of a ring at most, or a piece of an accelerator's buffer for each
+        // block.
         let all = world.statistics().0;
         let (ours, theirs) = all.split_at((workers - staged) as usize);
         assert!(ours.iter().all(|one| one.most_pieces <= 3));

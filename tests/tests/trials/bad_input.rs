@@ -171,7 +171,8 @@ fn ranks_that_may_open_few_files_end_in_time() {
     }
 }
 
-/// A clock that is set changes no wait: what runs in a process of the user asks none but the one that only goes forward.
+/// A clock that is set changes no wait: what runs in a process of the user asks none but the one that only goes
+/// forward.
 #[test]
 fn no_wait_follows_the_wall_clock() {
     fn sources(folder: &Path, all: &mut Vec<std::path::PathBuf>) {

@@ -216,8 +216,8 @@ impl Times {
         let (ratio, seconds) = (us / self.undisturbed_us, self.begun.elapsed().as_secs_f64());
         let repaired: u64 = found.iter().map(|found| found.repaired_chunks).sum();
         eprintln!(
-            "{name}: {us:.0} us an operation, {ratio:.2} times the undisturbed; {} by multicast, {} without; {repaired} \
-             chunks repaired; {seconds:.1} s since the beginning",
+            "{name}: {us:.0} us an operation, {ratio:.2} times the undisturbed; {} by multicast, {} without; \
+             {repaired} chunks repaired; {seconds:.1} s since the beginning",
             found[0].multicast, found[0].without
         );
     }

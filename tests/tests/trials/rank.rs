@@ -1,6 +1,7 @@
 //! A rank of a trial: meets the others, and calls one collective after another until one fails, or its time is over.
 //!
-//! Run in a process of its own: this test program, told by the environment which rank it is. What it says goes to its standard output, a line for each phase.
+//! Run in a process of its own: this test program, told by the environment which rank it is. What it says goes to its
+//! standard output, a line for each phase.
 
 use std::io::Write as _;
 use std::sync::OnceLock;
@@ -14,13 +15,16 @@ use flexcast::{
 
 use super::draws::Draws;
 
-/// Says which rank a process is, of how many, where the store is, by which seed, and for how many milliseconds: `rank,size,address,seed,ms`.
+/// Says which rank a process is, of how many, where the store is, by which seed, and for how many milliseconds:
+/// `rank,size,address,seed,ms`.
 pub(crate) const TASK: &str = "FLEXCAST_TEST_RANK";
-/// Says how many seconds ranks wait for others to begin an operation, and for repair, instead of the short times of trials.
+/// Says how many seconds ranks wait for others to begin an operation, and for repair, instead of the short times of
+/// trials.
 pub(crate) const PATIENCE: &str = "FLEXCAST_TEST_PATIENCE";
 /// Longer than any rank stays without a processor where nothing may fail.
 pub(crate) const PATIENT: &str = "30";
-/// How long ranks wait for one another in the store: longer than for connections, so that whoever waits for one is not taken for the culprit.
+/// How long ranks wait for one another in the store: longer than for connections, so that whoever waits for one is not
+/// taken for the culprit.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long they wait for others to begin an operation.
 pub(crate) const BARRIER_TIMEOUT: Duration = Duration::from_secs(3);

@@ -82,8 +82,8 @@ fn row_findings(row: &Row, sources: &mut Sources<'_>) -> Vec<String> {
     findings
 }
 
-/// Compares the rows of a table with the functions of its headers, both ways, and each row with its definition. Functions that
-/// `rest` holds become rows of another table by themselves.
+/// Compares the rows of a table with the functions of its headers, both ways, and each row with its definition.
+/// Functions that `rest` holds become rows of another table by themselves.
 fn functions(
     table: &Table,
     headers: &Headers,
@@ -102,7 +102,8 @@ fn functions(
         .flat_map(BTreeMap::into_keys)
         .collect();
     let mut findings = Vec::new();
-    // Functions of other versions of the interface are rows too; they are not declared, so no program compiles with them.
+    // Functions of other versions of the interface are rows too; they are not declared, so no program compiles with
+    // them.
     for row in &table.rows {
         let name = &row.name;
         let is_function =

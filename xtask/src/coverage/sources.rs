@@ -128,8 +128,8 @@ pub(super) struct Export {
     pub(super) refusal: Option<String>,
 }
 
-/// C functions that the emulator's shared library exports: those of its sources with a name of their own that its version
-/// script lets through.
+/// C functions that the emulator's shared library exports: those of its sources with a name of their own that its
+/// version script lets through.
 pub(super) fn exported(root: &Path) -> Result<BTreeMap<String, Export>> {
     let script = VersionScript::parse(&read(root, "emu/libflexio/link.map")?);
     let mut found = BTreeMap::new();
@@ -151,8 +151,8 @@ pub(super) fn exported(root: &Path) -> Result<BTreeMap<String, Export>> {
     Ok(found)
 }
 
-/// Functions that a Rust file defines under their C names: each `fn` behind `no_mangle`, and the names that a macro is given
-/// which adds it. Such macros make functions that only fail; the text before the names says why.
+/// Functions that a Rust file defines under their C names: each `fn` behind `no_mangle`, and the names that a macro is
+/// given which adds it. Such macros make functions that only fail; the text before the names says why.
 pub(super) fn unmangled(text: &str) -> BTreeMap<String, Option<String>> {
     let mut found = BTreeMap::new();
     let mut expected = false;
@@ -222,7 +222,8 @@ fn defined_in_c(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// Whether a file defines an item of this name: a Rust function, constant, type, module or macro, a C function or macro, a test.
+/// Whether a file defines an item of this name: a Rust function, constant, type, module or macro, a C function or
+/// macro, a test.
 pub(super) fn defines(text: &str, item: &str) -> bool {
     const BEFORE: [&str; 12] = [
         "fn",
@@ -264,7 +265,8 @@ mod tests {
     #[test]
     fn headers_declare_and_define() {
         let text = "/* dev_comment(x) */\n#define dev_macro(x) dev_other(x)\n#define dev_constant (1)\n\
-                    typedef void (dev_type)(void);\nstatic inline int dev_inline(int a)\n{\n\treturn dev_called(a);\n}\n\
+                    typedef void (dev_type)(void);\nstatic inline int dev_inline(int a)\n{\n\treturn \
+            dev_called(a);\n}\n\
                     int *dev_one(int a,\n\tint (*callback)(int));\nvoid dev_two(void) __attribute__((noreturn));\n";
         let found = header(text, "dev_");
         assert_eq!(found.functions, set(&["dev_one", "dev_two"]));

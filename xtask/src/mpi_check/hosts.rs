@@ -12,9 +12,10 @@ pub(super) const INTERFACE: &str = "eth0";
 /// Names of namespaces begin so; the owner's process id follows.
 const PREFIX: &str = "flexcast-overlap-";
 /// Waits until its owner closes its input, or is killed; then ends what runs in the namespaces named, and removes them.
-const KEEPER: &str = "trap '' INT TERM HUP; cat > /dev/null; for name; do for turn in 1 2 3; do \
-    ip netns pids $name 2> /dev/null | xargs -r kill -9 2> /dev/null; done; ip netns delete $name 2> /dev/null; done; true";
-/// A program of a rank on its host: prefix of the hosts' names, then variables and the program. Prints the processor time of the program on stderr.
+const KEEPER: &str = "trap '' INT TERM HUP; cat > /dev/null; for name; do for turn in 1 2 3; do ip netns pids $name 2> \
+    /dev/null | xargs -r kill -9 2> /dev/null; done; ip netns delete $name 2> /dev/null; done; true";
+/// A program of a rank on its host: prefix of the hosts' names, then variables and the program. Prints the processor
+/// time of the program on stderr.
 pub(super) const ON_HOST: &str =
     "host=$1-$PMI_RANK; shift; ip netns exec $host env \"$@\"; code=$?; times >&2; exit $code";
 
@@ -116,7 +117,8 @@ mod tests {
 
     #[test]
     fn what_dead_owners_have_left_is_recognised() {
-        let listed = "flexcast-overlap-100-0 (id: 3)\nflexcast-overlap-200-1\nflexcast-overlap-x-1\nflexcast-compare-100-0\nother\n";
+        let listed = "flexcast-overlap-100-0 (id: \
+            3)\nflexcast-overlap-200-1\nflexcast-overlap-x-1\nflexcast-compare-100-0\nother\n";
         assert_eq!(leftovers(listed, |owner| owner == 200), ["flexcast-overlap-100-0"]);
     }
 

@@ -88,7 +88,8 @@ pub(super) fn run(mpi: &Mpi, rate: &str) -> Result<()> {
         }
     }
     status::print(format_args!(
-        "measured: two ranks on hosts of their own (network namespaces), link of {rate} each way, {}; load {load:.1} before",
+        "measured: two ranks on hosts of their own (network namespaces), link of {rate} each way, {}; load {load:.1} \
+         before",
         computer()
     ))?;
     status::print(table(&rows))?;

@@ -146,7 +146,8 @@ impl fmt::Display for Totals {
         let Self { jobs, checks, taken, fallen_back } = self;
         write!(
             f,
-            "mpi-check: {jobs} jobs right; {checks} buffers of rank 0 compared; {taken} calls taken, {fallen_back} left to MPI"
+            "mpi-check: {jobs} jobs right; {checks} buffers of rank 0 compared; {taken} calls taken, {fallen_back} \
+             left to MPI"
         )
     }
 }
@@ -183,8 +184,8 @@ pub(super) fn local(mpi: &Mpi, network: &Network, totals: &mut Totals) -> Result
 pub(super) fn python(mpi: &Mpi, network: &Network, totals: &mut Totals) -> Result<()> {
     let Some(python) = python_of(mpi)? else {
         status::warn(format_args!(
-            "skipped: mpi4py under {}, because no Python has it for this MPI; `pip install mpi4py` in its environment, or \
-             Debian: apt-get install python3-mpi4py",
+            "skipped: mpi4py under {}, because no Python has it for this MPI; `pip install mpi4py` in its environment, \
+             or Debian: apt-get install python3-mpi4py",
             mpi.kind.name()
         ));
         return Ok(());
@@ -325,7 +326,8 @@ pub(super) fn wrong_object(mpi: &Mpi, other: &Mpi, totals: &mut Totals) -> Resul
     Ok(())
 }
 
-/// The Intel MPI Benchmarks: each collective is taken, but for lengths of nothing and what comes before the first blocking one.
+/// The Intel MPI Benchmarks: each collective is taken, but for lengths of nothing and what comes before the first
+/// blocking one.
 pub(super) fn benchmark(mpi: &Mpi, program: Program, ranks: u16, network: &Network, totals: &mut Totals) -> Result<()> {
     let Some(home) = &mpi.home else { return Ok(()) };
     let file = home.join("bin").join(program.name());

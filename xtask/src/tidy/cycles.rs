@@ -35,7 +35,8 @@ fn judge(name: &str, root: &Path, modules: &Modules, cycles: &[Vec<usize>]) -> F
     let text = |files: &Vec<usize>| {
         let (count, paths) = (files.len(), files.iter().map(path).collect::<Vec<_>>().join(", "));
         format!(
-            "{name}: {count} files import one another in a cycle, the limit is {FILES_LIMIT}; let imports point one way: {paths}"
+            "{name}: {count} files import one another in a cycle, the limit is {FILES_LIMIT}; let imports point one \
+             way: {paths}"
         )
     };
     cycles.iter().filter(|files| files.len() > FILES_LIMIT).map(text).collect()

@@ -1,5 +1,5 @@
-//! Crates of others, held to deny.toml with what Cargo.lock and cargo metadata tell: where they come from, checksums, licences, crates
-//! that are there twice. What cargo-deny would say of them, without cargo-deny and without a network.
+//! Crates of others, held to deny.toml with what Cargo.lock and cargo metadata tell: where they come from, checksums,
+//! licences, crates that are there twice. What cargo-deny would say of them, without cargo-deny and without a network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -115,8 +115,8 @@ pub(crate) fn check(root: &Path) -> Result<Findings> {
         findings.extend(locked(&rules, &lock.display().to_string(), &read(&root.join(&lock))?)?);
         let Some(metadata) = metadata(&rules, &root.join(manifest))? else {
             status::warn(format_args!(
-                "skipped: licences and doubled crates of {manifest}, because not all crates are on this machine and they could \
-                 not be fetched: cargo fetch --locked --manifest-path {manifest}"
+                "skipped: licences and doubled crates of {manifest}, because not all crates are on this machine and \
+                 they could not be fetched: cargo fetch --locked --manifest-path {manifest}"
             ));
             all_seen = false;
             continue;
@@ -295,7 +295,8 @@ mod tests {
              [[package]]\nname = 'bare'\nversion = '1.0.0'\nsource = 'registry+https://registry'\n\
              [[package]]\nname = 'short'\nversion = '1.0.0'\nsource = 'registry+https://registry'\nchecksum = 'ab'\n\
              [[package]]\nname = 'git'\nversion = '1.0.0'\nsource = 'git+https://registry/git'\n\
-             [[package]]\nname = 'other'\nversion = '1.0.0'\nsource = 'registry+https://elsewhere'\nchecksum = '{sum}'\n"
+             [[package]]\nname = 'other'\nversion = '1.0.0'\nsource = 'registry+https://elsewhere'\nchecksum = \
+             '{sum}'\n"
         );
         let findings = locked(&rules(), "Cargo.lock", &lock).expect("lock file");
         let names: Vec<&str> = findings.iter().filter_map(|text| text.split(' ').nth(1)).collect();

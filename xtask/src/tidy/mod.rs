@@ -13,8 +13,10 @@ mod documents;
 mod headers;
 mod modules;
 mod sources;
+mod widths;
 
-/// Check dependency arrows, import cycles, crates of others (deny.toml), file lengths, the list of unsafe files, modules of test programs, module headers, ids of requirements and what the documents promise.
+/// Check dependency arrows, import cycles, crates of others (deny.toml), lengths of files, widths of lines, the list of
+/// unsafe files, modules of test programs, module headers, ids of requirements and what the documents promise.
 #[derive(clap::Args)]
 pub(crate) struct Tidy {}
 
@@ -26,7 +28,7 @@ impl Tidy {
         let root = workspace::root();
         let files = source_files(root)?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
-        let checks: [(&str, Findings); 12] = [
+        let checks: [(&str, Findings); 13] = [
             ("dependency arrows", arrows::check(root)?),
             ("import cycles", cycles::check(root)?),
             ("crates of others", dependencies::check(root)?),
@@ -36,6 +38,7 @@ impl Tidy {
             ("walk of ARCHITECTURE.md", documents::walk(root, &architecture)),
             ("module headers", headers::check(root, &files)?),
             ("words", sources::words(root, &files)?),
+            ("widths of lines", widths::check(root, &files)?),
             ("ids of requirements", sources::ids(root, &files)),
             ("folder table", documents::folders(root, &read(&root.join("README.md"))?)?),
             ("specification", documents::specification(root, &read(&root.join("SPECIFICATION.md"))?)),

@@ -46,7 +46,8 @@ class StoreOfGroup:
         try:
             self._store.wait([key], _STORE_WAIT)
         except RuntimeError:
-            # A wait that is over looks the same in all kinds of stores but in its text; a store that is gone fails here, too.
+            # A wait that is over looks the same in all kinds of stores but in its text; a store that is gone fails
+            # here, too.
             if not self._store.check([key]):
                 return None
         value: bytes = self._store.get(key)

@@ -139,16 +139,16 @@ class Moving(Base):
         finish: Callable[[], None],
         opts: Any,
     ) -> Any:
-        # Of a block only its two ranks know the length. All ranks compare all lengths, so that a mistake fails on each of
-        # them, with its numbers.
+        # Of a block only its two ranks know the length. All ranks compare all lengths, so that a mistake fails on each
+        # of them, with its numbers.
         try:
             lengths = Lengths(self._group(), self._size, sending, receiving)
         except errors.NotSupported:
             return forward()
         send_places, receive_places = self._sizes(starts(sending)), self._sizes(starts(receiving))
         if sending[self._rank] != receiving[self._rank]:
-            # The library would refuse it here, and the others would wait: without that block it is carried out, and fails by
-            # its lengths.
+            # The library would refuse it here, and the others would wait: without that block it is carried out, and
+            # fails by its lengths.
             sending, receiving = list(sending), list(receiving)
             sending[self._rank] = receiving[self._rank] = 0
         return self._start(

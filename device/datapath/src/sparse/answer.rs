@@ -8,7 +8,8 @@ use dpa::{HostLine, Outbox, ReceiveQueue, SendQueue, Spots, fence};
 
 use super::{Fault, INDEX_BYTES, Served, find};
 
-/// Of a worker's answers every so many is completed visibly, and the last one of an operation. A queue without room has such an entry under way.
+/// Of a worker's answers every so many is completed visibly, and the last one of an operation. A queue without room has
+/// such an entry under way.
 const SIGNALLED: u64 = 4;
 
 const _: () = assert!(dpa::abi::SPARSE_SENDS >= 2 * SIGNALLED);
@@ -37,8 +38,8 @@ impl Served<'_> {
         for peer in self.peers.iter_mut().skip(first).take(workers) {
             write(peer, message, last);
         }
-        // Entries and sums before the records, the records before the doorbells. What was loaded from receive spots is in the sums: no load is left when
-        // the card may write there again.
+        // Entries and sums before the records, the records before the doorbells. What was loaded from receive spots is
+        // in the sums: no load is left when the card may write there again.
         fence::memory_write();
         for peer in self.peers.iter_mut().skip(first).take(workers) {
             ReceiveQueue::attach(&peer.receive_queue).set_producer(peer.received + 1);
@@ -50,8 +51,8 @@ impl Served<'_> {
         }
     }
 
-    /// Tells a worker whose message has come that its instance has stopped: a message without bytes, with the culprit in the immediate. One without room
-    /// for it is not told.
+    /// Tells a worker whose message has come that its instance has stopped: a message without bytes, with the culprit
+    /// in the immediate. One without room for it is not told.
     #[cold]
     #[inline(never)]
     pub(super) fn give_up(&mut self, number: usize) {
@@ -94,8 +95,8 @@ fn hand_over(peer: &SparsePeer, outbox: &Outbox) {
     outbox.ring_sq(queue.number(), peer.produced);
 }
 
-/// Writes the next entry of a worker's send queue, or notes that there is no room for it. The `last` answer of an operation is completed visibly: so the host can
-/// find out whether the worker has it.
+/// Writes the next entry of a worker's send queue, or notes that there is no room for it. The `last` answer of an
+/// operation is completed visibly: so the host can find out whether the worker has it.
 #[inline(always)]
 fn write(peer: &mut SparsePeer, message: Message, last: bool) {
     let queue = SendQueue::attach(&peer.send_queue);
@@ -117,7 +118,8 @@ fn write(peer: &mut SparsePeer, message: Message, last: bool) {
     peer.produced = number + 1;
 }
 
-/// Writes the next global indices behind the sums, and goes on to the next iteration, or to the next operation if there are none.
+/// Writes the next global indices behind the sums, and goes on to the next iteration, or to the next operation if there
+/// are none.
 #[inline(always)]
 fn next_iteration(spots: &mut Spots<'_>, instance: &mut SparseInstance, lkey: u32) -> Message {
     let (width, spot_bytes) = (instance.blocks_per_message, u64::from(instance.spot_bytes));

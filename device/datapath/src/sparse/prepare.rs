@@ -14,8 +14,8 @@ use crate::prepare::check_queue;
 /// Completions of a worker that are to be had room for: of all its sends, and of its receive and one that is flushed.
 const RECEIVES: u64 = 2;
 
-/// RPC `prepare`: checks thread, instances and workers, and posts a receive for each worker. The fault, and the instance or worker at fault (0 if it is the
-/// thread's).
+/// RPC `prepare`: checks thread, instances and workers, and posts a receive for each worker. The fault, and the
+/// instance or worker at fault (0 if it is the thread's).
 pub fn prepare_sparse(thread: &mut SparseThread) -> Result<(), (ContextFault, u32)> {
     let whole = |fault| (fault, 0);
     if thread.layout_hash != SparseThread::HASH {

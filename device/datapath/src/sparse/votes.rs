@@ -1,7 +1,9 @@
-//! Votes: lists of block indices that ascend, with a sentinel behind the last. [`dpa::proto::sparse::Votes`] does the same for hosts; its lists are
-//! values, which are copied, and a message would cost five times as many instructions beside its blocks.
+//! Votes: lists of block indices that ascend, with a sentinel behind the last. [`dpa::proto::sparse::Votes`] does the
+//! same for hosts; its lists are values, which are copied, and a message would cost five times as many instructions
+//! beside its blocks.
 //!
-//! How many blocks a shard has is not known here: an index leads nowhere, and workers refuse answers with one that they do not have.
+//! How many blocks a shard has is not known here: an index leads nowhere, and workers refuse answers with one that they
+//! do not have.
 
 use dpa::abi::{SPARSE_BLOCKS, SparseInstanceState, SparseStatus};
 use dpa::proto::sparse::SENTINEL;

@@ -1,5 +1,5 @@
-//! Stand-ins for unit tests on the host: fences of the language, counters that stand still. No test of memory ordering belongs
-//! here; the emulator does those on the real ELF.
+//! Stand-ins for unit tests on the host: fences of the language, counters that stand still. No test of memory ordering
+//! belongs here; the emulator does those on the real ELF.
 
 use core::sync::atomic::{Ordering, fence};
 

@@ -6,7 +6,8 @@ macro_rules! fence {
     ($name:ident, $instruction:literal) => {
         #[inline(always)]
         pub(crate) fn $name() {
-            // SAFETY: a fence changes no register and no memory; as an opaque block it also keeps the compiler from moving accesses.
+            // SAFETY: a fence changes no register and no memory; as an opaque block it also keeps the compiler from
+            // moving accesses.
             unsafe { asm!($instruction, options(nostack, preserves_flags)) };
         }
     };
@@ -43,7 +44,8 @@ pub(crate) fn opaque(value: u64) -> u64 {
     out
 }
 
-/// [`opaque`] that stays where it is: hoisted out of an outer loop, a constant would take a register all the way, or be spilled.
+/// [`opaque`] that stays where it is: hoisted out of an outer loop, a constant would take a register all the way, or be
+/// spilled.
 #[inline(always)]
 pub(crate) fn opaque_here(value: u64) -> u64 {
     let out;

@@ -1,4 +1,5 @@
-//! Image `allgather`: the entries of the receive contexts, the send workers and the progress thread. The datapath is the library `device/datapath`.
+//! Image `allgather`: the entries of the receive contexts, the send workers and the progress thread. The datapath is
+//! the library `device/datapath`.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
 #![forbid(unsafe_code)]
 
@@ -21,22 +22,24 @@ mod entries {
         dpa::abi::bring_up_answer(argument)
     }
 
-    /// Checks a receive thread's context and its receive contexts, builds ring entries and posts receives; 0, or a `ContextFault` code in bits
-    /// 31:0 and the number of the receive context at fault in bits 63:32.
+    /// Checks a receive thread's context and its receive contexts, builds ring entries and posts receives; 0, or a
+    /// `ContextFault` code in bits 31:0 and the number of the receive context at fault in bits 63:32.
     #[dpa::rpc]
     fn prepare_receive(thread: &mut ReceiveThread) -> u64 {
         let number = thread.thread;
         answer("contexts", number, datapath::prepare_receive(thread))
     }
 
-    /// Checks a send worker's context and those of its receive contexts and posts its control receives; answers as `prepare_receive` does.
+    /// Checks a send worker's context and those of its receive contexts and posts its control receives; answers as
+    /// `prepare_receive` does.
     #[dpa::rpc]
     fn prepare_send(thread: &mut SendThread) -> u64 {
         let number = thread.thread;
         answer("send", number, datapath::prepare_send(thread))
     }
 
-    /// Checks a progress thread's context and those of its peers and posts its receives; answers as `prepare_receive` does.
+    /// Checks a progress thread's context and those of its peers and posts its receives; answers as `prepare_receive`
+    /// does.
     #[dpa::rpc]
     fn prepare_progress(thread: &mut ProgressThread) -> u64 {
         let rank = thread.set_up.rank;

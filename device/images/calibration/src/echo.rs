@@ -1,4 +1,5 @@
-//! A datagram echo without memory work (Schimmelpfennig et al.): receive, send back, post the receive again once the answer is out.
+//! A datagram echo without memory work (Schimmelpfennig et al.): receive, send back, post the receive again once the
+//! answer is out.
 
 use dpa::abi::calibration::KernelContext;
 use dpa::hw::wqe::FLAG_SIGNALLED;

@@ -1,5 +1,5 @@
-//! Image `calibration`: the kernels behind published measurements of the DPA, written from their descriptions, to hold a timing model
-//! against. Nothing of Flexcast's own datapath is in here.
+//! Image `calibration`: the kernels behind published measurements of the DPA, written from their descriptions, to hold
+//! a timing model against. Nothing of Flexcast's own datapath is in here.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
 #![deny(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Loads and stores: Chen et al.'s pointer chases and strided copies, and the chain of loads by which Schimmelpfennig et al. explain
-//! their store's throughput.
+//! Loads and stores: Chen et al.'s pointer chases and strided copies, and the chain of loads by which Schimmelpfennig
+//! et al. explain their store's throughput.
 // Following pointers that were loaded: no check fits between two loads of a chase.
 #![allow(unsafe_code)]
 
@@ -74,7 +74,8 @@ fn chain(context: &KernelContext, memory: &Lines, host: &Lines) -> (Span, u64) {
         memory.link(line, next_line(line, memory.count()));
     }
     Barrier::attach(&context.barrier).pass(context.threads);
-    // SAFETY: the threads at the barrier have each linked their lines, all of them together, and in this run nobody writes them any more.
+    // SAFETY: the threads at the barrier have each linked their lines, all of them together, and in this run nobody
+    // writes them any more.
     let mut at = unsafe { memory.follow(context.start_line & mask, 1) };
     let mut found = 0u64;
     let begin = Begin::now();

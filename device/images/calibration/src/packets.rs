@@ -1,8 +1,9 @@
-//! A receive worker in the manner of SDR-RDMA (Khalilov et al.): one write with immediate for each packet, whose bit is set in a bitmap
-//! of packets by an atomic operation; when all packets of a bitmap chunk are there, the chunk's bit is set in host memory.
+//! A receive worker in the manner of SDR-RDMA (Khalilov et al.): one write with immediate for each packet, whose bit is
+//! set in a bitmap of packets by an atomic operation; when all packets of a bitmap chunk are there, the chunk's bit is
+//! set in host memory.
 //!
-//! The paper's host update is an atomic operation over PCIe. The window has none, so the words of the host's bitmap belong to one
-//! worker each: it stores the word and writes it back.
+//! The paper's host update is an atomic operation over PCIe. The window has none, so the words of the host's bitmap
+//! belong to one worker each: it stores the word and writes it back.
 
 use dpa::abi::calibration::{KernelContext, MessageRow};
 use dpa::hw::CqeOpcode;

@@ -91,8 +91,9 @@ pub(crate) fn pong(context: &mut PingPongContext) -> Next {
             outbox.ring_sq(send_queue.number(), context.consumed);
             continue;
         }
-        // No fence, neither before nor after: the doorbells name their indices themselves, the records may follow in their own
-        // time, and a queue armed at an index that the card has passed fires at once: what is overlooked here wakes the thread.
+        // No fence, neither before nor after: the doorbells name their indices themselves, the records may follow in
+        // their own time, and a queue armed at an index that the card has passed fires at once: what is overlooked here
+        // wakes the thread.
         outbox.arm_cq(receive_cq.number(), context.consumed);
         outbox.arm_cq(send_cq.number(), context.send_consumed);
         if !receive_cq.is_ready(context.consumed) && !send_cq.is_ready(context.send_consumed) {
@@ -102,7 +103,8 @@ pub(crate) fn pong(context: &mut PingPongContext) -> Next {
     Next::Retrigger
 }
 
-/// Writes the answer to message number `consumed`: a send of its bytes, or a NOP if it was none, so that numbers stay in step.
+/// Writes the answer to message number `consumed`: a send of its bytes, or a NOP if it was none, so that numbers stay
+/// in step.
 fn answer(context: &PingPongContext, queue: &SendQueue, bytes: Option<u32>) {
     let index = context.consumed;
     // A length of 0 would mean 2 GiB: an empty message has no data segment.

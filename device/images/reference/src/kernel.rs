@@ -1,9 +1,10 @@
-//! The published receive kernels (Khalilov et al., *Network-Offloaded Bandwidth-Optimal Broadcast and Allgather for Distributed AI*, and the
-//! authors' prototype), step by step: what they do with each completion is here, and nothing else.
+//! The published receive kernels (Khalilov et al., *Network-Offloaded Bandwidth-Optimal Broadcast and Allgather for
+//! Distributed AI*, and the authors' prototype), step by step: what they do with each completion is here, and nothing
+//! else.
 //!
-//! They repair no loss: a chunk that does not follow the one before it ends the iteration. They have no read fence behind the owner bit and
-//! only a store fence before a doorbell, which is too little on a memory that reorders. One thing is left out, which happens once in an
-//! iteration: the acknowledgement of 8 bytes to the sender.
+//! They repair no loss: a chunk that does not follow the one before it ends the iteration. They have no read fence
+//! behind the owner bit and only a store fence before a doorbell, which is too little on a memory that reorders. One
+//! thing is left out, which happens once in an iteration: the acknowledgement of 8 bytes to the sender.
 
 use core::hint::black_box;
 
@@ -21,7 +22,8 @@ use dpa::{
 /// Copies for each completion of copies.
 const COPIES_PER_CQE: u64 = 16;
 
-/// Body of the event handlers: the iteration that the host has written, if it is a new one; then to sleep until the next chunk comes.
+/// Body of the event handlers: the iteration that the host has written, if it is a new one; then to sleep until the
+/// next chunk comes.
 pub(crate) fn run(context: &mut ReferenceContext, transport: Transport) -> Next {
     if context.layout_hash != ReferenceContext::HASH || context.transport != transport as u32 {
         fatal(error::NOT_PREPARED);
@@ -114,7 +116,8 @@ impl Cursor {
     }
 }
 
-/// The profiling counters of the prototype: around the body of the loop and around the whole of a poll that found something.
+/// The profiling counters of the prototype: around the body of the loop and around the whole of a poll that found
+/// something.
 #[derive(Default)]
 struct Profile {
     poll: Counters,
@@ -122,8 +125,8 @@ struct Profile {
 }
 
 impl Profile {
-    /// Adds a poll that began at `poll` and whose loop body began at `body`. The sums lie in memory, as the prototype's do, and those of the
-    /// body count for the poll.
+    /// Adds a poll that began at `poll` and whose loop body began at `body`. The sums lie in memory, as the prototype's
+    /// do, and those of the body count for the poll.
     #[inline(always)]
     fn add(&mut self, poll: Counters, body: Counters) {
         let spent = Counters::read().since(body);
@@ -218,8 +221,8 @@ impl<'k> Kernel<'k> {
         self.end(begin, &profile, 0)
     }
 
-    /// Datagrams: each is copied from its staging slot by an RDMA Write of the card to itself, which has a doorbell of its own. One
-    /// completion tells of [`COPIES_PER_CQE`] copies; their receives are posted again then.
+    /// Datagrams: each is copied from its staging slot by an RDMA Write of the card to itself, which has a doorbell of
+    /// its own. One completion tells of [`COPIES_PER_CQE`] copies; their receives are posted again then.
     #[inline(always)]
     fn receive_ud<const COUNTED: bool>(mut self, mut copies: Copies) -> Ended {
         let mut profile = Profile::default();

@@ -1,4 +1,5 @@
-//! Image `sparse`: the entries of the aggregators of sparse AllReduce. What they do is in the library `device/datapath`.
+//! Image `sparse`: the entries of the aggregators of sparse AllReduce. What they do is in the library
+//! `device/datapath`.
 #![cfg_attr(target_arch = "riscv64", no_std, no_main)]
 #![forbid(unsafe_code)]
 
@@ -18,8 +19,8 @@ mod entries {
         dpa::abi::bring_up_answer(argument)
     }
 
-    /// Checks a thread's context, its instances and workers, and posts receives; 0, or a `ContextFault` code in bits 31:0 and the number of the
-    /// instance or worker at fault in bits 63:32.
+    /// Checks a thread's context, its instances and workers, and posts receives; 0, or a `ContextFault` code in bits
+    /// 31:0 and the number of the instance or worker at fault in bits 63:32.
     #[dpa::rpc]
     fn prepare(thread: &mut SparseThread) -> u64 {
         let number = thread.thread;

@@ -76,8 +76,8 @@ fn queue<K: QueueKind, const LINES: usize>(
     Queue::new(ring, record, number, log_depth)
 }
 
-/// Sets up a thread with one receive context over freshly reset queues. What belongs to the executor stays: outbox, window, key, where the receive context's
-/// context is, and its host addresses of flag and report.
+/// Sets up a thread with one receive context over freshly reset queues. What belongs to the executor stays: outbox,
+/// window, key, where the receive context's context is, and its host addresses of flag and report.
 pub(crate) fn set_up(thread: &mut ReceiveThread, transport: Transport, batch: u32) {
     memory::reset();
     thread.abi_hash = ABI_HASH;

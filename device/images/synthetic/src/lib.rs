@@ -1,7 +1,8 @@
-//! The receive datapath on queues that this crate fills itself: it plays the host that sets up, the network that delivers and the card
-//! that copies, all in memory, one after the other. What it drives is what a communicator's threads run: `prepare_receive` and `contexts`, a receive context
-//! woken by its control queue. The same code runs wherever RISC-V does: as an image on the DPA, and as a bare
-//! program under any RISC-V machine (device/virt). Lines, with results and instruction counts, must be the same everywhere.
+//! The receive datapath on queues that this crate fills itself: it plays the host that sets up, the network that
+//! delivers and the card that copies, all in memory, one after the other. What it drives is what a communicator's
+//! threads run: `prepare_receive` and `contexts`, a receive context woken by its control queue. The same code runs
+//! wherever RISC-V does: as an image on the DPA, and as a bare program under any RISC-V machine (device/virt). Lines,
+//! with results and instruction counts, must be the same everywhere.
 //!
 //! What takes part are addresses and rings; no payload moves.
 #![cfg_attr(target_arch = "riscv64", no_std)]
@@ -27,8 +28,9 @@ pub type Line = String<LINE_BYTES>;
 /// Rounds after which a scenario that does not end is given up: each delivers up to a ring of messages.
 const MAX_ROUNDS: u32 = 10_000;
 
-/// Runs every scenario and hands out one line for each. `thread` has one receive context, and both hold what belongs to the executor: outbox, window
-/// and key, and the receive context's host addresses of flag and report. Each scenario writes the rest.
+/// Runs every scenario and hands out one line for each. `thread` has one receive context, and both hold what belongs to
+/// the executor: outbox, window and key, and the receive context's host addresses of flag and report. Each scenario
+/// writes the rest.
 pub fn run(thread: &mut ReceiveThread, mut tell: impl FnMut(&str)) {
     for transport in [Transport::Uc, Transport::Ud] {
         for batch in [2, 16, 32, 64] {

@@ -16,7 +16,8 @@ mod entries {
         dpa::abi::bring_up_answer(argument)
     }
 
-    /// Runs all scenarios with the outbox, window and key of `thread` and the host addresses of its receive context, and logs a line for each; 0.
+    /// Runs all scenarios with the outbox, window and key of `thread` and the host addresses of its receive context,
+    /// and logs a line for each; 0.
     #[dpa::rpc]
     fn run(thread: &mut ReceiveThread) -> u64 {
         scenario::run(thread, |line| defmt::info!("{=str}", line));

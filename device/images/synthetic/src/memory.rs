@@ -26,8 +26,8 @@ pub(crate) static SEND_CQ: Memory<DEPTH> = Memory::zero();
 pub(crate) static SEND_QUEUE: Memory<DEPTH> = Memory::zero();
 pub(crate) static CONTROL_CQ: Memory<CONTROL_DEPTH> = Memory::zero();
 pub(crate) static CONTROL_QUEUE: Memory<{ CONTROL_DEPTH / 4 }> = Memory::zero();
-/// Doorbell records: receive CQ, queue pair of the receives, send CQ, queue pair of the copies, control CQ, queue pair of the control
-/// queue; a line each.
+/// Doorbell records: receive CQ, queue pair of the receives, send CQ, queue pair of the copies, control CQ, queue pair
+/// of the control queue; a line each.
 pub(crate) static RECORDS: Memory<6> = Memory::zero();
 pub(crate) static BITMAP: Memory<{ CHUNKS as usize / 512 }> = Memory::zero();
 pub(crate) static TAILS: Memory<1> = Memory::zero();

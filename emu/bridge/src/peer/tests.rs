@@ -45,8 +45,8 @@ impl Mesh {
         }
     }
 
-    /// One end takes up to `most` datagrams of each other, sends `frames` of them to another, and lets its clock go on as far as it may. The clock
-    /// of one that `jumps` goes on however far it may.
+    /// One end takes up to `most` datagrams of each other, sends `frames` of them to another, and lets its clock go on
+    /// as far as it may. The clock of one that `jumps` goes on however far it may.
     fn poll(&mut self, end: usize, most: usize, frames: &[(usize, usize)], go_on_ps: u64, jumps: bool) {
         let Self { heres, peers, ways, now } = self;
         let (here, peers) = (&mut heres[end], &mut peers[end]);
@@ -111,7 +111,8 @@ fn walk(seed: u64, jumps: bool) {
     mesh.settles(&format!("seed {seed}, {ends} ends"));
 }
 
-/// The clock of each goes no further than its frames allow, and each takes frames late: still none waits for one that waits for it.
+/// The clock of each goes no further than its frames allow, and each takes frames late: still none waits for one that
+/// waits for it.
 #[test]
 fn ends_that_hold_their_clocks_for_one_another_all_go_on() {
     (0..300).for_each(|seed| walk(seed, false));

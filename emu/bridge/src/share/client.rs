@@ -21,7 +21,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_micros(200);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     /// Nobody shares a card there, or not within the time.
-    #[error("no process shares its cards at {}: {why}; start it (`flexcast emu exec --share`), or correct the socket's path (attach.socket of a machine file)", socket.display())]
+    #[error("no process shares its cards at {}: {why}; start it (`flexcast emu exec --share`), or correct the socket's \
+        path (attach.socket of a machine file)", socket.display())]
     Nobody {
         /// The socket.
         socket: PathBuf,
@@ -37,7 +38,8 @@ pub enum Lost {
         why: String,
     },
     /// It was there, and is no more.
-    #[error("the process that shared its cards at {} has ended, or cut this one off: {why}; all that was made there is gone", socket.display())]
+    #[error("the process that shared its cards at {} has ended, or cut this one off: {why}; all that was made there is \
+        gone", socket.display())]
     Ended {
         /// The socket.
         socket: PathBuf,
@@ -45,7 +47,8 @@ pub enum Lost {
         why: String,
     },
     /// It is there, and does not answer.
-    #[error("the process that shares its cards at {} has not answered for {timeout_ms} ms (attach.timeout_ms): it counts as gone", socket.display())]
+    #[error("the process that shares its cards at {} has not answered for {timeout_ms} ms (attach.timeout_ms): it \
+        counts as gone", socket.display())]
     Silent {
         /// The socket.
         socket: PathBuf,
@@ -99,7 +102,8 @@ impl Remote {
         })
     }
 
-    /// Tries once: a connection, or none yet because the other process does not serve yet. Of a failure it tells whether another attempt may do better.
+    /// Tries once: a connection, or none yet because the other process does not serve yet. Of a failure it tells
+    /// whether another attempt may do better.
     fn connect(socket: &Path, named: &Path, timeout: Duration) -> Result<Option<UnixStream>, (Lost, bool)> {
         let refused = |why: String| (Lost::Refused { socket: named.to_owned(), why }, false);
         let stream = UnixStream::connect(socket).map_err(|error| {
@@ -162,8 +166,8 @@ impl Remote {
         self.lost.get().map_or(Ok(stream), |lost| Err(lost.clone()))
     }
 
-    /// Has `look` called again and again, by a thread that leaves signals to the program's threads, until it says `false`. The first call starts it, and
-    /// the others do nothing.
+    /// Has `look` called again and again, by a thread that leaves signals to the program's threads, until it says
+    /// `false`. The first call starts it, and the others do nothing.
     ///
     /// # Errors
     /// The system has no thread left.

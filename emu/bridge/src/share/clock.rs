@@ -23,8 +23,9 @@ impl Seldom {
     }
 }
 
-/// Virtual time of the other process's machine, as far as it is known. In between it goes with the wall clock, by no more than the time after which it is
-/// asked for again. It does not go back. Of a process that is lost the wall clock goes on, so that bounds that a program counts in it are reached.
+/// Virtual time of the other process's machine, as far as it is known. In between it goes with the wall clock, by no
+/// more than the time after which it is asked for again. It does not go back. Of a process that is lost the wall clock
+/// goes on, so that bounds that a program counts in it are reached.
 #[derive(Debug, Default)]
 pub struct RemoteClock {
     /// What it was, and when.

@@ -18,7 +18,8 @@ use super::message::{self, Verdict};
 use super::socket_file::SocketFile;
 use crate::process::Process;
 
-/// Longest that a process may take for its greeting, so that one that says nothing does not take another's place for long.
+/// Longest that a process may take for its greeting, so that one that says nothing does not take another's place for
+/// long.
 const GREETING: Duration = Duration::from_secs(2);
 /// Longest between the first byte of a message and its last, in either direction.
 const MESSAGE: Duration = Duration::from_secs(10);
@@ -135,7 +136,8 @@ impl Server {
         Ok(Self { socket: SocketFile::bind(path)?, clients })
     }
 
-    /// Lets processes in from now on, by a thread that lives as long as the process and leaves signals to the program's threads.
+    /// Lets processes in from now on, by a thread that lives as long as the process and leaves signals to the program's
+    /// threads.
     ///
     /// # Errors
     /// The system has no thread left.

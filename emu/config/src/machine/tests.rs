@@ -21,7 +21,8 @@ fn network(config: &Config) -> &emu_machine::NetworkConfig {
 #[test]
 fn a_file_says_what_the_machine_is() {
     let text = "cards = 1\nfirst_card = 7\ndetect_races = true\n\
-                [link]\ngbit_per_s = 400\nlatency_ps = 1\ndrop_ppm = 2\nseed = 3\n[memory]\nmodel = \"weak\"\nseed = 4\n";
+                [link]\ngbit_per_s = 400\nlatency_ps = 1\ndrop_ppm = 2\nseed = 3\n[memory]\nmodel = \"weak\"\nseed = \
+        4\n";
     let config = read(text).config().unwrap();
     assert_eq!((config.cards, config.first_card, config.detect_races), (1, 7, true));
     let link = LinkConfig { gbit_per_s: 400, latency_ps: 1, drop_ppm: 2, seed: 3 };

@@ -16,8 +16,8 @@ impl Chance {
         Self(u128::from(ppm) * CERTAIN / 1_000_000)
     }
 
-    /// That at least one of `bits` is wrong when each is with probability `rate`: 1 − (1 − rate)^bits, by doubling, without
-    /// the cancellation of that formula and with nothing but additions and multiplications.
+    /// That at least one of `bits` is wrong when each is with probability `rate`: 1 − (1 − rate)^bits, by doubling,
+    /// without the cancellation of that formula and with nothing but additions and multiplications.
     pub(super) fn any_bit(rate: f64, bits: u64) -> Self {
         let mut p = 0.0_f64;
         for bit in (0..64 - bits.leading_zeros()).rev() {

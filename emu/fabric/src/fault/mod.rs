@@ -36,7 +36,8 @@ pub enum FaultError {
     },
     /// No link or no node of the name.
     #[error(
-        "fault {index} names {name:?}, which the topology {topology:?} does not have: take one of its links or nodes, such as {example:?}, or \"*\""
+        "fault {index} names {name:?}, which the topology {topology:?} does not have: take one of its links or nodes, \
+         such as {example:?}, or \"*\""
     )]
     Unknown {
         /// Position of the fault in the script, from 0.
@@ -66,7 +67,8 @@ pub enum FaultError {
     },
     /// A pause without an end.
     #[error(
-        "fault {index} pauses a link for ever, so that nothing would ever be sent or dropped: give until_ps, or use \"down\""
+        "fault {index} pauses a link for ever, so that nothing would ever be sent or dropped: give until_ps, or \
+         use \"down\""
     )]
     EndlessPause {
         /// Position of the fault in the script, from 0.

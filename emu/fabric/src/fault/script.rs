@@ -6,8 +6,8 @@ use super::line::Window;
 use super::{FaultError, MAX_DELAY_PS, MAX_TIME_PS};
 use crate::topology::{Cable, Node, Topology};
 
-/// A way in which a link goes wrong. Each direction of each link draws for each fault from a random stream of its own, which
-/// the script's seed, the link and the position among that link's faults decide.
+/// A way in which a link goes wrong. Each direction of each link draws for each fault from a random stream of its own,
+/// which the script's seed, the link and the position among that link's faults decide.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Fault {
@@ -122,8 +122,8 @@ impl FaultEvent {
         Self { at_ps: 0, until_ps: None, link, node: None, direction: Direction::Both, fault }
     }
 
-    /// A fault of each host's link in the direction of the host, from the beginning and for ever: what happens to frames by chance
-    /// then happens once on their way, whatever the topology.
+    /// A fault of each host's link in the direction of the host, from the beginning and for ever: what happens to
+    /// frames by chance then happens once on their way, whatever the topology.
     #[must_use]
     pub fn towards_hosts(topology: &Topology, fault: Fault) -> Vec<Self> {
         let towards = |cable: &Cable| {
@@ -139,8 +139,9 @@ impl FaultEvent {
         topology.cables().iter().filter_map(towards).collect()
     }
 
-    /// A fault of a host's link in the direction from the host, from the beginning and for ever: of a multicast frame it happens before any
-    /// switch copies it, so that all its receivers have the same of it. `None` for a host that is not there, or is joined with a host.
+    /// A fault of a host's link in the direction from the host, from the beginning and for ever: of a multicast frame
+    /// it happens before any switch copies it, so that all its receivers have the same of it. `None` for a host that is
+    /// not there, or is joined with a host.
     #[must_use]
     pub fn from_host(topology: &Topology, host: usize, fault: Fault) -> Option<Self> {
         let cable = topology.cables().iter().find(|cable| [cable.a.node, cable.b.node].contains(&Node::Host(host)))?;

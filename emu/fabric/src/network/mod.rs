@@ -1,10 +1,10 @@
 //! Hosts, switches and cables at work.
 //!
-//! A frame that a port may send at once, or as soon as those before it are sent, is given its time on the wire when it joins
-//! the queue; only frames that lack credit wait for an event. So the way through a switch costs one event, and a copy for a
-//! host none. That holds until frames of a second priority come (see [`Priorities`]): from then on a frame has its time when its turn
-//! has come, since others may overtake it until then; those that have theirs keep it. Where all are of one priority both ways give the
-//! same times.
+//! A frame that a port may send at once, or as soon as those before it are sent, is given its time on the wire when it
+//! joins the queue; only frames that lack credit wait for an event. So the way through a switch costs one event, and a
+//! copy for a host none. That holds until frames of a second priority come (see [`Priorities`]): from then on a frame
+//! has its time when its turn has come, since others may overtake it until then; those that have theirs keep it. Where
+//! all are of one priority both ways give the same times.
 
 mod calendar;
 mod port;
@@ -162,7 +162,8 @@ impl<F: NetworkFrame> Network<F> {
         self.ports[..self.hosts].get_mut(host).map_or(0, |port| port.backlog_bytes(now_ps))
     }
 
-    /// Frames inside: on a link towards a switch, or in a queue. What is on its way to a host has been delivered already.
+    /// Frames inside: on a link towards a switch, or in a queue. What is on its way to a host has been delivered
+    /// already.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.frames.len()

@@ -192,7 +192,8 @@ impl Port {
         enough
     }
 
-    /// When no more than so many bytes will be in a queue, by what is known now; `None` while too many have no time yet.
+    /// When no more than so many bytes will be in a queue, by what is known now; `None` while too many have no time
+    /// yet.
     pub(super) fn drained_ps(&self, now_ps: u64, class: usize, bytes: u64) -> Option<u64> {
         let mut queued_bytes = self.class_bytes[class];
         if queued_bytes <= bytes {
@@ -215,13 +216,15 @@ impl Port {
         }
     }
 
-    /// When to look again, if the first frame of a queue lacks credit and no earlier look is planned. Remembers the answer.
+    /// When to look again, if the first frame of a queue lacks credit and no earlier look is planned. Remembers the
+    /// answer.
     #[inline]
     pub(super) fn plan_wake(&mut self, now_ps: u64) -> Option<u64> {
         let mut next_ps = None;
         for class in 0..PRIORITIES {
             let Some(&Waiting { bytes, .. }) = self.waiting[class].front() else { continue };
-            // Credit that is back is no reason to look again: a frame that has it and has not come far enough waits for that alone.
+            // Credit that is back is no reason to look again: a frame that has it and has not come far enough waits for
+            // that alone.
             if !self.has_credit(now_ps, class, bytes)
                 && let Some(credit) = &self.credit
                 && let Some(&Reverse((at_ps, _))) = credit[class].returns.peek()
@@ -248,8 +251,8 @@ impl Port {
         self.arbiter.next(ready)
     }
 
-    /// When to look for a frame again that could leave, if no earlier look is planned: when the port is free, or when the first of a
-    /// queue has come far enough. Remembers the answer.
+    /// When to look for a frame again that could leave, if no earlier look is planned: when the port is free, or when
+    /// the first of a queue has come far enough. Remembers the answer.
     pub(super) fn plan_serve(&mut self, now_ps: u64) -> Option<u64> {
         let heads = self.waiting.iter().filter_map(VecDeque::front).map(|head| head.ready_ps.max(self.busy_until_ps));
         // A head that could have left but for credit waits for that alone.

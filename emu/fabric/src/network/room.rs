@@ -10,8 +10,8 @@ use crate::fabric::{FabricEffects, PortRoom};
 
 /// A queue of a host's port is full when it was given more than this and has not sent it: an assumption.
 pub const PORT_FULL_BYTES: u64 = 128 << 10;
-/// It is free again at this many bytes, which keep a link of 200 Gbit/s busy for 3.9 us: longer than a host needs to fetch more
-/// across PCIe.
+/// It is free again at this many bytes, which keep a link of 200 Gbit/s busy for 3.9 us: longer than a host needs to
+/// fetch more across PCIe.
 pub const PORT_FREE_BYTES: u64 = 96 << 10;
 
 impl<F: NetworkFrame> Network<F> {
@@ -32,7 +32,8 @@ impl<F: NetworkFrame> Network<F> {
         }
     }
 
-    /// Plans the next look at a full port, unless too much of what it has waits for credit or its turn: then that plans it.
+    /// Plans the next look at a full port, unless too much of what it has waits for credit or its turn: then that plans
+    /// it.
     #[inline]
     pub(super) fn plan_room(&mut self, now_ps: u64, port: u32) {
         let state = &mut self.ports[port as usize];

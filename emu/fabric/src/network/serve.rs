@@ -9,8 +9,9 @@ use crate::fabric::FabricEffects;
 impl<F: NetworkFrame> Network<F> {
     /// Sends what can leave a port now and plans the next look at it.
     ///
-    /// Of frames that could leave at an instant, the arbiter's choice does, so the port is idle only when no queue has a first frame
-    /// that has come far enough and has credit. Queues do not wait for each other: credit is theirs alone.
+    /// Of frames that could leave at an instant, the arbiter's choice does, so the port is idle only when no queue has
+    /// a first frame that has come far enough and has credit. Queues do not wait for each other: credit is theirs
+    /// alone.
     pub(super) fn serve(&mut self, now_ps: u64, egress: u32, fx: &mut FabricEffects<F>) {
         let port = &mut self.ports[egress as usize];
         if port.serve_ps <= now_ps {

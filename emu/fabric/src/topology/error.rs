@@ -12,7 +12,8 @@ pub enum TopologyError {
     },
     /// No preset has this name.
     #[error(
-        "no topology is called {name:?}: take back-to-back, switch-N (N hosts, 1 to {limit}), fat-tree-188, fat-tree-1024, or a description file"
+        "no topology is called {name:?}: take back-to-back, switch-N (N hosts, 1 to {limit}), fat-tree-188, \
+         fat-tree-1024, or a description file"
     )]
     UnknownPreset {
         /// The name.
@@ -104,7 +105,8 @@ pub enum TopologyError {
     },
     /// Two hosts that cannot reach each other.
     #[error(
-        "no way leads from host {from:?} up and then down to host {to:?}: join their switches, or give the switches levels (a frame never goes up again after it went down, for else lossless queues could wait in a circle)"
+        "no way leads from host {from:?} up and then down to host {to:?}: join their switches, or give the switches \
+         levels (a frame never goes up again after it went down, for else lossless queues could wait in a circle)"
     )]
     NoRoute {
         /// One host.

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{MAX_HOSTS, MAX_PORTS, Topology, TopologyBuilder, TopologyError, check_link};
 use crate::link::{LinkConfig, Rate};
 
-/// A fat tree, with hosts spread evenly over its leaf switches in order of their numbers: of L leaves and P hosts, host i is
-/// at leaf ⌊i·L/P⌋.
+/// A fat tree, with hosts spread evenly over its leaf switches in order of their numbers: of L leaves and P hosts, host
+/// i is at leaf ⌊i·L/P⌋.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FatTree {
@@ -29,9 +29,9 @@ fn one() -> u32 {
 }
 
 impl FatTree {
-    /// The 188 nodes on 18 switches of 36 ports of the multicast Allgather evaluation (Khalilov et al., *Network-Offloaded
-    /// Bandwidth-Optimal Broadcast and Allgather for Distributed AI*): 12 leaves with 3 links to each of 6 spines. The
-    /// publication gives the number of switches; 12 and 6 is the one full tree they make.
+    /// The 188 nodes on 18 switches of 36 ports of the multicast Allgather evaluation (Khalilov et al.,
+    /// *Network-Offloaded Bandwidth-Optimal Broadcast and Allgather for Distributed AI*): 12 leaves with 3 links to
+    /// each of 6 spines. The publication gives the number of switches; 12 and 6 is the one full tree they make.
     pub const NODES_188: Self = Self { levels: 2, radix: 36, hosts: 188, oversubscription: 1, leaves: Some(12) };
     /// 1024 hosts on switches of 32 ports: 64 leaves in 4 pods.
     pub const NODES_1024: Self = Self { levels: 3, radix: 32, hosts: 1024, oversubscription: 1, leaves: None };
@@ -93,8 +93,8 @@ impl FatTree {
         Ok(())
     }
 
-    /// Pods of as many leaves as an aggregation switch has ports down, each leaf joined once with each aggregation switch of
-    /// its pod; the aggregation switches of one number in all pods share a plane of cores.
+    /// Pods of as many leaves as an aggregation switch has ports down, each leaf joined once with each aggregation
+    /// switch of its pod; the aggregation switches of one number in all pods share a plane of cores.
     fn pods(&self, tree: &mut TopologyBuilder, leaves: u32, up: u32, link: LinkConfig) -> Result<(), TopologyError> {
         let pods = leaves.div_ceil(self.radix / 2);
         let agg_up = self.radix - self.radix / 2;

@@ -91,8 +91,8 @@ impl Bus for BareBus {
 /// Runs a program to its end or to the limit.
 ///
 /// # Errors
-/// A program that cannot be laid out in memory, or a stream that cannot be written. What the program itself does wrong is
-/// an [`Outcome`].
+/// A program that cannot be laid out in memory, or a stream that cannot be written. What the program itself does wrong
+/// is an [`Outcome`].
 pub fn run(program: &Program<'_>, options: &Options, streams: &mut Streams<'_>) -> Result<Report, BareError> {
     let (mut memory, layout) = Memory::new(program, options)?;
     let mut hart = Hart::new(program.entry);

@@ -71,7 +71,8 @@ impl Memory {
             return Err(BareError::TooLarge { needed, limit: LIMIT_BYTES });
         }
 
-        // Above the program where there is room, with a page between that is not there, to catch overruns; below it otherwise.
+        // Above the program where there is room, with a page between that is not there, to catch overruns; below it
+        // otherwise.
         let stack_bytes = options.stack_bytes.next_multiple_of(16);
         let heap_base = (highest + highest_len).checked_next_multiple_of(PAGE);
         let above = heap_base.and_then(|heap_base| {

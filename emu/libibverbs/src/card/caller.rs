@@ -51,7 +51,8 @@ impl Caller<'_> {
         QueueMemory { space: self.space(), addr }
     }
 
-    /// Whether it may use an object, which another process may if it has made it. Of a program of this process the card finds out by itself.
+    /// Whether it may use an object, which another process may if it has made it. Of a program of this process the card
+    /// finds out by itself.
     pub(crate) fn has(&self, class: Class, number: u32) -> bool {
         self.other.as_ref().is_none_or(|(_, owned)| owned.objects.contains(&(class, self.id.card, number)))
     }
@@ -117,8 +118,9 @@ impl Caller<'_> {
     pub(crate) fn register(&self, world: &mut World, addr: u64, len: u64) -> Result<()> {
         match &self.other {
             Some((number, _)) => process(world, *number)?.register(addr, len),
-            // SAFETY: `ibv_reg_mr` and `mlx5dv_devx_umem_reg` make their callers keep the range mapped until it is deregistered, and leave it to the
-            // card; queue memory is this library's own, and is deregistered before it is freed.
+            // SAFETY: `ibv_reg_mr` and `mlx5dv_devx_umem_reg` make their callers keep the range mapped until it is
+            // deregistered, and leave it to the card; queue memory is this library's own, and is deregistered before it
+            // is freed.
             None => unsafe { world.memory_of(self.id)?.register(addr, len) },
         }
         Ok(())

@@ -61,7 +61,8 @@ fn check_elsewhere(caller: &Caller<'_>, input: Input<'_>) -> std::result::Result
         return Ok(());
     }
     let text = format!(
-        "command {opcode:#x} is not to be had of another process's card: keys, aliases of keys and domains are made there"
+        "command {opcode:#x} is not to be had of another process's card: keys, aliases of keys and domains are made \
+         there"
     );
     refuse(answer::BAD_OP, syndrome::UNSUPPORTED_COMMAND, text)
 }

@@ -79,8 +79,8 @@ pub(crate) fn tell(link: &Remote, id: FunctionId, request: Request) -> Result<()
     Ok(link.tell(&message(id, &request)?)?)
 }
 
-/// Looks at, or stores to, memory that a card in another process reads and writes meanwhile: what was stored before is there before it, and what is read
-/// behind it is as new.
+/// Looks at, or stores to, memory that a card in another process reads and writes meanwhile: what was stored before is
+/// there before it, and what is read behind it is as new.
 pub(crate) fn publish<R>(f: impl FnOnce() -> R) -> R {
     fence(Ordering::SeqCst);
     let result = f();

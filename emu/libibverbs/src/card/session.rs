@@ -1,4 +1,5 @@
-//! The process that has the cards: another process's requests are carried out, and what it has made is taken back when it is gone.
+//! The process that has the cards: another process's requests are carried out, and what it has made is taken back when
+//! it is gone.
 
 use emu_bridge::{Client, MAX_MESSAGE_BYTES, Reply, Session};
 use emu_machine::nic::Gid;
@@ -60,8 +61,9 @@ impl Process {
             process.unregister(addr, found.len() as u64);
         }
         if found != PROBE {
-            let reason = "the process with the card cannot read this one's memory, as a card does: both must be of one user and in one PID \
-                          namespace, and the system must allow process_vm_readv (see kernel.yama.ptrace_scope)";
+            let reason = "the process with the card cannot read this one's memory, as a card does: both must be of one \
+                user and in one PID namespace, and the system must allow process_vm_readv (see \
+                kernel.yama.ptrace_scope)";
             return Err(Errno::new(libc::EPERM, reason));
         }
         self.open = true;

@@ -6,8 +6,8 @@ use crate::config::{CostModel, DrivenFrom};
 use crate::dpa::memory::ProcessMemory;
 use crate::dpa::thread::L1;
 
-/// Costs of one thread's accesses. Each method moves `cycles`, which shows the cycle at which the access begins, to the one at which the
-/// thread goes on.
+/// Costs of one thread's accesses. Each method moves `cycles`, which shows the cycle at which the access begins, to the
+/// one at which the thread goes on.
 pub(crate) trait Costs {
     /// Whether atomic operations cost what a load and a store do; otherwise [`Costs::atomic`] tells.
     const ATOMICS_ARE_ACCESSES: bool;
@@ -16,7 +16,8 @@ pub(crate) trait Costs {
     /// Whether accesses may be executed ahead of their issue.
     const MAY_LEAD: bool;
 
-    /// A load; true if [`Costs::roll_back`] has to be called before memory is looked at. Likewise stores and atomic operations.
+    /// A load; true if [`Costs::roll_back`] has to be called before memory is looked at. Likewise stores and atomic
+    /// operations.
     #[must_use]
     fn load(&mut self, addr: u64, cycles: &mut u64) -> bool;
     #[must_use]
@@ -29,7 +30,8 @@ pub(crate) trait Costs {
     fn stored(&mut self, _addr: u64) {}
     /// Rolls back what other threads have executed ahead at an address.
     fn roll_back(&mut self, _addr: u64, _memory: &mut ProcessMemory) {}
-    /// Whether a load may be executed ahead; then [`Costs::loaded_ahead`] tells of it. Likewise a store, with the value that was there.
+    /// Whether a load may be executed ahead; then [`Costs::loaded_ahead`] tells of it. Likewise a store, with the value
+    /// that was there.
     fn load_ahead(&mut self, _addr: u64) -> bool {
         false
     }

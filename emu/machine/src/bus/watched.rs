@@ -10,8 +10,8 @@ use crate::time::cycles_to_ps;
 use crate::weak::{Pending, UpTo, bits};
 
 impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
-    /// The thread's stack and context. They are exempt: no key or queue can be made over them, and the thread sees its own
-    /// stores whatever their order.
+    /// The thread's stack and context. They are exempt: no key or queue can be made over them, and the thread sees its
+    /// own stores whatever their order.
     fn is_own_block(&self, addr: u64) -> bool {
         addr.wrapping_sub(THREADS + u64::from(self.port.eu) * THREAD_BLOCK) < THREAD_BLOCK
     }
@@ -96,7 +96,8 @@ impl<C: Costs, const WATCHED: bool> ThreadBus<'_, C, WATCHED> {
         }
     }
 
-    /// Atomics act on memory itself, after the stores that the `rl` bit, an earlier fence or the address orders before them.
+    /// Atomics act on memory itself, after the stores that the `rl` bit, an earlier fence or the address orders before
+    /// them.
     pub(crate) fn atomic_watched(
         &mut self,
         access: Atomic,

@@ -105,8 +105,8 @@ impl Dma for CardDma<'_> {
                     if let Some(timed) = self.timed.as_deref_mut() {
                         timed.written_by_card(id, addr, data.len() as u64);
                     }
-                    // The card's writes are coherent with the threads' loads: stale copies of the lines are dropped, and
-                    // reservations on them are lost.
+                    // The card's writes are coherent with the threads' loads: stale copies of the lines are dropped,
+                    // and reservations on them are lost.
                     if self.timed.as_deref().is_none_or(Timed::has_reserved) {
                         for thread in process.threads.values_mut() {
                             if thread.state == ThreadState::Running {

@@ -26,7 +26,8 @@ impl Default for LinkConfig {
 /// What joins the cards.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wiring {
-    /// A cable between card 0 and card 1. A single card has no peer: what leaves its port is lost, as on an unplugged cable.
+    /// A cable between card 0 and card 1. A single card has no peer: what leaves its port is lost, as on an unplugged
+    /// cable.
     Cable(LinkConfig),
     /// A network of switches.
     Network(Box<NetworkConfig>),
@@ -45,8 +46,8 @@ pub struct NetworkConfig {
     pub topology: Topology,
     /// What goes wrong, where and when. Default nothing.
     pub faults: FaultScript,
-    /// The host of the topology at which each card is, no two at one. Cards beyond the end of this list are at the host of their
-    /// own index. Default empty.
+    /// The host of the topology at which each card is, no two at one. Cards beyond the end of this list are at the host
+    /// of their own index. Default empty.
     pub hosts: Vec<usize>,
 }
 

@@ -25,8 +25,8 @@ struct Known {
 
 /// Images by number.
 ///
-/// Debug information is most of an image, and hundreds of cards that run the same few instructions find them in the cache of the
-/// computer that emulates them only if they are the same in memory.
+/// Debug information is most of an image, and hundreds of cards that run the same few instructions find them in the
+/// cache of the computer that emulates them only if they are the same in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
     known: Vec<Known>,
@@ -55,7 +55,8 @@ impl Images {
         Ok((self.known.len() - 1, image))
     }
 
-    /// The instructions of an image of which [`ProcessMemory`](crate::dpa::memory::ProcessMemory) has checked where its segments are.
+    /// The instructions of an image of which [`ProcessMemory`](crate::dpa::memory::ProcessMemory) has checked where its
+    /// segments are.
     pub(crate) fn code(&mut self, number: usize, image: &Image, isa: Isa) -> Code {
         if image.segments().iter().any(|segment| segment.execute && segment.write) {
             return Code::Own(text(image, isa));

@@ -37,11 +37,12 @@ pub(crate) struct Segment {
 #[derive(Debug)]
 pub struct ProcessMemory {
     segments: Vec<Segment>,
-    /// The backed parts of the thread blocks, the first one last, and the heap behind them: in one piece, so that what is used of both shares
-    /// a large page of the machine that runs the emulator.
+    /// The backed parts of the thread blocks, the first one last, and the heap behind them: in one piece, so that what
+    /// is used of both shares a large page of the machine that runs the emulator.
     backing: Vec<u8>,
     heap_at: usize,
-    /// By execution unit, a bit each: whether it ever had a thread. Looked at for each access to a stack, of hundreds of processes in turn.
+    /// By execution unit, a bit each: whether it ever had a thread. Looked at for each access to a stack, of hundreds
+    /// of processes in turn.
     mapped: [u64; EXECUTION_UNITS / 64],
 }
 

@@ -89,7 +89,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Brings near, of the process at an address, what a turn of one of its threads looks at; address 0 stands for none.
+    /// Brings near, of the process at an address, what a turn of one of its threads looks at; address 0 stands for
+    /// none.
     #[inline]
     pub(crate) fn prefetch(addr: usize) {
         use std::mem::offset_of;
@@ -102,8 +103,8 @@ impl Process {
         }
     }
 
-    /// Has something done when the process dies, at once if it is dead. Replaces what was to be done before. It is done while the machine
-    /// is at work, and must not call it.
+    /// Has something done when the process dies, at once if it is dead. Replaces what was to be done before. It is done
+    /// while the machine is at work, and must not call it.
     pub fn on_death(&mut self, hook: Box<dyn FnOnce() + Send>) {
         if self.crash().is_some() {
             hook();
@@ -128,8 +129,8 @@ impl Process {
         })
     }
 
-    /// Symbol of what a thread executes from its start: its entry function, or the function called. Empty where the image has
-    /// none.
+    /// Symbol of what a thread executes from its start: its entry function, or the function called. Empty where the
+    /// image has none.
     pub(crate) fn entry_symbol(&self, thread: &Thread) -> String {
         let called = self.rpc.filter(|slot| slot.thread == thread.id).map(|slot| slot.function);
         self.image.symbolize(called.unwrap_or(thread.entry)).map_or_else(String::new, |(name, _)| name)

@@ -38,8 +38,8 @@ pub struct Region<'a> {
 }
 
 impl Process {
-    /// Program counter and registers of a thread, as a debugger is to see them. An event handler that does not run has none
-    /// that mean anything: it is shown where its next activation starts.
+    /// Program counter and registers of a thread, as a debugger is to see them. An event handler that does not run has
+    /// none that mean anything: it is shown where its next activation starts.
     #[must_use]
     pub fn registers(&self, thread: &Thread) -> (u64, [u64; 32]) {
         let waits = matches!(thread.state, ThreadState::Created | ThreadState::Waiting);
@@ -57,8 +57,8 @@ impl Process {
         (thread.entry, x)
     }
 
-    /// Everything a process can load from but for windows and device registers: segments, stacks and contexts of its threads,
-    /// heap in use. By ascending address.
+    /// Everything a process can load from but for windows and device registers: segments, stacks and contexts of its
+    /// threads, heap in use. By ascending address.
     #[must_use]
     pub fn regions(&self) -> Vec<Region<'_>> {
         let mut regions: Vec<Region<'_>> = self

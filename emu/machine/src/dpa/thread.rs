@@ -30,8 +30,8 @@ pub enum ThreadState {
 #[derive(Clone, Debug)]
 pub struct L1 {
     tags: [u64; Self::LINES],
-    /// Where the lines accessed last lie in the memory of the machine that runs the emulator: addresses to prefetch, which nothing else
-    /// depends on. They outlive what they name.
+    /// Where the lines accessed last lie in the memory of the machine that runs the emulator: addresses to prefetch,
+    /// which nothing else depends on. They outlive what they name.
     places: [usize; Self::LINES],
 }
 
@@ -137,8 +137,8 @@ pub struct Thread {
 
 /// The threads of a process by their ids.
 ///
-/// Ids are given in ascending order and looked up all the time, so they lie in one row; a place in it is good until a thread is destroyed,
-/// which a look at the id there tells.
+/// Ids are given in ascending order and looked up all the time, so they lie in one row; a place in it is good until a
+/// thread is destroyed, which a look at the id there tells.
 #[derive(Debug, Default)]
 pub struct Threads {
     row: Vec<(u32, Box<Thread>)>,

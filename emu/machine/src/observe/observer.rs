@@ -7,19 +7,21 @@ use crate::dpa::process::Process;
 
 /// Is told what happens to the machine. Called on the thread that drives it; virtual time stands still meanwhile.
 pub trait Observer: Send {
-    /// The state: once in each period that was asked for, when a process has ended or a race been found, and before a process goes.
+    /// The state: once in each period that was asked for, when a process has ended or a race been found, and before a
+    /// process goes.
     fn state(&mut self, snapshot: &Snapshot);
 
     /// A process has died: `thread` of the record faulted, nothing has been stopped or freed yet.
     fn crashed(&mut self, card: usize, process: &Process, record: &CrashRecord);
 }
 
-/// Is told at once of what nobody may miss, whether or not the host ever asks. Called on the thread that drives the machine; virtual time
-/// stands still meanwhile.
+/// Is told at once of what nobody may miss, whether or not the host ever asks. Called on the thread that drives the
+/// machine; virtual time stands still meanwhile.
 pub trait FaultSink: Send {
     /// A process has died; `record` says of what, and its status says so already.
     fn died(&mut self, card: usize, process: &Process, record: &CrashRecord);
 
-    /// Races have been found: those of which nothing like them has been reported before, and how many there have been in all.
+    /// Races have been found: those of which nothing like them has been reported before, and how many there have been
+    /// in all.
     fn raced(&mut self, new: &[Race], total: u64);
 }

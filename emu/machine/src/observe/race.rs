@@ -1,12 +1,12 @@
 //! Races of the card, the firmware and the host for memory: an observer that changes nothing.
 //!
-//! The rules are those of verbs: from its post to its completion a work queue entry and the memory it names belong to the
-//! card. Posted is a send by its doorbell (or by the send word of the doorbell record, which the card may read at any time),
-//! a receive by the receive word of the record, whoever writes the record: a thread, the host, a card; complete is what a completion entry
-//! tells, and all entries before it.
+//! The rules are those of verbs: from its post to its completion a work queue entry and the memory it names belong to
+//! the card. Posted is a send by its doorbell (or by the send word of the doorbell record, which the card may read at
+//! any time), a receive by the receive word of the record, whoever writes the record: a thread, the host, a card;
+//! complete is what a completion entry tells, and all entries before it.
 //!
-//! A program's own stores to a record in host memory cannot be seen. Such records are looked at when a packet arrives, and when the card
-//! reads them.
+//! A program's own stores to a record in host memory cannot be seen. Such records are looked at when a packet arrives,
+//! and when the card reads them.
 
 mod posted;
 mod queues;
@@ -42,18 +42,19 @@ pub enum RaceKind {
     OwnedByCard,
     /// A receive was posted into memory that a posted send still reads: the next packet may overwrite it.
     ReceiveOverSource,
-    /// A doorbell was rung for more entries than the send word of the doorbell record says. The card may read the record at
-    /// any time, and does after errors. Reported for records that the firmware keeps at all.
+    /// A doorbell was rung for more entries than the send word of the doorbell record says. The card may read the
+    /// record at any time, and does after errors. Reported for records that the firmware keeps at all.
     RecordBehindDoorbell,
     /// Memory was written after its owner had given it back.
     ReleasedMemory,
-    /// A packet asked for memory by a key that had been destroyed. The card refuses it, but by another key the memory might be somebody else's by then.
-    /// Where an operation has failed, keys are destroyed for that: peers that do not know yet are refused.
+    /// A packet asked for memory by a key that had been destroyed. The card refuses it, but by another key the memory
+    /// might be somebody else's by then. Where an operation has failed, keys are destroyed for that: peers that do not
+    /// know yet are refused.
     RevokedKey,
     /// Two agents wrote one 64-byte line of host memory, and a writeback of the whole line undid one of them.
     TwoOwners,
-    /// A DPA thread stored bytes that it had loaded before another thread stored them, with neither an atomic nor a fence between: the other
-    /// thread's store is lost.
+    /// A DPA thread stored bytes that it had loaded before another thread stored them, with neither an atomic nor a
+    /// fence between: the other thread's store is lost.
     LostUpdate,
 }
 
@@ -120,7 +121,8 @@ pub struct Race {
 pub struct RaceSnapshot {
     /// How many there have been, repetitions included.
     pub count: u64,
-    /// The first that are unlike one another and have not been taken ([`World::take_races`](crate::World::take_races)), each with both accesses.
+    /// The first that are unlike one another and have not been taken ([`World::take_races`](crate::World::take_races)),
+    /// each with both accesses.
     pub reports: Vec<Race>,
 }
 
@@ -357,7 +359,8 @@ impl Races {
         self.undone.forget_loads(thread);
     }
 
-    /// A store of a thread, of at most 8 bytes, becomes visible now. It `changes` memory where it is not of what is there.
+    /// A store of a thread, of at most 8 bytes, becomes visible now. It `changes` memory where it is not of what is
+    /// there.
     pub(crate) fn stored(&mut self, thread: u32, range: Range, agent: &Agent, changes: bool, at_ps: u64) {
         let Space::Dpa(process) = range.space else { return };
         let store = range.access(agent.clone(), "stored", at_ps);
@@ -387,8 +390,8 @@ impl Races {
             self.keys.insert((card, key), *attr);
             return;
         }
-        // A UC queue pair drops what the key does not allow and goes on: keys are taken back so that late packets find none. And what is for
-        // a queue pair that is gone, too, reaches nothing.
+        // A UC queue pair drops what the key does not allow and goes on: keys are taken back so that late packets find
+        // none. And what is for a queue pair that is gone, too, reaches nothing.
         let answers = nic.query_qp(qpn).is_ok_and(|qp| qp.attr.transport != Transport::Uc);
         if let Some(attr) = self.keys.get(&(card, key)).filter(|_| answers) {
             let range = Range { card, space: attr.space, addr: attr.start, len: attr.len };

@@ -1,4 +1,5 @@
-//! The recorder: what happened, when and to whom, for a timeline. Off unless asked for; it changes no time and no result.
+//! The recorder: what happened, when and to whom, for a timeline. Off unless asked for; it changes no time and no
+//! result.
 
 use std::collections::BTreeMap;
 
@@ -66,8 +67,8 @@ pub enum What {
 /// One thing that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Virtual time in picoseconds. Records are in the order in which the machine went through them: those of one thread, or
-    /// of one queue, are in order of time, all together are not quite, since threads run in slices.
+    /// Virtual time in picoseconds. Records are in the order in which the machine went through them: those of one
+    /// thread, or of one queue, are in order of time, all together are not quite, since threads run in slices.
     pub at_ps: u64,
     /// Index of the card.
     pub card: usize,

@@ -1,5 +1,5 @@
-//! The state of the machine at one moment, in the manner of the vendor's process and statistics tools: processes, threads,
-//! and what each thread has executed. What has been destroyed is remembered, up to a limit.
+//! The state of the machine at one moment, in the manner of the vendor's process and statistics tools: processes,
+//! threads, and what each thread has executed. What has been destroyed is remembered, up to a limit.
 
 use std::collections::VecDeque;
 

@@ -167,7 +167,8 @@ impl Watch {
             for run in runs(line.mask) {
                 self.will_write_host(place, (line.line + run.start, run.end - run.start), line.pc, at_ps);
             }
-            // What has been unregistered since takes nothing any more: the card's fault, not the thread's, and not seen by it.
+            // What has been unregistered since takes nothing any more: the card's fault, not the thread's, and not seen
+            // by it.
             if line.fetched.is_some() {
                 let _ = place.host.write_by(place.card, line.line, &line.bytes);
                 continue;

@@ -11,8 +11,8 @@ const NEVER: u64 = u64::MAX;
 
 /// Of all cores the one whose turn comes first, and when.
 pub(super) struct First {
-    /// A tree: the turn of each core from place 16 on (its cycle, and in the eight low bits the execution unit of its thread), and at each
-    /// place before that the lesser of its two children at twice the place.
+    /// A tree: the turn of each core from place 16 on (its cycle, and in the eight low bits the execution unit of its
+    /// thread), and at each place before that the lesser of its two children at twice the place.
     turns: [u64; 2 * CORES],
 }
 

@@ -114,7 +114,8 @@ impl World {
         let bad = MachineError::BadDeviceRange { process, addr, bytes };
         let Ok(len) = usize::try_from(bytes) else { return Err(bad) };
         self.host_write(card, process, (addr, len), |at| {
-            // Pages that nobody has written are zero and cost nothing until somebody does; most of a heap that is cleared are.
+            // Pages that nobody has written are zero and cost nothing until somebody does; most of a heap that is
+            // cleared are.
             for page in at.chunks_mut(4096) {
                 if value != 0 || page.iter().fold(0, |all, byte| all | byte) != 0 {
                     page.fill(value);
@@ -262,8 +263,8 @@ impl World {
         Ok(std::mem::take(&mut stream.messages))
     }
 
-    /// Calls `unpack(arguments, function)` on the device and waits for its value. Virtual time passes; the wait is bounded
-    /// by the RPC watchdog.
+    /// Calls `unpack(arguments, function)` on the device and waits for its value. Virtual time passes; the wait is
+    /// bounded by the RPC watchdog.
     pub fn process_call(
         &mut self,
         card: usize,

@@ -1,5 +1,5 @@
-//! Stopping the machine for a debugger. Virtual time stands still while it is stopped, and a run in which nothing is changed
-//! goes on exactly as it would have without a debugger.
+//! Stopping the machine for a debugger. Virtual time stands still while it is stopped, and a run in which nothing is
+//! changed goes on exactly as it would have without a debugger.
 //!
 //! The machine knows no protocol and no socket: a [`Debugger`] is told of each stop and says how to go on.
 
@@ -20,7 +20,8 @@ const POLL_EVERY: u32 = 1024;
 /// Why the machine stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DebugStop {
-    /// The first activation of an event handler is about to begin. This process is the one that is debugged from now on.
+    /// The first activation of an event handler is about to begin. This process is the one that is debugged from now
+    /// on.
     Begin,
     /// The thread is about to execute an instruction at a breakpoint.
     Breakpoint,
@@ -138,8 +139,8 @@ impl Debug {
     }
 }
 
-/// Runs a thread instruction by instruction for a debugger. A stop that the debugger asked for is [`Stop::Requested`] without
-/// a store to the outbox.
+/// Runs a thread instruction by instruction for a debugger. A stop that the debugger asked for is [`Stop::Requested`]
+/// without a store to the outbox.
 #[cold]
 #[inline(never)]
 pub(crate) fn run_debugged<C: Costs, const WATCHED: bool>(
@@ -167,8 +168,8 @@ pub(crate) fn run_debugged<C: Costs, const WATCHED: bool>(
 }
 
 impl World {
-    /// Attaches a debugger: the machine stops when the first event handler begins, and from then on as the debugger says.
-    /// Instructions of the debugged process are executed one by one, which takes wall time, but no virtual time.
+    /// Attaches a debugger: the machine stops when the first event handler begins, and from then on as the debugger
+    /// says. Instructions of the debugged process are executed one by one, which takes wall time, but no virtual time.
     ///
     /// # Errors
     /// The machine has a timing model.

@@ -6,12 +6,14 @@ pub(crate) type Key = u128;
 /// The key of nothing.
 pub(crate) const NEVER: Key = Key::MAX;
 
-/// The first of what waits in each of many lanes, and the first of all: each lane plays against its neighbour, the winner against that of the next
-/// two, and so on. A lane whose first changes plays its own few games again, against opponents that are known beforehand. The table is so small
-/// that it stays in the caches of the processor, where what waits does not.
+/// The first of what waits in each of many lanes, and the first of all: each lane plays against its neighbour, the
+/// winner against that of the next two, and so on. A lane whose first changes plays its own few games again, against
+/// opponents that are known beforehand. The table is so small that it stays in the caches of the processor, where what
+/// waits does not.
 #[derive(Debug, Default)]
 pub(crate) struct Firsts {
-    /// Winner of all at 1, and those of the games before game n at 2n and 2n + 1. Behind the games there are the lanes themselves, a power of two.
+    /// Winner of all at 1, and those of the games before game n at 2n and 2n + 1. Behind the games there are the lanes
+    /// themselves, a power of two.
     keys: Vec<Key>,
 }
 

@@ -1,9 +1,9 @@
 //! A port that ends outside the machine.
 //!
-//! A cable with one card has a free end, and a network may have a host without a card. What arrives there is not delivered but
-//! kept, with the virtual time of its arrival, until the caller takes it; what the caller injects starts there. So the link's
-//! rate, delay, loss, counters and capture count for both directions. There is no wall clock here and no socket: who joins two machines decides how far each
-//! may run ([`World::advance`]).
+//! A cable with one card has a free end, and a network may have a host without a card. What arrives there is not
+//! delivered but kept, with the virtual time of its arrival, until the caller takes it; what the caller injects starts
+//! there. So the link's rate, delay, loss, counters and capture count for both directions. There is no wall clock here
+//! and no socket: who joins two machines decides how far each may run ([`World::advance`]).
 
 use emu_nic::Packet;
 
@@ -13,8 +13,9 @@ use crate::error::MachineError;
 use crate::world::World;
 
 impl World {
-    /// Opens the outer end: that of the card's cable, or the host of the network at which one more card would be. What a card of a
-    /// network sends to a group leaves there, too; of the ports outside it must be told ([`World::place_outside`]).
+    /// Opens the outer end: that of the card's cable, or the host of the network at which one more card would be. What
+    /// a card of a network sends to a group leaves there, too; of the ports outside it must be told
+    /// ([`World::place_outside`]).
     ///
     /// # Errors
     /// There are two cards on a cable, or no host is left: every end has its card.
@@ -33,8 +34,8 @@ impl World {
         Ok(())
     }
 
-    /// The card of this number, counted over all machines that are joined, is to be reached by the outer end. A cable leads
-    /// everything there; without an outer end nothing happens.
+    /// The card of this number, counted over all machines that are joined, is to be reached by the outer end. A cable
+    /// leads everything there; without an outer end nothing happens.
     pub fn place_outside(&mut self, card: usize) {
         self.wires.place_outside(card);
     }
@@ -66,15 +67,16 @@ impl World {
         }
     }
 
-    /// When the next thing is due, in picoseconds, a packet's leaving included; `None` if nothing is until somebody acts.
+    /// When the next thing is due, in picoseconds, a packet's leaving included; `None` if nothing is until somebody
+    /// acts.
     #[must_use]
     pub fn next_due_ps(&self) -> Option<u64> {
         let leaving_ps = self.outside.as_ref().and_then(|outside| outside.waiting.front()).map(|(at_ps, _)| *at_ps);
         [self.due_ps(), leaving_ps].into_iter().flatten().min()
     }
 
-    /// Lets everything happen that is due up to `to_ps`, then sets the clock to it; at most `steps` steps. Tells whether the
-    /// clock got there. A time that has passed already does nothing.
+    /// Lets everything happen that is due up to `to_ps`, then sets the clock to it; at most `steps` steps. Tells
+    /// whether the clock got there. A time that has passed already does nothing.
     pub fn advance(&mut self, to_ps: u64, steps: u64) -> bool {
         for _ in 0..steps {
             if self.due_ps().is_none_or(|due_ps| due_ps > to_ps) {

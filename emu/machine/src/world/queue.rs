@@ -53,14 +53,15 @@ fn at_ps(key: Key) -> u64 {
 
 /// Events in order of time; those of one instant in the order in which they were scheduled.
 ///
-/// Each card has a lane of its own, and so has the fabric: what is scheduled for a card moves a few entries, and is near when the card is. Packets
-/// are long, and lanes move what is in them often: they hold places only.
+/// Each card has a lane of its own, and so has the fabric: what is scheduled for a card moves a few entries, and is
+/// near when the card is. Packets are long, and lanes move what is in them often: they hold places only.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
     /// Keys and places, by lane.
     lanes: Vec<BinaryHeap<Reverse<(Key, u32)>>>,
     firsts: Firsts,
-    /// The place of the first event of each lane, if it has any: lanes themselves are far away while their cards have nothing to do.
+    /// The place of the first event of each lane, if it has any: lanes themselves are far away while their cards have
+    /// nothing to do.
     first_places: Vec<u32>,
     places: Vec<Option<Event>>,
     free: Vec<u32>,

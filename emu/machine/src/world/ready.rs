@@ -13,9 +13,9 @@ pub(crate) type Turn = (u64, usize, u32);
 
 /// Threads that are ready, the earliest first.
 ///
-/// Hundreds of cards run threads side by side, and what happens on any of them ends the slices of all: a slice is a few instructions
-/// long, so that finding the next thread must cost less than they do. A thread that runs leaves its place open, and takes it again when
-/// it goes on, as nearly all do.
+/// Hundreds of cards run threads side by side, and what happens on any of them ends the slices of all: a slice is a few
+/// instructions long, so that finding the next thread must cost less than they do. A thread that runs leaves its place
+/// open, and takes it again when it goes on, as nearly all do.
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
     heap: BinaryHeap<Entry>,
@@ -23,8 +23,8 @@ pub(crate) struct Ready {
     open: bool,
 }
 
-/// Where the state of a thread lies in the memory of the machine that runs the emulator: addresses to prefetch, which nothing else depends
-/// on. The default is none.
+/// Where the state of a thread lies in the memory of the machine that runs the emulator: addresses to prefetch, which
+/// nothing else depends on. The default is none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Near {
     thread: usize,
@@ -103,14 +103,16 @@ impl Ready {
         self.heap.peek().map(|entry| unpack(entry.key))
     }
 
-    /// While a thread runs: the two of which one follows, if no thread is woken before it; their cards, and where they are.
+    /// While a thread runs: the two of which one follows, if no thread is woken before it; their cards, and where they
+    /// are.
     #[inline]
     pub(crate) fn followers(&self) -> impl Iterator<Item = (usize, Near)> {
         let heap = self.heap.as_slice();
         heap.iter().skip(1).take(2).map(|entry| (unpack(entry.key).1, entry.near))
     }
 
-    /// The thread runs: it is not ready until it is inserted again. Its place stays open for it until [`close`](Self::close).
+    /// The thread runs: it is not ready until it is inserted again. Its place stays open for it until
+    /// [`close`](Self::close).
     #[inline]
     pub(crate) fn run(&mut self, turn: Turn) {
         let is_first = !self.open && self.heap.peek().is_some_and(|first| first.key == pack(turn));

@@ -72,8 +72,8 @@ impl World {
         self.note_begin(card, pid, id);
     }
 
-    /// The cycle until which the threads of a card can run without missing anything, if no other thread does anything: they see
-    /// what happens on their own card at once, and what happens elsewhere when it has come over a link.
+    /// The cycle until which the threads of a card can run without missing anything, if no other thread does anything:
+    /// they see what happens on their own card at once, and what happens elsewhere when it has come over a link.
     pub(crate) fn horizon(&self, card: usize) -> u64 {
         let Some(next_ps) = self.queue.next_at_ps() else { return u64::MAX };
         let from_elsewhere_ps = next_ps.saturating_add(self.wires.least_latency_ps());

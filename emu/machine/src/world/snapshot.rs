@@ -6,8 +6,9 @@ use crate::observe::race::Races;
 use crate::observe::snapshot::{CardSnapshot, ProcessSnapshot, Snapshot};
 
 impl World {
-    /// What the threads of a card have executed, calls of the host included, those that were destroyed excluded; nothing where there is no
-    /// such card. A thread that runs is counted as far as it has come, up to 512 cycles ahead of [`World::now_ps`].
+    /// What the threads of a card have executed, calls of the host included, those that were destroyed excluded;
+    /// nothing where there is no such card. A thread that runs is counted as far as it has come, up to 512 cycles ahead
+    /// of [`World::now_ps`].
     #[must_use]
     pub fn executed(&self, card: usize) -> Executed {
         let processes = self.cards.get(card).into_iter().flat_map(|card| card.processes.values());

@@ -7,8 +7,9 @@ use crate::world::World;
 use crate::world::ready::Near;
 
 impl World {
-    /// The threads that are on execution unit `unit` of a card now execute nothing until `until_ps`: one that runs goes on then, one
-    /// that is started before starts then. Nothing is lost, and watchdogs count on. A later call can only make it longer.
+    /// The threads that are on execution unit `unit` of a card now execute nothing until `until_ps`: one that runs goes
+    /// on then, one that is started before starts then. Nothing is lost, and watchdogs count on. A later call can only
+    /// make it longer.
     ///
     /// # Errors
     /// No such card, or a unit that event handlers cannot have.

@@ -111,8 +111,9 @@ impl World {
         self.name_races();
     }
 
-    /// The program of a function has stored to a doorbell record in its memory, now. Nothing that the cards do depends on this call: they read the
-    /// record when they need it. It tells those who look for races when the entries were handed over.
+    /// The program of a function has stored to a doorbell record in its memory, now. Nothing that the cards do depends
+    /// on this call: they read the record when they need it. It tells those who look for races when the entries were
+    /// handed over.
     pub fn doorbell_record_stored(&mut self, id: FunctionId, addr: u64) {
         let FunctionId { card, function } = id;
         let at_ps = self.now_ps;
@@ -167,7 +168,8 @@ impl World {
         }
     }
 
-    /// All that a thread has stored becomes visible: it goes, and nothing of it may reach memory that its host then gives back.
+    /// All that a thread has stored becomes visible: it goes, and nothing of it may reach memory that its host then
+    /// gives back.
     pub(crate) fn publish_all_of(&mut self, card: usize, thread: u32) {
         let Some(watch) = self.watch.as_deref_mut() else { return };
         let Card { nic, processes, owners, .. } = &mut self.cards[card];
@@ -217,7 +219,8 @@ impl World {
         }
     }
 
-    /// The host gives memory back. That takes it longer than a store needs to get there: those executed by now are visible.
+    /// The host gives memory back. That takes it longer than a store needs to get there: those executed by now are
+    /// visible.
     pub(crate) fn watch_free(&mut self, card: usize, process: u32, addr: u64, bytes: u64) {
         let at_ps = self.now_ps;
         if let Some(watch) = self.watch.as_deref_mut()

@@ -27,7 +27,8 @@ fn drafts_of_bit_manipulation_run() {
     let code = [0x08a5_4533, 0x6125_1513, RET];
     let (mut world, process) = boot(&image(&[RET], &code), one_card());
     assert_eq!(ping(&mut world, process, 0).unwrap(), 0);
-    // Four bytes of zeros behind a one: the 32-bit word of the table of CRC-32 for 1, stepped; the upper word moves down.
+    // Four bytes of zeros behind a one: the 32-bit word of the table of CRC-32 for 1, stepped; the upper word moves
+    // down.
     let mut expected = 0x0000_0001_0000_0001_u64;
     for _ in 0..32 {
         expected = expected >> 1 ^ if expected & 1 == 1 { 0xEDB8_8320 } else { 0 };

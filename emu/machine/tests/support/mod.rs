@@ -43,8 +43,8 @@ pub fn sd(value: u32, rs: u32, offset: i32) -> u32 {
     o >> 5 << 25 | value << 20 | rs << 15 | 3 << 12 | (o & 31) << 7 | 0x23
 }
 
-/// An image whose functions `handler`, `ping` and `ping__unpack` are the given instructions, with a page of writable data
-/// at 0x80000000.
+/// An image whose functions `handler`, `ping` and `ping__unpack` are the given instructions, with a page of writable
+/// data at 0x80000000.
 pub fn image(handler: &[u32], ping: &[u32]) -> Vec<u8> {
     // `ping__unpack(argbuf, function)` jumps to `function` with the first word of `argbuf`.
     let unpack = [addi(T0, A1, 0), ld(A0, A0, 0), 0x0002_8067];

@@ -77,7 +77,8 @@ pub fn show_host(world: &mut World, process: u32) -> u64 {
     start
 }
 
-/// Makes both handlers of [`two_handlers`], with `DATA` as their argument; gives the first one's thread, the other is the next.
+/// Makes both handlers of [`two_handlers`], with `DATA` as their argument; gives the first one's thread, the other is
+/// the next.
 pub fn make_handlers(world: &mut World, process: u32) -> u64 {
     let threads = ["handler", "second"].map(|name| {
         let entry = world.card(0).unwrap().process(process).unwrap().image.symbol(name).unwrap();
@@ -144,8 +145,8 @@ pub fn queue_pair(world: &mut World, process: u32) -> u32 {
     qpn
 }
 
-/// Makes a queue pair, and puts at `DATA` what a program needs to ring for a NOP: outbox, send ring, the two words of the entry, and that
-/// of the doorbell.
+/// Makes a queue pair, and puts at `DATA` what a program needs to ring for a NOP: outbox, send ring, the two words of
+/// the entry, and that of the doorbell.
 pub fn offer_nop(world: &mut World, process: u32) {
     let qpn = queue_pair(world, process);
     let outbox = world.create_outbox(0, process).unwrap();

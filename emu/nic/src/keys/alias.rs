@@ -1,10 +1,10 @@
 //! Alias keys: a memory key of one virtual HCA used by another one of the same card.
 //!
-//! A card shows itself as several virtual HCAs (the host's function, that of its Arm cores, scalable functions). Keys of
-//! one are unknown to the others, unless the owner allows it: the owner shares a key with a token, and who knows the token
-//! makes an alias of it. Revoking or destroying the target kills every alias, also for accesses that are under way.
-//! (`ALLOW_OTHER_VHCA_ACCESS`, 0xB16, and alias objects of `CREATE_GENERAL_OBJECT`: Linux `mlx5_ifc.h`; DOCA: "cross-GVMI
-//! memory keys".)
+//! A card shows itself as several virtual HCAs (the host's function, that of its Arm cores, scalable functions). Keys
+//! of one are unknown to the others, unless the owner allows it: the owner shares a key with a token, and who knows the
+//! token makes an alias of it. Revoking or destroying the target kills every alias, also for accesses that are under
+//! way. (`ALLOW_OTHER_VHCA_ACCESS`, 0xB16, and alias objects of `CREATE_GENERAL_OBJECT`: Linux `mlx5_ifc.h`; DOCA:
+//! "cross-GVMI memory keys".)
 
 /// Proof that the owner of a key allows its use: the 256-bit access key of the PRM.
 pub type Token = [u8; 32];

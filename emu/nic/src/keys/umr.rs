@@ -1,7 +1,8 @@
 //! UMR keys (user-mode memory registration): memory keys that work requests bind, without a command.
 //!
-//! A UMR key is made free, with room for a list of entries. A UMR work request gives it a range of addresses, rights, and
-//! the list (KLM): consecutive parts of the range lie behind other keys. Local and remote invalidation free it again.
+//! A UMR key is made free, with room for a list of entries. A UMR work request gives it a range of addresses, rights,
+//! and the list (KLM): consecutive parts of the range lie behind other keys. Local and remote invalidation free it
+//! again.
 
 use crate::access::Access;
 use crate::cqe::vendor;

@@ -10,8 +10,8 @@ impl Nic {
     /// Makes a queue pair a member of a group (`ATTACH_TO_MCG` of the PRM, 0x806). Being one already is no error.
     ///
     /// # Errors
-    /// No such queue pair, it is not UD (or UC where that is [allowed](Self::allow_uc_multicast)), or the identifier is not that
-    /// of a group.
+    /// No such queue pair, it is not UD (or UC where that is [allowed](Self::allow_uc_multicast)), or the identifier is
+    /// not that of a group.
     pub fn attach_multicast(&mut self, qpn: u32, gid: Gid) -> Result<(), NicError> {
         let transport = self.qps.get(qpn).ok_or(NicError::UnknownQp { qpn })?.attr.transport;
         self.datapath.groups.attach(qpn, transport, gid)
@@ -66,7 +66,8 @@ impl Nic {
         self.responder.map_group_key(qpn, entry)
     }
 
-    /// Takes a group key out of a queue pair's table: packets by it write nothing any more, not even the rest of a message.
+    /// Takes a group key out of a queue pair's table: packets by it write nothing any more, not even the rest of a
+    /// message.
     ///
     /// # Errors
     /// It is not in the table.

@@ -50,8 +50,8 @@ impl Nic {
     /// Checks an access as the card would, and says which memory it is in.
     ///
     /// # Errors
-    /// The key does not exist, is of another protection domain, does not cover the range, or lacks a right; or the bytes
-    /// lie at another address than `addr`, or in several places.
+    /// The key does not exist, is of another protection domain, does not cover the range, or lacks a right; or the
+    /// bytes lie at another address than `addr`, or in several places.
     pub fn check_access(&self, key: u32, pd: u32, addr: u64, len: u64, access: Access) -> Result<Space, KeyFault> {
         self.datapath.keys.check(key, pd, addr, len, access)
     }
@@ -62,7 +62,8 @@ impl Nic {
         self.datapath.keys.first_vhca()
     }
 
-    /// Makes another virtual HCA on the card, and gives its id. Ids of different cards differ unless their seeds collide.
+    /// Makes another virtual HCA on the card, and gives its id. Ids of different cards differ unless their seeds
+    /// collide.
     ///
     /// # Errors
     /// The card has 256 already.
@@ -70,8 +71,8 @@ impl Nic {
         self.datapath.keys.create_vhca()
     }
 
-    /// Makes another virtual HCA that is a function of the card with port addresses of its own: it is reached by them, and its queue
-    /// pairs send from them. All functions share the port and what executes work requests.
+    /// Makes another virtual HCA that is a function of the card with port addresses of its own: it is reached by them,
+    /// and its queue pairs send from them. All functions share the port and what executes work requests.
     ///
     /// # Errors
     /// The card has 256 virtual HCAs already.
@@ -119,8 +120,8 @@ impl Nic {
         self.datapath.keys.alloc_pd(vhca)
     }
 
-    /// Lets other virtual HCAs of the card make aliases of a key if they know `token`. Sharing it again with another token
-    /// kills the aliases of the earlier one.
+    /// Lets other virtual HCAs of the card make aliases of a key if they know `token`. Sharing it again with another
+    /// token kills the aliases of the earlier one.
     ///
     /// # Errors
     /// The key does not exist, or is an alias itself.
@@ -139,14 +140,14 @@ impl Nic {
     /// Makes an alias of another virtual HCA's key. Addresses, range and rights are those of the target at each access.
     ///
     /// # Errors
-    /// No such protection domain; the target's virtual HCA is not on this card, or that of the domain itself; the target
-    /// does not exist there, or is not shared with this token.
+    /// No such protection domain; the target's virtual HCA is not on this card, or that of the domain itself; the
+    /// target does not exist there, or is not shared with this token.
     pub fn create_alias_mkey(&mut self, attr: AliasAttr) -> Result<u32, NicError> {
         self.datapath.keys.create_alias(attr)
     }
 
-    /// Makes a UMR key with room for `max_entries` entries. It is free: every access is refused until a UMR work request
-    /// binds it.
+    /// Makes a UMR key with room for `max_entries` entries. It is free: every access is refused until a UMR work
+    /// request binds it.
     ///
     /// # Errors
     /// No such protection domain, no or too many entries, or too many keys.

@@ -111,8 +111,8 @@ impl Nic {
     /// Changes attributes of a queue pair, and its state. On an error nothing has changed.
     ///
     /// Entering ERR flushes what is posted; receives that are posted later are not seen, because a receive queue has no
-    /// doorbell. Entering RESET forgets all attributes and counters, and with them the doorbells and CQEs that are on their
-    /// way: what was posted before neither happens nor completes afterwards.
+    /// doorbell. Entering RESET forgets all attributes and counters, and with them the doorbells and CQEs that are on
+    /// their way: what was posted before neither happens nor completes afterwards.
     ///
     /// # Errors
     /// No such queue pair, no such transition, or an attribute missing or outside its limits.
@@ -135,14 +135,14 @@ impl Nic {
         Ok(self.qp(qpn)?.query())
     }
 
-    /// Numbers of the queue pairs there are, from `from` on in ascending order. A later one has a higher number, and none is given
-    /// twice: to learn of new ones, ask from behind the last known.
+    /// Numbers of the queue pairs there are, from `from` on in ascending order. A later one has a higher number, and
+    /// none is given twice: to learn of new ones, ask from behind the last known.
     pub fn queue_pairs(&self, from: u32) -> impl Iterator<Item = u32> + '_ {
         self.qps.numbers_from(from)
     }
 
-    /// How often queue pairs have been made, destroyed, or changed their state: while this stays, so do [`Nic::queue_pairs`] and the
-    /// states that [`Nic::query_qp`] tells.
+    /// How often queue pairs have been made, destroyed, or changed their state: while this stays, so do
+    /// [`Nic::queue_pairs`] and the states that [`Nic::query_qp`] tells.
     #[must_use]
     pub fn queue_pair_changes(&self) -> u64 {
         self.datapath.state_changes

@@ -62,8 +62,8 @@ pub(crate) struct SendQueue {
     pub(crate) outstanding: VecDeque<Outstanding>,
     /// Reads and atomics without an answer.
     pub(crate) reads: u32,
-    /// Positions of outstanding WQEs that the card has executed by itself (UMR, invalidation): going back does not execute
-    /// them again.
+    /// Positions of outstanding WQEs that the card has executed by itself (UMR, invalidation): going back does not
+    /// execute them again.
     pub(crate) executed: Vec<u16>,
     /// An error CQE has been written since RESET.
     pub(crate) error_reported: bool,
@@ -106,7 +106,8 @@ impl SendQueue {
         })
     }
 
-    /// Prepares to send again from the oldest unacknowledged PSN: forgets the WQEs from there on; they are fetched again.
+    /// Prepares to send again from the oldest unacknowledged PSN: forgets the WQEs from there on; they are fetched
+    /// again.
     pub(crate) fn rewind(&mut self) {
         let unacknowledged = self.unacknowledged;
         let holds =

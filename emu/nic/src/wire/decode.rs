@@ -15,8 +15,8 @@ use crate::transport::Transport;
 /// The packet in a frame that begins with the Ethernet destination and has no frame check sequence.
 ///
 /// # Errors
-/// It is no untagged RoCEv2 packet in one piece, it was corrupted, or it is of a kind that the card does not have. Fields that
-/// a [`Packet`] does not hold are not looked at.
+/// It is no untagged RoCEv2 packet in one piece, it was corrupted, or it is of a kind that the card does not have.
+/// Fields that a [`Packet`] does not hold are not looked at.
 pub fn decode(frame: &[u8]) -> Result<Packet, DecodeError> {
     let (ethernet, rest) = Ethernet2Header::from_slice(frame).map_err(|_| DecodeError::Truncated {
         header: "Ethernet header",

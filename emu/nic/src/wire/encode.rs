@@ -13,8 +13,8 @@ use crate::packet::{Acknowledgement, Extension, Packet};
 use crate::transport::Transport;
 
 /// Appends the packet's frame to `out`: from the Ethernet destination to the invariant check sequence, then zeros up to
-/// [`MIN_FRAME_BYTES`]. It is as long as [`Packet::frame_bytes`] says, less the four bytes of the frame check sequence. With
-/// [`Packet::damage`] one bit of payload or check sequence is wrong.
+/// [`MIN_FRAME_BYTES`]. It is as long as [`Packet::frame_bytes`] says, less the four bytes of the frame check sequence.
+/// With [`Packet::damage`] one bit of payload or check sequence is wrong.
 ///
 /// The Ethernet addresses are the packet's, except that to a group of destination `00:00:00:00:00:00` the group's own
 /// address is used (see [`group_mac`]).

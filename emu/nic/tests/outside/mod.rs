@@ -1,5 +1,5 @@
-//! A reliable connection between a card and a peer that is not one: the peer is a script, and the line between them does to one packet, or
-//! to two, what a network may do.
+//! A reliable connection between a card and a peer that is not one: the peer is a script, and the line between them
+//! does to one packet, or to two, what a network may do.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 
 pub mod requester;
@@ -172,7 +172,8 @@ pub fn run(world: &mut World, peer: &mut impl Peer, fault: Fault) -> Vec<Sent> {
     panic!("card and peer do not come to rest");
 }
 
-/// All single faults of an exchange that takes these packets when nothing goes wrong; only packets of one direction change places.
+/// All single faults of an exchange that takes these packets when nothing goes wrong; only packets of one direction
+/// change places.
 pub fn faults(clean: &[Sent]) -> Vec<Fault> {
     let count = clean.len();
     let single = (0..count).flat_map(|at| [Fault::Lose(at), Fault::Double(at), Fault::Repeat(at)]);

@@ -1,5 +1,5 @@
-//! A requester as the architecture describes it, for one reliable connection. It believes what it is told: a Read that is acknowledged is
-//! one that it takes for complete.
+//! A requester as the architecture describes it, for one reliable connection. It believes what it is told: a Read that
+//! is acknowledged is one that it takes for complete.
 
 use super::*;
 use crate::common::pattern;
@@ -138,8 +138,8 @@ impl Requester {
         self.requests.iter_mut().find(|request| ahead(request.end_psn(), awaited) > 0)
     }
 
-    /// Everything before `upto` has been executed; false if the bytes of a Read or an atomic are missing. One that an acknowledgement
-    /// names by a PSN of its own is complete, as far as a requester can know that believes it.
+    /// Everything before `upto` has been executed; false if the bytes of a Read or an atomic are missing. One that an
+    /// acknowledgement names by a PSN of its own is complete, as far as a requester can know that believes it.
     fn acknowledged(&mut self, upto: u32, by_name: bool) -> bool {
         while ahead(upto, self.awaited) > 0 {
             let Some(request) = self.open() else { return true };

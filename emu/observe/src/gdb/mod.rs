@@ -1,7 +1,8 @@
 //! A gdb server on the threads of a DPA process.
 //!
-//! The machine stops when the first event handler begins and waits for gdb; virtual time stands still while it is stopped, so
-//! a debugged run gives the same results and times as any other. All threads of the process that stopped are gdb's threads.
+//! The machine stops when the first event handler begins and waits for gdb; virtual time stands still while it is
+//! stopped, so a debugged run gives the same results and times as any other. All threads of the process that stopped
+//! are gdb's threads.
 
 mod target;
 
@@ -94,8 +95,8 @@ struct Server {
     over: bool,
 }
 
-/// Listens on `address` (port 0: any) and attaches to the calling thread's machine; when the first event handler begins, waits
-/// up to `wait` for gdb.
+/// Listens on `address` (port 0: any) and attaches to the calling thread's machine; when the first event handler
+/// begins, waits up to `wait` for gdb.
 ///
 /// # Errors
 /// The address cannot be listened on.
@@ -141,7 +142,8 @@ impl Server {
                     if begun.elapsed() >= self.wait {
                         let seconds = self.wait.as_secs();
                         return Err(format!(
-                            "nobody connected to {} within {seconds} s (--gdb-wait, or FLEXCAST_GDB_WAIT, is longer if need be)",
+                            "nobody connected to {} within {seconds} s (--gdb-wait, or FLEXCAST_GDB_WAIT, is longer if \
+                             need be)",
                             self.address
                         ));
                     }

@@ -176,8 +176,8 @@ impl MultiThreadSingleStep for DpaProcess {
 
 impl MultiThreadSchedulerLocking for DpaProcess {
     fn set_resume_action_scheduler_lock(&mut self) -> Result<(), Self::Error> {
-        // gdb locks while it steps over a breakpoint that it has taken out: one instruction, and no other thread runs during
-        // one. Longer locks are not honoured: virtual time cannot pass for one thread alone.
+        // gdb locks while it steps over a breakpoint that it has taken out: one instruction, and no other thread runs
+        // during one. Longer locks are not honoured: virtual time cannot pass for one thread alone.
         Ok(())
     }
 }

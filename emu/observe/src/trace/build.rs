@@ -8,8 +8,8 @@ use emu_machine::{Record, Recording, ThreadKind, What, thread_name};
 use super::{Args, Event, Summary, Timeline, names};
 use crate::state::card_name;
 
-/// Tracks of a card that have no number of their own. A track with the number of its process would be taken for its main
-/// thread.
+/// Tracks of a card that have no number of their own. A track with the number of its process would be taken for its
+/// main thread.
 const PORT_TX: u32 = 0x10_0001;
 const PORT_RX: u32 = 0x10_0002;
 const LOOPBACK: u32 = 0x10_0003;

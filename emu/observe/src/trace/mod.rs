@@ -1,9 +1,10 @@
 //! A recording as a timeline in the Chrome trace-event format, which Perfetto's viewer opens.
 //!
-//! One process for each card. Its tracks: one for each DPA thread, by the name that the vendor's tools give it, with a span for
-//! each activation and marks for its doorbells, RTOS calls and messages; one for each direction of the port and for packets
-//! that turn round inside the card; one for each completion queue; one for doorbells of the host. Arrows lead from a packet
-//! that leaves to the packet that arrives, to its completion, to the activation which that completion triggered.
+//! One process for each card. Its tracks: one for each DPA thread, by the name that the vendor's tools give it, with a
+//! span for each activation and marks for its doorbells, RTOS calls and messages; one for each direction of the port
+//! and for packets that turn round inside the card; one for each completion queue; one for doorbells of the host.
+//! Arrows lead from a packet that leaves to the packet that arrives, to its completion, to the activation which that
+//! completion triggered.
 //!
 //! Times of the format are microseconds; the exact picoseconds are an argument of each event.
 
@@ -151,8 +152,8 @@ pub struct Summary {
 }
 
 impl Timeline {
-    /// Builds the timeline of a recording. `text` turns a message of the firmware on a card (its process, the bytes) into
-    /// something to read.
+    /// Builds the timeline of a recording. `text` turns a message of the firmware on a card (its process, the bytes)
+    /// into something to read.
     #[must_use]
     pub fn new(recording: &Recording, text: &dyn Fn(&[u8]) -> String) -> Self {
         build::timeline(recording, text)

@@ -104,7 +104,8 @@ fn a_gap_that_is_not_whole_adds_up() {
 }
 
 proptest! {
-    /// Bursts on the wheel issue when the rule says, whatever the horizon at which the core is asked, and whoever leaves.
+    /// Bursts on the wheel issue when the rule says, whatever the horizon at which the core is asked, and whoever
+    /// leaves.
     #[test]
     fn it_is_the_rule(
         width in 1u32..3,

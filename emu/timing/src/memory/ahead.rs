@@ -1,14 +1,16 @@
 //! Accesses executed before the cycles of their issue.
 //!
-//! Only those that cost the same whenever they are issued: they hit, wait for no path, and nobody else has the line at hand.
+//! Only those that cost the same whenever they are issued: they hit, wait for no path, and nobody else has the line at
+//! hand.
 
 use super::Memory;
 use crate::cache::line_of;
 use crate::unit::of_cycles;
 
 impl Memory {
-    /// Whether the last access was to a line that another thread may have at hand, so that what that has executed ahead of its time
-    /// ([`Memory::load_ahead`]) matters. Of a line that its thread's L1 held already, others do not execute accesses ahead.
+    /// Whether the last access was to a line that another thread may have at hand, so that what that has executed ahead
+    /// of its time ([`Memory::load_ahead`]) matters. Of a line that its thread's L1 held already, others do not execute
+    /// accesses ahead.
     #[inline]
     pub fn take_met(&mut self) -> bool {
         std::mem::take(&mut self.met)
@@ -21,8 +23,8 @@ impl Memory {
         self.snoop_filter.at(line_of(addr)) > 0
     }
 
-    /// A load of DPA memory ahead of its time. True if it hits L1 and no other L1 holds the line: it takes [`Model::l1_cycles`] whenever it
-    /// is issued, and is counted. Otherwise nothing has happened.
+    /// A load of DPA memory ahead of its time. True if it hits L1 and no other L1 holds the line: it takes
+    /// [`Model::l1_cycles`] whenever it is issued, and is counted. Otherwise nothing has happened.
     #[inline]
     pub fn load_ahead(&mut self, thread: usize, addr: u64) -> bool {
         let line = line_of(addr);
@@ -33,8 +35,8 @@ impl Memory {
         true
     }
 
-    /// The same of a store, after cycle `at`; it takes [`Model::store_hit_cycles`]. It must be in L2 as well, L2 without limit, and no
-    /// store of the thread on its way by then.
+    /// The same of a store, after cycle `at`; it takes [`Model::store_hit_cycles`]. It must be in L2 as well, L2
+    /// without limit, and no store of the thread on its way by then.
     #[inline]
     pub fn store_ahead(&mut self, thread: usize, addr: u64, at: u64) -> bool {
         let line = line_of(addr);

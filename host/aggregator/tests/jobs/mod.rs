@@ -142,7 +142,8 @@ pub(crate) fn all_say(ranks: &mut [Rank], command: &str, expected: &str) {
     }
 }
 
-/// All ranks name an aggregator, and whoever has found it says what it has done: others may have been told before they find it themselves.
+/// All ranks name an aggregator, and whoever has found it says what it has done: others may have been told before they
+/// find it themselves.
 pub(crate) fn names(ranks: &mut [Rank], aggregator: SocketAddr, what: &[&str]) {
     let lines: Vec<String> = ranks.iter_mut().map(Rank::line).collect();
     assert!(lines.iter().all(|line| line.contains(&format!("aggregator {aggregator}"))), "{lines:?}");

@@ -46,7 +46,8 @@ pub enum StoreError {
     },
     /// No address.
     #[error(
-        "address {address:?} of the store: it has to be host:port, with a port from 1 to 65535 and an IPv6 address in brackets"
+        "address {address:?} of the store: it has to be host:port, with a port from 1 to 65535 and an IPv6 address in \
+         brackets"
     )]
     Address {
         /// What was given.
@@ -54,7 +55,8 @@ pub enum StoreError {
     },
     /// A link-local address that does not say of which link.
     #[error(
-        "address {address:?} of the store is link-local and needs its zone, the interface behind which it is, such as [{host}%eth0]:{port}"
+        "address {address:?} of the store is link-local and needs its zone, the interface behind which it is, such as \
+         [{host}%eth0]:{port}"
     )]
     Zone {
         /// What was given.
@@ -113,7 +115,8 @@ pub enum StoreError {
     },
     /// Another program listens where rank 0 should.
     #[error(
-        "rank 0 cannot listen at {address}: another program listens there; is rank 0 started twice? If not, choose another port"
+        "rank 0 cannot listen at {address}: another program listens there; is rank 0 started twice? If not, choose \
+         another port"
     )]
     InUse {
         /// Where.
@@ -121,7 +124,8 @@ pub enum StoreError {
     },
     /// Nobody listens.
     #[error(
-        "rank 0 was not found at {address} within {}: {reason}; see whether it runs, and whether all ranks have its address{}",
+        "rank 0 was not found at {address} within {}: {reason}; see whether it runs, and whether all ranks have its \
+         address{}",
         seconds(*.waited),
         if *.is_loopback { ". This address is that of every computer itself: if rank 0 runs on another one, name that" } else { "" }
     )]
@@ -137,8 +141,8 @@ pub enum StoreError {
     },
     /// Somebody listens, and ends every connection without a word.
     #[error(
-        "what listens at {address} has ended {times} connections within {} without an answer ({reason}); see whether it is rank 0, or another program has \
-         the port",
+        "what listens at {address} has ended {times} connections within {} without an answer ({reason}); see whether \
+         it is rank 0, or another program has the port",
         seconds(*.waited)
     )]
     Dropped {
@@ -159,7 +163,8 @@ pub enum StoreError {
     },
     /// Somebody else listens.
     #[error(
-        "what listens at {address} is no store of this library: it answered {answer:02x?}; choose another port, or correct the address"
+        "what listens at {address} is no store of this library: it answered {answer:02x?}; choose another port, or \
+         correct the address"
     )]
     NotAStore {
         /// Where.
@@ -168,7 +173,8 @@ pub enum StoreError {
         answer: Vec<u8>,
     },
     /// Rank 0 is there and does not answer.
-    #[error("rank 0 at {address} did not answer within {} while {during}; see what it is doing, and whether this is its port", seconds(*.waited))]
+    #[error("rank 0 at {address} did not answer within {} while {during}; see what it is doing, and whether this is \
+        its port", seconds(*.waited))]
     Unanswered {
         /// Where.
         address: String,
@@ -219,7 +225,8 @@ pub enum StoreError {
     },
     /// A rank of another job.
     #[error(
-        "a rank of job {theirs:?} came to the store of job {own:?}: give all ranks of a job the same job id, and each job a port of its own"
+        "a rank of job {theirs:?} came to the store of job {own:?}: give all ranks of a job the same job id, and each \
+         job a port of its own"
     )]
     OtherJob {
         /// Its job id.
@@ -259,7 +266,8 @@ pub enum StoreError {
     },
     /// Another protocol.
     #[error(
-        "rank {rank} at {from} speaks version {theirs} of the store, rank 0 version {own}: run the same release on all ranks"
+        "rank {rank} at {from} speaks version {theirs} of the store, rank 0 version {own}: run the same release on all \
+         ranks"
     )]
     OtherVersion {
         /// The rank.
@@ -273,7 +281,8 @@ pub enum StoreError {
     },
     /// Other layouts.
     #[error(
-        "rank {rank} at {from} was built with other layouts ({theirs:#018x}) than rank 0 ({own:#018x}): run the same release on all ranks"
+        "rank {rank} at {from} was built with other layouts ({theirs:#018x}) than rank 0 ({own:#018x}): run the same \
+         release on all ranks"
     )]
     OtherBuild {
         /// The rank.
@@ -390,7 +399,8 @@ fn differing(rank: u32, at: &str, own: u32, difference: SecretDifference) -> Str
 fn only_here(loopback: Option<&str>) -> String {
     let text = |address| {
         format!(
-            ". Rank 0 listens at {address}, where only processes of its own computer reach it: name its address in the network if ranks are elsewhere"
+            ". Rank 0 listens at {address}, where only processes of its own computer reach it: name its address in the \
+             network if ranks are elsewhere"
         )
     };
     loopback.map_or_else(String::new, text)

@@ -213,8 +213,8 @@ fn admit(listener: TcpListener, config: &StoreConfig) -> Result<Server, StoreErr
     if config.secret.is_none() && !server.is_local() {
         REPORTED.call_once(|| {
             tracing::warn!(
-                "ranks of several computers exchange the key of their communicator in clear: who reads along can forge data; set {SECRET_FILE} on all ranks \
-                 to encrypt it"
+                "ranks of several computers exchange the key of their communicator in clear: who reads along can forge \
+                 data; set {SECRET_FILE} on all ranks to encrypt it"
             );
         });
     }

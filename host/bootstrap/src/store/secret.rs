@@ -48,7 +48,8 @@ pub enum SecretError {
     Unnamed,
     /// Fewer bytes than a secret has.
     #[error(
-        "the secret in {from} has {found} bytes: at least {} are needed, drawn at random, as `head -c 32 /dev/urandom | base64` does",
+        "the secret in {from} has {found} bytes: at least {} are needed, drawn at random, as `head -c 32 /dev/urandom \
+         | base64` does",
         Secret::LEAST_BYTES
     )]
     TooShort {
@@ -68,7 +69,8 @@ pub enum SecretError {
     },
     /// Others than the owner have access.
     #[error(
-        "the secret file {path} is open to others than its owner (mode {mode:04o}): `chmod 600 {path}`, and draw another secret if they may have read it"
+        "the secret file {path} is open to others than its owner (mode {mode:04o}): `chmod 600 {path}`, and draw \
+         another secret if they may have read it"
     )]
     Open {
         /// The file.

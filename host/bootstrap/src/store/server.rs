@@ -438,8 +438,8 @@ impl<'a> Admission<'a> {
             link.send(Arc::clone(if hello.is_some() { &frame } else { &clear }));
             links.push(link);
         }
-        // So do ranks that come only now, rather than find nobody; those that are missing, or were turned away, have had
-        // their time.
+        // So do ranks that come only now, rather than find nobody; those that are missing, or were turned away, have
+        // had their time.
         let turned_away = self.claims.iter().flatten().count();
         let mut awaited = match error {
             StoreError::Missing { .. } => 0,

@@ -318,8 +318,8 @@ fn another_job_and_garbage_do_no_harm() {
     let mut strange = hello(&address, |hello| hello.job = "job 8".to_owned());
     assert_eq!(
         reason(&mut strange),
-        "a rank of job \"job 8\" came to the store of job \"job 7\": give all ranks of a job the same job id, and each job a port \
-         of its own"
+        "a rank of job \"job 8\" came to the store of job \"job 7\": give all ranks of a job the same job id, and each \
+         job a port of its own"
     );
     let mut scanner = TcpStream::connect(&address).unwrap();
     scanner.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
@@ -507,7 +507,8 @@ fn configurations_from_the_environment() {
     refused("FLEXCAST_SIZE", "two", "FLEXCAST_SIZE is \"two\": it has to be the number of ranks, 1 to 1024");
     for address in ["head", "head:", ":4000", "head:0", "head:70000", "::1:4000"] {
         let text = format!(
-            "address {address:?} of the store: it has to be host:port, with a port from 1 to 65535 and an IPv6 address in brackets"
+            "address {address:?} of the store: it has to be host:port, with a port from 1 to 65535 and an IPv6 address \
+             in brackets"
         );
         refused("FLEXCAST_STORE", address, &text);
         // A rank alone meets nobody, and yet it does not take what cannot be.

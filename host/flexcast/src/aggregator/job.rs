@@ -19,7 +19,8 @@ use crate::datapath::udp::mesh::{END, Event, Head, Interest, Listener, MESSAGE, 
 const NOTICE: Duration = Duration::from_millis(500);
 /// Longest that workers have to hear why they are not served any more, and to go.
 const CLOSING: Duration = Duration::from_secs(2);
-/// A worker that goes in the midst of an operation may have found something wrong, and tells the others what: that may come first.
+/// A worker that goes in the midst of an operation may have found something wrong, and tells the others what: that may
+/// come first.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
 
 /// A worker's connection.
@@ -295,7 +296,8 @@ impl Job {
         }
     }
 
-    /// Sends what can be sent, ends what is over, and watches the time. Whoever is to be waited for is told to `watcher`.
+    /// Sends what can be sent, ends what is over, and watches the time. Whoever is to be waited for is told to
+    /// `watcher`.
     pub(super) fn turn(&mut self, now: Instant, watcher: &mut dyn Watcher) {
         loop {
             self.send(now);
@@ -380,7 +382,8 @@ impl Job {
         any
     }
 
-    /// Ends an operation that all workers are done with, and takes what has waited for that. Returns whether there was one.
+    /// Ends an operation that all workers are done with, and takes what has waited for that. Returns whether there was
+    /// one.
     fn release(&mut self, now: Instant) -> bool {
         let Some(operation) = self.operation.take_if(|operation| operation.is_over()) else { return false };
         self.spare = operation.into_spare();
@@ -428,7 +431,8 @@ impl Job {
         [Some(self.progressed + self.timeout), Some(self.noticed + NOTICE), leaving].into_iter().flatten().min()
     }
 
-    /// The operation under way, and with it the job, has failed: all workers are told why, and are to go. Its memory is given back at once.
+    /// The operation under way, and with it the job, has failed: all workers are told why, and are to go. Its memory is
+    /// given back at once.
     pub(super) fn fail(&mut self, report: &Report, now: Instant) {
         if self.closes.is_some() {
             return;

@@ -1,13 +1,15 @@
 //! Aggregators of sparse AllReduce that are no ranks: a process that sums up for several jobs at once.
 //!
-//! [`Server`] takes the connections of workers at its door; each job is served by one of its threads, which alone touches the job's sums. What comes is summed up as in
-//! ranks that are aggregators themselves. Workers use it where their [`Config`](crate::Config) names it. The program `flexcast-aggregator` is one of these with a configuration
-//! and a status (docs/aggregator.md).
+//! [`Server`] takes the connections of workers at its door; each job is served by one of its threads, which alone
+//! touches the job's sums. What comes is summed up as in ranks that are aggregators themselves. Workers use it where
+//! their [`Config`](crate::Config) names it. The program `flexcast-aggregator` is one of these with a configuration and
+//! a status (docs/aggregator.md).
 //!
 //! With a secret ([`Settings::secret`]) only workers that have the same one are taken, and what goes over a connection
 //! counts only if its other end has sent it, in this order. Nothing is encrypted.
 //!
-//! Whatever workers or strangers say: memory is bounded by what [`Settings`] allow, and so is the time that one waits for another.
+//! Whatever workers or strangers say: memory is bounded by what [`Settings`] allow, and so is the time that one waits
+//! for another.
 
 mod budget;
 mod cards;
@@ -44,12 +46,13 @@ pub struct Settings {
     pub jobs: u32,
     /// Workers at a time, of all jobs.
     pub connections: u32,
-    /// Longest that an operation stands still before it fails. Longer than the workers' own bound (`barrier_timeout`), which knows better who is silent.
+    /// Longest that an operation stands still before it fails. Longer than the workers' own bound (`barrier_timeout`),
+    /// which knows better who is silent.
     pub timeout: Duration,
     /// Longest that one who connects may take to say who it is.
     pub greeting: Duration,
-    /// Secret that workers share with the aggregators ([`Config::aggregator_secret`](crate::Config::aggregator_secret)).
-    /// Others are refused.
+    /// Secret that workers share with the aggregators
+    /// ([`Config::aggregator_secret`](crate::Config::aggregator_secret)). Others are refused.
     pub secret: Option<Secret>,
 }
 

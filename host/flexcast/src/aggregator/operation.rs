@@ -1,4 +1,5 @@
-//! One operation of a job, at one of its aggregators: what comes is summed up, and answers go to all workers. It has no IO.
+//! One operation of a job, at one of its aggregators: what comes is summed up, and answers go to all workers. It has no
+//! IO.
 
 use std::collections::VecDeque;
 
@@ -177,7 +178,8 @@ impl Operation {
         }
     }
 
-    /// Whether queue pairs are to be looked at: before all workers have called the operation it cannot end, and what comes before waits there.
+    /// Whether queue pairs are to be looked at: before all workers have called the operation it cannot end, and what
+    /// comes before waits there.
     pub(super) fn is_polling(&self) -> bool {
         matches!(&self.by, By::Cards(called) if !called.is_added && !called.by.contains(&false))
     }

@@ -80,7 +80,8 @@ impl Registry {
         }
         if std::mem::replace(&mut job.connected[rank as usize], true) {
             return Err(format!(
-                "rank {rank} of job {:016x} is connected already: start each rank once, and name aggregators in one order on all ranks",
+                "rank {rank} of job {:016x} is connected already: start each rank once, and name aggregators in one \
+                 order on all ranks",
                 terms.job
             ));
         }

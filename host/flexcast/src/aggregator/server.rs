@@ -35,7 +35,8 @@ const MOST_FAREWELLS: usize = 64;
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Most bytes of one who is refused that are read, so that it hears why.
 const FAREWELL_BYTES: usize = 4 << 20;
-/// How long nobody is taken where there is no room: the others wait in the system's queue. So it is when the system refuses a connection, such as for want of descriptors.
+/// How long nobody is taken where there is no room: the others wait in the system's queue. So it is when the system
+/// refuses a connection, such as for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Tokens of what wakes the door: whatever it is, all are looked at.
@@ -118,7 +119,8 @@ impl Server {
         if settings.secret.is_none() && !address.ip().is_loopback() {
             tracing::warn!(
                 %address,
-                "whoever reads along on the network can take a rank's place, and whoever can change packets can change sums; set {SECRET_FILE} for the daemon \
+                "whoever reads along on the network can take a rank's place, and whoever can change packets can change \
+                 sums; set {SECRET_FILE} for the daemon \
                  and all ranks to prevent it"
             );
         }

@@ -1,4 +1,5 @@
-//! Groups of workers and aggregators whose messages are handed over in any order that connections allow; and workers of hand-made bytes against a server.
+//! Groups of workers and aggregators whose messages are handed over in any order that connections allow; and workers of
+//! hand-made bytes against a server.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};

@@ -19,17 +19,18 @@
 //! | 46 | 1 | 1: the worker has a secret that it shares with the aggregator |
 //! | 47 | 1 | zero |
 //!
-//! The hello of a handshake ([`flexcast_proto::session`]) stands behind it. Its scope is a keyed hash of these bytes, so
-//! that a greeting counts only if a worker with the same secret has sent it, and on this connection. The aggregator
+//! The hello of a handshake ([`flexcast_proto::session`]) stands behind it. Its scope is a keyed hash of these bytes,
+//! so that a greeting counts only if a worker with the same secret has sent it, and on this connection. The aggregator
 //! answers with `FXAG`, its version and the challenge; or it says why not, by a frame with a [`Report`] in clear, which
 //! is alike in all versions. Without a secret on both sides the handshake has a key that everybody knows: it proves
 //! nothing then.
 //!
-//! Frames follow, as between two ranks: messages of operations both ways, each with its length, operator, element, block and blocks per message; and
-//! from the aggregator the reports here ([`Report`]). With a secret they have tags.
+//! Frames follow, as between two ranks: messages of operations both ways, each with its length, operator, element,
+//! block and blocks per message; and from the aggregator the reports here ([`Report`]). With a secret they have tags.
 //!
-//! Where RDMA cards carry blocks, a worker's messages of operations are empty and say what it calls. Before its first one, and whenever it has other queue pairs, it sends their endpoint
-//! ([`p2p::sparse`](crate::p2p::sparse)) as a control message. When those of all workers are there, the aggregator answers each with its own.
+//! Where RDMA cards carry blocks, a worker's messages of operations are empty and say what it calls. Before its first
+//! one, and whenever it has other queue pairs, it sends their endpoint ([`p2p::sparse`](crate::p2p::sparse)) as a
+//! control message. When those of all workers are there, the aggregator answers each with its own.
 
 use flexcast_bootstrap::Secret;
 use flexcast_bootstrap::store::SECRET_FILE;
@@ -126,7 +127,8 @@ impl Key {
     pub(crate) fn objection(&self, greeting: &Greeting) -> Option<String> {
         match (self.is_shared, greeting.has_secret) {
             (true, false) => Some(format!(
-                "it has a secret and the rank has none: give both the same file ({SECRET_FILE}, or Config::aggregator_secret)"
+                "it has a secret and the rank has none: give both the same file ({SECRET_FILE}, or \
+                 Config::aggregator_secret)"
             )),
             (false, true) => Some(format!(
                 "the rank has a secret and it has none: start flexcast-aggregator with the same file ({SECRET_FILE})"
@@ -139,7 +141,8 @@ impl Key {
     pub(crate) fn refusal(&self, error: HandshakeError) -> String {
         match error {
             HandshakeError::Scope { .. } if self.is_shared => format!(
-                "its secret is another one than the rank's, or the greeting was changed on the way: give both the same file ({SECRET_FILE})"
+                "its secret is another one than the rank's, or the greeting was changed on the way: give both the same \
+                 file ({SECRET_FILE})"
             ),
             HandshakeError::Scope { .. } => "the greeting was changed on the way".to_owned(),
             error => error.to_string(),
@@ -149,7 +152,8 @@ impl Key {
     /// What a worker says of an aggregator with which the handshake fails.
     pub(crate) fn distrust(error: HandshakeError) -> String {
         format!(
-            "does not prove who it is ({error}): see whether somebody else answers at this address, and give the daemon \
+            "does not prove who it is ({error}): see whether somebody else answers at this address, and give the \
+             daemon \
              and all ranks the same file ({SECRET_FILE})"
         )
     }
@@ -251,7 +255,8 @@ impl Greeting {
         let refused = |reason: String| Err(Unheard::Refused(reason));
         if hello.version.get() != VERSION {
             return refused(format!(
-                "it speaks version {VERSION} of the protocol, the worker version {}: install one release on all computers",
+                "it speaks version {VERSION} of the protocol, the worker version {}: install one release on all \
+                 computers",
                 hello.version
             ));
         }
@@ -268,8 +273,8 @@ impl Greeting {
             && hello.zero == 0;
         if !is_sound {
             return refused(format!(
-                "rank {rank} of {workers} workers at aggregator {aggregator} of {aggregators} cannot be: there are at most {MAX_RANKS} workers \
-                 and {MOST_AGGREGATORS} aggregators"
+                "rank {rank} of {workers} workers at aggregator {aggregator} of {aggregators} cannot be: there are at \
+                 most {MAX_RANKS} workers and {MOST_AGGREGATORS} aggregators"
             ));
         }
         if (hello.big_endian == 1) != cfg!(target_endian = "big") {
@@ -285,7 +290,8 @@ impl Greeting {
             }
             _ => {
                 return refused(format!(
-                    "queue pairs with the timeout 2^{timeout_exponent}, sent again {count} times, cannot be: 1 to 31, and up to 7"
+                    "queue pairs with the timeout 2^{timeout_exponent}, sent again {count} times, cannot be: 1 to 31, \
+                     and up to 7"
                 ));
             }
         };

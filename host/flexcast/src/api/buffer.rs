@@ -11,8 +11,8 @@ use crate::api::user_memory::Shared;
 use crate::datapath::service::lease::{Graveyard, Lease};
 use crate::error::{Error, Result};
 
-/// Memory of the caller that a card may use. An operation takes it over and gives it back when it is done, so that nobody can touch or free it
-/// in between:
+/// Memory of the caller that a card may use. An operation takes it over and gives it back when it is done, so that
+/// nobody can touch or free it in between:
 ///
 /// ```compile_fail,E0382
 /// # fn f(mut communicator: flexcast::Communicator, send: flexcast::Buffer, receive: flexcast::Buffer) {
@@ -73,8 +73,8 @@ enum HostMemory {
     Nothing,
 }
 
-// SAFETY: whoever made a buffer of memory by its address has promised that nobody else accesses it as long as the buffer exists; nothing ties it
-// to a thread.
+// SAFETY: whoever made a buffer of memory by its address has promised that nobody else accesses it as long as the
+// buffer exists; nothing ties it to a thread.
 unsafe impl Send for HostMemory {}
 
 /// What cards may do with a buffer: the own one receives, peers write and read.
@@ -127,8 +127,8 @@ impl Buffer {
     /// A buffer of memory by its address that no card reaches.
     ///
     /// # Safety
-    /// All bytes are allocated, readable and, unless the buffer is only read, writable; until it is dropped nobody else accesses them, except for other
-    /// buffers that are only read.
+    /// All bytes are allocated, readable and, unless the buffer is only read, writable; until it is dropped nobody else
+    /// accesses them, except for other buffers that are only read.
     pub(crate) unsafe fn of_address(start: NonNull<u8>, len: usize) -> Self {
         Self { memory: Memory::Host(HostMemory::User(start)), len }
     }
@@ -165,8 +165,8 @@ impl Buffer {
         self.len == 0
     }
 
-    /// The bytes, to be read where they are. If peers know the key of the buffer, which they do after an operation has received into it, the
-    /// memory is registered anew first: nobody can write to it while the slice exists.
+    /// The bytes, to be read where they are. If peers know the key of the buffer, which they do after an operation has
+    /// received into it, the memory is registered anew first: nobody can write to it while the slice exists.
     ///
     /// # Errors
     /// [`crate::Error::Lent`] when a service process may use it:
@@ -317,7 +317,8 @@ impl Buffer {
         Ok(bytes)
     }
 
-    /// Lets peers write to the buffer by a key that nobody has had before, until [`Buffer::hide`]: address of its first byte, and the key.
+    /// Lets peers write to the buffer by a key that nobody has had before, until [`Buffer::hide`]: address of its first
+    /// byte, and the key.
     pub(crate) fn expose(&mut self) -> Result<(u64, u32)> {
         let registered = self.registered().ok_or_else(foreign)?;
         registered.end_exposure()?;
@@ -325,8 +326,9 @@ impl Buffer {
         let start = region.addr().get();
         let bytes = NonNull::new(std::ptr::with_exposed_provenance_mut(start as usize)).unwrap_or(NonNull::dangling());
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        // SAFETY: the bytes are those of `region`, which is registered itself, so that they stay allocated as long as it exists and are
-        // reached by raw pointers alone; the second registration is dropped before: with `hide`, `into_region`, or by the order of fields.
+        // SAFETY: the bytes are those of `region`, which is registered itself, so that they stay allocated as long as
+        // it exists and are reached by raw pointers alone; the second registration is dropped before: with `hide`,
+        // `into_region`, or by the order of fields.
         let exposed = unsafe { MemoryRegion::register_raw(region.pd(), bytes, region.len(), access) }?;
         let rkey = exposed.rkey();
         registered.exposed = Some(exposed);
@@ -351,8 +353,8 @@ impl Buffer {
         }
     }
 
-    /// Lets a service process use the memory, unless it may: `share` makes a key over it. It is taken back with [`Buffer::unlend`], or by the graveyard's
-    /// owner once the buffer is dropped.
+    /// Lets a service process use the memory, unless it may: `share` makes a key over it. It is taken back with
+    /// [`Buffer::unlend`], or by the graveyard's owner once the buffer is dropped.
     ///
     /// # Errors
     /// The card refuses; what `share` gives.
@@ -370,9 +372,10 @@ impl Buffer {
         let (start, access) = (region.addr().get(), region.access());
         let access = if access.contains(Access::LOCAL_WRITE) { REACHABLE } else { Access::REMOTE_READ };
         let bytes = NonNull::new(std::ptr::with_exposed_provenance_mut(start as usize)).unwrap_or(NonNull::dangling());
-        // SAFETY: the bytes are those of `region`, reached by raw pointers alone. They stay allocated until the second registration is gone: the graveyard's owner
-        // drops that before it drops its graveyard, and until then a buffer that is dropped leaves its memory there. `renewed` does not move memory that is lent;
-        // memory of a `UserMemory` is lent for one operation, which has the buffer.
+        // SAFETY: the bytes are those of `region`, reached by raw pointers alone. They stay allocated until the second
+        // registration is gone: the graveyard's owner drops that before it drops its graveyard, and until then a buffer
+        // that is dropped leaves its memory there. `renewed` does not move memory that is lent; memory of a
+        // `UserMemory` is lent for one operation, which has the buffer.
         let second = unsafe { MemoryRegion::register_raw(region.pd(), bytes, region.len(), access) }?;
         let memory = share(second)?;
         registered.leases.push(Lease::new(graveyard, memory));
@@ -389,7 +392,8 @@ impl Buffer {
         self.registered()?.leases.iter().find_map(|lease| lease.of(graveyard))
     }
 
-    /// What a service process may use by [`Buffer::lend`], which the caller takes back before the buffer goes anywhere else.
+    /// What a service process may use by [`Buffer::lend`], which the caller takes back before the buffer goes anywhere
+    /// else.
     pub(crate) fn unlend(&mut self, graveyard: &Arc<Graveyard>) -> Option<MemoryId> {
         let leases = &mut self.registered()?.leases;
         let at = leases.iter().position(|lease| lease.of(graveyard).is_some())?;
@@ -422,8 +426,8 @@ impl HostMemory {
     fn bytes(&self, len: usize) -> &[u8] {
         match self {
             Self::Owned(memory) => memory.as_slice(),
-            // SAFETY: the bytes are allocated, and nobody writes to them, as the caller of `of_address` has promised; the borrow keeps this
-            // buffer from being written.
+            // SAFETY: the bytes are allocated, and nobody writes to them, as the caller of `of_address` has promised;
+            // the borrow keeps this buffer from being written.
             Self::User(start) => unsafe { std::slice::from_raw_parts(start.as_ptr(), len) },
             Self::Nothing => &[],
         }

@@ -63,11 +63,12 @@ impl fmt::Display for DatapathKind {
     }
 }
 
-/// An open card: one whose DPA runs the library's firmware ([`Card::open`]), any RDMA card ([`Card::verbs`]), or any network interface of this
-/// computer ([`Card::udp`]). What is made from it keeps it. A clone is the same card.
+/// An open card: one whose DPA runs the library's firmware ([`Card::open`]), any RDMA card ([`Card::verbs`]), or any
+/// network interface of this computer ([`Card::udp`]). What is made from it keeps it. A clone is the same card.
 ///
-/// An RDMA card answers peers of communicators that are gone for up to 16.8 ms more (with the default of [`Config::retry_exponent`](crate::Config::retry_exponent)),
-/// since acknowledgements can be lost; whoever drops the last clone waits for the rest of that time.
+/// An RDMA card answers peers of communicators that are gone for up to 16.8 ms more (with the default of
+/// [`Config::retry_exponent`](crate::Config::retry_exponent)), since acknowledgements can be lost; whoever drops the
+/// last clone waits for the rest of that time.
 #[derive(Clone, Debug)]
 pub struct Card(Kind);
 
@@ -82,13 +83,15 @@ impl Card {
     /// Opens the card `device` (such as `mlx5_0`) and starts `firmware` on its DPA.
     ///
     /// # Errors
-    /// [`Error::Flexio`](crate::Error::Flexio): no such card, an image that is not an ELF for the DPA or was built with another ABI, a
-    /// refusal of the card. [`Error::BringUp`](crate::Error::BringUp): the firmware runs but answers with another ABI's number.
+    /// [`Error::Flexio`](crate::Error::Flexio): no such card, an image that is not an ELF for the DPA or was built with
+    /// another ABI, a refusal of the card. [`Error::BringUp`](crate::Error::BringUp): the firmware runs but answers
+    /// with another ABI's number.
     pub fn open(provider: &Provider, device: &str, firmware: Firmware<'_>) -> Result<Self> {
         Self::open_with(provider, device, &firmware.load(provider)?)
     }
 
-    /// [`Card::open`] with firmware that was loaded before, by [`Firmware::load`]: several cards of one program share it.
+    /// [`Card::open`] with firmware that was loaded before, by [`Firmware::load`]: several cards of one program share
+    /// it.
     ///
     /// # Errors
     /// As [`Card::open`].
@@ -96,27 +99,28 @@ impl Card {
         DpaCard::open(provider, device, application).map(|card| Self(Kind::Dpa(card)))
     }
 
-    /// Opens the RDMA card `device` (such as `mlx5_0`): this process receives and sends, by multicast of datagrams, and what is lost is read over
-    /// reliable connections. No DPA and no firmware is needed.
+    /// Opens the RDMA card `device` (such as `mlx5_0`): this process receives and sends, by multicast of datagrams, and
+    /// what is lost is read over reliable connections. No DPA and no firmware is needed.
     ///
     /// # Errors
-    /// [`Error::Flexio`](crate::Error::Flexio): no such card, or a refusal of it. [`Error::Config`](crate::Error::Config): an option that the
-    /// card cannot have.
+    /// [`Error::Flexio`](crate::Error::Flexio): no such card, or a refusal of it.
+    /// [`Error::Config`](crate::Error::Config): an option that the card cannot have.
     pub fn verbs(provider: &Provider, device: &str, options: &VerbsOptions) -> Result<Self> {
         VerbsCard::open(provider, device, options).map(|card| Self(Kind::Verbs(card)))
     }
 
-    /// Takes a network interface of this computer: collectives go by IP multicast, and what is lost over TCP. No privileges and no RDMA
-    /// device are needed.
+    /// Takes a network interface of this computer: collectives go by IP multicast, and what is lost over TCP. No
+    /// privileges and no RDMA device are needed.
     ///
     /// # Errors
-    /// [`Error::Interface`](crate::Error::Interface): there is none of that name or address, it is down, or it has no address.
+    /// [`Error::Interface`](crate::Error::Interface): there is none of that name or address, it is down, or it has no
+    /// address.
     pub fn udp(options: &UdpOptions) -> Result<Self> {
         Interface::open(options).map(|interface| Self(Kind::Udp(interface)))
     }
 
-    /// Starts `firmware`, image `sparse`, on the card's DPA, beside what runs there. Communicators with [`Aggregation::Dpa`](crate::Aggregation::Dpa) need it. Of a card on which it runs
-    /// nothing changes.
+    /// Starts `firmware`, image `sparse`, on the card's DPA, beside what runs there. Communicators with
+    /// [`Aggregation::Dpa`](crate::Aggregation::Dpa) need it. Of a card on which it runs nothing changes.
     ///
     /// # Errors
     /// As [`Card::open`]; [`Error::Argument`] for a network interface.
@@ -198,8 +202,9 @@ impl Card {
         }
     }
 
-    /// Bytes that the card's communicators together want in the DPA's last-level cache ([`Footprint::hot_bytes`](crate::Footprint::hot_bytes)).
-    /// More than it holds is warned of: they work, and wait for memory.
+    /// Bytes that the card's communicators together want in the DPA's last-level cache
+    /// ([`Footprint::hot_bytes`](crate::Footprint::hot_bytes)). More than it holds is warned of: they work, and wait
+    /// for memory.
     #[must_use]
     pub fn hot_bytes(&self) -> u64 {
         match &self.0 {

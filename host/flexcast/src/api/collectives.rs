@@ -1,9 +1,10 @@
 //! Collectives by messages between pairs of ranks: barrier, reductions, and blocks from each to each.
 //!
-//! They have the argument order and the meaning of MPI's (MPI 4.1, chapter 6), with lengths in bytes. All ranks call the same operations, with the
-//! same root, reduction and lengths, as far as each gives them; what differs is found, and named ([`Communicator::disagreement`]). All datapaths
-//! carry them, by reliable connections; with the protocol on the card ([`Control::Device`](crate::Control::Device)) they are refused. Over RDMA cards
-//! the first of them, a Barrier apart, connects all pairs of ranks ([`Footprint::pair_queue_pairs`](crate::Footprint::pair_queue_pairs)).
+//! They have the argument order and the meaning of MPI's (MPI 4.1, chapter 6), with lengths in bytes. All ranks call
+//! the same operations, with the same root, reduction and lengths, as far as each gives them; what differs is found,
+//! and named ([`Communicator::disagreement`]). All datapaths carry them, by reliable connections; with the protocol on
+//! the card ([`Control::Device`](crate::Control::Device)) they are refused. Over RDMA cards the first of them, a
+//! Barrier apart, connects all pairs of ranks ([`Footprint::pair_queue_pairs`](crate::Footprint::pair_queue_pairs)).
 
 use crate::api::buffer::Buffer;
 use crate::api::communicator::Communicator;
@@ -38,10 +39,12 @@ impl Communicator {
         self.collective(None, receive, |_| Ok(Collective::Barrier))
     }
 
-    /// The reduction of the contributions of all ranks, to `receive` on all of them. Every rank contributes `send`; both buffers have its length.
+    /// The reduction of the contributions of all ranks, to `receive` on all of them. Every rank contributes `send`;
+    /// both buffers have its length.
     ///
     /// # Errors
-    /// [`Failed`] with the buffers: lengths that differ, or are no multiple of an element's; and as in [`Communicator::barrier`].
+    /// [`Failed`] with the buffers: lengths that differ, or are no multiple of an element's; and as in
+    /// [`Communicator::barrier`].
     pub fn all_reduce(&self, send: Buffer, receive: Buffer, reduction: Reduction) -> Result<Request, Box<Failed>> {
         let bytes = receive.len() as u64;
         self.collective(Some(send), receive, |_| Ok(Collective::Allreduce { bytes, reduction }))
@@ -56,21 +59,29 @@ impl Communicator {
         self.collective(None, buffer, |_| Ok(Collective::Allreduce { bytes, reduction }))
     }
 
-    /// The same as [`Communicator::all_reduce`] for contributions of which much is zero: blocks that are zero are neither sent nor summed, and nobody has to say where they
-    /// are. A block is zero if all of its bits are, so that -0.0 and NaN travel. For minimum and maximum a block that is zero is one that the rank does not have. Every
-    /// rank sums up a part of the array, on its processor or on its card's DPA ([`Config::sparse_aggregation`](crate::Config::sparse_aggregation)). Over an Ethernet interface sums go as [`Communicator::all_reduce`] makes them, zeros included, where that is expected to be
-    /// faster: short arrays, and of others those in which the last operation on an array of that length has found too few zeros ([`SparseCost`](crate::SparseCost); the
-    /// report says by which algorithm, and what either was expected to take). There -0.0 of one rank and 0.0 of the others are 0.0. After a failure `receive` is part old and part new.
+    /// The same as [`Communicator::all_reduce`] for contributions of which much is zero: blocks that are zero are
+    /// neither sent nor summed, and nobody has to say where they are. A block is zero if all of its bits are, so that
+    /// -0.0 and NaN travel. For minimum and maximum a block that is zero is one that the rank does not have. Every rank
+    /// sums up a part of the array, on its processor or on its card's DPA
+    /// ([`Config::sparse_aggregation`](crate::Config::sparse_aggregation)). Over an Ethernet interface sums go as
+    /// [`Communicator::all_reduce`] makes them, zeros included, where that is expected to be faster: short arrays, and
+    /// of others those in which the last operation on an array of that length has found too few zeros
+    /// ([`SparseCost`](crate::SparseCost); the report says by which algorithm, and what either was expected to take).
+    /// There -0.0 of one rank and 0.0 of the others are 0.0. After a failure `receive` is part old and part new.
     ///
-    /// Over an RDMA card the array is never given to the card, which sends from and receives into a ring of 2d blocks for each part of it. So it may be memory that is not registered
+    /// Over an RDMA card the array is never given to the card, which sends from and receives into a ring of 2d blocks
+    /// for each part of it. So it may be memory that is not registered
     /// ([`UserMemory::unregistered`](crate::UserMemory::unregistered)).
     ///
-    /// With [`Config::reproducible`](crate::Config::reproducible) blocks are added in the order of ranks; otherwise in the order in which they come, and sums of
-    /// floating-point numbers differ from call to call in their last bits. Sums of `f32` that DPAs add as fixed-point numbers ([`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point))
-    /// have no order; -0.0 becomes 0.0 there, and a number beyond the bound fails the operation ([`Error::Contribution`]).
+    /// With [`Config::reproducible`](crate::Config::reproducible) blocks are added in the order of ranks; otherwise in
+    /// the order in which they come, and sums of floating-point numbers differ from call to call in their last bits.
+    /// Sums of `f32` that DPAs add as fixed-point numbers
+    /// ([`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point)) have no order; -0.0 becomes 0.0 there, and a
+    /// number beyond the bound fails the operation ([`Error::Contribution`]).
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce`]; options out of their ranges; an operator that zeros change; a datapath that does not carry it.
+    /// As [`Communicator::all_reduce`]; options out of their ranges; an operator that zeros change; a datapath that
+    /// does not carry it.
     pub fn sparse_all_reduce(
         &self,
         send: Buffer,
@@ -113,7 +124,8 @@ impl Communicator {
         self.sparse(bytes, reduction, options).map(drop).map_err(|reason| Error::Argument { operation, reason })
     }
 
-    /// The reduction of the contributions of all ranks, to `receive` on rank `root`; elsewhere that is not touched, and may be empty.
+    /// The reduction of the contributions of all ranks, to `receive` on rank `root`; elsewhere that is not touched, and
+    /// may be empty.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`]; no such root.
@@ -137,8 +149,8 @@ impl Communicator {
         self.collective(None, buffer, |_| Ok(Collective::Reduce { root, bytes, reduction }))
     }
 
-    /// The reduction of the contributions of all ranks, a share to each: rank r gets the r-th of `size()` equal parts. `send` is `size()` times as
-    /// long as `receive`.
+    /// The reduction of the contributions of all ranks, a share to each: rank r gets the r-th of `size()` equal parts.
+    /// `send` is `size()` times as long as `receive`.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -176,10 +188,12 @@ impl Communicator {
         self.collective(None, buffer, |_| shares(self.lists(), counts, self.size(), reduction))
     }
 
-    /// Block r of `send` to rank r, where it becomes block `rank()` of `receive`. Both buffers have `size()` blocks of one length.
+    /// Block r of `send` to rank r, where it becomes block `rank()` of `receive`. Both buffers have `size()` blocks of
+    /// one length.
     ///
     /// # Errors
-    /// [`Failed`] with the buffers: lengths that differ, or are no multiple of `size()`; and as in [`Communicator::barrier`].
+    /// [`Failed`] with the buffers: lengths that differ, or are no multiple of `size()`; and as in
+    /// [`Communicator::barrier`].
     pub fn all_to_all(&self, send: Buffer, receive: Buffer) -> Result<Request, Box<Failed>> {
         let len = receive.len() as u64;
         self.collective(Some(send), receive, |(_, ranks)| Ok(Collective::Alltoall { bytes: len / u64::from(ranks) }))
@@ -194,11 +208,12 @@ impl Communicator {
         self.collective(None, buffer, |(_, ranks)| Ok(Collective::Alltoall { bytes: len / u64::from(ranks) }))
     }
 
-    /// Block r of `send`, wherever it lies, to rank r. What rank r sends to this one goes to block r of `receive`; both must give one length.
+    /// Block r of `send`, wherever it lies, to rank r. What rank r sends to this one goes to block r of `receive`; both
+    /// must give one length.
     ///
     /// # Errors
-    /// [`Failed`] with the buffers: blocks that end beyond their buffer, or overlap in `receive`, lists that have not `size()` entries; and as in
-    /// [`Communicator::barrier`].
+    /// [`Failed`] with the buffers: blocks that end beyond their buffer, or overlap in `receive`, lists that have not
+    /// `size()` entries; and as in [`Communicator::barrier`].
     pub fn all_to_allv(
         &self,
         send: Buffer,
@@ -214,7 +229,8 @@ impl Communicator {
         })
     }
 
-    /// The same with the blocks of the own contribution in the buffer, which those of the others, of the same lengths, replace.
+    /// The same with the blocks of the own contribution in the buffer, which those of the others, of the same lengths,
+    /// replace.
     ///
     /// # Errors
     /// As [`Communicator::all_to_allv`].
@@ -226,11 +242,12 @@ impl Communicator {
         })
     }
 
-    /// `send` of every rank to rank `root`, one rank's after another's in its `receive`; elsewhere that is not touched, and may be empty.
+    /// `send` of every rank to rank `root`, one rank's after another's in its `receive`; elsewhere that is not touched,
+    /// and may be empty.
     ///
     /// # Errors
-    /// [`Failed`] with the buffers: the root's `receive` is not `size()` times as long as `send`, no such root; and as in
-    /// [`Communicator::barrier`].
+    /// [`Failed`] with the buffers: the root's `receive` is not `size()` times as long as `send`, no such root; and as
+    /// in [`Communicator::barrier`].
     pub fn gather(&self, send: Buffer, receive: Buffer, root: u32) -> Result<Request, Box<Failed>> {
         let bytes = send.len() as u64;
         self.collective(Some(send), receive, |_| Ok(Collective::Gather { root, bytes }))
@@ -279,11 +296,12 @@ impl Communicator {
         })
     }
 
-    /// Block r of the `send` of rank `root` to `receive` of rank r; elsewhere `send` is not looked at, and may be empty.
+    /// Block r of the `send` of rank `root` to `receive` of rank r; elsewhere `send` is not looked at, and may be
+    /// empty.
     ///
     /// # Errors
-    /// [`Failed`] with the buffers: the root's `send` is not `size()` times as long as `receive`, no such root; and as in
-    /// [`Communicator::barrier`].
+    /// [`Failed`] with the buffers: the root's `send` is not `size()` times as long as `receive`, no such root; and as
+    /// in [`Communicator::barrier`].
     pub fn scatter(&self, send: Buffer, receive: Buffer, root: u32) -> Result<Request, Box<Failed>> {
         let bytes = receive.len() as u64;
         self.collective(Some(send), receive, |_| Ok(Collective::Scatter { root, bytes, in_place: false }))
@@ -301,7 +319,8 @@ impl Communicator {
         })
     }
 
-    /// Block r of the `send` of rank `root`, where its `blocks` say, to `receive` of rank r; elsewhere they are not looked at.
+    /// Block r of the `send` of rank `root`, where its `blocks` say, to `receive` of rank r; elsewhere they are not
+    /// looked at.
     ///
     /// # Errors
     /// As [`Communicator::all_to_allv`] and [`Communicator::scatter`].

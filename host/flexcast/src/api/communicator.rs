@@ -46,17 +46,19 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// Ranks that broadcast and gather among one another.
 ///
-/// Without a progress thread ([`Config::progress_thread`]) nothing happens by itself: [`Communicator::progress`], or a test or wait that calls it,
-/// moves the protocol on. What the card does (receiving, copying, sending) needs no such call. Operations of one communicator run one after another,
-/// in the order in which they were posted, which must be the same on all ranks; several communicators run side by side.
+/// Without a progress thread ([`Config::progress_thread`]) nothing happens by itself: [`Communicator::progress`], or a
+/// test or wait that calls it, moves the protocol on. What the card does (receiving, copying, sending) needs no such
+/// call. Operations of one communicator run one after another, in the order in which they were posted, which must be
+/// the same on all ranks; several communicators run side by side.
 ///
-/// A clone is the same communicator. Every function may be called from every thread. One at a time moves the protocol on; those that post, test and wait meanwhile
-/// are not held up by it. The communicator ends with the last of its clones and its requests.
+/// A clone is the same communicator. Every function may be called from every thread. One at a time moves the protocol
+/// on; those that post, test and wait meanwhile are not held up by it. The communicator ends with the last of its
+/// clones and its requests.
 #[derive(Clone)]
 pub struct Communicator(Arc<Owner>);
 
-/// What users hold of a communicator's state. With the last of them the progress thread ends, and has ended when that returns: what was said last is with the
-/// system, although the program goes at once.
+/// What users hold of a communicator's state. With the last of them the progress thread ends, and has ended when that
+/// returns: what was said last is with the system, although the program goes at once.
 struct Owner(Arc<Shared>);
 
 impl Deref for Owner {
@@ -162,7 +164,8 @@ impl Shared {
 }
 
 impl Shared {
-    /// Moves the protocol on for a caller that may not come back once its operations are over, unless there is a progress thread.
+    /// Moves the protocol on for a caller that may not come back once its operations are over, unless there is a
+    /// progress thread.
     fn progress(&self, datapath: &mut dyn Datapath) -> Result<bool> {
         let moved = datapath.progress()?;
         if self.thread.is_none() && !self.waiter.is_virtual() {
@@ -193,7 +196,8 @@ impl Shared {
     }
 }
 
-/// Calls `step` until there is nothing to be done any more, and it returns none. Returns whether any has moved anything.
+/// Calls `step` until there is nothing to be done any more, and it returns none. Returns whether any has moved
+/// anything.
 fn leave(mut step: impl FnMut() -> Result<Option<bool>>) -> Result<bool> {
     let (since, mut moved) = (Instant::now(), false);
     while since.elapsed() < RESTART
@@ -208,8 +212,8 @@ impl Communicator {
     /// Makes a communicator of all ranks of an exchange; collective. Blocks as long as the exchange does.
     ///
     /// # Errors
-    /// [`Error::Exchange`] when ranks are missing or doubled, [`Error::Peer`] when they do not fit one another or one of them could not make
-    /// its part, and what [`Pending::new`] gives.
+    /// [`Error::Exchange`] when ranks are missing or doubled, [`Error::Peer`] when they do not fit one another or one
+    /// of them could not make its part, and what [`Pending::new`] gives.
     pub fn create(card: &Card, exchange: &mut dyn Exchange, config: Config) -> Result<Self> {
         crate::api::split::found(card, exchange, config)
     }
@@ -306,8 +310,9 @@ impl Communicator {
     }
 
     /// Whether the card says that the operation posted last is over, with the protocol on the card
-    /// ([`Control::Device`](crate::Control::Device)), or by service processes ([`Control::Service`](crate::Control::Service)); false otherwise. Looks at words of
-    /// host memory that the card writes, and does nothing: a test or [`Communicator::progress`] takes note.
+    /// ([`Control::Device`](crate::Control::Device)), or by service processes
+    /// ([`Control::Service`](crate::Control::Service)); false otherwise. Looks at words of host memory that the card
+    /// writes, and does nothing: a test or [`Communicator::progress`] takes note.
     ///
     /// # Errors
     /// [`Error::Flexio`].
@@ -315,10 +320,12 @@ impl Communicator {
         self.0.with(|datapath| datapath.is_flagged())
     }
 
-    /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks: while another thread does the same nothing happens here.
+    /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks: while another
+    /// thread does the same nothing happens here.
     ///
     /// # Errors
-    /// The failure of a library call; the communicator is of no use afterwards. Failures of operations are theirs ([`Failed`]).
+    /// The failure of a library call; the communicator is of no use afterwards. Failures of operations are theirs
+    /// ([`Failed`]).
     pub fn progress(&self) -> Result<bool> {
         if self.0.thread.is_some() {
             self.0.looks.fetch_add(1, Ordering::Relaxed);
@@ -326,8 +333,9 @@ impl Communicator {
         self.0.try_with(|datapath| self.0.progress(datapath)).unwrap_or(Ok(false))
     }
 
-    /// When [`Communicator::progress`] is to be called next by the card's clock ([`Card::now`]), even if neither peers nor card have written
-    /// anything until then; none if nothing is under way. For loops that sleep until something happens.
+    /// When [`Communicator::progress`] is to be called next by the card's clock ([`Card::now`]), even if neither peers
+    /// nor card have written anything until then; none if nothing is under way. For loops that sleep until something
+    /// happens.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         self.deadline_ps().map(duration)
@@ -343,8 +351,8 @@ impl Communicator {
     /// Whether an operation is over; moves the protocol on.
     ///
     /// # Errors
-    /// That of the operation. [`Error::ForeignRequest`]; the failure of a library call, after which the communicator is of no use: these two without
-    /// buffers.
+    /// That of the operation. [`Error::ForeignRequest`]; the failure of a library call, after which the communicator is
+    /// of no use: these two without buffers.
     pub fn test(&self, request: Request) -> Result<Test, Box<Failed>> {
         if !self.is_own(&request) {
             return Err(Box::new(Failed::of(Error::ForeignRequest { request: request.number() })));
@@ -368,7 +376,8 @@ impl Communicator {
         request.communicator().is_some_and(|communicator| Arc::ptr_eq(&communicator.0, &self.0))
     }
 
-    /// Whether an operation was over when the protocol was last moved on; moves nothing. False for a request of another communicator.
+    /// Whether an operation was over when the protocol was last moved on; moves nothing. False for a request of another
+    /// communicator.
     #[must_use]
     pub fn is_done(&self, request: &Request) -> bool {
         self.is_own(request) && self.0.requests.is_done(request.number())
@@ -414,8 +423,8 @@ impl Communicator {
         Err(Error::Argument { operation, reason })
     }
 
-    /// Posts an operation whose arguments have been checked: takes it on, or leaves it to the thread that moves the communicator on. Wakes the progress
-    /// thread.
+    /// Posts an operation whose arguments have been checked: takes it on, or leaves it to the thread that moves the
+    /// communicator on. Wakes the progress thread.
     pub(crate) fn post_task(
         &self,
         task: Result<Task>,
@@ -460,8 +469,8 @@ impl Communicator {
         }
     }
 
-    /// Ends all operations of the communicator, on all ranks, as failures; it cannot be used afterwards. To be followed by tests, which
-    /// give the buffers back once the card has stopped.
+    /// Ends all operations of the communicator, on all ranks, as failures; it cannot be used afterwards. To be followed
+    /// by tests, which give the buffers back once the card has stopped.
     pub fn cancel(&self) {
         self.0.with(|datapath| datapath.fail_here(flexcast_proto::Cause::Cancelled));
         self.wake_thread();

@@ -31,13 +31,15 @@ pub const MAX_SLOTS: u32 = 8192;
 pub const MAX_SUBGROUPS: u32 = 64;
 /// Most bytes of [`Config::eager_bytes`].
 pub const MAX_EAGER_BYTES: u32 = 64 << 10;
-/// Longest chunk of a zero-copy transport: half of what a message can carry (InfiniBand specification, volume 1, 9.2: 2^31 bytes).
+/// Longest chunk of a zero-copy transport: half of what a message can carry (InfiniBand specification, volume 1, 9.2:
+/// 2^31 bytes).
 pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
 /// Context of a communicator in DPA memory, as published; ours is smaller.
 const CONTEXT_BYTES: u64 = 16 << 10;
-/// What of an activation is hidden unless something else is asked for. Emulated ones take 13 to 20 us (recorded under model M.1, with a longer
-/// gap), from the completion of what one root has sent, over two hosts and a connection, to the first chunk of the next.
+/// What of an activation is hidden unless something else is asked for. Emulated ones take 13 to 20 us (recorded under
+/// model M.1, with a longer gap), from the completion of what one root has sent, over two hosts and a connection, to
+/// the first chunk of the next.
 const LOOKAHEAD_PS: u64 = 16_000_000;
 
 /// Where the protocol of a communicator runs: barrier, activation, recovery, final handshake.
@@ -46,14 +48,16 @@ pub enum Control {
     /// On the host: [`Communicator::progress`](crate::Communicator::progress) moves it on.
     #[default]
     Host,
-    /// On the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something is lost. Then
-    /// [`Communicator::progress`](crate::Communicator::progress) watches the deadlines and closes the receive contexts; what is
-    /// missing the card reads.
+    /// On the card, by a DPA thread of its own: from posting to completion the host has nothing to do, unless something
+    /// is lost. Then [`Communicator::progress`](crate::Communicator::progress) watches the deadlines and closes the
+    /// receive contexts; what is missing the card reads.
     Device,
-    /// On the card's Arm cores, by the service processes of `flexcast-service` ([`Config::service`]): Alltoall, Alltoallv, Allgather, Allgatherv, and Broadcast
-    /// where they have staging memory. From post to flag ([`Communicator::is_flagged`](crate::Communicator::is_flagged)) the host has nothing to do. Everything
-    /// else, and all of it where a rank has no service process, is by the host ([`Communicator::control`](crate::Communicator::control) tells). With
-    /// [`Card::open`](crate::Card::open) Broadcast, Allgather and Allgatherv are the DPA's. Over RDMA cards alone.
+    /// On the card's Arm cores, by the service processes of `flexcast-service` ([`Config::service`]): Alltoall,
+    /// Alltoallv, Allgather, Allgatherv, and Broadcast where they have staging memory. From post to flag
+    /// ([`Communicator::is_flagged`](crate::Communicator::is_flagged)) the host has nothing to do. Everything else, and
+    /// all of it where a rank has no service process, is by the host
+    /// ([`Communicator::control`](crate::Communicator::control) tells). With [`Card::open`](crate::Card::open)
+    /// Broadcast, Allgather and Allgatherv are the DPA's. Over RDMA cards alone.
     Service,
 }
 
@@ -84,11 +88,12 @@ pub struct Overheads {
     pub activation: Duration,
     /// Steps of the schedule, each of which begins with an activation. Default 1.
     pub steps: u32,
-    /// Noise of the network and the workers: what is missing is fetched from the neighbour so long after it should have come. Default 500 us, beside
-    /// emulated cards more: see [`Config::for_card`]. A time shorter than a DPA thread or a link takes for what it
-    /// reports together (up to 64 completions, or two chunks), or than a DPA thread is silent between two activations
-    /// (30 us), is prolonged to that; with 0 whatever is still to come is fetched at once. Where a `budget`
-    /// ends activations in the midst of an operation, a slack below 30 us may fetch chunks that are only late.
+    /// Noise of the network and the workers: what is missing is fetched from the neighbour so long after it should have
+    /// come. Default 500 us, beside emulated cards more: see [`Config::for_card`]. A time shorter than a DPA thread or
+    /// a link takes for what it reports together (up to 64 completions, or two chunks), or than a DPA thread is silent
+    /// between two activations (30 us), is prolonged to that; with 0 whatever is still to come is fetched at once.
+    /// Where a `budget` ends activations in the midst of an operation, a slack below 30 us may fetch chunks that are
+    /// only late.
     pub cutoff_slack: Duration,
 }
 
@@ -135,7 +140,8 @@ impl ThreadOptions {
     }
 }
 
-/// Parameters of a communicator. All ranks must give the same ones; those that matter on the wire are compared when ranks connect.
+/// Parameters of a communicator. All ranks must give the same ones; those that matter on the wire are compared when
+/// ranks connect.
 ///
 /// Begin with [`Config::for_card`], and change what should be different:
 ///
@@ -149,17 +155,18 @@ impl ThreadOptions {
 pub struct Config {
     /// What carries the data. Default [`Transport::Ud`].
     pub transport: Transport,
-    /// Bytes of one chunk: a multiple of 64, at most the path's MTU, or [`MAX_CHUNK_BYTES`] with a zero-copy transport, which sends a
-    /// chunk as one message of as many packets as it takes: one completion each, and all of it is fetched if one packet is lost.
-    /// Default 4096.
+    /// Bytes of one chunk: a multiple of 64, at most the path's MTU, or [`MAX_CHUNK_BYTES`] with a zero-copy transport,
+    /// which sends a chunk as one message of as many packets as it takes: one completion each, and all of it is fetched
+    /// if one packet is lost. Default 4096.
     pub chunk_bytes: u32,
-    /// Multicast groups that carry the data side by side, 1 to [`MAX_SUBGROUPS`]. Default 4. A process that receives itself
-    /// over an RDMA card ([`Card::verbs`](crate::Card::verbs)) has one; over an Ethernet interface [`UdpOptions::subgroups`](crate::UdpOptions::subgroups) counts.
+    /// Multicast groups that carry the data side by side, 1 to [`MAX_SUBGROUPS`]. Default 4. A process that receives
+    /// itself over an RDMA card ([`Card::verbs`](crate::Card::verbs)) has one; over an Ethernet interface
+    /// [`UdpOptions::subgroups`](crate::UdpOptions::subgroups) counts.
     pub subgroups: u32,
     /// DPA threads that receive, 1 to `subgroups` (UC unicast: times other ranks). Default: one per subgroup.
     pub receive_threads: u32,
-    /// DPA threads that send, 1 to `subgroups` (UC unicast: times other ranks). Default 2: one fills about two thirds of a link of 200 Gbit/s
-    /// (emulated, M.2).
+    /// DPA threads that send, 1 to `subgroups` (UC unicast: times other ranks). Default 2: one fills about two thirds
+    /// of a link of 200 Gbit/s (emulated, M.2).
     pub send_threads: u32,
     /// Where the protocol runs. Default: on the host.
     pub control: Control,
@@ -167,15 +174,17 @@ pub struct Config {
     pub service: ServiceOptions,
     /// Order in which DPA threads are taken. Default compact.
     pub placement: ThreadPlacement,
-    /// Receives of each subgroup (UC unicast: and rank), each with a staging slot (UD); a power of two from 16 to [`MAX_SLOTS`]. Default 256, with which four subgroups
-    /// stage the published 4 MiB. A process that receives itself over an RDMA card ([`Card::verbs`](crate::Card::verbs)) has those of all subgroups, at most
-    /// [`MAX_SLOTS`], in host memory.
+    /// Receives of each subgroup (UC unicast: and rank), each with a staging slot (UD); a power of two from 16 to
+    /// [`MAX_SLOTS`]. Default 256, with which four subgroups stage the published 4 MiB. A process that receives itself
+    /// over an RDMA card ([`Card::verbs`](crate::Card::verbs)) has those of all subgroups, at most [`MAX_SLOTS`], in
+    /// host memory.
     pub slots: u32,
-    /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 16: the copies of a
-    /// batch begin together (UD), so a longer one costs time at the end of an operation, a shorter one instructions.
-    /// However long it is, the host learns of every 64 completions.
+    /// Completions that a receive worker consumes per doorbell: a power of two, at most half of `slots`. Default 16:
+    /// the copies of a batch begin together (UD), so a longer one costs time at the end of an operation, a shorter one
+    /// instructions. However long it is, the host learns of every 64 completions.
     pub receive_batch: u32,
-    /// Sends per doorbell and completion: a power of two from 2 to 128. Default 16: the link begins when the first batch is posted.
+    /// Sends per doorbell and completion: a power of two from 2 to 128. Default 16: the link begins when the first
+    /// batch is posted.
     pub send_batch: u32,
     /// Entries of each send ring in sends; a power of two, at least two batches. Default 256.
     pub send_depth: u32,
@@ -183,79 +192,94 @@ pub struct Config {
     pub budget: u32,
     /// Most bytes that a rank can receive in one operation. Default 64 MiB.
     pub max_receive_bytes: u64,
-    /// Operations of up to so many bytes, all blocks together (Broadcast and Allgatherv: half as many), take no part of the card's datapath:
-    /// their data rides on the barrier. Takes 12 times as many bytes of host memory for each peer of the barrier; with [`Control::Device`], where
-    /// it goes beside the messages, twice as many in all. 0 to [`MAX_EAGER_BYTES`]. Default 16 KiB.
+    /// Operations of up to so many bytes, all blocks together (Broadcast and Allgatherv: half as many), take no part of
+    /// the card's datapath: their data rides on the barrier. Takes 12 times as many bytes of host memory for each peer
+    /// of the barrier; with [`Control::Device`], where it goes beside the messages, twice as many in all. 0 to
+    /// [`MAX_EAGER_BYTES`]. Default 16 KiB.
     pub eager_bytes: u32,
-    /// What carries the data of an Allgather ([`Control::Host`]; with the protocol on the card it is multicast alone, since the host is to have
-    /// nothing to do). What is chosen for each operation is in its [`Report`](crate::Report). Connections are made for what
-    /// may be chosen: four queue pairs to each other rank up to [`MAX_LINEAR_RANKS`](crate::MAX_LINEAR_RANKS) ranks, to log2 of as many
-    /// beyond. Collectives between pairs of ranks ([`Communicator::all_reduce`](crate::Communicator::all_reduce) and the like) take an algorithm that is named
-    /// where it carries them, and make connections of their own when the first of them is called ([`Footprint::pair_queue_pairs`]). Default automatic.
+    /// What carries the data of an Allgather ([`Control::Host`]; with the protocol on the card it is multicast alone,
+    /// since the host is to have nothing to do). What is chosen for each operation is in its [`Report`](crate::Report).
+    /// Connections are made for what may be chosen: four queue pairs to each other rank up to
+    /// [`MAX_LINEAR_RANKS`](crate::MAX_LINEAR_RANKS) ranks, to log2 of as many beyond. Collectives between pairs of
+    /// ranks ([`Communicator::all_reduce`](crate::Communicator::all_reduce) and the like) take an algorithm that is
+    /// named where it carries them, and make connections of their own when the first of them is called
+    /// ([`Footprint::pair_queue_pairs`]). Default automatic.
     pub algorithm: Selection,
-    /// Which algorithms are taken over an Ethernet interface, before what the card and the library say; that of rank 0 counts for all. Default none.
+    /// Which algorithms are taken over an Ethernet interface, before what the card and the library say; that of rank 0
+    /// counts for all. Default none.
     pub tuning: Option<Tuning>,
-    /// Whether reductions combine contributions in the order of ranks, 0 first, whatever their length: their results are, bit for bit, those of one
-    /// core that goes through all contributions in turn. Only sums and products of floating-point numbers depend on the order. Without it the order is
-    /// still the same each time for one length and one number of ranks. Default false. [`Config::sparse_fixed_point`] has sums of its own, which no order changes.
+    /// Whether reductions combine contributions in the order of ranks, 0 first, whatever their length: their results
+    /// are, bit for bit, those of one core that goes through all contributions in turn. Only sums and products of
+    /// floating-point numbers depend on the order. Without it the order is still the same each time for one length and
+    /// one number of ranks. Default false. [`Config::sparse_fixed_point`] has sums of its own, which no order changes.
     pub reproducible: bool,
-    /// Processes `flexcast-aggregator` that sum up what sparse AllReduce sends, as `host:port`, in one order on all ranks. With an RDMA card theirs need one, too. One
-    /// that is named twice serves with two of its threads. Default none: every rank sums up a part.
+    /// Processes `flexcast-aggregator` that sum up what sparse AllReduce sends, as `host:port`, in one order on all
+    /// ranks. With an RDMA card theirs need one, too. One that is named twice serves with two of its threads. Default
+    /// none: every rank sums up a part.
     pub aggregators: Vec<String>,
-    /// Secret that this rank shares with the aggregators, the same one on all ranks: each side proves to the other that it has it, and frames on their TCP connections have tags.
-    /// [`Config::with_environment`] takes the one that ranks meet with, of `FLEXCAST_SECRET_FILE` or `FLEXCAST_SECRET`. Default none.
+    /// Secret that this rank shares with the aggregators, the same one on all ranks: each side proves to the other that
+    /// it has it, and frames on their TCP connections have tags. [`Config::with_environment`] takes the one that ranks
+    /// meet with, of `FLEXCAST_SECRET_FILE` or `FLEXCAST_SECRET`. Default none.
     pub aggregator_secret: Option<Secret>,
     /// What adds up what sparse AllReduce sends over RDMA cards. Default the ranks' processors.
     pub sparse_aggregation: Aggregation,
-    /// Greatest magnitude of a contribution, for sums of `f32` that the DPAs add as fixed-point numbers ([`Aggregation::Dpa`]). A sum of n contributions is off by at most
-    /// n · 2^-(e+1), where e is as large as 32 bits allow (27 for 4 ranks and a bound of 1), and by the rounding to `f32`; -0.0 becomes 0.0. [`Decision::fixed_point`](crate::Decision::fixed_point) has the
-    /// error. An operation fails on all ranks if a number is greater, infinite or not a number. Default `None`: processors add `f32`.
+    /// Greatest magnitude of a contribution, for sums of `f32` that the DPAs add as fixed-point numbers
+    /// ([`Aggregation::Dpa`]). A sum of n contributions is off by at most n · 2^-(e+1), where e is as large as 32 bits
+    /// allow (27 for 4 ranks and a bound of 1), and by the rounding to `f32`; -0.0 becomes 0.0.
+    /// [`Decision::fixed_point`](crate::Decision::fixed_point) has the error. An operation fails on all ranks if a
+    /// number is greater, infinite or not a number. Default `None`: processors add `f32`.
     pub sparse_fixed_point: Option<f32>,
     /// Bits of the immediate for the sequence number; `None`: as few as `max_receive_bytes` needs.
     pub psn_bits: Option<u32>,
-    /// Ranks that multicast at the same time; 0: as few as keep the links busy, given `link_gbit_per_s` and the activation time in
-    /// `overheads`. Default 0.
+    /// Ranks that multicast at the same time; 0: as few as keep the links busy, given `link_gbit_per_s` and the
+    /// activation time in `overheads`. Default 0.
     pub chains: u32,
     /// Which rank is in which chain. Default contiguous.
     pub chain_mapping: ChainMapping,
-    /// Chunks before the end of its block at which a root activates the next one; `None`: as many as a root sends in 16 us if the roots
-    /// that multicast at the same time share a link, or at the rate of `pacing_gbit_per_s`. That is a little less than an activation
-    /// takes, so that the next root begins when this one ends and hardly before. Where a root sends more slowly than its link could,
-    /// more roots than chains multicast for a moment; with 0 never. Default `None`.
+    /// Chunks before the end of its block at which a root activates the next one; `None`: as many as a root sends in 16
+    /// us if the roots that multicast at the same time share a link, or at the rate of `pacing_gbit_per_s`. That is a
+    /// little less than an activation takes, so that the next root begins when this one ends and hardly before. Where a
+    /// root sends more slowly than its link could, more roots than chains multicast for a moment; with 0 never. Default
+    /// `None`.
     pub lookahead_chunks: Option<u32>,
-    /// Line rate of the own card in Gbit/s; 0: what its port tells. The lowest of all ranks counts: cutoff, number of chains and choice of
-    /// algorithm follow from it. Default 0.
+    /// Line rate of the own card in Gbit/s; 0: what its port tells. The lowest of all ranks counts: cutoff, number of
+    /// chains and choice of algorithm follow from it. Default 0.
     pub link_gbit_per_s: u64,
     /// First estimate of what an operation takes beyond its data.
     pub overheads: Overheads,
     /// How long a rank waits for others to begin an operation. Default 10 s.
     pub barrier_timeout: Duration,
-    /// How long an operation may stand still once the barrier is passed, beyond three times the cutoff. It counts from the
-    /// last progress, data that comes or goes, and not from the beginning: an operation may take as long as memory,
+    /// How long an operation may stand still once the barrier is passed, beyond three times the cutoff. It counts from
+    /// the last progress, data that comes or goes, and not from the beginning: an operation may take as long as memory,
     /// processors and network need. Default 100 ms.
     pub recovery_timeout: Duration,
-    /// Control messages that are lost are sent again after 4.096 us x 2 to this power, up to seven times; then the connection breaks and
-    /// the operation fails. Default 11: 8.4 ms.
+    /// Control messages that are lost are sent again after 4.096 us x 2 to this power, up to seven times; then the
+    /// connection breaks and the operation fails. Default 11: 8.4 ms.
     pub retry_exponent: u8,
-    /// Whether the host's reliable connections restart where a lost negative acknowledgement would make them wait for that time. Default true. No
-    /// card has run it yet: one that does not go on with a peer that begins again would break the connection.
+    /// Whether the host's reliable connections restart where a lost negative acknowledgement would make them wait for
+    /// that time. Default true. No card has run it yet: one that does not go on with a peer that begins again would
+    /// break the connection.
     pub restarts: bool,
     /// Longest life of a packet in the fabric: collective ids are not used again sooner. Default 10 ms.
     pub packet_lifetime: Duration,
-    /// Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes. Default 1.5 MB, as published.
+    /// Last-level cache of the DPA, which rings, bitmaps and contexts should fit in, in bytes. Default 1.5 MB, as
+    /// published.
     pub cache_bytes: u64,
-    /// Rate in Gbit/s at which a root multicasts, divided among the queue pairs of the subgroups: each has the highest static rate of an
-    /// address that is no higher than its share ([`UdAddress::paced`](flexio::UdAddress::paced)). For a fabric that drops what it cannot
-    /// buffer: the rate of the links over the number of chains, or less. Over Ethernet (`udp`) the root's processor keeps the rate, to whole Gbit/s, and
-    /// lowers it further while receivers have no room. `None`: as fast as the link. Default `None`.
+    /// Rate in Gbit/s at which a root multicasts, divided among the queue pairs of the subgroups: each has the highest
+    /// static rate of an address that is no higher than its share ([`UdAddress::paced`](flexio::UdAddress::paced)). For
+    /// a fabric that drops what it cannot buffer: the rate of the links over the number of chains, or less. Over
+    /// Ethernet (`udp`) the root's processor keeps the rate, to whole Gbit/s, and lowers it further while receivers
+    /// have no room. `None`: as fast as the link. Default `None`.
     pub pacing_gbit_per_s: Option<u32>,
     /// Traffic class of data packets; bits 7 to 5 are the priority. Default 0.
     pub data_class: u8,
-    /// Traffic class of control messages and fetches. Default 0x60: priority 3, so that activations overtake the data of a turn. For that
-    /// cards and switches must map the DSCP to priorities, give each its own queue, and lose nothing of either (on BlueField-3 and
-    /// Spectrum: `mlnx_qos --trust dscp`, strict or weighted transmission selection, priority flow control).
+    /// Traffic class of control messages and fetches. Default 0x60: priority 3, so that activations overtake the data
+    /// of a turn. For that cards and switches must map the DSCP to priorities, give each its own queue, and lose
+    /// nothing of either (on BlueField-3 and Spectrum: `mlnx_qos --trust dscp`, strict or weighted transmission
+    /// selection, priority flow control).
     pub control_class: u8,
-    /// A thread that makes progress by itself. It sleeps while no operation is under way. Default `None`: progress is the caller's.
+    /// A thread that makes progress by itself. It sleeps while no operation is under way. Default `None`: progress is
+    /// the caller's.
     pub progress_thread: Option<ThreadOptions>,
 }
 
@@ -366,23 +390,26 @@ impl Default for Config {
 pub struct Footprint {
     /// DPA threads.
     pub threads: u32,
-    /// UD or UC queue pairs that receive, each with a receive context: one per subgroup whatever the number of roots; UC unicast: one per subgroup
-    /// and other rank.
+    /// UD or UC queue pairs that receive, each with a receive context: one per subgroup whatever the number of roots;
+    /// UC unicast: one per subgroup and other rank.
     pub receive_queue_pairs: u32,
     /// UD or UC queue pairs that send; as many.
     pub send_queue_pairs: u32,
     /// Reliable queue pairs over the own card: copies (UD), and the wake-up of threads.
     pub loopback_queue_pairs: u32,
-    /// Reliable queue pairs to other ranks: two neighbours on the ring and the peers of the barrier, each once. In a communicator with a
-    /// [`ChainMapping`] also two neighbours in the chain; UC unicast: one more to each rank, for addresses.
+    /// Reliable queue pairs to other ranks: two neighbours on the ring and the peers of the barrier, each once. In a
+    /// communicator with a [`ChainMapping`] also two neighbours in the chain; UC unicast: one more to each rank, for
+    /// addresses.
     pub control_queue_pairs: u32,
-    /// Reliable queue pairs to other ranks for data that does not go by multicast ([`Config::algorithm`]): four for each peer.
+    /// Reliable queue pairs to other ranks for data that does not go by multicast ([`Config::algorithm`]): four for
+    /// each peer.
     pub direct_queue_pairs: u32,
-    /// Reliable queue pairs that its first Reduce, AllReduce, Reduce-Scatter, Alltoall, Gather or Scatter makes beside these: four for each other rank.
-    /// They take over what those of `direct_queue_pairs` do, which are given back then. None before, and none with the protocol on the card, where these
-    /// collectives are refused.
+    /// Reliable queue pairs that its first Reduce, AllReduce, Reduce-Scatter, Alltoall, Gather or Scatter makes beside
+    /// these: four for each other rank. They take over what those of `direct_queue_pairs` do, which are given back
+    /// then. None before, and none with the protocol on the card, where these collectives are refused.
     pub pair_queue_pairs: u32,
-    /// Staging slots in DPA memory, in bytes; in host memory where the host receives ([`Card::verbs`](crate::Card::verbs)).
+    /// Staging slots in DPA memory, in bytes; in host memory where the host receives
+    /// ([`Card::verbs`](crate::Card::verbs)).
     pub staging_bytes: u64,
     /// Bitmaps, in bytes.
     pub bitmap_bytes: u64,
@@ -425,8 +452,8 @@ const ETHERNET_RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
 const EMULATED_CUTOFF_SLACK: Duration = Duration::from_millis(100);
 
 impl Config {
-    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1 s for recovery; over a
-    /// network interface chunks as long as its datagrams carry.
+    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1
+    /// s for recovery; over a network interface chunks as long as its datagrams carry.
     #[must_use]
     pub fn for_card(card: &Card) -> Self {
         match card.kind() {
@@ -437,8 +464,8 @@ impl Config {
     }
 
     /// The same with what environment variables say: those of [`Setting::ALL`], such as `FLEXCAST_CHUNK_BYTES`,
-    /// `FLEXCAST_CONTROL` or `FLEXCAST_SPARSE_AGGREGATORS`, the secret of the ranks, and, for service processes, those of
-    /// [`ServiceOptions::from_env`].
+    /// `FLEXCAST_CONTROL` or `FLEXCAST_SPARSE_AGGREGATORS`, the secret of the ranks, and, for service processes, those
+    /// of [`ServiceOptions::from_env`].
     ///
     /// # Errors
     /// [`Error::Variable`]: one has a value that it cannot have. [`Error::Argument`]: the secret cannot be used.
@@ -474,7 +501,8 @@ impl Config {
         }
     }
 
-    /// The same for a process that receives and sends itself: one subgroup with as many slots as all have together, and one thread each way.
+    /// The same for a process that receives and sends itself: one subgroup with as many slots as all have together, and
+    /// one thread each way.
     pub(crate) fn with_one_worker(self) -> Self {
         let slots = self.slots.saturating_mul(self.subgroups).next_power_of_two().min(MAX_SLOTS);
         Self { slots, ..self.with_subgroups(1) }
@@ -491,8 +519,8 @@ impl Config {
         }
     }
 
-    /// The same with `subgroups` subgroups, as many receive threads, and two send threads, or one if there are fewer than four subgroups: two
-    /// send faster than so few receive.
+    /// The same with `subgroups` subgroups, as many receive threads, and two send threads, or one if there are fewer
+    /// than four subgroups: two send faster than so few receive.
     #[must_use]
     pub fn with_subgroups(self, subgroups: u32) -> Self {
         Self { subgroups, receive_threads: subgroups, send_threads: if subgroups < 4 { 1 } else { 2 }, ..self }
@@ -534,8 +562,8 @@ impl Config {
     /// Chains of an operation to which `roots` ranks contribute `block_bytes` each, on average.
     pub(crate) fn chains_for(&self, roots: u32, block_bytes: u64) -> u32 {
         let roots = roots.max(1);
-        // Blocks of fewer chunks than subgroups keep some workers idle, and the others must take all of a turn: as much as their
-        // receives hold, and the next turn behind it.
+        // Blocks of fewer chunks than subgroups keep some workers idle, and the others must take all of a turn: as much
+        // as their receives hold, and the next turn behind it.
         let chunks = block_bytes.div_ceil(u64::from(self.chunk_bytes.max(1)));
         let most = if chunks < u64::from(self.subgroups) { roots.min(self.slots / 2).max(1) } else { roots };
         match self.chains {
@@ -610,8 +638,8 @@ impl Config {
             what: "psn_bits",
             value: u64::from(bits),
             limit: format!(
-                "1 to 31: {} bytes from {ranks} ranks in {} subgroups are {chunks} chunks; raise subgroups or chunk_bytes, or lower \
-                 max_receive_bytes",
+                "1 to 31: {} bytes from {ranks} ranks in {} subgroups are {chunks} chunks; raise subgroups or \
+                 chunk_bytes, or lower max_receive_bytes",
                 self.max_receive_bytes, self.subgroups
             ),
         })?;
@@ -652,7 +680,8 @@ impl Config {
         let contexts = u64::from(derived.streams);
         let slots = u64::from(self.slots);
         let copies = if self.transport.is_zero_copy() { 0 } else { derived.streams };
-        // Receive CQ, copy CQ and copy ring (UD) have entries of 64 bytes, the receive ring of 16; a send takes one block of 64, on UD two.
+        // Receive CQ, copy CQ and copy ring (UD) have entries of 64 bytes, the receive ring of 16; a send takes one
+        // block of 64, on UD two.
         let receive = slots * (contexts * (64 + 16) + u64::from(copies) * (64 + 64));
         let sends = u64::from(self.send_depth);
         let blocks = if self.transport.is_zero_copy() { 1 } else { 2 };
@@ -661,7 +690,8 @@ impl Config {
         let peers = peers(RankInfo::new(0, ranks)?);
         let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
         let progress = u32::from(self.control == Control::Device);
-        // The card's connections have one each, beside one for reads to each ring neighbour, and the host's one for each direction.
+        // The card's connections have one each, beside one for reads to each ring neighbour, and the host's one for
+        // each direction.
         let control = if progress == 0 { 2 * peers.len() } else { peers.len() + if ranks > 1 { 2 } else { 0 } } as u32;
         Ok(Footprint {
             threads: self.receive_threads + self.send_threads + progress,
@@ -688,7 +718,8 @@ impl Config {
             what: "bytes of the DPA's last-level cache",
             needed,
             limit: self.cache_bytes,
-            next: "lower slots, send_depth, subgroups or max_receive_bytes, or raise cache_bytes to accept a slower datapath",
+            next: "lower slots, send_depth, subgroups or max_receive_bytes, or raise cache_bytes to accept a slower \
+                datapath",
         })
     }
 }

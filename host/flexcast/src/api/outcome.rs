@@ -26,8 +26,8 @@ pub struct Failed {
     pub error: Error,
     /// The send buffer, if it had one.
     ///
-    /// After a failure that the card could not be made to stop for, and after that of a library call, buffers stay with the communicator
-    /// until it is dropped.
+    /// After a failure that the card could not be made to stop for, and after that of a library call, buffers stay with
+    /// the communicator until it is dropped.
     pub send: Option<Buffer>,
     /// The receive buffer, or the buffer of a Broadcast; see `send`.
     pub receive: Option<Buffer>,

@@ -24,13 +24,15 @@ impl Communicator {
     /// All bytes of `send` from every rank to every rank, in the order of ranks.
     ///
     /// # Errors
-    /// [`Failed`] with the buffers: `receive` is not `size()` times as long as `send`, and as in [`Communicator::broadcast`].
+    /// [`Failed`] with the buffers: `receive` is not `size()` times as long as `send`, and as in
+    /// [`Communicator::broadcast`].
     pub fn allgather(&self, send: Buffer, receive: Buffer) -> Result<Request, Box<Failed>> {
         let bytes = send.len() as u64;
         self.post(Kind::Allgather { bytes }, Some(send), receive)
     }
 
-    /// The same with the own bytes in their place in `receive` already; every rank contributes `receive.len() / size()` bytes.
+    /// The same with the own bytes in their place in `receive` already; every rank contributes `receive.len() / size()`
+    /// bytes.
     ///
     /// # Errors
     /// As [`Communicator::allgather`].
@@ -39,11 +41,12 @@ impl Communicator {
         self.post(Kind::Allgather { bytes }, None, receive)
     }
 
-    /// `counts[r]` bytes from every rank r to every rank, one rank's after another's in `receive`. `counts` is alike on all ranks.
+    /// `counts[r]` bytes from every rank r to every rank, one rank's after another's in `receive`. `counts` is alike on
+    /// all ranks.
     ///
     /// # Errors
-    /// [`Failed`] with the buffers: `send` is not `counts[rank()]` bytes long, `receive` not their sum, or `counts` has not `size()`
-    /// entries, and as in [`Communicator::broadcast`].
+    /// [`Failed`] with the buffers: `send` is not `counts[rank()]` bytes long, `receive` not their sum, or `counts` has
+    /// not `size()` entries, and as in [`Communicator::broadcast`].
     pub fn allgatherv(&self, send: Buffer, receive: Buffer, counts: &[u64]) -> Result<Request, Box<Failed>> {
         self.post(self.lengths(counts), Some(send), receive)
     }
@@ -56,12 +59,13 @@ impl Communicator {
         self.post(self.lengths(counts), None, receive)
     }
 
-    /// `counts[r]` bytes from every rank r to every rank, to `displacements[r]` in `receive`, which may be longer than needed; what
-    /// belongs to no block stays as it is. Both lists are alike on all ranks: what a rank has lost it reads from where its neighbour has it.
+    /// `counts[r]` bytes from every rank r to every rank, to `displacements[r]` in `receive`, which may be longer than
+    /// needed; what belongs to no block stays as it is. Both lists are alike on all ranks: what a rank has lost it
+    /// reads from where its neighbour has it.
     ///
     /// # Errors
-    /// [`Failed`] with the buffers: blocks that overlap or end beyond `receive`, a list that has not `size()` entries, and as in
-    /// [`Communicator::allgatherv`].
+    /// [`Failed`] with the buffers: blocks that overlap or end beyond `receive`, a list that has not `size()` entries,
+    /// and as in [`Communicator::allgatherv`].
     pub fn allgatherv_displs(
         &self,
         send: Buffer,
@@ -87,10 +91,12 @@ impl Communicator {
         self.post_blocks(call, None, receive)
     }
 
-    /// Whether the datapath carries an operation of this shape; nothing is posted. The answer is the same on all ranks that ask with the same shape.
+    /// Whether the datapath carries an operation of this shape; nothing is posted. The answer is the same on all ranks
+    /// that ask with the same shape.
     ///
     /// # Errors
-    /// [`Error::TooManyChunks`] for more bytes than chunks have numbers for, [`Error::Argument`] for what the datapath does not carry.
+    /// [`Error::TooManyChunks`] for more bytes than chunks have numbers for, [`Error::Argument`] for what the datapath
+    /// does not carry.
     pub fn admits(&self, shape: Shape<'_>) -> Result<()> {
         let kind = match shape {
             Shape::Broadcast { bytes } => Kind::Broadcast { root: 0, bytes },

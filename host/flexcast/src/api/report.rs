@@ -128,8 +128,9 @@ pub struct Report {
     pub decision: Decision,
     /// Bytes that came from other ranks.
     pub foreign_bytes: u64,
-    /// Messages that a sparse AllReduce took this rank, and as many answers: of each part of the array one for its votes, and one for every
-    /// [`SparseOptions::blocks_per_message`](crate::SparseOptions) blocks that are not zero on some rank.
+    /// Messages that a sparse AllReduce took this rank, and as many answers: of each part of the array one for its
+    /// votes, and one for every [`SparseOptions::blocks_per_message`](crate::SparseOptions) blocks that are not zero on
+    /// some rank.
     pub messages: u64,
     /// Chunks that multicast lost and the left neighbour had.
     pub recovered_chunks: u64,
@@ -141,11 +142,11 @@ pub struct Report {
     pub fetches_served: u64,
     /// Chunks that came by multicast after they had been given up for lost. The processors' datapaths count them.
     pub late_chunks: u64,
-    /// Datagrams for which the socket's receive buffer had no room: a part of what was lost. The datapath `udp` counts them, other datagrams to the
-    /// group among them.
+    /// Datagrams for which the socket's receive buffer had no room: a part of what was lost. The datapath `udp` counts
+    /// them, other datagrams to the group among them.
     pub overflowed_datagrams: u64,
-    /// The rate that limited how fast the own block was multicast, in Mbit/s, if any did: the configuration's, or less since receivers had no room. Of
-    /// the datapath `udp`.
+    /// The rate that limited how fast the own block was multicast, in Mbit/s, if any did: the configuration's, or less
+    /// since receivers had no room. Of the datapath `udp`.
     pub pace_mbit_per_s: Option<u32>,
     /// Why it failed, if it did.
     pub failure: Option<Failure>,

@@ -12,8 +12,9 @@ use crate::error::Error;
 /// An operation under way, which keeps its communicator. Its buffers come back when it is over, by one of three ways:
 ///
 /// - [`Communicator::wait`] or [`Communicator::test`];
-/// - as a future: it ends with what `wait` returns. It moves the protocol on whenever it is polled, and is woken when the operation ends;
-///   somebody must make progress in the meantime, such as a progress thread ([`Config::progress_thread`](crate::Config::progress_thread)).
+/// - as a future: it ends with what `wait` returns. It moves the protocol on whenever it is polled, and is woken when
+///   the operation ends; somebody must make progress in the meantime, such as a progress thread
+///   ([`Config::progress_thread`](crate::Config::progress_thread)).
 ///
 /// Dropping it does not end the operation, which other ranks rely on: its buffers are dropped when it ends.
 #[must_use = "the buffers are in the operation: test or wait for it"]

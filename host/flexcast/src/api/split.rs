@@ -62,8 +62,9 @@ const fn exchanges(control: Control) -> u32 {
 }
 
 impl Communicator {
-    /// Parts the ranks: those of one colour become a communicator, by ascending key and then by rank. `None` for a rank without colour.
-    /// Collective: all ranks call it, with the exchange of this communicator, which need not be idle. Both live side by side.
+    /// Parts the ranks: those of one colour become a communicator, by ascending key and then by rank. `None` for a rank
+    /// without colour. Collective: all ranks call it, with the exchange of this communicator, which need not be idle.
+    /// Both live side by side.
     ///
     /// # Errors
     /// [`Error::Argument`] for an exchange of other ranks, and as [`Communicator::create`].
@@ -71,7 +72,8 @@ impl Communicator {
         let (own, theirs) = ((self.rank(), self.size()), (exchange.rank(), exchange.size()));
         if own != theirs {
             let reason = format!(
-                "the exchange is that of rank {} of {}, the communicator that of rank {} of {}: give the one it was made with",
+                "the exchange is that of rank {} of {}, the communicator that of rank {} of {}: give the one it was \
+                 made with",
                 theirs.0, theirs.1, own.0, own.1
             );
             return Err(Error::Argument { operation: "split", reason });

@@ -1,4 +1,5 @@
-//! Memory that somebody else has allocated, such as a C program, under registrations that are kept for the next operation.
+//! Memory that somebody else has allocated, such as a C program, under registrations that are kept for the next
+//! operation.
 #![allow(unsafe_code)] // What is registered is memory by its address: only its owner knows that it is there.
 
 use std::ptr::NonNull;
@@ -13,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::memory::registration::{CacheStatistics, Limits, Range, Registration, RegistrationCache};
 use crate::memory::watch::Watch;
 
-/// A registration, and whether it is for one operation alone: peers of a failed one may still hold its key, or nobody tells when its pages are unmapped.
+/// A registration, and whether it is for one operation alone: peers of a failed one may still hold its key, or nobody
+/// tells when its pages are unmapped.
 #[derive(Debug)]
 pub(crate) struct Region {
     region: SharedRegion,
@@ -35,8 +37,8 @@ fn null(len: usize) -> Error {
     Error::Argument { operation: "user memory", reason }
 }
 
-/// Makes [`Buffer`]s of memory that the caller has allocated. Registrations are kept in a [`RegistrationCache`]: whoever frees the memory
-/// calls [`UserMemory::invalidate`] before.
+/// Makes [`Buffer`]s of memory that the caller has allocated. Registrations are kept in a [`RegistrationCache`]:
+/// whoever frees the memory calls [`UserMemory::invalidate`] before.
 #[derive(Debug)]
 pub struct UserMemory {
     card: Card,
@@ -51,8 +53,9 @@ impl UserMemory {
         Self { card: card.clone(), cache: Mutex::new(RegistrationCache::new(limits)), watch: None }
     }
 
-    /// The same for a program whose memory is freed without a call of [`UserMemory::invalidate`]: memory that is registered is watched (userfaultfd), and a registration of
-    /// pages that were unmapped, moved or emptied is not used again. Pages that cannot be watched, such as those of files, are registered anew for each operation. Pages
+    /// The same for a program whose memory is freed without a call of [`UserMemory::invalidate`]: memory that is
+    /// registered is watched (userfaultfd), and a registration of pages that were unmapped, moved or emptied is not
+    /// used again. Pages that cannot be watched, such as those of files, are registered anew for each operation. Pages
     /// stay pinned until the next operation or look at the statistics.
     ///
     /// # Errors
@@ -71,15 +74,17 @@ impl UserMemory {
         cache
     }
 
-    /// A buffer of `len` bytes from `start` on, for operations of communicators of the same card. With 0 bytes `start` is not used.
+    /// A buffer of `len` bytes from `start` on, for operations of communicators of the same card. With 0 bytes `start`
+    /// is not used.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a null pointer or bytes beyond the address space, [`Error::Flexio`] when the memory cannot be registered.
+    /// [`Error::Argument`] for a null pointer or bytes beyond the address space, [`Error::Flexio`] when the memory
+    /// cannot be registered.
     ///
     /// # Safety
-    /// All bytes are allocated, readable and writable, and stay so until the buffer is dropped *and* [`UserMemory::invalidate`] has been
-    /// called for them or this object is gone. From now until the buffer is dropped nobody else accesses them, except for other buffers
-    /// that are only read from.
+    /// All bytes are allocated, readable and writable, and stay so until the buffer is dropped *and*
+    /// [`UserMemory::invalidate`] has been called for them or this object is gone. From now until the buffer is dropped
+    /// nobody else accesses them, except for other buffers that are only read from.
     pub unsafe fn buffer(&self, start: *mut u8, len: usize) -> Result<Buffer> {
         // SAFETY: the caller promises just that.
         unsafe { self.view(start, len, REACHABLE) }
@@ -91,8 +96,8 @@ impl UserMemory {
     /// As [`UserMemory::buffer`].
     ///
     /// # Safety
-    /// As for [`UserMemory::buffer`], except that the bytes need not be writable. The buffer is only given to an operation as its send
-    /// buffer, and not written to.
+    /// As for [`UserMemory::buffer`], except that the bytes need not be writable. The buffer is only given to an
+    /// operation as its send buffer, and not written to.
     pub unsafe fn source(&self, start: *const u8, len: usize) -> Result<Buffer> {
         // SAFETY: the caller promises just that: by a key without rights no card writes to the bytes.
         unsafe { self.view(start.cast_mut(), len, Access::empty()) }
@@ -105,8 +110,8 @@ impl UserMemory {
     /// [`Error::Argument`] for a null pointer.
     ///
     /// # Safety
-    /// As for [`UserMemory::buffer`], or, of a buffer that is only given as a send buffer, as for [`UserMemory::source`]; but once the buffer is dropped the
-    /// memory may go.
+    /// As for [`UserMemory::buffer`], or, of a buffer that is only given as a send buffer, as for
+    /// [`UserMemory::source`]; but once the buffer is dropped the memory may go.
     pub unsafe fn unregistered(&self, start: *mut u8, len: usize) -> Result<Buffer> {
         if len == 0 {
             return Buffer::of_host(0);
@@ -143,7 +148,8 @@ impl UserMemory {
     /// As [`UserMemory::buffer`].
     ///
     /// # Safety
-    /// The bytes are allocated, readable and writable, and stay so until [`UserMemory::invalidate`] or the end of this object.
+    /// The bytes are allocated, readable and writable, and stay so until [`UserMemory::invalidate`] or the end of this
+    /// object.
     pub unsafe fn register(&self, start: *mut u8, len: usize) -> Result<()> {
         if len == 0 {
             return Ok(());
@@ -183,8 +189,8 @@ impl UserMemory {
         Ok(cache.get(range, access, register)?)
     }
 
-    /// Memory in this range is about to be freed or unmapped: its registrations are forgotten. Gives the number of those that buffers
-    /// still use; they exist until these buffers are dropped, and the memory must, too.
+    /// Memory in this range is about to be freed or unmapped: its registrations are forgotten. Gives the number of
+    /// those that buffers still use; they exist until these buffers are dropped, and the memory must, too.
     pub fn invalidate(&self, start: *const u8, len: usize) -> usize {
         match Range::new(start as u64, len as u64) {
             Ok(range) => self.cache().invalidate(range),

@@ -1,4 +1,5 @@
-//! Aggregators that are no ranks, as workers see them: where they are, what they have said, and why an operation fails because of one.
+//! Aggregators that are no ranks, as workers see them: where they are, what they have said, and why an operation fails
+//! because of one.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
@@ -126,11 +127,13 @@ pub(crate) fn broken(code: u16) -> String {
 /// That an aggregator does not answer.
 pub(crate) fn unanswered(what: &str, tries: u32) -> String {
     format!(
-        "is not reached ({what}, in {tries} tries): see whether flexcast-aggregator runs there, and whether it has room for one more that connects"
+        "is not reached ({what}, in {tries} tries): see whether flexcast-aggregator runs there, and whether it has \
+         room for one more that connects"
     )
 }
 
-/// Of a bound (`barrier_timeout`), how long an aggregator may be silent: it counts as failed before the rank that waits for it would be held to be the culprit.
+/// Of a bound (`barrier_timeout`), how long an aggregator may be silent: it counts as failed before the rank that waits
+/// for it would be held to be the culprit.
 pub(crate) const fn patience_ps(bound_ps: u64) -> u64 {
     bound_ps / 4 * 3
 }
@@ -138,7 +141,8 @@ pub(crate) const fn patience_ps(bound_ps: u64) -> u64 {
 /// What an aggregator has not done within that time.
 pub(crate) fn silent(bound: Duration) -> String {
     format!(
-        "has said nothing for {:?}: see whether it runs, and whether a firewall closes its port, or allow more time (barrier_timeout)",
+        "has said nothing for {:?}: see whether it runs, and whether a firewall closes its port, or allow more time \
+         (barrier_timeout)",
         bound / 4 * 3
     )
 }

@@ -1,6 +1,7 @@
 //! Execution of point-to-point collectives: schedules ([`Schedule`]) bound to a rank's buffers.
 //!
-//! Whatever connects the ranks asks what is to be sent ([`Direct::poll`]) and where it lies, and says what has come; reductions are made here.
+//! Whatever connects the ranks asks what is to be sent ([`Direct::poll`]) and where it lies, and says what has come;
+//! reductions are made here.
 
 use std::ops::Range;
 
@@ -273,7 +274,8 @@ impl Direct {
         self.schedule.receives().map(|arrival| self.bytes(arrival.target)).sum()
     }
 
-    /// Begins. Without a send buffer the contribution is in the receive buffer (`MPI_IN_PLACE`). `placed`: it is in its place there.
+    /// Begins. Without a send buffer the contribution is in the receive buffer (`MPI_IN_PLACE`). `placed`: it is in its
+    /// place there.
     ///
     /// # Errors
     /// No memory for a copy of the contribution.

@@ -1,8 +1,9 @@
 //! Interface of datapaths: what carries a communicator's operations.
 //!
-//! A communicator has one of them behind [`Datapath`]: DPA threads of a card ([`Engine`](crate::protocol::engine::Engine)), this process over
-//! an RDMA card ([`verbs`]), or sockets ([`udp`]). Whatever it is, posts are checked alike (`api::post`), the protocol's state machine is the same, and so is how operations end
-//! ([`Requests`]).
+//! A communicator has one of them behind [`Datapath`]: DPA threads of a card
+//! ([`Engine`](crate::protocol::engine::Engine)), this process over an RDMA card ([`verbs`]), or sockets ([`udp`]).
+//! Whatever it is, posts are checked alike (`api::post`), the protocol's state machine is the same, and so is how
+//! operations end ([`Requests`]).
 
 mod admission;
 pub(crate) mod apart;
@@ -122,14 +123,15 @@ pub(crate) trait Datapath: Send {
         Ok(true)
     }
 
-    /// When [`Datapath::progress`] is to be called next even if nothing comes, by [`Datapath::now_ps`]; none if nothing is under way.
+    /// When [`Datapath::progress`] is to be called next even if nothing comes, by [`Datapath::now_ps`]; none if nothing
+    /// is under way.
     fn deadline_ps(&self) -> Option<u64>;
 
     /// Whether no operation is under way or waits for its turn.
     fn is_idle(&self) -> bool;
 
-    /// Whether a caller whose operations are over may stay away: what this rank has said of them goes out without [`Datapath::progress`]. If not,
-    /// a few more calls of it help, which wait for nobody else.
+    /// Whether a caller whose operations are over may stay away: what this rank has said of them goes out without
+    /// [`Datapath::progress`]. If not, a few more calls of it help, which wait for nobody else.
     fn may_be_left(&self) -> bool {
         true
     }
@@ -159,8 +161,8 @@ pub(crate) trait Waiter: Send + Sync {
     /// Lets time pass after a look in vain: until something may have come, at most so long.
     fn wait(&self, most: Duration);
 
-    /// The same for a thread that others wake ([`Waiter::wake`]) after they have made `is_called` true. `_stays_awake`: it has a processor to itself, and looks for a while
-    /// before it sleeps; otherwise others that compute want that.
+    /// The same for a thread that others wake ([`Waiter::wake`]) after they have made `is_called` true. `_stays_awake`:
+    /// it has a processor to itself, and looks for a while before it sleeps; otherwise others that compute want that.
     fn sleep(&self, most: Duration, _stays_awake: bool, is_called: &dyn Fn() -> bool) {
         if !is_called() {
             self.wait(most);
@@ -170,7 +172,8 @@ pub(crate) trait Waiter: Send + Sync {
     /// Ends the waits of other threads.
     fn wake(&self);
 
-    /// Whether [`Waiter::wait`] returns as soon as something has come; otherwise it returns at once, and is to be called again and again.
+    /// Whether [`Waiter::wait`] returns as soon as something has come; otherwise it returns at once, and is to be
+    /// called again and again.
     fn blocks(&self) -> bool;
 
     /// Whether time goes on by waits alone.

@@ -1,7 +1,8 @@
 //! Operations between their post and their end, as those who post and wait see them.
 //!
-//! This is what threads share: its lock is held for a few instructions, never across a system call or a call of a library. What carries the
-//! operations is held by one thread at a time, and nobody waits for that: whoever finds it taken leaves what it posts here.
+//! This is what threads share: its lock is held for a few instructions, never across a system call or a call of a
+//! library. What carries the operations is held by one thread at a time, and nobody waits for that: whoever finds it
+//! taken leaves what it posts here.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -133,7 +134,8 @@ impl Requests {
         }
     }
 
-    /// The error of an operation that has failed. `found`: what this rank has found of the aggregator that the failure names; none: another rank has.
+    /// The error of an operation that has failed. `found`: what this rank has found of the aggregator that the failure
+    /// names; none: another rank has.
     pub(crate) fn failed(&self, operation: &'static str, failure: Failure, found: Option<String>) -> Error {
         let Some(address) = self.aggregator(failure) else {
             return Error::Failed { operation, failure, calls: self.calls() };
@@ -233,8 +235,8 @@ impl Requests {
         (desk.useless, desk.ended) = (true, true);
     }
 
-    /// Tells those who wait, if operations have ended since they were last told. Not to be called by whoever holds what carries the operations: who is told may poll
-    /// at once.
+    /// Tells those who wait, if operations have ended since they were last told. Not to be called by whoever holds what
+    /// carries the operations: who is told may poll at once.
     pub(crate) fn tell_ended(&self) {
         let mut desk = self.desk();
         if !std::mem::take(&mut desk.ended) {

@@ -1,8 +1,9 @@
-//! Execution of a sparse AllReduce: the machines of its shards ([`Worker`], [`Aggregator`]) bound to a rank's buffers. Every rank is a worker of all shards, and the
-//! aggregator of its own.
+//! Execution of a sparse AllReduce: the machines of its shards ([`Worker`], [`Aggregator`]) bound to a rank's buffers.
+//! Every rank is a worker of all shards, and the aggregator of its own.
 //!
-//! A worker packs the blocks that it sends, so that a message is one piece of memory; sums go from the connection straight to their places in the receive buffer. A message
-//! is: blocks, indices, and from a worker its displacement as a little-endian number of 4 bytes. Its tag is twice the shard's number, and one more for an answer.
+//! A worker packs the blocks that it sends, so that a message is one piece of memory; sums go from the connection
+//! straight to their places in the receive buffer. A message is: blocks, indices, and from a worker its displacement as
+//! a little-endian number of 4 bytes. Its tag is twice the shard's number, and one more for an answer.
 
 mod options;
 mod portion;
@@ -173,7 +174,8 @@ impl Sparse {
         self.portions.iter().map(Portion::messages).sum()
     }
 
-    /// Blocks that are not zero on some rank, and all blocks. When the operation is complete, both are alike on all ranks.
+    /// Blocks that are not zero on some rank, and all blocks. When the operation is complete, both are alike on all
+    /// ranks.
     pub(crate) fn found(&self) -> (u64, u64) {
         let all = self.portions.iter().map(Portion::found);
         all.fold((0, 0), |(summed, blocks), [more, of]| (summed + more, blocks + of))

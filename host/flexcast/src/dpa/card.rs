@@ -11,7 +11,8 @@ use crate::dpa::units::{ThreadPlacement, Units};
 use crate::error::{Error, Result};
 use crate::p2p::Lingering;
 
-/// An open card whose DPA runs the library's firmware. The process on the card ends with the last of its handles, communicators and buffers.
+/// An open card whose DPA runs the library's firmware. The process on the card ends with the last of its handles,
+/// communicators and buffers.
 #[derive(Clone)]
 pub(crate) struct DpaCard(Arc<Opened>);
 

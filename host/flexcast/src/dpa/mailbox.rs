@@ -9,7 +9,8 @@ use flexio::{
 use crate::dpa::card::DpaCard;
 use crate::error::Result;
 
-/// log2 of the messages that a thread may have waiting: it has answered one before the host writes the one after the next.
+/// log2 of the messages that a thread may have waiting: it has answered one before the host writes the one after the
+/// next.
 const LOG_DEPTH: u8 = 3;
 /// Longest line that travels in its entry.
 pub(crate) const SHORT_BYTES: usize = 192;
@@ -93,14 +94,16 @@ impl Mailbox {
         });
     }
 
-    /// Adds a line of at most [`SHORT_BYTES`], which the card need not fetch from memory. Only when [`Mailbox::is_free`].
+    /// Adds a line of at most [`SHORT_BYTES`], which the card need not fetch from memory. Only when
+    /// [`Mailbox::is_free`].
     pub(crate) fn write(&mut self, bytes: &[u8], to: DeviceRange) {
         debug_assert!(bytes.len() <= SHORT_BYTES, "{} bytes", bytes.len());
         self.short.push((to, bytes.len()));
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Has the lines written and wakes the thread with the last short one, or behind the others; nothing if there are no lines.
+    /// Has the lines written and wakes the thread with the last short one, or behind the others; nothing if there are
+    /// no lines.
     pub(crate) fn ring(&mut self) -> Result<()> {
         let Self { qp, long, short, bytes, .. } = self;
         let behind = match (short.is_empty(), long.last()) {

@@ -1,4 +1,5 @@
-//! Creation of a communicator over DPA cards: its queues and threads are made, and then connected with those of the others.
+//! Creation of a communicator over DPA cards: its queues and threads are made, and then connected with those of the
+//! others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -66,8 +67,8 @@ fn stream_ends(receive: &Receive, send: &Send) -> Vec<StreamEnds> {
     ends.into_values().collect()
 }
 
-/// Makes the queue pairs of the algorithms over connections that may be chosen, and what others must know of them. A card that has no
-/// room for them does without, and with it all ranks, unless one was asked for by name.
+/// Makes the queue pairs of the algorithms over connections that may be chosen, and what others must know of them. A
+/// card that has no room for them does without, and with it all ranks, unless one was asked for by name.
 fn direct(card: &DpaCard, config: &Config, place: RankInfo) -> Result<Option<(p2p::Pending, Vec<u8>)>> {
     let operations = tuner::operations(config.selection(), place.ranks());
     if operations.is_empty() {
@@ -171,8 +172,8 @@ impl Part {
         self.own.to_bytes()
     }
 
-    /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an operation before
-    /// all have connected.
+    /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an
+    /// operation before all have connected.
     ///
     /// # Errors
     /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].

@@ -84,7 +84,8 @@ impl Thread {
 #[derive(Debug)]
 pub(crate) struct Send {
     threads: Vec<Thread>,
-    /// Completion queues, in the order of the threads' streams; and queue pairs to single ranks, until they are connected.
+    /// Completion queues, in the order of the threads' streams; and queue pairs to single ranks, until they are
+    /// connected.
     queues: Vec<DpaCompletionQueue>,
     single: Vec<DpaQueuePair>,
     /// Those that are connected.
@@ -122,7 +123,8 @@ impl Send {
                 .filter(|(index, _)| serves(*index))
                 .collect();
             if config.transport != Transport::UcUnicast {
-                // Roots that multicast at the same time begin in different subgroups: bursts of all in one would overrun its receives.
+                // Roots that multicast at the same time begin in different subgroups: bursts of all in one would
+                // overrun its receives.
                 let count = streams.len() as u64;
                 streams.rotate_left((u64::from(place.rank()) * count / u64::from(place.ranks())) as usize);
             }
@@ -186,8 +188,8 @@ impl Send {
         self.single.iter().zip(streams).map(|(qp, (_, stream))| (qp.number(), *stream))
     }
 
-    /// Makes the queue pairs that send to the groups, or connects those to single ranks, and lets the threads run. If no other rank is on
-    /// this card, what it multicasts need not come back to it.
+    /// Makes the queue pairs that send to the groups, or connects those to single ranks, and lets the threads run. If
+    /// no other rank is on this card, what it multicasts need not come back to it.
     pub(crate) fn connect(
         &mut self,
         card: &DpaCard,
@@ -244,8 +246,8 @@ impl Send {
         Ok(())
     }
 
-    /// Whether cards write what this rank multicasts to where it lies in the own receive buffer, too: Writes that come back for other ranks
-    /// of the card.
+    /// Whether cards write what this rank multicasts to where it lies in the own receive buffer, too: Writes that come
+    /// back for other ranks of the card.
     pub(crate) fn writes_come_back(&self) -> bool {
         self.comes_back && self.transport == Transport::UcMulticast
     }
@@ -270,17 +272,18 @@ impl Send {
         self.sequence
     }
 
-    /// Has the threads prepare to send the own block from `source` (address and local key) in an operation, so that nothing but the word to go is left when
-    /// its turn comes; if that never does, the next operation replaces this one. Not for streams to single ranks. Only when [`Send::is_free`], and no operation
-    /// is under way.
+    /// Has the threads prepare to send the own block from `source` (address and local key) in an operation, so that
+    /// nothing but the word to go is left when its turn comes; if that never does, the next operation replaces this
+    /// one. Not for streams to single ranks. Only when [`Send::is_free`], and no operation is under way.
     pub(crate) fn prepare(&mut self, plan: &Plan, source: (u64, u32), ids: (u32, u32), config: &Config) -> Result<()> {
         self.post(plan, source, ids, config, (None, OPERATION_DEFERRED))?;
         self.prepared = Some(ids.0);
         Ok(())
     }
 
-    /// Has the own block sent from `source` (address and local key): at once, or, if it is `deferred`, when the progress thread says so.
-    /// `operation` is its number, alike on all ranks. Only when [`Send::is_free`], and `targets` are known.
+    /// Has the own block sent from `source` (address and local key): at once, or, if it is `deferred`, when the
+    /// progress thread says so. `operation` is its number, alike on all ranks. Only when [`Send::is_free`], and
+    /// `targets` are known.
     pub(crate) fn start(
         &mut self,
         plan: &Plan,

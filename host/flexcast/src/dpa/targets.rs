@@ -1,7 +1,7 @@
 //! Target addresses of an operation's Writes, when each rank's buffer has an address and a key of its own (UC unicast).
 //!
-//! Each rank has a table with a line for every rank. Before it enters the barrier of an operation it writes its line into the tables of
-//! all others, over reliable connections; a root sends once the lines of all are there.
+//! Each rank has a table with a line for every rank. Before it enters the barrier of an operation it writes its line
+//! into the tables of all others, over reliable connections; a root sends once the lines of all are there.
 
 use flexcast_proto::RankInfo;
 use flexio::{
@@ -17,7 +17,8 @@ use crate::error::Result;
 /// Bytes from line to line; of a line the first 32 are used: operation, address, key, and the operation again.
 const LINE_BYTES: u64 = 64;
 const USED_BYTES: usize = 32;
-/// Lines under way to each rank: that of an operation is written after that of the one before has arrived or the rank is broken.
+/// Lines under way to each rank: that of an operation is written after that of the one before has arrived or the rank
+/// is broken.
 const SENDS: u32 = 2;
 
 /// What a rank has said.

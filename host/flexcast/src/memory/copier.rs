@@ -1,7 +1,7 @@
 //! Copies within the memory of one rank, carried out by its card.
 //!
-//! A queue pair connected to itself takes RDMA Writes from one registered buffer to another: the host posts one when the one before is over, and
-//! goes on.
+//! A queue pair connected to itself takes RDMA Writes from one registered buffer to another: the host posts one when
+//! the one before is over, and goes on.
 
 use flexio::{
     Access, CompletionQueue, HostAddr, LocalSlice, MemoryRegion, Path, QueueDepths, QueuePair, RemoteQp, Retry,
@@ -13,9 +13,9 @@ use crate::error::Result;
 
 /// Shorter blocks are copied by the host: that takes it less time than a post and a completion.
 const MIN_BYTES: u64 = 16 * 1024;
-/// Bytes of a Write, of a block as long as what comes from other ranks; of a shorter one less in proportion. There is one Write at a time, which
-/// takes some 7 us (emulated) to be posted and completed, so that the copy is over about when the other blocks are there, and leaves the path round the
-/// card to others.
+/// Bytes of a Write, of a block as long as what comes from other ranks; of a shorter one less in proportion. There is
+/// one Write at a time, which takes some 7 us (emulated) to be posted and completed, so that the copy is over about
+/// when the other blocks are there, and leaves the path round the card to others.
 const WRITE_BYTES: u64 = 256 * 1024;
 /// Least and most bytes of a Write.
 const LEAST_WRITE_BYTES: u64 = 16 * 1024;
@@ -70,8 +70,9 @@ impl Copier {
         MIN_BYTES <= bytes
     }
 
-    /// Begins to copy the first `len` bytes of `from` to `offset` of `to`. One copy at a time: only while [`Copier::is_busy`] is false,
-    /// and of as many bytes as it [`takes`](Copier::takes). Meanwhile `foreign_bytes` come from other ranks.
+    /// Begins to copy the first `len` bytes of `from` to `offset` of `to`. One copy at a time: only while
+    /// [`Copier::is_busy`] is false, and of as many bytes as it [`takes`](Copier::takes). Meanwhile `foreign_bytes`
+    /// come from other ranks.
     ///
     /// # Errors
     /// [`Error::Flexio`](crate::Error::Flexio): bytes beyond a region.
@@ -117,7 +118,8 @@ impl Copier {
         self.rest.is_some()
     }
 
-    /// Moves the copy under way on. Returns its status once it is over: 0, or why the card has not made it (a work completion status).
+    /// Moves the copy under way on. Returns its status once it is over: 0, or why the card has not made it (a work
+    /// completion status).
     pub(crate) fn poll(&mut self) -> Result<Option<u32>> {
         let Some(rest) = self.rest else { return Ok(None) };
         let mut status = None;

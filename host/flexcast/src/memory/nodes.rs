@@ -1,5 +1,5 @@
-//! NUMA nodes of this computer, and which of them a thread works on: near the card whose packets it handles, so that what the card writes, and the memory that the thread
-//! makes, is on one side.
+//! NUMA nodes of this computer, and which of them a thread works on: near the card whose packets it handles, so that
+//! what the card writes, and the memory that the thread makes, is on one side.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -65,8 +65,8 @@ impl Nodes {
         Self(online.into_iter().flatten().filter_map(node).collect())
     }
 
-    /// The node of thread `number` of several that handle packets of a card at node `near`: that one as long as it has a processor for each, then the others in turn. None where
-    /// there is nothing to choose.
+    /// The node of thread `number` of several that handle packets of a card at node `near`: that one as long as it has
+    /// a processor for each, then the others in turn. None where there is nothing to choose.
     fn of(&self, number: usize, near: Option<u32>) -> Option<&Node> {
         let Self(nodes) = self;
         if nodes.len() < 2 {
@@ -80,8 +80,9 @@ impl Nodes {
         }
     }
 
-    /// Binds the calling thread to its node, before it makes the memory that it works on; `near`: that of the card. Tells which node that is; none where nothing was chosen: on a computer
-    /// with one node, or in a process that is bound to one.
+    /// Binds the calling thread to its node, before it makes the memory that it works on; `near`: that of the card.
+    /// Tells which node that is; none where nothing was chosen: on a computer with one node, or in a process that is
+    /// bound to one.
     pub(crate) fn bind_this_thread(&self, number: usize, near: Option<u32>) -> Option<u32> {
         let node = self.of(number, near)?;
         let mut set = CpuSet::new();
@@ -157,7 +158,8 @@ mod tests {
         assert_eq!(Nodes::read(Path::new("/nothing/here"), |_| true), Nodes::default());
     }
 
-    /// On this computer, however many it has: a thread that is bound runs where its node is, one that is not runs wherever it could before.
+    /// On this computer, however many it has: a thread that is bound runs where its node is, one that is not runs
+    /// wherever it could before.
     #[test]
     fn a_thread_is_bound_to_its_node_or_not_at_all() {
         std::thread::spawn(|| {

@@ -1,9 +1,12 @@
-//! Watch over memory by userfaultfd: unmapping, moving and emptying of watched pages is told of before the system call that does it returns.
+//! Watch over memory by userfaultfd: unmapping, moving and emptying of watched pages is told of before the system call
+//! that does it returns.
 //!
-//! Pages are registered for write protection, which is never set: nothing of their use changes, and no page fault is handled here. The kernel holds whoever unmaps
-//! pages up until the event has been read (userfaultfd(2), UFFD_FEATURE_EVENT_UNMAP). The thread that reads it allocates and frees nothing, and takes no lock that is held
-//! while something is allocated or freed: otherwise it could wait for itself. It notes the pages, and whoever looks registrations up takes the notes first
-//! ([`Watch::take`]), which waits for an event that was read and is not noted yet.
+//! Pages are registered for write protection, which is never set: nothing of their use changes, and no page fault is
+//! handled here. The kernel holds whoever unmaps pages up until the event has been read (userfaultfd(2),
+//! UFFD_FEATURE_EVENT_UNMAP). The thread that reads it allocates and frees nothing, and takes no lock that is held
+//! while something is allocated or freed: otherwise it could wait for itself. It notes the pages, and whoever looks
+//! registrations up takes the notes first ([`Watch::take`]), which waits for an event that was read and is not noted
+//! yet.
 #![allow(unsafe_code)] // A system call that the standard library does not have, and its structures.
 
 use std::io::{self, Read as _};

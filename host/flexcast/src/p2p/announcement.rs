@@ -68,8 +68,8 @@ const ALLGATHERS: std::ops::RangeInclusive<u32> = 0..=3;
 const BROADCASTS: std::ops::RangeInclusive<u32> = 4..=8;
 const REDUCTIONS: std::ops::RangeInclusive<u32> = 12..=19;
 const ROOTED: std::ops::RangeInclusive<u32> = 18..=21;
-/// Set in the code of a communicator's call, which says what the caller's arguments are: the kind of operation in the lowest eight bits, what carries it in the
-/// next.
+/// Set in the code of a communicator's call, which says what the caller's arguments are: the kind of operation in the
+/// lowest eight bits, what carries it in the next.
 const CALL: u32 = 1 << 31;
 
 impl OperationDescriptor {

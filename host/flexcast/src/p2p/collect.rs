@@ -7,7 +7,8 @@ const MAX_BATCHES: u32 = 64;
 /// Most completions that one poll takes.
 const BATCH: usize = 32;
 
-/// Gives completions to `handle` until there are none, or so many that others are to have their turn. Tells whether there were any.
+/// Gives completions to `handle` until there are none, or so many that others are to have their turn. Tells whether
+/// there were any.
 ///
 /// # Errors
 /// The queue's; the first of `handle`, which is not called again then.

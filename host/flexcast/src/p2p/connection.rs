@@ -16,9 +16,9 @@ use super::{Config, Error, Traffic};
 use crate::greeting::keyed_hash;
 use crate::requester::{Outcome, PROBES, Request, Requester, Wire};
 
-/// Receives for announcements, and for the greeting before the first. A peer announces its next operation with this rank when the last one is complete, and to
-/// complete that it needs data that this rank sends after it has seen the announcement of it; the second covers the
-/// time until the first is posted again.
+/// Receives for announcements, and for the greeting before the first. A peer announces its next operation with this
+/// rank when the last one is complete, and to complete that it needs data that this rank sends after it has seen the
+/// announcement of it; the second covers the time until the first is posted again.
 pub(super) const CONTROL_DEPTH: u32 = 2;
 /// Distance of two slots for announcements: a line each.
 const SLOT_BYTES: u64 = 64;
@@ -196,7 +196,8 @@ impl Connection {
         [&self.data, &self.control].map(|pair| [pair.requester.qpn(), pair.answerer.qpn()])
     }
 
-    /// Posts the receives and connects. Of the peer: the queue pairs for data and for control, as [`Connection::numbers`] has them.
+    /// Posts the receives and connects. Of the peer: the queue pairs for data and for control, as
+    /// [`Connection::numbers`] has them.
     pub(super) fn connect(
         &mut self,
         [data, control]: [[RemoteQp; 2]; 2],
@@ -247,8 +248,9 @@ impl Connection {
         self.announce = true;
     }
 
-    /// Sends the own announcement if it is due and the last one has been sent; before the first of all the greeting. The peer writes nothing before it
-    /// has checked that, and with it that its connection for data ends here. Tells whether it did.
+    /// Sends the own announcement if it is due and the last one has been sent; before the first of all the greeting.
+    /// The peer writes nothing before it has checked that, and with it that its connection for data ends here. Tells
+    /// whether it did.
     pub(super) fn announce(&mut self, running: &Running, now_ps: u64) -> Result<bool, Error> {
         if !self.announce || self.announcing {
             return Ok(false);
@@ -274,7 +276,8 @@ impl Connection {
         self.acquaintance.is_none_or(|one| one.is_over()) && self.control.requester.is_idle()
     }
 
-    /// Takes the completion of what this rank has asked. [`Outcome::Done`]: a write or the own announcement is at the peer.
+    /// Takes the completion of what this rank has asked. [`Outcome::Done`]: a write or the own announcement is at the
+    /// peer.
     pub(super) fn complete(&mut self, work: Work, status: u32, now_ps: u64) -> Result<Outcome, Error> {
         let (pair, control) = match work {
             Work::Announce | Work::Greet | Work::Probe(Traffic::Control) => (&mut self.control, true),
@@ -290,7 +293,8 @@ impl Connection {
         Ok(outcome)
     }
 
-    /// An announcement of the peer has come, or its greeting before that. An announcement of an operation before number `at` is of no use any more: its messages had come before.
+    /// An announcement of the peer has come, or its greeting before that. An announcement of an operation before number
+    /// `at` is of no use any more: its messages had come before.
     pub(super) fn handle_announcement(
         &mut self,
         slot: u32,
@@ -456,8 +460,9 @@ impl Pair {
         traffic: Traffic,
         may_restart: bool,
     ) -> Result<Self, Error> {
-        // Peers may write from the beginning: if this rank heard a greeting of theirs before it announces, each first operation would take another round
-        // trip. A peer writes only after it has checked this rank's greeting, and with it where its connection for data ends.
+        // Peers may write from the beginning: if this rank heard a greeting of theirs before it announces, each first
+        // operation would take another round trip. A peer writes only after it has checked this rank's greeting, and
+        // with it where its connection for data ends.
         let (inline_bytes, access) = match traffic {
             // Probes are Reads of nothing.
             Traffic::Data => (0, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ),
@@ -474,7 +479,8 @@ impl Pair {
         Ok(Self { requester: Requester::new(asking, pd.device().port().mtu_bytes(), may_restart)?, answerer })
     }
 
-    /// The one place where queue pairs are given a path, and so the one where data and control get their traffic classes.
+    /// The one place where queue pairs are given a path, and so the one where data and control get their traffic
+    /// classes.
     fn connect(&mut self, [asks, answers]: &[RemoteQp; 2], traffic: Traffic, config: &Config) -> Result<(), Error> {
         let class = match traffic {
             Traffic::Data => config.data_class,

@@ -85,8 +85,8 @@ pub enum Error {
     },
     /// At the other end of a connection there is not the rank that was meant.
     #[error(
-        "the other end of the connection to rank {peer} is not the rank that was meant: {came}; give all ranks the same endpoints, \
-         of one start of each rank"
+        "the other end of the connection to rank {peer} is not the rank that was meant: {came}; give all ranks the \
+         same endpoints, of one start of each rank"
     )]
     WrongPeer {
         /// The rank that was meant.

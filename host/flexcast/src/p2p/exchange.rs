@@ -7,8 +7,8 @@ use super::operation::{Buffer, Division, Pieces, Placed, Running};
 use super::{Error, Group};
 
 impl Group {
-    /// Starts an Alltoall of equal blocks: block b of rank a's `send` comes to be block a of rank b's `receive`. Both have P ·
-    /// `block_bytes`, and lie apart.
+    /// Starts an Alltoall of equal blocks: block b of rank a's `send` comes to be block a of rank b's `receive`. Both
+    /// have P · `block_bytes`, and lie apart.
     ///
     /// # Errors
     /// As [`Group::alltoallv`].
@@ -24,13 +24,13 @@ impl Group {
         self.alltoallv(algorithm, &ends, &ends, send, receive)
     }
 
-    /// The same for blocks of any length: the one for rank r ends at `send_ends[r]` of `send`, where the next begins, the one from rank r
-    /// at `receive_ends[r]` of `receive`. What a rank has for another is as long as that expects.
+    /// The same for blocks of any length: the one for rank r ends at `send_ends[r]` of `send`, where the next begins,
+    /// the one from rank r at `receive_ends[r]` of `receive`. What a rank has for another is as long as that expects.
     ///
     /// # Errors
-    /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Flexio`] for buffers that are too short, [`Error::Blocks`] for
-    /// ends that go back, [`Error::OutOfRange`] unless there is one for each rank or the own block has two lengths. Lengths that differ
-    /// between two ranks are found when they meet: [`Error::Mismatch`].
+    /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Flexio`] for buffers that are too short,
+    /// [`Error::Blocks`] for ends that go back, [`Error::OutOfRange`] unless there is one for each rank or the own
+    /// block has two lengths. Lengths that differ between two ranks are found when they meet: [`Error::Mismatch`].
     pub fn alltoallv(
         &mut self,
         algorithm: Alltoall,

@@ -123,7 +123,8 @@ impl Group {
         self.running.is_none()
     }
 
-    /// Ends the group; its peers' cards still get answers for as long as they may ask again for them, if they have sent something lately.
+    /// Ends the group; its peers' cards still get answers for as long as they may ask again for them, if they have sent
+    /// something lately.
     pub(crate) fn leave(self, lingering: &Lingering) {
         let Self { connections, slots, completions, config, running: None, failed: false, .. } = self else { return };
         let Some(heard_ps) = connections.iter().filter_map(Connection::heard_ps).max() else { return };
@@ -132,8 +133,9 @@ impl Group {
         lingering.keep((answerers, slots, completions), &device, heard_ps, config.retry);
     }
 
-    /// Tells all ranks something in the next Allgather, by a bit of each message: what a message carries on is what its sender has heard. Every
-    /// rank needs the block of every other one, so whoever has them all has heard what any rank told.
+    /// Tells all ranks something in the next Allgather, by a bit of each message: what a message carries on is what its
+    /// sender has heard. Every rank needs the block of every other one, so whoever has them all has heard what any rank
+    /// told.
     pub(crate) const fn tell(&mut self) {
         self.tells = true;
     }
@@ -302,8 +304,9 @@ impl Group {
         check_messages(connections, counts, targets, |connection| connection.peer_accepts())
     }
 
-    /// Exchanges the greetings that otherwise go with the first operation, for those who measure one. To be called on all ranks, once all have
-    /// connected, until it returns true; between two calls the caller lets the card make progress.
+    /// Exchanges the greetings that otherwise go with the first operation, for those who measure one. To be called on
+    /// all ranks, once all have connected, until it returns true; between two calls the caller lets the card make
+    /// progress.
     ///
     /// # Errors
     /// As [`Group::progress`]; [`Error::Timeout`] if a peer's greeting does not come within the bound.
@@ -382,8 +385,8 @@ impl Group {
         }
     }
 
-    /// When a silent peer is to be probed, in picoseconds of the provider's clock: [`Group::progress`] is to be called then, even if nothing has come
-    /// until then. None while no operation is under way, or nothing of it.
+    /// When a silent peer is to be probed, in picoseconds of the provider's clock: [`Group::progress`] is to be called
+    /// then, even if nothing has come until then. None while no operation is under way, or nothing of it.
     #[must_use]
     pub fn deadline_ps(&self) -> Option<u64> {
         self.running.as_ref()?;
@@ -499,7 +502,8 @@ impl Group {
         self.give_up_late(operation, awaited)
     }
 
-    /// Counts a look in vain, and fails if there was no progress within the bound. `awaited`: the rank that owes something, and what.
+    /// Counts a look in vain, and fails if there was no progress within the bound. `awaited`: the rank that owes
+    /// something, and what.
     fn give_up_late(&mut self, operation: u32, (peer, what): (u32, &'static str)) -> Result<(), Error> {
         self.looks += 1;
         let waited_ps = self.now_ps().saturating_sub(self.progress_ps);

@@ -1,16 +1,18 @@
 //! Connections that a rank gives up still answer for a while.
 //!
-//! A rank is done when it has all data. The acknowledgement of the last message may still be on its way to the sender, or be lost. A sender that waits
-//! too long for it restarts its end ([`crate::requester`]) and sends the message again. The receiver's card answers that by itself, but only while there is
-//! a queue pair. Without one the sender takes a rank that has everything for dead. So the ends that answer stay for as long as a sender may ask again;
-//! TCP's TIME-WAIT is there for the same reason.
+//! A rank is done when it has all data. The acknowledgement of the last message may still be on its way to the sender,
+//! or be lost. A sender that waits too long for it restarts its end ([`crate::requester`]) and sends the message again.
+//! The receiver's card answers that by itself, but only while there is a queue pair. Without one the sender takes a
+//! rank that has everything for dead. So the ends that answer stay for as long as a sender may ask again; TCP's
+//! TIME-WAIT is there for the same reason.
 
 use std::fmt::Debug;
 use std::sync::{Mutex, PoisonError};
 
 use flexio::{Bound, Device, Retry};
 
-/// How often a card sends again in the time that ends linger. A lost packet of the last message is sent again by restarts before that, and by the card.
+/// How often a card sends again in the time that ends linger. A lost packet of the last message is sent again by
+/// restarts before that, and by the card.
 const TIMEOUTS: u64 = 2;
 /// Longest that ends linger, however long the timeout of cards is, which may be hours: 100 ms. Restarts take 8 ms.
 const MOST_PS: u64 = 100_000_000_000;
@@ -38,13 +40,15 @@ impl Answering {
     }
 }
 
-/// What a card keeps of connections that are given up. Whoever drops it waits until nothing is needed any more: 16.8 ms at most with default settings, 100 ms with any.
+/// What a card keeps of connections that are given up. Whoever drops it waits until nothing is needed any more: 16.8 ms
+/// at most with default settings, 100 ms with any.
 #[derive(Debug, Default)]
 pub(crate) struct Lingering(Mutex<Vec<Answering>>);
 
 impl Lingering {
-    /// Keeps queue pairs, and what they use, for as long as peers may ask again for acknowledgements of what came last, at `heard_ps`. Queue pairs come first in
-    /// `ends`, as they are dropped first. Queue pairs of before whose time is over are dropped.
+    /// Keeps queue pairs, and what they use, for as long as peers may ask again for acknowledgements of what came last,
+    /// at `heard_ps`. Queue pairs come first in `ends`, as they are dropped first. Queue pairs of before whose time is
+    /// over are dropped.
     pub(super) fn keep(&self, ends: impl Debug + Send + 'static, device: &Device, heard_ps: u64, retry: Retry) {
         let until_ps = heard_ps.saturating_add(linger_ps(retry));
         let answering = Answering { _ends: Box::new(ends), device: device.clone(), until_ps };

@@ -70,7 +70,8 @@ pub struct Config {
     pub write_bytes: u32,
     /// Longest time without any progress. Default 10 s: longer than a card needs to give a dead peer up.
     pub bound: Bound,
-    /// Patience of the connections with a silent peer. Default: that of a communicator's control connections, 8.4 ms, 7 times.
+    /// Patience of the connections with a silent peer. Default: that of a communicator's control connections, 8.4 ms, 7
+    /// times.
     pub retry: Retry,
     /// See [`Config::restarts`](crate::Config::restarts). Default true.
     pub restarts: bool,

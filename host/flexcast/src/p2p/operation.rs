@@ -107,9 +107,11 @@ pub(super) struct Running {
 enum Target {
     /// The same memory, each block to its own place.
     Same { rkey: u32 },
-    /// Another buffer, with a block of each peer, or a single one; each is told of its own. And where the blocks lie that are sent.
+    /// Another buffer, with a block of each peer, or a single one; each is told of its own. And where the blocks lie
+    /// that are sent.
     Exchange { addr: u64, rkey: u32, places: Places, sent: Places },
-    /// The same memory, where contribution, temporary memory and result lie one behind the other; peers are told of the second.
+    /// The same memory, where contribution, temporary memory and result lie one behind the other; peers are told of the
+    /// second.
     Reduction { rkey: u32, shape: Shape },
 }
 
@@ -130,8 +132,8 @@ fn address(buffer: &Buffer<'_>) -> u64 {
     buffer.region.addr().offset(buffer.offset).get()
 }
 
-/// The block of a buffer that is a peer's, where it begins and its length: buffers of ranks that have only one peer have only one block. Nothing if no message
-/// goes that way.
+/// The block of a buffer that is a peer's, where it begins and its length: buffers of ranks that have only one peer
+/// have only one block. Nothing if no message goes that way.
 fn block_at(places: &Places, peer: u32, is_message: bool) -> (u64, u64) {
     let at = if places.count() == 1 { 0 } else { peer };
     if is_message { places.place(at) } else { (0, 0) }
@@ -190,8 +192,8 @@ impl Running {
         Self::with(schedule, descriptor, buffer, Target::Reduction { rkey: buffer.region.rkey(), shape })
     }
 
-    /// Whether a peer is to hear of the operation: one that writes here, and of a communicator's call also one that is written to, which may be at
-    /// another, in which it expects nothing.
+    /// Whether a peer is to hear of the operation: one that writes here, and of a communicator's call also one that is
+    /// written to, which may be at another, in which it expects nothing.
     pub(super) fn announces_to(&self, peer: u32) -> bool {
         self.sources.contains(peer) || (self.descriptor.is_call() && self.targets.contains(peer))
     }
@@ -237,8 +239,8 @@ impl Running {
         }
     }
 
-    /// The next bytes of a message to write, `done` bytes in: at most `most`. `blocks`: those of the buffer, where all messages go from it to the same
-    /// place of another.
+    /// The next bytes of a message to write, `done` bytes in: at most `most`. `blocks`: those of the buffer, where all
+    /// messages go from it to the same place of another.
     pub(super) fn piece(&self, transfer: &Transfer, blocks: &Blocks<'_>, done: u64, most: u32) -> Result<Piece, Error> {
         let of = |blocks: &Blocks<'_>| piece(blocks, transfer.source.blocks, done, most);
         let (start, len, remote, behind) = match &self.target {

@@ -1,4 +1,5 @@
-//! Reduce-Scatter, AllReduce and Reduce: the host adds what the cards bring. The memory to which peers write is the group's.
+//! Reduce-Scatter, AllReduce and Reduce: the host adds what the cards bring. The memory to which peers write is the
+//! group's.
 
 use std::ops::Range;
 
@@ -26,8 +27,8 @@ pub fn reference(reduction: Reduction, contributions: &[Vec<u8>]) -> Vec<u8> {
 /// What a group needs for reductions.
 #[derive(Debug, Default)]
 pub(super) struct Reducing {
-    /// The last one is in use: contribution, temporary memory, result. Shorter ones from before are kept, at most as much again: what a
-    /// peer repeats, because an answer was lost, goes to where it went.
+    /// The last one is in use: contribution, temporary memory, result. Shorter ones from before are kept, at most as
+    /// much again: what a peer repeats, because an answer was lost, goes to where it went.
     work: Vec<MemoryRegion>,
     current: Option<Current>,
 }
@@ -62,12 +63,12 @@ impl Reducing {
 }
 
 impl Group {
-    /// Starts a Reduce-Scatter: of the sum of all ranks' `elements` elements at `contribution` each rank gets a share of ⌈`elements` /
-    /// P⌉, the last ones less; see [`Group::result`]. The contribution is not needed after the call.
+    /// Starts a Reduce-Scatter: of the sum of all ranks' `elements` elements at `contribution` each rank gets a share
+    /// of ⌈`elements` / P⌉, the last ones less; see [`Group::result`]. The contribution is not needed after the call.
     ///
     /// # Errors
-    /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Blocks`] for more than 2^64 bytes, [`Error::Flexio`] for a
-    /// buffer that is too short.
+    /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Blocks`] for more than 2^64 bytes,
+    /// [`Error::Flexio`] for a buffer that is too short.
     pub fn reduce_scatter(
         &mut self,
         algorithm: ReduceScatter,
@@ -79,7 +80,8 @@ impl Group {
         self.start_reduction(Kind::ReduceScatter { algorithm, shares }, (reduction, None), contribution)
     }
 
-    /// The same for shares of any length: that of rank r ends at element `ends[r]` of the contribution, where the next begins.
+    /// The same for shares of any length: that of rank r ends at element `ends[r]` of the contribution, where the next
+    /// begins.
     ///
     /// # Errors
     /// As [`Group::reduce_scatter`], and [`Error::Blocks`] for ends that go back or unless there is one for each rank.
@@ -94,8 +96,8 @@ impl Group {
         self.start_reduction(Kind::ReduceScatter { algorithm, shares }, (reduction, None), contribution)
     }
 
-    /// Starts an AllReduce: every rank gets the reduction of all ranks' `elements` elements; see [`Group::result`]. The contribution is not
-    /// needed after the call.
+    /// Starts an AllReduce: every rank gets the reduction of all ranks' `elements` elements; see [`Group::result`]. The
+    /// contribution is not needed after the call.
     ///
     /// # Errors
     /// As [`Group::reduce_scatter`], and [`Error::Schedule`] or [`Error::Blocks`] for no segments or too many.
@@ -109,8 +111,8 @@ impl Group {
         self.start_reduction(Kind::Allreduce { algorithm, elements }, (reduction, None), contribution)
     }
 
-    /// Starts a Reduce: the root gets the sum of all ranks' `elements` elements, the others nothing; see [`Group::result`]. The
-    /// contribution is not needed after the call.
+    /// Starts a Reduce: the root gets the sum of all ranks' `elements` elements, the others nothing; see
+    /// [`Group::result`]. The contribution is not needed after the call.
     ///
     /// # Errors
     /// As [`Group::allreduce`], and [`Error::Schedule`] for a root that is no rank.
@@ -140,7 +142,8 @@ impl Group {
         Ok(bytes)
     }
 
-    /// Copies what the last reduction has given this rank to the beginning of a buffer; nothing as with [`Group::result`].
+    /// Copies what the last reduction has given this rank to the beginning of a buffer; nothing as with
+    /// [`Group::result`].
     ///
     /// # Errors
     /// [`Error::Flexio`].

@@ -10,8 +10,8 @@ use super::{Error, Group};
 const NONE: &[u64] = &[0];
 
 impl Group {
-    /// Starts a Gather of equal contributions: rank r's `block_bytes` bytes at `contribution` come to lie at r · `block_bytes` of the
-    /// root's `receive`, which has P · `block_bytes`. The others need none.
+    /// Starts a Gather of equal contributions: rank r's `block_bytes` bytes at `contribution` come to lie at r ·
+    /// `block_bytes` of the root's `receive`, which has P · `block_bytes`. The others need none.
     ///
     /// # Errors
     /// As [`Group::gatherv`].
@@ -26,14 +26,14 @@ impl Group {
         self.gatherv(root, block_bytes, contribution, receive.map(|receive| (receive, ends.as_slice())))
     }
 
-    /// The same for contributions of any length: this rank's has `own_bytes`; that of rank r ends at `ends[r]` in the root's receive
-    /// buffer, where the next begins.
+    /// The same for contributions of any length: this rank's has `own_bytes`; that of rank r ends at `ends[r]` in the
+    /// root's receive buffer, where the next begins.
     ///
     /// # Errors
-    /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Schedule`] for a root that is no rank, [`Error::Flexio`] for
-    /// buffers that are too short, [`Error::Blocks`] for ends that go back, [`Error::OutOfRange`] if there is not one for each rank, no
-    /// receive buffer at the root, or the own block has two lengths. Lengths that differ between two ranks are found when they meet:
-    /// [`Error::Mismatch`].
+    /// [`Error::Busy`], [`Error::Failed`], [`Error::NotConnected`], [`Error::Schedule`] for a root that is no rank,
+    /// [`Error::Flexio`] for buffers that are too short, [`Error::Blocks`] for ends that go back, [`Error::OutOfRange`]
+    /// if there is not one for each rank, no receive buffer at the root, or the own block has two lengths. Lengths that
+    /// differ between two ranks are found when they meet: [`Error::Mismatch`].
     pub fn gatherv(
         &mut self,
         root: u32,
@@ -46,8 +46,8 @@ impl Group {
         self.direct(Operation::Gather { root }, (contribution, &[own_bytes]), (receive, ends))
     }
 
-    /// Starts a Scatter of equal blocks: the `block_bytes` bytes at r · `block_bytes` of the root's `send`, which has P · `block_bytes`,
-    /// come to rank r's `receive`. The others need no `send`.
+    /// Starts a Scatter of equal blocks: the `block_bytes` bytes at r · `block_bytes` of the root's `send`, which has P
+    /// · `block_bytes`, come to rank r's `receive`. The others need no `send`.
     ///
     /// # Errors
     /// As [`Group::scatterv`].
@@ -62,8 +62,8 @@ impl Group {
         self.scatterv(root, send.map(|send| (send, ends.as_slice())), block_bytes, receive)
     }
 
-    /// The same for blocks of any length: the one for rank r ends at `ends[r]` in the root's send buffer, where the next begins; this
-    /// rank's has `own_bytes`.
+    /// The same for blocks of any length: the one for rank r ends at `ends[r]` in the root's send buffer, where the
+    /// next begins; this rank's has `own_bytes`.
     ///
     /// # Errors
     /// As [`Group::gatherv`].

@@ -12,10 +12,12 @@ pub enum ChainMapping {
     /// Ranks that follow one another are in one chain.
     #[default]
     Contiguous,
-    /// The rack of each rank, any numbers: of a rack at most one rank multicasts at a time. As many chains as [`Config::chains`] says and
-    /// at most one for each rack; one for each where it is 0. A communicator keeps the [`ChainMapping::Table`] that this comes to.
+    /// The rack of each rank, any numbers: of a rack at most one rank multicasts at a time. As many chains as
+    /// [`Config::chains`] says and at most one for each rack; one for each where it is 0. A communicator keeps the
+    /// [`ChainMapping::Table`] that this comes to.
     PerRack(Vec<u32>),
-    /// The chain of each rank, numbered from 0: at most 1024 of them. [`Config::chains`] is 0, or one more than the largest.
+    /// The chain of each rank, numbered from 0: at most 1024 of them. [`Config::chains`] is 0, or one more than the
+    /// largest.
     Table(Vec<u32>),
 }
 

@@ -131,7 +131,8 @@ impl Places {
         self.blocks(span).map(|block| block.end - block.start).sum()
     }
 
-    /// Where the bytes of a span from number `at` on lie, as far as they lie one behind the other. Empty behind the last.
+    /// Where the bytes of a span from number `at` on lie, as far as they lie one behind the other. Empty behind the
+    /// last.
     pub(crate) fn run(&self, span: Span, mut at: u64) -> std::ops::Range<usize> {
         let mut run: Option<std::ops::Range<u64>> = None;
         for block in self.blocks(span).filter(|block| !block.is_empty()) {

@@ -2,7 +2,8 @@
 
 use crate::plan::lists::{List, ListPool};
 
-/// Ranks of two blocks that have bytes in common, first the one that begins first. Blocks of no bytes lie nowhere; none ends beyond 2^64 bytes.
+/// Ranks of two blocks that have bytes in common, first the one that begins first. Blocks of no bytes lie nowhere; none
+/// ends beyond 2^64 bytes.
 pub(crate) fn overlapping(lists: &ListPool, bytes: &[u64], offsets: &[u64]) -> Option<(usize, usize)> {
     let mut order = lists.list((0..).zip(bytes).filter(|(_, bytes)| **bytes > 0).map(|(rank, _)| rank));
     order.sort_unstable_by_key(|rank| (offsets[*rank as usize], bytes[*rank as usize], *rank));
@@ -10,8 +11,9 @@ pub(crate) fn overlapping(lists: &ListPool, bytes: &[u64], offsets: &[u64]) -> O
     pairs.find(|(first, second)| offsets[*first] + bytes[*first] > offsets[*second])
 }
 
-/// Checks that blocks of these lengths at these displacements lie in a buffer of `buffer_bytes`, and no two on the same bytes. Gives
-/// the displacements, those of empty blocks 0; `None` if the blocks lie one behind the other from the start on.
+/// Checks that blocks of these lengths at these displacements lie in a buffer of `buffer_bytes`, and no two on the same
+/// bytes. Gives the displacements, those of empty blocks 0; `None` if the blocks lie one behind the other from the
+/// start on.
 ///
 /// # Errors
 /// What is wrong, with the ranks whose blocks they are.
@@ -33,7 +35,8 @@ pub(crate) fn check(
         let behind = at.checked_add(count).filter(|behind| *behind <= buffer_bytes);
         let Some(behind) = behind else {
             return Err(format!(
-                "the block of rank {rank}, {count} bytes at {at}, ends beyond the receive buffer of {buffer_bytes} bytes"
+                "the block of rank {rank}, {count} bytes at {at}, ends beyond the receive buffer of {buffer_bytes} \
+                 bytes"
             ));
         };
         contiguous &= at == end;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The memory of a communicator's lists. A clone is the same pool.
 ///
-/// A list gives its memory back when it is dropped, however its operation has ended. So the pool never has more than there were lists at once, and
-/// an operation allocates for its lists only while more are in use than ever before.
+/// A list gives its memory back when it is dropped, however its operation has ended. So the pool never has more than
+/// there were lists at once, and an operation allocates for its lists only while more are in use than ever before.
 #[derive(Clone, Debug)]
 pub(crate) struct ListPool(Arc<Shared>);
 

@@ -42,10 +42,12 @@ impl Kind {
     }
 }
 
-/// Longest read of a peer's memory: half of what a message can carry (InfiniBand specification, volume 1, 9.2: 2^31 bytes).
+/// Longest read of a peer's memory: half of what a message can carry (InfiniBand specification, volume 1, 9.2: 2^31
+/// bytes).
 const MAX_READ_BYTES: u64 = 1 << 30;
 
-/// Longest read of several pieces: eight of them, as many as are under way, are in flight for longer than a round trip on any link there is.
+/// Longest read of several pieces: eight of them, as many as are under way, are in flight for longer than a round trip
+/// on any link there is.
 const MERGED_READ_BYTES: u64 = 256 << 10;
 
 /// A run of bytes of the receive buffer.
@@ -146,7 +148,8 @@ impl Plan {
         }
     }
 
-    /// The most bytes that ride on one message of the barrier, if all of them do. A message carries the blocks of up to half of the ranks.
+    /// The most bytes that ride on one message of the barrier, if all of them do. A message carries the blocks of up to
+    /// half of the ranks.
     pub(crate) fn eager_message_bytes(&self) -> u64 {
         match &self.kind {
             Kind::Allgather { bytes } => bytes * u64::from(self.ranks / 2),
@@ -182,8 +185,9 @@ impl Plan {
         if self.is_whole() { Subgroup { index: 0, count: 1 } } else { Subgroup { index, count: self.subgroups } }
     }
 
-    /// Whether blocks go to subgroups as they are, because they have too few chunks to be cut for all subgroups: else the first subgroups
-    /// would take everything, and one worker would have to hold the rate of the link. Never where that has more sequence numbers than cutting.
+    /// Whether blocks go to subgroups as they are, because they have too few chunks to be cut for all subgroups: else
+    /// the first subgroups would take everything, and one worker would have to hold the rate of the link. Never where
+    /// that has more sequence numbers than cutting.
     fn is_whole(&self) -> bool {
         let Kind::Allgather { bytes } = self.kind else { return false };
         let (chunks, ranks, subgroups) =
@@ -211,7 +215,8 @@ impl Plan {
         stream.peer.map_or_else(|| self.positions(stream.subgroup).start, |peer| self.position(peer).unwrap_or(0))
     }
 
-    /// The sequence numbers of a stream that is received: those of all roots in a subgroup, or of one; `table` is scratch.
+    /// The sequence numbers of a stream that is received: those of all roots in a subgroup, or of one; `table` is
+    /// scratch.
     pub(crate) fn space<'t>(
         &self,
         stream: Stream,
@@ -341,8 +346,8 @@ impl Plan {
         }
     }
 
-    /// Bytes that the busiest link carries while the operation lasts: what a rank receives; where a root sends its block to each rank by
-    /// itself, what the roots of a chain send one after another, if that is more.
+    /// Bytes that the busiest link carries while the operation lasts: what a rank receives; where a root sends its
+    /// block to each rank by itself, what the roots of a chain send one after another, if that is more.
     pub(crate) fn link_bytes(&self, config: &Config) -> u64 {
         let foreign = self.foreign_bytes();
         let Some(peers) = config.transport.peers(self.ranks).filter(|_| self.ranks > 1) else { return foreign };
@@ -421,8 +426,8 @@ impl Missing {
         self.chunks.iter().all(there)
     }
 
-    /// What is missing of these pieces, in groups that are read as one: runs that go on in the next piece are read together, up to so many bytes
-    /// that a few reads fill a link, and no more, so that what is there can be passed on.
+    /// What is missing of these pieces, in groups that are read as one: runs that go on in the next piece are read
+    /// together, up to so many bytes that a few reads fill a link, and no more, so that what is there can be passed on.
     pub(crate) fn groups(&self, plan: &Plan, pieces: &Pieces, wanted: &PieceSet) -> Vec<(PieceSet, Vec<Range>)> {
         let mut groups: Vec<(PieceSet, Vec<Range>)> = Vec::new();
         for piece in wanted.iter() {

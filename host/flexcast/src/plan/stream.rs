@@ -13,15 +13,17 @@ pub const MAX_STREAMS: u32 = 1024;
 /// What carries the data. Whatever it is, losses are recovered over the ring, and results are the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// Datagrams to a multicast group, staged in DPA memory and copied to the user's buffer by the card. What cards can do.
+    /// Datagrams to a multicast group, staged in DPA memory and copied to the user's buffer by the card. What cards can
+    /// do.
     #[default]
     Ud,
-    /// RDMA Writes on unreliable connections to a multicast group, straight into the user's buffer. Hypothetical: only emulated cards
-    /// that are told to (`uc_multicast` of the emulator's configuration) do this; a group key, the same for all ranks and another one
-    /// for each operation, stands for each rank's buffer.
+    /// RDMA Writes on unreliable connections to a multicast group, straight into the user's buffer. Hypothetical: only
+    /// emulated cards that are told to (`uc_multicast` of the emulator's configuration) do this; a group key, the same
+    /// for all ranks and another one for each operation, stands for each rank's buffer.
     UcMulticast,
-    /// RDMA Writes on an unreliable connection to each rank in each subgroup, straight into the user's buffer. What cards can do; a root
-    /// sends its block once to every other rank. Each operation registers the receive buffer once more, for a key of its own.
+    /// RDMA Writes on an unreliable connection to each rank in each subgroup, straight into the user's buffer. What
+    /// cards can do; a root sends its block once to every other rank. Each operation registers the receive buffer once
+    /// more, for a key of its own.
     UcUnicast,
 }
 
@@ -72,8 +74,8 @@ impl Transport {
         if self.is_zero_copy() { flexcast_abi::Transport::Uc } else { flexcast_abi::Transport::Ud }
     }
 
-    /// Ranks with each of which a rank has streams of their own; none if its streams are those of groups. A lone rank counts as its own
-    /// peer: what it is served by is like that of others.
+    /// Ranks with each of which a rank has streams of their own; none if its streams are those of groups. A lone rank
+    /// counts as its own peer: what it is served by is like that of others.
     pub(crate) const fn peers(self, ranks: u32) -> Option<u32> {
         match self {
             Self::Ud | Self::UcMulticast => None,
@@ -95,8 +97,8 @@ impl Transport {
                 what: "subgroups x other ranks",
                 value: streams,
                 limit: format!(
-                    "at most {MAX_STREAMS} with UC unicast, whose every stream takes a context and two queue pairs: lower subgroups, or let \
-                     data be multicast (Transport::Ud)"
+                    "at most {MAX_STREAMS} with UC unicast, whose every stream takes a context and two queue pairs: \
+                     lower subgroups, or let data be multicast (Transport::Ud)"
                 ),
             }),
         }
@@ -111,7 +113,8 @@ pub(crate) struct Stream {
     pub(crate) peer: Option<u32>,
 }
 
-/// The streams of a rank in the order of their numbers: subgroup by subgroup. `peer` tells the rank at so many places away.
+/// The streams of a rank in the order of their numbers: subgroup by subgroup. `peer` tells the rank at so many places
+/// away.
 fn all(
     transport: Transport,
     subgroups: u32,
@@ -129,7 +132,8 @@ pub(crate) fn received(transport: Transport, subgroups: u32, place: RankInfo) ->
     all(transport, subgroups, place, move |distance| place.behind(distance))
 }
 
-/// Those that a rank sends: to the rank ahead of it first, so that roots that send at the same time send to different ranks.
+/// Those that a rank sends: to the rank ahead of it first, so that roots that send at the same time send to different
+/// ranks.
 pub(crate) fn sent(transport: Transport, subgroups: u32, place: RankInfo) -> impl Iterator<Item = Stream> {
     all(transport, subgroups, place, move |distance| place.ahead(distance))
 }

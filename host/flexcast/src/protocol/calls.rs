@@ -1,15 +1,17 @@
 //! Calls of kinds that firmware does not know, in the signals of a barrier.
 //!
-//! A signal's fields for kind and algorithm have the codes that firmware knows, which is to be as short as it can be. Of a collective between pairs of
-//! ranks, whose number of chains says nothing, that field has the codes of both instead, and a bit that says so; the kind is that of the operation of blocks
-//! that is run for it. No card is ever told such a signal.
+//! A signal's fields for kind and algorithm have the codes that firmware knows, which is to be as short as it can be.
+//! Of a collective between pairs of ranks, whose number of chains says nothing, that field has the codes of both
+//! instead, and a bit that says so; the kind is that of the operation of blocks that is run for it. No card is ever
+//! told such a signal.
 
 use flexcast_proto::{Algorithm, Body, Kind, Message, Summary};
 
 /// In the number of chains: the codes of kind and algorithm are there.
 const CALL: u32 = 1 << 31;
 
-/// Of a sparse AllReduce, whose root's field has its options ([`SparseOptions::code`](crate::SparseOptions)): bits of its length below those, as a signal's root has to be a rank.
+/// Of a sparse AllReduce, whose root's field has its options ([`SparseOptions::code`](crate::SparseOptions)): bits of
+/// its length below those, as a signal's root has to be a rank.
 const LENGTH_BITS: u32 = 46;
 
 /// Length and options in one number: blocks are multiples of 4 bytes, up to 16384, of which a message has 1 to 32.

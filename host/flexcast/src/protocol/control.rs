@@ -15,8 +15,9 @@ use crate::requester::{INLINE_BYTES, Outcome, PROBES, Request, Requester, Wire};
 
 /// Room for the longest control message without eager data.
 const MESSAGE_BYTES: usize = wire::MAX_BYTES.next_multiple_of(64);
-/// Receives posted to each peer. A peer has a barrier signal of the next operation, an activation, a fetch and a final message under way
-/// at most, and as many acknowledgements as this rank fetches blocks; the connection waits when there are more.
+/// Receives posted to each peer. A peer has a barrier signal of the next operation, an activation, a fetch and a final
+/// message under way at most, and as many acknowledgements as this rank fetches blocks; the connection waits when there
+/// are more.
 const RECEIVES: u32 = 16;
 /// Sends under way to each peer.
 const SENDS: u32 = 8;
@@ -64,7 +65,8 @@ struct Peer {
     requester: Requester,
     /// What the peer asks and sends.
     answerer: QueuePair,
-    /// What messages to it and of it carry instead of the communicator's number, once it is connected: so each proves who has sent it.
+    /// What messages to it and of it carry instead of the communicator's number, once it is connected: so each proves
+    /// who has sent it.
     numbers: [u64; 2],
     /// It has said something.
     heard: bool,
@@ -78,15 +80,16 @@ struct Peer {
 }
 
 impl Peer {
-    /// Whether a message is the peer's; otherwise what it is. The first proves it; later ones that cannot be read at all are left to the protocol.
+    /// Whether a message is the peer's; otherwise what it is. The first proves it; later ones that cannot be read at
+    /// all are left to the protocol.
     fn recognize(&mut self, message: &[u8]) -> std::result::Result<(), String> {
         let [_, expected] = self.numbers;
         match wire::communicator_of(message) {
             Ok(found) if found == expected => self.heard = true,
             Ok(found) => {
                 return Err(format!(
-                    "its messages have the number {found:#x}, and those of that rank {expected:#x}: it is another rank, or of another start or \
-                     communicator"
+                    "its messages have the number {found:#x}, and those of that rank {expected:#x}: it is another \
+                     rank, or of another start or communicator"
                 ));
             }
             Err(_) if self.heard => {}
@@ -132,11 +135,13 @@ pub(crate) struct Control {
     completed: Vec<Completion>,
 }
 
-/// Longest that connections are kept for messages on their way: longer than the seven tries of a connection take by default.
+/// Longest that connections are kept for messages on their way: longer than the seven tries of a connection take by
+/// default.
 const DRAIN: Bound = Bound::millis(1_000).with_looks(10_000_000);
 
 impl Drop for Control {
-    /// What has been said last, such as the final message of an operation or why it failed, is heard although the program goes at once.
+    /// What has been said last, such as the final message of an operation or why it failed, is heard although the
+    /// program goes at once.
     fn drop(&mut self) {
         if std::thread::panicking() || self.is_drained() {
             return;
@@ -152,8 +157,8 @@ impl Drop for Control {
 }
 
 impl Control {
-    /// A connection, not yet connected, for each of `ranks` (ascending), for messages with up to `eager_bytes` bytes of data. `restarts`: see
-    /// [`Config::restarts`].
+    /// A connection, not yet connected, for each of `ranks` (ascending), for messages with up to `eager_bytes` bytes of
+    /// data. `restarts`: see [`Config::restarts`].
     pub(crate) fn new(pd: &ProtectionDomain, ranks: &[u32], eager_bytes: usize, restarts: bool) -> Result<Self> {
         let count = ranks.len() as u32;
         let slot_bytes =
@@ -244,8 +249,8 @@ impl Control {
         self.peers.iter_mut().for_each(|peer| peer.requester.expect_losses(expected));
     }
 
-    /// Sends a message, with eager data or none behind it; at once if there is room, else when there is. One to a rank without connection, or
-    /// with a broken one, is dropped: whoever waits for its answer learns of the break.
+    /// Sends a message, with eager data or none behind it; at once if there is room, else when there is. One to a rank
+    /// without connection, or with a broken one, is dropped: whoever waits for its answer learns of the break.
     pub(crate) fn send(&mut self, to: u32, bytes: &[u8], data: Vec<u8>) -> Result<()> {
         debug_assert!(self.index(to).is_some(), "rank {to} is no peer: what is sent to it is lost");
         let Some(peer) = self.index(to).filter(|peer| !self.peers[*peer].broken) else { return Ok(()) };
@@ -288,8 +293,8 @@ impl Control {
         self.messages.iter().any(|message| !self.peers[message.peer].broken)
     }
 
-    /// Whether a connection is between its end and its new beginning: what was said on it is with the card again after a few calls of
-    /// [`Control::poll`] only.
+    /// Whether a connection is between its end and its new beginning: what was said on it is with the card again after
+    /// a few calls of [`Control::poll`] only.
     pub(crate) fn is_restarting(&self) -> bool {
         self.peers.iter().any(|peer| !peer.broken && peer.requester.is_restarting())
     }
@@ -337,7 +342,8 @@ impl Control {
                 self.messages.remove(at);
                 continue;
             }
-            // Messages to one peer keep their order: the queue is walked from the front, and a peer without room is passed over.
+            // Messages to one peer keep their order: the queue is walked from the front, and a peer without room is
+            // passed over.
             if self.peers[peer].sends >= SENDS {
                 at += 1;
                 continue;

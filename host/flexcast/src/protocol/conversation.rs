@@ -1,5 +1,5 @@
-//! Conversation of a rank with its peers: the protocol's state machine, and what it says and hears as bytes. Whatever connects the peers carries the
-//! bytes.
+//! Conversation of a rank with its peers: the protocol's state machine, and what it says and hears as bytes. Whatever
+//! connects the peers carries the bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -61,8 +61,8 @@ pub(crate) struct Conversation {
     messages: MessageCounts,
     /// What is to be done beside what the state machine asks for.
     asks: VecDeque<Action>,
-    /// Signals of operations further ahead than the state machine takes them, with their senders and numbers. Where operations have no barrier, a rank
-    /// whose part is over goes on to others while this one waits.
+    /// Signals of operations further ahead than the state machine takes them, with their senders and numbers. Where
+    /// operations have no barrier, a rank whose part is over goes on to others while this one waits.
     early: Vec<(u32, u32, Vec<u8>)>,
     /// Something of the operation under way has come or gone since the protocol was last notified of the time.
     moved: bool,
@@ -308,7 +308,8 @@ impl Conversation {
         self.participant.fail(Failure { culprit: rank, witness: self.place.rank(), cause });
     }
 
-    /// Pieces are to be read together, under the number of the first; none of their bytes are missing if there are no `reads`.
+    /// Pieces are to be read together, under the number of the first; none of their bytes are missing if there are no
+    /// `reads`.
     pub(crate) fn fetch(&mut self, pieces: PieceSet, reads: usize) {
         match (pieces.first(), reads) {
             (_, 0) => pieces.iter().for_each(|piece| self.participant.read(piece)),

@@ -1,8 +1,9 @@
-//! Driver of the protocol on the card: the host's side of the progress thread, a DPA thread that runs the state machine.
+//! Driver of the protocol on the card: the host's side of the progress thread, a DPA thread that runs the state
+//! machine.
 //!
-//! The host gives commands, one at a time, and polls completions. Between an operation's command and its completion it has nothing to do,
-//! unless something is lost: then it watches the clock, closes the receive contexts when multicast has stalled, and says so. What is missing the
-//! progress thread finds and reads by itself.
+//! The host gives commands, one at a time, and polls completions. Between an operation's command and its completion it
+//! has nothing to do, unless something is lost: then it watches the clock, closes the receive contexts when multicast
+//! has stalled, and says so. What is missing the progress thread finds and reads by itself.
 
 mod setup;
 
@@ -131,7 +132,8 @@ pub(crate) struct DeviceDriver {
     cq: DpaCompletionQueue,
     /// Ascending by rank.
     peers: Vec<(u32, DpaQueuePair)>,
-    /// What the card reads from the left neighbour by, and what the right one reads here by; none if this rank is alone.
+    /// What the card reads from the left neighbour by, and what the right one reads here by; none if this rank is
+    /// alone.
     repair: Option<Repair>,
     signals: DeviceBuffer,
     /// What the thread works in, once it is connected: its state machine, contexts of peers, senders; and its messages.
@@ -180,7 +182,8 @@ fn called(call: &ProgressCall) -> Option<Summary> {
 }
 
 impl DeviceDriver {
-    /// What the progress thread has announced: the number of its last report, modulo 2^32, and that of the last operation that is over.
+    /// What the progress thread has announced: the number of its last report, modulo 2^32, and that of the last
+    /// operation that is over.
     fn announced(&self) -> Result<(u32, u32)> {
         let value = self.host.read_u64(self.shared.flag() + offset_of!(ProgressFlag, announced))?;
         Ok((value as u32, (value >> 32) as u32))
@@ -219,7 +222,8 @@ impl DeviceDriver {
         }
         (self.completion, self.detail) = (completion, detail);
         if detail.status != ProgressThreadStatus::Running as u32 {
-            tracing::error!(status = ?ProgressThreadStatus::from_raw(detail.status), detail.detail, "progress thread failed");
+            tracing::error!(status = ?ProgressThreadStatus::from_raw(detail.status), detail.detail, "progress thread \
+                failed");
             self.lose(match ProgressThreadStatus::from_raw(detail.status) {
                 Ok(ProgressThreadStatus::ControlError) => FailureCode::ProgressControl,
                 Ok(ProgressThreadStatus::InvalidCommand) => FailureCode::ProgressCommand,
@@ -270,7 +274,8 @@ impl DeviceDriver {
         self.mailbox.ring()
     }
 
-    /// Adds an operation to the next command. It begins when the receive contexts are armed. `send_sequence`: 0 if this rank does not send.
+    /// Adds an operation to the next command. It begins when the receive contexts are armed. `send_sequence`: 0 if this
+    /// rank does not send.
     fn post(&mut self, posting: &Posting<'_>, send_sequence: u64) {
         let Posting { descriptor, turn, here, lkey, receive_sequence, .. } = *posting;
         let Summary { kind, root, amount, chunk_bytes, chains, .. } = descriptor.summary;
@@ -419,7 +424,8 @@ impl Driver for DeviceDriver {
     }
 
     fn repairs_beside(&self) -> bool {
-        // The progress thread sees by itself when its receive contexts are complete, and is told of a cutoff once they cannot be any more.
+        // The progress thread sees by itself when its receive contexts are complete, and is told of a cutoff once they
+        // cannot be any more.
         false
     }
 

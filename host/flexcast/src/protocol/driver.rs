@@ -1,7 +1,8 @@
 //! Interface of the protocol's drivers.
 //!
-//! A driver runs the protocol's state machine of a communicator, here (`host`) or on the card (`device`). The engine gives it operations,
-//! notifies it of what the card's workers have done, and carries out its steps. It does not know which one it has.
+//! A driver runs the protocol's state machine of a communicator, here (`host`) or on the card (`device`). The engine
+//! gives it operations, notifies it of what the card's workers have done, and carries out its steps. It does not know
+//! which one it has.
 
 use std::fmt;
 
@@ -26,8 +27,8 @@ use crate::protocol::eager::Gathered;
 pub(crate) struct QueuePairs {
     /// The card's, which carry control messages; none where the host runs the protocol.
     pub(crate) control: Vec<(u32, u32)>,
-    /// Those by which peers read, and which read from them: the host's, or where the card runs the protocol, the card's to the left neighbour and the
-    /// host's for the right one.
+    /// Those by which peers read, and which read from them: the host's, or where the card runs the protocol, the card's
+    /// to the left neighbour and the host's for the right one.
     pub(crate) ends: Vec<Ends>,
     /// Address and key of the memory that peers write eager data to; zeros where it rides on the messages.
     pub(crate) rows: (u64, u32),
@@ -75,7 +76,8 @@ pub(crate) enum Notice {
     Received,
     /// The own block is whole in the user's buffer, if the driver waits for it ([`Driver::takes_late_copies`]).
     OwnBlock,
-    /// Multicast brings nothing more of these pieces, which are not whole. `last`: nor does it of others, which have come and may not be in their place yet.
+    /// Multicast brings nothing more of these pieces, which are not whole. `last`: nor does it of others, which have
+    /// come and may not be in their place yet.
     Lost { pieces: PieceSet, last: bool },
     /// These pieces of others are whole in the user's buffer.
     Placed { pieces: PieceSet },
@@ -129,36 +131,38 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// Number of the operation that is posted next.
     fn operation(&self) -> u32;
 
-    /// Whether an operation may start before the own block is in the receive buffer. Then it is notified of it ([`Notice::OwnBlock`]); otherwise the
-    /// driver takes it as delivered from the start.
+    /// Whether an operation may start before the own block is in the receive buffer. Then it is notified of it
+    /// ([`Notice::OwnBlock`]); otherwise the driver takes it as delivered from the start.
     fn takes_late_copies(&self) -> bool;
 
     /// Whether messages of the next operations may be lost.
     fn expect_losses(&mut self, expected: bool);
 
-    /// Takes an operation that the receive contexts have just been given, and gives the send threads what they can know of it. Returns
-    /// whether that is all: they send without another command, when it is this rank's turn.
+    /// Takes an operation that the receive contexts have just been given, and gives the send threads what they can know
+    /// of it. Returns whether that is all: they send without another command, when it is this rank's turn.
     fn start(&mut self, posting: &Posting<'_>, send: &mut SendThreads) -> Result<bool>;
 
-    /// Most bytes of all blocks of an operation that this driver carries on its barrier ([`Driver::start_eager`]); at most half of them on one
-    /// message.
+    /// Most bytes of all blocks of an operation that this driver carries on its barrier ([`Driver::start_eager`]); at
+    /// most half of them on one message.
     fn eager_bytes(&self) -> u64;
 
-    /// Takes an operation whose blocks are so short that they ride on the barrier: workers have no part in it. `gathered` has the
-    /// own one.
+    /// Takes an operation whose blocks are so short that they ride on the barrier: workers have no part in it.
+    /// `gathered` has the own one.
     fn start_eager(&mut self, descriptor: OperationDescriptor, gathered: Gathered, now_ps: u64) -> Result<()>;
 
     /// The blocks of an eager operation that is over, as [`Driver::start_eager`] was given them.
     fn take_eager(&mut self) -> Result<Option<Gathered>>;
 
-    /// Takes an operation whose data goes over connections of its own, which the driver knows nothing of: it is notified of how far it is
-    /// ([`Notice::Transferred`]), and compares what ranks have called with those that signal a barrier. Never with the protocol on the card.
+    /// Takes an operation whose data goes over connections of its own, which the driver knows nothing of: it is
+    /// notified of how far it is ([`Notice::Transferred`]), and compares what ranks have called with those that signal
+    /// a barrier. Never with the protocol on the card.
     fn start_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64);
 
     /// Takes note of what has happened on this rank.
     fn notify(&mut self, now_ps: u64, notice: Notice);
 
-    /// Takes what has come from peers, and from the card if the state machine is there. Returns whether there was anything.
+    /// Takes what has come from peers, and from the card if the state machine is there. Returns whether there was
+    /// anything.
     fn poll(&mut self, now_ps: u64) -> Result<bool>;
 
     /// The next thing to do; to be called until there is none, after everything that has happened.
@@ -170,8 +174,8 @@ pub(crate) trait Driver: fmt::Debug + Send {
     /// Whether the right neighbour waits for pieces that are not known to be whole here.
     fn owes(&self) -> bool;
 
-    /// Reads ranges of pieces from a peer, none if nothing is missing of them, and then counts the pieces as whole. The tag of the reads is the
-    /// number of the first piece.
+    /// Reads ranges of pieces from a peer, none if nothing is missing of them, and then counts the pieces as whole. The
+    /// tag of the reads is the number of the first piece.
     fn fetch(&mut self, pieces: PieceSet, reads: &[Read]) -> Result<()>;
 
     /// Has sent what waited for room, and peers probed that do not answer.

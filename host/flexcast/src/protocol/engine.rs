@@ -1,7 +1,8 @@
 //! Progress engine: carries out what the protocol's driver decides.
 //!
-//! It gives operations to the card (`start`), polls the card's workers (`poll`) and the clock (`clock`), notifies the driver of what it
-//! finds, looks for what is lost (`look`), does the driver's steps (here), and gives buffers back (`end`).
+//! It gives operations to the card (`start`), polls the card's workers (`poll`) and the clock (`clock`), notifies the
+//! driver of what it finds, looks for what is lost (`look`), does the driver's steps (here), and gives buffers back
+//! (`end`).
 
 mod between_pairs;
 mod clock;
@@ -30,8 +31,8 @@ pub(crate) use state::{Engine, Parts};
 
 /// Longest that a worker takes to answer: all that may wait in its rings, many times over.
 const WORKER_PS: u64 = 1_000_000_000_000;
-/// A root whose send threads have posted nothing for this many cutoffs, and to which nothing comes any more, stops its own multicast: the others
-/// have closed their receive contexts by then, and fetch what they miss.
+/// A root whose send threads have posted nothing for this many cutoffs, and to which nothing comes any more, stops its
+/// own multicast: the others have closed their receive contexts by then, and fetch what they miss.
 const STUCK_CUTOFFS: u64 = 2;
 
 impl Engine {
@@ -77,8 +78,8 @@ impl Engine {
         Ok(moved)
     }
 
-    /// When [`Engine::move_on`] is to be called next, even if neither peers nor card have written anything until then, in picoseconds of the
-    /// card's clock; none if nothing is under way.
+    /// When [`Engine::move_on`] is to be called next, even if neither peers nor card have written anything until then,
+    /// in picoseconds of the card's clock; none if nothing is under way.
     pub(super) fn next_ps(&self) -> Option<u64> {
         let begins = self.is_free() && !self.waiting.is_empty();
         if begins || self.fault.is_some() || self.notified {

@@ -1,4 +1,5 @@
-//! Drivers of the protocol: they carry out what its state machine in `flexcast_proto` decides, on the host or on the card.
+//! Drivers of the protocol: they carry out what its state machine in `flexcast_proto` decides, on the host or on the
+//! card.
 
 mod calls;
 pub(crate) mod control;

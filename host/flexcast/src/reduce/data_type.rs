@@ -1,12 +1,14 @@
 //! Element types of reductions: the basic types of MPI, two of machine learning, and MPI's pairs of value and index.
 
-/// Type of an element. All are as C lays them out on Linux on x86-64 and AArch64, in the byte order of the host, at any alignment.
+/// Type of an element. All are as C lays them out on Linux on x86-64 and AArch64, in the byte order of the host, at any
+/// alignment.
 ///
 /// Codes are stable: they go over the wire and are those of the C interface. Source: MPI 4.1, tables 3.2 and 6.4.
 ///
-/// `long double` is not here, and neither are `MPI_C_LONG_DOUBLE_COMPLEX` and `MPI_LONG_DOUBLE_INT`: it is the 80-bit format of the x87 on
-/// x86-64 and IEEE 754 binary128 on AArch64, and Rust has no arithmetic for either. `MPI_CHAR` and `MPI_WCHAR` are texts, which MPI does
-/// not reduce (6.9.3). Fortran's `LOGICAL` has a representation that is its compiler's.
+/// `long double` is not here, and neither are `MPI_C_LONG_DOUBLE_COMPLEX` and `MPI_LONG_DOUBLE_INT`: it is the 80-bit
+/// format of the x87 on x86-64 and IEEE 754 binary128 on AArch64, and Rust has no arithmetic for either. `MPI_CHAR` and
+/// `MPI_WCHAR` are texts, which MPI does not reduce (6.9.3). Fortran's `LOGICAL` has a representation that is its
+/// compiler's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 #[non_exhaustive]

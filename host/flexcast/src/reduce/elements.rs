@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 
-/// How an element of `N` bytes lies in memory. Half-precision numbers are computed with in single precision, so that the value has a type
-/// of its own; storing it rounds, once for each operation.
+/// How an element of `N` bytes lies in memory. Half-precision numbers are computed with in single precision, so that
+/// the value has a type of its own; storing it rounds, once for each operation.
 pub(super) trait Element<const N: usize> {
     type Value;
 
@@ -93,7 +93,8 @@ pub(super) struct Pair<V> {
     index: i32,
 }
 
-/// `$value` bytes of a value at the start, an index at byte `$index`, and padding, which is stored as zeros, so that equal pairs are equal bytes.
+/// `$value` bytes of a value at the start, an index at byte `$index`, and padding, which is stored as zeros, so that
+/// equal pairs are equal bytes.
 macro_rules! pairs {
     ($($name:ident: $type:ty, $value:literal, $index:literal, $bytes:literal;)*) => {$(
         pub(super) struct $name;
@@ -156,8 +157,8 @@ macro_rules! ordered_integers {
 
 ordered_integers!(i8, u8, i16, u16, i32, u32, i64, u64);
 
-/// Without a jump, so that the loops are vectorised. Numbers that are equal have the same bits, but for the zeros, which differ in the sign:
-/// that of the lesser is set if either is, that of the greater if both are.
+/// Without a jump, so that the loops are vectorised. Numbers that are equal have the same bits, but for the zeros,
+/// which differ in the sign: that of the lesser is set if either is, that of the greater if both are.
 macro_rules! ordered_floats {
     ($($type:ty),*) => {$(
         impl Ordered for $type {

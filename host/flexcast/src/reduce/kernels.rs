@@ -1,9 +1,10 @@
 //! Loops over the elements of buffers, one for each operator and representation.
 //!
-//! The operator is chosen once for a call, outside of the loop, and each loop is compiled for its operator: the compiler turns those of plain
-//! types into vector instructions, several times: with what every processor has, with AVX2 and with AVX-512. Which of them runs is chosen by
-//! the processor (`cargo xtask bench` has one of them beside a loop for every processor); NEON belongs to every arm64. Where signed and unsigned integers give the same bits, both have the unsigned loop; bitwise operators have
-//! that of bytes.
+//! The operator is chosen once for a call, outside of the loop, and each loop is compiled for its operator: the
+//! compiler turns those of plain types into vector instructions, several times: with what every processor has, with
+//! AVX2 and with AVX-512. Which of them runs is chosen by the processor (`cargo xtask bench` has one of them beside a
+//! loop for every processor); NEON belongs to every arm64. Where signed and unsigned integers give the same bits, both
+//! have the unsigned loop; bitwise operators have that of bytes.
 
 use half::slice::HalfFloatSliceExt as _;
 use half::{bf16, f16};
@@ -85,8 +86,8 @@ fn each<E: Element<N>, const N: usize>(operands: impl Operands, operator: impl F
 /// Elements of [`f16`] that are converted at once.
 const F16_BLOCK: usize = 64;
 
-/// The loop over elements of [`f16`]: block by block, as slices are converted by the processor's instructions where it has them, one element by
-/// many.
+/// The loop over elements of [`f16`]: block by block, as slices are converted by the processor's instructions where it
+/// has them, one element by many.
 fn each_f16(operands: impl Operands, operator: impl Fn(f32, f32) -> f32) {
     let widen = |bytes: [u8; 2 * F16_BLOCK]| {
         let halves: [f16; F16_BLOCK] = std::array::from_fn(|at| f16::from_ne_bytes([bytes[2 * at], bytes[2 * at + 1]]));

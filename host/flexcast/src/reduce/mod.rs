@@ -35,8 +35,8 @@ impl Reduction {
     /// An operator on elements of a type.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the operator is not defined for the type ([`Operator::is_defined_for`]): it names both, and the operators
-    /// that the type has.
+    /// [`Error::Argument`] where the operator is not defined for the type ([`Operator::is_defined_for`]): it names
+    /// both, and the operators that the type has.
     pub fn new(operator: Operator, data_type: DataType) -> Result<Self> {
         Self::of(operator, data_type).ok_or_else(|| {
             let has: Vec<&str> = Operator::ALL
@@ -73,7 +73,8 @@ impl Reduction {
         self.data_type.bytes()
     }
 
-    /// Code of both, never 0: the operator's in the upper 16 bits, the type's in the lower. Ranks compare it on the wire.
+    /// Code of both, never 0: the operator's in the upper 16 bits, the type's in the lower. Ranks compare it on the
+    /// wire.
     #[must_use]
     pub const fn code(self) -> u32 {
         (self.operator as u32) << 16 | self.data_type as u32
@@ -93,15 +94,16 @@ impl Reduction {
         }
     }
 
-    /// Combines the elements of `from` into those of `to`: `to[i] = to[i] op from[i]`. `to` is the operand of the lower rank. Both start
-    /// with an element, at any alignment. As many whole elements are combined as both have; what is behind them in `to` stays.
+    /// Combines the elements of `from` into those of `to`: `to[i] = to[i] op from[i]`. `to` is the operand of the lower
+    /// rank. Both start with an element, at any alignment. As many whole elements are combined as both have; what is
+    /// behind them in `to` stays.
     pub fn combine(self, to: &mut [u8], from: &[u8]) {
         let len = self.whole(to.len().min(from.len()));
         kernels::run(self, kernels::InPlace { to: &mut to[..len], from: &from[..len] });
     }
 
-    /// Combines out of place: `to[i] = left[i] op right[i]`. `left` is the operand of the lower rank. Lengths and alignments as in
-    /// [`Reduction::combine`]: as many whole elements as all three have.
+    /// Combines out of place: `to[i] = left[i] op right[i]`. `left` is the operand of the lower rank. Lengths and
+    /// alignments as in [`Reduction::combine`]: as many whole elements as all three have.
     pub fn combine_into(self, to: &mut [u8], left: &[u8], right: &[u8]) {
         let len = self.whole(to.len().min(left.len()).min(right.len()));
         kernels::run(self, kernels::OutOfPlace { to: &mut to[..len], left: &left[..len], right: &right[..len] });

@@ -2,8 +2,9 @@
 
 use super::data_type::{DataType, Group};
 
-/// What a reduction does with two elements. Every operator is commutative, so that the result does not depend on which operand is whose;
-/// sums and products of floating-point and complex numbers round, and so depend on the order in which ranks are combined.
+/// What a reduction does with two elements. Every operator is commutative, so that the result does not depend on which
+/// operand is whose; sums and products of floating-point and complex numbers round, and so depend on the order in which
+/// ranks are combined.
 ///
 /// Codes are stable: they go over the wire and are those of the C interface. Source: MPI 4.1, 6.9.2 and 6.9.4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -12,10 +13,11 @@ use super::data_type::{DataType, Group};
 pub enum Operator {
     /// `MPI_SUM`. Integers wrap: modulo 2 to the number of bits.
     Sum = 1,
-    /// `MPI_PROD`. Integers wrap. Complex numbers by the formula of the textbook, in which an infinity may become NaN (C99, G.5.1).
+    /// `MPI_PROD`. Integers wrap. Complex numbers by the formula of the textbook, in which an infinity may become NaN
+    /// (C99, G.5.1).
     Product = 2,
-    /// `MPI_MIN`. Of floating-point numbers: NaN if either is NaN, the positive quiet one without a payload; -0 is less than +0. So the
-    /// result does not depend on any order (minimum of IEEE 754-2019, 9.6; MPI leaves NaN open).
+    /// `MPI_MIN`. Of floating-point numbers: NaN if either is NaN, the positive quiet one without a payload; -0 is less
+    /// than +0. So the result does not depend on any order (minimum of IEEE 754-2019, 9.6; MPI leaves NaN open).
     Min = 3,
     /// `MPI_MAX`. NaN and zeros as in [`Operator::Min`].
     Max = 4,
@@ -31,11 +33,11 @@ pub enum Operator {
     BitOr = 9,
     /// `MPI_BXOR`.
     BitXor = 10,
-    /// `MPI_MINLOC`: the least value and its index; of equal values, among them zeros of both signs, the lower index. A NaN is less than
-    /// all else, and of NaNs the one with the lower index is told. Padding of the result is 0.
+    /// `MPI_MINLOC`: the least value and its index; of equal values, among them zeros of both signs, the lower index. A
+    /// NaN is less than all else, and of NaNs the one with the lower index is told. Padding of the result is 0.
     MinLoc = 11,
-    /// `MPI_MAXLOC`: the greatest value and its index; of equal values the lower index. A NaN is greater than all else. Otherwise as
-    /// [`Operator::MinLoc`].
+    /// `MPI_MAXLOC`: the greatest value and its index; of equal values the lower index. A NaN is greater than all else.
+    /// Otherwise as [`Operator::MinLoc`].
     MaxLoc = 12,
 }
 
@@ -72,8 +74,8 @@ impl Operator {
         flexcast_proto::OPERATORS[self as usize - 1]
     }
 
-    /// Whether MPI (4.1, 6.9.2 and 6.9.4) defines the operator for elements of the type. [`DataType::F16`] and [`DataType::BF16`] count as
-    /// its floating-point types.
+    /// Whether MPI (4.1, 6.9.2 and 6.9.4) defines the operator for elements of the type. [`DataType::F16`] and
+    /// [`DataType::BF16`] count as its floating-point types.
     #[must_use]
     pub const fn is_defined_for(self, data_type: DataType) -> bool {
         let group = data_type.group();

@@ -1,4 +1,5 @@
-//! Tests of reductions: every operator on every type against element by element in wide arithmetic, and what order may not change.
+//! Tests of reductions: every operator on every type against element by element in wide arithmetic, and what order may
+//! not change.
 
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -16,8 +17,8 @@ fn all() -> impl Iterator<Item = Reduction> {
 #[derive(Clone, Copy, Debug)]
 enum Wide {
     Integer(i128),
-    /// Of half and single precision, whose sums and products are rounded as if at once when double precision is rounded to them, as it has
-    /// more than twice their digits and two; of double precision itself.
+    /// Of half and single precision, whose sums and products are rounded as if at once when double precision is rounded
+    /// to them, as it has more than twice their digits and two; of double precision itself.
     Real(f64),
     Complex32(f32, f32),
     Complex64(f64, f64),
@@ -61,8 +62,8 @@ fn widen(data_type: DataType, bytes: &[u8]) -> Wide {
     }
 }
 
-/// The number of a format of 2 bytes that is nearest to another, of two that are the one with the even bits; found by bisection. Bits count up to
-/// those of infinity in the order of magnitudes.
+/// The number of a format of 2 bytes that is nearest to another, of two that are the one with the even bits; found by
+/// bisection. Bits count up to those of infinity in the order of magnitudes.
 fn nearest(value: f64, infinity: u16, number: impl Fn(u16) -> f64) -> Vec<u8> {
     // What is rounded to infinity lies nearer to where the next number would be.
     let number = |bits| {
@@ -184,8 +185,9 @@ fn normal(data_type: DataType, buffer: &[u8]) -> Vec<u8> {
     buffer.chunks_exact(data_type.bytes() as usize).flat_map(element).collect()
 }
 
-/// Elements of every type that make a difference: zeros of both signs, infinities, NaNs of all kinds, the least and the greatest. They are tiled
-/// from words of 2, 4 and 8 bytes, so that each is somewhere an element, or the value or index of one.
+/// Elements of every type that make a difference: zeros of both signs, infinities, NaNs of all kinds, the least and the
+/// greatest. They are tiled from words of 2, 4 and 8 bytes, so that each is somewhere an element, or the value or index
+/// of one.
 fn word() -> impl Strategy<Value = [u8; 8]> {
     let halves = prop::sample::select(vec![0_u16, 1, 0x8000, 0x7fff, 0xffff, 0x7c00, 0xfc00, 0x7f80, 0xff80, 0x3c00]);
     let singles = prop::sample::select(vec![0_u32, 1 << 31, 0x7f80_0000, 0xff80_0000, 0x7fc0_0001, 0xffa0_0000, 2, 7]);
@@ -381,7 +383,8 @@ fn minloc_and_maxloc_tell_the_lower_index_of_equal_values_and_nans() {
 #[test]
 fn half_precision_is_rounded_once_to_the_nearest_even() {
     let sum = of(Operator::Sum, DataType::F16);
-    // 2048 + 1 lies between 2048 and 2050, 2050 + 1 between 2050 and 2052, 65504 + 16 between the greatest and infinity.
+    // 2048 + 1 lies between 2048 and 2050, 2050 + 1 between 2050 and 2052, 65504 + 16 between the greatest and
+    // infinity.
     let halves =
         |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|value| f16::from_f32(*value).to_ne_bytes()).collect() };
     let mut to = halves(&[2048.0, 2050.0, 65504.0, 1.0]);

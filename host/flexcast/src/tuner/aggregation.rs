@@ -2,15 +2,20 @@
 
 use std::fmt;
 
-/// What adds up the blocks that a sparse AllReduce sends over RDMA cards. Each rank's part of the array is its own to add.
+/// What adds up the blocks that a sparse AllReduce sends over RDMA cards. Each rank's part of the array is its own to
+/// add.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Aggregation {
     /// The ranks' processors.
     #[default]
     Host,
-    /// The DPAs of the ranks' cards, which run image `sparse` beside what else they run ([`Card::start_aggregators`](crate::Card::start_aggregators)). They add integers
-    /// of 32 and 64 bits, with wraparound, in blocks of a multiple of 128 bytes, and sums of `f32` if [`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point) says so, as far as the spots of all ranks fit [`Config::cache_bytes`](crate::Config::cache_bytes). Other operators, elements
-    /// and blocks are for the processors all the same: the report of each operation says who has added ([`Decision::aggregation`](crate::Decision::aggregation)).
+    /// The DPAs of the ranks' cards, which run image `sparse` beside what else they run
+    /// ([`Card::start_aggregators`](crate::Card::start_aggregators)). They add integers of 32 and 64 bits, with
+    /// wraparound, in blocks of a multiple of 128 bytes, and sums of `f32` if
+    /// [`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point) says so, as far as the spots of all ranks fit
+    /// [`Config::cache_bytes`](crate::Config::cache_bytes). Other operators, elements and blocks are for the processors
+    /// all the same: the report of each operation says who has added
+    /// ([`Decision::aggregation`](crate::Decision::aggregation)).
     Dpa,
 }
 

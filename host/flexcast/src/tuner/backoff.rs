@@ -1,12 +1,15 @@
-//! Backoff from the connections of direct operations after one has stalled, by the same number of operations on all ranks.
+//! Backoff from the connections of direct operations after one has stalled, by the same number of operations on all
+//! ranks.
 //!
-//! A lost packet of a reliable connection is asked for again within a round trip. If the negative acknowledgement is lost as well, the
-//! responder sends no second one before the missing packet has come: the connection restarts, or, if that does not help, stands still for
-//! its whole timeout. Multicast has no such wait: where losses are so frequent that this happens often, the next operations go by multicast.
+//! A lost packet of a reliable connection is asked for again within a round trip. If the negative acknowledgement is
+//! lost as well, the responder sends no second one before the missing packet has come: the connection restarts, or, if
+//! that does not help, stands still for its whole timeout. Multicast has no such wait: where losses are so frequent
+//! that this happens often, the next operations go by multicast.
 
 use std::time::Duration;
 
-/// Operations without connections after a stall: enough that a stall of 8.4 ms now and then does not decide how long many operations take.
+/// Operations without connections after a stall: enough that a stall of 8.4 ms now and then does not decide how long
+/// many operations take.
 const FIRST: u32 = 64;
 /// The most, when connections stall each time they are tried again.
 const MOST: u32 = 4096;
@@ -48,16 +51,18 @@ impl Backoff {
     }
 }
 
-/// What losses have cost operations over connections lately, beyond what multicast would have taken, as one rank sees it.
+/// What losses have cost operations over connections lately, beyond what multicast would have taken, as one rank sees
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slowness {
     lost_ns: u128,
 }
 
 impl Slowness {
-    /// Takes note of an operation that took so long and was expected to take so long by multicast; `stalled`: a connection had restarted or stood
-    /// still, without which the others have waited for a rank. Tells whether multicast is better: what has been lost in all, less what
-    /// operations since have gained, is four times as long as one takes.
+    /// Takes note of an operation that took so long and was expected to take so long by multicast; `stalled`: a
+    /// connection had restarted or stood still, without which the others have waited for a rank. Tells whether
+    /// multicast is better: what has been lost in all, less what operations since have gained, is four times as long as
+    /// one takes.
     pub(crate) fn note(&mut self, took: Duration, multicast: Duration, stalled: bool) -> bool {
         // Multicast loses chunks, too.
         let with_losses = multicast * 5 / 4;

@@ -1,42 +1,47 @@
-//! Cost model of the algorithms: how long an operation takes by each, as a function of its blocks and of what cards and links tell.
+//! Cost model of the algorithms: how long an operation takes by each, as a function of its blocks and of what cards and
+//! links tell.
 //!
-//! The times are of one switch without congestion, hosts that poll, and calls at the same instant: what all algorithms have in common
-//! does not decide between them. All arithmetic saturates, so that no rate or length that a rank may tell makes it panic.
+//! The times are of one switch without congestion, hosts that poll, and calls at the same instant: what all algorithms
+//! have in common does not decide between them. All arithmetic saturates, so that no rate or length that a rank may
+//! tell makes it panic.
 
 use flexcast_proto::p2p::Broadcast;
 
 use super::{Algorithm, Conditions, Shape, segment_bytes};
 
-/// From the post of an RDMA message that the card reads from host memory to the poll that finds it at the peer. Emulated, model M.2: an
-/// eager Allgather of 1 KiB between two ranks, which is one such message, takes 4.75 us.
+/// From the post of an RDMA message that the card reads from host memory to the poll that finds it at the peer.
+/// Emulated, model M.2: an eager Allgather of 1 KiB between two ranks, which is one such message, takes 4.75 us.
 const MESSAGE_PS: u64 = 4_700_000;
-/// The same of a message whose bytes go to the card with its entry. Emulated, model M.2: an eager Allgather of 64 bytes between two ranks
-/// takes 1.71 us, one of two such rounds 3.33 us.
+/// The same of a message whose bytes go to the card with its entry. Emulated, model M.2: an eager Allgather of 64 bytes
+/// between two ranks takes 1.71 us, one of two such rounds 3.33 us.
 const INLINE_PS: u64 = 1_665_000;
-/// From the arrival of the last message to the acknowledgement of the own last one. Emulated, model M.2: direct writes of 64 bytes between
-/// two ranks take an announcement, which is short, a message and this, 7.2 us.
+/// From the arrival of the last message to the acknowledgement of the own last one. Emulated, model M.2: direct writes
+/// of 64 bytes between two ranks take an announcement, which is short, a message and this, 7.2 us.
 const ACKNOWLEDGEMENT_PS: u64 = 800_000;
 /// What an operation over connections takes beside its bytes.
 const DIRECT_PS: u64 = INLINE_PS + MESSAGE_PS + ACKNOWLEDGEMENT_PS;
-/// Between two posts of a host to different connections, on its card. Emulated, model M.2: direct writes of 64 bytes take 0.78 us longer
-/// among 32 ranks than among 2.
+/// Between two posts of a host to different connections, on its card. Emulated, model M.2: direct writes of 64 bytes
+/// take 0.78 us longer among 32 ranks than among 2.
 const POST_PS: u64 = 26_000;
-/// Bytes of a message that go with its entry, and those of them that the message itself takes: a barrier signal of the library's own.
+/// Bytes of a message that go with its entry, and those of them that the message itself takes: a barrier signal of the
+/// library's own.
 const INLINE_BYTES: u64 = 236;
 const SIGNAL_BYTES: u64 = 48;
-/// What a packet takes on the wire beside its payload: preamble, gap and check sequence of Ethernet (24), and the headers of Ethernet,
-/// IPv4, UDP and RDMA Write (14, 20, 8, 28) with the check sequence of InfiniBand (4).
+/// What a packet takes on the wire beside its payload: preamble, gap and check sequence of Ethernet (24), and the
+/// headers of Ethernet, IPv4, UDP and RDMA Write (14, 20, 8, 28) with the check sequence of InfiniBand (4).
 const PACKET_BYTES: u64 = 98;
-/// What multicast takes beside its data and the rounds of its barrier: arming of the receive contexts, start of the send threads,
-/// completion flag, final handshake. Emulated, model M.2: 45 to 48 us for 16 KiB between 2 to 32 ranks.
+/// What multicast takes beside its data and the rounds of its barrier: arming of the receive contexts, start of the
+/// send threads, completion flag, final handshake. Emulated, model M.2: 45 to 48 us for 16 KiB between 2 to 32 ranks.
 const MULTICAST_PS: u64 = 45_000_000;
-/// How far staged chunks lag behind the wire when the last one has come, for each byte received, and at most. Emulated, model M.2, four
-/// threads: 8 ranks take 3, 5, 11 and 5 us longer than wire and start for 64 KiB, 256 KiB, 1 MiB and 4 MiB.
+/// How far staged chunks lag behind the wire when the last one has come, for each byte received, and at most. Emulated,
+/// model M.2, four threads: 8 ranks take 3, 5, 11 and 5 us longer than wire and start for 64 KiB, 256 KiB, 1 MiB and 4
+/// MiB.
 const LAG_PS_PER_BYTE: u64 = 4;
 const LAG_PS: u64 = 10_000_000;
 /// The most where one rank sends: 2 to 16 ranks take 1 to 4 us longer than wire and start for 64 KiB to 4 MiB.
 const ONE_ROOT_LAG_PS: u64 = 4_000_000;
-/// A DPA thread's time for a chunk, staged or not. Khalilov et al. (arXiv 2408.13356), Table I: 1084 and 598 cycles at 1.8 GHz.
+/// A DPA thread's time for a chunk, staged or not. Khalilov et al. (arXiv 2408.13356), Table I: 1084 and 598 cycles at
+/// 1.8 GHz.
 const STAGED_CHUNK_PS: u64 = 602_000;
 const CHUNK_PS: u64 = 332_000;
 /// Segments of each block on the ring: as the baseline has by default.

@@ -1,7 +1,7 @@
 //! Tuner: the choice of an operation's algorithm, as a function of what is alike on all ranks.
 //!
-//! Ranks exchange the rates of their links and the numbers of their threads when they connect. Each rank computes its choice from the lowest
-//! of all ([`Conditions`]). A wrong rate makes operations slower; ranks agree all the same.
+//! Ranks exchange the rates of their links and the numbers of their threads when they connect. Each rank computes its
+//! choice from the lowest of all ([`Conditions`]). A wrong rate makes operations slower; ranks agree all the same.
 
 mod aggregation;
 mod backoff;
@@ -31,11 +31,12 @@ pub(crate) use table::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS};
 
 /// Most ranks of a communicator that has connections between all of them: four queue pairs for each other rank.
 pub const MAX_LINEAR_RANKS: u32 = 64;
-/// Multicast is taken where it is no slower than this part of the fastest: it loads the network less, and what is lost costs it less.
+/// Multicast is taken where it is no slower than this part of the fastest: it loads the network less, and what is lost
+/// costs it less.
 const MULTICAST_PERCENT: u128 = 103;
 
-/// Most segments of a Broadcast down a binomial tree, in which each rank may be anybody's parent, and along a chain; least bytes of each but
-/// the last. A rank passes segments on while others come.
+/// Most segments of a Broadcast down a binomial tree, in which each rank may be anybody's parent, and along a chain;
+/// least bytes of each but the last. A rank passes segments on while others come.
 const TREE_SEGMENTS: u64 = 16;
 const CHAIN_SEGMENTS: u64 = 128;
 const LEAST_SEGMENT_BYTES: u64 = 16 << 10;
@@ -47,12 +48,14 @@ const SHORT_GATHER_BYTES: u64 = 128 << 10;
 /// Which algorithms a communicator takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Selection {
-    /// For each operation what a cost model expects to be fastest. Blocks that do not lie one behind the other go by multicast, or eagerly.
+    /// For each operation what a cost model expects to be fastest. Blocks that do not lie one behind the other go by
+    /// multicast, or eagerly.
     #[default]
     Automatic,
     /// Multicast, and eagerly what is short enough for it ([`Config::eager_bytes`](crate::Config::eager_bytes)).
     Multicast,
-    /// Allgathers whose blocks lie one behind the other around the ring, in four segments each; others as with `Multicast`.
+    /// Allgathers whose blocks lie one behind the other around the ring, in four segments each; others as with
+    /// `Multicast`.
     Ring,
     /// The same by writes to each rank directly.
     Linear,
@@ -105,7 +108,8 @@ impl Selection {
         all.iter().copied().filter(fits).chain(self.direct()).filter(move |_| ranks > 1)
     }
 
-    /// The same of a Broadcast. Any rank may be its root, so that the trees of all of them take connections between all ranks.
+    /// The same of a Broadcast. Any rank may be its root, so that the trees of all of them take connections between all
+    /// ranks.
     pub(crate) fn broadcasts(self, ranks: u32) -> impl Iterator<Item = Algorithm> {
         let all: &[Algorithm] = match self {
             Self::Automatic if (2..=MAX_LINEAR_RANKS).contains(&ranks) => &[Algorithm::Binomial, Algorithm::Chain],
@@ -158,7 +162,8 @@ pub(crate) fn operations(selection: Selection, ranks: u32) -> Vec<Operation> {
     gathers.chain(broadcasts).collect()
 }
 
-/// What a communicator makes connections for before its first collective between pairs of ranks, whatever may be chosen for one of them.
+/// What a communicator makes connections for before its first collective between pairs of ranks, whatever may be chosen
+/// for one of them.
 pub(crate) fn collectives(ranks: u32) -> Vec<Operation> {
     let segments = TREE_SEGMENTS as u32;
     let all = [
@@ -238,8 +243,8 @@ impl Decision {
         self.algorithm
     }
 
-    /// What adds up the blocks of a sparse AllReduce over RDMA cards ([`Config::sparse_aggregation`](crate::Config::sparse_aggregation)); none of another
-    /// operation.
+    /// What adds up the blocks of a sparse AllReduce over RDMA cards
+    /// ([`Config::sparse_aggregation`](crate::Config::sparse_aggregation)); none of another operation.
     #[must_use]
     pub const fn aggregation(&self) -> Option<Aggregation> {
         self.aggregation
@@ -249,7 +254,8 @@ impl Decision {
         Self { aggregation, ..self }
     }
 
-    /// The fixed-point numbers of a sum of `f32` that DPAs have added ([`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point)), with the largest error of a sum
+    /// The fixed-point numbers of a sum of `f32` that DPAs have added
+    /// ([`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point)), with the largest error of a sum
     /// ([`FixedPoint::error`]); none of another operation.
     #[must_use]
     pub const fn fixed_point(&self) -> Option<FixedPoint> {
@@ -267,7 +273,8 @@ impl Decision {
         self.lost_multicast
     }
 
-    /// Whether service processes have carried the operation out ([`Control::Service`](crate::Control::Service)), by algorithms of their own.
+    /// Whether service processes have carried the operation out ([`Control::Service`](crate::Control::Service)), by
+    /// algorithms of their own.
     #[must_use]
     pub const fn is_by_service(&self) -> bool {
         self.by_service
@@ -285,8 +292,9 @@ impl Decision {
         self.predicted_ps[algorithm as usize].map(|ps| Duration::from_nanos(ps / 1000))
     }
 
-    /// Of a sparse AllReduce: how many of a million blocks were expected to have a bit that is set on some rank. It is what the last sparse one of such an array found. None if
-    /// none was before, and for one in 16, which looks whatever was found.
+    /// Of a sparse AllReduce: how many of a million blocks were expected to have a bit that is set on some rank. It is
+    /// what the last sparse one of such an array found. None if none was before, and for one in 16, which looks
+    /// whatever was found.
     #[must_use]
     pub const fn density_ppm(&self) -> Option<u32> {
         self.density_ppm
@@ -371,8 +379,8 @@ impl Conditions {
         }
     }
 
-    /// Chooses the algorithm of another collective by a table. `reproducible`: reductions are made in the order of ranks. `densities`: what has been found in arrays of
-    /// sparse AllReduces.
+    /// Chooses the algorithm of another collective by a table. `reproducible`: reductions are made in the order of
+    /// ranks. `densities`: what has been found in arrays of sparse AllReduces.
     pub(crate) fn decide_collective(
         &self,
         table: &Tuning,

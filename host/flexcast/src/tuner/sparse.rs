@@ -1,4 +1,5 @@
-//! Choice between a sparse AllReduce and one of the whole array: the times that were measured on a network, and how full arrays have been.
+//! Choice between a sparse AllReduce and one of the whole array: the times that were measured on a network, and how
+//! full arrays have been.
 
 use crate::error::{Error, Result};
 use crate::reduce::Reduction;
@@ -14,11 +15,13 @@ const MILLION: u32 = 1_000_000;
 const TENTH: u32 = MILLION / 10;
 const PS_PER_US: u64 = 1_000_000;
 
-/// A point of a [`Tuning`](super::Tuning): how long an AllReduce of one length takes that sends everything, and a sparse one of a full array and of one that is nearly empty.
+/// A point of a [`Tuning`](super::Tuning): how long an AllReduce of one length takes that sends everything, and a
+/// sparse one of a full array and of one that is nearly empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SparseCost {
-    /// Most ranks of a communicator to which it applies. Of all points, those count that have the least such number; of more ranks those that have the most.
+    /// Most ranks of a communicator to which it applies. Of all points, those count that have the least such number; of
+    /// more ranks those that have the most.
     pub ranks: u32,
     /// Bytes of the array. Between two points times are interpolated, beyond the longest they grow in proportion.
     pub bytes: u64,
@@ -26,7 +29,8 @@ pub struct SparseCost {
     pub dense_us: u32,
     /// Microseconds of a sparse AllReduce in whose arrays nothing is zero.
     pub full_us: u32,
-    /// Microseconds of one in whose arrays nine of ten blocks are zero, the same on all ranks. Emptier arrays are taken to be no faster: of a short one a round trip is most.
+    /// Microseconds of one in whose arrays nine of ten blocks are zero, the same on all ranks. Emptier arrays are taken
+    /// to be no faster: of a short one a round trip is most.
     pub tenth_us: u32,
 }
 
@@ -42,8 +46,8 @@ pub(super) struct Times {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SparseCosts(Vec<SparseCost>);
 
-/// How many blocks of an array were not zero on some rank, as the last sparse AllReduce of such an array found it. All ranks call and find the
-/// same, so that this is alike on all of them.
+/// How many blocks of an array were not zero on some rank, as the last sparse AllReduce of such an array found it. All
+/// ranks call and find the same, so that this is alike on all of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Densities(Vec<Seen>);
 
@@ -83,7 +87,8 @@ impl SparseCosts {
         for SparseCost { bytes, full_us, tenth_us, .. } in &costs {
             if tenth_us > full_us {
                 return wrong(format!(
-                    "a sparse AllReduce of {bytes} bytes takes {tenth_us} us with a tenth of its blocks, and {full_us} us with all: tenth_us is at most full_us"
+                    "a sparse AllReduce of {bytes} bytes takes {tenth_us} us with a tenth of its blocks, and {full_us} \
+                     us with all: tenth_us is at most full_us"
                 ));
             }
         }
@@ -136,13 +141,15 @@ impl SparseCosts {
 }
 
 impl Densities {
-    /// Blocks of a million of such an array that are expected not to be zero; none if nobody has looked, or not for long.
+    /// Blocks of a million of such an array that are expected not to be zero; none if nobody has looked, or not for
+    /// long.
     pub(super) fn known(&self, bytes: u64, reduction: Reduction) -> Option<u32> {
         let seen = self.0.iter().find(|seen| (seen.bytes, seen.reduction) == (bytes, reduction))?;
         (seen.dense + 1 < LOOKS_AGAIN).then_some(seen.density_ppm)
     }
 
-    /// An AllReduce of such an array is over: a sparse one has summed up so many of all its blocks, another one (none) has not looked.
+    /// An AllReduce of such an array is over: a sparse one has summed up so many of all its blocks, another one (none)
+    /// has not looked.
     pub(crate) fn note(&mut self, bytes: u64, reduction: Reduction, found: Option<(u64, u64)>) {
         let at = self.0.iter().position(|seen| (seen.bytes, seen.reduction) == (bytes, reduction));
         let last = at.map(|at| self.0.remove(at));

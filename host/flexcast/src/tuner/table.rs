@@ -17,15 +17,16 @@ pub struct Choice {
     pub operation: Kind,
     /// Most ranks of a communicator to which it applies.
     pub ranks: u32,
-    /// Most bytes of a rank's block to which it applies; where ranks differ, of the largest. For a reduction the bytes of a contribution, for a
-    /// Reduce-Scatter those of a share.
+    /// Most bytes of a rank's block to which it applies; where ranks differ, of the largest. For a reduction the bytes
+    /// of a contribution, for a Reduce-Scatter those of a share.
     pub bytes: u64,
     /// What is taken.
     pub algorithm: Algorithm,
 }
 
-/// Which algorithms a communicator takes: of all lines that fit an operation, the first counts; without one the library chooses by itself. Over an
-/// Ethernet interface it may also say how what is multicast goes. `flexcast tune` measures a network and writes such a table to a file.
+/// Which algorithms a communicator takes: of all lines that fit an operation, the first counts; without one the library
+/// chooses by itself. Over an Ethernet interface it may also say how what is multicast goes. `flexcast tune` measures a
+/// network and writes such a table to a file.
 ///
 /// ```
 /// let tuning = flexcast::Tuning::parse(
@@ -115,7 +116,8 @@ impl Tuning {
         Self::of(vec![Choice { operation, ranks: u32::MAX, bytes: u64::MAX, algorithm }])
     }
 
-    /// The same with so many subgroups for what is multicast, as in [`UdpOptions::subgroups`](crate::UdpOptions::subgroups), which counts before this.
+    /// The same with so many subgroups for what is multicast, as in
+    /// [`UdpOptions::subgroups`](crate::UdpOptions::subgroups), which counts before this.
     ///
     /// # Errors
     /// [`Error::Argument`]: not 1 to 16.
@@ -137,7 +139,8 @@ impl Tuning {
         Ok(Self { chunk_bytes: Some(bytes), ..self })
     }
 
-    /// The same with sparse AllReduces that look for zeros in all arrays of at least so many bytes, whatever is expected to be faster; shorter ones go as an AllReduce does.
+    /// The same with sparse AllReduces that look for zeros in all arrays of at least so many bytes, whatever is
+    /// expected to be faster; shorter ones go as an AllReduce does.
     #[must_use]
     pub fn with_sparse_from_bytes(self, bytes: u32) -> Self {
         Self { sparse_from_bytes: Some(bytes), ..self }
@@ -149,7 +152,8 @@ impl Tuning {
         self.sparse_from_bytes
     }
 
-    /// The same with these times, by which a sparse AllReduce goes as an AllReduce does where that is expected to be faster.
+    /// The same with these times, by which a sparse AllReduce goes as an AllReduce does where that is expected to be
+    /// faster.
     ///
     /// # Errors
     /// [`Error::Argument`]: more than 256 points, or one whose nearly empty arrays take longer than full ones.
@@ -189,7 +193,8 @@ impl Tuning {
     /// Reads a table as TOML.
     ///
     /// # Errors
-    /// [`Error::Argument`]: no such TOML, an operation or algorithm that is not known, more than 1024 lines, or a number beyond its limits.
+    /// [`Error::Argument`]: no such TOML, an operation or algorithm that is not known, more than 1024 lines, or a
+    /// number beyond its limits.
     pub fn parse(text: &str) -> Result<Self> {
         let file: File = toml::from_str(text).map_err(|error| wrong(error.message().to_owned()))?;
         let choice = |line: Line| {
@@ -246,14 +251,16 @@ impl Tuning {
             let (operation, algorithm) = (operation.name(), algorithm.name());
             let _ = writeln!(
                 text,
-                "[[choice]]\noperation = \"{operation}\"\nranks = {ranks}\nbytes = {bytes}\nalgorithm = \"{algorithm}\"\n"
+                "[[choice]]\noperation = \"{operation}\"\nranks = {ranks}\nbytes = {bytes}\nalgorithm \
+                 = \"{algorithm}\"\n"
             );
         }
         for SparseCost { ranks, bytes, dense_us, full_us, tenth_us } in self.sparse.points() {
             let bytes = (*bytes).min(i64::MAX as u64);
             let _ = writeln!(
                 text,
-                "[[sparse]]\nranks = {ranks}\nbytes = {bytes}\ndense_us = {dense_us}\nfull_us = {full_us}\ntenth_us = {tenth_us}\n"
+                "[[sparse]]\nranks = {ranks}\nbytes = {bytes}\ndense_us = {dense_us}\nfull_us = {full_us}\ntenth_us = \
+                 {tenth_us}\n"
             );
         }
         text
@@ -312,9 +319,10 @@ const FEW: u32 = 64;
 const ANY: u32 = u32::MAX;
 const LONG: u64 = u64::MAX;
 
-/// Of an Ethernet interface, unless a file says otherwise. Measured by `flexcast tune` among eight hosts, network namespaces of a computer with 16
-/// processors (docs/ethernet.md). An Allgather goes by multicast from a length on at which other algorithms were still up to 1.3 times as fast there:
-/// it loads the network with a (P - 1)-th of the bytes.
+/// Of an Ethernet interface, unless a file says otherwise. Measured by `flexcast tune` among eight hosts, network
+/// namespaces of a computer with 16 processors (docs/ethernet.md). An Allgather goes by multicast from a length on at
+/// which other algorithms were still up to 1.3 times as fast there: it loads the network with a (P - 1)-th of the
+/// bytes.
 const ETHERNET: &[Choice] = &[
     choice(Kind::Broadcast, ANY, 64 << 10, Algorithm::Binomial),
     choice(Kind::Allgather, FEW, 128 << 10, Algorithm::RecursiveDoubling),
@@ -337,8 +345,8 @@ const ETHERNET: &[Choice] = &[
     choice(Kind::Alltoall, ANY, LONG, Algorithm::Pairwise),
 ];
 
-/// Of sparse AllReduces over an Ethernet interface, unless a file says otherwise. Measured with `flexcast tune --ops sparse-allreduce` among 4 hosts, network namespaces of a
-/// computer with 2 processors.
+/// Of sparse AllReduces over an Ethernet interface, unless a file says otherwise. Measured with
+/// `flexcast tune --ops sparse-allreduce` among 4 hosts, network namespaces of a computer with 2 processors.
 const SPARSE: &[SparseCost] = &[
     sparse(16 << 10, [106, 228, 205]),
     sparse(32 << 10, [120, 289, 212]),
@@ -357,9 +365,10 @@ const fn sparse(bytes: u64, [dense_us, full_us, tenth_us]: [u32; 3]) -> SparseCo
     SparseCost { ranks: ANY, bytes, dense_us, full_us, tenth_us }
 }
 
-/// Of the ranks of one computer. Measured by `flexcast tune` among two and four ranks on two processors: among four an Allgather of 64 KiB is fastest by
-/// multicast (244 us, around the ring 269 us), as are Broadcasts from 1 MiB on (1,529 us, by a tree 1,766 us; 256 KiB 306 to 417 us, by a tree 110 to 363 us). Two
-/// need no barrier for a message to one another (1 MiB 90 us by a chain, 139 us by multicast). Allgatherv was not measured and follows Allgather.
+/// Of the ranks of one computer. Measured by `flexcast tune` among two and four ranks on two processors: among four an
+/// Allgather of 64 KiB is fastest by multicast (244 us, around the ring 269 us), as are Broadcasts from 1 MiB on (1,529
+/// us, by a tree 1,766 us; 256 KiB 306 to 417 us, by a tree 110 to 363 us). Two need no barrier for a message to one
+/// another (1 MiB 90 us by a chain, 139 us by multicast). Allgatherv was not measured and follows Allgather.
 const COMPUTER: &[Choice] = &[
     choice(Kind::Broadcast, 2, 4 << 20, Algorithm::Chain),
     choice(Kind::Broadcast, ANY, 256 << 10, Algorithm::Binomial),
@@ -371,9 +380,10 @@ const COMPUTER: &[Choice] = &[
     choice(Kind::Allgatherv, ANY, LONG, Algorithm::Multicast),
 ];
 
-/// Of collectives between pairs of ranks over RDMA cards. Emulated, model M.2, one switch: AllReduces of 8 B to 1 MiB are fastest by direct messages among 4
-/// to 32 ranks (8 ranks: 13.0 us for 8 B, 88.5 us for 1 MiB; by recursive doubling 17.5 and 146.3 us, around the ring 68.7 and 145.6 us), and by recursive
-/// doubling between 2 (8.2 us for 8 B, directly 12.9 us). Beyond 64 ranks nothing was measured: there each rank sends to few at a time.
+/// Of collectives between pairs of ranks over RDMA cards. Emulated, model M.2, one switch: AllReduces of 8 B to 1 MiB
+/// are fastest by direct messages among 4 to 32 ranks (8 ranks: 13.0 us for 8 B, 88.5 us for 1 MiB; by recursive
+/// doubling 17.5 and 146.3 us, around the ring 68.7 and 145.6 us), and by recursive doubling between 2 (8.2 us for 8 B,
+/// directly 12.9 us). Beyond 64 ranks nothing was measured: there each rank sends to few at a time.
 const BETWEEN_PAIRS: &[Choice] = &[
     choice(Kind::Allreduce, 2, LONG, Algorithm::RecursiveDoubling),
     choice(Kind::Allreduce, FEW, LONG, Algorithm::Linear),

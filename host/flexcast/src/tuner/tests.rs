@@ -128,7 +128,8 @@ fn any_conditions() -> impl Strategy<Value = Conditions> {
 }
 
 proptest! {
-    /// Whatever rates cards tell and however long blocks are: the choice is one that has a prediction, and has connections.
+    /// Whatever rates cards tell and however long blocks are: the choice is one that has a prediction, and has
+    /// connections.
     #[test]
     fn every_choice_can_be_carried_out(
         on in any_conditions(), bytes in any::<u64>(), gathers: bool, contiguous: bool,
@@ -205,7 +206,8 @@ fn a_sparse_allreduce_goes_as_an_allreduce_does_where_that_is_faster() {
     assert_eq!((decision.algorithm(), decision.density_ppm()), (dense(1 << 20), Some(350_000)));
     assert_eq!(decision.predicted(decision.algorithm()), Some(Duration::from_micros(100)));
     assert_eq!(decision.predicted(Algorithm::Sparse), Some(Duration::from_micros(100)));
-    // Of another operator nobody knows; a block of zeros is one that the rank does not have; and the order of ranks is kept whatever is faster.
+    // Of another operator nobody knows; a block of zeros is one that the rank does not have; and the order of ranks is
+    // kept whatever is faster.
     assert_eq!(of(&densities, Operator::BitOr, 1 << 20, false), Algorithm::Sparse);
     assert_eq!(of(&densities, Operator::Max, 64, false), Algorithm::Sparse);
     assert_eq!(of(&densities, sum, 64, true), Algorithm::Sparse);

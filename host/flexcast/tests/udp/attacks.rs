@@ -139,8 +139,8 @@ trait Change: Fn(Passing<'_>, Vec<u8>) -> Vec<Vec<u8>> + Sync {}
 
 impl<F: Fn(Passing<'_>, Vec<u8>) -> Vec<Vec<u8>> + Sync> Change for F {}
 
-/// Passes connections on until `is_over`, and changes the frames of the first of them. `target`: where they go to, which
-/// is known once somebody connects.
+/// Passes connections on until `is_over`, and changes the frames of the first of them. `target`: where they go to,
+/// which is known once somebody connects.
 fn pass_all(
     proxy: &TcpListener,
     (target, handshake, back): (&(dyn Fn() -> SocketAddr + Sync), &Handshake, bool),

@@ -1,4 +1,5 @@
-//! Collectives by messages between pairs of ranks: every element checked against one core's loop over the contributions.
+//! Collectives by messages between pairs of ranks: every element checked against one core's loop over the
+//! contributions.
 
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast::{Algorithm, Blocks, Buffer, Cause, Communicator, Config, Error, Selection};
@@ -218,7 +219,8 @@ fn blocks_of_all_lengths_at_any_places_are_right() {
     }
 }
 
-/// Ranks without a barrier between them are several operations ahead of one another, and then all have to wait for the slowest.
+/// Ranks without a barrier between them are several operations ahead of one another, and then all have to wait for the
+/// slowest.
 #[test]
 fn operations_with_and_without_a_barrier_follow_one_another() {
     let group = Group::new(5, options(), |config| config.progress_thread(Some(flexcast::ThreadOptions::default())));

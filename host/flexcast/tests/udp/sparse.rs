@@ -26,7 +26,8 @@ fn sum(communicator: &Communicator, rank: u32, blocks: usize, full: usize) -> De
     done.report.decision
 }
 
-/// The table of rank 0 counts for all: 16 blocks take 77 us if 4 of them are not zero, 115 us if 8 are, and 100 us by an AllReduce.
+/// The table of rank 0 counts for all: 16 blocks take 77 us if 4 of them are not zero, 115 us if 8 are, and 100 us by
+/// an AllReduce.
 #[test]
 fn an_array_that_was_found_too_full_is_summed_up_whole_for_a_while() {
     let cost = SparseCost { ranks: 8, bytes: 16 << 10, dense_us: 100, full_us: 190, tenth_us: 55 };

@@ -45,12 +45,12 @@ impl DpaQueuePair {
     }
 
     /// A UD queue pair in state RESET; [`DpaQueuePair::activate`] makes it ready. Its send entries carry a
-    /// [`crate::UdAddress`] each. With `block_multicast_loopback` what it sends to a group does not come back to members on
-    /// the same card, itself included. `user_index` (24 bits) comes back in every completion.
+    /// [`crate::UdAddress`] each. With `block_multicast_loopback` what it sends to a group does not come back to
+    /// members on the same card, itself included. `user_index` (24 bits) comes back in every completion.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`] for depths or index, [`Error::Foreign`] for queues of another process, [`Error::Command`] when
-    /// the card refuses.
+    /// [`Error::OutOfRange`] for depths or index, [`Error::Foreign`] for queues of another process, [`Error::Command`]
+    /// when the card refuses.
     pub fn datagram(
         send_cq: &DpaCompletionQueue,
         receive_cq: &DpaCompletionQueue,
@@ -62,8 +62,8 @@ impl DpaQueuePair {
         made(ServiceType::Ud, queues, depths, block_multicast_loopback, user_index)
     }
 
-    /// An RC queue pair in state RESET, made by command: with FlexIO's own ([`DpaQueuePair::reliable`]) neither traffic class nor timeout
-    /// can be chosen. `user_index` (24 bits) comes back in every completion.
+    /// An RC queue pair in state RESET, made by command: with FlexIO's own ([`DpaQueuePair::reliable`]) neither traffic
+    /// class nor timeout can be chosen. `user_index` (24 bits) comes back in every completion.
     ///
     /// # Errors
     /// As [`DpaQueuePair::datagram`].
@@ -89,8 +89,8 @@ impl DpaQueuePair {
         made(ServiceType::Uc, Queues { send: send_cq, receive: receive_cq }, depths, false, user_index)
     }
 
-    /// A UC queue pair in state RESET that only sends, to a group ([`crate::MulticastGroup::endpoint`]): hypothetical, see
-    /// [`crate::GroupKey`]. `block_multicast_loopback` as for [`DpaQueuePair::datagram`].
+    /// A UC queue pair in state RESET that only sends, to a group ([`crate::MulticastGroup::endpoint`]): hypothetical,
+    /// see [`crate::GroupKey`]. `block_multicast_loopback` as for [`DpaQueuePair::datagram`].
     ///
     /// # Errors
     /// As [`DpaQueuePair::datagram`].

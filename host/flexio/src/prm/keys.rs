@@ -1,8 +1,8 @@
 //! Command layouts for memory keys of other functions of a card: the target key, its permission, and the alias.
 //!
-//! Layouts: Linux `mlx5_ifc.h` (CREATE_MKEY, ALLOW_OTHER_VHCA_ACCESS, alias objects of CREATE_GENERAL_OBJECT, QUERY_HCA_CAP). That the first
-//! dword of an alias's metadata is the protection domain, and that the key of an alias is its number with tag 0, is how public programs
-//! for keys across functions (UCX) use it.
+//! Layouts: Linux `mlx5_ifc.h` (CREATE_MKEY, ALLOW_OTHER_VHCA_ACCESS, alias objects of CREATE_GENERAL_OBJECT,
+//! QUERY_HCA_CAP). That the first dword of an alias's metadata is the protection domain, and that the key of an alias
+//! is its number with tag 0, is how public programs for keys across functions (UCX) use it.
 
 use super::{CREATE_GENERAL_OBJECT, Field, Mailbox, OBJECT_TYPE};
 

@@ -1,7 +1,9 @@
-//! Keys that programs bind to their memory: no control operation for a registration, and no binding while anything uses one.
+//! Keys that programs bind to their memory: no control operation for a registration, and no binding while anything uses
+//! one.
 //!
-//! [`BoundKey`] has the state of a key. Users of a binding hold it: each transfer until it has completed, and each call of Alltoallv or Allgatherv
-//! that names it until the machine says that it is complete, since peers read by its alias until then.
+//! [`BoundKey`] has the state of a key. Users of a binding hold it: each transfer until it has completed, and each call
+//! of Alltoallv or Allgatherv that names it until the machine says that it is complete, since peers read by its alias
+//! until then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -129,7 +131,8 @@ impl BoundKeys {
     }
 }
 
-/// Keys that no card has given out: their index is the last of 2^24. What goes by them fails. The lowest byte tells those of one call apart.
+/// Keys that no card has given out: their index is the last of 2^24. What goes by them fails. The lowest byte tells
+/// those of one call apart.
 const NO_KEY: u32 = 0xFFFF_FF00;
 
 fn regions_of(call: &mut Call) -> impl Iterator<Item = &mut Region> {
@@ -264,10 +267,12 @@ impl Agent {
         Ok(())
     }
 
-    /// Holds what a call of a rank names by bound keys. What it names that is bound no more is to fail: another region may be there next.
+    /// Holds what a call of a rank names by bound keys. What it names that is bound no more is to fail: another region
+    /// may be there next.
     ///
     /// # Errors
-    /// The call is refused: it names memory of another program; or the rank has called this before, and that call uses bound keys.
+    /// The call is refused: it names memory of another program; or the rank has called this before, and that call uses
+    /// bound keys.
     pub(super) fn hold_call(
         &mut self,
         from: PeerId,
@@ -361,7 +366,8 @@ impl Agent {
         })
     }
 
-    /// Holds the bindings that a transfer uses. A key of another card may have the number of an alias here: then one is held in vain, for a moment.
+    /// Holds the bindings that a transfer uses. A key of another card may have the number of an alias here: then one is
+    /// held in vain, for a moment.
     pub(super) fn held(&self, transfer: &Transfer) -> Held {
         if self.bound.aliases.is_empty() {
             return Held::default();

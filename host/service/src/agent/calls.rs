@@ -1,4 +1,5 @@
-//! Calls of ranks that are further ahead than a group may have collectives under way: they wait, in order, until an earlier one is over.
+//! Calls of ranks that are further ahead than a group may have collectives under way: they wait, in order, until an
+//! earlier one is over.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -52,7 +53,8 @@ impl Agent {
         self.offer_call(from, context, rank, call).map(|_| ())
     }
 
-    /// Offers a call to the machine; whether it has been taken, or refused for good. Else it waits, before all others of its rank.
+    /// Offers a call to the machine; whether it has been taken, or refused for good. Else it waits, before all others
+    /// of its rank.
     fn offer_call(&mut self, from: PeerId, context: ContextId, rank: u32, call: Call) -> Result<bool> {
         // The machine takes what it is given, also where it gives it back.
         let event = Event::Entered { context, rank, call: call.clone() };

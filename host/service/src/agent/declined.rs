@@ -36,7 +36,8 @@ impl Declined {
         }
     }
 
-    /// What a rank is told that tells of a group; nothing if the group is not declined, or all ranks know and tell of it once more.
+    /// What a rank is told that tells of a group; nothing if the group is not declined, or all ranks know and tell of
+    /// it once more.
     pub(super) fn tell(&mut self, number: u32, communicator: u64, rank: u32) -> Option<Refused> {
         let group = self.groups.get_mut(&number)?;
         if group.communicator != communicator || group.told.len() >= group.ranks || !group.told.insert(rank) {
@@ -46,8 +47,8 @@ impl Declined {
         Some(group.refused)
     }
 
-    /// Whether a group is declined, so that nothing that is said of it matters. Once all ranks know, what is said may be of their next attempt, of which others can
-    /// hear before this process.
+    /// Whether a group is declined, so that nothing that is said of it matters. Once all ranks know, what is said may
+    /// be of their next attempt, of which others can hear before this process.
     pub(super) fn has(&self, number: u32, communicator: u64) -> bool {
         let is_it = |group: &Group| group.communicator == communicator && group.told.len() < group.ranks;
         self.groups.get(&number).is_some_and(is_it)

@@ -1,8 +1,9 @@
 //! Culprit of a transfer that has failed.
 //!
-//! A transfer that fails ends its lane, and with it all others of the lane, at both ends. The first one knows whose memory is at fault; what follows at the same
-//! end names the same. The far end sees its own transfers flushed, or without an answer, and does not know why: it says which one could not be read,
-//! and the end that knows the fault names the culprit in its place. So all name the first one.
+//! A transfer that fails ends its lane, and with it all others of the lane, at both ends. The first one knows whose
+//! memory is at fault; what follows at the same end names the same. The far end sees its own transfers flushed, or
+//! without an answer, and does not know why: it says which one could not be read, and the end that knows the fault
+//! names the culprit in its place. So all name the first one.
 
 use flexcast_proto::service::wire::Body;
 use flexcast_proto::service::{ContextId, Culprit, Message, ReadError, StagedEvent};

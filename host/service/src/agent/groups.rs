@@ -156,7 +156,8 @@ impl Agent {
         Some(refused.refused)
     }
 
-    /// Keeps what a process has said of a group that no rank has told of here yet. What no group follows stays within what a process may have of groups.
+    /// Keeps what a process has said of a group that no rank has told of here yet. What no group follows stays within
+    /// what a process may have of groups.
     pub(super) fn announce(&mut self, peer: PeerId, group: u32, said: Announced) {
         let communicator = match said.2 {
             Ok(joined) => joined.communicator,
@@ -183,7 +184,8 @@ impl Agent {
     ) -> Result<()> {
         let is_of = |group: &&GroupState| group.told.head().communicator == joined.communicator;
         let Some(group) = self.groups.get(&context.group).filter(is_of) else {
-            // Its ranks are ahead of those here, or it is late: of a communicator that had the number before and that this process has declined.
+            // Its ranks are ahead of those here, or it is late: of a communicator that had the number before and that
+            // this process has declined.
             self.announce(peer, context.group, (from, to, Ok(joined)));
             return Ok(());
         };
@@ -231,7 +233,8 @@ impl Agent {
         members.into_iter().try_for_each(|(rank, peer)| self.say(peer, context, Body::GroupRefused { rank, refused }))
     }
 
-    /// Ranks that leave a group are let go once nothing goes to their memory any more; and the group, with the last of them.
+    /// Ranks that leave a group are let go once nothing goes to their memory any more; and the group, with the last of
+    /// them.
     pub(super) fn let_go(&mut self, number: u32) -> Result<()> {
         let context = ContextId { group: number, collective: 0 };
         let Some(group) = self.groups.get_mut(&number) else { return Ok(()) };

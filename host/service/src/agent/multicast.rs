@@ -122,7 +122,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Takes what has come by multicast, and tells machines the time that wait for it. Returns whether there was anything.
+    /// Takes what has come by multicast, and tells machines the time that wait for it. Returns whether there was
+    /// anything.
     pub(super) fn poll_multicast(&mut self) -> Result<bool> {
         let mut any = false;
         let numbers: Vec<u32> = self

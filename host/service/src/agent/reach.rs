@@ -1,7 +1,7 @@
 //! Connections to other service processes, made when a group needs them: at most one per pair.
 //!
-//! A group holds the connections to all its processes while it is there. Its first rank's message waits until they are; its owner makes them
-//! ([`Agent::next_connection`]), with a bound on the time, and says how that has ended.
+//! A group holds the connections to all its processes while it is there. Its first rank's message waits until they are;
+//! its owner makes them ([`Agent::next_connection`]), with a bound on the time, and says how that has ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -80,8 +80,9 @@ impl Reach {
 }
 
 impl Agent {
-    /// From now on groups wait for connections to processes that are not connected, and its owner carries out what [`Agent::next_connection`] says. `limit`:
-    /// connections that this process has set up at a time, at least 1, and as many that others have.
+    /// From now on groups wait for connections to processes that are not connected, and its owner carries out what
+    /// [`Agent::next_connection`] says. `limit`: connections that this process has set up at a time, at least 1, and as
+    /// many that others have.
     ///
     /// # Errors
     /// A limit of 0.
@@ -97,7 +98,8 @@ impl Agent {
         self.reach.as_mut()?.actions.pop_front()
     }
 
-    /// A connection that this process has ended by itself, so that its owner ends what belongs to it. Its number may be given again afterwards.
+    /// A connection that this process has ended by itself, so that its owner ends what belongs to it. Its number may be
+    /// given again afterwards.
     pub fn next_parted(&mut self) -> Option<PeerId> {
         self.reach.as_mut()?.parted.pop_front()
     }

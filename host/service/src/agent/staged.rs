@@ -1,8 +1,9 @@
 //! Staged collectives of a service process: Ibcast and Iallgather through memory of the card.
 //!
-//! Each group has staging memory of its own, which the other processes of the group may read. A rank names its buffers by the alias keys of its own service
-//! process, and that one tells the others: a remote process writes by them over its lane to the rank's process, whose protection domain they are of. Data and
-//! flag of a rank go over that one queue pair, so that the flag comes last.
+//! Each group has staging memory of its own, which the other processes of the group may read. A rank names its buffers
+//! by the alias keys of its own service process, and that one tells the others: a remote process writes by them over
+//! its lane to the rank's process, whose protection domain they are of. Data and flag of a rank go over that one queue
+//! pair, so that the flag comes last.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -96,7 +97,8 @@ impl StagedGroups {
         !self.events.is_empty()
     }
 
-    /// Whether a group still has something to do for its ranks, or something is on its way from or to the memory of this one.
+    /// Whether a group still has something to do for its ranks, or something is on its way from or to the memory of
+    /// this one.
     pub(super) fn is_busy(&self, group: u32, rank: u32) -> bool {
         let Some(state) = self.groups.get(&group) else { return false };
         let concerns = |transfer: &StagedTransfer| match transfer.work {
@@ -332,8 +334,9 @@ impl Agent {
         Ok(())
     }
 
-    /// A call of a rank of this process is taken: once all of them have called, the other processes are told, also where the machine has ended the
-    /// collective with this call because it has nothing to write. `oldest` is the one that was under way before.
+    /// A call of a rank of this process is taken: once all of them have called, the other processes are told, also
+    /// where the machine has ended the collective with this call because it has nothing to write. `oldest` is the one
+    /// that was under way before.
     fn has_called(
         &mut self,
         number: u32,

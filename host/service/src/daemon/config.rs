@@ -149,7 +149,8 @@ numbers! {
     greetings = 64, 1..=4_096, true;
     /// Blocks of late ranks on the list that the processes of the card share.
     list_blocks = 1_048_576, 1..=1_073_741_824, false;
-    /// Bytes of the card's memory for staged collectives of each service process, 8 MiB of them for each group; 0: none are carried out.
+    /// Bytes of the card's memory for staged collectives of each service process, 8 MiB of them for each group; 0: none
+    /// are carried out.
     staging_bytes = 268_435_456, 0..=1_099_511_627_776, false;
 }
 

@@ -113,7 +113,8 @@ fn respond(mut stream: TcpStream, judged: &str, text: &str) -> std::io::Result<(
     let length = text.len();
     write!(
         stream,
-        "HTTP/1.1 {judged}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}"
+        "HTTP/1.1 {judged}\r\nContent-Type: {CONTENT_TYPE}\r\nContent-Length: {length}\r\nConnection: \
+         close\r\n\r\n{text}"
     )?;
     stream.shutdown(Shutdown::Write)
 }

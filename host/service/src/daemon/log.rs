@@ -7,8 +7,8 @@ use tracing_subscriber::prelude::*;
 
 use super::DaemonError;
 
-/// Runs the daemon as [`serve`](super::serve) does, with a log on stderr whose level the configuration says. For programs that do nothing else: the log is
-/// that of the whole process.
+/// Runs the daemon as [`serve`](super::serve) does, with a log on stderr whose level the configuration says. For
+/// programs that do nothing else: the log is that of the whole process.
 ///
 /// # Errors
 /// As [`serve`](super::serve).

@@ -45,7 +45,8 @@ pub enum DaemonError {
     },
     /// Another daemon has the card.
     #[error(
-        "another flexcast-service serves card {card:016x} ({device}) already, process {pid}: end that one, or name another device; the lock is {}",
+        "another flexcast-service serves card {card:016x} ({device}) already, process {pid}: end that one, or name \
+         another device; the lock is {}",
         lock.display()
     )]
     Taken {

@@ -2,7 +2,8 @@
 
 use super::config::{Bounds, Config, MULTICAST, Times};
 
-/// A configuration that takes from another one what can change while the daemon runs; and what of that needs a restart, in words.
+/// A configuration that takes from another one what can change while the daemon runs; and what of that needs a restart,
+/// in words.
 pub(super) fn merged(running: &Config, read: Config) -> (Config, Vec<String>) {
     let mut restart = Vec::new();
     let mut stays = |key: &str, is: String, wanted: String| {
@@ -49,7 +50,8 @@ mod tests {
         };
         let running = parse("");
         let read = parse(
-            "port = 99\nmulticast = \"auto\"\nlog = \"debug\"\n[times]\nheartbeat_ms = 20\nbusy_poll_ms = 5\n[limits]\nkeys = 9\ngroups = 7\ngreetings = 3",
+            "port = 99\nmulticast = \"auto\"\nlog = \"debug\"\n[times]\nheartbeat_ms = 20\nbusy_poll_ms = \
+             5\n[limits]\nkeys = 9\ngroups = 7\ngreetings = 3",
         );
         let (merged, restart) = merged(&running, read);
         assert_eq!((merged.port, merged.limits.groups, merged.times.busy_poll_ms), (4870, 64, 1_000));

@@ -35,7 +35,8 @@ struct Daemon<'p> {
     log: &'p dyn Fn(&str),
 }
 
-/// Runs the daemon with the configuration file at `path`, until it is told to stop. `log` sets the level of the log, when that changes.
+/// Runs the daemon with the configuration file at `path`, until it is told to stop. `log` sets the level of the log,
+/// when that changes.
 ///
 /// # Errors
 /// It cannot start, or a service process has failed.

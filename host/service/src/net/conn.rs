@@ -90,7 +90,8 @@ impl Conn {
         }
     }
 
-    /// Sends a message at once. Messages here are few and short: a connection that does not take one is not read by the other side.
+    /// Sends a message at once. Messages here are few and short: a connection that does not take one is not read by the
+    /// other side.
     pub(super) fn say(&mut self, body: Body<'_>) -> Kept {
         let Ok(bytes) = tagged(body, self.tags.as_mut()) else { return Ok(()) };
         match self.stream.write(&bytes) {

@@ -1,7 +1,9 @@
 //! The greeting of a connection and the exchange of its queue pairs, as state machines of both sides without IO.
 //!
-//! HELLO, CHALLENGE and PROOF of both sides say who is there: from then on messages have tags. WELCOME says what there is room for. Then both sides say LINK, first the one that connects. It connects its queue pair and says HEARTBEAT; the other
-//! connects its own and says HEARTBEAT as well. Only then is anything sent by the queue pairs: no message comes to one that is not ready.
+//! HELLO, CHALLENGE and PROOF of both sides say who is there: from then on messages have tags. WELCOME says what there
+//! is room for. Then both sides say LINK, first the one that connects. It connects its queue pair and says HEARTBEAT;
+//! the other connects its own and says HEARTBEAT as well. Only then is anything sent by the queue pairs: no message
+//! comes to one that is not ready.
 
 use flexcast_proto::service::wire::{
     Accepted, Accepting, Body, Confirming, Connecting, FormatError, Hello, HelloError, Link, Rejection, Role, Secret,
@@ -27,7 +29,8 @@ pub enum GreetingError {
     Format(FormatError),
     /// A message with another tag than is due.
     #[error(
-        "what comes was changed, copied or inserted on the way: look for whoever has access to the network between the two"
+        "what comes was changed, copied or inserted on the way: look for whoever has access to the network between the \
+         two"
     )]
     Forged,
     /// A message out of order.
@@ -67,7 +70,8 @@ pub(crate) enum Step {
     Establish(Box<Session>),
     /// The service process takes the connection: open a queue pair and send its LINK.
     Open,
-    /// The queue pair of the other side: where this side has none yet it opens one and sends its LINK; who has one connects it and sends HEARTBEAT.
+    /// The queue pair of the other side: where this side has none yet it opens one and sends its LINK; who has one
+    /// connects it and sends HEARTBEAT.
     Far(Link),
     /// Both queue pairs are connected.
     There,
@@ -121,8 +125,8 @@ impl Incoming {
         }
     }
 
-    /// The connection is taken: what to send, and what messages have tags of from then on; WELCOME is the first of them.
-    /// None where nothing is to be decided.
+    /// The connection is taken: what to send, and what messages have tags of from then on; WELCOME is the first of
+    /// them. None where nothing is to be decided.
     pub(crate) fn accept(&mut self) -> Option<(Body<'static>, Session)> {
         let Self::Decided(accepted) = std::mem::replace(self, Self::Over) else { return None };
         *self = Self::Link;

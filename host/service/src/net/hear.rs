@@ -129,7 +129,8 @@ impl Server {
             match accepted {
                 Ok(()) => {
                     conn.endpoint = Some(listens);
-                    // An earlier connection of the same process ends now: a goodbye that still comes on it is not one of this.
+                    // An earlier connection of the same process ends now: a goodbye that still comes on it is not one
+                    // of this.
                     self.follow(now)?;
                 }
                 Err(ConnectionError::Full { limit }) => return refuse(Rejection::Connections { limit }),

@@ -1,8 +1,8 @@
 //! Connections of service processes over TCP: the greeting, the exchange of queue pairs, and signs of life.
 //!
-//! [`greeting`] and [`life`] are state machines without IO: they take messages, the time and random bytes as arguments. [`server`] has the sockets of a service process,
-//! `session` that of a rank's program. Messages on a TCP connection are those of `wire`, one behind the other, each with
-//! a tag behind it once both sides have proven who they are.
+//! [`greeting`] and [`life`] are state machines without IO: they take messages, the time and random bytes as arguments.
+//! [`server`] has the sockets of a service process, `session` that of a rank's program. Messages on a TCP connection
+//! are those of `wire`, one behind the other, each with a tag behind it once both sides have proven who they are.
 
 mod conn;
 pub(crate) mod counts;

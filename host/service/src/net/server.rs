@@ -1,7 +1,8 @@
-//! A service process with its sockets: it takes connections of ranks and of other processes, makes those that groups need, and sees their ends.
+//! A service process with its sockets: it takes connections of ranks and of other processes, makes those that groups
+//! need, and sees their ends.
 //!
-//! One thread calls [`Server::turn`]; nothing in it blocks. What is half open is bounded in number and in time, and gives way to others:
-//! first connections of the address that has most of them.
+//! One thread calls [`Server::turn`]; nothing in it blocks. What is half open is bounded in number and in time, and
+//! gives way to others: first connections of the address that has most of them.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -53,7 +54,8 @@ pub struct ServerSettings {
 }
 
 impl ServerSettings {
-    /// Default bounds with a secret: greetings of 2 s, 64 at a time; 5 s for a connection to another process, 128 of them; heartbeats of 1 s.
+    /// Default bounds with a secret: greetings of 2 s, 64 at a time; 5 s for a connection to another process, 128 of
+    /// them; heartbeats of 1 s.
     #[must_use]
     pub fn new(secret: Secret, epoch: u64) -> Self {
         Self {
@@ -94,7 +96,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A service process on the function of the card that `pd` is of, which others know by the address of `listener`. `list` is shared by the processes of the card.
+    /// A service process on the function of the card that `pd` is of, which others know by the address of `listener`.
+    /// `list` is shared by the processes of the card.
     ///
     /// # Errors
     /// The card or the system refuses; the address is of no interface, or a limit is 0.
@@ -163,7 +166,8 @@ impl Server {
         self.conns.values().filter(|conn| conn.is_half_open()).count()
     }
 
-    /// Other settings for connections from now on; limits of the process and of its connections stay as they are, but for those of keys.
+    /// Other settings for connections from now on; limits of the process and of its connections stay as they are, but
+    /// for those of keys.
     pub fn reload(&mut self, settings: ServerSettings) {
         let AgentLimits { keys, bound_keys, .. } = settings.limits;
         let limits = AgentLimits { keys, bound_keys, ..self.settings.limits };
@@ -249,7 +253,8 @@ impl Server {
         self.leave()
     }
 
-    /// Ends the sockets of what the process has cut off, or whose queue pair is broken. Before another connection has the number of one of those.
+    /// Ends the sockets of what the process has cut off, or whose queue pair is broken. Before another connection has
+    /// the number of one of those.
     pub(super) fn drop_parted(&mut self) {
         while let Some(peer) = self.agent.next_parted() {
             self.resumes = true;
@@ -337,8 +342,9 @@ impl Server {
         Ok(())
     }
 
-    /// Makes room for a connection of `address`, if there is any to make. A stranger gives way, never one that has proven who it is: the
-    /// oldest of the address that has most of them, at once if `address` has fewer, otherwise after a while.
+    /// Makes room for a connection of `address`, if there is any to make. A stranger gives way, never one that has
+    /// proven who it is: the oldest of the address that has most of them, at once if `address` has fewer, otherwise
+    /// after a while.
     fn give_way(&mut self, address: IpAddr, now: Instant) -> Result<bool> {
         let grace = self.settings.greeting / GRACE;
         // By address: how many there are, and the oldest, which has the least id.

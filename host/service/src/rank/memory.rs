@@ -1,4 +1,5 @@
-//! Memory that a program lets its service process use: by a key of its own, or by a key of a pool whose alias the process has made before.
+//! Memory that a program lets its service process use: by a key of its own, or by a key of a pool whose alias the
+//! process has made before.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,8 @@ use super::{Client, MemoryId, StagedCall, take_back};
 use crate::error::{Error, Result};
 use crate::keys;
 
-/// Keys of a pool by default: send and receive buffers of as many collectives as a group may have under way by default, eight.
+/// Keys of a pool by default: send and receive buffers of as many collectives as a group may have under way by default,
+/// eight.
 pub const DEFAULT_BOUND_KEYS: u16 = 16;
 
 /// A card binds or frees a key within microseconds.
@@ -116,9 +118,10 @@ impl Pool {
 }
 
 impl Client {
-    /// Gives the service process a pool of keys, whose aliases it makes once. From then on [`Client::share`] binds one of them by a work request of the host, and
-    /// costs the process no control operation; where none is free, or the card binds none, memory gets a key of its own, as without a pool. Call it once the
-    /// connection is there. A second call changes nothing.
+    /// Gives the service process a pool of keys, whose aliases it makes once. From then on [`Client::share`] binds one
+    /// of them by a work request of the host, and costs the process no control operation; where none is free, or the
+    /// card binds none, memory gets a key of its own, as without a pool. Call it once the connection is there. A second
+    /// call changes nothing.
     ///
     /// # Errors
     /// There are no random numbers; [`Error::Gone`]. That the card binds no keys is none.
@@ -141,7 +144,8 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the service process has not yet said of all keys of the pool whether it has aliases of them. Without a pool there is nothing to wait for.
+    /// Whether the service process has not yet said of all keys of the pool whether it has aliases of them. Without a
+    /// pool there is nothing to wait for.
     #[must_use]
     pub fn awaits_keys(&self) -> bool {
         self.pool.as_ref().is_some_and(|pool| !pool.is_useless && !pool.is_ready())
@@ -166,8 +170,8 @@ impl Client {
         self.memory.get(memory.0 as usize)?.as_ref()?.name()
     }
 
-    /// Lets the service process use memory: [`Client::key`] tells when it can. By a free key of the pool that is at once: a work request of the host is all that
-    /// it takes.
+    /// Lets the service process use memory: [`Client::key`] tells when it can. By a free key of the pool that is at
+    /// once: a work request of the host is all that it takes.
     ///
     /// # Errors
     /// The card refuses, or there are no random numbers; [`Error::Gone`].
@@ -261,7 +265,8 @@ impl Client {
         region
     }
 
-    /// What calls name: address, length and key of all of it, once the service process can use it. Memory of a bound key has addresses from 0 on.
+    /// What calls name: address, length and key of all of it, once the service process can use it. Memory of a bound
+    /// key has addresses from 0 on.
     ///
     /// # Errors
     /// [`Error::Key`].

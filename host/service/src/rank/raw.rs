@@ -4,8 +4,8 @@ use super::Client;
 use crate::error::{Error, Result};
 
 impl Client {
-    /// Sends bytes to the service process as they are, which need not be a message: how tests show that a process bears whatever a program says. Nothing
-    /// here counts as called or shared by it.
+    /// Sends bytes to the service process as they are, which need not be a message: how tests show that a process bears
+    /// whatever a program says. Nothing here counts as called or shared by it.
     ///
     /// # Errors
     /// [`Error::Gone`]; [`Error::Order`]: longer than any message.

@@ -1,7 +1,9 @@
-//! Ibcast and Iallgather that go through memory of the card: calls of a rank, their flags, and the copies of ranks that share a segment.
+//! Ibcast and Iallgather that go through memory of the card: calls of a rank, their flags, and the copies of ranks that
+//! share a segment.
 //!
-//! Flat, everything goes to the rank's own buffer, and between the call and the flags the program does nothing. Hierarchical, it goes to a segment that
-//! the ranks of a host share, and each rank copies it from there as it waits: that is work of the host.
+//! Flat, everything goes to the rank's own buffer, and between the call and the flags the program does nothing.
+//! Hierarchical, it goes to a segment that the ranks of a host share, and each rank copies it from there as it waits:
+//! that is work of the host.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -111,7 +113,8 @@ impl Client {
         membership.and_then(|membership| membership.staged.topology.as_deref()).ok_or(order)
     }
 
-    /// Length of a segment that the ranks of a host share, for up to so many bytes of data: its flags come first, zeros at the beginning.
+    /// Length of a segment that the ranks of a host share, for up to so many bytes of data: its flags come first, zeros
+    /// at the beginning.
     ///
     /// # Errors
     /// [`Error::Order`]: [`Client::join`] was not called.
@@ -135,9 +138,10 @@ impl Client {
         Ok(thresholds.delivery(self.map_of(group, rank)?, bytes))
     }
 
-    /// Calls a non-blocking Broadcast of all of `buffer`: the message of `root`, and where it goes on the others. The buffer is the service processes' until
-    /// [`Client::end_staged`] tells of the end. With hierarchical delivery the first rank of each host gives `segment`, memory of
-    /// [`Client::segment_bytes`] that all ranks of its host can read, until each of them has ended the collective.
+    /// Calls a non-blocking Broadcast of all of `buffer`: the message of `root`, and where it goes on the others. The
+    /// buffer is the service processes' until [`Client::end_staged`] tells of the end. With hierarchical delivery the
+    /// first rank of each host gives `segment`, memory of [`Client::segment_bytes`] that all ranks of its host can
+    /// read, until each of them has ended the collective.
     ///
     /// # Errors
     /// [`Error::Order`], [`Error::Refused`], [`Error::Key`], [`Error::Format`], [`Error::Gone`].
@@ -154,8 +158,8 @@ impl Client {
         self.post_staged((group, rank), descriptor, send, buffer, segment)
     }
 
-    /// Calls a non-blocking Allgather: of each rank as many bytes as of the others, which go to `receive` in the order of the ranks. See
-    /// [`Client::broadcast`].
+    /// Calls a non-blocking Allgather: of each rank as many bytes as of the others, which go to `receive` in the order
+    /// of the ranks. See [`Client::broadcast`].
     ///
     /// # Errors
     /// As [`Client::broadcast`].
@@ -280,8 +284,9 @@ impl Client {
         found.map(|(memory, offset)| (memory, offset, bytes)).ok_or_else(refused)
     }
 
-    /// Whether the flags of all service processes that write to a rank say that a collective has ended well: a look at memory alone. `segment` is the
-    /// segment of the host as this program sees it; only ranks other than the first of a host need it, and only where the delivery is hierarchical.
+    /// Whether the flags of all service processes that write to a rank say that a collective has ended well: a look at
+    /// memory alone. `segment` is the segment of the host as this program sees it; only ranks other than the first of a
+    /// host need it, and only where the delivery is hierarchical.
     ///
     /// # Errors
     /// [`Error::Order`]: no segment, although there must be one. [`Error::Card`]: it is too short.
@@ -315,7 +320,8 @@ impl Client {
         if ahead < 0 { Ok(true) } else { Err(order) }
     }
 
-    /// How a staged collective has ended, if it has; see [`Client::is_staged_flagged`]. Where ranks share a segment this copies from there, once.
+    /// How a staged collective has ended, if it has; see [`Client::is_staged_flagged`]. Where ranks share a segment
+    /// this copies from there, once.
     ///
     /// # Errors
     /// [`Error::StagedFailed`], [`Error::Refused`], [`Error::Order`], [`Error::Gone`].

@@ -21,11 +21,13 @@ pub(super) enum Back {
 }
 
 impl Client {
-    /// Takes memory back: the service process lets go of its alias, and what it still reads or writes by that fails. [`Client::taken_back`] gives the memory. A
-    /// bound key whose calls have all ended well is let go of without a control operation.
+    /// Takes memory back: the service process lets go of its alias, and what it still reads or writes by that fails.
+    /// [`Client::taken_back`] gives the memory. A bound key whose calls have all ended well is let go of without a
+    /// control operation.
     ///
     /// # Errors
-    /// [`Error::Order`]: it has been taken back already. A service process that is gone is none: its alias is dead once the memory is given back.
+    /// [`Error::Order`]: it has been taken back already. A service process that is gone is none: its alias is dead once
+    /// the memory is given back.
     pub fn take_back(&mut self, memory: MemoryId) -> Result<()> {
         let exported = self.memory.get_mut(memory.0 as usize).and_then(Option::as_mut);
         let again = Error::Order {
@@ -45,16 +47,17 @@ impl Client {
         }
     }
 
-    /// The memory that was taken back, once nobody can reach it by its key: the service process has let go of its alias, or is gone, and the key is
-    /// destroyed. None until then, and where the card does not let go of the key: such memory is never used again.
+    /// The memory that was taken back, once nobody can reach it by its key: the service process has let go of its
+    /// alias, or is gone, and the key is destroyed. None until then, and where the card does not let go of the key:
+    /// such memory is never used again.
     pub fn taken_back(&mut self, memory: MemoryId) -> Option<MemoryRegion> {
         let is_gone = self.is_gone;
         let slot = self.memory.get_mut(memory.0 as usize)?;
         slot.take_if(|exported| exported.back == Back::Done || is_gone)?.into_region()
     }
 
-    /// Forgets a group that a rank has left: how its collectives have ended, and the memory of its flags, which the service process lets go of. A
-    /// program that makes and leaves many groups would else use up its keys.
+    /// Forgets a group that a rank has left: how its collectives have ended, and the memory of its flags, which the
+    /// service process lets go of. A program that makes and leaves many groups would else use up its keys.
     ///
     /// # Errors
     /// [`Error::Order`]: the rank has not left yet.

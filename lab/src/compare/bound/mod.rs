@@ -1,8 +1,8 @@
 //! One rank of the bound: Allgather and Broadcast by IP multicast, with nothing done about losses.
 //!
-//! Each rank sends its bytes once, to all others, and is done when it has all of theirs. Nothing is acknowledged, and a repetition in
-//! which a packet was lost does not count. With offloads, packets leave and arrive as super-packets of up to 64 KiB, which cross links
-//! and bridge whole; without, one system call carries several packets.
+//! Each rank sends its bytes once, to all others, and is done when it has all of theirs. Nothing is acknowledged, and a
+//! repetition in which a packet was lost does not count. With offloads, packets leave and arrive as super-packets of up
+//! to 64 KiB, which cross links and bridge whole; without, one system call carries several packets.
 
 use std::ops::Range;
 use std::path::Path;
@@ -34,7 +34,8 @@ const SHIFTS: usize = 4096;
 /// Name of the command of the command-line tool.
 pub const COMMAND: &str = "multicast-bound";
 
-/// Arguments of one rank, whose place among the others is told by the variables of torchrun: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
+/// Arguments of one rank, whose place among the others is told by the variables of torchrun: RANK, WORLD_SIZE,
+/// MASTER_ADDR and MASTER_PORT.
 #[derive(Clone, Debug, Args)]
 pub struct BoundArgs {
     /// allgather or bcast.
@@ -79,7 +80,8 @@ pub enum BoundError {
     },
     /// Too few repetitions without a loss.
     #[error(
-        "{lost} of {all} repetitions of {bytes} bytes have lost packets, which nothing repairs here; give smaller --sizes"
+        "{lost} of {all} repetitions of {bytes} bytes have lost packets, which nothing repairs here; give smaller \
+         --sizes"
     )]
     Lost {
         /// Repetitions with losses.

@@ -19,7 +19,8 @@ pub struct DpaSumsPoint {
 }
 
 const KIB: f64 = 1024.0;
-/// Operations before the one that is counted: with six messages of each shard, all entries of all queues have been used then.
+/// Operations before the one that is counted: with six messages of each shard, all entries of all queues have been used
+/// then.
 const WARM_UP: u32 = 4;
 
 impl DpaSumsPoint {

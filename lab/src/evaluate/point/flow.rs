@@ -149,7 +149,8 @@ impl FlowPoint {
         };
         let mut text = format!(
             "flexcast flow --preset {preset} --op {operation} --by {by} --ranks {} --ranks-per-host {ranks_per_host} \
-             --service-processes {} --placement {placement} --bytes {bytes} --skew {skew} --warm-up 0 --iterations {iterations}",
+             --service-processes {} --placement {placement} --bytes {bytes} --skew {skew} --warm-up 0 --iterations \
+             {iterations}",
             params.ranks(),
             params.processes_per_host
         );

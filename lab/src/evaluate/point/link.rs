@@ -5,7 +5,8 @@ use crate::reference::Transport;
 /// The line rate of the cable between two emulated cards.
 pub const CABLE_GBIT_PER_S: f64 = 200.0;
 
-/// Bytes that a chunk takes of an Ethernet link, with all headers, preamble and gap, in packets of 4096 bytes of payload.
+/// Bytes that a chunk takes of an Ethernet link, with all headers, preamble and gap, in packets of 4096 bytes of
+/// payload.
 #[must_use]
 pub fn wire_bytes(transport: Transport, chunk_bytes: u64) -> u64 {
     let packets = chunk_bytes.div_ceil(4096).max(1);

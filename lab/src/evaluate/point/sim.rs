@@ -127,7 +127,8 @@ impl SimPoint {
 
     pub(super) fn weight(&self) -> u64 {
         let SimSpec { ranks, bytes, warm_up, iterations, .. } = self.spec;
-        // With multicast firmware handles each chunk, and each card is set up; without, the card's network interface does all.
+        // With multicast firmware handles each chunk, and each card is set up; without, the card's network interface
+        // does all.
         let (chunk, set_up) = if self.multicasts() { (16, 1024) } else { (2, 64) };
         let chunks = u64::from(warm_up + iterations) * u64::from(ranks) * self.senders() * (bytes / 4096 + 1);
         chunks * chunk + u64::from(ranks) * set_up
@@ -212,12 +213,14 @@ impl SimPoint {
     }
 }
 
-/// The values that a sweep gives for a parameter; the default alone where it gives none, or the algorithm has no such parameter.
+/// The values that a sweep gives for a parameter; the default alone where it gives none, or the algorithm has no such
+/// parameter.
 fn given<T: Copy>(values: &[T], has: bool) -> Vec<Option<T>> {
     if has && !values.is_empty() { values.iter().copied().map(Some).collect() } else { vec![None] }
 }
 
-/// What each rank received of others in each operation, over its own time, in Gbit/s. The root of a Broadcast receives nothing.
+/// What each rank received of others in each operation, over its own time, in Gbit/s. The root of a Broadcast receives
+/// nothing.
 fn rates(params: &SimParams, report: &Report) -> Vec<f64> {
     let is_broadcast = params.operation == Operation::Broadcast;
     let share = if is_broadcast { 1.0 } else { 1.0 - 1.0 / f64::from(params.ranks) };

@@ -23,8 +23,8 @@ pub struct TputPoint {
 }
 
 impl TputPoint {
-    /// The run of a combination. Where no number of slots is given, there are as many as a subgroup has chunks, if the cache has room for so
-    /// many.
+    /// The run of a combination. Where no number of slots is given, there are as many as a subgroup has chunks, if the
+    /// cache has room for so many.
     #[must_use]
     pub fn of(pair: Pair) -> Self {
         let Pair { transport, threads, chunk_bytes, slots, bytes, seed, warm_up, iterations } = pair;

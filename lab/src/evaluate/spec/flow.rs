@@ -11,7 +11,8 @@ crate::options::named!(Carrier, Application);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Carrier {
-    /// Service processes, from host memory to host memory; ranks copy blocks of an Allgatherv inside their host, as published.
+    /// Service processes, from host memory to host memory; ranks copy blocks of an Allgatherv inside their host, as
+    /// published.
     Service,
     /// The same, with copies inside a host by its card.
     ServiceCard,

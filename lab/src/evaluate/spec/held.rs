@@ -43,7 +43,8 @@ const EXPERIMENTS: [(&str, &str); 23] = held![
 /// Paths and texts of the fault scripts.
 const SCRIPTS: [(&str, &str); 2] = held!["noise/bursts.toml", "noise/jitter.toml"];
 
-/// The experiments that the program holds, in their order. Their fault scripts are looked for in `folder` ([`write_scripts`]).
+/// The experiments that the program holds, in their order. Their fault scripts are looked for in `folder`
+/// ([`write_scripts`]).
 ///
 /// # Errors
 /// [`EvaluateError`] for a text that is no experiment.

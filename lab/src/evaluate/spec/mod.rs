@@ -1,5 +1,5 @@
-//! The format of an experiment's file: what is asked, what is run ([`sweep`]), what is computed ([`closed`]), what was published, what is
-//! drawn ([`draw`]), what should come out.
+//! The format of an experiment's file: what is asked, what is run ([`sweep`]), what is computed ([`closed`]), what was
+//! published, what is drawn ([`draw`]), what should come out.
 
 mod closed;
 mod draw;
@@ -104,9 +104,9 @@ pub struct Published {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
-    /// Published; to be reproduced. The limits are a band around what was published: both sides.
-    /// Where only a direction was published ("smaller"), the far side has no source: it is chosen, wide, so that a baseline
-    /// that is far too weak does not pass.
+    /// Published; to be reproduced. The limits are a band around what was published: both sides. Where only a direction
+    /// was published ("smaller"), the far side has no source: it is chosen, wide, so that a baseline that is far too
+    /// weak does not pass.
     Paper,
     /// What the model was given comes out again: a check of the model, and no evidence for the publication.
     Model,
@@ -129,8 +129,8 @@ pub struct Expect {
     /// Which row, or rows with `first`.
     #[serde(rename = "where")]
     pub filter: toml::Table,
-    /// A second row, where the publication leaves open which of both it ran. The value is then the range between both, and it passes
-    /// if the range and the limits have a value in common.
+    /// A second row, where the publication leaves open which of both it ran. The value is then the range between both,
+    /// and it passes if the range and the limits have a value in common.
     pub or: Option<toml::Table>,
     /// The value is divided by that of this row.
     pub over: Option<toml::Table>,

@@ -199,7 +199,8 @@ mod tests {
     #[test]
     fn skew_has_a_limit() {
         let with = |skew: &str| {
-            let sweep = "[[sim]]\noperation = \"broadcast\"\nalgorithms = [\"multicast\"]\nranks = [4]\nbytes = [1]\nskew_us = ";
+            let sweep = "[[sim]]\noperation = \"broadcast\"\nalgorithms = [\"multicast\"]\nranks = [4]\nbytes = \
+                [1]\nskew_us = ";
             parse(&format!("{TEXT}\n{sweep}[{skew}]"), false)
         };
         assert_eq!(with("0, 1000000").unwrap().sim[0].skew_us, [0, 1_000_000]);

@@ -52,7 +52,8 @@ fn on() -> Vec<bool> {
     vec![true]
 }
 
-/// Every combination of some parameters of a simulated sparse AllReduce. Of a ring there is one run for each host, place of arrays, number of workers and size.
+/// Every combination of some parameters of a simulated sparse AllReduce. Of a ring there is one run for each host,
+/// place of arrays, number of workers and size.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SparseSweep {

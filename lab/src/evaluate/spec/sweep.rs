@@ -20,8 +20,8 @@ const fn once() -> u32 {
     1
 }
 
-/// Every combination of some parameters of a run between two cards: of `flexcast reference`, the published kernels, or of `flexcast tput`, a
-/// Broadcast by the library.
+/// Every combination of some parameters of a run between two cards: of `flexcast reference`, the published kernels, or
+/// of `flexcast tput`, a Broadcast by the library.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PairSweep {
@@ -39,8 +39,8 @@ pub struct PairSweep {
     /// Chunks for each thread to receive: further runs.
     #[serde(default)]
     pub chunks_per_thread: Vec<u64>,
-    /// Receives of each subgroup, with UD as many staging slots; 0: as many as the subgroup has chunks, if the cache has room for so many, as
-    /// without any. The published kernels take none: they have a receive for each chunk.
+    /// Receives of each subgroup, with UD as many staging slots; 0: as many as the subgroup has chunks, if the cache
+    /// has room for so many, as without any. The published kernels take none: they have a receive for each chunk.
     #[serde(default)]
     pub slots: Vec<u32>,
     /// Seeds of the bytes; of each one run.
@@ -168,7 +168,8 @@ pub struct SimSweep {
     pub iterations: u32,
 }
 
-/// Allgather and Reduce-Scatter at the same time on the emulated fabric alone: two rings beside multicast and sums in the network.
+/// Allgather and Reduce-Scatter at the same time on the emulated fabric alone: two rings beside multicast and sums in
+/// the network.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConcurrentSweep {
@@ -187,8 +188,8 @@ const fn chunk() -> u64 {
     4096
 }
 
-/// An algorithm beside the fastest of others for the same run, which may run with several parameters: columns `fastest` and
-/// `over_fastest` of its rows, or those of a family, such as `fastest_tree` and `over_fastest_tree`.
+/// An algorithm beside the fastest of others for the same run, which may run with several parameters: columns `fastest`
+/// and `over_fastest` of its rows, or those of a family, such as `fastest_tree` and `over_fastest_tree`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fastest {
@@ -208,13 +209,15 @@ pub struct Fastest {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spread {
-    /// The column whose values they are of; `rank_gbit_s` takes the throughput of every rank in every operation of every run.
+    /// The column whose values they are of; `rank_gbit_s` takes the throughput of every rank in every operation of
+    /// every run.
     pub of: String,
     /// Columns by whose values runs are grouped.
     pub by: Vec<String>,
 }
 
-/// Blocks for one host, written by all sources at once or read a few at a time, with a flow beside them, on the emulated fabric alone.
+/// Blocks for one host, written by all sources at once or read a few at a time, with a flow beside them, on the
+/// emulated fabric alone.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IncastSweep {

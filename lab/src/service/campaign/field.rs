@@ -134,7 +134,8 @@ impl Field {
             let (look, staging_bytes) = (agent.look(), agent.staging_bytes());
             if look != idle || staging_bytes > 0 {
                 return Some(format!(
-                    "service process {number} still has {look:?} and {staging_bytes} bytes of staging memory, expected {idle:?} and none"
+                    "service process {number} still has {look:?} and {staging_bytes} bytes of staging memory, expected \
+                     {idle:?} and none"
                 ));
             }
         }

@@ -1,6 +1,6 @@
-//! Campaign: jobs drawn from seeds run on service processes of emulated cards, with loss of frames, skew, and one thing that goes wrong. Each live rank ends
-//! each call with every byte or with an error that names the culprit, within a bound of virtual time; the service processes serve the next job, and nothing of the
-//! one before is left.
+//! Campaign: jobs drawn from seeds run on service processes of emulated cards, with loss of frames, skew, and one thing
+//! that goes wrong. Each live rank ends each call with every byte or with an error that names the culprit, within a
+//! bound of virtual time; the service processes serve the next job, and nothing of the one before is left.
 
 mod case;
 mod field;
@@ -23,8 +23,8 @@ use field::Field;
 use job::Job;
 use trouble::Troubles;
 
-/// Longest virtual time from the first call, or the trouble, to the end of the last one, in picoseconds: four seconds. A card
-/// gives up an acknowledgement after half a second, and several collectives may wait for some that are lost.
+/// Longest virtual time from the first call, or the trouble, to the end of the last one, in picoseconds: four seconds.
+/// A card gives up an acknowledgement after half a second, and several collectives may wait for some that are lost.
 pub const BOUND_PS: u64 = 4_000_000_000_000;
 /// Looks of the processes between two of the programs.
 const PROGRAM_LOOKS: u32 = 16;

@@ -45,7 +45,8 @@ pub(super) fn until<T>(
     }
 }
 
-/// A process. Killed when it is dropped; it asks the system to be killed if the one that has started it ends in any other way.
+/// A process. Killed when it is dropped; it asks the system to be killed if the one that has started it ends in any
+/// other way.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,

@@ -25,7 +25,8 @@ const PEER_TIMEOUT_MS: u64 = 500;
 /// Longest that a daemon may take to start.
 const STARTS: Duration = Duration::from_secs(30);
 
-/// The hosts: addresses of the loopback network of their own, so that nobody else takes their ports while a daemon is gone.
+/// The hosts: addresses of the loopback network of their own, so that nobody else takes their ports while a daemon is
+/// gone.
 #[derive(Debug)]
 pub(super) struct Hosts {
     folder: PathBuf,
@@ -97,7 +98,8 @@ impl Hosts {
         let shown = |path: PathBuf| toml::Value::String(path.display().to_string());
         let libraries = libraries.map_or_else(String::new, |path| format!("libraries = {}\n", shown(path.to_owned())));
         format!(
-            "device = \"mlx5_0_arm\"\n{libraries}listen = \"{}\"\nport = {PORT}\nprocesses = {}\nsecret = {}\nstatus_socket = {}\nlock_directory = {}\n",
+            "device = \"mlx5_0_arm\"\n{libraries}listen = \"{}\"\nport = {PORT}\nprocesses = {}\nsecret = \
+             {}\nstatus_socket = {}\nlock_directory = {}\n",
             self.addresses[host as usize],
             self.processes,
             shown(self.secret()),

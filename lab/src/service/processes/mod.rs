@@ -1,7 +1,8 @@
-//! Service processes as real processes: daemons, and ranks that are each a process of its own, on emulated cards that they share over sockets.
+//! Service processes as real processes: daemons, and ranks that are each a process of its own, on emulated cards that
+//! they share over sockets.
 //!
-//! Each host is a daemon whose process has the host's card, and the ranks that use it. What is killed here is killed by SIGKILL, and what the others are told is
-//! looked at.
+//! Each host is a daemon whose process has the host's card, and the ranks that use it. What is killed here is killed by
+//! SIGKILL, and what the others are told is looked at.
 
 mod child;
 mod hosts;
@@ -362,7 +363,8 @@ impl Running<'_, '_> {
         Ok(Job::new(self.demo.group, &self.joins, collectives))
     }
 
-    /// Stops the last rank while collectives are under way, which end for all others meanwhile, and lets it go on before it counts as dead.
+    /// Stops the last rank while collectives are under way, which end for all others meanwhile, and lets it go on
+    /// before it counts as dead.
     fn hold_up(&mut self) -> Result<HeldUp, ProcessError> {
         let (late, held) = (0, self.ranks.len() as u32 - 1);
         self.turn += 1;
@@ -395,8 +397,8 @@ impl Running<'_, '_> {
         })
     }
 
-    /// Calls on all ranks but `late`, so that nothing can end, and kills somebody. Asks all others that live what they were told; then `late` calls as well, and is
-    /// asked.
+    /// Calls on all ranks but `late`, so that nothing can end, and kills somebody. Asks all others that live what they
+    /// were told; then `late` calls as well, and is asked.
     fn kill(
         &mut self,
         late: u32,
@@ -423,7 +425,8 @@ impl Running<'_, '_> {
         Ok(Death { killed: what, notices: told.into_iter().map(notice).collect() })
     }
 
-    /// Waits until what can be read has been read: then it is a lost connection that tells of a death, and not a Read that was under way.
+    /// Waits until what can be read has been read: then it is a lost connection that tells of a death, and not a Read
+    /// that was under way.
     fn settle(&mut self) -> Result<(), ProcessError> {
         let (spec, stop, hosts) = (self.demo.spec, self.demo.stop, &self.demo.hosts);
         let reads = || -> Result<Vec<[u64; 5]>, ProcessError> {

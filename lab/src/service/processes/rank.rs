@@ -37,7 +37,8 @@ enum RankError {
     #[error("{what} has not come within {waited_ms} ms")]
     Late { what: &'static str, waited_ms: u64 },
     #[error(
-        "memory of rank {holder}, process {pid}, cannot be read: {source}; where Yama restricts that (/proc/sys/kernel/yama/ptrace_scope), set it to 0 or 1"
+        "memory of rank {holder}, process {pid}, cannot be read: {source}; where Yama restricts that \
+         (/proc/sys/kernel/yama/ptrace_scope), set it to 0 or 1"
     )]
     Copy { holder: u32, pid: u32, source: nix::errno::Errno },
     #[error("{0}")]
@@ -131,7 +132,8 @@ impl Rank {
             None => emu_provider::shared(),
         };
         let pd = ProtectionDomain::new(&provider.open(&start.device)?)?;
-        // Ranks of a host copy blocks of an Allgatherv from each other, as programs of MPI do. The card's library has allowed the daemon alone to.
+        // Ranks of a host copy blocks of an Allgatherv from each other, as programs of MPI do. The card's library has
+        // allowed the daemon alone to.
         _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
         let secret = read_secret(&start.secret).map_err(|error| RankError::Order(error.to_string()))?;
         let Start { group, rank, hosts, ranks_per_host, processes_per_host, bytes, .. } = start;
@@ -312,7 +314,8 @@ impl Rank {
                     break;
                 }
                 computed += compute(&mut seed);
-                // Ranks of a host that share no memory copy blocks of an Allgatherv from each other, as it is told. All else needs nobody.
+                // Ranks of a host that share no memory copy blocks of an Allgatherv from each other, as it is told. All
+                // else needs nobody.
                 if op == ServiceOp::Allgatherv && self.start.ranks_per_host > 1 {
                     self.progress()?;
                 }

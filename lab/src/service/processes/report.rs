@@ -190,8 +190,9 @@ impl fmt::Display for ProcessReport {
         let starts = self.daemon_starts_ms.iter().copied().fold(0.0, f64::max);
         writeln!(
             f,
-            "{hosts} hosts with {ranks_per_host} ranks each, a process each; daemons {daemon} with {service_processes} service processes each, serving after {starts:.0} ms; \
-             blocks of {bytes} bytes (times 0 to 6 in Ialltoallv, 0 to 3 in Iallgatherv)"
+            "{hosts} hosts with {ranks_per_host} ranks each, a process each; daemons {daemon} with {service_processes} \
+             service processes each, serving after {starts:.0} ms; blocks of {bytes} bytes (times 0 to 6 in \
+             Ialltoallv, 0 to 3 in Iallgatherv)"
         )?;
         let mut jobs =
             table(&["job", "collective", "calls", "right", "call to flag, ms", "computing, %", "library calls"], 2..7);

@@ -1,4 +1,5 @@
-//! Orders of the demonstration to its ranks and their answers: one JSON document a line, on a rank's standard input and output.
+//! Orders of the demonstration to its ranks and their answers: one JSON document a line, on a rank's standard input and
+//! output.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

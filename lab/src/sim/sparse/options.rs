@@ -27,8 +27,9 @@ pub struct SparseArgs {
     /// Workers, each on a card of its own [default: --ranks].
     #[arg(long, value_parser = whole::<u32>(1, flexcast_proto::MAX_RANKS), value_name = "N")]
     pub workers: Option<u32>,
-    /// Who adds: the processor of every worker (ranks), the DPA of every worker's card with image `sparse` (dpa), or aggregators on cards of their own, on processors of servers (cpu:N) and on Arm cores of cards (arm:N), as
-    /// in cpu:5,arm:1 [default: ranks].
+    /// Who adds: the processor of every worker (ranks), the DPA of every worker's card with image `sparse` (dpa), or
+    /// aggregators on cards of their own, on processors of servers (cpu:N) and on Arm cores of cards (arm:N), as in
+    /// cpu:5,arm:1 [default: ranks].
     #[arg(long, value_name = "WHO")]
     pub aggregators: Option<AggregatorsText>,
     /// Part of the blocks of an array that is zero, 0 to 1 [default: 0.9].
@@ -41,19 +42,22 @@ pub struct SparseArgs {
     #[arg(long, value_parser = whole_bytes::<u32>(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES), value_name = "BYTES", help = format!("Bytes of a block, a multiple of 4 [default: {DEFAULT_BLOCK_BYTES}]"))]
     pub block: Option<u32>,
     /// Most blocks of a message.
-    #[arg(long, value_parser = whole::<u32>(1, MAX_BLOCKS_PER_MESSAGE), value_name = "D", help = format!("Most blocks of a message [default: {DEFAULT_BLOCKS_PER_MESSAGE}]"))]
+    #[arg(long, value_parser = whole::<u32>(1, MAX_BLOCKS_PER_MESSAGE), value_name = "D", help = format!("Most blocks \
+        of a message [default: {DEFAULT_BLOCKS_PER_MESSAGE}]"))]
     pub blocks_per_message: Option<u32>,
     /// Shards of each aggregator that has a card of its own, or is a DPA: there each has a thread.
-    #[arg(long, value_parser = whole::<u32>(1, MAX_SHARDS_OF_EACH), value_name = "N", help = format!("Shards of each aggregator that has a card of its own, or is a DPA: there each has a thread [default: {DEFAULT_SHARDS}]"))]
+    #[arg(long, value_parser = whole::<u32>(1, MAX_SHARDS_OF_EACH), value_name = "N", help = format!("Shards of each \
+        aggregator that has a card of its own, or is a DPA: there each has a thread [default: {DEFAULT_SHARDS}]"))]
     pub shards: Option<u32>,
-    /// Bytes of a DPA's cache that all spots of its shards have to fit in, as long as nobody accepts slower loads from memory [default: 1.5 MB].
+    /// Bytes of a DPA's cache that all spots of its shards have to fit in, as long as nobody accepts slower loads from
+    /// memory [default: 1.5 MB].
     #[arg(long, value_parser = whole_bytes::<u64>(1, u64::MAX), value_name = "BYTES")]
     pub dpa_cache: Option<u64>,
     /// Add in the order of workers.
     #[arg(long)]
     pub in_rank_order: bool,
-    /// Aggregators with cards of their own take virtual time for what they add: 200 ns a message and 12 GB/s on a server, 400 ns and 5 GB/s on Arm cores, chosen figures of
-    /// no publication. Otherwise processors take none.
+    /// Aggregators with cards of their own take virtual time for what they add: 200 ns a message and 12 GB/s on a
+    /// server, 400 ns and 5 GB/s on Arm cores, chosen figures of no publication. Otherwise processors take none.
     #[arg(long)]
     pub processor_times: bool,
 }

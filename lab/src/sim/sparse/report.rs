@@ -9,7 +9,8 @@ use crate::accesses::Accesses;
 use crate::sim::traffic::Traffic;
 use crate::sparse::{AggregatorKind, PatternName};
 
-/// What a simulated sparse AllReduce was like. Times are virtual; they and what has crossed the network are means of the operations that are counted.
+/// What a simulated sparse AllReduce was like. Times are virtual; they and what has crossed the network are means of
+/// the operations that are counted.
 #[derive(Clone, Debug, Serialize)]
 pub struct SparseSimReport {
     /// `emulated`.
@@ -62,7 +63,8 @@ pub struct SparseSimReport {
     pub dense_ring_bytes: f64,
     /// All traffic of the operations that are counted.
     pub traffic: Traffic,
-    /// Accesses of DPA threads during them, by the level of memory that served them; with a timing model and DPAs that add alone.
+    /// Accesses of DPA threads during them, by the level of memory that served them; with a timing model and DPAs that
+    /// add alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accesses: Option<Accesses>,
     /// Whether every worker's sums were those of one core's loop over the contributions, to the bit.
@@ -113,7 +115,8 @@ impl SparseSimReport {
         }
     }
 
-    /// Bytes of lines that DPA threads loaded or stored and that L2 did not have, for each byte of blocks that came to them.
+    /// Bytes of lines that DPA threads loaded or stored and that L2 did not have, for each byte of blocks that came to
+    /// them.
     #[must_use]
     pub fn beyond_l2_per_byte(&self) -> Option<f64> {
         let came = self.contributed_blocks * u64::from(self.block_bytes) * u64::from(self.operations);
@@ -177,12 +180,14 @@ impl fmt::Display for SparseSimReport {
         )?;
         writeln!(
             f,
-            "blocks of {block_bytes} bytes: {union_blocks} of {blocks} are not zero on some worker ({} {} zeros on each); {shards} shards, of which the longest takes {} iterations",
+            "blocks of {block_bytes} bytes: {union_blocks} of {blocks} are not zero on some worker ({} {} zeros on \
+             each); {shards} shards, of which the longest takes {} iterations",
             self.sparsity, self.pattern, self.iterations_of_longest_shard
         )?;
         writeln!(
             f,
-            "messages of each worker: {}, by the closed form (U/{blocks_per_message} rounded up, and 1, for each shard) {}{}",
+            "messages of each worker: {}, by the closed form (U/{blocks_per_message} rounded up, and 1, for each \
+             shard) {}{}",
             self.messages,
             self.expected_messages,
             if self.messages_ok { "" } else { ": NOT THE SAME" }
@@ -196,7 +201,8 @@ impl fmt::Display for SparseSimReport {
         let part = if self.dense_ring_bytes > 0.0 { self.sent_bytes / self.dense_ring_bytes } else { 0.0 };
         write!(
             f,
-            "{:.0} bytes sent by all cards in an operation, {part:.3} times the {:.0} of a ring of the dense array (computed); {} frames lost, {} timeouts",
+            "{:.0} bytes sent by all cards in an operation, {part:.3} times the {:.0} of a ring of the dense array \
+             (computed); {} frames lost, {} timeouts",
             self.sent_bytes, self.dense_ring_bytes, self.traffic.lost_frames, self.traffic.timeouts
         )
     }

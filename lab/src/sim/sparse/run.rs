@@ -64,8 +64,8 @@ fn count(report: &mut SparseSimReport, pattern: &Pattern, shards: impl Iterator<
     report.union_blocks = pattern.union(0..first);
 }
 
-/// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `image`: only communicators of the DPA need one. `ended` is told after
-/// each operation.
+/// Runs what `params` say on the calling thread's emulated machine, which `provider` reaches. `image`: only
+/// communicators of the DPA need one. `ended` is told after each operation.
 ///
 /// # Errors
 /// [`SimError`]: what has gone wrong with an operation, too. Wrong sums are part of the report.

@@ -16,7 +16,8 @@ pub enum DeliveryName {
     Flat,
     /// Into a segment that the ranks of a host share, from where they copy.
     Hierarchical,
-    /// Straight from host memory to host memory by alias keys, for a comparison: nothing goes through memory of the cards.
+    /// Straight from host memory to host memory by alias keys, for a comparison: nothing goes through memory of the
+    /// cards.
     Direct,
 }
 
@@ -53,14 +54,15 @@ pub struct StagedArgs {
     /// Staging memory of each service process, in bytes [default: 8388608].
     #[arg(long, value_parser = whole_bytes::<u64>(1, 1_u64 << 40), value_name = "BYTES")]
     pub staging: Option<u64>,
-    /// Segments of a broadcast from so many bytes on go between service processes by scatter and Allgather, shorter ones down a binomial tree
-    /// [default: 65536].
+    /// Segments of a broadcast from so many bytes on go between service processes by scatter and Allgather, shorter
+    /// ones down a binomial tree [default: 65536].
     #[arg(long, value_parser = whole_bytes::<u64>(0, u64::MAX), value_name = "BYTES")]
     pub scatter: Option<u64>,
     /// How data goes between service processes [default: messages].
     #[arg(long, value_enum, value_name = "NAME")]
     pub between: Option<BetweenName>,
-    /// The next service process of an allgather multicasts once so many bytes of those before it are still to come [default: 262144].
+    /// The next service process of an allgather multicasts once so many bytes of those before it are still to come
+    /// [default: 262144].
     #[arg(long, value_parser = whole_bytes::<u64>(0, 1_u64 << 40), value_name = "BYTES")]
     pub ahead: Option<u64>,
 }

@@ -7,7 +7,8 @@ use crate::ranks::RankSet;
 use crate::verdict::{self, Verdict};
 
 impl Participant {
-    /// How long a failure for silence is held before it counts: a quarter of the bound, which leaves neighbours the time to contradict.
+    /// How long a failure for silence is held before it counts: a quarter of the bound, which leaves neighbours the
+    /// time to contradict.
     pub(super) const fn settling_ps(&self) -> u64 {
         self.descriptor.bound_ps / 4
     }
@@ -68,11 +69,12 @@ impl Participant {
         }
     }
 
-    /// The operation cannot be completed any more; all that this rank is connected with are told, its neighbours alone while somebody is only held to be
-    /// silent, and pass it on. Changes nothing if it has failed before.
+    /// The operation cannot be completed any more; all that this rank is connected with are told, its neighbours alone
+    /// while somebody is only held to be silent, and pass it on. Changes nothing if it has failed before.
     ///
-    /// Nor does a connection that breaks to a rank that may have left in good order: one that has told of a failure itself, or, once somebody is
-    /// held to be silent and the barrier is passed, one that this rank does not wait for, which may have ended its part before.
+    /// Nor does a connection that breaks to a rank that may have left in good order: one that has told of a failure
+    /// itself, or, once somebody is held to be silent and the barrier is passed, one that this rank does not wait for,
+    /// which may have ended its part before.
     pub fn fail(&mut self, failure: Failure) {
         if matches!(failure.cause, Cause::Connection(_)) && self.may_have_left(failure.culprit) {
             return;
@@ -89,12 +91,13 @@ impl Participant {
             let needed = if waited_for == self.place.rank() { self.place.left() } else { waited_for };
             rank != held.failure.culprit && rank != needed
         });
-        // Who fails tells why before it goes, and few can have ended their part while this rank is still in the barrier.
+        // Who fails tells why before it goes, and few can have ended their part while this rank is still in the
+        // barrier.
         (needless && (self.passed_ps.is_some() || self.direct.is_some())) || self.told_by.contains(rank)
     }
 
-    /// An operation has failed, as `from` says or as was found here. If it is the next one, everybody else is done with the current one, or
-    /// can be: so is this rank, first. But if it is accused, it says at once whom it waits for.
+    /// An operation has failed, as `from` says or as was found here. If it is the next one, everybody else is done with
+    /// the current one, or can be: so is this rank, first. But if it is accused, it says at once whom it waits for.
     pub(super) fn failed(&mut self, from: Option<u32>, operation: u32, told: Failure) {
         if let Some(from) = from {
             self.told_by.insert(from);
@@ -117,7 +120,8 @@ impl Participant {
                     return;
                 }
             }
-            // Another rank is ahead of this one, and has failed in what it was at. Nobody gets there any more: it is no news.
+            // Another rank is ahead of this one, and has failed in what it was at. Nobody gets there any more: it is no
+            // news.
             Some(held) if operation.wrapping_sub(held.operation).cast_signed() > 0 => return,
             failed => *failed = Some(Verdict::new(operation, failure, source)),
         }

@@ -1,8 +1,8 @@
 //! Alltoall: every rank has a block for every other. Each goes directly to its receiver, so that each rank sends, and
 //! receives, P - 1 blocks; the schedules differ in who talks to whom at the same time.
 //!
-//! It goes from the block of the sender's send buffer that is for the receiver to that of the receiver's receive buffer that is from
-//! the sender. The own block is copied by whoever carries the schedule out (`Schedule::start`).
+//! It goes from the block of the sender's send buffer that is for the receiver to that of the receiver's receive buffer
+//! that is from the sender. The own block is copied by whoever carries the schedule out (`Schedule::start`).
 
 use super::Alltoall;
 use super::blocks::Span;
@@ -18,8 +18,8 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// With whom this rank exchanges in a round, from 0 to P - 1: itself in one of them. Each is the other's partner. On
-    /// a power of two the numbers differ by one pattern of bits, so that the first round exchanges nothing; for any
+    /// With whom this rank exchanges in a round, from 0 to P - 1: itself in one of them. Each is the other's partner.
+    /// On a power of two the numbers differ by one pattern of bits, so that the first round exchanges nothing; for any
     /// other P they add up to the round, modulo P.
     const fn partner(self, round: u32) -> u32 {
         let (rank, ranks) = (self.place.rank(), self.place.ranks());

@@ -4,8 +4,8 @@ use core::ops::Range;
 
 use super::blocks::{Blocks, Span};
 
-/// A buffer of a rank. Peers write to the last two, from the moment on that a rank has begun the operation; the three do not
-/// overlap.
+/// A buffer of a rank. Peers write to the last two, from the moment on that a rank has begun the operation; the three
+/// do not overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Memory {
     /// The contribution: read, and never written, until the operation is complete.
@@ -45,11 +45,12 @@ impl Part {
     }
 }
 
-/// How the three buffers of one rank are divided. An executor takes the user's buffers for two of them, and has to provide the
-/// temporary one.
+/// How the three buffers of one rank are divided. An executor takes the user's buffers for two of them, and has to
+/// provide the temporary one.
 ///
-/// Reductions have a function that makes it ([`Allreduce::layout`](super::Allreduce::layout) and the like). For the other operations it
-/// is put together from the divisions that [`Operation`](super::Operation) names, without temporary memory.
+/// Reductions have a function that makes it ([`Allreduce::layout`](super::Allreduce::layout) and the like). For the
+/// other operations it is put together from the divisions that [`Operation`](super::Operation) names, without temporary
+/// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout<'a> {
     /// The contribution.
@@ -71,7 +72,8 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Bytes of a part in its buffer: one range, or two where it goes on at the beginning, which parts of reductions never do.
+    /// Bytes of a part in its buffer: one range, or two where it goes on at the beginning, which parts of reductions
+    /// never do.
     #[must_use]
     pub fn ranges(&self, part: Part) -> [Range<u64>; 2] {
         self.blocks(part.memory).map_or([0..0, 0..0], |blocks| blocks.ranges(part.blocks))

@@ -1,10 +1,11 @@
 //! Collectives without multicast, to compare with: the algorithms of common libraries, as schedules of point-to-point
 //! messages.
 //!
-//! A schedule is zero-copy: each message is written to its final place in the receiver's buffers, and may be forwarded from
-//! there. A rank has up to three ([`Memory`]), in blocks ([`Blocks`], [`Layout`]): the send buffer with its contribution,
-//! the receive buffer for its result, and, for some reductions, temporary memory. A [`Transfer`] names blocks of the sender's buffers
-//! and those of the receiver's where they go; an [`Arrival`] the latter. [`Operation`] says what the blocks are.
+//! A schedule is zero-copy: each message is written to its final place in the receiver's buffers, and may be forwarded
+//! from there. A rank has up to three ([`Memory`]), in blocks ([`Blocks`], [`Layout`]): the send buffer with its
+//! contribution, the receive buffer for its result, and, for some reductions, temporary memory. A [`Transfer`] names
+//! blocks of the sender's buffers and those of the receiver's where they go; an [`Arrival`] the latter. [`Operation`]
+//! says what the blocks are.
 //!
 //! Whoever carries a schedule out on a rank
 //!
@@ -14,8 +15,8 @@
 //! 4. reports what has come ([`Schedule::arrived`]), and combines what [`Schedule::reduce`] gives then;
 //! 5. ends when [`Schedule::is_complete`].
 //!
-//! What a posted message is read from is neither written by peers nor by reductions until the operation is complete, so that a card
-//! may read it again.
+//! What a posted message is read from is neither written by peers nor by reductions until the operation is complete, so
+//! that a card may read it again.
 //!
 //! One file per algorithm, each giving the messages of a rank as a function of its place (`plan`); [`Schedule`] runs
 //! any of them. Costs are in their headers: α is the time of a message of no bytes, β that of a byte on a link.
@@ -146,8 +147,8 @@ impl Alltoall {
 /// What a schedule is for, and what the blocks of the buffers are. Reductions have functions for that: "layout".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Everybody's contribution to everybody. The receive buffer has the blocks of [`Allgather::blocks`], the send buffer, from
-    /// which nothing is sent, as many as one contribution.
+    /// Everybody's contribution to everybody. The receive buffer has the blocks of [`Allgather::blocks`], the send
+    /// buffer, from which nothing is sent, as many as one contribution.
     Allgather(Allgather),
     /// The root's message to everybody, from receive buffer to receive buffer.
     Broadcast {
@@ -171,14 +172,14 @@ pub enum Operation {
         /// Who gets the sum.
         root: u32,
     },
-    /// A contribution of each rank to the root, directly: each send buffer is one block, and the root's receive buffer has one for
-    /// each rank, of any length on which the two agree. The others' receive buffers are not used.
+    /// A contribution of each rank to the root, directly: each send buffer is one block, and the root's receive buffer
+    /// has one for each rank, of any length on which the two agree. The others' receive buffers are not used.
     Gather {
         /// Who gets the contributions.
         root: u32,
     },
-    /// A block of the root to each rank, directly: the root's send buffer has one for each rank, and each receive buffer is one block.
-    /// The others' send buffers are not used.
+    /// A block of the root to each rank, directly: the root's send buffer has one for each rank, and each receive
+    /// buffer is one block. The others' send buffers are not used.
     Scatter {
         /// Who has the blocks.
         root: u32,
@@ -188,16 +189,17 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Whether contributions may lie in the receive buffer, but for the own share, which is written before it is used: every other share is written
-    /// for the first time with its sum, which depends on the contribution having been delivered. So the caller keeps a copy of the own share alone, if
-    /// bytes that were delivered are not read again. Other reductions need a copy of all.
+    /// Whether contributions may lie in the receive buffer, but for the own share, which is written before it is used:
+    /// every other share is written for the first time with its sum, which depends on the contribution having been
+    /// delivered. So the caller keeps a copy of the own share alone, if bytes that were delivered are not read again.
+    /// Other reductions need a copy of all.
     #[must_use]
     pub const fn overwrites_own_share_alone(self) -> bool {
         matches!(self, Self::Allreduce(Allreduce::Ring | Allreduce::Exchange))
     }
 
-    /// Whether contributions are combined in the order of ranks, 0 first, so that an operator need be associative only. For the
-    /// other reductions it must also be commutative. True for what is no reduction.
+    /// Whether contributions are combined in the order of ranks, 0 first, so that an operator need be associative only.
+    /// For the other reductions it must also be commutative. True for what is no reduction.
     #[must_use]
     pub const fn keeps_order(self) -> bool {
         match self {

@@ -1,5 +1,5 @@
-//! Plan of an algorithm: for each rank a list of messages that it sends, a list of those that it receives, and a list of
-//! reductions.
+//! Plan of an algorithm: for each rank a list of messages that it sends, a list of those that it receives, and a list
+//! of reductions.
 //!
 //! All are functions of the rank's place, so that nothing is stored. A send may depend on arrivals, and always on the
 //! *first* so many of the list, and so may a reduction: that is what lets one machine run them all (`Schedule`).
@@ -67,7 +67,8 @@ pub(super) trait Plan {
     /// One of them, by its tag.
     fn receive(&self, tag: u32) -> Arrival;
 
-    /// A reduction by its number; they are made in order, each before the sends that depend on as many messages. None behind the last.
+    /// A reduction by its number; they are made in order, each before the sends that depend on as many messages. None
+    /// behind the last.
     fn reduction(&self, _index: u32) -> Option<Step> {
         None
     }

@@ -1,14 +1,16 @@
-//! AllReduce by recursive doubling: in round k each rank exchanges all that it has summed with the rank at distance 2^k. For
-//! small messages: ⌊log2 P⌋ rounds on a power of two, in each of which every rank sends N: log2 P·(α + Nβ).
+//! AllReduce by recursive doubling: in round k each rank exchanges all that it has summed with the rank at distance
+//! 2^k. For small messages: ⌊log2 P⌋ rounds on a power of two, in each of which every rank sends N: log2 P·(α + Nβ).
 //!
-//! Otherwise there are r ranks more than the largest power of two. Of the first 2r ranks each even one gives its contribution to the
-//! next and gets the sum from it in the end, as in MPICH; the others exchange. Two rounds more, and 2rN bytes.
+//! Otherwise there are r ranks more than the largest power of two. Of the first 2r ranks each even one gives its
+//! contribution to the next and gets the sum from it in the end, as in MPICH; the others exchange. Two rounds more, and
+//! 2rN bytes.
 //!
-//! Whoever exchanges has the sum of a run of ranks, and its partner that of the run beside it. The lower run is the left operand on
-//! both, so that contributions are combined in the order of ranks, and everybody has the same bits.
+//! Whoever exchanges has the sum of a run of ranks, and its partner that of the run beside it. The lower run is the
+//! left operand on both, so that contributions are combined in the order of ranks, and everybody has the same bits.
 //!
-//! What is sent must not change while it is, so that each round's message has an area of its own, as long as the message, where the
-//! sum of that round is made and sent from in the next. The last one is the result. One more, the first, is for what is given before.
+//! What is sent must not change while it is, so that each round's message has an area of its own, as long as the
+//! message, where the sum of that round is made and sent from in the next. The last one is the result. One more, the
+//! first, is for what is given before.
 
 use super::blocks::Span;
 use super::layout::Part;

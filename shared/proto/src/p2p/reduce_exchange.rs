@@ -1,14 +1,14 @@
-//! Reductions by direct messages: each rank sends share s of its contribution to rank s, which sums the P shares in the order of
-//! ranks. So a Reduce-Scatter; then rank s sends its sum to everybody for an AllReduce, to the root for a Reduce. All at once, as
-//! many connections as there are ranks.
+//! Reductions by direct messages: each rank sends share s of its contribution to rank s, which sums the P shares in the
+//! order of ranks. So a Reduce-Scatter; then rank s sends its sum to everybody for an AllReduce, to the root for a
+//! Reduce. All at once, as many connections as there are ranks.
 //!
-//! The sum is ((c0 ∘ c1) ∘ c2) ∘ ..., exactly what one core makes of the contributions in a loop over ranks, whatever comes first,
-//! for any number of ranks: the reproducible order. A Reduce-Scatter sends N(P - 1)/P of N bytes per rank in one step, an AllReduce twice
-//! that in two: α + N(P - 1)/P·β each where all ranks send and receive at the same time. A Reduce sends as much as a Reduce-Scatter
-//! and then N/P to the root, which receives N(P - 1)/P both times.
+//! The sum is ((c0 ∘ c1) ∘ c2) ∘ ..., exactly what one core makes of the contributions in a loop over ranks, whatever
+//! comes first, for any number of ranks: the reproducible order. A Reduce-Scatter sends N(P - 1)/P of N bytes per rank
+//! in one step, an AllReduce twice that in two: α + N(P - 1)/P·β each where all ranks send and receive at the same
+//! time. A Reduce sends as much as a Reduce-Scatter and then N/P to the root, which receives N(P - 1)/P both times.
 //!
-//! Temporary memory has a block for each other rank, in the order of ranks, as long as the own share. So the layout depends on the
-//! rank where shares differ in length.
+//! Temporary memory has a block for each other rank, in the order of ranks, as long as the own share. So the layout
+//! depends on the rank where shares differ in length.
 
 use super::blocks::Span;
 use super::layout::Part;

@@ -1,14 +1,17 @@
 //! Reduce-Scatter around the ring, and AllReduce as that and an Allgather around the ring (Rabenseifner; Patarasuk and
 //! Yuan): in each of P - 1 steps a rank adds its own share to what has come from the left and passes it to the right. A
-//! share ends, complete, at the rank of its number. Every rank sends N(P - 1)/P of N bytes, twice that with the Allgather, to one
-//! neighbour, in P - 1 or 2(P - 1) steps: (P - 1)α + N(P - 1)/P·β, or twice that, which for large N is the least possible.
+//! share ends, complete, at the rank of its number. Every rank sends N(P - 1)/P of N bytes, twice that with the
+//! Allgather, to one neighbour, in P - 1 or 2(P - 1) steps: (P - 1)α + N(P - 1)/P·β, or twice that, which for large N
+//! is the least possible.
 //!
-//! Share s is summed from rank s + 1 on around the ring to rank s: what has come is the left operand, the own share the right one.
-//! That is no order of ranks, so that operators must commute. Each share is summed once, so that all ranks have the same bits.
+//! Share s is summed from rank s + 1 on around the ring to rank s: what has come is the left operand, the own share the
+//! right one. That is no order of ranks, so that operators must commute. Each share is summed once, so that all ranks
+//! have the same bits.
 //!
-//! Partial sums lie in temporary memory, which has all P shares; the last one comes to its place in the result. The Allgather
-//! brings the shares that the Reduce-Scatter has sent. That those have been delivered is what it depends on; that they have
-//! been acknowledged is not, and until then the card may read them again. So the complete shares go elsewhere.
+//! Partial sums lie in temporary memory, which has all P shares; the last one comes to its place in the result. The
+//! Allgather brings the shares that the Reduce-Scatter has sent. That those have been delivered is what it depends on;
+//! that they have been acknowledged is not, and until then the card may read them again. So the complete shares go
+//! elsewhere.
 
 use super::blocks::Span;
 use super::layout::Part;
@@ -29,8 +32,8 @@ impl ReduceRing {
         self.place.ranks() - 1
     }
 
-    /// Where message number `index` of a rank that is `distance` behind this one comes to lie: first the share of its left
-    /// neighbour, in the end the own one of its right neighbour; then, complete, its own and those further behind.
+    /// Where message number `index` of a rank that is `distance` behind this one comes to lie: first the share of its
+    /// left neighbour, in the end the own one of its right neighbour; then, complete, its own and those further behind.
     fn target(self, distance: u32, index: u32) -> Part {
         match index.checked_sub(self.steps()) {
             Some(step) => self.complete(self.place.behind(distance + step)),

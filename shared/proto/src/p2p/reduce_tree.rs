@@ -1,14 +1,16 @@
-//! Reduce up a binomial tree to the root, and AllReduce as that to rank 0 and a Broadcast down the same tree, segment by segment.
-//! ⌈log2 P⌉ levels each way; the message crosses each edge of the tree once each way: N(P - 1) over all ranks for a Reduce, twice that
-//! for an AllReduce. ⌈log2 P⌉(α + Nβ) each way; with segments of N/S bytes about (S + ⌈log2 P⌉)(α + N/S·β·C), where a rank has up to
-//! C = ⌈log2 P⌉ children.
+//! Reduce up a binomial tree to the root, and AllReduce as that to rank 0 and a Broadcast down the same tree, segment
+//! by segment. ⌈log2 P⌉ levels each way; the message crosses each edge of the tree once each way: N(P - 1) over all
+//! ranks for a Reduce, twice that for an AllReduce. ⌈log2 P⌉(α + Nβ) each way; with segments of N/S bytes about (S +
+//! ⌈log2 P⌉)(α + N/S·β·C), where a rank has up to C = ⌈log2 P⌉ children.
 //!
-//! Ranks are counted from the root, which is 0 in the tree; a rank whose lowest set bit is l is a child at level l, and its subtree
-//! is the 2^l ranks from it on. A rank takes its children from level 0 up, so that what it has is the left operand each time and the
-//! child's sum the right one: contributions are combined in the order of ranks from the root on.
+//! Ranks are counted from the root, which is 0 in the tree; a rank whose lowest set bit is l is a child at level l, and
+//! its subtree is the 2^l ranks from it on. A rank takes its children from level 0 up, so that what it has is the left
+//! operand each time and the child's sum the right one: contributions are combined in the order of ranks from the root
+//! on.
 //!
-//! Temporary memory has an area as long as the message for each child, since several write at the same time. A rank adds up in that
-//! of its first child. The root's last child writes to the result, where the last sum is made: one area less than levels.
+//! Temporary memory has an area as long as the message for each child, since several write at the same time. A rank
+//! adds up in that of its first child. The root's last child writes to the result, where the last sum is made: one area
+//! less than levels.
 
 use super::blocks::Span;
 use super::layout::Part;

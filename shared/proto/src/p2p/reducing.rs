@@ -17,33 +17,34 @@ pub enum ReduceScatter {
 /// AllReduce algorithms. All ranks get the same bits in each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Allreduce {
-    /// Reduce-Scatter and Allgather around the ring, on one share per rank: each rank sends 2N(P - 1)/P, in 2(P - 1) steps. For large
-    /// messages, and operators that commute.
+    /// Reduce-Scatter and Allgather around the ring, on one share per rank: each rank sends 2N(P - 1)/P, in 2(P - 1)
+    /// steps. For large messages, and operators that commute.
     Ring,
     /// Up a binomial tree and down again, in segments: 2N(P - 1) over all ranks, 2⌈log2 P⌉ steps.
     Tree {
         /// Of the message, at least 1.
         segments: u32,
     },
-    /// Exchanges of the whole message: log2 P rounds, in each of which every rank sends N, and two more for other P than powers of two.
-    /// For small messages.
+    /// Exchanges of the whole message: log2 P rounds, in each of which every rank sends N, and two more for other P
+    /// than powers of two. For small messages.
     RecursiveDoubling,
-    /// P - 1 direct messages with shares, summed in the order of ranks, as one core would, and P - 1 with their sums: the same bits as a
-    /// loop over ranks. Each rank sends 2N(P - 1)/P, in two steps.
+    /// P - 1 direct messages with shares, summed in the order of ranks, as one core would, and P - 1 with their sums:
+    /// the same bits as a loop over ranks. Each rank sends 2N(P - 1)/P, in two steps.
     Exchange,
 }
 
 /// Reduce algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reduce {
-    /// Up a binomial tree, in segments: every rank but the root sends N, ⌈log2 P⌉ steps. The order is that of ranks from the root on:
-    /// for operators that commute, unless rank 0 is the root.
+    /// Up a binomial tree, in segments: every rank but the root sends N, ⌈log2 P⌉ steps. The order is that of ranks
+    /// from the root on: for operators that commute, unless rank 0 is the root.
     Tree {
         /// Of the message, at least 1.
         segments: u32,
     },
-    /// P - 1 direct messages with shares, summed in the order of ranks, as one core would, and one with the sum to the root: the same
-    /// bits as a loop over ranks, whatever root. Each rank sends N(P - 1)/P, and all but the root N/P again.
+    /// P - 1 direct messages with shares, summed in the order of ranks, as one core would, and one with the sum to the
+    /// root: the same bits as a loop over ranks, whatever root. Each rank sends N(P - 1)/P, and all but the root N/P
+    /// again.
     Exchange,
 }
 
@@ -51,9 +52,10 @@ impl ReduceScatter {
     /// All of them.
     pub const ALL: [Self; 2] = [Self::Ring, Self::Exchange];
 
-    /// The buffers of a rank, from the division of the contribution into shares: block r of it, in bytes, is what rank r gets the
-    /// sum of. For equal shares that is [`Blocks::shares`] of elements, for others [`Blocks::unequal`], both
-    /// [`in_units`](Blocks::in_units) of an element, which must not be cut. The receive buffer is one block, the own share.
+    /// The buffers of a rank, from the division of the contribution into shares: block r of it, in bytes, is what rank
+    /// r gets the sum of. For equal shares that is [`Blocks::shares`] of elements, for others [`Blocks::unequal`], both
+    /// [`in_units`](Blocks::in_units) of an element, which must not be cut. The receive buffer is one block, the own
+    /// share.
     ///
     /// # Errors
     /// Another number of shares than of ranks, or more temporary memory than can be counted.
@@ -69,8 +71,8 @@ impl ReduceScatter {
 }
 
 impl Allreduce {
-    /// The buffers of a rank, for contributions of `elements` elements of `element_bytes` bytes, none of which is cut. Send and
-    /// receive buffer have the same blocks.
+    /// The buffers of a rank, for contributions of `elements` elements of `element_bytes` bytes, none of which is cut.
+    /// Send and receive buffer have the same blocks.
     ///
     /// # Errors
     /// No segment, elements of no bytes, or more than can be counted.
@@ -97,8 +99,8 @@ impl Allreduce {
 }
 
 impl Reduce {
-    /// The buffers of a rank, for contributions of `elements` elements of `element_bytes` bytes, none of which is cut. The root's
-    /// receive buffer has the same blocks as the send buffer, those of the others are empty.
+    /// The buffers of a rank, for contributions of `elements` elements of `element_bytes` bytes, none of which is cut.
+    /// The root's receive buffer has the same blocks as the send buffer, those of the others are empty.
     ///
     /// # Errors
     /// No segment, elements of no bytes, or more than can be counted.

@@ -1,5 +1,5 @@
-//! Gather and Scatter by direct messages, all at once: N of each other rank to the root, or from it. The root receives, or sends,
-//! N(P - 1) in one step: α + N(P - 1)β, which no algorithm can do with fewer bytes.
+//! Gather and Scatter by direct messages, all at once: N of each other rank to the root, or from it. The root receives,
+//! or sends, N(P - 1) in one step: α + N(P - 1)β, which no algorithm can do with fewer bytes.
 
 use super::blocks::Span;
 use super::layout::Part;

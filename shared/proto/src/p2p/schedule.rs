@@ -37,8 +37,8 @@ enum Algorithm {
     Dissemination(Dissemination),
 }
 
-/// How far ahead of the first missing message others may arrive: all that a rank may get from peers of which each has a connection
-/// of its own, in two steps.
+/// How far ahead of the first missing message others may arrive: all that a rank may get from peers of which each has a
+/// connection of its own, in two steps.
 const WINDOW: u32 = 2 * MAX_RANKS;
 
 /// One rank's part in one operation: which messages may be sent now, and when it is over.
@@ -254,15 +254,15 @@ impl Schedule {
         Self { algorithm, ..*self }
     }
 
-    /// The part of the own contribution that is copied to the own result before anything else; none if nothing of it goes there as it
-    /// is.
+    /// The part of the own contribution that is copied to the own result before anything else; none if nothing of it
+    /// goes there as it is.
     #[must_use]
     pub fn start(&self) -> Option<Start> {
         self.plan().start()
     }
 
-    /// The next reduction; none until more has arrived. After each [`Schedule::arrived`] the executor calls this until there is none, and
-    /// makes each before the next call; before that, [`Schedule::poll`] gives nothing.
+    /// The next reduction; none until more has arrived. After each [`Schedule::arrived`] the executor calls this until
+    /// there is none, and makes each before the next call; before that, [`Schedule::poll`] gives nothing.
     pub fn reduce(&mut self) -> Option<Reduction> {
         let step = self.plan().reduction(self.reduced).filter(|step| step.after <= self.arrived)?;
         self.reduced += 1;
@@ -327,8 +327,8 @@ impl Schedule {
         Ok(())
     }
 
-    /// Whether everything has arrived, is combined and sent: the result is complete, and no message of this operation will touch
-    /// a buffer.
+    /// Whether everything has arrived, is combined and sent: the result is complete, and no message of this operation
+    /// will touch a buffer.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.sent == self.plan().sends()

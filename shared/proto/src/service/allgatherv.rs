@@ -1,4 +1,5 @@
-//! Allgatherv on a service process: one Read per block and host, for whichever local rank is ready, and copies inside the host, by the ranks themselves or by the card.
+//! Allgatherv on a service process: one Read per block and host, for whichever local rank is ready, and copies inside
+//! the host, by the ranks themselves or by the card.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

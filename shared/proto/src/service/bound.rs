@@ -1,13 +1,15 @@
 //! A key that a program binds to one region after another, at the service process that has its alias.
 //!
-//! The program binds the key by a work request of its own, and tells number and region. The process makes nothing for it: the alias is there. It lets go of a
-//! binding only when nothing can go by the alias any more, since what is late would reach the next region:
+//! The program binds the key by a work request of its own, and tells number and region. The process makes nothing for
+//! it: the alias is there. It lets go of a binding only when nothing can go by the alias any more, since what is late
+//! would reach the next region:
 //!
-//! - Transfers of its own, and calls of Alltoallv and Allgatherv that name the region, it knows. [`Action::Complete`](super::Action::Complete) says that peers
-//!   have read, too. It waits for their ends.
-//! - What ranks of staged collectives have from other processes is told by flags in the rank's own memory alone. So the program says whether all of its calls have
-//!   ended well ([`Body::KeyRevoke`](super::wire::Body::KeyRevoke)).
-//! - A call that has failed leaves Reads of peers behind that nobody counts. Then the alias is destroyed, so that they fail, and another one takes its place.
+//! - Transfers of its own, and calls of Alltoallv and Allgatherv that name the region, it knows.
+//!   [`Action::Complete`](super::Action::Complete) says that peers have read, too. It waits for their ends.
+//! - What ranks of staged collectives have from other processes is told by flags in the rank's own memory alone. So the
+//!   program says whether all of its calls have ended well ([`Body::KeyRevoke`](super::wire::Body::KeyRevoke)).
+//! - A call that has failed leaves Reads of peers behind that nobody counts. Then the alias is destroyed, so that they
+//!   fail, and another one takes its place.
 
 use super::wire::KeyRefusal;
 
@@ -90,7 +92,8 @@ impl BoundKey {
         self.is_doubtful |= generation == self.generation && !matches!(self.state, State::Free);
     }
 
-    /// The program takes a binding back. `is_idle`: it says that all of its calls have ended well. `in_use`: a call or a transfer of this process uses it.
+    /// The program takes a binding back. `is_idle`: it says that all of its calls have ended well. `in_use`: a call or
+    /// a transfer of this process uses it.
     pub const fn revoke(&mut self, generation: u32, is_idle: bool, in_use: bool) -> LettingGo {
         if generation != self.generation || !matches!(self.state, State::Bound) {
             return LettingGo::Unknown;

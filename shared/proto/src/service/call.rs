@@ -45,7 +45,8 @@ pub enum CallError {
     },
     /// Elements with gaps between them.
     #[error(
-        "elements of {size_bytes} bytes lie {extent_bytes} bytes apart: pack them, service processes read contiguous blocks"
+        "elements of {size_bytes} bytes lie {extent_bytes} bytes apart: pack them, service processes read contiguous \
+         blocks"
     )]
     Extent {
         /// Bytes of data in an element.
@@ -120,7 +121,8 @@ fn disjoint(regions: &[Region]) -> Result<(), CallError> {
 /// An Alltoallv of `ranks` ranks. Counts may be zero, datatypes of both sides may differ. `send`: none in place.
 ///
 /// # Errors
-/// In place, arrays of another length than `ranks`, elements with gaps, a block beyond the address space, or blocks of the receive buffer that overlap.
+/// In place, arrays of another length than `ranks`, elements with gaps, a block beyond the address space, or blocks of
+/// the receive buffer that overlap.
 pub fn alltoallv_call(ranks: u32, send: Option<&Blocks<'_>>, receive: &Blocks<'_>) -> Result<Call, CallError> {
     let send = send.ok_or(CallError::InPlace)?;
     let (send, receive) = (send.regions(ranks)?, receive.regions(ranks)?);
@@ -128,11 +130,12 @@ pub fn alltoallv_call(ranks: u32, send: Option<&Blocks<'_>>, receive: &Blocks<'_
     Ok(Call::Alltoallv { send, receive })
 }
 
-/// An Allgatherv of `ranks` ranks, called by `rank`. `send`: none in place, where the own block lies in the receive buffer already. `copies`: who copies
-/// blocks inside a host, the same on all ranks.
+/// An Allgatherv of `ranks` ranks, called by `rank`. `send`: none in place, where the own block lies in the receive
+/// buffer already. `copies`: who copies blocks inside a host, the same on all ranks.
 ///
 /// # Errors
-/// Arrays of another length than `ranks`, elements with gaps, a block beyond the address space, blocks of the receive buffer that overlap, or no such rank.
+/// Arrays of another length than `ranks`, elements with gaps, a block beyond the address space, blocks of the receive
+/// buffer that overlap, or no such rank.
 pub fn allgatherv_call(
     (rank, ranks): (u32, u32),
     send: Option<Region>,

@@ -1,20 +1,24 @@
-//! Cache of connections of a service process to other ones: at most one set-up per pair, bounded, with eviction of what is idle.
+//! Cache of connections of a service process to other ones: at most one set-up per pair, bounded, with eviction of what
+//! is idle.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use thiserror::Error;
 
-/// Connections of one process to its peers, as a state machine without IO. `P` names a process; both ends of a pair order names alike.
+/// Connections of one process to its peers, as a state machine without IO. `P` names a process; both ends of a pair
+/// order names alike.
 ///
-/// What wants to go to a peer asks for its connection ([`Connections::acquire`]), and gives it back when it is through ([`Connections::release`]). What holds
-/// a connection must not wait for another one: a message or a transfer holds one, a collective does not. Then nobody waits for ever.
+/// What wants to go to a peer asks for its connection ([`Connections::acquire`]), and gives it back when it is through
+/// ([`Connections::release`]). What holds a connection must not wait for another one: a message or a transfer holds
+/// one, a collective does not. Then nobody waits for ever.
 ///
-/// Connections that this side has set up and those that it has accepted have room of their own. Were it shared, processes in a circle could each fill theirs with
-/// set-ups that the next one has no room for.
+/// Connections that this side has set up and those that it has accepted have room of their own. Were it shared,
+/// processes in a circle could each fill theirs with set-ups that the next one has no room for.
 ///
-/// Where there is no room for a new connection, the one that has not been used for longest gives way; an idle one before one that is in use, which takes nothing new
-/// and goes once it is idle. A connection ends when both sides have said that they send nothing more (GOODBYE), so that nothing is lost on it.
+/// Where there is no room for a new connection, the one that has not been used for longest gives way; an idle one
+/// before one that is in use, which takes nothing new and goes once it is idle. A connection ends when both sides have
+/// said that they send nothing more (GOODBYE), so that nothing is lost on it.
 ///
 /// Actions are carried out in order, before the next event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,12 +88,14 @@ pub enum Access {
     Later,
 }
 
-/// A connection that is not there and cannot be made now. Nothing has changed, but that an idle connection may give way.
+/// A connection that is not there and cannot be made now. Nothing has changed, but that an idle connection may give
+/// way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConnectionError {
     /// No room for a connection, or for a peer that waits for one.
     #[error(
-        "there is no room for more than {limit} connections, or peers that wait for one: try it again later, or raise the limit"
+        "there is no room for more than {limit} connections, or peers that wait for one: try it again later, or raise \
+         the limit"
     )]
     Full {
         /// Most connections of each side, and most peers that wait.
@@ -133,7 +139,8 @@ impl Counts {
 }
 
 impl<P: Copy + Ord> Connections<P> {
-    /// No connections yet. `limit`: most own ones at once, set-ups included, and most that have been accepted; as many peers may wait for one.
+    /// No connections yet. `limit`: most own ones at once, set-ups included, and most that have been accepted; as many
+    /// peers may wait for one.
     ///
     /// # Errors
     /// A limit of 0.
@@ -145,7 +152,8 @@ impl<P: Copy + Ord> Connections<P> {
         Ok(Self { own, limit, peers: BTreeMap::new(), time: 0, counts })
     }
 
-    /// Something wants to go to a peer. It holds the connection from now on, or from when it is there, until [`Connections::release`].
+    /// Something wants to go to a peer. It holds the connection from now on, or from when it is there, until
+    /// [`Connections::release`].
     ///
     /// # Errors
     /// There is no room even to wait.
@@ -192,7 +200,8 @@ impl<P: Copy + Ord> Connections<P> {
         }
     }
 
-    /// The peer has refused the own set-up, because its own has precedence. It comes; who bounds the wait says [`Connections::failed`] in the end.
+    /// The peer has refused the own set-up, because its own has precedence. It comes; who bounds the wait says
+    /// [`Connections::failed`] in the end.
     pub fn crossed(&mut self, peer: P) {
         if self.peers.get(&peer).is_none_or(|entry| entry.state != State::Connecting) {
             self.counts.ignored += 1;
@@ -210,11 +219,12 @@ impl<P: Copy + Ord> Connections<P> {
         }
     }
 
-    /// The peer has set up a connection: how many can go now. The acceptance itself holds the connection too, until it is told to the peer; then
-    /// [`Connections::release`].
+    /// The peer has set up a connection: how many can go now. The acceptance itself holds the connection too, until it
+    /// is told to the peer; then [`Connections::release`].
     ///
     /// # Errors
-    /// The own set-up has precedence, there is no room, or there is a connection. The peer's set-up is to be refused, with that as the reason.
+    /// The own set-up has precedence, there is no room, or there is a connection. The peer's set-up is to be refused,
+    /// with that as the reason.
     pub fn accepted(&mut self, peer: P, actions: &mut Vec<ConnectionAction<P>>) -> Result<u32, ConnectionError> {
         let is_first = self.own < peer;
         match self.peers.get(&peer).map(|entry| entry.state) {
@@ -444,7 +454,8 @@ mod tests {
         let full = cache.acquire(3, &mut actions).unwrap_err();
         assert_eq!(
             full.to_string(),
-            "there is no room for more than 1 connections, or peers that wait for one: try it again later, or raise the limit"
+            "there is no room for more than 1 connections, or peers that wait for one: try it again later, or raise \
+             the limit"
         );
         assert_eq!((cache.accepted(3, &mut actions), cache.accepted(4, &mut actions)), (Ok(0), Err(full)));
         cache.release(3, &mut actions);

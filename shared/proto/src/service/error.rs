@@ -88,8 +88,8 @@ pub enum Refusal {
     },
     /// A group whose announcements there is no room for in the worst case.
     #[error(
-        "{announcements} announcements may wait at once with this group, but there is room for {limit}: raise `announcements`, or lower \
-         `collectives`"
+        "{announcements} announcements may wait at once with this group, but there is room for {limit}: raise \
+         `announcements`, or lower `collectives`"
     )]
     Announcements {
         /// What may wait at once.
@@ -127,8 +127,8 @@ pub enum Refusal {
     },
     /// A collective too far ahead of the oldest one that is not over.
     #[error(
-        "collective {collective} of group {group}, but {oldest} is not over and {limit} may be under way: offer it again after a completion, \
-         or raise `collectives`"
+        "collective {collective} of group {group}, but {oldest} is not over and {limit} may be under way: offer it \
+         again after a completion, or raise `collectives`"
     )]
     Collectives {
         /// The group.

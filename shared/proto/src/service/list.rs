@@ -1,4 +1,5 @@
-//! Shared list of a host: blocks that no local service process could serve when they came, to be claimed by one of them.
+//! Shared list of a host: blocks that no local service process could serve when they came, to be claimed by one of
+//! them.
 
 use alloc::vec::Vec;
 
@@ -7,8 +8,9 @@ use thiserror::Error;
 use super::message::{Announcement, ContextId};
 use super::wire::Endpoint;
 
-/// Blocks of all groups that wait for the first rank of their host, in memory that all service processes of a card share. Each call is
-/// atomic: who implements it for several processes holds a lock, or does the same with atomic instructions.
+/// Blocks of all groups that wait for the first rank of their host, in memory that all service processes of a card
+/// share. Each call is atomic: who implements it for several processes holds a lock, or does the same with atomic
+/// instructions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SharedList {
     limit: u64,
@@ -28,7 +30,8 @@ struct Entry {
 pub enum ListError {
     /// No room.
     #[error(
-        "{limit} blocks are on the shared list: make it as long as the announcements that service processes of this card admit"
+        "{limit} blocks are on the shared list: make it as long as the announcements that service processes of this \
+         card admit"
     )]
     Full {
         /// The limit.
@@ -81,7 +84,8 @@ impl SharedList {
         self.entries.retain(|entry| entry.context != context);
     }
 
-    /// Takes all blocks from the list that a service process has put there: it has died, and nobody else may know of their groups.
+    /// Takes all blocks from the list that a service process has put there: it has died, and nobody else may know of
+    /// their groups.
     pub fn remove_of(&mut self, process: Endpoint) {
         self.entries.retain(|entry| entry.by != process);
     }

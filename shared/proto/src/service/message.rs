@@ -13,7 +13,8 @@ pub struct ContextId {
     pub collective: u32,
 }
 
-/// Registered memory of a host, as the reader's card can use it: for Reads that a service process posts, `key` is an alias key.
+/// Registered memory of a host, as the reader's card can use it: for Reads that a service process posts, `key` is an
+/// alias key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Region {
     /// First byte, in the owner's address space.
@@ -48,10 +49,11 @@ pub enum Call {
 /// Who copies a block of an Allgatherv from the rank of a host that has it to the host's other ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LocalCopies {
-    /// Each rank for itself, once it is told where the block lies. A rank that computes does not copy, so that it has to call its library now and then.
+    /// Each rank for itself, once it is told where the block lies. A rank that computes does not copy, so that it has
+    /// to call its library now and then.
     Host,
-    /// The card, by a Read that the service process of the receiving rank posts. No rank does anything between call and flag. Each copy goes over the PCIe
-    /// link of the host twice, out and in.
+    /// The card, by a Read that the service process of the receiving rank posts. No rank does anything between call and
+    /// flag. Each copy goes over the PCIe link of the host twice, out and in.
     Card,
 }
 
@@ -103,8 +105,8 @@ pub enum Reader {
     Host(u32),
 }
 
-/// What a service process says to another one, or to itself, about one context. Connections are reliable and keep the order of the messages of a
-/// group.
+/// What a service process says to another one, or to itself, about one context. Connections are reliable and keep the
+/// order of the messages of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
     /// Alltoallv: data of `source` for `target` can be read (READY-TO-READ).
@@ -116,8 +118,8 @@ pub enum Message {
         /// Where it lies.
         region: Region,
     },
-    /// Allgatherv: a block can be read by one rank of the receiver's host (READY-TO-READ). `forwards` is 0 from the source's
-    /// process, and otherwise how often local processes have passed it on.
+    /// Allgatherv: a block can be read by one rank of the receiver's host (READY-TO-READ). `forwards` is 0 from the
+    /// source's process, and otherwise how often local processes have passed it on.
     Block {
         /// The block.
         announcement: Announcement,
@@ -126,8 +128,9 @@ pub enum Message {
         /// Who copies blocks inside a host, as the source's call says.
         copies: LocalCopies,
     },
-    /// Allgatherv: a block has been put on the shared list of the host. Without this a process whose rank has entered since it passed the block
-    /// on would not look again, and the block would wait for another rank although one is ready.
+    /// Allgatherv: a block has been put on the shared list of the host. Without this a process whose rank has entered
+    /// since it passed the block on would not look again, and the block would wait for another rank although one is
+    /// ready.
     Listed,
     /// The data of `source` has been read.
     HasRead {
@@ -147,7 +150,8 @@ pub enum Message {
         /// Who copies it to the other ranks, as the holder's call says.
         copies: LocalCopies,
     },
-    /// Allgatherv: a rank of the same host has copied a block from its holder, who waits for that before it gives its buffers back.
+    /// Allgatherv: a rank of the same host has copied a block from its holder, who waits for that before it gives its
+    /// buffers back.
     Copied {
         /// Whose block it is.
         source: u32,
@@ -156,8 +160,9 @@ pub enum Message {
         /// Who has copied it.
         by: u32,
     },
-    /// A Read has failed by the memory of a rank that the receiver serves. The receiver knows whether the rank has taken its memory back because the
-    /// collective had failed before, and otherwise says that it fails now: so the first failure is the one that all name.
+    /// A Read has failed by the memory of a rank that the receiver serves. The receiver knows whether the rank has
+    /// taken its memory back because the collective had failed before, and otherwise says that it fails now: so the
+    /// first failure is the one that all name.
     Unreadable {
         /// Whose memory could not be read or written.
         source: u32,
@@ -173,7 +178,8 @@ pub enum Message {
 pub struct Read {
     /// Whose data it is; the target itself for its own block, which crosses no network.
     pub source: u32,
-    /// In whose memory it lies: the source's, or that of the rank of the target's host that has read it before ([`LocalCopies::Card`]).
+    /// In whose memory it lies: the source's, or that of the rank of the target's host that has read it before
+    /// ([`LocalCopies::Card`]).
     pub holder: u32,
     /// Into whose buffer it goes.
     pub target: u32,
@@ -188,7 +194,8 @@ pub struct Read {
 pub struct ReadError {
     /// The code of the completion.
     pub code: u16,
-    /// Whose memory is at fault: the holder's, the target's, or that of a rank whose Read has broken the connection of this one before.
+    /// Whose memory is at fault: the holder's, the target's, or that of a rank whose Read has broken the connection of
+    /// this one before.
     pub rank: u32,
 }
 
@@ -231,8 +238,8 @@ pub enum Event {
         /// The entry.
         announcement: Option<Announcement>,
     },
-    /// A local rank has copied the block of `source` as [`Action::Notify`] told it. A copy from a rank that has taken its memory back must fail
-    /// on the host; the rank says nothing then, and is told of the failure.
+    /// A local rank has copied the block of `source` as [`Action::Notify`] told it. A copy from a rank that has taken
+    /// its memory back must fail on the host; the rank says nothing then, and is told of the failure.
     Copied {
         /// Of which collective.
         context: ContextId,
@@ -283,13 +290,14 @@ pub enum Action {
         /// The block.
         announcement: Announcement,
     },
-    /// Claim a block of this collective from the shared list ([`SharedList::claim`](super::SharedList::claim)), then bring
-    /// [`Event::Claimed`].
+    /// Claim a block of this collective from the shared list ([`SharedList::claim`](super::SharedList::claim)), then
+    /// bring [`Event::Claimed`].
     Claim {
         /// For which collective.
         context: ContextId,
     },
-    /// Take the blocks of this collective off the shared list ([`SharedList::remove`](super::SharedList::remove)): it has failed.
+    /// Take the blocks of this collective off the shared list ([`SharedList::remove`](super::SharedList::remove)): it
+    /// has failed.
     Abandon {
         /// Which collective.
         context: ContextId,
@@ -307,16 +315,16 @@ pub enum Action {
         /// Where it lies.
         region: Region,
     },
-    /// Tell a local rank that its part is over: everything is in its buffer, nobody reads from it any more (OP-DONE). Once per rank and
-    /// collective.
+    /// Tell a local rank that its part is over: everything is in its buffer, nobody reads from it any more (OP-DONE).
+    /// Once per rank and collective.
     Complete {
         /// Whom.
         rank: u32,
         /// Which collective.
         context: ContextId,
     },
-    /// Tell a local rank that the collective has failed (OP-DONE). No Read of this process goes into its buffers any more. Others may
-    /// still read from them: the rank must invalidate its memory keys before it uses them again.
+    /// Tell a local rank that the collective has failed (OP-DONE). No Read of this process goes into its buffers any
+    /// more. Others may still read from them: the rank must invalidate its memory keys before it uses them again.
     Fail {
         /// Whom.
         rank: u32,

@@ -1,15 +1,17 @@
-//! State machines of service processes: daemons on a card's Arm cores that carry out non-blocking collectives for the ranks of their host.
+//! State machines of service processes: daemons on a card's Arm cores that carry out non-blocking collectives for the
+//! ranks of their host.
 //!
-//! [`Topology`] says who serves whom. [`ServiceProcess`] takes calls, messages and completions, and says what is to be sent, read and
-//! told; it has Ialltoallv and Allgatherv of several groups beside each other. [`SharedList`] is what the
-//! processes of one card share.
+//! [`Topology`] says who serves whom. [`ServiceProcess`] takes calls, messages and completions, and says what is to be
+//! sent, read and told; it has Ialltoallv and Allgatherv of several groups beside each other. [`SharedList`] is what
+//! the processes of one card share.
 //!
-//! [`StagedProcess`] has Ibcast and Iallgather of one group that go through memory of the card, for cards without alias keys; [`Task`] is what a
-//! host hands to it. [`wire`] is what all that goes between processes, and between a rank and its process, is as bytes.
-//! [`Connections`] is the cache of a process's connections to other ones, [`BoundKey`] a key that hosts bind to one region after another.
+//! [`StagedProcess`] has Ibcast and Iallgather of one group that go through memory of the card, for cards without alias
+//! keys; [`Task`] is what a host hands to it. [`wire`] is what all that goes between processes, and between a rank and
+//! its process, is as bytes. [`Connections`] is the cache of a process's connections to other ones, [`BoundKey`] a key
+//! that hosts bind to one region after another.
 //!
-//! Without staging everything is in host memory: a process posts Reads from host memory to host memory and sees no payload. Unlike the rest of this crate
-//! the module allocates, since it runs in daemons; firmware does not have it.
+//! Without staging everything is in host memory: a process posts Reads from host memory to host memory and sees no
+//! payload. Unlike the rest of this crate the module allocates, since it runs in daemons; firmware does not have it.
 
 mod allgatherv;
 mod alltoallv;

@@ -21,8 +21,9 @@ pub struct Limits {
     pub groups: u32,
     /// Collectives of one group that may be under way at once, at least 1.
     pub collectives: u32,
-    /// Announcements that wait for a rank or for a Read, over all groups. A group is admitted with the most that it can have: its ranks
-    /// times the ranks that this process serves times `collectives`. So nothing has to be refused later.
+    /// Announcements that wait for a rank or for a Read, over all groups. A group is admitted with the most that it can
+    /// have: its ranks times the ranks that this process serves times `collectives`. So nothing has to be refused
+    /// later.
     pub announcements: u64,
 }
 
@@ -33,10 +34,11 @@ impl Default for Limits {
     }
 }
 
-/// A daemon on a card's Arm cores that carries out non-blocking collectives for ranks of its host. It moves no payload itself: its card reads
-/// from host memory into host memory.
+/// A daemon on a card's Arm cores that carries out non-blocking collectives for ranks of its host. It moves no payload
+/// itself: its card reads from host memory into host memory.
 ///
-/// Events go in by [`ServiceProcess::handle`]; what it wants done comes out, and is done in order before the next event.
+/// Events go in by [`ServiceProcess::handle`]; what it wants done comes out, and is done in order before the next
+/// event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceProcess {
     limits: Limits,
@@ -179,7 +181,8 @@ impl ServiceProcess {
     /// Takes part in a group, as its process number `own`. Collectives of the group are counted from 0.
     ///
     /// # Errors
-    /// The group is there already (or a Read of one that was removed is under way), there is no room for it, or it has no such process.
+    /// The group is there already (or a Read of one that was removed is under way), there is no room for it, or it has
+    /// no such process.
     pub fn add_group(&mut self, group: u32, topology: Arc<Topology>, own: u32) -> Result<(), Refusal> {
         if self.groups.contains_key(&group) || self.reads.is_active(|context| context.group == group) {
             return Err(Refusal::GroupTwice { group });
@@ -204,7 +207,8 @@ impl ServiceProcess {
         u64::from(group.topology.ranks()) * group.served() as u64 * u64::from(self.limits.collectives)
     }
 
-    /// Forgets a group and what has not begun of it. Reads that are under way still bring [`Event::ReadDone`]. False if it is not there.
+    /// Forgets a group and what has not begun of it. Reads that are under way still bring [`Event::ReadDone`]. False if
+    /// it is not there.
     pub fn remove_group(&mut self, group: u32) -> bool {
         self.reads.cancel(|context| context.group == group);
         self.groups.remove(&group).is_some()
@@ -214,10 +218,10 @@ impl ServiceProcess {
     ///
     /// # Errors
     /// An event that cannot be, or cannot be yet; nothing has changed. Messages that cannot be are counted instead
-    /// ([`ServiceProcess::ignored`]). A message that comes too early ([`Refusal::Collectives`]) is offered again after a completion. It holds
-    /// back later ones of its group from the same process, and must not hold back those of other groups: groups would wait for each other.
-    /// Within a group nobody waits for ever. Who is ahead by so much is through with the oldest collective here, and has sent all
-    /// that it owes for it.
+    /// ([`ServiceProcess::ignored`]). A message that comes too early ([`Refusal::Collectives`]) is offered again after
+    /// a completion. It holds back later ones of its group from the same process, and must not hold back those of other
+    /// groups: groups would wait for each other. Within a group nobody waits for ever. Who is ahead by so much is
+    /// through with the oldest collective here, and has sent all that it owes for it.
     pub fn handle(&mut self, event: Event, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         match event {
             Event::Entered { context, rank, call } => self.enter(context, rank, call, actions),
@@ -476,7 +480,8 @@ impl ServiceProcess {
         Ok(())
     }
 
-    /// Tells ranks of a failure once no Read goes into their buffers, and forgets a collective that is over for all served ranks.
+    /// Tells ranks of a failure once no Read goes into their buffers, and forgets a collective that is over for all
+    /// served ranks.
     fn settle(&mut self, id: ContextId, actions: &mut Vec<Action>) {
         let Some(group) = self.groups.get_mut(&id.group) else { return };
         let Some(context) = group.contexts.get_mut(&id.collective) else { return };

@@ -7,8 +7,8 @@ use super::message::{Action, ContextId, Read};
 
 /// Reads of all collectives of one service process, started in the order in which they were asked for.
 ///
-/// Those that wait are bounded by admission: each is one block of one rank that the process serves, in one of the collectives that may
-/// be under way ([`Limits::announcements`](super::Limits)).
+/// Those that wait are bounded by admission: each is one block of one rank that the process serves, in one of the
+/// collectives that may be under way ([`Limits::announcements`](super::Limits)).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Reads {
     limit: u32,

@@ -1,4 +1,5 @@
-//! Staged Ibcast and Iallgather of one group on a service process: host memory to memory of the card to host memory, in segments.
+//! Staged Ibcast and Iallgather of one group on a service process: host memory to memory of the card to host memory, in
+//! segments.
 
 pub(super) mod message;
 mod multicast;
@@ -21,12 +22,12 @@ use message::{
     Staging, Work,
 };
 
-/// Completion code of a request whose memory on the side that posts it cannot be used (`IBV_WC_LOC_PROT_ERR`): of a Read from host memory to host memory the
-/// target's.
+/// Completion code of a request whose memory on the side that posts it cannot be used (`IBV_WC_LOC_PROT_ERR`): of a
+/// Read from host memory to host memory the target's.
 const LOCAL_PROTECTION_ERROR: u16 = 4;
 
-/// The staged collectives of one group on one service process, one after another. Groups have a machine each, and memory of their own, so that
-/// none waits for another.
+/// The staged collectives of one group on one service process, one after another. Groups have a machine each, and
+/// memory of their own, so that none waits for another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StagedProcess {
     topology: Arc<Topology>,
@@ -87,7 +88,8 @@ impl StagedProcess {
     /// Process number `own` of a group.
     ///
     /// # Errors
-    /// A limit that is too small, or no such process. Staging must have room for a byte of each served rank in each segment.
+    /// A limit that is too small, or no such process. Staging must have room for a byte of each served rank in each
+    /// segment.
     pub fn new(topology: Arc<Topology>, own: u32, staging: Staging) -> Result<Self, StagedRefusal> {
         let Staging { segments, transfers, collectives, .. } = staging;
         for (name, value) in [("segments", segments), ("transfers", transfers), ("collectives", collectives)] {
@@ -133,7 +135,8 @@ impl StagedProcess {
     /// Takes an event, and adds what is to be done to `actions`, in order.
     ///
     /// # Errors
-    /// A call or a message of a collective too far ahead, which can be offered again later, or a call that cannot be. Nothing has changed.
+    /// A call or a message of a collective too far ahead, which can be offered again later, or a call that cannot be.
+    /// Nothing has changed.
     pub fn handle(&mut self, event: StagedEvent, actions: &mut Vec<StagedAction>) -> Result<(), StagedRefusal> {
         match event {
             StagedEvent::Called { collective, descriptor, part } => self.call(collective, descriptor, part, actions)?,
@@ -251,7 +254,8 @@ impl StagedProcess {
         }
         match message {
             StagedMessage::Offer { segment, tag } => {
-                // No process gets more messages of one segment than there are processes, and none is more than the segments under way ahead.
+                // No process gets more messages of one segment than there are processes, and none is more than the
+                // segments under way ahead.
                 let run = self.run.as_ref().filter(|_| collective == self.oldest);
                 let next = run.map_or(0, |run| run.next);
                 let slot = run.and_then(|run| run.slots.get(&segment));
@@ -428,7 +432,8 @@ impl StagedProcess {
         true
     }
 
-    /// Reads from the memory of those that have something into that of the ranks of this process, each beginning with another source.
+    /// Reads from the memory of those that have something into that of the ranks of this process, each beginning with
+    /// another source.
     fn copies(&self, task: &Task) -> Vec<StagedAction> {
         let Descriptor { collective, bytes, .. } = task.descriptor;
         let ranks = self.topology.ranks();
@@ -560,7 +565,8 @@ impl StagedProcess {
         p2p::Schedule::new(p2p::Operation::Broadcast { algorithm, root, blocks }, place).ok()
     }
 
-    /// A segment's part in the Broadcast among processes. Who has data offers it; who needs it reads it when it has room.
+    /// A segment's part in the Broadcast among processes. Who has data offers it; who needs it reads it when it has
+    /// room.
     fn exchange(&mut self, segment: u32, actions: &mut Vec<StagedAction>) -> bool {
         let (collective, base, (_, bytes)) = (self.oldest, self.slot_offset(segment), self.extent(segment));
         let division = self.division(bytes);
@@ -646,7 +652,8 @@ impl StagedProcess {
         true
     }
 
-    /// The ranks that this process writes a Broadcast to: its own, or the first of the host where it is the first process there.
+    /// The ranks that this process writes a Broadcast to: its own, or the first of the host where it is the first
+    /// process there.
     fn receivers(&self, delivery: Delivery) -> impl Iterator<Item = u32> {
         let host = self.topology.host_of_process(self.own).unwrap_or(0);
         let first = self.topology.processes_of(host).start == self.own;

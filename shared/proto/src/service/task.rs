@@ -33,7 +33,8 @@ pub enum Delivery {
     Flat,
     /// Into one shared segment per host, that of its first rank; ranks copy from there as they wait.
     Hierarchical,
-    /// Straight from the memory of who has it into the receive buffer of every rank, by alias keys: nothing goes through memory of the card.
+    /// Straight from the memory of who has it into the receive buffer of every rank, by alias keys: nothing goes
+    /// through memory of the card.
     Direct,
 }
 
@@ -73,8 +74,9 @@ pub struct Thresholds {
 }
 
 impl Default for Thresholds {
-    /// 4 ranks on a host, and no limit by bytes: at flow level hierarchical delivery is faster from there on among 16 hosts, at 1, 32 and 256 KiB (docs/service.md).
-    /// It lies between the two points that are published, flat at 1 rank per host and hierarchical at 16.
+    /// 4 ranks on a host, and no limit by bytes: at flow level hierarchical delivery is faster from there on among 16
+    /// hosts, at 1, 32 and 256 KiB (docs/service.md). It lies between the two points that are published, flat at 1 rank
+    /// per host and hierarchical at 16.
     fn default() -> Self {
         Self { ranks_per_host: 4, bytes: 0 }
     }
@@ -133,8 +135,9 @@ impl Task {
     }
 }
 
-/// Ranks whose data a service process writes to, in order: from its own first rank on, round the ring of all ranks sorted by host. Where a
-/// host has one process, no two processes begin with the same target. Hierarchical: the first rank of each host, from the own one on.
+/// Ranks whose data a service process writes to, in order: from its own first rank on, round the ring of all ranks
+/// sorted by host. Where a host has one process, no two processes begin with the same target. Hierarchical: the first
+/// rank of each host, from the own one on.
 #[must_use]
 pub fn targets(topology: &Topology, process: u32, delivery: Delivery) -> Vec<u32> {
     let Some(own) = topology.host_of_process(process) else { return Vec::new() };
@@ -164,9 +167,9 @@ pub fn runs(topology: &Topology, process: u32) -> Vec<Range<u32>> {
     runs
 }
 
-/// The service processes that write to a rank's buffer (or to the segment that it copies from, or that read from its buffer until the end), each of which writes
-/// a flag of its own: the operation is over for the rank when all of them have. Where data goes between processes by multicast, only those of the rank's host
-/// write to it.
+/// The service processes that write to a rank's buffer (or to the segment that it copies from, or that read from its
+/// buffer until the end), each of which writes a flag of its own: the operation is over for the rank when all of them
+/// have. Where data goes between processes by multicast, only those of the rank's host write to it.
 #[must_use]
 pub fn writers(topology: &Topology, between: Between, descriptor: &Descriptor, rank: u32) -> Range<u32> {
     match (descriptor.collective, descriptor.delivery) {
@@ -194,15 +197,16 @@ pub fn looks_at(topology: &Topology, delivery: Delivery, rank: u32) -> u32 {
     }
 }
 
-/// Whether an operation is over for a rank. `flags`: by service process, as they lie in memory. A flag holds the generation (the number of the
-/// collective plus 1, so that memory of zeros is no flag) and need not be reset between operations.
+/// Whether an operation is over for a rank. `flags`: by service process, as they lie in memory. A flag holds the
+/// generation (the number of the collective plus 1, so that memory of zeros is no flag) and need not be reset between
+/// operations.
 #[must_use]
 pub fn is_over(writers: Range<u32>, flags: &[u64], collective: u32) -> bool {
     writers.into_iter().all(|process| flags.get(process as usize).is_some_and(|seen| has_passed(*seen, collective)))
 }
 
-/// Whether a flag is that of a collective, or of a later one that has taken its place: processes carry collectives out one after another. Numbers of
-/// collectives go round.
+/// Whether a flag is that of a collective, or of a later one that has taken its place: processes carry collectives out
+/// one after another. Numbers of collectives go round.
 #[must_use]
 pub const fn has_passed(seen: u64, collective: u32) -> bool {
     seen != 0 && (seen.wrapping_sub(flag(collective)) as u32 as i32) >= 0

@@ -20,8 +20,8 @@ pub struct Locality {
 
 /// Ranks, hosts and service processes of one group (communicator). All service processes of a group have the same.
 ///
-/// Service processes are numbered through all hosts, those of a host one after another. A host uses no more of them than it has
-/// ranks in the group, so that each serves at least one rank.
+/// Service processes are numbered through all hosts, those of a host one after another. A host uses no more of them
+/// than it has ranks in the group, so that each serves at least one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     localities: Vec<Locality>,
@@ -58,7 +58,8 @@ pub enum TopologyError {
     },
     /// A host number beyond the ranks.
     #[error(
-        "rank {rank} is on host {host}, but {ranks} ranks have at most {ranks} hosts: number the hosts from 0 without gaps"
+        "rank {rank} is on host {host}, but {ranks} ranks have at most {ranks} hosts: number the hosts from 0 without \
+         gaps"
     )]
     Host {
         /// The rank.
@@ -79,8 +80,8 @@ pub enum TopologyError {
 }
 
 impl Topology {
-    /// The topology of ranks at these places, in the order of the ranks. `processes_per_host`: service processes on each card, 1 to
-    /// [`MAX_PROCESSES_PER_HOST`].
+    /// The topology of ranks at these places, in the order of the ranks. `processes_per_host`: service processes on
+    /// each card, 1 to [`MAX_PROCESSES_PER_HOST`].
     ///
     /// # Errors
     /// No ranks, more than [`MAX_RANKS`], no service process, too many, or host numbers with gaps.
@@ -200,9 +201,9 @@ impl Topology {
 
     /// The service process of `host` that is told first of a remote rank's block; none for a rank of the host itself.
     ///
-    /// The blocks of remote ranks are dealt to the ranks of the host in turn, and a block goes to the service process of the rank that
-    /// it is dealt to. So a process gets blocks in proportion to its ranks, and while all ranks of a host are ready none reads more
-    /// than one block more than another.
+    /// The blocks of remote ranks are dealt to the ranks of the host in turn, and a block goes to the service process
+    /// of the rank that it is dealt to. So a process gets blocks in proportion to its ranks, and while all ranks of a
+    /// host are ready none reads more than one block more than another.
     #[must_use]
     pub fn entry_of(&self, source: u32, host: u32) -> Option<u32> {
         let home = self.host_of(source).filter(|home| *home != host)?;
@@ -214,8 +215,8 @@ impl Topology {
         self.process_of(local[before % local.len()])
     }
 
-    /// The hosts that a rank's block goes to, in the order in which they are told: a ring of all service processes, cut into one
-    /// segment per host; of each segment, beginning behind the own one, one process is told.
+    /// The hosts that a rank's block goes to, in the order in which they are told: a ring of all service processes, cut
+    /// into one segment per host; of each segment, beginning behind the own one, one process is told.
     pub fn segments(&self, source: u32) -> impl Iterator<Item = u32> + '_ {
         let home = self.host_of(source);
         let hosts = self.hosts();

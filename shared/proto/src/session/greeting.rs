@@ -1,4 +1,5 @@
-//! The first message on a queue pair: who sends it, for whom, and the proof that both know one another from one meeting.
+//! The first message on a queue pair: who sends it, for whom, and the proof that both know one another from one
+//! meeting.
 //!
 //! A card delivers whatever comes to the number of a queue pair. The number may be of somebody else, or have been used
 //! by a former job. So each side draws a nonce when it makes its queue pairs, and tells it beside their numbers where
@@ -201,8 +202,8 @@ impl Greeting {
         if is_right { Ok(()) } else { Err(Stranger::Unknown) }
     }
 
-    /// Numbers that all messages of this side and of the other one carry, for connections whose messages have room for one. Who does not know what a
-    /// greeting's tag covers does not know them: such connections need no greeting.
+    /// Numbers that all messages of this side and of the other one carry, for connections whose messages have room for
+    /// one. Who does not know what a greeting's tag covers does not know them: such connections need no greeting.
     #[must_use]
     pub fn message_numbers(&self, hash: &impl KeyedHash) -> [u64; 2] {
         let number = |sides| {

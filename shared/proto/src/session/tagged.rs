@@ -4,8 +4,8 @@ use alloc::vec::Vec;
 
 use super::{HandshakeError, Key, KeyedHash, Secret, TAG_BYTES, is_same};
 
-/// Tags of the messages that go in one direction. They are counted on both sides and their numbers are not sent: what is
-/// changed, inserted, repeated, left out or in another order has the tag of no message that is due.
+/// Tags of the messages that go in one direction. They are counted on both sides and their numbers are not sent: what
+/// is changed, inserted, repeated, left out or in another order has the tag of no message that is due.
 ///
 /// For messages that are few and short: each is hashed as a whole.
 #[derive(Clone, Debug)]

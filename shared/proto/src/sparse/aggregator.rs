@@ -1,5 +1,6 @@
-//! State machine of an aggregator: one shard of one sparse AllReduce. A [`Summation`], whose size does not depend on the number of workers, and
-//! beside it what does: one bit for each worker that says whether its message has come, as fixed room for [`MAX_RANKS`](crate::MAX_RANKS).
+//! State machine of an aggregator: one shard of one sparse AllReduce. A [`Summation`], whose size does not depend on
+//! the number of workers, and beside it what does: one bit for each worker that says whether its message has come, as
+//! fixed room for [`MAX_RANKS`](crate::MAX_RANKS).
 
 use thiserror::Error;
 
@@ -12,20 +13,21 @@ use crate::ranks::RankSet;
 pub enum Order {
     /// As they come. Sums of floating-point numbers depend on it in their last bits.
     Arrival,
-    /// By rank: the same bits from the same arrays. A message waits in its receive spot until those of all lower ranks have been added. That takes no
-    /// spot more, but the 32-bit immediates of the waiting messages are kept as well, and up to n - 1 messages are added after the last has
-    /// come, where it is one otherwise. Over datagrams, receive spots are needed for this alone.
+    /// By rank: the same bits from the same arrays. A message waits in its receive spot until those of all lower ranks
+    /// have been added. That takes no spot more, but the 32-bit immediates of the waiting messages are kept as well,
+    /// and up to n - 1 messages are added after the last has come, where it is one otherwise. Over datagrams, receive
+    /// spots are needed for this alone.
     Rank,
 }
 
 /// How long an aggregator waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AggregatorLimits {
-    /// From one answer until all messages of the next iteration are there, in picoseconds, and from the beginning to the first. It covers the longest
-    /// scan of a shard, and all tries of a worker.
+    /// From one answer until all messages of the next iteration are there, in picoseconds, and from the beginning to
+    /// the first. It covers the longest scan of a shard, and all tries of a worker.
     pub iteration_ps: u64,
-    /// From the last answer, or the last time that it was asked for again, until the transmit spots are given up, in picoseconds. A worker that
-    /// has lost the answer asks within this time: all tries of a worker fit in it.
+    /// From the last answer, or the last time that it was asked for again, until the transmit spots are given up, in
+    /// picoseconds. A worker that has lost the answer asks within this time: all tries of a worker fit in it.
     pub linger_ps: u64,
 }
 
@@ -34,7 +36,8 @@ pub struct AggregatorLimits {
 pub enum Received {
     /// Carry the additions out, and send the answer to all workers if there is one.
     Added(Added),
-    /// Keep the message in its receive spot: lower ranks come first. [`Aggregator::next_rank`] says when it is its turn.
+    /// Keep the message in its receive spot: lower ranks come first. [`Aggregator::next_rank`] says when it is its
+    /// turn.
     Held,
     /// It had come before, and its iteration is not complete. Tell its worker that this rank is waited for.
     Waiting {
@@ -50,8 +53,8 @@ pub enum Received {
 /// A worker whose message cannot be waited for any longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[error(
-    "worker {rank} is lost in iteration {iteration}: nothing has come in time, or its connection has ended; look at its process and its \
-     network, or raise the limit"
+    "worker {rank} is lost in iteration {iteration}: nothing has come in time, or its connection has ended; look at \
+     its process and its network, or raise the limit"
 )]
 pub struct LostWorker {
     /// Its rank.
@@ -73,7 +76,8 @@ pub enum AggregatorError {
     },
     /// A message of an iteration that has not begun.
     #[error(
-        "message of iteration {iteration} from worker {rank}, but the aggregator is at {current}: a worker waits for the answer first"
+        "message of iteration {iteration} from worker {rank}, but the aggregator is at {current}: a worker waits for \
+         the answer first"
     )]
     Future {
         /// Whose message.
@@ -85,7 +89,8 @@ pub enum AggregatorError {
     },
     /// On a reliable connection: a second message before the answer.
     #[error(
-        "second message from worker {rank} before iteration {iteration} is answered: a worker waits for the answer first"
+        "second message from worker {rank} before iteration {iteration} is answered: a worker waits for the answer \
+         first"
     )]
     Repeated {
         /// Whose message.
@@ -279,8 +284,8 @@ impl Aggregator {
         Some(self.since_ps.saturating_add(self.limits.iteration_ps))
     }
 
-    /// The connection to a worker has ended, or it says that it has failed. Tell all other workers, as after [`Aggregator::poll`]; nobody if nothing is
-    /// awaited any more, or somebody was lost before.
+    /// The connection to a worker has ended, or it says that it has failed. Tell all other workers, as after
+    /// [`Aggregator::poll`]; nobody if nothing is awaited any more, or somebody was lost before.
     pub fn lose(&mut self, rank: u32) -> Option<LostWorker> {
         if rank >= self.workers || self.deadline_ps().is_none() {
             return None;
@@ -289,8 +294,8 @@ impl Aggregator {
         self.failed
     }
 
-    /// A worker that has been silent for too long, once; the operation has failed then. Tell all other workers, now and whenever a message of one
-    /// is refused because of it.
+    /// A worker that has been silent for too long, once; the operation has failed then. Tell all other workers, now and
+    /// whenever a message of one is refused because of it.
     pub fn poll(&mut self, now_ps: u64) -> Option<LostWorker> {
         if self.deadline_ps().is_none_or(|deadline_ps| now_ps < deadline_ps) {
             return None;
@@ -310,8 +315,8 @@ impl Aggregator {
         self.summation.is_complete()
     }
 
-    /// When nobody asks for the last answer again, so that the transmit spots may be used for something else; none before it is given. (A worker that
-    /// begins the next operation has the answer as well.)
+    /// When nobody asks for the last answer again, so that the transmit spots may be used for something else; none
+    /// before it is given. (A worker that begins the next operation has the answer as well.)
     #[must_use]
     pub const fn free_ps(&self) -> Option<u64> {
         if self.is_complete() { Some(self.since_ps.saturating_add(self.limits.linger_ps)) } else { None }

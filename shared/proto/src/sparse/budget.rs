@@ -19,8 +19,9 @@ pub struct CacheBudget {
 /// More than the cache holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{workers} workers and {instances} instances need {bytes} bytes of cache, which has {cache_bytes}: use at most {fitting_workers} \
-     workers, {fitting_instances} instances or {fitting_blocks} blocks per message (0: not by this alone)"
+    "{workers} workers and {instances} instances need {bytes} bytes of cache, which has {cache_bytes}: use at most \
+     {fitting_workers} workers, {fitting_instances} instances or {fitting_blocks} blocks per message (0: not by this \
+     alone)"
 )]
 pub struct BudgetError {
     /// Workers that were given.
@@ -113,8 +114,8 @@ mod tests {
         let error = budget.check(Parameters::new(46, 1024, 16, 4).unwrap()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "46 workers and 8 instances need 6316032 bytes of cache, which has 6291456: use at most 45 workers, 7 instances or 15 \
-             blocks per message (0: not by this alone)"
+            "46 workers and 8 instances need 6316032 bytes of cache, which has 6291456: use at most 45 workers, 7 \
+             instances or 15 blocks per message (0: not by this alone)"
         );
         assert_eq!(budget.check(Parameters::new(45, 1024, 16, 4).unwrap()), Ok(()));
     }

@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use super::votes::Votes;
 
-/// Bit j is set where global block j is zero at the worker and left out of its message. Bits behind the last global block are clear. It is what the
-/// 32-bit immediate of a message carries.
+/// Bit j is set where global block j is zero at the worker and left out of its message. Bits behind the last global
+/// block are clear. It is what the 32-bit immediate of a message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Displacement(u32);
 
@@ -42,7 +42,8 @@ impl Displacement {
         Ok(Self(bits))
     }
 
-    /// What a worker with these candidates leaves out of `global`, and how many of the candidates, its first ones, it sends.
+    /// What a worker with these candidates leaves out of `global`, and how many of the candidates, its first ones, it
+    /// sends.
     pub(super) fn of(candidates: &Votes, global: &Votes) -> Result<(Self, u32), Omitted> {
         let mut own = candidates.indices().iter().copied().peekable();
         let (mut bits, mut sent) = (0, 0);

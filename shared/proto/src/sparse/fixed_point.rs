@@ -1,12 +1,15 @@
-//! Fixed-point numbers, for aggregators that add integers alone, such as a card's DPA: workers turn pairs of `f32` into 64-bit words before an operation, and
-//! back after it.
+//! Fixed-point numbers, for aggregators that add integers alone, such as a card's DPA: workers turn pairs of `f32` into
+//! 64-bit words before an operation, and back after it.
 //!
-//! A number x is x · 2^e, rounded to the next integer, with one e for all. It is as large as lets no sum of n contributions of magnitude up to a bound leave 32 bits. Two
-//! numbers are in a word as the integer high · 2^32 + low, low being signed: the sum of such words is the word of the sums, so that one 64-bit addition
-//! adds both. Sums do not depend on the order in which words are added. A pair of zeros is the word 0; so is one of numbers below half of 2^-e.
+//! A number x is x · 2^e, rounded to the next integer, with one e for all. It is as large as lets no sum of n
+//! contributions of magnitude up to a bound leave 32 bits. Two numbers are in a word as the integer high · 2^32 + low,
+//! low being signed: the sum of such words is the word of the sums, so that one 64-bit addition adds both. Sums do not
+//! depend on the order in which words are added. A pair of zeros is the word 0; so is one of numbers below half of
+//! 2^-e.
 //!
-//! **Error.** Each contribution is off by at most 2^-(e+1), the sum by at most n · 2^-(e+1), and by the rounding of the result to `f32`: half a unit in its
-//! last place ([`FixedPoint::error`]). Where a sum is exact in integers nothing else is lost.
+//! **Error.** Each contribution is off by at most 2^-(e+1), the sum by at most n · 2^-(e+1), and by the rounding of the
+//! result to `f32`: half a unit in its last place ([`FixedPoint::error`]). Where a sum is exact in integers nothing
+//! else is lost.
 
 use thiserror::Error;
 
@@ -46,7 +49,8 @@ pub enum FixedPointError {
     },
     /// A contribution beyond the bound, or none.
     #[error(
-        "contribution {value} at place {place}: its magnitude must be at most {bound}; raise the bound, or sum up as f32 on processors"
+        "contribution {value} at place {place}: its magnitude must be at most {bound}; raise the bound, or sum up as \
+         f32 on processors"
     )]
     Beyond {
         /// The contribution.

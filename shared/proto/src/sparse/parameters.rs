@@ -38,7 +38,8 @@ pub enum ParameterError {
     },
     /// Too few or too many blocks in a message.
     #[error(
-        "{blocks} blocks per message: choose 1 to {MAX_BLOCKS_PER_MESSAGE}, since each has a bit in the 32-bit immediate"
+        "{blocks} blocks per message: choose 1 to {MAX_BLOCKS_PER_MESSAGE}, since each has a bit in the 32-bit \
+         immediate"
     )]
     BlocksPerMessage {
         /// What was given.
@@ -78,7 +79,8 @@ pub enum ParameterError {
     },
     /// A message that does not fit a datagram.
     #[error(
-        "messages of {bytes} bytes, but a datagram has at most {most}: use at most {blocks} blocks per message, or smaller blocks"
+        "messages of {bytes} bytes, but a datagram has at most {most}: use at most {blocks} blocks per message, or \
+         smaller blocks"
     )]
     Datagram {
         /// Bytes of the longest message.
@@ -156,7 +158,8 @@ impl Parameters {
         self.message_bytes(self.blocks_per_message)
     }
 
-    /// Bytes of the memory in which an aggregator keeps one shard: a receive spot for each worker, and two transmit spots.
+    /// Bytes of the memory in which an aggregator keeps one shard: a receive spot for each worker, and two transmit
+    /// spots.
     #[must_use]
     pub const fn aggregator_bytes(self) -> u64 {
         (self.workers as u64 + 2) * self.spot_bytes() as u64

@@ -9,7 +9,8 @@ pub struct RetryLimits {
     pub repeat_ps: u64,
     /// Tries in a row to which nothing at all comes back before the aggregator is called silent; at least one is made.
     pub tries: u32,
-    /// From the first try until the answer, in picoseconds, however alive the aggregator is. Longer than the limit of the aggregator, which knows better who is silent.
+    /// From the first try until the answer, in picoseconds, however alive the aggregator is. Longer than the limit of
+    /// the aggregator, which knows better who is silent.
     pub answer_ps: u64,
 }
 
@@ -34,7 +35,8 @@ pub enum Silent {
         tries: u32,
     },
     /// A worker, as far as the aggregator has told; none if it has not.
-    #[error("no answer in time, and the aggregator waits for worker {}: look at its process and its network, or raise the limit", RankOr(*.rank))]
+    #[error("no answer in time, and the aggregator waits for worker {}: look at its process and its network, or raise \
+        the limit", RankOr(*.rank))]
     Worker {
         /// Its rank.
         rank: Option<u32>,

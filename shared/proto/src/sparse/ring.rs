@@ -1,12 +1,14 @@
 //! Ring of a worker's blocks: 2d slots of registered memory that are sent from and received into.
 //!
-//! From the head on there are the blocks of the message under way, then the candidates, which the message votes for; the rest of the ring receives sums. At most d
-//! blocks are sent, at most d are candidates, and at most d sums come. The slots that receive sums overlap with those that were sent, and never with
-//! candidates: an aggregator answers only what it has taken.
+//! From the head on there are the blocks of the message under way, then the candidates, which the message votes for;
+//! the rest of the ring receives sums. At most d blocks are sent, at most d are candidates, and at most d sums come.
+//! The slots that receive sums overlap with those that were sent, and never with candidates: an aggregator answers only
+//! what it has taken.
 
 use core::ops::Range;
 
-/// Consecutive slots of a ring, as at most two ranges: entries of a gather or scatter list. The indices of a message take one entry more.
+/// Consecutive slots of a ring, as at most two ranges: entries of a gather or scatter list. The indices of a message
+/// take one entry more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slots {
     first: u32,

@@ -1,5 +1,5 @@
-//! Shards of an array: an even split over aggregators, threads and coroutines. Each block is in one shard, the shards follow one another in
-//! the array, and none has more than one block more than another.
+//! Shards of an array: an even split over aggregators, threads and coroutines. Each block is in one shard, the shards
+//! follow one another in the array, and none has more than one block more than another.
 
 use core::ops::Range;
 
@@ -30,7 +30,8 @@ pub struct Shard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ShardError {
     /// No aggregators, threads or coroutines, or too many shards.
-    #[error("{aggregators} aggregators with {threads} threads of {coroutines} coroutines: give 1 or more of each, and at most {most} in all", most = u32::MAX)]
+    #[error("{aggregators} aggregators with {threads} threads of {coroutines} coroutines: give 1 or more of each, and \
+        at most {most} in all", most = u32::MAX)]
     Count {
         /// Aggregators.
         aggregators: u32,
@@ -125,8 +126,8 @@ impl Shard {
         self.first_byte..self.first_byte + self.bytes
     }
 
-    /// Bytes of the array that a block is, empty beyond the last. The last block of the array may be short; it travels with zeros behind it, and
-    /// only its own bytes are written back.
+    /// Bytes of the array that a block is, empty beyond the last. The last block of the array may be short; it travels
+    /// with zeros behind it, and only its own bytes are written back.
     #[must_use]
     pub const fn block(&self, index: u32) -> Range<u64> {
         let end = self.first_byte + self.bytes;

@@ -1,5 +1,5 @@
-//! Sum of one shard at the aggregator: votes merged and blocks added as messages come. Nothing here depends on the number of workers in size: who
-//! has sent what is the business of [`Aggregator`](super::Aggregator).
+//! Sum of one shard at the aggregator: votes merged and blocks added as messages come. Nothing here depends on the
+//! number of workers in size: who has sent what is the business of [`Aggregator`](super::Aggregator).
 
 use thiserror::Error;
 
@@ -30,7 +30,8 @@ pub struct Incoming {
     pub votes: Votes,
 }
 
-/// What one message does to a transmit spot. Bit j is block j of the spot; the blocks of the message follow one another in this order.
+/// What one message does to a transmit spot. Bit j is block j of the spot; the blocks of the message follow one another
+/// in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Additions {
     /// The transmit spot, 0 or 1.
@@ -39,7 +40,8 @@ pub struct Additions {
     pub copied: u32,
     /// Blocks that are added.
     pub added: u32,
-    /// Blocks that no message has had, after the last one: a worker that votes for a block and then calls it zero. They are zero.
+    /// Blocks that no message has had, after the last one: a worker that votes for a block and then calls it zero. They
+    /// are zero.
     pub cleared: u32,
 }
 
@@ -163,7 +165,8 @@ impl Summation {
         })
     }
 
-    /// How many blocks a message of the current iteration with this immediate holds: what [`split`](super::split) asks for.
+    /// How many blocks a message of the current iteration with this immediate holds: what [`split`](super::split) asks
+    /// for.
     ///
     /// # Errors
     /// It leaves out blocks that the iteration does not have.
@@ -197,8 +200,8 @@ impl Summation {
         Ok(displacement)
     }
 
-    /// Takes in a message of the current iteration: time and memory of the order of d, whatever the number of workers. Each worker has one; the
-    /// caller sees to that.
+    /// Takes in a message of the current iteration: time and memory of the order of d, whatever the number of workers.
+    /// Each worker has one; the caller sees to that.
     ///
     /// # Errors
     /// The message cannot be one of this iteration.
@@ -226,7 +229,8 @@ impl Summation {
         Ok(Added { additions, answer: self.answer() })
     }
 
-    /// The latest answer, of the iteration before the current one. Its transmit spot keeps it until the current one is answered as well and a message of the next has come.
+    /// The latest answer, of the iteration before the current one. Its transmit spot keeps it until the current one is
+    /// answered as well and a message of the next has come.
     #[must_use]
     pub const fn answer(&self) -> Option<Answer> {
         let Some(iteration) = self.iteration.checked_sub(1) else { return None };

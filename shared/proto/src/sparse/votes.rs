@@ -9,8 +9,8 @@ pub const SENTINEL: u32 = u32::MAX;
 
 const MOST: usize = MAX_BLOCKS_PER_MESSAGE as usize;
 
-/// The votes of a message or the result of merging them: up to d block indices, strictly ascending, with [`SENTINEL`] behind the last. Its size
-/// depends neither on the number of workers nor on that of blocks.
+/// The votes of a message or the result of merging them: up to d block indices, strictly ascending, with [`SENTINEL`]
+/// behind the last. Its size depends neither on the number of workers nor on that of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Votes {
     /// Behind `len`, and behind `width`, sentinels.
@@ -33,7 +33,8 @@ pub enum VotesError {
     },
     /// Not in ascending order, or one behind a sentinel.
     #[error(
-        "block index {index} at place {place} of a message follows {before}: indices ascend, with {SENTINEL} behind the last"
+        "block index {index} at place {place} of a message follows {before}: indices ascend, with {SENTINEL} behind \
+         the last"
     )]
     Order {
         /// The index that is out of order.
@@ -53,7 +54,8 @@ pub enum VotesError {
     },
     /// A block whose turn has been.
     #[error(
-        "block index {index}, but the iteration under way is at {global} already: indices only ascend from message to message"
+        "block index {index}, but the iteration under way is at {global} already: indices only ascend from message to \
+         message"
     )]
     Behind {
         /// The index.
@@ -63,7 +65,8 @@ pub enum VotesError {
     },
     /// After a list that was not full no votes can be left.
     #[error(
-        "block index {index} after a list of global indices that was not full: a worker votes for all that it has, so that nothing is left"
+        "block index {index} after a list of global indices that was not full: a worker votes for all that it has, so \
+         that nothing is left"
     )]
     AfterEnd {
         /// The index.
@@ -211,8 +214,9 @@ impl Votes {
         }
     }
 
-    /// Takes in another list of the same width: what remains are the d smallest indices of both, each once. The order in which lists are taken in
-    /// does not matter, nor does taking one in twice. One pass of d steps, with two comparisons each.
+    /// Takes in another list of the same width: what remains are the d smallest indices of both, each once. The order
+    /// in which lists are taken in does not matter, nor does taking one in twice. One pass of d steps, with two
+    /// comparisons each.
     #[inline]
     pub fn merge(&mut self, other: &Self) {
         let mut merged = [SENTINEL; MOST];
@@ -240,8 +244,8 @@ impl Votes {
     }
 }
 
-/// Fills `merged` with the smallest items of two ascending lists that end in `end`, each once, and tells how many are before `end`. As many steps as there
-/// are places: in each, whichever list has the smaller item goes on, or both.
+/// Fills `merged` with the smallest items of two ascending lists that end in `end`, each once, and tells how many are
+/// before `end`. As many steps as there are places: in each, whichever list has the smaller item goes on, or both.
 #[inline]
 fn merge_into<T: Copy + Ord>(merged: &mut [T], left: &[T], right: &[T], end: T) -> u8 {
     let (mut at_left, mut at_right, mut len) = (0, 0, 0);

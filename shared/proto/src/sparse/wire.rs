@@ -1,7 +1,8 @@
 //! Messages of sparse AllReduce as bytes, little-endian.
 //!
-//! A message is its blocks, packed in the order of their indices, and d indices of 4 bytes behind them. On a reliable connection that is all: the
-//! immediate is the displacement of a worker's message, and 0 with an answer ([`split`]). A datagram has a header before it:
+//! A message is its blocks, packed in the order of their indices, and d indices of 4 bytes behind them. On a reliable
+//! connection that is all: the immediate is the displacement of a worker's message, and 0 with an answer ([`split`]). A
+//! datagram has a header before it:
 //!
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|
@@ -16,8 +17,8 @@
 //! | 24 | 4 | rank: of the worker, or with kinds 3 and 4 who is waited for or has failed |
 //! | 28 | 4 | displacement of a contribution, zero otherwise |
 //!
-//! The iteration is whole, not modulo a few bits: a datagram may be delayed for any time, and a shard has fewer than 2^32 iterations. Over channels
-//! that keep order one bit would do (`tests/sparse_model.rs` shows both).
+//! The iteration is whole, not modulo a few bits: a datagram may be delayed for any time, and a shard has fewer than
+//! 2^32 iterations. Over channels that keep order one bit would do (`tests/sparse_model.rs` shows both).
 
 use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
@@ -26,7 +27,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::parameters::{ParameterError, Parameters};
 use super::votes::{Votes, VotesError};
 
-/// Version of this format. Any change of it is another version, and ranks of different versions refuse each other's messages.
+/// Version of this format. Any change of it is another version, and ranks of different versions refuse each other's
+/// messages.
 pub const VERSION: u8 = 1;
 /// Bytes of a datagram's header.
 pub const HEADER_BYTES: usize = 32;
@@ -188,7 +190,8 @@ impl SparseCodec {
         }
     }
 
-    /// The header of a datagram. Behind it there are the blocks and then the first [`Parameters::index_bytes`] of [`Votes::to_bytes`], if it has any.
+    /// The header of a datagram. Behind it there are the blocks and then the first [`Parameters::index_bytes`] of
+    /// [`Votes::to_bytes`], if it has any.
     #[must_use]
     pub fn header(&self, kind: Kind, iteration: u32) -> [u8; HEADER_BYTES] {
         let d = self.parameters.blocks_per_message() as u8;
@@ -276,8 +279,9 @@ impl SparseCodec {
     }
 }
 
-/// The blocks and the indices of a message without a header, which has `blocks` blocks: as many as [`Displacement::present`](super::Displacement::present) or
-/// [`Additions::blocks`](super::Additions::blocks) has bits, or an iteration has global indices.
+/// The blocks and the indices of a message without a header, which has `blocks` blocks: as many as
+/// [`Displacement::present`](super::Displacement::present) or [`Additions::blocks`](super::Additions::blocks) has bits,
+/// or an iteration has global indices.
 ///
 /// # Errors
 /// The message has another length, or its indices cannot be.

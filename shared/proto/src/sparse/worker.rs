@@ -19,8 +19,8 @@ pub enum Step {
         /// The ring's slot that has received it.
         slot: u32,
     },
-    /// Load blocks from the array, from this one on, until one is not zero, and tell [`Worker::found`]. Each is loaded into the same slot: a zero
-    /// block is overwritten by the next.
+    /// Load blocks from the array, from this one on, until one is not zero, and tell [`Worker::found`]. Each is loaded
+    /// into the same slot: a zero block is overwritten by the next.
     Scan {
         /// The first block to look at.
         from: u32,
@@ -64,7 +64,8 @@ pub enum Answered {
 pub enum WorkerError {
     /// An answer before its message.
     #[error(
-        "answer of iteration {iteration}, but this worker has sent no message of it and is at {current}: an aggregator answers only what has come"
+        "answer of iteration {iteration}, but this worker has sent no message of it and is at {current}: an aggregator \
+         answers only what has come"
     )]
     Early {
         /// Iteration of the answer.
@@ -87,7 +88,8 @@ pub enum WorkerError {
     Votes(#[from] VotesError),
     /// The next global indices have passed over a block that this worker has voted for.
     #[error(
-        "the aggregator has passed over block {block}, for which this worker has voted: a message of it is lost or was changed"
+        "the aggregator has passed over block {block}, for which this worker has voted: a message of it is lost or was \
+         changed"
     )]
     Omitted {
         /// The block.
@@ -95,7 +97,8 @@ pub enum WorkerError {
     },
     /// A block was found that was not to be looked for.
     #[error(
-        "block {block} found, but blocks {from} to {blocks} (exclusive) are to be looked at, and only while a scan is due"
+        "block {block} found, but blocks {from} to {blocks} (exclusive) are to be looked at, and only while a scan is \
+         due"
     )]
     Found {
         /// The block.
@@ -117,8 +120,9 @@ enum Phase {
     Complete,
 }
 
-/// One worker's part of a shard. It reads each block of the array once, in order, and never looks back: every non-zero block that it has up to the
-/// last global index is one of its candidates, and the first ones of them are those it sends.
+/// One worker's part of a shard. It reads each block of the array once, in order, and never looks back: every non-zero
+/// block that it has up to the last global index is one of its candidates, and the first ones of them are those it
+/// sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Worker {
     blocks: u32,
@@ -161,8 +165,8 @@ impl Worker {
         })
     }
 
-    /// What is to be done next. Sums come before the scan that uses their slots again; everything that the caller does for one step is done before it
-    /// asks for the next.
+    /// What is to be done next. Sums come before the scan that uses their slots again; everything that the caller does
+    /// for one step is done before it asks for the next.
     #[inline]
     pub fn poll(&mut self) -> Step {
         loop {
@@ -229,8 +233,8 @@ impl Worker {
         })
     }
 
-    /// An answer has come, whose `sums` blocks are in the slots that [`Contribution::receive`] names, with the global indices of the next iteration
-    /// behind them. On a reliable connection its number is [`Worker::iteration`].
+    /// An answer has come, whose `sums` blocks are in the slots that [`Contribution::receive`] names, with the global
+    /// indices of the next iteration behind them. On a reliable connection its number is [`Worker::iteration`].
     ///
     /// # Errors
     /// It is not the answer to a message of this worker.

@@ -43,7 +43,8 @@ pub enum WireError {
     },
     /// No such failure of a worker or a connection.
     #[error(
-        "failure code {found:#06x} in a control message, which this release does not know: run the same release on all ranks"
+        "failure code {found:#06x} in a control message, which this release does not know: run the same release on all \
+         ranks"
     )]
     Failure {
         /// What came.

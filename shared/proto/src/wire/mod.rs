@@ -16,8 +16,8 @@
 //! bytes.
 //!
 //! A fetch goes on with the number of words of its set and the words instead, without the zero words at the end: 24 to
-//! 152 bytes. So does an acknowledgement, behind a key of 4 bytes, 4 of zero and an address of 8: 40 to 168 bytes. Each message has one encoding only: what [`Codec::decode`] accepts is what [`Codec::encode`] makes of the
-//! result.
+//! 152 bytes. So does an acknowledgement, behind a key of 4 bytes, 4 of zero and an address of 8: 40 to 168 bytes. Each
+//! message has one encoding only: what [`Codec::decode`] accepts is what [`Codec::encode`] makes of the result.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -291,8 +291,8 @@ impl Codec {
         Encoded { bytes, length }
     }
 
-    /// [`Codec::encode`] as words, little-endian, of a barrier signal, an activation or a final message, which firmware sends in every
-    /// operation; none for the others.
+    /// [`Codec::encode`] as words, little-endian, of a barrier signal, an activation or a final message, which firmware
+    /// sends in every operation; none for the others.
     #[must_use]
     #[inline]
     pub fn encode_short(&self, message: &Message) -> Option<[u64; FIXED_WORDS]> {
@@ -318,8 +318,8 @@ impl Codec {
         Some(words.map(u64::to_le))
     }
 
-    /// [`Codec::decode`] of a message of [`FIXED_BYTES`] as words, little-endian; none if it is refused, or neither a barrier signal nor an
-    /// activation nor a final message.
+    /// [`Codec::decode`] of a message of [`FIXED_BYTES`] as words, little-endian; none if it is refused, or neither a
+    /// barrier signal nor an activation nor a final message.
     #[must_use]
     #[inline]
     pub fn decode_short(&self, words: &[u64; FIXED_WORDS]) -> Option<Message> {
@@ -350,8 +350,8 @@ impl Codec {
         (first >> 32 | second | third | fourth == 0).then_some(Message { operation, body })
     }
 
-    /// [`Codec::decode`] of a message of `bytes` bytes as words, little-endian, of a fetch or an acknowledgement, with which firmware repairs what
-    /// multicast has lost; none if it is refused, or another one.
+    /// [`Codec::decode`] of a message of `bytes` bytes as words, little-endian, of a fetch or an acknowledgement, with
+    /// which firmware repairs what multicast has lost; none if it is refused, or another one.
     #[must_use]
     pub fn decode_set(&self, words: &[u64], bytes: usize) -> Option<Control> {
         let [header, communicator, first, rest @ ..] = words else { return None };
@@ -392,8 +392,8 @@ impl Codec {
     /// The message that bytes stand for: all of them, no more.
     ///
     /// # Errors
-    /// They are not what [`Codec::encode`] makes of any message of this communicator. The connection they came on is not to be
-    /// trusted any more.
+    /// They are not what [`Codec::encode`] makes of any message of this communicator. The connection they came on is
+    /// not to be trusted any more.
     pub fn decode(&self, bytes: &[u8]) -> Result<Control, WireError> {
         let (header, rest) = header(bytes)?;
         let communicator = header.communicator.get();

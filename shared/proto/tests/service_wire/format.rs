@@ -17,8 +17,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What every byte of every kind is, so that another release reads the same. A change of the format is another [`VERSION`]; then the
-/// lines that this test prints go into `golden.txt`.
+/// What every byte of every kind is, so that another release reads the same. A change of the format is another
+/// [`VERSION`]; then the lines that this test prints go into `golden.txt`.
 #[test]
 fn the_bytes_of_every_kind_are_pinned() {
     let found: String = all().iter().map(|(name, bytes)| format!("{name}: {}\n", hex(bytes))).collect();
@@ -132,7 +132,8 @@ fn what_is_malformed_is_reported() {
         (
             "goodbye",
             |b| b[..4].copy_from_slice(b"GET "),
-            "service message begins with [47, 45, 54, 20] instead of [46, 58, 53, 50]: whatever sent it is neither a rank nor a service process of this library",
+            "service message begins with [47, 45, 54, 20] instead of [46, 58, 53, 50]: whatever sent it is neither a \
+             rank nor a service process of this library",
         ),
         (
             "goodbye",

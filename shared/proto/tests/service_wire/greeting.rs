@@ -13,7 +13,8 @@ fn client(secret: [u8; 32]) -> Connecting {
     Connecting::new(Secret::new(secret), Role::Process { listens: endpoint(1, 4791) }, 7, nonce(1))
 }
 
-/// A greeting between two secrets, in which something happens to each message on its way. What the service process knows then.
+/// A greeting between two secrets, in which something happens to each message on its way. What the service process
+/// knows then.
 fn greet(
     secrets: [[u8; 32]; 2],
     on_hello: impl FnOnce(&mut Hello),

@@ -74,8 +74,8 @@ fn parts_that_do_not_belong_are_refused_and_change_nothing() {
     let error = add(&mut assembler, &later[0]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a list of rank 1 for collective 2695938257 of group 16909060 begins before that of rank 1 for collective 2695938256 of group \
-         16909060 is whole: send one after the other"
+        "a list of rank 1 for collective 2695938257 of group 16909060 begins before that of rank 1 for collective \
+         2695938256 of group 16909060 is whole: send one after the other"
     );
     assert_eq!((assembler.missing(), add(&mut assembler, &parts[0])), (2, Ok(None)));
     assert_eq!(add(&mut assembler, &parts[1]), Ok(Some(start)));

@@ -1,4 +1,5 @@
-//! Messages of service processes as bytes: there and back, pinned, each malformed one refused, lists put together within bounds.
+//! Messages of service processes as bytes: there and back, pinned, each malformed one refused, lists put together
+//! within bounds.
 
 mod format;
 mod greeting;

@@ -33,11 +33,12 @@ pub(crate) trait Buffers {
     fn reduce(&mut self, schedule: &mut Schedule);
 }
 
-/// What is under way from one rank to another: messages, their numbers in the longest chain of messages up to them, and what they carry.
+/// What is under way from one rank to another: messages, their numbers in the longest chain of messages up to them, and
+/// what they carry.
 type Connection<C> = VecDeque<(Transfer, u32, C)>;
 
-/// Carries all schedules out: each message at any time after those before it on its connection, and those that it depends on. Gives the
-/// number of steps: the longest chain of messages of which each waits for the one before.
+/// Carries all schedules out: each message at any time after those before it on its connection, and those that it
+/// depends on. Gives the number of steps: the longest chain of messages of which each waits for the one before.
 pub(crate) fn deliver<B: Buffers>(all: &mut [Schedule], seed: u64, buffers: &mut B) -> u32 {
     let mut random = Random(seed);
     let mut connections: HashMap<(u32, u32), Connection<B::Content>> = HashMap::new();

@@ -50,7 +50,8 @@ impl Driven {
         &mut self.machine
     }
 
-    /// Carries out what is to be done now: messages go to `wires`, one for each rank, reads end at once. Tells how the operation has ended, if it has.
+    /// Carries out what is to be done now: messages go to `wires`, one for each rank, reads end at once. Tells how the
+    /// operation has ended, if it has.
     pub(crate) fn act(
         &mut self,
         now_ps: u64,

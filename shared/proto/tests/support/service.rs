@@ -1,4 +1,5 @@
-//! Cards, hosts and connections around service processes: carries out their actions on memory that is compared byte by byte.
+//! Cards, hosts and connections around service processes: carries out their actions on memory that is compared byte by
+//! byte.
 
 #[path = "packets.rs"]
 mod packets;
@@ -406,8 +407,9 @@ impl Plan {
         })
     }
 
-    /// Lets a process take an event, and does what it asks for. All of it is one step: a process is one thread, and of what others share
-    /// with it there is only the list, each use of which could as well come at the beginning or at the end of the step.
+    /// Lets a process take an event, and does what it asks for. All of it is one step: a process is one thread, and of
+    /// what others share with it there is only the list, each use of which could as well come at the beginning or at
+    /// the end of the step.
     fn handle(&self, world: &mut World, process: usize, event: Event) -> bool {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {

@@ -1,4 +1,5 @@
-//! Memory and arithmetic around the machines of sparse AllReduce: arrays, rings and transmit spots of blocks of any kind.
+//! Memory and arithmetic around the machines of sparse AllReduce: arrays, rings and transmit spots of blocks of any
+//! kind.
 
 use std::fmt::Debug;
 use std::hash::Hash;

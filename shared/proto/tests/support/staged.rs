@@ -1,4 +1,5 @@
-//! Groups with staged collectives: memory of hosts and cards byte by byte, in any order that queue pairs, connections and datagrams allow, and as a model.
+//! Groups with staged collectives: memory of hosts and cards byte by byte, in any order that queue pairs, connections
+//! and datagrams allow, and as a model.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -55,7 +55,8 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// Does what the machine asks for, until there is nothing more, or no room for a message (true), or the budget is used up (false).
+    /// Does what the machine asks for, until there is nothing more, or no room for a message (true), or the budget is
+    /// used up (false).
     #[inline(never)]
     pub(super) fn act(&mut self, budget: &mut u64) -> bool {
         if self.state.follows & LOSSY != 0 && self.state.reads.waits != 0 {
@@ -113,8 +114,8 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// An operation whose data rides on the barrier is over with it; false if there is more to do. The host learns that it is over, and of no
-    /// phases: it needs one line for that, where a report takes two and an order between them.
+    /// An operation whose data rides on the barrier is over with it; false if there is more to do. The host learns that
+    /// it is over, and of no phases: it needs one line for that, where a report takes two and an order between them.
     pub(super) fn release_eager(&mut self) -> bool {
         let now_ps = self.now_ps().max(1);
         let over = self.participant.release_eager(now_ps);

@@ -47,8 +47,8 @@ impl ProgressEngine<'_> {
             // Half written: its own message is still to come.
             return;
         }
-        // No fence: the command was whole before the message came that it is taken for, behind whose completion there is one
-        // (`Control::take`), and the host writes no other command before this one is acknowledged.
+        // No fence: the command was whole before the message came that it is taken for, behind whose completion there
+        // is one (`Control::take`), and the host writes no other command before this one is acknowledged.
         let now_ps = command.load_at::<{ offset_of!(ProgressCommand, now_ps) }>();
         let (flags, operation) = command.pair_at::<{ offset_of!(ProgressCommand, flags) }>();
         self.state.clock_ps = now_ps.wrapping_sub(dpa::thread::time().wrapping_mul(super::PS_PER_NS));

@@ -19,7 +19,8 @@ const _: () = assert!(WORDS as u64 * 8 <= MESSAGE_BYTES);
 
 /// Most entries of a message: its eager data, itself, and what follows it.
 pub(super) const MESSAGE_ENTRIES: u64 = 3;
-/// Of entries every so many is completed visibly, and each message that has eager data. A queue without room has such an entry under way.
+/// Of entries every so many is completed visibly, and each message that has eager data. A queue without room has such
+/// an entry under way.
 const SIGNALLED: u64 = 8;
 
 /// Where the round of a signal is in its third word.
@@ -108,8 +109,8 @@ impl ProgressEngine<'_> {
         same.then_some((round >> ROUND_SHIFT) as u8)
     }
 
-    /// Whether signals have to wait. Once all ranks have begun an operation peers write to the rows of the one before it, which the card must have
-    /// sent by then.
+    /// Whether signals have to wait. Once all ranks have begun an operation peers write to the rows of the one before
+    /// it, which the card must have sent by then.
     #[inline]
     pub(super) fn is_held(&mut self) -> bool {
         if self.state.held == 0 {
@@ -128,7 +129,8 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// Sends what signals of the barrier are due. Until it is passed they are all that there is to do; false if there may be more.
+    /// Sends what signals of the barrier are due. Until it is passed they are all that there is to do; false if there
+    /// may be more.
     pub(super) fn signal(&mut self) -> bool {
         if self.state.due != 0 || !self.participant.is_in_barrier() {
             return false;
@@ -186,7 +188,8 @@ impl ProgressEngine<'_> {
     pub(super) fn follow(&mut self) {
         let reads_wait = self.state.reads.waits;
         for peer in self.peers.iter_mut().filter(|peer| peer.broken == 0 && peer.followed != peer.produced as u32) {
-            // Full ones have an entry under way whose completion wakes the thread. Behind reads come others, as long as any wait.
+            // Full ones have an entry under way whose completion wakes the thread. Behind reads come others, as long as
+            // any wait.
             let room = if peer.rank == NOBODY { reads_wait == 0 && has_room(peer) } else { !is_full(peer) };
             if room {
                 write_nothing(peer, &self.outbox);
@@ -223,7 +226,8 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// A message of `bytes` bytes has come from a rank, into the slot at an offset: one of those that few operations have.
+    /// A message of `bytes` bytes has come from a rank, into the slot at an offset: one of those that few operations
+    /// have.
     #[cold]
     #[inline(never)]
     fn receive_long(&mut self, queue: &ReceiveQueue, producer: u64, (rank, slot, bytes): (u32, u64, u32)) {
@@ -272,7 +276,8 @@ impl ProgressEngine<'_> {
         self.participant.fail(failure);
     }
 
-    /// Sends a message. One to a rank without connection, or with a broken one, is dropped: whoever waits for its answer learns of the break.
+    /// Sends a message. One to a rank without connection, or with a broken one, is dropped: whoever waits for its
+    /// answer learns of the break.
     #[inline(never)]
     pub(super) fn send(&mut self, to: u32, message: &Message) {
         let counter = match message.body {
@@ -373,7 +378,8 @@ pub(super) fn hand_over(queue: &SendQueue, outbox: &Outbox, produced: u64) {
     outbox.ring_sq(queue.number(), produced);
 }
 
-/// Posts an RDMA Write of no bytes, or a Read over the connection for reads, which takes nothing else. The peer's card checks neither its address nor its key.
+/// Posts an RDMA Write of no bytes, or a Read over the connection for reads, which takes nothing else. The peer's card
+/// checks neither its address nor its key.
 fn write_nothing(peer: &mut ProgressPeer, outbox: &Outbox) {
     /// Control segment and remote address.
     const SEGMENTS: u8 = 2;

@@ -1,10 +1,12 @@
 //! The progress thread: the thread that runs a communicator's protocol on the card.
 //!
-//! An activation takes the host's command if there is one, then messages, then looks at what receive contexts and send workers have signalled, and then
-//! does what the machine of the protocol ([`Participant`]) asks for, each within the budget; at last it tells the host, arms its
-//! queues and looks once more. It never waits: what it cannot do yet, the next activation does.
+//! An activation takes the host's command if there is one, then messages, then looks at what receive contexts and send
+//! workers have signalled, and then does what the machine of the protocol ([`Participant`]) asks for, each within the
+//! budget; at last it tells the host, arms its queues and looks once more. It never waits: what it cannot do yet, the
+//! next activation does.
 //!
-//! It has no timer. Deadlines are the host's to watch, which sees them in the report and commands a look at the clock when one has passed.
+//! It has no timer. Deadlines are the host's to watch, which sees them in the report and commands a look at the clock
+//! when one has passed.
 
 mod act;
 mod commands;
@@ -26,8 +28,8 @@ pub(crate) use prepare::prepare;
 
 const PS_PER_NS: u64 = 1000;
 
-/// The progress thread of the running activation. What it is set up with is looked up where it is needed: an activation needs little of it,
-/// and a level 1 cache of sixteen lines keeps no copies.
+/// The progress thread of the running activation. What it is set up with is looked up where it is needed: an activation
+/// needs little of it, and a level 1 cache of sixteen lines keeps no copies.
 struct ProgressEngine<'c> {
     set_up: &'c ProgressSetUp,
     state: &'c mut ProgressThreadState,
@@ -100,10 +102,11 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// Asks to be woken by what comes next, also where nothing has been consumed: a thread may be woken for an entry that it does not see yet.
+    /// Asks to be woken by what comes next, also where nothing has been consumed: a thread may be woken for an entry
+    /// that it does not see yet.
     ///
-    /// Doorbell records follow in their own time: the doorbells name their indices themselves, and a queue armed at an index that the card has
-    /// passed fires at once. Signals that come from here on wake the thread again.
+    /// Doorbell records follow in their own time: the doorbells name their indices themselves, and a queue armed at an
+    /// index that the card has passed fires at once. Signals that come from here on wake the thread again.
     fn arm(&mut self) {
         let control = CompletionQueue::attach(&self.set_up.control_cq);
         self.outbox.arm_cq(control.number(), self.state.control_consumed);

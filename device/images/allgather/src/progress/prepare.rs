@@ -7,11 +7,12 @@ use dpa::hw::DataSegment;
 use dpa::proto::{MAX_RANKS, Participant, RankInfo};
 use dpa::{ContextArray, Kept, ReceiveQueue, fence};
 
-/// Least depth of a send queue: of eight entries one at least is completed visibly, and beside them there is room for two messages of three entries.
+/// Least depth of a send queue: of eight entries one at least is completed visibly, and beside them there is room for
+/// two messages of three entries.
 const MIN_SENDS: u64 = 16;
 
-/// RPC `prepare_progress`: checks thread and peers, makes the machine and posts all receives. The fault, and the peer at fault (0 if it is
-/// the thread's).
+/// RPC `prepare_progress`: checks thread and peers, makes the machine and posts all receives. The fault, and the peer
+/// at fault (0 if it is the thread's).
 pub(crate) fn prepare(thread: &mut ProgressThread) -> Result<(), (ContextFault, u32)> {
     let whole = |fault| (fault, 0);
     if thread.set_up.abi_hash != ABI_HASH {

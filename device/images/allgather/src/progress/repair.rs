@@ -1,11 +1,13 @@
 //! Repair of what multicast has lost: pieces that the left neighbour has are read from there.
 //!
-//! Each missing run is found in the bitmaps of the closed receive contexts when there is room for its read: there is no list that could
-//! grow. Reads complete in the order in which they are posted, so that a piece is whole when the last of its reads is over.
+//! Each missing run is found in the bitmaps of the closed receive contexts when there is room for its read: there is no
+//! list that could grow. Reads complete in the order in which they are posted, so that a piece is whole when the last
+//! of its reads is over.
 //!
-//! They go over a connection of their own, whose timeout is short: what was lost together with the negative acknowledgement that would have told of it is
-//! asked for again soon. If that connection breaks, because the network was away for longer than its tries took, the one for control messages takes
-//! its place. It has the timeouts that tell a dead peer.
+//! They go over a connection of their own, whose timeout is short: what was lost together with the negative
+//! acknowledgement that would have told of it is asked for again soon. If that connection breaks, because the network
+//! was away for longer than its tries took, the one for control messages takes its place. It has the timeouts that tell
+//! a dead peer.
 
 use datapath::{ClosedContext, Span};
 use dpa::abi::ProgressPeer;
@@ -60,7 +62,8 @@ pub(super) const fn has_room(peer: &ProgressPeer) -> bool {
 }
 
 impl ProgressEngine<'_> {
-    /// The receive contexts are closed: what their bitmaps have is whole in the receive buffer, and multicast brings nothing more.
+    /// The receive contexts are closed: what their bitmaps have is whole in the receive buffer, and multicast brings
+    /// nothing more.
     #[cold]
     #[inline(never)]
     pub(super) fn close(&mut self, now_ps: u64) {
@@ -252,8 +255,8 @@ impl ProgressEngine<'_> {
         self.report_end_of_reads();
     }
 
-    /// The connection to a peer is broken. No read over it writes to the receive buffer any more; what was to be read goes over another one, if there is
-    /// one.
+    /// The connection to a peer is broken. No read over it writes to the receive buffer any more; what was to be read
+    /// goes over another one, if there is one.
     pub(super) fn reader_broken(&mut self, index: usize) {
         if self.reads_over(index) {
             let reads = &mut self.state.reads;

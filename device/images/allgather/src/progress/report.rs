@@ -20,7 +20,8 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// Tells which report is the last, which operation that is over, and that the last command is carried out, once the line is written back.
+    /// Tells which report is the last, which operation that is over, and that the last command is carried out, once the
+    /// line is written back.
     fn announce(&mut self) {
         self.state.unannounced = 0;
         let announced = u64::from(self.state.over) << 32 | self.state.report.number & 0xFFFF_FFFF;
@@ -30,7 +31,8 @@ impl ProgressEngine<'_> {
         }
     }
 
-    /// Tells that the last command is carried out, once the line is written back. What a report says of it is there before.
+    /// Tells that the last command is carried out, once the line is written back. What a report says of it is there
+    /// before.
     fn acknowledge(&mut self) {
         self.state.unacknowledged = 0;
         let number = self.state.acknowledged;

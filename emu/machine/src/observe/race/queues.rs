@@ -194,7 +194,8 @@ fn complete(posted: &mut VecDeque<Posted>, index: u16) {
 }
 
 impl Races {
-    /// Learns of queue pairs that are new, and of those that are gone or reset. To be called before anything that concerns a card.
+    /// Learns of queue pairs that are new, and of those that are gone or reset. To be called before anything that
+    /// concerns a card.
     pub(crate) fn refresh(&mut self, eyes: &Eyes<'_>) {
         let Eyes { card, nic, .. } = *eyes;
         let changes = nic.queue_pair_changes();
@@ -228,7 +229,8 @@ impl Races {
         self.check_posted(eyes, &news);
     }
 
-    /// Looks at the records of a card's queue pairs that lie in host or Arm memory: programs store to them as to any other memory.
+    /// Looks at the records of a card's queue pairs that lie in host or Arm memory: programs store to them as to any
+    /// other memory.
     pub(crate) fn look_at_host_records(&mut self, eyes: &Eyes<'_>) {
         let mut news = News::new();
         for (_, queue) in self.queues.range_mut((eyes.card, 0)..=(eyes.card, u32::MAX)) {
@@ -277,8 +279,8 @@ impl Races {
         }
     }
 
-    /// A write of memory that holds doorbell records of the card's queue pairs has become visible, or the card has read them: entries are
-    /// posted.
+    /// A write of memory that holds doorbell records of the card's queue pairs has become visible, or the card has read
+    /// them: entries are posted.
     pub(crate) fn recorded(&mut self, eyes: &Eyes<'_>, range: &Range) {
         let mut news = News::new();
         for (card, qpn) in self.records.touched_by(range) {

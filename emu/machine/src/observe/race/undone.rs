@@ -1,9 +1,10 @@
 //! Stores of DPA threads that are lost, because another thread stores what it made of an older value.
 //!
-//! A thread loads a byte, another thread stores it, and then the first stores it. The second thread's store is lost, as with a counter that two
-//! threads add to without atomics. After an atomic, a fence behind loads, or the start of an activation the first thread may know of the other
-//! store: its earlier loads do not count from then on. A store that does not change memory cannot be lost, but another can be lost by it: two
-//! threads that add 1 at the same time store the same value.
+//! A thread loads a byte, another thread stores it, and then the first stores it. The second thread's store is lost, as
+//! with a counter that two threads add to without atomics. After an atomic, a fence behind loads, or the start of an
+//! activation the first thread may know of the other store: its earlier loads do not count from then on. A store that
+//! does not change memory cannot be lost, but another can be lost by it: two threads that add 1 at the same time store
+//! the same value.
 //!
 //! Loads of a thread's own stack are not noted, since no other thread stores there.
 
@@ -85,7 +86,8 @@ impl Undone {
         *self.eras.entry(thread).or_default() += 1;
     }
 
-    /// A store of at most 8 bytes becomes visible, which `changes` memory or not. Gives the store of another thread that is lost by it.
+    /// A store of at most 8 bytes becomes visible, which `changes` memory or not. Gives the store of another thread
+    /// that is lost by it.
     pub(super) fn store(
         &mut self,
         (card, process, thread): (usize, u32, u32),

@@ -1,8 +1,9 @@
 //! Atomic operations of a responder: fetch-and-add and compare-and-swap on eight bytes.
 //!
 //! A request is executed once. Its old value is kept, so that a repeated request gets the same answer (InfiniBand
-//! specification, volume 1, 9.4.5 and 9.7.5.1.3: atomic responses are saved in responder resources). Values in memory have
-//! the byte order of the host (mlx5 with `atomic_req_8B_endianness_mode` set, as Linux sets it), here little-endian.
+//! specification, volume 1, 9.4.5 and 9.7.5.1.3: atomic responses are saved in responder resources). Values in memory
+//! have the byte order of the host (mlx5 with `atomic_req_8B_endianness_mode` set, as Linux sets it), here
+//! little-endian.
 
 use super::{INVALID, Refusal, Responder, remote};
 use crate::access::Access;
@@ -15,8 +16,8 @@ use crate::queue_pair::receive_queue::{Atomic, Response};
 use crate::wqe::ATOMIC_BYTES;
 
 impl Responder {
-    /// Accepts an atomic request that is next in sequence: executes and answers it, or lets it wait behind the reads that
-    /// came before it, which must not see what it stores.
+    /// Accepts an atomic request that is next in sequence: executes and answers it, or lets it wait behind the reads
+    /// that came before it, which must not see what it stores.
     pub(super) fn receive_atomic(
         dp: &mut Datapath,
         qp: &mut QueuePair,

@@ -1,17 +1,19 @@
 //! Multicast on unreliable connections: hypothetical, and off unless it is asked for.
 //!
-//! No card has this. It is what a zero-copy receive path of multicast would need, so that such a path can be built and measured:
+//! No card has this. It is what a zero-copy receive path of multicast would need, so that such a path can be built and
+//! measured:
 //!
-//! - A UC queue pair may be a member of groups. One that is connected to a group (its identifier and address, queue pair number
-//!   0xFFFFFF) sends to all members; what it sends comes back to members on its card, unless it blocks that, as with datagrams.
-//! - Only RDMA Writes are taken. One names its target by an offset and a *group key*, alike for all members. Each member has a table
-//!   from group keys to a memory key of its own and the address of offset 0 ([`GroupKey`]); the access is then checked like any
-//!   other. A Write by a key that is not in the table is dropped and counted
+//! - A UC queue pair may be a member of groups. One that is connected to a group (its identifier and address, queue
+//!   pair number 0xFFFFFF) sends to all members; what it sends comes back to members on its card, unless it blocks
+//!   that, as with datagrams.
+//! - Only RDMA Writes are taken. One names its target by an offset and a *group key*, alike for all members. Each
+//!   member has a table from group keys to a memory key of its own and the address of offset 0 ([`GroupKey`]); the
+//!   access is then checked like any other. A Write by a key that is not in the table is dropped and counted
 //!   ([`access_drops`](crate::Counters::access_drops)).
-//! - A UC packet does not name its sender's queue pair. Senders are told apart by source identifier and UDP source port, which two
-//!   senders of one card to one group must not share (by default it follows from the queue pair's number). For each of them a
-//!   member keeps a place in the sequence: a gap drops the message, and the next one begins afresh
-//!   ([`uc_gap_drops`](crate::Counters::uc_gap_drops)).
+//! - A UC packet does not name its sender's queue pair. Senders are told apart by source identifier and UDP source
+//!   port, which two senders of one card to one group must not share (by default it follows from the queue pair's
+//!   number). For each of them a member keeps a place in the sequence: a gap drops the message, and the next one begins
+//!   afresh ([`uc_gap_drops`](crate::Counters::uc_gap_drops)).
 
 use super::{Refusal, Responder};
 use crate::cx::Cx;

@@ -1,8 +1,8 @@
 //! Requests that come again: what an RC responder remembers of Reads and atomics, and how it answers repetitions.
 //!
-//! Of Reads and atomics as many are remembered as the peer may have outstanding (InfiniBand specification, volume 1, 9.7.5: responder
-//! resources). An answer says how many messages are complete up to its PSN, no more: of a Read that is still to be answered, or whose
-//! answer may have been lost, nobody learns by the answer to something else.
+//! Of Reads and atomics as many are remembered as the peer may have outstanding (InfiniBand specification, volume 1,
+//! 9.7.5: responder resources). An answer says how many messages are complete up to its PSN, no more: of a Read that is
+//! still to be answered, or whose answer may have been lost, nobody learns by the answer to something else.
 
 use super::Responder;
 use crate::cx::Cx;
@@ -43,8 +43,8 @@ impl Responder {
         }
     }
 
-    /// A Read, or what is missing at its end, is asked for again. One that is not remembered is of no use to the peer any more, and no
-    /// request of it reaches further than the Read did.
+    /// A Read, or what is missing at its end, is asked for again. One that is not remembered is of no use to the peer
+    /// any more, and no request of it reaches further than the Read did.
     fn read_again(
         dp: &mut Datapath,
         qp: &mut QueuePair,

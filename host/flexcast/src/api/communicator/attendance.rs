@@ -1,7 +1,8 @@
 //! Callers that wait for their operations.
 //!
-//! They move the communicator on themselves: to be woken by the progress thread, which the network has woken, takes twice as long as to be woken by the network. The
-//! progress thread stays away meanwhile ([`Communicator::attend`]). Of several callers one waits for the network, and the others for it.
+//! They move the communicator on themselves: to be woken by the progress thread, which the network has woken, takes
+//! twice as long as to be woken by the network. The progress thread stays away meanwhile ([`Communicator::attend`]). Of
+//! several callers one waits for the network, and the others for it.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +15,8 @@ use crate::api::request::{Request, Test};
 /// Longest that a caller sleeps before it looks by itself, at the clock among other things.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A caller that waits, or is about to: the progress thread leaves the communicator to it, and comes back milliseconds after the last one is gone.
+/// A caller that waits, or is about to: the progress thread leaves the communicator to it, and comes back milliseconds
+/// after the last one is gone.
 #[derive(Debug)]
 pub struct Attendance<'c> {
     communicator: &'c Communicator,
@@ -46,8 +48,8 @@ impl Drop for Attendance<'_> {
 }
 
 impl Attendance<'_> {
-    /// Lets time pass after a test in vain: until the operation may be over or something may have come, `most` or some milliseconds at most. Does nothing for a
-    /// request of another communicator.
+    /// Lets time pass after a test in vain: until the operation may be over or something may have come, `most` or some
+    /// milliseconds at most. Does nothing for a request of another communicator.
     pub fn pause(&self, request: &Request, most: Duration) {
         if self.communicator.is_own(request) {
             self.pass(Some(request.number()), most);
@@ -80,8 +82,9 @@ impl Attendance<'_> {
 }
 
 impl Communicator {
-    /// Keeps the progress thread, if there is one, away from the communicator while the caller waits. For loops around [`Communicator::test`] that look at something
-    /// else, too: [`Attendance::pause`] lets time pass between two looks. An operation that is posted meanwhile does not wake the thread.
+    /// Keeps the progress thread, if there is one, away from the communicator while the caller waits. For loops around
+    /// [`Communicator::test`] that look at something else, too: [`Attendance::pause`] lets time pass between two looks.
+    /// An operation that is posted meanwhile does not wake the thread.
     #[must_use]
     pub fn attend(&self) -> Attendance<'_> {
         let shared = &*self.0;

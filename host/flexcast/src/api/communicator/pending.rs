@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 
 /// A communicator that knows its own queues and not yet those of the others.
 ///
-/// For ranks that share a thread, whose exchange cannot block: make all of them, take their [`Pending::endpoint`]s, and give each the
-/// list of all.
+/// For ranks that share a thread, whose exchange cannot block: make all of them, take their [`Pending::endpoint`]s, and
+/// give each the list of all.
 pub struct Pending {
     own: Own,
     asked: Control,
@@ -38,8 +38,9 @@ impl Pending {
     /// Makes the queues and threads of rank `rank` of `ranks`.
     ///
     /// # Errors
-    /// [`Error::Config`](crate::Error::Config), [`Error::Budget`](crate::Error::Budget), [`Error::Rank`](crate::Error::Rank),
-    /// [`Error::Flexio`](crate::Error::Flexio), [`Error::Context`](crate::Error::Context), [`Error::Socket`](crate::Error::Socket).
+    /// [`Error::Config`](crate::Error::Config), [`Error::Budget`](crate::Error::Budget),
+    /// [`Error::Rank`](crate::Error::Rank), [`Error::Flexio`](crate::Error::Flexio),
+    /// [`Error::Context`](crate::Error::Context), [`Error::Socket`](crate::Error::Socket).
     pub fn new(card: &Card, rank: u32, ranks: u32, mut config: Config) -> Result<Self> {
         let asked = config.control;
         if asked == Control::Service {
@@ -76,8 +77,8 @@ impl Pending {
         }
     }
 
-    /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an operation before
-    /// all have connected.
+    /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an
+    /// operation before all have connected.
     ///
     /// # Errors
     /// [`Error::Peer`](crate::Error::Peer) names a rank that does not fit; [`Error::Flexio`](crate::Error::Flexio),

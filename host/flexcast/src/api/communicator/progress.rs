@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 const IDLE: Duration = Duration::from_millis(1);
 /// Sleep between two looks at an operation that does not move.
 const BUSY: Duration = Duration::from_micros(20);
-/// Looks of callers between two of the thread's that tell of somebody who waits by himself: the thread then only takes turns and processor away from them.
+/// Looks of callers between two of the thread's that tell of somebody who waits by himself: the thread then only takes
+/// turns and processor away from them.
 pub(super) const ATTENDED: u32 = 16;
 /// Sleep of the thread meanwhile: so long nobody looks once the callers stay away.
 const AWAY: Duration = Duration::from_millis(2);
@@ -100,7 +101,8 @@ impl ProgressThread {
         self.signal.tell(|told| told.posted = true);
     }
 
-    /// Ends it: `wake` wakes it where it waits for the network. Afterwards it holds nothing of the communicator, unless it is the calling thread.
+    /// Ends it: `wake` wakes it where it waits for the network. Afterwards it holds nothing of the communicator, unless
+    /// it is the calling thread.
     pub(super) fn stop(&self, wake: impl FnOnce()) {
         self.signal.tell(|told| told.stop = true);
         wake();
@@ -112,7 +114,8 @@ impl ProgressThread {
     }
 }
 
-/// Moves a communicator on until it is gone, or of no use any more. A thread that is pinned has that processor to itself.
+/// Moves a communicator on until it is gone, or of no use any more. A thread that is pinned has that processor to
+/// itself.
 fn drive(shared: &Weak<Shared>, signal: &Signal, pinned: bool) {
     let mut in_vain = 0;
     loop {
@@ -142,7 +145,8 @@ fn drive(shared: &Weak<Shared>, signal: &Signal, pinned: bool) {
                 }
             }
             if shared.waiter.blocks() {
-                // Sockets, posts, callers that wait and the end of the communicator wake it. A caller may move it on meanwhile, and change when it is due.
+                // Sockets, posts, callers that wait and the end of the communicator wake it. A caller may move it on
+                // meanwhile, and change when it is due.
                 let most = if idle { shared.next() } else { shared.next().min(STALE) };
                 shared.thread_waits.store(true, Ordering::SeqCst);
                 let is_called = || signal.is_told() || shared.attending.load(Ordering::SeqCst) > 0;

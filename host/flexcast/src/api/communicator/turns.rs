@@ -1,4 +1,5 @@
-//! Tests of turns: threads that post, test and wait while another one is in a call of the datapath, or waits for the network.
+//! Tests of turns: threads that post, test and wait while another one is in a call of the datapath, or waits for the
+//! network.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -1,8 +1,8 @@
 //! Receiving side of an operation: places of chunks, and losses.
 //!
-//! A root's chunks come in the order of their numbers, in each subgroup by itself, unless the network reorders. A chunk that later ones of its subgroup have
-//! overtaken is lost once all subgroups have come a window further; so is one before the end that its root has told. The window grows when a chunk comes
-//! that was given up.
+//! A root's chunks come in the order of their numbers, in each subgroup by itself, unless the network reorders. A chunk
+//! that later ones of its subgroup have overtaken is lost once all subgroups have come a window further; so is one
+//! before the end that its root has told. The window grows when a chunk comes that was given up.
 
 use std::ops::Range;
 
@@ -88,7 +88,8 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    /// No operation yet. `reorder_chunks`: by how many chunks others may overtake one that is not lost, at first; at least 1.
+    /// No operation yet. `reorder_chunks`: by how many chunks others may overtake one that is not lost, at first; at
+    /// least 1.
     pub(crate) fn new(reorder_chunks: u32) -> Self {
         Self { reorder_chunks: reorder_chunks.max(1), ..Self::default() }
     }
@@ -162,8 +163,9 @@ impl Incoming {
         self.bits[psn as usize / 64] & 1 << (psn % 64) != 0
     }
 
-    /// Where the chunks from a sequence number on may be received, up to `most` of one root: their part of the receive buffer. None of them is there, nor
-    /// has been given up: what is read of the neighbour lies in its place, too, and what comes instead of a chunk may be anything.
+    /// Where the chunks from a sequence number on may be received, up to `most` of one root: their part of the receive
+    /// buffer. None of them is there, nor has been given up: what is read of the neighbour lies in its place, too, and
+    /// what comes instead of a chunk may be anything.
     pub(crate) fn landing(&self, pieces: &Pieces, psn: u32, most: u32) -> Option<Range<usize>> {
         let place = self.locate(psn)?;
         let root = &self.roots[place.root];
@@ -331,8 +333,8 @@ impl Incoming {
         others.map(move |root| (root.rank, lacking(root))).filter(|(_, lacking)| *lacking > 0)
     }
 
-    /// Roots of which `step` chunks or more have been seen since the last acknowledgement, and how many have been seen; of those that wait for the `end`
-    /// of their block also when that has been seen.
+    /// Roots of which `step` chunks or more have been seen since the last acknowledgement, and how many have been seen;
+    /// of those that wait for the `end` of their block also when that has been seen.
     pub(crate) fn acknowledgements(&mut self, step: u32, end: impl Fn(u32) -> bool, mut tell: impl FnMut(u32, u32)) {
         let is_due = |root: &&mut Root| match root.seen < root.chunks {
             true => root.seen - root.told >= step,
@@ -376,7 +378,8 @@ impl Incoming {
         !self.suspect.is_empty()
     }
 
-    /// Pieces that are lost, each once: in every subgroup all of it has been overtaken by more than the window, or, if `quiet`, at all.
+    /// Pieces that are lost, each once: in every subgroup all of it has been overtaken by more than the window, or, if
+    /// `quiet`, at all.
     pub(crate) fn take_lost(&mut self, pieces: &Pieces, quiet: bool) -> PieceSet {
         let mut lost = PieceSet::EMPTY;
         let window = if quiet { 0 } else { self.reorder_chunks };

@@ -1,7 +1,8 @@
 //! Division of a root's block among subgroups.
 //!
-//! Runs of chunks, *stripes*, go to one subgroup after the other; roots begin with different subgroups, so that short blocks load them all. Chunks of
-//! one subgroup come in the order of their numbers, unless the network reorders them; those of different subgroups come in any order.
+//! Runs of chunks, *stripes*, go to one subgroup after the other; roots begin with different subgroups, so that short
+//! blocks load them all. Chunks of one subgroup come in the order of their numbers, unless the network reorders them;
+//! those of different subgroups come in any order.
 
 /// How blocks are divided: alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

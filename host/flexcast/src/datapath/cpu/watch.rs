@@ -7,8 +7,8 @@ use super::operation::Running;
 use crate::protocol::conversation::Conversation;
 use crate::protocol::driver::Notice;
 
-/// Notifies the protocol of what has come and of what is lost. `quiet_ps`: how long nothing comes before a chunk that others have overtaken counts as
-/// lost, wherever that is in the block. Returns whether that is news.
+/// Notifies the protocol of what has come and of what is lost. `quiet_ps`: how long nothing comes before a chunk that
+/// others have overtaken counts as lost, wherever that is in the block. Returns whether that is news.
 pub(crate) fn look<R>(
     running: &mut Running<R>,
     incoming: &mut Incoming,
@@ -62,8 +62,9 @@ pub(crate) fn quiet_ps<R>(running: &Running<R>, incoming: &Incoming, quiet_ps: u
     Some(watch.since_ps().saturating_add(quiet_ps))
 }
 
-/// Notifies the protocol of the time, and of a stall. From the barrier to the end of multicast it is not the time that counts, but how long nothing has
-/// come. `stuck_ps`: how long a root may send nothing before the operation's bound counts. Returns whether anything has happened.
+/// Notifies the protocol of the time, and of a stall. From the barrier to the end of multicast it is not the time that
+/// counts, but how long nothing has come. `stuck_ps`: how long a root may send nothing before the operation's bound
+/// counts. Returns whether anything has happened.
 pub(crate) fn poll_time<R>(
     running: &mut Running<R>,
     incoming: &mut Incoming,

@@ -1,8 +1,9 @@
 //! Send window: how far a root may be ahead of its receivers.
 //!
-//! Receivers acknowledge how far they have seen a root's block. The root sends so many chunks beyond the slowest of them as every receive buffer
-//! holds. Acknowledgements may be lost: when nothing is acknowledged for a while the root sends a part of the window all the same, and waits
-//! longer the next time. A datapath may limit how often: then those that have not answered are not waited for in this operation any more.
+//! Receivers acknowledge how far they have seen a root's block. The root sends so many chunks beyond the slowest of
+//! them as every receive buffer holds. Acknowledgements may be lost: when nothing is acknowledged for a while the root
+//! sends a part of the window all the same, and waits longer the next time. A datapath may limit how often: then those
+//! that have not answered are not waited for in this operation any more.
 
 use flexcast_proto::RankInfo;
 

@@ -140,7 +140,8 @@ fn room(need: Option<&Need>, ranks: u32) -> String {
     need.map_or_else(
         || {
             format!(
-                "{} queue pairs, four to each of {others} other ranks: free other communicators of that card, or split this one",
+                "{} queue pairs, four to each of {others} other ranks: free other communicators of that card, or split \
+                 this one",
                 4 * others
             )
         },
@@ -191,8 +192,8 @@ impl Pairs {
         }
     }
 
-    /// Makes queue pairs for all other ranks; a buffer with what they must know of them in its place among what all tell. A card that has no room for
-    /// them tells nothing: then no rank is connected.
+    /// Makes queue pairs for all other ranks; a buffer with what they must know of them in its place among what all
+    /// tell. A card that has no room for them tells nothing: then no rank is connected.
     pub(super) fn offer(&self, need: Option<&Need>) -> Result<(Option<Pending>, Buffer)> {
         let Maker { place, pd, .. } = &self.maker;
         let bytes = self.endpoint_bytes(need);
@@ -209,10 +210,12 @@ impl Pairs {
         }
     }
 
-    /// Connects with all ranks, whose queue pairs are in a buffer. The connections that there were before have nothing under way on any rank.
+    /// Connects with all ranks, whose queue pairs are in a buffer. The connections that there were before have nothing
+    /// under way on any rank.
     ///
     /// # Errors
-    /// [`Error::Peer`] names a rank that has no room for them: alike on all ranks. What is wrong with this rank alone is the second.
+    /// [`Error::Peer`] names a rank that has no room for them: alike on all ranks. What is wrong with this rank alone
+    /// is the second.
     pub(super) fn connect(
         &mut self,
         pending: Option<Pending>,

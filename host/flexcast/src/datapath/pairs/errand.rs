@@ -1,5 +1,5 @@
-//! Operations of blocks that are run for something else: a Barrier, the Allgather by which ranks tell one another their queue pairs, and the wait until all are
-//! connected.
+//! Operations of blocks that are run for something else: a Barrier, the Allgather by which ranks tell one another their
+//! queue pairs, and the wait until all are connected.
 
 use flexcast_proto::Summary;
 
@@ -30,7 +30,8 @@ pub(crate) enum Way {
     Barrier,
     /// It gathers queue pairs for a collective.
     Connect(Box<Connecting>),
-    /// It waits until all ranks are connected, for a collective that begins then: what was sent to a rank before would be lost.
+    /// It waits until all ranks are connected, for a collective that begins then: what was sent to a rank before would
+    /// be lost.
     Meet(Box<Posted<Collective>>),
 }
 
@@ -88,7 +89,8 @@ impl Pairs {
         Ok((Posted { request, plan, send: None, receive, posted_ps }, Box::new(errand)))
     }
 
-    /// The operation of blocks that a collective begins with; the collective itself where it begins at once. Its data goes by the barrier or by multicast.
+    /// The operation of blocks that a collective begins with; the collective itself where it begins at once. Its data
+    /// goes by the barrier or by multicast.
     ///
     /// # Errors
     /// No memory: with the buffers.

@@ -47,11 +47,13 @@ pub(crate) struct Exchange {
 enum Work {
     /// A schedule that is known before.
     Scheduled(Bound),
-    /// What the ranks' data is. With who adds, the messages that had gone over its connections before, and the bytes that had come.
+    /// What the ranks' data is. With who adds, the messages that had gone over its connections before, and the bytes
+    /// that had come.
     Sparse(Call, Aggregation, [u64; 2]),
 }
 
-/// A collective that begins, as the protocol takes it: its number, and how long it may wait without any progress, and repair.
+/// A collective that begins, as the protocol takes it: its number, and how long it may wait without any progress, and
+/// repair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) operation: u32,
@@ -329,7 +331,8 @@ impl Pairs {
         Ok(Some(Notice::TransferredAll))
     }
 
-    /// When [`Pairs::poll`], or the protocol with the time, is to be called although nothing has come; none while nothing is under way.
+    /// When [`Pairs::poll`], or the protocol with the time, is to be called although nothing has come; none while
+    /// nothing is under way.
     pub(crate) fn deadline_ps(&self) -> Option<u64> {
         let exchange = self.exchange.as_ref()?;
         Some(match exchange.state {
@@ -363,8 +366,9 @@ impl Pairs {
         Some((request, Ok(Done { send, receive, report })))
     }
 
-    /// The end of a collective that has failed, once the others know why (`is_quiet`), or have had the time to hear it. With its connections ends what
-    /// this rank's card still does with the buffers, and by new keys no peer reaches them.
+    /// The end of a collective that has failed, once the others know why (`is_quiet`), or have had the time to hear it.
+    /// With its connections ends what this rank's card still does with the buffers, and by new keys no peer reaches
+    /// them.
     ///
     /// # Errors
     /// Memory cannot be registered anew.

@@ -1,15 +1,18 @@
-//! Collectives between pairs of ranks, over reliable connections of an RDMA card: what all datapaths over such cards share.
+//! Collectives between pairs of ranks, over reliable connections of an RDMA card: what all datapaths over such cards
+//! share.
 //!
-//! A communicator has no connections between all pairs of its ranks at first, since four queue pairs for each other rank are many and not every
-//! program needs them. Its first such collective makes them ([`connect`]): the ranks tell one another their queue pairs by an Allgather, which goes by
-//! what the communicator has anyway, and which carries the collective's own arguments to be compared ([`errand`]). From then on a collective is
-//! handed to a [`Group`](crate::p2p::Group) of these connections ([`exchange`]). A Barrier needs none: the datapath's own barrier is one.
+//! A communicator has no connections between all pairs of its ranks at first, since four queue pairs for each other
+//! rank are many and not every program needs them. Its first such collective makes them ([`connect`]): the ranks tell
+//! one another their queue pairs by an Allgather, which goes by what the communicator has anyway, and which carries the
+//! collective's own arguments to be compared ([`errand`]). From then on a collective is handed to a
+//! [`Group`](crate::p2p::Group) of these connections ([`exchange`]). A Barrier needs none: the datapath's own barrier
+//! is one.
 //!
-//! A sparse AllReduce has connections of its own ([`sparse`]), which its first call makes in the same way, and it begins with a barrier, by which its arguments are compared: its
-//! messages have no room for that.
+//! A sparse AllReduce has connections of its own ([`sparse`]), which its first call makes in the same way, and it
+//! begins with a barrier, by which its arguments are compared: its messages have no room for that.
 //!
-//! The engine of a datapath ([`engine`]) asks for what comes next, and notifies the protocol of it: deadlines, failures and what other ranks say of them are the
-//! protocol's, as with every other operation.
+//! The engine of a datapath ([`engine`]) asks for what comes next, and notifies the protocol of it: deadlines, failures
+//! and what other ranks say of them are the protocol's, as with every other operation.
 
 mod connect;
 mod engine;

@@ -1,5 +1,5 @@
-//! Connections of a communicator for sparse AllReduces: each rank is a worker of all shards, and the aggregator of its own, by its processor or its card's DPA, unless others than ranks
-//! are aggregators ([`apart`]).
+//! Connections of a communicator for sparse AllReduces: each rank is a worker of all shards, and the aggregator of its
+//! own, by its processor or its card's DPA, unless others than ranks are aggregators ([`apart`]).
 
 mod apart;
 mod between;
@@ -103,7 +103,8 @@ impl Fault {
     }
 }
 
-/// What connections for a sparse AllReduce have to carry. It follows from the call and the configuration, and so is alike on all ranks.
+/// What connections for a sparse AllReduce have to carry. It follows from the call and the configuration, and so is
+/// alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
     options: SparseOptions,
@@ -255,7 +256,8 @@ impl Need {
             Aggregation::Dpa => {
                 let there = on_dpa::room(parameters, each);
                 format!(
-                    "{queue_pairs} queue pairs and {ring_bytes} bytes of a sparse AllReduce, and {there}: {next}, or free other communicators of that card"
+                    "{queue_pairs} queue pairs and {ring_bytes} bytes of a sparse AllReduce, and {there}: {next}, or \
+                     free other communicators of that card"
                 )
             }
         }
@@ -280,7 +282,8 @@ impl PendingSession {
         }
     }
 
-    /// Connects with the ranks that have told these endpoints, in their order. `before`: connections for the same, which these replace.
+    /// Connects with the ranks that have told these endpoints, in their order. `before`: connections for the same,
+    /// which these replace.
     pub(super) fn connect(self, endpoints: &[&[u8]], before: Option<Session>) -> Result<Session> {
         match self {
             Self::Ranks(pending) => {

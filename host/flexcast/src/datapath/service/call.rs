@@ -20,7 +20,8 @@ pub(super) enum Call {
     Staged(StagedCall),
 }
 
-/// Whether service processes take an operation; alike on all ranks. `staging`: as far as is known they have staging memory.
+/// Whether service processes take an operation; alike on all ranks. `staging`: as far as is known they have staging
+/// memory.
 pub(super) fn takes(task: &Task, staging: bool) -> bool {
     match task {
         Task::Collective(Collective::Alltoall { .. } | Collective::Alltoallv { .. }) => true,
@@ -76,7 +77,8 @@ impl Lists {
 
 /// Posts an operation of which the memory can be used: `send` of those that need it.
 ///
-/// Allgathers by keys are in place, since the own block is there. The card copies inside a host: ranks may be programs of their own, and do not have to call anything.
+/// Allgathers by keys are in place, since the own block is there. The card copies inside a host: ranks may be programs
+/// of their own, and do not have to call anything.
 pub(super) fn post(
     client: &mut Client,
     (group, rank, ranks): (u32, u32, u32),

@@ -169,7 +169,8 @@ impl Engine {
         Ok(from.zip(into))
     }
 
-    /// In place the blocks of others would overwrite what they read: the own blocks are copied to a buffer of their own.
+    /// In place the blocks of others would overwrite what they read: the own blocks are copied to a buffer of their
+    /// own.
     fn copy_aside(&mut self, posted: &mut Posted<Task>) -> Result<()> {
         let len = posted.receive.len();
         let mut aside = self.inner.card().buffer(len)?;
@@ -179,7 +180,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Starts what waits, as far as it can: operations of the service processes and of the datapath inside never overlap. Returns whether anything was started.
+    /// Starts what waits, as far as it can: operations of the service processes and of the datapath inside never
+    /// overlap. Returns whether anything was started.
     fn start(&mut self) -> bool {
         let mut moved = false;
         while self.failure.is_none()
@@ -296,7 +298,8 @@ impl Engine {
             return;
         }
         self.failure = Some(failure);
-        // Ranks that wait by the hosts' control learn it by that; what goes out goes at once. Others' failures their service processes tell.
+        // Ranks that wait by the hosts' control learn it by that; what goes out goes at once. Others' failures their
+        // service processes tell.
         if failure.culprit == self.place.rank() && self.requests.broken().is_none() {
             self.inner.fail_here(failure.cause);
             if let Err(error) = self.inner.progress() {
@@ -464,7 +467,10 @@ impl std::fmt::Display for ServiceFault {
         match self {
             Self::Service(error) => error.fmt(f),
             Self::Own(error) => error.fmt(f),
-            Self::Late => f.write_str("it has not ended in time: raise `operation` of the service options, or look for a rank that has not called it"),
+            Self::Late => f.write_str(
+                "it has not ended in time: raise `operation` of the service options, or look for \
+                a rank that has not called it",
+            ),
         }
     }
 }
@@ -609,7 +615,8 @@ impl Datapath for Engine {
 }
 
 impl Drop for Engine {
-    /// Leaves the group, so that the other ranks do not miss this one. With operations under way it counts as dead: they cannot end without it.
+    /// Leaves the group, so that the other ranks do not miss this one. With operations under way it counts as dead:
+    /// they cannot end without it.
     fn drop(&mut self) {
         let own = self.place.rank();
         if !self.running.is_empty()

@@ -1,7 +1,7 @@
 //! Memory of buffers that a service process may use, between its first use and the end of the buffer.
 //!
-//! A buffer keeps the number of its memory with each service process ([`Lease`]). One that is dropped meanwhile leaves its memory with who has lent it
-//! ([`Graveyard`]): it is freed once the service process has let go of its key.
+//! A buffer keeps the number of its memory with each service process ([`Lease`]). One that is dropped meanwhile leaves
+//! its memory with who has lent it ([`Graveyard`]): it is freed once the service process has let go of its key.
 
 use std::fmt;
 use std::net::SocketAddr;

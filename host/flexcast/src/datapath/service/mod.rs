@@ -1,8 +1,9 @@
 //! Operations by the service processes of a card's Arm cores, around another datapath that carries out everything else.
 //!
-//! Ranks agree when the communicator is made ([`set_up`]): all have their service process, or none uses any. A posted operation becomes a few messages to the
-//! process ([`call`]), over memory that is lent to it ([`lease`]); its end is a flag in the rank's memory ([`engine`]), or in memory that the ranks of a
-//! host share ([`segment`]). Which way an operation goes all ranks decide alike ([`settings`]).
+//! Ranks agree when the communicator is made ([`set_up`]): all have their service process, or none uses any. A posted
+//! operation becomes a few messages to the process ([`call`]), over memory that is lent to it ([`lease`]); its end is a
+//! flag in the rank's memory ([`engine`]), or in memory that the ranks of a host share ([`segment`]). Which way an
+//! operation goes all ranks decide alike ([`settings`]).
 
 mod call;
 mod engine;
@@ -33,18 +34,20 @@ const MOST_KEYS: u32 = 4096;
 /// Bytes of a segment that ranks of a host share.
 const SEGMENT_BYTES: std::ops::RangeInclusive<u64> = 4096..=1 << 40;
 
-/// How Broadcast and Allgather go with service processes. Where these have no staging memory Broadcasts go by the host, Allgathers by alias keys. Allgatherv always goes by
-/// alias keys.
+/// How Broadcast and Allgather go with service processes. Where these have no staging memory Broadcasts go by the host,
+/// Allgathers by alias keys. Allgatherv always goes by alias keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ServiceDelivery {
-    /// Hierarchical from [`ServiceOptions::hierarchical_ranks`] ranks on a host and [`ServiceOptions::hierarchical_bytes`] bytes on; else Broadcasts flat, Allgathers direct.
+    /// Hierarchical from [`ServiceOptions::hierarchical_ranks`] ranks on a host and
+    /// [`ServiceOptions::hierarchical_bytes`] bytes on; else Broadcasts flat, Allgathers direct.
     #[default]
     Auto,
     /// Both through staging memory, to each rank's own buffer.
     Flat,
-    /// Both through staging memory, to a segment that the ranks of a host share. Each rank copies from there in wait or progress, so these need calls. What the segment has no
-    /// room for ([`ServiceOptions::segment_bytes`]) goes as with [`ServiceDelivery::Auto`] among few ranks; so does everything where ranks of a host cannot share memory.
+    /// Both through staging memory, to a segment that the ranks of a host share. Each rank copies from there in wait or
+    /// progress, so these need calls. What the segment has no room for ([`ServiceOptions::segment_bytes`]) goes as with
+    /// [`ServiceDelivery::Auto`] among few ranks; so does everything where ranks of a host cannot share memory.
     Hierarchical,
     /// Both from host memory to host memory by alias keys.
     Direct,
@@ -84,33 +87,38 @@ fn thresholds(text: &str) -> Option<(u32, u64)> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServiceOptions {
-    /// `host:port` of the first service process of this rank's host, whose others have the next ports; or one of each, in their order. All ranks of a host give
-    /// the same. Default none: then all ranks use the host's control.
+    /// `host:port` of the first service process of this rank's host, whose others have the next ports; or one of each,
+    /// in their order. All ranks of a host give the same. Default none: then all ranks use the host's control.
     pub endpoints: Vec<String>,
-    /// Service processes of a host, 1 to 64, if one endpoint is given; the least that any rank gives counts. Default 4, as the daemon has.
+    /// Service processes of a host, 1 to 64, if one endpoint is given; the least that any rank gives counts. Default 4,
+    /// as the daemon has.
     pub processes: u32,
     /// The file with the secret of the service processes.
     pub secret: PathBuf,
     /// Longest that connecting takes, and so long again until all processes take part. Default 5 s.
     pub connect: Duration,
-    /// Longest that an operation stands still, others' arrival included, once it is posted to the process: it counts from
-    /// the last message of the process. Default 60 s.
+    /// Longest that an operation stands still, others' arrival included, once it is posted to the process: it counts
+    /// from the last message of the process. Default 60 s.
     pub operation: Duration,
-    /// How Broadcast and Allgather go. This and the four that follow are the same on all ranks: if they differ all ranks use the host's control, and say so.
+    /// How Broadcast and Allgather go. This and the four that follow are the same on all ranks: if they differ all
+    /// ranks use the host's control, and say so.
     pub delivery: ServiceDelivery,
-    /// Control of the datapath that carries out what the service processes do not: host, or device on a card whose DPA moves the data. With device Broadcast and
-    /// Allgather(v) go without the host, too, and reductions and barriers are refused. Default host.
+    /// Control of the datapath that carries out what the service processes do not: host, or device on a card whose DPA
+    /// moves the data. With device Broadcast and Allgather(v) go without the host, too, and reductions and barriers are
+    /// refused. Default host.
     pub datapath_control: Control,
     /// With [`ServiceDelivery::Auto`] hierarchical from so many ranks on any host on, at least 1. Default 4.
     pub hierarchical_ranks: u32,
     /// With [`ServiceDelivery::Auto`] hierarchical from so many bytes of a message or a block on. Default 0.
     pub hierarchical_bytes: u64,
-    /// Bytes of the segment that the ranks of a host share, 4096 to 2^40, where deliveries may be hierarchical. Default 8 MiB.
+    /// Bytes of the segment that the ranks of a host share, 4096 to 2^40, where deliveries may be hierarchical. Default
+    /// 8 MiB.
     pub segment_bytes: u64,
-    /// Buffers that the process may use at a time between operations, 1 to 1000; others are lent for each operation anew. Default 256.
+    /// Buffers that the process may use at a time between operations, 1 to 1000; others are lent for each operation
+    /// anew. Default 256.
     pub buffers: u32,
-    /// Keys that a rank binds to its buffers, 0 to 4096: so many buffers at a time cost the process no control operation of its card. 0, or a card or a process
-    /// that has none: each buffer costs some. Default 16.
+    /// Keys that a rank binds to its buffers, 0 to 4096: so many buffers at a time cost the process no control
+    /// operation of its card. 0, or a card or a process that has none: each buffer costs some. Default 16.
     pub bound_keys: u32,
 }
 
@@ -141,8 +149,9 @@ impl ServiceOptions {
         Self { endpoints, secret: secret.into(), ..Self::default() }
     }
 
-    /// What the variables `FLEXCAST_SERVICE` (`host:port`, or several with commas between them), `FLEXCAST_SERVICE_SECRET` (a file),
-    /// `FLEXCAST_SERVICE_PROCESSES` (1 to 64), `FLEXCAST_SERVICE_DELIVERY` (auto, flat, hierarchical or direct), `FLEXCAST_SERVICE_THRESHOLDS` (ranks on a host, or ranks,bytes),
+    /// What the variables `FLEXCAST_SERVICE` (`host:port`, or several with commas between them),
+    /// `FLEXCAST_SERVICE_SECRET` (a file), `FLEXCAST_SERVICE_PROCESSES` (1 to 64), `FLEXCAST_SERVICE_DELIVERY` (auto,
+    /// flat, hierarchical or direct), `FLEXCAST_SERVICE_THRESHOLDS` (ranks on a host, or ranks,bytes),
     /// `FLEXCAST_SERVICE_DATAPATH` (host or device) and `FLEXCAST_SERVICE_KEYS` (0 to 4096) say; else the defaults.
     ///
     /// # Errors

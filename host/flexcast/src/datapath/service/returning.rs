@@ -41,7 +41,8 @@ impl Returning {
                 && let Some(id) = buffer.unlend(graveyard)
             {
                 if let Err(error) = client.take_back(id) {
-                    tracing::warn!(%error, "memory of an operation is not taken back: its service process counts as gone");
+                    tracing::warn!(%error, "memory of an operation is not taken back: its service process counts as \
+                        gone");
                     client.lose();
                 }
                 memory.push(id);
@@ -50,7 +51,8 @@ impl Returning {
         Self { request, send, receive, report, error, memory, until: Instant::now() + BOUND }
     }
 
-    /// Takes what has come back; returns whether that is all, and how many have. A service process that does not give it counts as gone.
+    /// Takes what has come back; returns whether that is all, and how many have. A service process that does not give
+    /// it counts as gone.
     pub(super) fn poll(&mut self, client: &mut Client) -> (bool, usize) {
         let before = self.memory.len();
         self.memory.retain(|id| client.taken_back(*id).is_none());

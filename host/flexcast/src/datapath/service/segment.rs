@@ -1,7 +1,9 @@
-//! Memory that the ranks of a host share: with hierarchical delivery data comes there once per host, and each rank copies it from there.
+//! Memory that the ranks of a host share: with hierarchical delivery data comes there once per host, and each rank
+//! copies it from there.
 //!
-//! The first rank of a host makes it, without a name in the file system, and tells its process and descriptor. The others open the descriptor of that process, which the system allows to programs
-//! of the same user that see each other's processes. A token in the memory shows that it is the one that was told of.
+//! The first rank of a host makes it, without a name in the file system, and tells its process and descriptor. The
+//! others open the descriptor of that process, which the system allows to programs of the same user that see each
+//! other's processes. A token in the memory shows that it is the one that was told of.
 #![allow(unsafe_code)] // A card is given the memory by its address.
 
 use std::fs::{OpenOptions, read_link};
@@ -47,7 +49,8 @@ impl Handle {
 pub(super) struct Segment {
     /// On ranks other than the first: what they copy from. It ends before the mapping that it is of.
     region: Option<MemoryRegion>,
-    /// On the first rank: what its service process and others write to. The region is the client's, which must end before this does.
+    /// On the first rank: what its service process and others write to. The region is the client's, which must end
+    /// before this does.
     pub(super) id: Option<MemoryId>,
     bytes: u64,
     /// By what the others open it, until they have.
@@ -73,8 +76,9 @@ fn layout(bytes: u64) -> Result<Layout, String> {
 /// Registers a segment with a card.
 fn register(memory: &Memory, pd: &ProtectionDomain, access: Access) -> Result<MemoryRegion, String> {
     let (start, len) = memory.ring();
-    // SAFETY: the ring is mapped until `memory` is dropped, which whoever has the region does after it. This process accesses it by the region alone; the card and other processes write to it
-    // before flags that say so, and read it after them.
+    // SAFETY: the ring is mapped until `memory` is dropped, which whoever has the region does after it. This process
+    // accesses it by the region alone; the card and other processes write to it before flags that say so, and read it
+    // after them.
     unsafe { MemoryRegion::register_raw(pd, start, len, access) }.map_err(|error| error.to_string())
 }
 
@@ -111,7 +115,8 @@ impl Segment {
         let path = format!("/proc/{}/fd/{}", handle.process, handle.descriptor);
         let text = |error: std::io::Error| {
             format!(
-                "memory of its host's first rank at {path} cannot be opened: {error}; ranks of a host must be of one user and see each other's processes"
+                "memory of its host's first rank at {path} cannot be opened: {error}; ranks of a host must be of one \
+                 user and see each other's processes"
             )
         };
         let link = read_link(&path).map_err(text)?;
@@ -125,7 +130,8 @@ impl Segment {
         let memory = Memory::open(&file, layout(bytes)?).map_err(text)?;
         if [0, 1].map(|word| memory.word(word).load(Ordering::Acquire)) != handle.token {
             return Err(format!(
-                "{path} is other memory than that of its host's first rank: do the ranks of a host see the same processes?"
+                "{path} is other memory than that of its host's first rank: do the ranks of a host see the same \
+                 processes?"
             ));
         }
         let region = register(&memory, pd, Access::LOCAL_WRITE)?;

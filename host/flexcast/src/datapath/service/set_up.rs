@@ -186,7 +186,8 @@ fn wait_for_key(session: &mut Session, id: MemoryId, bound: Duration, waiter: &d
     Ok(())
 }
 
-/// Opens the segment of the host on a rank that is not its first. `told`: what the ranks have said of what they have made.
+/// Opens the segment of the host on a rank that is not its first. `told`: what the ranks have said of what they have
+/// made.
 fn open_segment(
     session: &mut Session,
     (map, rank): (&Map, u32),
@@ -201,7 +202,8 @@ fn open_segment(
     Segment::open(&handle, bytes, pd)
 }
 
-/// Puts service processes around a datapath, if all ranks have theirs. Collective: four exchanges, whatever comes of it.
+/// Puts service processes around a datapath, if all ranks have theirs. Collective: four exchanges, whatever comes of
+/// it.
 ///
 /// # Errors
 /// [`Error::Exchange`](crate::Error::Exchange). That there is no service process is none.

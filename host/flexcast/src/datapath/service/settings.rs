@@ -66,8 +66,8 @@ impl Settings {
         }
     }
 
-    /// How a Broadcast or an Allgather goes, alike on all ranks. `room`: bytes of data that the segment has, none without; `staging`: service processes have
-    /// staging memory.
+    /// How a Broadcast or an Allgather goes, alike on all ranks. `room`: bytes of data that the segment has, none
+    /// without; `staging`: service processes have staging memory.
     pub(super) fn way(&self, plan: &Plan, topology: &Topology, room: Option<u64>, staging: bool) -> Way {
         let (bytes, all, otherwise) = match plan.kind {
             Kind::Broadcast { bytes, .. } => (bytes, bytes, Way::Staged(Delivery::Flat)),
@@ -92,7 +92,8 @@ impl fmt::Display for Settings {
         let name = NAMES.iter().find(|(known, _)| known == delivery).map_or("", |(_, name)| name);
         write!(
             f,
-            "delivery {name}, thresholds {ranks_per_host},{bytes}, segments of {segment_bytes} bytes, datapath with control {datapath}"
+            "delivery {name}, thresholds {ranks_per_host},{bytes}, segments of {segment_bytes} bytes, datapath with \
+             control {datapath}"
         )
     }
 }

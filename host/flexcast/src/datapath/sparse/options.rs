@@ -7,7 +7,8 @@ use crate::reduce::{Operator, Reduction};
 /// Shards of one aggregator, among which others go on while one waits for the messages of an iteration.
 const MOST_SHARDS: u64 = 3;
 
-/// Parameters of a sparse AllReduce ([`Communicator::sparse_all_reduce`](crate::Communicator::sparse_all_reduce)), alike on all ranks.
+/// Parameters of a sparse AllReduce ([`Communicator::sparse_all_reduce`](crate::Communicator::sparse_all_reduce)),
+/// alike on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SparseOptions {
     /// Bytes of a block: one that is zero is neither sent nor summed. A multiple of 4 and of an element, 256 to 16384.
@@ -51,8 +52,8 @@ impl SparseOptions {
         Ok(Split { parameters, reduction, shards, each, is_empty: bytes == 0 })
     }
 
-    /// Whether an AllReduce has the same result: zero changes nothing. (But for the sign of a zero: where all other ranks have a block of zeros, a sum
-    /// that is not made keeps -0.0.)
+    /// Whether an AllReduce has the same result: zero changes nothing. (But for the sign of a zero: where all other
+    /// ranks have a block of zeros, a sum that is not made keeps -0.0.)
     pub(crate) const fn is_dense_too(reduction: Reduction) -> bool {
         matches!(reduction.operator(), Operator::Sum | Operator::BitOr | Operator::BitXor)
     }
@@ -63,7 +64,8 @@ impl SparseOptions {
         match reduction.operator() {
             Sum | Min | Max | BitOr | BitXor | LogicalOr | LogicalXor => Ok(()),
             other => Err(format!(
-                "{other} of blocks that are zero is not what the others have: use sum, min, max, or an operator of bits or truth values that zero does not change"
+                "{other} of blocks that are zero is not what the others have: use sum, min, max, or an operator of \
+                 bits or truth values that zero does not change"
             )),
         }
     }
@@ -82,7 +84,8 @@ impl SparseOptions {
         Self { block_bytes: code >> 8, blocks_per_message: code & 0xff }
     }
 
-    /// Shards of each aggregator: as many as have two messages of a dense array, up to 3. In a communicator each rank is one.
+    /// Shards of each aggregator: as many as have two messages of a dense array, up to 3. In a communicator each rank
+    /// is one.
     #[must_use]
     pub fn shards_of_each(self, bytes: u64, aggregators: u32) -> u32 {
         let message = u64::from(self.block_bytes) * u64::from(self.blocks_per_message);

@@ -36,8 +36,8 @@ pub(super) struct Portion {
 /// Whether every bit is zero.
 fn is_zero(block: &[u8]) -> bool {
     let (words, rest) = block.as_chunks::<64>();
-    // A chunk at a time without a branch within, which the compiler makes vector instructions of. Wider ones than every processor has gain nothing, even
-    // from the first-level cache.
+    // A chunk at a time without a branch within, which the compiler makes vector instructions of. Wider ones than every
+    // processor has gain nothing, even from the first-level cache.
     words.iter().all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0) && rest.iter().all(|byte| *byte == 0)
 }
 
@@ -45,7 +45,8 @@ fn bytes(range: Range<u64>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-/// The arrays of a rank. A block is sent from where it lies, and its sum is received where it belongs, so that there are no slots.
+/// The arrays of a rank. A block is sent from where it lies, and its sum is received where it belongs, so that there
+/// are no slots.
 struct Arrays<'a> {
     /// None: the contribution is in the receive buffer.
     send: Option<&'a [u8]>,

@@ -43,7 +43,8 @@ impl Sums {
         shard.checked_sub(self.first).map(|at| at as usize)
     }
 
-    /// A part of a message for a shard begins to come. How much of it has come before; none if there cannot be such a message.
+    /// A part of a message for a shard begins to come. How much of it has come before; none if there cannot be such a
+    /// message.
     pub(crate) fn begin(&mut self, from: u32, shard: u32, total: u64) -> Option<u64> {
         let at = self.place_of(shard)?;
         let (parameters, Self { sums, spare, .. }) = (self.with.0, self);
@@ -57,7 +58,8 @@ impl Sums {
         self.sum(shard).map_or(&mut [], |sum| sum.place(from, at))
     }
 
-    /// A part of a message has come, up to `end` of `total` bytes. `Some(true)`: there is an answer; none: it cannot be.
+    /// A part of a message has come, up to `end` of `total` bytes. `Some(true)`: there is an answer; none: it cannot
+    /// be.
     pub(crate) fn came(&mut self, from: u32, shard: u32, (end, total): (u64, u64)) -> Option<bool> {
         let at = self.place_of(shard)?;
         let Self { sums, spare, with, .. } = self;

@@ -173,7 +173,8 @@ fn messages_are_as_many_as_the_blocks_that_are_not_zero_take() {
         assert_eq!(group.ranks[0].sparse.portions.len(), 2);
         let (results, messages) = group.run();
         assert!(results.iter().all(|result| *result == expected));
-        // Each shard: a message there and an answer back for the one rank that is not its aggregator, and once more for the votes before.
+        // Each shard: a message there and an answer back for the one rank that is not its aggregator, and once more for
+        // the votes before.
         let iterations = used.div_ceil(4);
         assert_eq!(messages as usize, 2 * (iterations + 1) + 2, "{used} blocks");
     }

@@ -66,7 +66,8 @@ struct Own {
     port: U32,
 }
 
-/// The first rank whose settings do not fit those of rank 0, and why; alike on all ranks. Nothing would arrive, whatever the network does.
+/// The first rank whose settings do not fit those of rank 0, and why; alike on all ranks. Nothing would arrive,
+/// whatever the network does.
 fn misfit(all: &[Own]) -> Option<Error> {
     let [first, others @ ..] = all else { return None };
     let misfit = |rank, reason| Some(Error::Peer { rank, reason });

@@ -13,8 +13,9 @@
 //! | 16 | 8 | tag |
 //! | 24 | | data: the chunk; probe: zeros |
 //!
-//! The tag is the HighwayHash of header and chunk under the communicator's key, which bootstrap has distributed: what somebody without the key
-//! has made or changed is not delivered. What has been sent before is of an operation that is over, or a chunk that is there already.
+//! The tag is the HighwayHash of header and chunk under the communicator's key, which bootstrap has distributed: what
+//! somebody without the key has made or changed is not delivered. What has been sent before is of an operation that is
+//! over, or a chunk that is there already.
 
 use highway::{HighwayHash as _, HighwayHasher, Key};
 use zerocopy::big_endian::{U16, U32, U64};
@@ -59,9 +60,11 @@ struct Header {
 pub(super) enum Kind {
     /// A chunk, by its sequence number.
     Data { psn: u32 },
-    /// The sender has multicast its block, of so many chunks: what of it goes to this subgroup, less than [`MOST_SUBGROUPS`].
+    /// The sender has multicast its block, of so many chunks: what of it goes to this subgroup, less than
+    /// [`MOST_SUBGROUPS`].
     End { subgroup: u8, chunks: u32 },
-    /// The sender has seen the receiver's block up to this chunk. Its socket buffer may have had no room since the operation began.
+    /// The sender has seen the receiver's block up to this chunk. Its socket buffer may have had no room since the
+    /// operation began.
     Acknowledgement { chunks: u32, overflowed: bool },
     /// Before ranks connect.
     Path(PathMessage),
@@ -239,7 +242,8 @@ impl Codec {
         Ok(Head { rank, operation, kind, tag: header.tag.get() })
     }
 
-    /// The operation and sequence number of a datagram by its header, unchecked; none if it has no data, or is this rank's own.
+    /// The operation and sequence number of a datagram by its header, unchecked; none if it has no data, or is this
+    /// rank's own.
     pub(super) fn peek(&self, header: &[u8]) -> Option<(u32, u32)> {
         let (header, _) = Header::ref_from_prefix(header).ok()?;
         let is_data = header.kind == DATA && u32::from(header.rank.get()) != self.rank;

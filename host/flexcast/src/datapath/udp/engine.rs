@@ -1,7 +1,7 @@
 //! Engine of a communicator over an Ethernet interface: carries out what the protocol decides.
 //!
-//! An operation is posted ([`Engine::begin`]), receives and sends as the sockets allow ([`Engine::advance`]), and gives its buffers back when the
-//! protocol releases it or has failed.
+//! An operation is posted ([`Engine::begin`]), receives and sends as the sockets allow ([`Engine::advance`]), and gives
+//! its buffers back when the protocol releases it or has failed.
 
 mod apart;
 mod delivery;
@@ -83,7 +83,8 @@ const BELL: u64 = GROUP + 3;
 /// What connects a communicator with its peers.
 pub(super) struct Links {
     pub(super) sockets: Sockets,
-    /// The ranks of this computer share what comes to the group, or the workers of this one do. There are several subgroups only with it.
+    /// The ranks of this computer share what comes to the group, or the workers of this one do. There are several
+    /// subgroups only with it.
     pub(super) fanout: Option<Arc<Fanout>>,
     pub(super) mesh: Mesh,
     /// The least that any rank's receive buffer holds, in bytes.
@@ -351,8 +352,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The configuration with the chains that an operation takes: all roots multicast at once where all of it has room in every receive buffer, and nobody
-    /// has asked for another number.
+    /// The configuration with the chains that an operation takes: all roots multicast at once where all of it has room
+    /// in every receive buffer, and nobody has asked for another number.
     fn config_of(&self, plan: &Plan) -> &Config {
         let is_chosen = self.config.chains == 0 && self.config.chain_mapping == ChainMapping::Contiguous;
         // Among the ranks of one computer each has a ring of its own.
@@ -365,7 +366,8 @@ impl Engine {
         self.fanout.as_ref().is_some_and(|fanout| fanout.has_all())
     }
 
-    /// Chunks of each root that may be under way: what all who multicast at the same time send has room in every receive buffer.
+    /// Chunks of each root that may be under way: what all who multicast at the same time send has room in every
+    /// receive buffer.
     fn window_chunks(&self, plan: &Plan) -> u32 {
         let datagram_bytes = HEADER_BYTES as u64 + u64::from(self.config.chunk_bytes);
         // A quarter of a ring is left for the ends of blocks, and for what is on its way.
@@ -605,8 +607,8 @@ impl Engine {
         moved
     }
 
-    /// Reads are answered by the neighbour's process, not by a card of this rank: who has waited for them in vain, or is held to be silent meanwhile, names that
-    /// one instead of itself.
+    /// Reads are answered by the neighbour's process, not by a card of this rank: who has waited for them in vain, or
+    /// is held to be silent meanwhile, names that one instead of itself.
     fn blame_for_reads(&mut self, now_ps: u64) {
         let Self { current, conversation, place, blamed_in, .. } = self;
         let Some(running) = current.as_ref().filter(|running| running.state.is_active()) else { return };
@@ -695,8 +697,8 @@ impl Engine {
         is_own.then(|| self.mesh.fault(failure.culprit)).flatten()
     }
 
-    /// Waits for connections to become readable, unless what they have has to wait, and writable, if something waits to be sent; and for none
-    /// that has broken.
+    /// Waits for connections to become readable, unless what they have has to wait, and writable, if something waits to
+    /// be sent; and for none that has broken.
     fn watch_connections(&mut self) -> Result<()> {
         let Self { mesh, waiter, interests, .. } = self;
         interests.resize(mesh.len(), None);

@@ -1,7 +1,8 @@
 //! A rank among peers that send anything: what the fuzz target `ethernet` runs, over the loopback interface.
 //!
-//! The rank has two peers, one at the other end of a socket, one of shared memory, which know the communicator's key: so what they send comes as far as it can.
-//! Whatever that is, operations end in time, well or with a typed error, give their buffers back, and nothing panics.
+//! The rank has two peers, one at the other end of a socket, one of shared memory, which know the communicator's key:
+//! so what they send comes as far as it can. Whatever that is, operations end in time, well or with a typed error, give
+//! their buffers back, and nothing panics.
 
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};

@@ -20,7 +20,8 @@ use crate::tuner::{MOST_SUBGROUPS, Tuning};
 
 /// Port of the data unless another is asked for. Communicators that share it have groups and keys of their own.
 pub const DEFAULT_PORT: u16 = 17110;
-/// Longest link MTU that is made use of: jumbo frames. Longer ones, such as that of the loopback interface, lose too much with one datagram.
+/// Longest link MTU that is made use of: jumbo frames. Longer ones, such as that of the loopback interface, lose too
+/// much with one datagram.
 pub(super) const MOST_MTU_BYTES: u32 = 9000;
 /// Shortest link MTU: what IPv6 demands.
 pub(super) const LEAST_MTU_BYTES: u32 = 1280;
@@ -36,11 +37,13 @@ pub(super) const UDP_BYTES: u32 = 8;
 #[non_exhaustive]
 pub struct UdpOptions {
     /// The interface, by its name or one of its addresses; or a list of them with commas between, of which the first
-    /// that is there counts; or, behind `^`, a list of those that are not taken. A name that does not end in a digit also
-    /// stands for all that begin with it, unless `=` is before it: `eth` for `eth0`, `^docker,lo` for neither `docker0`
-    /// nor `lo`. Default: the first that is up, can multicast and has an address; else the loopback interface.
+    /// that is there counts; or, behind `^`, a list of those that are not taken. A name that does not end in a digit
+    /// also stands for all that begin with it, unless `=` is before it: `eth` for `eth0`, `^docker,lo` for neither
+    /// `docker0` nor `lo`. Default: the first that is up, can multicast and has an address; else the loopback
+    /// interface.
     pub interface: Option<String>,
-    /// The multicast group, IPv4 or IPv6, alike on all ranks. Default: of 239.0.0.0/9 or ff15::/16, another one for each communicator.
+    /// The multicast group, IPv4 or IPv6, alike on all ranks. Default: of 239.0.0.0/9 or ff15::/16, another one for
+    /// each communicator.
     pub group: Option<IpAddr>,
     /// The UDP port of the data, alike on all ranks. Default [`DEFAULT_PORT`].
     pub port: Option<u16>,
@@ -50,13 +53,16 @@ pub struct UdpOptions {
     pub unauthenticated: bool,
     /// Which algorithms are taken; that of rank 0 counts for all. Default: what the library expects to be fastest.
     pub tuning: Option<Tuning>,
-    /// Whether ranks of one computer and user exchange through shared memory what would otherwise go over TCP. Default true.
+    /// Whether ranks of one computer and user exchange through shared memory what would otherwise go over TCP. Default
+    /// true.
     pub shared_memory: Option<bool>,
-    /// Bytes that the buffers of a socket for data should hold, from 2048 to 1 GiB; the system may give less. Half of the shortest receive buffer of all ranks
-    /// bounds how far roots are ahead of their receivers. Default 16 MiB, and 2 MiB to send from.
+    /// Bytes that the buffers of a socket for data should hold, from 2048 to 1 GiB; the system may give less. Half of
+    /// the shortest receive buffer of all ranks bounds how far roots are ahead of their receivers. Default 16 MiB, and
+    /// 2 MiB to send from.
     pub socket_buffer_bytes: Option<u32>,
-    /// Sockets that carry the data side by side, 1 to 16; the number of rank 0 counts for all. They have one port each, from `port` on; all but the first
-    /// have a thread on each rank that sends and receives. Default: what the tuning says, or 1: whoever makes progress does all of it.
+    /// Sockets that carry the data side by side, 1 to 16; the number of rank 0 counts for all. They have one port each,
+    /// from `port` on; all but the first have a thread on each rank that sends and receives. Default: what the tuning
+    /// says, or 1: whoever makes progress does all of it.
     pub subgroups: Option<u32>,
     /// Whether the system cuts runs of datagrams (UDP GSO) and joins them again (GRO) for this library's sockets.
     /// Default true. False where a kernel or a driver corrupts them: each datagram is then a call of its own.
@@ -364,7 +370,8 @@ fn choose(all: &[Candidate], wanted: Option<&str>, group: Option<IpAddr>) -> Res
         Some((excluded, list)) => (excluded.is_some(), excluded.unwrap_or(list).split(',').map(str::trim).collect()),
     };
     if list.iter().any(|entry| entry.trim_start_matches('=').is_empty() || entry.starts_with('^')) {
-        let reason = "is no list of interfaces: write names or addresses with commas between, and ^ before the first if they are not to be taken";
+        let reason = "is no list of interfaces: write names or addresses with commas between, and ^ before the first \
+            if they are not to be taken";
         return Err(refuse(reason.to_owned()));
     }
     let groups: Vec<Vec<usize>> = if is_exclusion {
@@ -451,8 +458,8 @@ impl Interface {
         self.0.mtu_bytes
     }
 
-    /// Room for what comes: what this library wants of the system for each socket, and what it gets, in bytes. Less bounds how far senders are ahead
-    /// of receivers; `sysctl net.core.rmem_max` is the system's limit.
+    /// Room for what comes: what this library wants of the system for each socket, and what it gets, in bytes. Less
+    /// bounds how far senders are ahead of receivers; `sysctl net.core.rmem_max` is the system's limit.
     #[must_use]
     pub fn receive_buffer(&self) -> ReceiveBuffer {
         let got_bytes = super::sockets::receive_bytes(self) as u64;

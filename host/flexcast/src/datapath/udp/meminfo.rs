@@ -11,11 +11,13 @@ const WORDS: usize = 9;
 /// That of the datagrams for which there was no room: `SK_MEMINFO_DROPS`.
 const DROPS: usize = 8;
 
-/// Datagrams that a socket has had no room for since it was made; goes round. None where the system does not count them.
+/// Datagrams that a socket has had no room for since it was made; goes round. None where the system does not count
+/// them.
 pub(super) fn drops(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut words = [0_u32; WORDS];
     let mut len = size_of_val(&words) as libc::socklen_t;
-    // SAFETY: the system writes at most `len` bytes to `words`, which has so many and outlives the call, and how many it has written to `len`.
+    // SAFETY: the system writes at most `len` bytes to `words`, which has so many and outlives the call, and how many
+    // it has written to `len`.
     let result = unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, (&raw mut words).cast(), &raw mut len)
     };

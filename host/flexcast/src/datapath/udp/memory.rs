@@ -1,7 +1,8 @@
 //! Memory that processes share, and descriptors that one hands to another.
 //!
-//! It is rings of bytes behind words. Whatever another process writes there, the functions of this module stay inside the mapping: positions are
-//! taken modulo the length of a ring, and the file is sealed at the length that the layout has.
+//! It is rings of bytes behind words. Whatever another process writes there, the functions of this module stay inside
+//! the mapping: positions are taken modulo the length of a ring, and the file is sealed at the length that the layout
+//! has.
 #![allow(unsafe_code)] // Mapping, and access to memory that another process writes to.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -52,7 +53,8 @@ pub(crate) struct Memory {
     layout: Layout,
 }
 
-// SAFETY: the mapping belongs to no thread; words are accessed as atomics, and bytes by copies whose result may be any bytes.
+// SAFETY: the mapping belongs to no thread; words are accessed as atomics, and bytes by copies whose result may be any
+// bytes.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -66,8 +68,8 @@ impl Memory {
         Ok((Self::open(&file, layout)?, file))
     }
 
-    /// Maps memory that another process has made. Refused if it could become shorter, which would kill whoever accesses it, or is not as long as the
-    /// layout.
+    /// Maps memory that another process has made. Refused if it could become shorter, which would kill whoever accesses
+    /// it, or is not as long as the layout.
     pub(crate) fn open(file: &OwnedFd, layout: Layout) -> io::Result<Self> {
         debug_assert!(
             layout.ring_bytes.is_power_of_two() && layout.ring_bytes.is_multiple_of(PAGE_BYTES),
@@ -102,7 +104,8 @@ impl Memory {
     /// There are fewer.
     pub(crate) fn word(&self, number: usize) -> &AtomicU64 {
         assert!(number < self.layout.words, "word {number} of {}", self.layout.words);
-        // SAFETY: before the rings, and aligned to 128 bytes; this process accesses it as an atomic only, as long as the mapping lives.
+        // SAFETY: before the rings, and aligned to 128 bytes; this process accesses it as an atomic only, as long as
+        // the mapping lives.
         unsafe { AtomicU64::from_ptr(self.base.add(number * WORD_STRIDE).cast().as_ptr()) }
     }
 
@@ -124,8 +127,9 @@ impl Memory {
         let mut left = &bytes[..bytes.len().min(self.ring_bytes())];
         while !left.is_empty() {
             let (to, len) = self.run(ring, at, left.len());
-            // SAFETY: both are `len` bytes long and do not overlap: `left` is memory of this process alone. Other processes do not access these
-            // bytes before the tail covers them; one that does all the same gets some bytes, and here nothing is read.
+            // SAFETY: both are `len` bytes long and do not overlap: `left` is memory of this process alone. Other
+            // processes do not access these bytes before the tail covers them; one that does all the same gets some
+            // bytes, and here nothing is read.
             unsafe { to.copy_from_nonoverlapping(NonNull::from(left).cast(), len) };
             left = &left[len..];
             at = at.wrapping_add(len as u64);
@@ -138,8 +142,9 @@ impl Memory {
         let mut left = &mut bytes[..most];
         while !left.is_empty() {
             let (from, len) = self.run(ring, at, left.len());
-            // SAFETY: both are `len` bytes long and do not overlap: `left` is memory of this process alone. Other processes do not write to these
-            // bytes before the head has passed them; if one does all the same, some bytes come, and any are bytes.
+            // SAFETY: both are `len` bytes long and do not overlap: `left` is memory of this process alone. Other
+            // processes do not write to these bytes before the head has passed them; if one does all the same, some
+            // bytes come, and any are bytes.
             unsafe { NonNull::from(&mut *left).cast().copy_from_nonoverlapping(from, len) };
             left = &mut left[len..];
             at = at.wrapping_add(len as u64);

@@ -1,8 +1,9 @@
 //! Rate at which a root multicasts: what the user asks for, or less while receivers have no room.
 //!
-//! A receiver whose socket buffer has overflowed says so with its acknowledgements. The root then goes on at three quarters of the rate at which its
-//! block has been acknowledged, and lowers that again if it hears so again later. Each operation without such a message raises the rate by an eighth, until
-//! it is twice as high as it was when the first one came; then the window alone limits the root again.
+//! A receiver whose socket buffer has overflowed says so with its acknowledgements. The root then goes on at three
+//! quarters of the rate at which its block has been acknowledged, and lowers that again if it hears so again later.
+//! Each operation without such a message raises the rate by an eighth, until it is twice as high as it was when the
+//! first one came; then the window alone limits the root again.
 
 /// Picoseconds in a second.
 const SECOND_PS: u128 = 1_000_000_000_000;
@@ -94,7 +95,8 @@ impl Pace {
         self.last = block;
     }
 
-    /// A receiver has had no room in an operation that is over here. Returns whether it is the one whose block was sent last.
+    /// A receiver has had no room in an operation that is over here. Returns whether it is the one whose block was sent
+    /// last.
     pub(super) fn overflowed_before(&mut self, operation: u32, now_ps: u64) -> bool {
         let Block { operation: last, bytes, took_ps } = self.last;
         let is_last = bytes > 0 && operation == last;

@@ -65,7 +65,8 @@ struct Endpoint {
     port: U32,
     eager_bytes: U32,
     chains: U32,
-    /// Whether words in its memory begin with their highest byte: 1, else 0. What is reduced goes over the network as it lies in memory.
+    /// Whether words in its memory begin with their highest byte: 1, else 0. What is reduced goes over the network as
+    /// it lies in memory.
     big_endian: U32,
     chain_mapping: U64,
     /// Number of the socket on which ranks of its computer connect to share memory; 0: it shares none.
@@ -80,8 +81,8 @@ struct Endpoint {
     mtu_bytes: U32,
     /// UDP port where it answers probes of paths.
     path_port: U32,
-    /// Whether results must not depend on the order in which messages come: 1, else 0. Alike on all ranks, and so is the
-    /// next.
+    /// Whether results must not depend on the order in which messages come: 1, else 0. Alike on all ranks, and so is
+    /// the next.
     reproducible: U32,
     /// A [`Selection`].
     algorithm: U32,
@@ -97,7 +98,8 @@ impl Endpoint {
     }
 }
 
-/// A number of this computer, or of a network namespace of it: what is sent there is received there. `part`: of ranks that count as those of one computer.
+/// A number of this computer, or of a network namespace of it: what is sent there is received there. `part`: of ranks
+/// that count as those of one computer.
 fn host(part: u32) -> u64 {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
@@ -249,8 +251,8 @@ impl Part {
                 Ok((endpoint, _)) if endpoint.magic == MAGIC => endpoint,
                 _ => {
                     let reason = format!(
-                        "told {} bytes of itself, which is no endpoint of the datapath udp: give all ranks one datapath (FLEXCAST_DATAPATH) and one \
-                         build of this library",
+                        "told {} bytes of itself, which is no endpoint of the datapath udp: give all ranks one \
+                         datapath (FLEXCAST_DATAPATH) and one build of this library",
                         bytes.len()
                     );
                     return peer(rank, reason);
@@ -422,7 +424,8 @@ impl Part {
         Ok((engine, waiter))
     }
 
-    /// Reads what the ranks have told, of which `others` is that of ranks beside this one, for [`hostile`](super::hostile): whether it is refused.
+    /// Reads what the ranks have told, of which `others` is that of ranks beside this one, for
+    /// [`hostile`](super::hostile): whether it is refused.
     pub(super) fn refuses(&self, others: &[Vec<u8>]) -> Option<Error> {
         let mut told = others.to_vec();
         told.insert(self.place.rank() as usize, self.endpoint());
@@ -494,8 +497,8 @@ impl Paths<'_> {
         }
         if path.rank == self.place.rank() {
             tracing::warn!(
-                "the interfaces of the hosts carry packets of {least} bytes, the network between them only {} bytes, as \
-                 rank {} has found on {}: packets are no longer. Give interfaces and switches one MTU",
+                "the interfaces of the hosts carry packets of {least} bytes, the network between them only {} bytes, \
+                 as rank {} has found on {}: packets are no longer. Give interfaces and switches one MTU",
                 path.bytes,
                 path.rank,
                 self.interface.name()
@@ -517,8 +520,8 @@ fn unreachable(all: &[Endpoint]) -> Option<(u32, String)> {
     let other = all.iter().find(|endpoint| endpoint.host != loopback.host)?;
     let theirs = address(&other.address);
     let reason = format!(
-        "has the address {own} and rank {}, of another computer or network namespace, has {theirs}: only processes of one reach one another \
-         there; on all ranks {NEXT}",
+        "has the address {own} and rank {}, of another computer or network namespace, has {theirs}: only processes of \
+         one reach one another there; on all ranks {NEXT}",
         other.rank
     );
     Some((loopback.rank.get(), reason))
@@ -531,7 +534,8 @@ pub(super) fn beside_loopback(addresses: impl Iterator<Item = (u32, IpAddr)> + C
     let (rank, own) = addresses.clone().find(|(_, address)| address.is_loopback())?;
     let (other, theirs) = addresses.clone().find(|(_, address)| !address.is_loopback())?;
     let reason = format!(
-        "has the address {own}, which only its own computer reaches, and rank {other} has {theirs}: on rank {rank} {NEXT}"
+        "has the address {own}, which only its own computer reaches, and rank {other} has {theirs}: on rank {rank} \
+         {NEXT}"
     );
     Some((rank, reason))
 }
@@ -620,10 +624,12 @@ mod tests {
     #[test]
     fn loopback_addresses_are_refused_where_not_all_ranks_reach_them() {
         let text = refusal(|endpoint| endpoint.address = v6([10, 0, 0, 7].into()));
-        let expected = "rank 0 has the address 127.0.0.1, which only its own computer reaches, and rank 1 has 10.0.0.7: on rank 0 set FLEXCAST_INTERFACE";
+        let expected = "rank 0 has the address 127.0.0.1, which only its own computer reaches, and rank 1 has \
+            10.0.0.7: on rank 0 set FLEXCAST_INTERFACE";
         assert!(text.contains(expected), "{text}");
         let text = refusal(|endpoint| endpoint.host = 7.into());
-        let expected = "rank 0 has the address 127.0.0.1 and rank 1, of another computer or network namespace, has 127.0.0.1: only processes";
+        let expected = "rank 0 has the address 127.0.0.1 and rank 1, of another computer or network namespace, has \
+            127.0.0.1: only processes";
         assert!(text.contains(expected) && text.contains("on all ranks set FLEXCAST_INTERFACE"), "{text}");
     }
 

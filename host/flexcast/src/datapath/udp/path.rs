@@ -382,7 +382,8 @@ impl Prober {
     fn silent(&self, rank: u32) -> Error {
         let at = self.peers.get(rank as usize).map_or_else(String::new, |address| format!(" at {address}"));
         let reason = format!(
-            "does not answer UDP datagrams{at} within {:?}, by which the length of datagrams is found: allow UDP between \
+            "does not answer UDP datagrams{at} within {:?}, by which the length of datagrams is found: allow UDP \
+             between \
              the hosts, or set the MTU of their interfaces to {PLAIN_MTU_BYTES}, with which nothing is probed",
             self.timeout
         );

@@ -22,8 +22,8 @@ pub(super) fn has_room(fanout: &Fanout, subgroup: usize) -> bool {
     fanout.has_network_room(subgroup, RUNS, RUNS * ROOM_BYTES)
 }
 
-/// Takes datagrams from a subgroup's socket to its ring, if there may be some and nobody else does. Those that `codec` refuses are told to `refuse`
-/// instead; without one all are taken.
+/// Takes datagrams from a subgroup's socket to its ring, if there may be some and nobody else does. Those that `codec`
+/// refuses are told to `refuse` instead; without one all are taken.
 pub(super) fn pump(
     (fanout, subgroup): (&Fanout, usize),
     lane: &mut Lane,

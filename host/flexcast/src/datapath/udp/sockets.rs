@@ -27,7 +27,8 @@ pub(super) const ROOM_BYTES: usize = 1 << 16;
 pub(super) const WANTED_RECEIVE_BYTES: usize = 16 << 20;
 const WANTED_SEND_BYTES: usize = 2 << 20;
 
-const NO_GROUP: &str = "see whether the interface can multicast (`ip link`), and how many groups a socket may join (net.ipv4.igmp_max_memberships)";
+const NO_GROUP: &str = "see whether the interface can multicast (`ip link`), and how many groups a socket may join \
+    (net.ipv4.igmp_max_memberships)";
 
 fn failed(what: &str, next: &'static str) -> impl FnOnce(io::Error) -> Error {
     let what = what.to_owned();
@@ -95,7 +96,8 @@ impl Half {
         if self.has_offload { self.state.max_gso_segments() } else { 1 }
     }
 
-    /// Takes up to [`RUNS`] runs of datagrams, each with the bytes of a datagram, of which the last may be shorter; returns whether there was one.
+    /// Takes up to [`RUNS`] runs of datagrams, each with the bytes of a datagram, of which the last may be shorter;
+    /// returns whether there was one.
     fn receive(&self, room: &mut [u8], deliver: &mut dyn FnMut(&[u8], usize)) -> Result<bool> {
         let mut parts = room.chunks_exact_mut(ROOM_BYTES);
         let mut slices: [IoSliceMut<'_>; RUNS] =
@@ -178,7 +180,8 @@ pub(super) enum Sent {
     Full,
     /// The system sends no runs: one datagram at a time.
     Single,
-    /// The system refuses it, such as datagrams that have become too long for the interface, or one that is down: nothing of it comes anywhere.
+    /// The system refuses it, such as datagrams that have become too long for the interface, or one that is down:
+    /// nothing of it comes anywhere.
     Lost,
 }
 
@@ -211,8 +214,8 @@ impl Lane {
         self.segments.min(most_of_run(datagram_bytes))
     }
 
-    /// Takes runs of datagrams that were sent to the subgroup, each with the bytes of a datagram, of which the last may be shorter. Returns whether there
-    /// were any.
+    /// Takes runs of datagrams that were sent to the subgroup, each with the bytes of a datagram, of which the last may
+    /// be shorter. Returns whether there were any.
     pub(super) fn receive_runs(&mut self, deliver: &mut dyn FnMut(&[u8], usize)) -> Result<bool> {
         self.group.receive(&mut self.room, deliver)
     }
@@ -232,14 +235,16 @@ impl Lane {
         self.group.receive_run(landing)
     }
 
-    /// Sends datagrams to the subgroup: one behind the other in `run`, of `datagram_bytes` each, the last may be shorter.
+    /// Sends datagrams to the subgroup: one behind the other in `run`, of `datagram_bytes` each, the last may be
+    /// shorter.
     pub(super) fn multicast(&mut self, run: &[u8], datagram_bytes: usize) -> Result<Sent> {
         self.own.send(self.destination, run, Some(datagram_bytes), &mut self.segments)
     }
 }
 
 impl Half {
-    /// Sends datagrams of `segment_size` bytes each, or one. `segments`: how many go in one run, which becomes less where the system says so.
+    /// Sends datagrams of `segment_size` bytes each, or one. `segments`: how many go in one run, which becomes less
+    /// where the system says so.
     fn send(
         &self,
         destination: SocketAddr,
@@ -312,7 +317,8 @@ impl Sockets {
         Ok(socket)
     }
 
-    /// Sockets of the group's address, one for each of so many subgroups. They get what is sent to the group if they `join` it, otherwise nothing.
+    /// Sockets of the group's address, one for each of so many subgroups. They get what is sent to the group if they
+    /// `join` it, otherwise nothing.
     pub(super) fn members(
         interface: &Interface,
         group: IpAddr,
@@ -342,7 +348,8 @@ impl Sockets {
         Ok(socket.into())
     }
 
-    /// The sockets of a rank: its own, and a member of the group for each subgroup. `comes_back`: other members are on this computer.
+    /// The sockets of a rank: its own, and a member of the group for each subgroup. `comes_back`: other members are on
+    /// this computer.
     pub(super) fn new(
         interface: &Interface,
         own: Socket,
@@ -398,7 +405,8 @@ impl Sockets {
         self.groups.iter().zip(&self.destinations).map(lane).enumerate().skip(1)
     }
 
-    /// Datagrams for which the receive buffers have had no room, since the sockets were made; goes round. 0 where the system does not tell.
+    /// Datagrams for which the receive buffers have had no room, since the sockets were made; goes round. 0 where the
+    /// system does not tell.
     pub(super) fn overflowed(&self) -> u32 {
         self.groups.iter().fold(0, |sum, group| sum.wrapping_add(drops(group.socket.as_fd()).unwrap_or(0)))
     }

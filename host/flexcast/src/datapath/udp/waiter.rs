@@ -15,11 +15,11 @@ use crate::error::{Error, Result};
 
 /// Events taken at a time.
 const EVENTS: usize = 64;
-/// Looks in vain before a thread sleeps. Among eight ranks with a processor each an Allgather of 64 bytes took 38 us with 100, and 74 to 84 us with 10
-/// (measured).
+/// Looks in vain before a thread sleeps. Among eight ranks with a processor each an Allgather of 64 bytes took 38 us
+/// with 100, and 74 to 84 us with 10 (measured).
 const YIELDS: u32 = 100;
-/// Longest that a thread looks before it sleeps: where others want the processor, it gets it back only after they have had their turns, and the system
-/// gives it sooner to one that is woken.
+/// Longest that a thread looks before it sleeps: where others want the processor, it gets it back only after they have
+/// had their turns, and the system gives it sooner to one that is woken.
 const LOOKING: Duration = Duration::from_micros(200);
 
 /// What a communicator waits for. A clone waits for the same.
@@ -100,7 +100,8 @@ impl SocketWaiter {
         self.0.epoll.add(descriptor, EpollEvent::new(EpollFlags::EPOLLIN, token)).map_err(failed)
     }
 
-    /// Waits for datagrams that come through a socket which other ranks wait for, too: one of those that sleep is woken for each, once.
+    /// Waits for datagrams that come through a socket which other ranks wait for, too: one of those that sleep is woken
+    /// for each, once.
     pub(super) fn add_shared(&self, descriptor: BorrowedFd<'_>, token: u64) -> Result<()> {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET | EpollFlags::EPOLLEXCLUSIVE;
         self.0.epoll.add(descriptor, EpollEvent::new(flags, token)).map_err(failed)
@@ -116,8 +117,8 @@ impl SocketWaiter {
         self.0.memory().rings.push(rings);
     }
 
-    /// What is waited for in shared memory may be something else now, and a peer's call to wake may have been taken by a thread that does not
-    /// sleep: those that do are woken for what there is, and by the peers for what comes.
+    /// What is waited for in shared memory may be something else now, and a peer's call to wake may have been taken by
+    /// a thread that does not sleep: those that do are woken for what there is, and by the peers for what comes.
     pub(super) fn rearm(&self) {
         let memory = self.0.memory();
         if memory.sleepers > 0 && memory.arm() {
@@ -139,7 +140,8 @@ impl SocketWaiter {
         };
         let (before, now) = (before.map_or(EpollFlags::empty(), flags), flags(now));
         let mut event = EpollEvent::new(now, token);
-        // The system tells of a broken connection even where nothing is of interest: whoever cannot take note of that is not to be told.
+        // The system tells of a broken connection even where nothing is of interest: whoever cannot take note of that
+        // is not to be told.
         let changed = match (before.is_empty(), now.is_empty()) {
             (true, true) => Ok(()),
             (true, false) => self.0.epoll.add(descriptor, event),
@@ -157,7 +159,8 @@ impl SocketWaiter {
         }
     }
 
-    /// The tokens of descriptors that can be read now, or have failed. That one can be written is no token: whoever has something to send tries.
+    /// The tokens of descriptors that can be read now, or have failed. That one can be written is no token: whoever has
+    /// something to send tries.
     pub(super) fn poll(&self, ready: &mut Vec<u64>) -> Result<()> {
         ready.clear();
         let is_slept = self.0.memory().sleepers > 0;
@@ -233,7 +236,8 @@ impl SocketWaiter {
             memory.sleepers += 1;
             memory.arm()
         };
-        // From here on the bell is left to those who sleep: whoever has called before that is seen here, and who calls later rings it.
+        // From here on the bell is left to those who sleep: whoever has called before that is seen here, and who calls
+        // later rings it.
         if !is_ready && !is_called() {
             let _ = self.0.look(timeout);
         }

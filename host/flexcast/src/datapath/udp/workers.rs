@@ -1,8 +1,9 @@
 //! Threads that send and receive for a rank: one for each subgroup but the first.
 //!
-//! A worker takes datagrams from its subgroup's socket to the subgroup's ring in the fan-out, their tags checked, and gives runs of datagrams their tags
-//! and to the system. The thread that moves the communicator on does the same for the first subgroup, and all else: it takes chunks from the rings to
-//! their places, and fills the runs. Runs go to a worker and come back empty, so nothing is allocated; neither side waits for the other.
+//! A worker takes datagrams from its subgroup's socket to the subgroup's ring in the fan-out, their tags checked, and
+//! gives runs of datagrams their tags and to the system. The thread that moves the communicator on does the same for
+//! the first subgroup, and all else: it takes chunks from the rings to their places, and fills the runs. Runs go to a
+//! worker and come back empty, so nothing is allocated; neither side waits for the other.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -29,7 +30,8 @@ const DATA_RUNS: usize = 4;
 const END_RUNS: usize = 4;
 /// Looks in vain before a worker sleeps.
 const YIELDS: u32 = 20;
-/// Longest sleep, in milliseconds, of a worker that nobody has to wake: its socket takes no more, or another rank of this computer has it.
+/// Longest sleep, in milliseconds, of a worker that nobody has to wake: its socket takes no more, or another rank of
+/// this computer has it.
 const SHORT_MS: u16 = 1;
 /// Longest sleep of one that is woken, in milliseconds.
 const LONG_MS: u16 = 1000;
@@ -98,7 +100,8 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts one for each subgroup of the sockets but the first, near the card that has an address of this computer. `checks`: they check tags of what comes.
+    /// Starts one for each subgroup of the sockets but the first, near the card that has an address of this computer.
+    /// `checks`: they check tags of what comes.
     ///
     /// # Errors
     /// The system gives no descriptor or no thread.
@@ -136,8 +139,8 @@ impl Workers {
         }
     }
 
-    /// Hands a run to the worker of a subgroup, which `fill` fills with datagrams of `datagram_bytes` each, the last may be shorter, without tags. `is_end`:
-    /// it ends a block.
+    /// Hands a run to the worker of a subgroup, which `fill` fills with datagrams of `datagram_bytes` each, the last
+    /// may be shorter, without tags. `is_end`: it ends a block.
     ///
     /// # Errors
     /// What has ended the worker.

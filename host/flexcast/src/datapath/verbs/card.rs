@@ -22,8 +22,9 @@ use crate::p2p::Lingering;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VerbsOptions {
-    /// Virtual time that a chunk takes the processor which receives it, one chunk after another, at most 1 ms. For emulated cards in virtual time
-    /// alone, where the host's work takes no time unless this says so; a real processor takes what it takes. Default 0.
+    /// Virtual time that a chunk takes the processor which receives it, one chunk after another, at most 1 ms. For
+    /// emulated cards in virtual time alone, where the host's work takes no time unless this says so; a real processor
+    /// takes what it takes. Default 0.
     pub chunk_time: Duration,
 }
 

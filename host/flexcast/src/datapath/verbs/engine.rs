@@ -1,7 +1,7 @@
 //! Engine of a communicator over an RDMA card without its DPA: carries out what the protocol decides.
 //!
-//! An operation is posted ([`Engine::begin`]), receives and sends as the queues allow ([`Engine::advance`]), and gives its buffers back when the
-//! protocol releases it or has failed ([`end`]).
+//! An operation is posted ([`Engine::begin`]), receives and sends as the queues allow ([`Engine::advance`]), and gives
+//! its buffers back when the protocol releases it or has failed ([`end`]).
 
 mod acknowledge;
 mod between_pairs;
@@ -170,7 +170,8 @@ impl Engine {
         }
     }
 
-    /// Makes a posted operation the current one, and begins it. Returns whether it could: not while packets of all collective ids may still arrive.
+    /// Makes a posted operation the current one, and begins it. Returns whether it could: not while packets of all
+    /// collective ids may still arrive.
     fn begin(&mut self, posted: Posted<Task>, now_ps: u64) -> Result<bool, Box<Failed>> {
         let Posted { request, plan, send, receive, posted_ps } = posted;
         match plan {
@@ -320,8 +321,8 @@ impl Engine {
         current.as_mut().is_some_and(|running| watch::look(running, incoming, conversation, receive::QUIET_PS, now_ps))
     }
 
-    /// When multicast counts as over because it is for the right neighbour, to which nothing comes that does not come here. Of its own block that says
-    /// nothing.
+    /// When multicast counts as over because it is for the right neighbour, to which nothing comes that does not come
+    /// here. Of its own block that says nothing.
     fn over_ps(&self) -> Option<u64> {
         let running = self.current.as_ref().filter(|running| running.state.is_active() && !running.given_up)?;
         let is_over = self.conversation.participant().is_over_for_neighbour();

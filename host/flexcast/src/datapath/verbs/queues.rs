@@ -153,7 +153,8 @@ impl Queues {
         u64::from(self.slots) * u64::from(self.slot_bytes)
     }
 
-    /// Posts all receives, and joins the group. `alone`: no other rank is on the card, so that nothing that it sends need come back to it.
+    /// Posts all receives, and joins the group. `alone`: no other rank is on the card, so that nothing that it sends
+    /// need come back to it.
     pub(super) fn join(&mut self, group: MulticastGroup, q_key: u32, alone: bool) -> Result<()> {
         self.q_key = q_key;
         let depths = QueueDepths { send: self.send_depth as u32, receive: 0 };
@@ -193,8 +194,8 @@ impl Queues {
         (KIND_ACK_RECEIVE | u64::from(slot), into)
     }
 
-    /// Hands datagrams of the group that have come to `take`, at most 32; the id of each completion is its slot, to be given back by
-    /// [`Queues::post_again`]. Returns how many there were.
+    /// Hands datagrams of the group that have come to `take`, at most 32; the id of each completion is its slot, to be
+    /// given back by [`Queues::post_again`]. Returns how many there were.
     pub(super) fn poll_group(&mut self, take: impl FnMut(Completion)) -> Result<usize> {
         Ok(self.receive_cq.poll_each(take)?)
     }

@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 
 pub(super) const ROW_BYTES: u64 = size_of::<RunRow>() as u64;
 
-/// Where things lie in the host memory that the workers write through their windows, and from which rows are written to them.
+/// Where things lie in the host memory that the workers write through their windows, and from which rows are written to
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared {
     contexts: usize,

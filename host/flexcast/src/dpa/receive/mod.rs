@@ -91,7 +91,8 @@ pub(crate) struct Receive {
     reports: u64,
     /// The receive contexts report on the operation by themselves.
     reporting: bool,
-    /// Reports of each receive context when they had taken the operation over: what they reported before is of another one.
+    /// Reports of each receive context when they had taken the operation over: what they reported before is of another
+    /// one.
     reported_before: Vec<u64>,
     /// Room for what is read of a report.
     words: Vec<u64>,
@@ -147,7 +148,8 @@ impl Maker<'_> {
 }
 
 impl Receive {
-    /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected. Receive contexts tell a progress thread by `signals`.
+    /// Makes queues, threads and contexts; queue pairs are not yet in their groups, or connected. Receive contexts tell
+    /// a progress thread by `signals`.
     pub(crate) fn new(
         card: &DpaCard,
         config: &Config,
@@ -300,7 +302,8 @@ impl Receive {
         self.targets.as_ref()
     }
 
-    /// A rank that cannot be told any more where this one wants its bytes, with the status of the work completion; told once.
+    /// A rank that cannot be told any more where this one wants its bytes, with the status of the work completion; told
+    /// once.
     pub(crate) fn take_broken(&mut self) -> Result<Option<(u32, u32)>> {
         self.targets.as_mut().map_or(Ok(None), Targets::take_broken)
     }

@@ -44,8 +44,8 @@ impl Receive {
         self.targets.as_ref().map_or(Ok(true), |targets| targets.are_known(operation))
     }
 
-    /// Gives the receive contexts an operation that receives into `buffer`; `operation` is its number, alike on all ranks and never used again. Only
-    /// when [`Receive::is_ready`].
+    /// Gives the receive contexts an operation that receives into `buffer`; `operation` is its number, alike on all
+    /// ranks and never used again. Only when [`Receive::is_ready`].
     ///
     /// `reporting`: they report their bitmaps by themselves, not only when asked.
     ///
@@ -64,8 +64,8 @@ impl Receive {
         for (member, context) in self.queue_pairs.iter().zip(&self.contexts).filter(|_| self.by_group_keys) {
             let space = plan.space(context.stream, &mut self.table)?;
             let (_, own_chunks) = plan.psns(own, context.stream, &space);
-            // Without a key where nothing but the own bytes would come: what other ranks of the card make come back would be written over
-            // what is being sent.
+            // Without a key where nothing but the own bytes would come: what other ranks of the card make come back
+            // would be written over what is being sent.
             if space.chunks() > own_chunks {
                 let key = GroupKey::of_key(member, operation, region.rkey(), region.addr().get())?;
                 self.keys.push(key);
@@ -83,7 +83,8 @@ impl Receive {
         })
     }
 
-    /// Takes the keys back by which peers reach the buffer of the operation: whatever of its packets still comes is dropped by the card.
+    /// Takes the keys back by which peers reach the buffer of the operation: whatever of its packets still comes is
+    /// dropped by the card.
     pub(crate) fn disarm(&mut self, buffer: &mut Buffer) {
         self.keys.clear();
         buffer.hide();
@@ -166,7 +167,8 @@ impl Receive {
         self.tell(|_| (0, size_of::<Operation>()))
     }
 
-    /// Closes the operation: receive contexts accept nothing more, finish their copies and report. Only when [`Receive::is_free`].
+    /// Closes the operation: receive contexts accept nothing more, finish their copies and report. Only when
+    /// [`Receive::is_free`].
     pub(crate) fn close(&mut self) -> Result<()> {
         self.reports += 1;
         for context in &mut self.contexts {
@@ -176,7 +178,8 @@ impl Receive {
         self.tell(|_| (0, size_of::<Operation>()))
     }
 
-    /// Writes so many bytes of their rows and of their lines (of an operation that they have, of the first alone) to all receive contexts and wakes their threads.
+    /// Writes so many bytes of their rows and of their lines (of an operation that they have, of the first alone) to
+    /// all receive contexts and wakes their threads.
     fn tell(&mut self, lengths: impl Fn(&Context) -> (usize, usize)) -> Result<()> {
         for (number, thread) in self.threads.iter_mut().enumerate() {
             let rkey = thread.memory.id();

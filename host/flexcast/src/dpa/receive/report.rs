@@ -19,7 +19,8 @@ impl Receive {
         Ok(self.host.read_u64(self.shared.report(context) + offset_of!(ReceiveReport, progress) + field)?)
     }
 
-    /// A number that grows while chunks come: of completions consumed and receives posted again, as far as the receive contexts have reported.
+    /// A number that grows while chunks come: of completions consumed and receives posted again, as far as the receive
+    /// contexts have reported.
     pub(crate) fn progress_count(&self) -> Result<u64> {
         let mut count = 0u64;
         for context in 0..self.contexts.len() {
@@ -153,7 +154,8 @@ impl Receive {
         (0..self.contexts.len()).map(of).collect()
     }
 
-    /// Whether the chunks of so many completions of each receive context are in the user's buffer: none of their copies is under way any more.
+    /// Whether the chunks of so many completions of each receive context are in the user's buffer: none of their copies
+    /// is under way any more.
     pub(crate) fn are_placed(&self, consumed: &[u64]) -> Result<bool> {
         for (context, before) in consumed.iter().enumerate() {
             // In this order: what has been consumed meanwhile may count as under way, never the other way round.

@@ -46,11 +46,13 @@ impl fmt::Display for AggregatorFailure {
         match status {
             Ok(SparseStatus::Length) => write!(
                 f,
-                "message of {found} bytes from worker {worker}, but its displacement says {limit}; give all ranks the same parameters"
+                "message of {found} bytes from worker {worker}, but its displacement says {limit}; give all ranks the \
+                 same parameters"
             ),
             Ok(SparseStatus::Displacement) => write!(
                 f,
-                "displacement {found:#x} of worker {worker}, but the iteration has {limit} blocks; its bits behind them have to be clear"
+                "displacement {found:#x} of worker {worker}, but the iteration has {limit} blocks; its bits behind \
+                 them have to be clear"
             ),
             Ok(SparseStatus::Order) => write!(
                 f,
@@ -59,11 +61,13 @@ impl fmt::Display for AggregatorFailure {
             ),
             Ok(SparseStatus::Behind) => write!(
                 f,
-                "block index {found} of worker {worker}, but the iteration is at {limit} already; indices only ascend from message to message"
+                "block index {found} of worker {worker}, but the iteration is at {limit} already; indices only ascend \
+                 from message to message"
             ),
             Ok(SparseStatus::AfterEnd) => write!(
                 f,
-                "block index {found} of worker {worker} after a list that was not full; a worker votes for all that it has"
+                "block index {found} of worker {worker} after a list that was not full; a worker votes for all that it \
+                 has"
             ),
             Ok(SparseStatus::Element) => write!(
                 f,
@@ -71,11 +75,13 @@ impl fmt::Display for AggregatorFailure {
             ),
             Ok(SparseStatus::Opcode) => write!(
                 f,
-                "completion {found:#x} on the connection to worker {worker}, which is no message with an immediate; use workers of the same release"
+                "completion {found:#x} on the connection to worker {worker}, which is no message with an immediate; \
+                 use workers of the same release"
             ),
             Ok(SparseStatus::Connection) => write!(
                 f,
-                "the connection to worker {worker} is broken: {} (syndrome {found:#x}); look at its process and its network",
+                "the connection to worker {worker} is broken: {} (syndrome {found:#x}); look at its process and its \
+                 network",
                 u8::try_from(*found).map_or(FailureCode::Completion, FailureCode::of_syndrome)
             ),
             Ok(SparseStatus::Running) => write!(f, "it runs"),

@@ -1,11 +1,12 @@
 //! Aggregators of sparse AllReduce on a card's DPA: threads of image `sparse`, and the host's control of them.
 //!
-//! Set-up has two phases that do not wait for anybody: [`AggregatorCard::prepare`] makes spots and queue pairs, whose endpoints the workers are told;
-//! [`PreparedAggregator::connect`] takes those of the workers and lets the threads run. From then on they need no host: not between iterations, and
-//! not between operations. What an operation's elements are is told only where that changes ([`DpaAggregator::set_element`]).
+//! Set-up has two phases that do not wait for anybody: [`AggregatorCard::prepare`] makes spots and queue pairs, whose
+//! endpoints the workers are told; [`PreparedAggregator::connect`] takes those of the workers and lets the threads run.
+//! From then on they need no host: not between iterations, and not between operations. What an operation's elements are
+//! is told only where that changes ([`DpaAggregator::set_element`]).
 //!
-//! Spots lie in DPA memory: there the card writes what comes into the DPA's second-level cache, and a load takes a thread a twentieth of what it would
-//! through a window to the host's memory.
+//! Spots lie in DPA memory: there the card writes what comes into the DPA's second-level cache, and a load takes a
+//! thread a twentieth of what it would through a window to the host's memory.
 
 mod failure;
 mod options;
@@ -47,7 +48,8 @@ const FIRST_PSN: u32 = 0;
 pub struct AggregatorCard(DpaCard);
 
 impl AggregatorCard {
-    /// Opens the card `device` (such as `mlx5_0`) and starts `firmware`, image `sparse`, on its DPA. Other processes may run there beside it.
+    /// Opens the card `device` (such as `mlx5_0`) and starts `firmware`, image `sparse`, on its DPA. Other processes
+    /// may run there beside it.
     ///
     /// # Errors
     /// As [`Card::open`](crate::Card::open).
@@ -63,8 +65,8 @@ impl AggregatorCard {
     /// Makes threads, spots and queue pairs for the workers of `parameters`: a shard for each coroutine of each thread.
     ///
     /// # Errors
-    /// [`Error::Argument`] or [`Error::Budget`]: spots that do not fit, blocks that the firmware does not take, no threads; [`Error::Context`];
-    /// [`Error::Flexio`].
+    /// [`Error::Argument`] or [`Error::Budget`]: spots that do not fit, blocks that the firmware does not take, no
+    /// threads; [`Error::Context`]; [`Error::Flexio`].
     pub fn prepare(&self, parameters: Parameters, options: &AggregatorOptions) -> Result<PreparedAggregator> {
         options.check(parameters)?;
         let Self(card) = self;
@@ -86,7 +88,8 @@ impl AggregatorCard {
 }
 
 impl AggregatorCard {
-    /// [`AggregatorCard::prepare`] of aggregator `number` of those that [`Worker`](crate::p2p::sparse::Worker)s know by their endpoints, and its own endpoint.
+    /// [`AggregatorCard::prepare`] of aggregator `number` of those that [`Worker`](crate::p2p::sparse::Worker)s know by
+    /// their endpoints, and its own endpoint.
     ///
     /// # Errors
     /// As [`AggregatorCard::prepare`]; threads and coroutines that do not give as many shards.
@@ -99,7 +102,8 @@ impl AggregatorCard {
         if settings.shards_of_each() != options.shards() {
             let (wanted, shards) = (settings.shards_of_each(), options.shards());
             let reason = format!(
-                "{shards} shards of {} threads, but each aggregator has {wanted}: threads times coroutines are its shards",
+                "{shards} shards of {} threads, but each aggregator has {wanted}: threads times coroutines are its \
+                 shards",
                 options.units.len()
             );
             return Err(Error::Argument { operation: WHAT, reason });
@@ -236,7 +240,8 @@ impl PreparedAggregator {
             .map(|(qp, _)| qp.endpoint(FIRST_PSN))
     }
 
-    /// Connects to the queue pairs of the workers, by worker and of each by shard, and lets the threads run. Does not wait for anybody.
+    /// Connects to the queue pairs of the workers, by worker and of each by shard, and lets the threads run. Does not
+    /// wait for anybody.
     ///
     /// # Errors
     /// [`Error::Argument`] for a worker or a queue pair that is missing; [`Error::Flexio`].
@@ -260,7 +265,8 @@ impl PreparedAggregator {
                 let remote = remote.ok_or_else(|| Error::Argument {
                     operation: WHAT,
                     reason: format!(
-                        "queue pair of worker {worker} for shard {shard} is missing: give those of all {count} workers for all {shards} shards"
+                        "queue pair of worker {worker} for shard {shard} is missing: give those of all {count} workers \
+                         for all {shards} shards"
                     ),
                 })?;
                 qp.connect_with(&remote.queue_pair, remote.first_psn, path, options.retry)?;
@@ -278,8 +284,8 @@ impl PreparedAggregator {
     /// [`PreparedAggregator::connect`] by the endpoints of all workers, in their order.
     ///
     /// # Errors
-    /// As [`PreparedAggregator::connect`]; [`Error::Argument`] for an endpoint that is damaged or of other settings, and for an aggregator that has
-    /// none itself ([`AggregatorCard::prepare_for`]).
+    /// As [`PreparedAggregator::connect`]; [`Error::Argument`] for an endpoint that is damaged or of other settings,
+    /// and for an aggregator that has none itself ([`AggregatorCard::prepare_for`]).
     pub fn connect_for(self, workers: &[impl AsRef<[u8]>]) -> Result<DpaAggregator> {
         let refused = |reason| Error::Argument { operation: WHAT, reason };
         let own = self.own.as_ref();
@@ -311,13 +317,15 @@ pub struct DpaAggregator {
 pub struct AggregatorStanding {
     /// The worker whose message an operation under way waits for; none while none waits.
     pub awaited: Option<u32>,
-    /// Whether all workers have acknowledged the answers of all operations. While one is under way some are not told, and it is false.
+    /// Whether all workers have acknowledged the answers of all operations. While one is under way some are not told,
+    /// and it is false.
     pub is_answered: bool,
 }
 
 impl DpaAggregator {
-    /// What the elements of the operations from the next one on are; at first they are 32-bit integers. To be called while no operation is under way:
-    /// before this card's own worker votes, or, of a card apart from all workers, before any does.
+    /// What the elements of the operations from the next one on are; at first they are 32-bit integers. To be called
+    /// while no operation is under way: before this card's own worker votes, or, of a card apart from all workers,
+    /// before any does.
     ///
     /// # Errors
     /// [`Error::Flexio`].
@@ -325,8 +333,8 @@ impl DpaAggregator {
         Ok(self.operation.write(offset_of!(SparseOperation, element) as u64, &(element as u64).to_le_bytes())?)
     }
 
-    /// Asks how far its threads are; a library call for each. Does not wait: [`DpaAggregator::standing`] has the answer later. A thread that has just been busy may
-    /// overlook the question: ask again.
+    /// Asks how far its threads are; a library call for each. Does not wait: [`DpaAggregator::standing`] has the answer
+    /// later. A thread that has just been busy may overlook the question: ask again.
     ///
     /// # Errors
     /// [`Error::Flexio`]; [`Error::Context`] where the runtime does not wake a thread.
@@ -391,7 +399,8 @@ impl DpaAggregator {
         self.parameters
     }
 
-    /// Where the state of a thread lies in DPA memory, for those who can look there: emulated cards show what a thread has executed.
+    /// Where the state of a thread lies in DPA memory, for those who can look there: emulated cards show what a thread
+    /// has executed.
     #[doc(hidden)]
     #[must_use]
     pub fn thread_state(&self, thread: usize) -> Option<flexio::DevAddr> {

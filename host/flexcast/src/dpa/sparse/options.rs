@@ -66,7 +66,8 @@ impl AggregatorOptions {
         if !block.is_multiple_of(BLOCK_STEP) {
             let next = block.next_multiple_of(BLOCK_STEP);
             return argument(format!(
-                "blocks of {block} bytes: the firmware adds {BLOCK_STEP} at a time, so choose a multiple of that, such as {next}"
+                "blocks of {block} bytes: the firmware adds {BLOCK_STEP} at a time, so choose a multiple of that, such \
+                 as {next}"
             ));
         }
         let completions = completions(parameters, self.coroutines);

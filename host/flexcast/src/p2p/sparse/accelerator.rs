@@ -7,7 +7,8 @@ use super::Result;
 /// Bits of a word of a bitmap.
 const WORD_BITS: u32 = u32::BITS;
 
-/// Blocks of an array that are scanned or copied together. They start at a multiple of a block, and the array's last one may be short.
+/// Blocks of an array that are scanned or copied together. They start at a multiple of a block, and the array's last
+/// one may be short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// The first byte of the array.
@@ -34,10 +35,12 @@ impl Stretch {
 
 /// An accelerator, its buffer that a card reaches, and the two programs that it has for a worker.
 ///
-/// The worker starts them, looks whether they are over, and reads bitmaps. No byte of an array or of the buffer is the processor's: an array is an opaque object here, and
-/// a [`PeerRegion`] has no method that touches its bytes. In the buffer each block has the place that it has in the array. Cards send blocks from there, and put sums there.
+/// The worker starts them, looks whether they are over, and reads bitmaps. No byte of an array or of the buffer is the
+/// processor's: an array is an opaque object here, and a [`PeerRegion`] has no method that touches its bytes. In the
+/// buffer each block has the place that it has in the array. Cards send blocks from there, and put sums there.
 ///
-/// Programs run in the order in which they are started. Whoever implements this waits in its destructor until all are over.
+/// Programs run in the order in which they are started. Whoever implements this waits in its destructor until all are
+/// over.
 pub trait Accelerator {
     /// An array in the accelerator's memory: a contribution, and what gets the sums. Both may be the same memory.
     type Array: ?Sized;
@@ -48,22 +51,24 @@ pub trait Accelerator {
     /// Bytes of an array.
     fn bytes(&self, array: &Self::Array) -> u64;
 
-    /// Starts one pass over blocks of the contribution: it copies them to the buffer, with zeros behind a short block, and finds out which have any bit set. Does not wait.
-    /// The array stays as it is, and allocated, until the operation is over or the accelerator is gone.
+    /// Starts one pass over blocks of the contribution: it copies them to the buffer, with zeros behind a short block,
+    /// and finds out which have any bit set. Does not wait. The array stays as it is, and allocated, until the
+    /// operation is over or the accelerator is gone.
     ///
     /// # Errors
     /// [`Error::Accelerator`](super::Error::Accelerator).
     fn scan(&mut self, array: &Self::Array, stretch: Stretch) -> Result<()>;
 
-    /// Whether the first scan whose bitmap has not been taken is over; if so, `found` gets its bitmap: a bit for each block of which any bit is set. Cards may read the blocks then.
-    /// Does not wait.
+    /// Whether the first scan whose bitmap has not been taken is over; if so, `found` gets its bitmap: a bit for each
+    /// block of which any bit is set. Cards may read the blocks then. Does not wait.
     ///
     /// # Errors
     /// [`Error::Accelerator`](super::Error::Accelerator).
     fn scanned(&mut self, found: &mut [u32]) -> Result<bool>;
 
-    /// Starts the copy of blocks from the buffer, those with a bit in `sums`, to what gets the sums, as far as they are in the array. The others become zero there, unless that is
-    /// the contribution, where they are. What cards have put into the buffer is seen. Does not wait.
+    /// Starts the copy of blocks from the buffer, those with a bit in `sums`, to what gets the sums, as far as they are
+    /// in the array. The others become zero there, unless that is the contribution, where they are. What cards have put
+    /// into the buffer is seen. Does not wait.
     ///
     /// # Errors
     /// [`Error::Accelerator`](super::Error::Accelerator).

@@ -126,7 +126,8 @@ impl Aggregator {
         Ok((PendingAggregator(aggregator, own), endpoint))
     }
 
-    /// Ends the aggregator. Workers' cards still get answers for as long as they may ask again for the acknowledgements of their last messages.
+    /// Ends the aggregator. Workers' cards still get answers for as long as they may ask again for the acknowledgements
+    /// of their last messages.
     pub(crate) fn leave(self, lingering: &Lingering) {
         let Self { links, spots, completions, config, running: None, failed: false, ended_ps, .. } = self else {
             return;
@@ -163,7 +164,8 @@ impl Aggregator {
     /// Starts an operation. What workers have sent of it before is taken.
     ///
     /// # Errors
-    /// [`Error::Busy`], [`Error::Failed`]; a call for which these connections are not; those of [`Aggregator::progress`].
+    /// [`Error::Busy`], [`Error::Failed`]; a call for which these connections are not; those of
+    /// [`Aggregator::progress`].
     pub fn begin(&mut self, call: Call) -> Result<()> {
         if self.failed {
             return Err(Error::Failed);
@@ -194,10 +196,12 @@ impl Aggregator {
         self.ended(begun)
     }
 
-    /// Takes what has come and sends what may be sent. Does not wait; between two calls the caller lets the card make progress ([`flexio::Relax`]).
+    /// Takes what has come and sends what may be sent. Does not wait; between two calls the caller lets the card make
+    /// progress ([`flexio::Relax`]).
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::Connection`], [`Error::Protocol`], each naming the worker; [`Error::Flexio`]. Workers are told. From then on [`Error::Failed`].
+    /// [`Error::Timeout`], [`Error::Connection`], [`Error::Protocol`], each naming the worker; [`Error::Flexio`].
+    /// Workers are told. From then on [`Error::Failed`].
     pub fn progress(&mut self) -> Result<bool> {
         if self.advance()? || self.running.is_none() {
             return Ok(true);
@@ -342,7 +346,8 @@ impl Aggregator {
         let refused = |bytes| Error::Protocol {
             party,
             reason: format!(
-                "a message of {bytes} bytes with displacement {displacement:#x}, which iteration {} cannot have: call the same on all",
+                "a message of {bytes} bytes with displacement {displacement:#x}, which iteration {} cannot have: call \
+                 the same on all",
                 sum.summation().iteration()
             ),
         };

@@ -59,7 +59,8 @@ pub(super) trait Arrangement<A: ?Sized>: Blocks {
     /// The array cannot be reached.
     fn start(&mut self, array: &A, portions: &[Portion]) -> Result<()>;
 
-    /// Goes on with a portion, which has this number, until a message is ready, or something is awaited, or `left` bytes have been looked at.
+    /// Goes on with a portion, which has this number, until a message is ready, or something is awaited, or `left`
+    /// bytes have been looked at.
     ///
     /// # Errors
     /// As [`Arrangement::start`].

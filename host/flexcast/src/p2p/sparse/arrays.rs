@@ -12,7 +12,8 @@ pub trait Array {
     /// Bytes that both have.
     fn bytes(&self) -> u64;
 
-    /// Copies bytes of the contribution to registered memory, and tells whether any bit of them is set: one pass over them.
+    /// Copies bytes of the contribution to registered memory, and tells whether any bit of them is set: one pass over
+    /// them.
     ///
     /// # Errors
     /// They are none of the array, or of the memory.

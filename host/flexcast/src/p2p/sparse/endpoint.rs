@@ -1,4 +1,5 @@
-//! Endpoints that workers and aggregators exchange before they are connected. An aggregator of another kind gives the same bytes.
+//! Endpoints that workers and aggregators exchange before they are connected. An aggregator of another kind gives the
+//! same bytes.
 //!
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|
@@ -23,8 +24,8 @@
 //! | 88 | 4 each | numbers of its queue pairs, for one peer after another, and of each shard after shard |
 //!
 //! Numbers are little-endian. The number of a queue pair's first packet follows from the nonces of both sides
-//! ([`Greeting::first_packets`], scope 0), so that cards take no packets of somebody who was not meant. Queue pairs answer
-//! Reads of nothing, by which peers find out what is lost.
+//! ([`Greeting::first_packets`], scope 0), so that cards take no packets of somebody who was not meant. Queue pairs
+//! answer Reads of nothing, by which peers find out what is lost.
 
 use flexcast_proto::session::greeting::{Greeting, SIDE_NONCE_BYTES, Side};
 use flexcast_proto::session::{self, Role};

@@ -59,7 +59,8 @@ pub enum Error {
     },
     /// The accelerator's programs do not end.
     #[error(
-        "waited {waited_us} us ({looks} looks) for the accelerator; is it busy with something else? If so, raise the bound"
+        "waited {waited_us} us ({looks} looks) for the accelerator; is it busy with something else? If so, raise the \
+         bound"
     )]
     AcceleratorTimeout {
         /// Time without progress, by the provider's clock.

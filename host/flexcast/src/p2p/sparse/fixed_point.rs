@@ -1,4 +1,5 @@
-//! Arrays of `f32` whose contributions and sums travel as fixed-point numbers, two in a 64-bit word, for aggregators that add integers alone.
+//! Arrays of `f32` whose contributions and sums travel as fixed-point numbers, two in a 64-bit word, for aggregators
+//! that add integers alone.
 
 use std::ops::Range;
 
@@ -15,10 +16,13 @@ const NUMBER: usize = size_of::<f32>();
 /// Words that are turned at a time.
 const WORDS: usize = 16;
 
-/// An array of `f32` as an array of 64-bit words: the worker's operation is a sum of [`I64`](crate::reduce::DataType::I64), of [`FixedPointArray::bytes`] bytes.
+/// An array of `f32` as an array of 64-bit words: the worker's operation is a sum of
+/// [`I64`](crate::reduce::DataType::I64), of [`FixedPointArray::bytes`] bytes.
 ///
-/// A block has the same place in either. A block whose numbers are all less than half of a unit is one of zeros, and -0.0 becomes 0.0. A number beyond the bound, infinite or not a
-/// number is [`Error::FixedPoint`](super::Error::FixedPoint) of [`Worker::progress`](super::Worker::progress), before its block is sent.
+/// A block has the same place in either. A block whose numbers are all less than half of a unit is one of zeros, and
+/// -0.0 becomes 0.0. A number beyond the bound, infinite or not a number is
+/// [`Error::FixedPoint`](super::Error::FixedPoint) of [`Worker::progress`](super::Worker::progress), before its block
+/// is sent.
 #[derive(Debug)]
 pub struct FixedPointArray<'a, A> {
     array: &'a mut A,

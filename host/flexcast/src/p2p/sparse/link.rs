@@ -8,15 +8,17 @@ use flexio::{
 use super::Config;
 use super::endpoint::Remote;
 
-/// Sends that may be under way. One at a time waits for an answer, but acknowledgements of the ones before it may be late.
+/// Sends that may be under way. One at a time waits for an answer, but acknowledgements of the ones before it may be
+/// late.
 const SEND_DEPTH: u32 = 8;
 /// Every so many sends one completes visibly, so that a full queue has one that does.
 const SIGNALED: u32 = SEND_DEPTH / 2;
 /// Receives: of one message at a time.
 const RECEIVE_DEPTH: u32 = 2;
 
-/// A peer that has been silent for so long is probed, by a Read of nothing: its card sees by the packet's number that one before it is missing, and asks for it
-/// ([`requester`](crate::requester) does the same). The next probes come after four times as long each.
+/// A peer that has been silent for so long is probed, by a Read of nothing: its card sees by the packet's number that
+/// one before it is missing, and asks for it ([`requester`](crate::requester) does the same). The next probes come
+/// after four times as long each.
 const PROBE_PS: u64 = 25_000_000;
 /// Probes of one silence. Behind them there is the card's own timeout.
 const MOST_PROBES: u32 = 3;

@@ -1,16 +1,21 @@
 //! Sparse AllReduce through aggregators, over reliable connections whose messages carry an immediate.
 //!
-//! A [`Worker`] has an array, an [`Aggregator`] adds. Either may be in a program without the other, and an aggregator need not be this one: a worker
-//! knows of it the queue pairs that its endpoint names. Each worker has one queue pair with each aggregator for each shard of it. Messages in both directions are Sends:
-//! blocks in the order of their indices, and d indices of 4 bytes behind them ([`flexcast_proto::sparse`]). The immediate of a worker's message is its displacement; that of
-//! an answer is 0, or, without any bytes, one more than the number of the worker for whose sake the aggregator has given up.
+//! A [`Worker`] has an array, an [`Aggregator`] adds. Either may be in a program without the other, and an aggregator
+//! need not be this one: a worker knows of it the queue pairs that its endpoint names. Each worker has one queue pair
+//! with each aggregator for each shard of it. Messages in both directions are Sends: blocks in the order of their
+//! indices, and d indices of 4 bytes behind them ([`flexcast_proto::sparse`]). The immediate of a worker's message is
+//! its displacement; that of an answer is 0, or, without any bytes, one more than the number of the worker for whose
+//! sake the aggregator has given up.
 //!
-//! A worker whose array is the processor's has a ring of 2d blocks for each shard: it loads blocks there, looking at them, sends from there and receives sums there. The array is
-//! never registered. One whose array is in the memory of an [`Accelerator`] ([`Worker::staged`]) has a buffer there, as long as the array, in which each block has its place; the
-//! processor sees a bitmap. An aggregator has a receive spot for each worker and two transmit spots; blocks are added from the ones straight to the other.
+//! A worker whose array is the processor's has a ring of 2d blocks for each shard: it loads blocks there, looking at
+//! them, sends from there and receives sums there. The array is never registered. One whose array is in the memory of
+//! an [`Accelerator`] ([`Worker::staged`]) has a buffer there, as long as the array, in which each block has its place;
+//! the processor sees a bitmap. An aggregator has a receive spot for each worker and two transmit spots; blocks are
+//! added from the ones straight to the other.
 //!
-//! Set-up has two phases and neither blocks: `prepare` makes queue pairs and tells how they are reached; when all have exchanged that, `connect` takes what the others have
-//! told. Then [`Worker::begin`] and [`Aggregator::begin`] start an operation, and `progress` drives it.
+//! Set-up has two phases and neither blocks: `prepare` makes queue pairs and tells how they are reached; when all have
+//! exchanged that, `connect` takes what the others have told. Then [`Worker::begin`] and [`Aggregator::begin`] start an
+//! operation, and `progress` drives it.
 //!
 //! ```no_run
 //! # use flexcast::p2p::sparse::{Aggregator, Arrays, Call, Config, Order, Result, Settings, Worker};
@@ -93,7 +98,8 @@ pub struct Call {
 }
 
 impl Settings {
-    /// Queue pairs and memory for so many workers and aggregators, messages of up to `blocks_per_message` blocks, and `shards_of_each` shards of each aggregator.
+    /// Queue pairs and memory for so many workers and aggregators, messages of up to `blocks_per_message` blocks, and
+    /// `shards_of_each` shards of each aggregator.
     ///
     /// # Errors
     /// One of them is out of its range.
@@ -184,7 +190,8 @@ pub struct Config {
     pub bound: Bound,
     /// Traffic class. Default 0.
     pub class: u8,
-    /// Virtual time that a message takes an aggregator, and each block of it, for emulated cards: there the host's work takes no time unless this says so. Default 0.
+    /// Virtual time that a message takes an aggregator, and each block of it, for emulated cards: there the host's work
+    /// takes no time unless this says so. Default 0.
     pub message_time: Duration,
     /// See [`Config::message_time`].
     pub block_time: Duration,

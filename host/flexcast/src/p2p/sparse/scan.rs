@@ -24,7 +24,8 @@ pub(crate) trait Places {
     /// Loads a block of the array into a slot. Returns whether any bit of it is set.
     fn load(&mut self, block: Range<u64>, slot: u32) -> Result<bool, Self::Error>;
 
-    /// These bytes of the array are zero, as far as this worker has them: unless another one has some, nothing else comes for them.
+    /// These bytes of the array are zero, as far as this worker has them: unless another one has some, nothing else
+    /// comes for them.
     fn skip(&mut self, zeros: Range<u64>) -> Result<(), Self::Error>;
 
     /// The block that was loaded last is sent.

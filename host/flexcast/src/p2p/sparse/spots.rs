@@ -36,8 +36,9 @@ impl Receive {
     /// The message in the spot; none while the card has it.
     fn message(&self) -> Option<(&[u8], u32)> {
         let Owner::Host(Message { bytes, displacement }) = self.owner else { return None };
-        // SAFETY: the region has no rights for peers, and no receive into it is posted (`Spots::post` takes the spot from this process first, and needs it
-        // mutably): no card writes to it. No method of another view of it is called, as views lie apart.
+        // SAFETY: the region has no rights for peers, and no receive into it is posted (`Spots::post` takes the spot
+        // from this process first, and needs it mutably): no card writes to it. No method of another view of it is
+        // called, as views lie apart.
         let memory = unsafe { self.memory.as_slice() };
         Some((memory.get(..bytes)?, displacement))
     }
@@ -108,8 +109,9 @@ impl Spots {
     pub(super) fn add(&mut self, worker: u32, additions: &Additions, block_bytes: usize, reduction: Reduction) {
         let Self { receive, transmit: [even, odd] } = self;
         let Some((message, _)) = receive.get(worker as usize).and_then(Receive::message) else { return };
-        // SAFETY: the views lie apart; peers have no rights to them, and no receive is ever posted into a transmit spot: no card writes to them. A card may
-        // read one only to repeat a packet of an answer that all workers have (`flexcast_proto::sparse`), which the receiver drops by its number whatever it holds.
+        // SAFETY: the views lie apart; peers have no rights to them, and no receive is ever posted into a transmit
+        // spot: no card writes to them. A card may read one only to repeat a packet of an answer that all workers have
+        // (`flexcast_proto::sparse`), which the receiver drops by its number whatever it holds.
         let spots = unsafe { [even.as_mut_slice(), odd.as_mut_slice()] };
         additions.apply(&mut Adder { spots, message, block_bytes, reduction });
     }

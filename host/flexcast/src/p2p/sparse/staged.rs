@@ -49,7 +49,8 @@ impl<D: Accelerator> Staged<D> {
         if d >= most {
             let least = most.saturating_sub(1);
             let limit = format!(
-                "at most {least} with an accelerator, as the card takes {most} pieces of memory in a message and indices are one"
+                "at most {least} with an accelerator, as the card takes {most} pieces of memory in a message and \
+                 indices are one"
             );
             return Err(Error::OutOfRange { what: "the number of blocks per message", value: d.into(), limit });
         }

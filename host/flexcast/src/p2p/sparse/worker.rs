@@ -23,7 +23,8 @@ const SCAN_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct PendingWorker<M = Ring>(Worker<M>, Own);
 
-/// Whoever has an array. Its blocks travel from and to a [`Ring`] in the host's memory, or a buffer of an accelerator ([`Staged`]).
+/// Whoever has an array. Its blocks travel from and to a [`Ring`] in the host's memory, or a buffer of an accelerator
+/// ([`Staged`]).
 #[derive(Debug)]
 pub struct Worker<M = Ring> {
     settings: Settings,
@@ -102,7 +103,8 @@ impl<M> PendingWorker<M> {
 }
 
 impl Worker {
-    /// Ends the worker. Aggregators' cards still get answers for as long as they may ask again for the acknowledgements of the last sums.
+    /// Ends the worker. Aggregators' cards still get answers for as long as they may ask again for the acknowledgements
+    /// of the last sums.
     pub(crate) fn leave(self, lingering: &Lingering) {
         let Self { links, blocks, indices, completions, config, running: None, failed: false, ended_ps, .. } = self
         else {
@@ -127,12 +129,14 @@ impl Worker {
         Self::prepare_with(pd, settings, number, config, blocks)
     }
 
-    /// Takes what has come, looks at a part of the array, and sends what may be sent. Does not wait; between two calls the caller lets the card make progress
-    /// ([`flexio::Relax`]). The array is the same in all calls of an operation, and nobody else changes it. Tells whether anything has happened.
+    /// Takes what has come, looks at a part of the array, and sends what may be sent. Does not wait; between two calls
+    /// the caller lets the card make progress ([`flexio::Relax`]). The array is the same in all calls of an operation,
+    /// and nobody else changes it. Tells whether anything has happened.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::Connection`], [`Error::Protocol`], [`Error::Ended`], each naming whose fault it is; [`Error::Flexio`]; an array of another length.
-    /// From then on [`Error::Failed`]: the array is part old and part new.
+    /// [`Error::Timeout`], [`Error::Connection`], [`Error::Protocol`], [`Error::Ended`], each naming whose fault it is;
+    /// [`Error::Flexio`]; an array of another length. From then on [`Error::Failed`]: the array is part old and part
+    /// new.
     pub fn progress(&mut self, array: &mut impl Array) -> Result<bool> {
         self.progress_with(array)
     }
@@ -147,11 +151,12 @@ impl Worker {
 }
 
 impl<D: Accelerator> Worker<Staged<D>> {
-    /// Makes the queue pairs of worker `number` on the card that knows the accelerator's buffer, and what aggregators need to know of it. Arrays may be as long as the
-    /// buffer.
+    /// Makes the queue pairs of worker `number` on the card that knows the accelerator's buffer, and what aggregators
+    /// need to know of it. Arrays may be as long as the buffer.
     ///
     /// # Errors
-    /// No such worker; more blocks per message than the card takes pieces of memory, less one for indices; a buffer shorter than a block; [`Error::Flexio`].
+    /// No such worker; more blocks per message than the card takes pieces of memory, less one for indices; a buffer
+    /// shorter than a block; [`Error::Flexio`].
     pub fn staged(
         accelerator: D,
         settings: Settings,
@@ -163,12 +168,13 @@ impl<D: Accelerator> Worker<Staged<D>> {
         Self::prepare_with(&pd, settings, number, config, blocks)
     }
 
-    /// Takes what has come, moves the accelerator's work on, and sends what may be sent. Does not wait; between two calls the caller lets the card make progress
-    /// ([`flexio::Relax`]). The array is the same in all calls of an operation, and nobody else uses it until that is over. Tells whether anything has happened.
+    /// Takes what has come, moves the accelerator's work on, and sends what may be sent. Does not wait; between two
+    /// calls the caller lets the card make progress ([`flexio::Relax`]). The array is the same in all calls of an
+    /// operation, and nobody else uses it until that is over. Tells whether anything has happened.
     ///
     /// # Errors
-    /// As [`Worker::progress`] of a ring; [`Error::Accelerator`], [`Error::AcceleratorTimeout`]. From then on [`Error::Failed`]: the array is as it was, unless the
-    /// accelerator failed to copy sums to it.
+    /// As [`Worker::progress`] of a ring; [`Error::Accelerator`], [`Error::AcceleratorTimeout`]. From then on
+    /// [`Error::Failed`]: the array is as it was, unless the accelerator failed to copy sums to it.
     pub fn progress(&mut self, array: &mut D::Array) -> Result<bool> {
         self.progress_with(array)
     }

@@ -29,12 +29,13 @@ use crate::tuner::Losses;
 const LOG_RECEIVES: u8 = 4;
 /// log2 of the send queue entries of each peer: eight messages, each with eager data.
 const LOG_SENDS: u8 = 4;
-/// Timeout of the connection for reads, 4.096 us x 2^4 = 66 us, if that of the others is not shorter. Whoever answers too late for its eight tries is
-/// read from over the connection for messages.
+/// Timeout of the connection for reads, 4.096 us x 2^4 = 66 us, if that of the others is not shorter. Whoever answers
+/// too late for its eight tries is read from over the connection for messages.
 const READ_TIMEOUT_EXPONENT: u8 = 4;
 
 impl DeviceDriver {
-    /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending). `signals`: the line by which the communicator's threads signal.
+    /// Makes the thread and its queues, with a connection, not yet connected, for each of `peers` (ascending).
+    /// `signals`: the line by which the communicator's threads signal.
     pub(crate) fn new(
         card: &DpaCard,
         config: &Config,

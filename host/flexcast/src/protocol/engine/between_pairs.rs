@@ -1,4 +1,5 @@
-//! The engine as what carries collectives between pairs of ranks: the hosts do, and no worker of the card has a part in them.
+//! The engine as what carries collectives between pairs of ranks: the hosts do, and no worker of the card has a part in
+//! them.
 
 use flexcast_proto::{Cause, OperationDescriptor};
 

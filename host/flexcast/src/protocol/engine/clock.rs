@@ -9,8 +9,9 @@ use crate::plan::Missing;
 use crate::protocol::driver::Notice;
 
 impl Engine {
-    /// Notifies the protocol of the time, and of a stall. Before it hears of that the receive contexts are closed, so that what is missing then
-    /// is the truth and stays so. `moved`: something else has happened since the last poll. Returns whether anything has.
+    /// Notifies the protocol of the time, and of a stall. Before it hears of that the receive contexts are closed, so
+    /// that what is missing then is the truth and stays so. `moved`: something else has happened since the last poll.
+    /// Returns whether anything has.
     pub(super) fn poll_clock(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
         let Some(running) = self.current.as_ref() else { return Ok(moved) };
         if let State::Releasing { since_ps, .. } = running.state

@@ -18,8 +18,8 @@ fn summary(plan: &Plan, chunk_bytes: u32, chains: u32) -> Summary {
     }
 }
 
-/// Time that the turns of an operation take beyond the data's own: activations, which queue behind the data of a turn on their way unless
-/// they have a higher priority, for which the fabric must have queues of their own.
+/// Time that the turns of an operation take beyond the data's own: activations, which queue behind the data of a turn
+/// on their way unless they have a higher priority, for which the fabric must have queues of their own.
 pub(crate) fn activations_ps(plan: &Plan, config: &Config) -> u64 {
     let Order { chains, steps, .. } = order(plan, config, 0);
     let turn_bytes = plan.receive_bytes() / u64::from(plan.roots().len().max(1)) * u64::from(chains);
@@ -28,8 +28,8 @@ pub(crate) fn activations_ps(plan: &Plan, config: &Config) -> u64 {
     turn_ps.saturating_mul(u64::from(steps.saturating_sub(1)))
 }
 
-/// What a thread takes for a chunk, to send or to receive it, in picoseconds, with room: the published kernel takes 598 cycles for a completion
-/// (Khalilov et al., Table I), which are 0.33 us at 1.8 GHz.
+/// What a thread takes for a chunk, to send or to receive it, in picoseconds, with room: the published kernel takes 598
+/// cycles for a completion (Khalilov et al., Table I), which are 0.33 us at 1.8 GHz.
 const CHUNK_PS: u64 = 500_000;
 
 /// Time that the chunks of an operation take the threads, beyond the time that their bytes take on the link.
@@ -43,8 +43,8 @@ fn chunks_ps(plan: &Plan, config: &Config) -> u64 {
     threads_ps.saturating_sub(transfer_ps(bytes, config.link_gbit_per_s))
 }
 
-/// A receive thread that a budget or a look ends publishes nothing until it is activated again: for 25 us at most, in the emulated card's
-/// time. A stream stalls after twice this.
+/// A receive thread that a budget or a look ends publishes nothing until it is activated again: for 25 us at most, in
+/// the emulated card's time. A stream stalls after twice this.
 const REACTIVATION_PS: u64 = 15_000_000;
 
 /// Longest that the receive threads of a flowing stream publish no progress: while a chunk comes over a link that the

@@ -1,4 +1,5 @@
-//! Operations over connections of their own, by the algorithms of [`p2p`](crate::p2p): no worker of the card and no barrier has a part in them.
+//! Operations over connections of their own, by the algorithms of [`p2p`](crate::p2p): no worker of the card and no
+//! barrier has a part in them.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use crate::plan::{Kind, Plan};
 use crate::protocol::driver::Notice;
 use crate::tuner;
 
-/// A peer that has acknowledged nothing for so long has not been reached by any probe or restart: a connection of the library is silent for
-/// 8.4 ms then.
+/// A peer that has acknowledged nothing for so long has not been reached by any probe or restart: a connection of the
+/// library is silent for 8.4 ms then.
 const STALL: Duration = Duration::from_millis(1);
 
 /// Gives an operation to the connections; the own block is in its place.
@@ -95,7 +96,8 @@ impl Engine {
         self.parts.driver.notify(now_ps, notice);
     }
 
-    /// An operation over connections has ended: whether they have stalled decides, on all ranks alike, how the next ones go.
+    /// An operation over connections has ended: whether they have stalled decides, on all ranks alike, how the next
+    /// ones go.
     pub(super) fn note_silence(&mut self, running: &Running, now_ps: u64) {
         let Some(group) = self.parts.pairs.group.as_mut() else { return };
         let (silence, restarts) = (group.take_silence(), group.take_restarts());

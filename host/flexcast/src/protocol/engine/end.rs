@@ -29,7 +29,8 @@ impl Engine {
             State::Releasing { sides, .. } => !sides.sending.is_under_way() && sides.receiving.is_over(),
             _ => false,
         };
-        // What others tell of where they want their bytes must not find this rank gone; once the communicator has failed it may never come.
+        // What others tell of where they want their bytes must not find this rank gone; once the communicator has
+        // failed it may never come.
         if let Some(running) =
             self.current.as_ref().filter(|running| over(running) && running.algorithm == Algorithm::Multicast)
             && self.broken.is_none()
@@ -107,7 +108,8 @@ impl Engine {
         }
         // Others must know why this rank goes before they see that it has gone.
         let over = !receives && !sends && !self.parts.copier.is_busy() && self.parts.driver.is_quiet();
-        // A dead process will not answer. What it has posted may still be sent, and what it has armed be written to: the buffers stay here.
+        // A dead process will not answer. What it has posted may still be sent, and what it has armed be written to:
+        // the buffers stay here.
         if !over && !crashed && now_ps.saturating_sub(since_ps) <= WORKER_PS {
             return Ok(false);
         }

@@ -1,4 +1,5 @@
-//! Looks at the bitmaps of the receive contexts while an operation goes on: whether a quiet stream is over, and what a flowing one has lost.
+//! Looks at the bitmaps of the receive contexts while an operation goes on: whether a quiet stream is over, and what a
+//! flowing one has lost.
 
 use flexcast_proto::{FailureCode, GapWatch, PieceSet, StallWindow};
 
@@ -24,7 +25,8 @@ pub(super) struct Gaps {
 }
 
 impl Gaps {
-    /// Of an operation of which `remaining` chunks have not come, and on which the receive contexts have given so many reports, by themselves or not.
+    /// Of an operation of which `remaining` chunks have not come, and on which the receive contexts have given so many
+    /// reports, by themselves or not.
     const fn new(remaining: u64, (reports, reporting): (u64, bool)) -> Self {
         Self {
             watch: GapWatch::new(remaining, reporting),
@@ -45,7 +47,8 @@ struct Placing {
 }
 
 impl Engine {
-    /// Whether the right neighbour's multicast is over, and with it this rank's. Where a root sends to each rank by itself it tells nothing.
+    /// Whether the right neighbour's multicast is over, and with it this rank's. Where a root sends to each rank by
+    /// itself it tells nothing.
     pub(super) fn is_over_for_neighbour(&self) -> bool {
         self.config.transport != Transport::UcUnicast && self.parts.driver.is_over_for_neighbour()
     }
@@ -79,7 +82,8 @@ impl Engine {
         Ok(placed)
     }
 
-    /// Takes what the receive contexts have reported by themselves, when that is due. Returns whether there was anything.
+    /// Takes what the receive contexts have reported by themselves, when that is due. Returns whether there was
+    /// anything.
     fn poll_reports(&mut self, now_ps: u64) -> Result<bool> {
         let receive = &self.parts.receive;
         let Some(running) = self.current.as_mut().filter(|running| running.may_repair()) else { return Ok(false) };
@@ -100,8 +104,8 @@ impl Engine {
         self.take_look(now_ps, false)
     }
 
-    /// Whether the bitmaps are to be looked at for gaps, although chunks come: the right neighbour waits for what has come, and the receive contexts do
-    /// not report by themselves.
+    /// Whether the bitmaps are to be looked at for gaps, although chunks come: the right neighbour waits for what has
+    /// come, and the receive contexts do not report by themselves.
     fn poll_gaps(&mut self) -> Result<bool> {
         let receive = &self.parts.receive;
         let may_look = !self.stall.reorders() && !receive.is_reporting() && self.parts.driver.repairs_beside();
@@ -117,7 +121,8 @@ impl Engine {
         Ok(asked || gaps.watch.is_due(remaining))
     }
 
-    /// Takes what a look has shown. `over`: the right neighbour's multicast was over when it was asked for. Returns whether that is news.
+    /// Takes what a look has shown. `over`: the right neighbour's multicast was over when it was asked for. Returns
+    /// whether that is news.
     fn take_look(&mut self, now_ps: u64, over: bool) -> Result<bool> {
         let Some(running) = self.current.as_mut() else { return Ok(false) };
         let receive = &mut self.parts.receive;
@@ -173,7 +178,8 @@ impl Engine {
         }
     }
 
-    /// Notifies the protocol of the pieces that had come by the last look, once they are in their place. Returns whether they are.
+    /// Notifies the protocol of the pieces that had come by the last look, once they are in their place. Returns
+    /// whether they are.
     fn poll_placing(&mut self, now_ps: u64) -> Result<bool> {
         let Some(gaps) = self.current.as_mut().and_then(|running| running.gaps.as_mut()) else { return Ok(false) };
         let Some(Placing { pieces, consumed }) = &gaps.placing else { return Ok(false) };

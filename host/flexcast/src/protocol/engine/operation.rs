@@ -44,10 +44,11 @@ impl Receiving {
 pub(super) enum Look {
     /// None is under way.
     Idle,
-    /// The receive contexts have been asked, and have not all answered: they have no time for chunks while they do. `over`: the right neighbour's
-    /// multicast was over by then.
+    /// The receive contexts have been asked, and have not all answered: they have no time for chunks while they do.
+    /// `over`: the right neighbour's multicast was over by then.
     Asked { over: bool, since_ps: u64 },
-    /// What is missing is lost: every root's last chunks are there, or were there for the right neighbour while nothing came here.
+    /// What is missing is lost: every root's last chunks are there, or were there for the right neighbour while nothing
+    /// came here.
     Final,
 }
 
@@ -221,13 +222,14 @@ pub(crate) struct Running {
     pub(super) posting: Option<ProgressWatch>,
     /// Longest that receive threads publish no progress while chunks come; 0 while the operation is deferred.
     pub(super) silence_ps: u64,
-    /// How long a root sends to other ranks before it comes back to this one: as long as this rank has sent, once it has; 0 where a root sends to
-    /// all at once.
+    /// How long a root sends to other ranks before it comes back to this one: as long as this rank has sent, once it
+    /// has; 0 where a root sends to all at once.
     pub(super) turn_ps: u64,
     pub(super) look: Look,
     /// Its gaps, if it has looked for any.
     pub(super) gaps: Option<Gaps>,
-    /// What multicast has not brought, once a look or the close of the receive contexts has shown it; none if the operation has failed before.
+    /// What multicast has not brought, once a look or the close of the receive contexts has shown it; none if the
+    /// operation has failed before.
     pub(super) missing: Option<Missing>,
     /// When workers were last checked for failures.
     pub(super) checked_ps: u64,
@@ -242,8 +244,8 @@ impl Running {
         self.errand.as_ref().map_or(self.plan.kind.name(), |errand| errand.name)
     }
 
-    /// When its multicast counts as stalled, or as over; none before the barrier, and once its receive contexts do not receive any more. It is not
-    /// too slow as long as data comes.
+    /// When its multicast counts as stalled, or as over; none before the barrier, and once its receive contexts do not
+    /// receive any more. It is not too slow as long as data comes.
     pub(super) fn stalled_ps(&self, window: StallWindow) -> Option<u64> {
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
         let watch = self.watch.filter(|_| self.state.sides().is_some_and(receives))?;
@@ -257,8 +259,9 @@ impl Running {
         })
     }
 
-    /// Whether the send threads are still to send the own block, and get on with that: they have posted some of it, or blocks of those before this
-    /// rank have come, in the last [`STUCK_CUTOFFS`]. That nothing need come meanwhile ([`Running::is_held`]) is no progress: it follows from this.
+    /// Whether the send threads are still to send the own block, and get on with that: they have posted some of it, or
+    /// blocks of those before this rank have come, in the last [`STUCK_CUTOFFS`]. That nothing need come meanwhile
+    /// ([`Running::is_held`]) is no progress: it follows from this.
     pub(super) fn is_posting(&self, now_ps: u64) -> bool {
         let sends = self.state.sides().is_some_and(|sides| sides.sending.is_ahead());
         let latest_ps = self.posting.iter().chain(&self.watch).map(ProgressWatch::moved_ps).max();
@@ -266,17 +269,17 @@ impl Running {
         sends && latest_ps.is_some_and(|latest_ps| now_ps.saturating_sub(latest_ps) < window_ps)
     }
 
-    /// Whether there is a reason why nothing may come: the next root of the chain waits for the own block, whose chunks do not come here; nor is
-    /// the end seen before that block is in its place.
+    /// Whether there is a reason why nothing may come: the next root of the chain waits for the own block, whose chunks
+    /// do not come here; nor is the end seen before that block is in its place.
     ///
-    /// Send threads that do not get on are no such reason. With the protocol on the card they have the operation from its post on, and this rank's
-    /// turn may never come: whoever is to give it to this rank may be out of reach.
+    /// Send threads that do not get on are no such reason. With the protocol on the card they have the operation from
+    /// its post on, and this rank's turn may never come: whoever is to give it to this rank may be out of reach.
     pub(super) fn is_held(&self, now_ps: u64) -> bool {
         (self.state.is_sending() && self.is_posting(now_ps)) || self.own_block == OwnBlock::Copying
     }
 
-    /// When the bitmaps are to be looked at, as it is at `now_ps`; none if they have been or cannot be. `over`: multicast is over for the right
-    /// neighbour.
+    /// When the bitmaps are to be looked at, as it is at `now_ps`; none if they have been or cannot be. `over`:
+    /// multicast is over for the right neighbour.
     pub(super) fn look_ps(&self, window: StallWindow, over: bool, now_ps: u64) -> Option<u64> {
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);
         let receives = self.state.sides().is_some_and(receives) && !self.state.is_failing();

@@ -36,8 +36,8 @@ const fn send_code(status: SendStatus) -> FailureCode {
 }
 
 impl Engine {
-    /// Polls what the card's workers have reported, and the clock. `moved`: something else has happened since the last poll. Returns whether
-    /// anything has.
+    /// Polls what the card's workers have reported, and the clock. `moved`: something else has happened since the last
+    /// poll. Returns whether anything has.
     pub(super) fn poll(&mut self, now_ps: u64, mut moved: bool) -> Result<bool> {
         moved |= self.check(now_ps)? | self.poll_copy(now_ps)?;
         match self.start(now_ps) {
@@ -175,7 +175,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Polls how far the receive contexts have got, once all ranks can receive. Returns whether multicast has turned out to be over.
+    /// Polls how far the receive contexts have got, once all ranks can receive. Returns whether multicast has turned
+    /// out to be over.
     fn poll_progress(&mut self, now_ps: u64) -> Result<bool> {
         let Some(running) = self.current.as_mut() else { return Ok(false) };
         let receives = |sides: &Sides| matches!(sides.receiving, Receiving::Armed);

@@ -182,7 +182,8 @@ impl Engine {
         self.do_steps(now_ps)
     }
 
-    /// Takes the current operation back after a failure to start it, with its buffers. Other ranks are told that it fails.
+    /// Takes the current operation back after a failure to start it, with its buffers. Other ranks are told that it
+    /// fails.
     pub(super) fn withdraw(&mut self, error: Error) -> Box<Failed> {
         self.end_all(Cause::Device(FailureCode::NotStarted));
         let Some(mut running) = self.current.take() else { return Box::new(Failed::of(error)) };
@@ -202,8 +203,9 @@ impl Engine {
         Errand::failed(errand, Failed { error, send: send.and_then(renew), receive: renew(receive), report })
     }
 
-    /// Brings the own block to the receive buffer: long ones by the card, where chunks are not staged and the driver can wait. Returns where it is, and the copy
-    /// of it that is sent, if that is neither in the send nor in the receive buffer.
+    /// Brings the own block to the receive buffer: long ones by the card, where chunks are not staged and the driver
+    /// can wait. Returns where it is, and the copy of it that is sent, if that is neither in the send nor in the
+    /// receive buffer.
     fn place_own_block(&mut self, posted: &mut Posted, algorithm: Algorithm) -> Result<(OwnBlock, Option<Buffer>)> {
         let Posted { plan, send, receive, .. } = posted;
         let by_workers = algorithm == Algorithm::Multicast;
@@ -224,8 +226,8 @@ impl Engine {
         Ok((OwnBlock::Placed, None))
     }
 
-    /// The own block of an operation in place, copied to where nobody writes, if Writes of this rank come back to the receive buffer. All
-    /// of a Broadcast is the root's, whose card gets no key for it.
+    /// The own block of an operation in place, copied to where nobody writes, if Writes of this rank come back to the
+    /// receive buffer. All of a Broadcast is the root's, whose card gets no key for it.
     fn copy_of_source(&self, plan: &Plan, receive: &Buffer) -> Result<Option<Buffer>> {
         let (own, foreign) = (plan.receive_bytes() - plan.foreign_bytes(), plan.foreign_bytes());
         if own == 0 || foreign == 0 || !self.parts.send.writes_come_back() {

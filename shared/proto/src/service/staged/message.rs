@@ -6,8 +6,9 @@ use crate::service::error::{Culprit, of_completion};
 use crate::service::message::Region;
 use crate::service::task::{Descriptor, Part};
 
-/// What a group's staged collectives may use on a service process. `staging_bytes`, `segments`, `scatter_bytes` and `reader` must be the same
-/// on all processes of the group. `multicast` may differ: where one process has none the group goes without.
+/// What a group's staged collectives may use on a service process. `staging_bytes`, `segments`, `scatter_bytes` and
+/// `reader` must be the same on all processes of the group. `multicast` may differ: where one process has none the
+/// group goes without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Staging {
     /// Memory of the card for this group, in bytes.
@@ -18,7 +19,8 @@ pub struct Staging {
     pub transfers: u32,
     /// Collectives whose calls are kept, the current one included, at least 1.
     pub collectives: u32,
-    /// Segments of a Broadcast from so many bytes on go between the processes by scatter and Allgather, shorter ones down a binomial tree.
+    /// Segments of a Broadcast from so many bytes on go between the processes by scatter and Allgather, shorter ones
+    /// down a binomial tree.
     pub scatter_bytes: u64,
     /// Who reads a Broadcast's message.
     pub reader: Reader,
@@ -29,15 +31,17 @@ pub struct Staging {
 /// How segments go between processes by multicast. What is lost is read from the process that has sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Multicast {
-    /// How long missing chunks may still come once their source has said that all are sent, in picoseconds. Then they are read.
+    /// How long missing chunks may still come once their source has said that all are sent, in picoseconds. Then they
+    /// are read.
     pub repair_ps: u64,
-    /// In an Allgather processes send in turn: each once no more than so many bytes of those before it are still to come.
+    /// In an Allgather processes send in turn: each once no more than so many bytes of those before it are still to
+    /// come.
     pub ahead_bytes: u64,
 }
 
 impl Default for Multicast {
-    /// 50 us: what the queue of a switch with 1.25 MB holds up a chunk at 200 Gbit/s. 256 KiB: what a link of 200 Gbit/s carries in 10 us, while the next
-    /// process learns that it is its turn and its first chunk comes.
+    /// 50 us: what the queue of a switch with 1.25 MB holds up a chunk at 200 Gbit/s. 256 KiB: what a link of 200
+    /// Gbit/s carries in 10 us, while the next process learns that it is its turn and its first chunk comes.
     fn default() -> Self {
         Self { repair_ps: 50_000_000, ahead_bytes: 256 << 10 }
     }
@@ -46,7 +50,8 @@ impl Default for Multicast {
 /// How staged data goes between the processes of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Between {
-    /// A Broadcast by OFFER messages and Reads of each other's staging memory; in an Allgather each process writes to the ranks of all hosts.
+    /// A Broadcast by OFFER messages and Reads of each other's staging memory; in an Allgather each process writes to
+    /// the ranks of all hosts.
     #[default]
     Messages,
     /// By multicast into the staging memory of all, each of which writes to its own ranks.
@@ -54,7 +59,8 @@ pub enum Between {
 }
 
 impl Default for Staging {
-    /// 8 MiB of staging, 2 segments, 16 transfers, 8 collectives, scatter from 64 KiB on, the root's process reads, no multicast.
+    /// 8 MiB of staging, 2 segments, 16 transfers, 8 collectives, scatter from 64 KiB on, the root's process reads, no
+    /// multicast.
     fn default() -> Self {
         Self {
             staging_bytes: 8 << 20,
@@ -154,7 +160,8 @@ pub enum StagedAction {
         /// To where.
         to: Staged,
     },
-    /// Read staging memory of a process into the same places of the own, then bring [`StagedEvent::Done`], once for both ranges.
+    /// Read staging memory of a process into the same places of the own, then bring [`StagedEvent::Done`], once for
+    /// both ranges.
     Fetch {
         /// Of which collective.
         collective: u32,
@@ -165,8 +172,9 @@ pub enum StagedAction {
         /// What; the second range is mostly empty.
         ranges: [Staged; 2],
     },
-    /// Multicast staging memory to the group in chunks, the last of which may be shorter, then bring [`StagedEvent::Done`] once none is read any more.
-    /// Where they cannot be sent the others read them: that is no error.
+    /// Multicast staging memory to the group in chunks, the last of which may be shorter, then bring
+    /// [`StagedEvent::Done`] once none is read any more. Where they cannot be sent the others read them: that is no
+    /// error.
     Multicast {
         /// Of which collective.
         collective: u32,
@@ -190,7 +198,8 @@ pub enum StagedAction {
         /// To where.
         to: Region,
     },
-    /// Write staging memory into host memory, then bring [`StagedEvent::Done`]. Writes to one rank go over one reliable queue pair, in order.
+    /// Write staging memory into host memory, then bring [`StagedEvent::Done`]. Writes to one rank go over one reliable
+    /// queue pair, in order.
     Write {
         /// Of which collective.
         collective: u32,
@@ -222,8 +231,8 @@ pub enum StagedAction {
         /// What.
         message: StagedMessage,
     },
-    /// Tell a local rank that the group has failed: each of its collectives that is not over by its flags. Its memory keys must be invalidated
-    /// before it uses the buffers again, since processes may still write.
+    /// Tell a local rank that the group has failed: each of its collectives that is not over by its flags. Its memory
+    /// keys must be invalidated before it uses the buffers again, since processes may still write.
     Fail {
         /// Whom.
         rank: u32,
@@ -242,7 +251,8 @@ pub enum StagedMessage {
         /// Number of the message among those that the receiver gets; of a multicast the source.
         tag: u32,
     },
-    /// What was offered has been read; of a multicast the receiver has written all of the segment to its ranks, too, and so has room for a further one.
+    /// What was offered has been read; of a multicast the receiver has written all of the segment to its ranks, too,
+    /// and so has room for a further one.
     Taken {
         /// Which segment.
         segment: u32,
@@ -287,8 +297,8 @@ pub enum StagedEvent {
     Time(u64),
     /// A rank or another process of the group has died.
     Died(Culprit),
-    /// A connection between processes is broken, which all transfers over it fail with: by a transfer of memory of the culprit, of this or of another kind
-    /// of collectives of the group.
+    /// A connection between processes is broken, which all transfers over it fail with: by a transfer of memory of the
+    /// culprit, of this or of another kind of collectives of the group.
     Broken {
         /// Whose memory is at fault.
         culprit: Culprit,
@@ -344,7 +354,8 @@ pub enum StagedRefusal {
     },
     /// A collective too far ahead.
     #[error(
-        "collective {collective}, but {oldest} is not over and {limit} are kept: offer it again later, or raise `collectives`"
+        "collective {collective}, but {oldest} is not over and {limit} are kept: offer it again later, or raise \
+         `collectives`"
     )]
     Collectives {
         /// What was called.
@@ -376,8 +387,8 @@ pub enum StagedRefusal {
     },
     /// A group for which there is no staging memory left.
     #[error(
-        "staging exhausted: the group asks for {asked} bytes, {held} of {limit} are in use: end a group, lower `staging_bytes` of a group, or raise \
-         that of the service process"
+        "staging exhausted: the group asks for {asked} bytes, {held} of {limit} are in use: end a group, lower \
+         `staging_bytes` of a group, or raise that of the service process"
     )]
     Exhausted {
         /// What the group asks for.
@@ -389,7 +400,8 @@ pub enum StagedRefusal {
     },
     /// A group that has no staging memory here, or whose rank this is not.
     #[error(
-        "group {group} takes no staged collectives of this rank: join it first, and give its service processes staging memory"
+        "group {group} takes no staged collectives of this rank: join it first, and give its service processes staging \
+         memory"
     )]
     NoStaging {
         /// The group.

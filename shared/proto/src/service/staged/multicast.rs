@@ -1,8 +1,9 @@
 //! Segments that go between the processes of a group by multicast, in place of OFFER and Reads.
 //!
-//! A source multicasts what it has of a segment into the staging memory of all others, and then offers it to each of them by a reliable message. Who misses
-//! chunks a while after that reads them from the source's staging memory. A segment's place is used again once all others have taken it and have written all of
-//! it to their ranks. Each segment has a number of its own in the immediates of its chunks, so that chunks that come late are not taken for others.
+//! A source multicasts what it has of a segment into the staging memory of all others, and then offers it to each of
+//! them by a reliable message. Who misses chunks a while after that reads them from the source's staging memory. A
+//! segment's place is used again once all others have taken it and have written all of it to their ranks. Each segment
+//! has a number of its own in the immediates of its chunks, so that chunks that come late are not taken for others.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -16,7 +17,8 @@ use crate::service::message::Region;
 use crate::service::task::{Collective, Delivery, Descriptor, runs};
 use crate::service::topology::Topology;
 
-/// Least bits for numbers of segments in immediates: a chunk that comes after so many further segments may be taken for one of them.
+/// Least bits for numbers of segments in immediates: a chunk that comes after so many further segments may be taken for
+/// one of them.
 const LEAST_NUMBER_BITS: u32 = 12;
 
 /// After how many chunks a process that waits for its turn looks again.
@@ -142,8 +144,8 @@ impl StagedProcess {
         agreed(topology, staging, chunk_bytes).is_some()
     }
 
-    /// All processes of the group have said whether they can multicast: the bytes of a chunk, which all have said alike, or none. Without settings of multicast
-    /// there is nothing to agree on. Before this no collective begins.
+    /// All processes of the group have said whether they can multicast: the bytes of a chunk, which all have said
+    /// alike, or none. Without settings of multicast there is nothing to agree on. Before this no collective begins.
     pub fn agree(&mut self, chunk_bytes: Option<u32>) {
         self.agreed = chunk_bytes.and_then(|bytes| agreed(&self.topology, &self.staging, bytes));
         self.is_agreed = true;
@@ -155,7 +157,8 @@ impl StagedProcess {
         if self.agreed.is_some() { Between::Multicast } else { Between::Messages }
     }
 
-    /// When it is to be told the time at the latest ([`StagedEvent::Time`](super::message::StagedEvent::Time)), in picoseconds.
+    /// When it is to be told the time at the latest ([`StagedEvent::Time`](super::message::StagedEvent::Time)), in
+    /// picoseconds.
     #[must_use]
     pub fn wake_ps(&self) -> Option<u64> {
         let shares = self.run.iter().flat_map(|run| run.slots.values()).filter_map(|slot| slot.shares.as_ref());
@@ -240,7 +243,8 @@ impl StagedProcess {
         }
     }
 
-    /// Where in staging memory a source's part of a segment lies: parts follow one another in the order of the processes.
+    /// Where in staging memory a source's part of a segment lies: parts follow one another in the order of the
+    /// processes.
     pub(super) fn area(&self, segment: u32, source: u32) -> Staged {
         let (offset, (_, bytes)) = (self.slot_offset(segment), self.extent(segment));
         let is_allgather =
@@ -270,8 +274,8 @@ impl StagedProcess {
         shares.into_iter().any(|shares| shares.own == Own::Waits)
     }
 
-    /// Whether it is this process's turn to multicast a segment: little is still to come of the segments before it, and of this one from the processes
-    /// before it. What is lost does not come; its source has said that it was sent.
+    /// Whether it is this process's turn to multicast a segment: little is still to come of the segments before it, and
+    /// of this one from the processes before it. What is lost does not come; its source has said that it was sent.
     fn is_turn(&self, segment: u32, agreed: &Agreed) -> bool {
         let Some(run) = &self.run else { return false };
         let mut chunks = 0;

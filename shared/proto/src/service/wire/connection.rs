@@ -13,7 +13,8 @@ use crate::session::greeting::SIDE_NONCE_BYTES;
 /// Bytes of a nonce, and of a tag.
 pub use crate::session::TAG_BYTES;
 
-/// Where a service process listens: an address and a port of the network or of the connection manager. An IPv4 address is a mapped one.
+/// Where a service process listens: an address and a port of the network or of the connection manager. An IPv4 address
+/// is a mapped one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     /// The address.
@@ -136,7 +137,8 @@ pub struct Heartbeat {
     pub seen: u64,
 }
 
-/// The queue pair of one side of a connection. Both sides send theirs after the greeting; control messages then go from one to the other.
+/// The queue pair of one side of a connection. Both sides send theirs after the greeting; control messages then go from
+/// one to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Link {
     /// Address of the port in the network of the queue pair, its GID.
@@ -145,7 +147,8 @@ pub struct Link {
     pub mac: [u8; 6],
     /// Number of the queue pair, 24 bits; 0 and 1 are those of management, which nobody can have.
     pub queue_pair: u32,
-    /// Fresh random bytes, of the operating system: with those of the other side the key of the greetings that the queue pairs begin with.
+    /// Fresh random bytes, of the operating system: with those of the other side the key of the greetings that the
+    /// queue pairs begin with.
     pub nonce: [u8; SIDE_NONCE_BYTES],
 }
 

@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use super::fields::{HEADER_BYTES, MAGIC, MAX_BYTES, VERSION};
 
-/// Bytes that are no message of a service process, or a message that has no bytes. Whoever gets such bytes ends the connection: it is not to be
-/// trusted any more.
+/// Bytes that are no message of a service process, or a message that has no bytes. Whoever gets such bytes ends the
+/// connection: it is not to be trusted any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FormatError {
     /// Fewer or more bytes than the message has.
@@ -24,7 +24,8 @@ pub enum FormatError {
     },
     /// Something else altogether.
     #[error(
-        "service message begins with {found:02x?} instead of {MAGIC:02x?}: whatever sent it is neither a rank nor a service process of this library"
+        "service message begins with {found:02x?} instead of {MAGIC:02x?}: whatever sent it is neither a rank nor a \
+         service process of this library"
     )]
     Magic {
         /// The first four bytes.
@@ -32,7 +33,8 @@ pub enum FormatError {
     },
     /// Another version.
     #[error(
-        "service message of version {found}, but this side speaks version {VERSION}: run the same release of daemons and programs"
+        "service message of version {found}, but this side speaks version {VERSION}: run the same release of daemons \
+         and programs"
     )]
     Version {
         /// What came.

@@ -7,11 +7,11 @@ use super::error::FormatError;
 use crate::ranks::MAX_RANKS;
 use crate::service::message::{ContextId, Region};
 
-/// Version of this format. Any change of it is another version, and the two sides of a connection refuse each other's messages. The header keeps
-/// its layout in all versions, so that the refusal names both.
+/// Version of this format. Any change of it is another version, and the two sides of a connection refuse each other's
+/// messages. The header keeps its layout in all versions, so that the refusal names both.
 pub const VERSION: u8 = 3;
-/// Bytes of the longest message: the largest packet of InfiniBand and RoCE, and a page. So a message is one packet, and a receiver can post
-/// buffers of one size for all kinds.
+/// Bytes of the longest message: the largest packet of InfiniBand and RoCE, and a page. So a message is one packet, and
+/// a receiver can post buffers of one size for all kinds.
 pub const MAX_BYTES: usize = 4096;
 /// Bytes of the header that all messages have.
 pub const HEADER_BYTES: usize = size_of::<Header>();
@@ -56,8 +56,8 @@ pub(super) fn split(bytes: &[u8]) -> Result<(Header, &[u8]), FormatError> {
     Ok((header, rest))
 }
 
-/// Bytes of the message that begins here, [`HEADER_BYTES`] to [`MAX_BYTES`], where a connection is a stream. At least [`HEADER_BYTES`] must be
-/// there.
+/// Bytes of the message that begins here, [`HEADER_BYTES`] to [`MAX_BYTES`], where a connection is a stream. At least
+/// [`HEADER_BYTES`] must be there.
 ///
 /// # Errors
 /// They are too few, of another version, of a length that no message has, or nothing of this library.
@@ -153,7 +153,8 @@ pub(super) fn within(field: &'static str, found: u64, least: u64, most: u64) -> 
     if (least..=most).contains(&found) { Ok(()) } else { Err(FormatError::Number { field, found, least, most }) }
 }
 
-/// A rank, a host or a service process. No group has more of any than [`MAX_RANKS`]; the machines know how many their group has.
+/// A rank, a host or a service process. No group has more of any than [`MAX_RANKS`]; the machines know how many their
+/// group has.
 pub(super) fn number(field: &'static str, found: u32) -> Result<U32, FormatError> {
     within(field, found.into(), 0, u64::from(MAX_RANKS) - 1)?;
     Ok(found.into())

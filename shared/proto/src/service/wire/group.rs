@@ -1,4 +1,5 @@
-//! Groups in messages of service processes: map of ranks to hosts and service processes, completion flags, staging memory.
+//! Groups in messages of service processes: map of ranks to hosts and service processes, completion flags, staging
+//! memory.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -24,8 +25,9 @@ pub const NO_CORE: u32 = u32::MAX;
 /// What a rank says of its group apart from the places of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupHead {
-    /// Number of the communicator, which all its ranks have agreed on. The number of the group in the header of messages is shorter, and a service
-    /// process may have given it to another communicator: then it refuses, and the ranks take another number.
+    /// Number of the communicator, which all its ranks have agreed on. The number of the group in the header of
+    /// messages is shorter, and a service process may have given it to another communicator: then it refuses, and the
+    /// ranks take another number.
     pub communicator: u64,
     /// The rank that says it.
     pub rank: u32,
@@ -151,7 +153,8 @@ pub enum GroupError {
     },
     /// A rank names another service process than the map of the group does.
     #[error(
-        "rank {rank} names an address of its own for service process {process}: ranks of one service process connect to the same"
+        "rank {rank} names an address of its own for service process {process}: ranks of one service process connect \
+         to the same"
     )]
     Endpoint {
         /// The rank.
@@ -207,7 +210,8 @@ impl Group {
         Ok(Self { context: ContextId { group, collective: 0 }, head, entries })
     }
 
-    /// Who serves whom, for [`ServiceProcess::add_group`](super::super::ServiceProcess::add_group), and where each service process listens.
+    /// Who serves whom, for [`ServiceProcess::add_group`](super::super::ServiceProcess::add_group), and where each
+    /// service process listens.
     ///
     /// # Errors
     /// Host numbers with gaps, ranks of one process with different addresses, or processes with the same.
@@ -244,22 +248,25 @@ impl Group {
     }
 }
 
-/// Completion flags of a rank, in its memory. The service process writes [`flag`](super::super::flag) of a collective that has ended well
-/// to the place that [`Flags::place`] says, so that the rank looks at its own memory only. Failures are messages.
+/// Completion flags of a rank, in its memory. The service process writes [`flag`](super::super::flag) of a collective
+/// that has ended well to the place that [`Flags::place`] says, so that the rank looks at its own memory only. Failures
+/// are messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flags {
     region: Region,
 }
 
 impl Flags {
-    /// Flags that lie in `region`: [`FLAG_BYTES`] times a power of two up to 2^31, at least as many as collectives may be under way, all zero.
+    /// Flags that lie in `region`: [`FLAG_BYTES`] times a power of two up to 2^31, at least as many as collectives may
+    /// be under way, all zero.
     ///
     /// # Errors
     /// Another length, or a region that ends beyond the address space.
     pub fn new(region: Region) -> Result<Self, FormatError> {
         RawRegion::new(region)?;
         let flags = region.bytes / FLAG_BYTES;
-        // A power of two: so the flags of collectives that follow one another are apart where their numbers begin again at 0.
+        // A power of two: so the flags of collectives that follow one another are apart where their numbers begin again
+        // at 0.
         if !region.bytes.is_multiple_of(FLAG_BYTES) || !flags.is_power_of_two() || flags > 1 << 31 {
             return Err(FormatError::Flags { bytes: region.bytes });
         }
@@ -281,7 +288,8 @@ impl Flags {
     }
 }
 
-/// Memory of a service process that the others of the group read staged segments from, and the settings that all of them must have alike.
+/// Memory of a service process that the others of the group read staged segments from, and the settings that all of
+/// them must have alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StagingMemory {
     /// The memory; its length is [`Staging::staging_bytes`].

@@ -102,7 +102,8 @@ pub struct Accepted {
 }
 
 impl Connecting {
-    /// Begins a greeting. `epoch`: a number that was drawn when this side started. `nonce`: fresh random bytes of the operating system.
+    /// Begins a greeting. `epoch`: a number that was drawn when this side started. `nonce`: fresh random bytes of the
+    /// operating system.
     #[must_use]
     pub const fn new(secret: Secret, role: Role, epoch: u64, nonce: [u8; TAG_BYTES]) -> Self {
         Self { secret, hello: Hello { role, epoch, nonce } }

@@ -68,14 +68,16 @@ pub enum KeyForm {
     /// A key of memory: make an alias of it.
     #[default]
     Memory,
-    /// A key that UMR will bind to memory, and that reaches nothing yet: make an alias of it. Its generation is 0, its region empty.
+    /// A key that UMR will bind to memory, and that reaches nothing yet: make an alias of it. Its generation is 0, its
+    /// region empty.
     Pool,
-    /// A key of which there is an alias, now bound to memory: the alias stands for the region, with addresses from 0 on. The generation counts the bindings of
-    /// the key, from 1. There is an answer only where the binding is refused.
+    /// A key of which there is an alias, now bound to memory: the alias stands for the region, with addresses from 0
+    /// on. The generation counts the bindings of the key, from 1. There is an answer only where the binding is refused.
     Bound,
 }
 
-/// A key of a host: of which the service process is to make an alias on its own virtual card, or whose alias now stands for memory.
+/// A key of a host: of which the service process is to make an alias on its own virtual card, or whose alias now stands
+/// for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyExport {
     /// What is exported.
@@ -106,7 +108,8 @@ pub struct KeyName {
 pub enum KeyRefusal {
     /// A key of another card.
     #[error(
-        "virtual HCA {virtual_hca} is not of the service process's card: take a service process of the card that has the memory"
+        "virtual HCA {virtual_hca} is not of the service process's card: take a service process of the card that has \
+         the memory"
     )]
     OtherCard {
         /// Whose key it is.

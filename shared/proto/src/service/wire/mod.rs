@@ -1,5 +1,5 @@
-//! Messages of service processes as bytes, little-endian: between a rank and its service process, between service processes, and those by which
-//! connections and groups begin and end.
+//! Messages of service processes as bytes, little-endian: between a rank and its service process, between service
+//! processes, and those by which connections and groups begin and end.
 //!
 //! | Offset | Bytes | Field |
 //! |---:|---:|---|
@@ -11,8 +11,9 @@
 //! | 12 | 4 | collective, 0 in kinds 1 to 20 and 39 |
 //! | 16 | | body |
 //!
-//! A *region* is 20 bytes: address 8, length 8, key 4. An *endpoint* is 18: IPv6 address 16, port 2. *Ends* are 8: sending and receiving
-//! service process of the group, 4 each. `0` are bytes of zero. Numbers in a body are its fields with their bytes, in order.
+//! A *region* is 20 bytes: address 8, length 8, key 4. An *endpoint* is 18: IPv6 address 16, port 2. *Ends* are 8:
+//! sending and receiving service process of the group, 4 each. `0` are bytes of zero. Numbers in a body are its fields
+//! with their bytes, in order.
 //!
 //! | Kind | Message | From, to | Body |
 //! |---:|---|---|---|
@@ -56,21 +57,26 @@
 //! | 38 | STAGED-FAILED | process → process | ends 8, staged failure 8 |
 //! | 39 | LINK | both | address of the port (GID) 16, its MAC 6, 0 2, queue pair 4, random bytes 16 |
 //!
-//! - A *buffer* of OP-START is address 8, size of an element 8, its extent 8, key 4. The send buffer of an Allgatherv has the length of the block in the place
-//!   of the size and 0 as extent; in place it is all zeros.
-//! - A *failure* is culprit 1 (1 rank, 2 process), cause 1 (1 died, 2 Read, 3 bytes, 4 operation), completion code 2, number of the culprit 4, witness 4, 0 4, found
-//!   8, expected 8; a *staged failure* the first 8 of these, with causes 1 died, 2 transfer, 3 disagrees.
-//! - A *refusal* is code 1, name 1, 0 2, three numbers of 4, two of 8. Codes follow the variants in their order: [`Refusal`](super::Refusal) 1 to 10,
-//!   [`StagedRefusal`](super::StagedRefusal) 11 to 15, [`CallError`](super::CallError) 16 to 20, [`TopologyError`](super::TopologyError) 21 to 24, [`GroupError`]
-//!   25 to 30; 31 is staging exhausted (its first number is in two, low before high), 32 a group without staging, 33 a key that is not shared. Names are numbered in `refusal.rs`.
-//! - The list of a group or of a call is cut into parts: all but the last have 126 ranks or 250 blocks, and each has the same beginning. An [`Assembler`] puts them
-//!   together, one list at a time and in bounded memory. Messages of a task, of up to 50 ranks, stand for themselves.
-//! - What goes on the list that the processes of a card share (`Put`, `Claim`, `Abandon`) is no message: it is in memory that they share.
-//!   Forwards are messages of kind 29.
+//! - A *buffer* of OP-START is address 8, size of an element 8, its extent 8, key 4. The send buffer of an Allgatherv
+//!   has the length of the block in the place of the size and 0 as extent; in place it is all zeros.
+//! - A *failure* is culprit 1 (1 rank, 2 process), cause 1 (1 died, 2 Read, 3 bytes, 4 operation), completion code 2,
+//!   number of the culprit 4, witness 4, 0 4, found 8, expected 8; a *staged failure* the first 8 of these, with causes
+//!   1 died, 2 transfer, 3 disagrees.
+//! - A *refusal* is code 1, name 1, 0 2, three numbers of 4, two of 8. Codes follow the variants in their order:
+//!   [`Refusal`](super::Refusal) 1 to 10, [`StagedRefusal`](super::StagedRefusal) 11 to 15,
+//!   [`CallError`](super::CallError) 16 to 20, [`TopologyError`](super::TopologyError) 21 to 24, [`GroupError`] 25 to
+//!   30; 31 is staging exhausted (its first number is in two, low before high), 32 a group without staging, 33 a key
+//!   that is not shared. Names are numbered in `refusal.rs`.
+//! - The list of a group or of a call is cut into parts: all but the last have 126 ranks or 250 blocks, and each has
+//!   the same beginning. An [`Assembler`] puts them together, one list at a time and in bounded memory. Messages of a
+//!   task, of up to 50 ranks, stand for themselves.
+//! - What goes on the list that the processes of a card share (`Put`, `Claim`, `Abandon`) is no message: it is in
+//!   memory that they share. Forwards are messages of kind 29.
 //!
-//! Each message has one encoding only: what [`decode`] accepts is what [`encode`] makes of the result. Decoding allocates nothing; lists stay in the bytes
-//! that came. Whether a rank or a process is one of the group, and can have sent what came, is for the machines to say; here numbers are below
-//! [`MAX_RANKS`](crate::MAX_RANKS), and regions end within the address space.
+//! Each message has one encoding only: what [`decode`] accepts is what [`encode`] makes of the result. Decoding
+//! allocates nothing; lists stay in the bytes that came. Whether a rank or a process is one of the group, and can have
+//! sent what came, is for the machines to say; here numbers are below [`MAX_RANKS`](crate::MAX_RANKS), and regions end
+//! within the address space.
 
 mod connection;
 mod error;
@@ -109,7 +115,8 @@ pub use refusal::Refused;
 pub use start::{BlockEntry, Buffer, Buffers, OpStart, StartHead};
 pub use task::{PartEntry, TASK_PARTS, TaskPart, TaskParts};
 
-/// A message with what it is about. The group is 0 where the message is of a connection or a key, and the collective where it is of a group.
+/// A message with what it is about. The group is 0 where the message is of a connection or a key, and the collective
+/// where it is of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
     /// What it is about.
@@ -139,8 +146,8 @@ pub enum Body<'a> {
     Link(Link),
     /// KEY-EXPORT: make an alias of a key.
     KeyExport(KeyExport),
-    /// KEY-ANSWER: the alias, or why there is none. Before KEY-REVOKED of a bound key it says that another alias has taken the place of the first one, or that
-    /// none has.
+    /// KEY-ANSWER: the alias, or why there is none. Before KEY-REVOKED of a bound key it says that another alias has
+    /// taken the place of the first one, or that none has.
     KeyAnswer {
         /// Of which key.
         name: KeyName,
@@ -151,10 +158,12 @@ pub enum Body<'a> {
     KeyRevoke {
         /// Which key.
         name: KeyName,
-        /// All calls that name it have ended well, as flags and messages tell: nobody reads or writes by it any more. Else whatever still does is to fail.
+        /// All calls that name it have ended well, as flags and messages tell: nobody reads or writes by it any more.
+        /// Else whatever still does is to fail.
         is_idle: bool,
     },
-    /// KEY-REVOKED: it is not used any more. The alias of a key of memory is gone; that of a bound key stands for nothing, and the host may bind it anew.
+    /// KEY-REVOKED: it is not used any more. The alias of a key of memory is gone; that of a bound key stands for
+    /// nothing, and the host may bind it anew.
     KeyRevoked(KeyName),
     /// GROUP-CREATE, one part.
     GroupCreate(Part<'a, GroupHead>),
@@ -200,7 +209,8 @@ pub enum Body<'a> {
         /// What it says.
         joined: Result<Joined, JoinRefused>,
     },
-    /// GROUP-FAILED: the staged collectives of the group have failed ([`StagedAction::Fail`](super::StagedAction::Fail)).
+    /// GROUP-FAILED: the staged collectives of the group have failed
+    /// ([`StagedAction::Fail`](super::StagedAction::Fail)).
     GroupFailed {
         /// Who is told.
         rank: u32,
@@ -209,8 +219,8 @@ pub enum Body<'a> {
     },
     /// OP-START, one part ([`Event::Entered`](super::Event::Entered)).
     Start(Part<'a, StartHead>),
-    /// TASK, some ranks ([`StagedEvent::Called`](super::StagedEvent::Called)). Each rank tells its own service process; that one tells the others, of ranks
-    /// that it serves.
+    /// TASK, some ranks ([`StagedEvent::Called`](super::StagedEvent::Called)). Each rank tells its own service process;
+    /// that one tells the others, of ranks that it serves.
     Task(TaskPart<'a>),
     /// OP-REFUSED: a call or a task is not taken.
     CallRefused {
@@ -289,8 +299,8 @@ struct RawLocalData {
 /// Appends a message to bytes.
 ///
 /// # Errors
-/// A number that no group has, a region beyond the address space, a name that no refusal has, or a group or collective where the message is of none.
-/// The bytes are as before.
+/// A number that no group has, a region beyond the address space, a name that no refusal has, or a group or collective
+/// where the message is of none. The bytes are as before.
 pub fn encode(packet: &Packet<'_>, to: &mut Vec<u8>) -> Result<(), FormatError> {
     let (fixed, entries) = fixed(packet)?;
     to.extend_from_slice(fixed.as_bytes());

@@ -116,8 +116,8 @@ impl<H: Head> Whole<H> {
     }
 }
 
-/// A part that does not go on with what is under assembly, or asks for too much. The assembler is as before. Whoever sends such a part breaks the
-/// order of calls, or its connection brings messages twice: end the connection.
+/// A part that does not go on with what is under assembly, or asks for too much. The assembler is as before. Whoever
+/// sends such a part breaks the order of calls, or its connection brings messages twice: end the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AssemblyError {
     /// More ranks than there can be.
@@ -130,8 +130,8 @@ pub enum AssemblyError {
     },
     /// Another list has begun and is not whole.
     #[error(
-        "a list of rank {rank} for collective {collective} of group {group} begins before that of rank {other_rank} for collective \
-         {other_collective} of group {other_group} is whole: send one after the other"
+        "a list of rank {rank} for collective {collective} of group {group} begins before that of rank {other_rank} \
+         for collective {other_collective} of group {other_group} is whole: send one after the other"
     )]
     Busy {
         /// Whose list comes.
@@ -167,11 +167,12 @@ pub enum AssemblyError {
     },
 }
 
-/// Puts the parts of lists together, one list at a time: a connection of a rank has one for calls and one for groups. Parts of a list may come in any
-/// order.
+/// Puts the parts of lists together, one list at a time: a connection of a rank has one for calls and one for groups.
+/// Parts of a list may come in any order.
 ///
-/// Memory: none but while a list is under assembly, and then that of its entries. It is taken when the first part has come, which is as long as
-/// a part must be, so that no message can ask for more than [`Assembler::held_bytes`] says of the largest list.
+/// Memory: none but while a list is under assembly, and then that of its entries. It is taken when the first part has
+/// come, which is as long as a part must be, so that no message can ask for more than [`Assembler::held_bytes`] says of
+/// the largest list.
 #[derive(Clone, Debug)]
 pub struct Assembler<H: Head> {
     most_ranks: u32,
@@ -197,7 +198,8 @@ impl<H: Head> Assembler<H> {
     /// Takes a part; the list, if it is whole now.
     ///
     /// # Errors
-    /// It is of another list than the one under assembly, has come before, differs in what parts have alike, or announces too many ranks.
+    /// It is of another list than the one under assembly, has come before, differs in what parts have alike, or
+    /// announces too many ranks.
     pub fn add(&mut self, context: ContextId, part: Part<'_, H>) -> Result<Option<Whole<H>>, AssemblyError> {
         let Part { head, index, entries } = part;
         let (found, limit) = (head.ranks(), self.most_ranks);

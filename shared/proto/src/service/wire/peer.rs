@@ -107,8 +107,8 @@ pub struct Joined {
     pub communicator: u64,
     /// Its memory for staged collectives; none without.
     pub staging: Option<StagingMemory>,
-    /// Number of its queue pair for transfers of this group between the two, below 2^24; 0: none. Each group has its own, so that the
-    /// error that ends one of them leaves other groups alone.
+    /// Number of its queue pair for transfers of this group between the two, below 2^24; 0: none. Each group has its
+    /// own, so that the error that ends one of them leaves other groups alone.
     pub queue_pair: u32,
 }
 

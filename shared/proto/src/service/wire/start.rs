@@ -85,8 +85,8 @@ impl BlockEntry {
 
 impl Entry for BlockEntry {}
 
-/// A call with counts and displacements of all blocks: of an Alltoallv those of the send buffer by destination, and then in all cases those of the
-/// receive buffer by source.
+/// A call with counts and displacements of all blocks: of an Alltoallv those of the send buffer by destination, and
+/// then in all cases those of the receive buffer by source.
 pub type OpStart = Whole<StartHead>;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -224,7 +224,8 @@ impl OpStart {
         Ok(Self { context, head: StartHead { rank, ranks, buffers }, entries })
     }
 
-    /// An Allgatherv of `rank`, one of `ranks`. `send`: none in place. `copies`: who copies blocks inside a host, the same on all ranks.
+    /// An Allgatherv of `rank`, one of `ranks`. `send`: none in place. `copies`: who copies blocks inside a host, the
+    /// same on all ranks.
     ///
     /// # Errors
     /// Arrays of another length than `ranks`, elements with gaps, a block beyond the address space, or no such rank.

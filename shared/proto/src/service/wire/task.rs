@@ -69,8 +69,8 @@ const _: () = assert!(HEADER_BYTES + size_of::<RawTask>() == TASK_HEADER_BYTES a
 const _: () = assert!(size_of::<PartEntry>() == TASK_RANK_BYTES as usize && TASK_PARTS == 50);
 const _: () = assert!(MAX_RANKS <= u16::MAX as u32);
 
-/// Buffers of consecutive ranks in one message. Each message has the descriptor, and is of use without the others: what belongs together meets in the
-/// machine, which takes one rank at a time.
+/// Buffers of consecutive ranks in one message. Each message has the descriptor, and is of use without the others: what
+/// belongs together meets in the machine, which takes one rank at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskPart<'a> {
     descriptor: Descriptor,

@@ -1,7 +1,8 @@
 //! Sparse AllReduce over RDMA cards through aggregators that are no ranks: a rank is a worker alone.
 //!
-//! Ranks agree on the number of their job by the Allgather that comes before the first operation. Each then connects to the aggregators by itself, tells them its queue pairs, and
-//! is told theirs when all workers' are there. An aggregator that was started anew between two operations gets new ones.
+//! Ranks agree on the number of their job by the Allgather that comes before the first operation. Each then connects to
+//! the aggregators by itself, tells them its queue pairs, and is told theirs when all workers' are there. An aggregator
+//! that was started anew between two operations gets new ones.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Sparse AllReduce over RDMA cards among ranks alone: each is a worker, and the aggregator of its own shards, by its processor or its card's DPA.
+//! Sparse AllReduce over RDMA cards among ranks alone: each is a worker, and the aggregator of its own shards, by its
+//! processor or its card's DPA.
 
 use std::sync::Arc;
 

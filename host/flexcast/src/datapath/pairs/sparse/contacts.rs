@@ -104,7 +104,8 @@ impl Contacts {
         Self { own, terms, addresses, key, bound, all, known, room: vec![0; MOST_FRAME_BYTES], calls: 0 }
     }
 
-    /// Whether all aggregators are there, as far as that is known while no operation is under way. Who has ended, or says that it will, is forgotten.
+    /// Whether all aggregators are there, as far as that is known while no operation is under way. Who has ended, or
+    /// says that it will, is forgotten.
     pub(super) fn are_there(&mut self) -> bool {
         let Self { all, room, terms, .. } = self;
         let mut reports = Vec::new();
@@ -118,7 +119,8 @@ impl Contacts {
         all.iter().all(|contact| contact.peer.is_some())
     }
 
-    /// Connects to aggregators to which there is no connection, without waiting, and tells all of them the endpoint of new queue pairs.
+    /// Connects to aggregators to which there is no connection, without waiting, and tells all of them the endpoint of
+    /// new queue pairs.
     pub(super) fn offer(&mut self, endpoint: &[u8]) -> Result<(), Fault> {
         for number in 0..self.all.len() {
             let Some(contact) = self.all.get_mut(number) else { continue };

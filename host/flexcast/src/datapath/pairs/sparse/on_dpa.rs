@@ -71,7 +71,8 @@ impl OnDpa {
         let limit = match card.kind() {
             Kind::Udp(_) => "host over a network interface, which has no DPA",
             Kind::Dpa(_) | Kind::Verbs(_) => {
-                "host, unless image `sparse` runs on the card: start it (Card::start_aggregators; sparse_firmware_path or FLEXCAST_SPARSE_FIRMWARE of the C interface)"
+                "host, unless image `sparse` runs on the card: start it (Card::start_aggregators; sparse_firmware_path \
+                 or FLEXCAST_SPARSE_FIRMWARE of the C interface)"
             }
         };
         let value = config.sparse_aggregation as u64;

@@ -43,7 +43,8 @@ impl Engine {
         self.apart.begin(now_ps);
     }
 
-    /// The aggregator that the operation under way has failed by as another rank says, while this one has not heard why.
+    /// The aggregator that the operation under way has failed by as another rank says, while this one has not heard
+    /// why.
     fn unexplained(&self) -> Option<u32> {
         let exchanging = self.exchanging.as_ref()?;
         let State::Failed(failure) = exchanging.state else { return None };
@@ -53,8 +54,8 @@ impl Engine {
         is_open.then_some(number)
     }
 
-    /// Whether an operation that has failed does not end yet: the aggregator tells each rank its reason, and this one's may come a little later than what
-    /// another rank says.
+    /// Whether an operation that has failed does not end yet: the aggregator tells each rank its reason, and this one's
+    /// may come a little later than what another rank says.
     pub(super) fn awaits_reason(&mut self, now_ps: u64) -> bool {
         if self.unexplained().is_none() {
             self.reason_ps = None;

@@ -109,8 +109,8 @@ impl Engine {
         if !std::mem::replace(&mut self.reception.is_reported, true) && rank == self.place.rank() {
             let querier = if self.interface.address().is_ipv4() { "an IGMP querier" } else { "an MLD querier" };
             tracing::warn!(
-                "multicast from rank {root} no longer arrives at rank {rank}: is there {querier}? Operations go without \
-                 multicast, which is tried again now and then; `flexcast info --check` tests it"
+                "multicast from rank {root} no longer arrives at rank {rank}: is there {querier}? Operations go \
+                 without multicast, which is tried again now and then; `flexcast info --check` tests it"
             );
         }
         self.announce();

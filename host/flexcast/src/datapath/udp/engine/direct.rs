@@ -19,8 +19,9 @@ use crate::protocol::driver::Notice;
 use crate::reduce::Reduction;
 use crate::tuner::Decision;
 
-/// Bytes of temporary memory that are kept between two operations in any case; more after one on a long buffer: twice that, and less with each operation
-/// from then on. Whoever sums up long arrays one after the other would have the pages made anew each time otherwise, which takes as long as the sum.
+/// Bytes of temporary memory that are kept between two operations in any case; more after one on a long buffer: twice
+/// that, and less with each operation from then on. Whoever sums up long arrays one after the other would have the
+/// pages made anew each time otherwise, which takes as long as the sum.
 const SPARE_BYTES: usize = 64 << 20;
 
 /// What decides which messages an operation takes.
@@ -280,7 +281,8 @@ impl Engine {
         Ok(Work::Scheduled(direct))
     }
 
-    /// Sends what may be sent, and notices how far the operation is. `came`: something has come. Returns whether anything moved.
+    /// Sends what may be sent, and notices how far the operation is. `came`: something has come. Returns whether
+    /// anything moved.
     pub(super) fn exchange(&mut self, came: bool, now_ps: u64) -> bool {
         let Self { exchanging, mesh, .. } = self;
         let Some(exchanging) = exchanging.as_mut().filter(|exchanging| exchanging.state.is_active()) else {

@@ -12,7 +12,8 @@ use flexcast_proto::Algorithm;
 const MOST_RECORDS: usize = 8;
 
 impl Engine {
-    /// Takes datagrams from the first socket to the fan-out, and from the fan-out to their places. Returns whether there were any.
+    /// Takes datagrams from the first socket to the fan-out, and from the fan-out to their places. Returns whether
+    /// there were any.
     pub(super) fn receive_shared(&mut self) -> Result<bool> {
         let Some(fanout) = self.fanout.clone() else { return Ok(false) };
         let mut any = self.pump(&fanout)?;
@@ -25,7 +26,8 @@ impl Engine {
         if any { self.received() } else { Ok(false) }
     }
 
-    /// Takes datagrams from the first subgroup's socket for all ranks of this computer. The workers do so with the others.
+    /// Takes datagrams from the first subgroup's socket for all ranks of this computer. The workers do so with the
+    /// others.
     fn pump(&mut self, fanout: &Fanout) -> Result<bool> {
         let Self { sockets, codec, statistics, tap, .. } = self;
         let codec = tap.is_none().then_some(&*codec);

@@ -79,7 +79,8 @@ impl Engine {
         self.current.as_ref().is_some_and(|running| running.algorithm == Algorithm::Multicast)
     }
 
-    /// Takes runs of datagrams into the own room, and their chunks from there to their places. Returns whether there were any.
+    /// Takes runs of datagrams into the own room, and their chunks from there to their places. Returns whether there
+    /// were any.
     fn receive_runs(&mut self) -> Result<bool> {
         let Self { sockets, codec, incoming, statistics, current, tap, landing, reception, .. } = self;
         let late = &mut reception.lost;
@@ -100,8 +101,8 @@ impl Engine {
         Ok(came)
     }
 
-    /// Takes one run of datagrams, chunks where the first of them says that they belong: mostly they do, and need not be copied. Returns whether there was
-    /// one.
+    /// Takes one run of datagrams, chunks where the first of them says that they belong: mostly they do, and need not
+    /// be copied. Returns whether there was one.
     fn receive_in_place(&mut self) -> Result<bool> {
         let Self { sockets, codec, incoming, statistics, current, tap, landing, run: spare, config, .. } = self;
         let late = &mut self.reception.lost;
@@ -226,7 +227,8 @@ impl Engine {
         failed.map_or(Ok(()), Err)
     }
 
-    /// At the end of an operation: counts the datagrams for which there was no room, and tells the roots of those that they have not been told of.
+    /// At the end of an operation: counts the datagrams for which there was no room, and tells the roots of those that
+    /// they have not been told of.
     pub(super) fn tell_overflows(&mut self, running: &Running) -> Result<u64> {
         if !running.repairs && !running.given_up {
             return Ok(0);

@@ -21,7 +21,8 @@ pub(super) const STUCK_PS: u64 = 200_000_000_000;
 /// How often the end of a block is told: a lost one costs the wait for a stall.
 const ENDS: usize = 2;
 
-/// Where this rank's datagrams go: to the ranks of this computer through memory, if they share it, and to others over the network.
+/// Where this rank's datagrams go: to the ranks of this computer through memory, if they share it, and to others over
+/// the network.
 struct Outward<'e> {
     sockets: &'e mut Sockets,
     workers: &'e mut Workers,

@@ -1,9 +1,10 @@
 //! Set-up of a fan-out: the group's sockets and memory for the ranks of one computer, and what wakes them.
 //!
-//! The lowest of them hands sockets and memory to each of the others. If all of them can use both, they do; if one cannot, each has sockets of
-//! its own, as ranks of different computers have. What they say are datagrams between Unix sockets without a place in the file system, with a
-//! tag under the communicator's key. The tag is of the random numbers that sender and receiver have drawn for their sockets of this communicator,
-//! too: what was said to another rank, or in another meeting, has no effect. Processes of other users are not heard.
+//! The lowest of them hands sockets and memory to each of the others. If all of them can use both, they do; if one
+//! cannot, each has sockets of its own, as ranks of different computers have. What they say are datagrams between Unix
+//! sockets without a place in the file system, with a tag under the communicator's key. The tag is of the random
+//! numbers that sender and receiver have drawn for their sockets of this communicator, too: what was said to another
+//! rank, or in another meeting, has no effect. Processes of other users are not heard.
 
 use std::io::{self, ErrorKind};
 use std::net::UdpSocket;
@@ -183,7 +184,8 @@ impl Meeting {
         }
     }
 
-    /// What a member has said, one of `expected`, and the descriptors that came with it; none yet if nobody of those asked for has. Others are not listened to.
+    /// What a member has said, one of `expected`, and the descriptors that came with it; none yet if nobody of those
+    /// asked for has. Others are not listened to.
     fn hear(&self, expected: &[What]) -> Option<(usize, What, Vec<OwnedFd>)> {
         let mut bytes = [0; SAID_BYTES + 1];
         let (len, files, user) = receive_from(&self.bell, &mut bytes).ok()?;
@@ -213,8 +215,8 @@ impl Meeting {
         }
     }
 
-    /// Hands sockets and memory over, or takes them; `make` makes the sockets, one for each subgroup. None: the ranks of this computer share nothing. Blocks,
-    /// at most for the timeout.
+    /// Hands sockets and memory over, or takes them; `make` makes the sockets, one for each subgroup. None: the ranks
+    /// of this computer share nothing. Blocks, at most for the timeout.
     pub(in crate::datapath::udp) fn meet(
         self,
         make: impl FnOnce() -> Result<Vec<UdpSocket>>,

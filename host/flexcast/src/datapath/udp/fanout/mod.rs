@@ -1,14 +1,16 @@
-//! Fan-out of multicast datagrams among the ranks of one computer: what comes over the network is received once, and what one of them sends does not go
-//! over the network to the others.
+//! Fan-out of multicast datagrams among the ranks of one computer: what comes over the network is received once, and
+//! what one of them sends does not go over the network to the others.
 //!
-//! The ranks share memory with one ring of datagrams for each of them, which only that rank writes, and one for each subgroup of the network. All ranks
-//! have the same socket of a subgroup: whoever finds datagrams in it has the lock for a moment and takes them to the subgroup's ring. Each rank reads
-//! the rings at its own pace. A writer does not overtake the slowest reader; the datagrams wait in the socket, or with their root, and nothing is lost.
-//! A rank reads while it is in an operation whose blocks are multicast, and holds nobody up otherwise. A rank that is alone on its computer has such memory
-//! for itself where other threads receive for it.
+//! The ranks share memory with one ring of datagrams for each of them, which only that rank writes, and one for each
+//! subgroup of the network. All ranks have the same socket of a subgroup: whoever finds datagrams in it has the lock
+//! for a moment and takes them to the subgroup's ring. Each rank reads the rings at its own pace. A writer does not
+//! overtake the slowest reader; the datagrams wait in the socket, or with their root, and nothing is lost. A rank reads
+//! while it is in an operation whose blocks are multicast, and holds nobody up otherwise. A rank that is alone on its
+//! computer has such memory for itself where other threads receive for it.
 //!
-//! Positions count bytes since the beginning. What another process writes to the words can make a rank see other datagrams or none, which
-//! the protocol repairs or names, and nothing else: lengths are checked against what a ring holds.
+//! Positions count bytes since the beginning. What another process writes to the words can make a rank see other
+//! datagrams or none, which the protocol repairs or names, and nothing else: lengths are checked against what a ring
+//! holds.
 
 mod meet;
 
@@ -24,7 +26,8 @@ pub(super) const RING_BYTES: usize = 1 << 20;
 pub(super) const MOST_MEMBERS: usize = 128;
 /// Position of a rank that does not read.
 const AWAY: u64 = u64::MAX;
-/// Bytes in front of the datagrams of a record: how many bytes they have together, and each but the last, as two 32-bit numbers.
+/// Bytes in front of the datagrams of a record: how many bytes they have together, and each but the last, as two 32-bit
+/// numbers.
 const HEAD_BYTES: usize = 8;
 
 /// What lies in which word.
@@ -125,8 +128,8 @@ impl Drop for Pump<'_> {
     }
 }
 
-/// A rank's part in the fan-out of its computer. Several threads may ask whether there is something to read, and take datagrams to the rings of subgroups;
-/// only one at a time reads, and writes to the own ring.
+/// A rank's part in the fan-out of its computer. Several threads may ask whether there is something to read, and take
+/// datagrams to the rings of subgroups; only one at a time reads, and writes to the own ring.
 #[derive(Debug)]
 pub(super) struct Fanout {
     memory: Memory,
@@ -264,7 +267,8 @@ impl Fanout {
         self.room(self.own, self.tail.load(Ordering::Relaxed)) >= bytes + 2 * HEAD_BYTES
     }
 
-    /// Writes a record for the others, if it has room: `put` puts `bytes` in all, datagrams of `datagram_bytes` each, of which the last may be shorter.
+    /// Writes a record for the others, if it has room: `put` puts `bytes` in all, datagrams of `datagram_bytes` each,
+    /// of which the last may be shorter.
     pub(super) fn write(&self, bytes: usize, datagram_bytes: usize, put: impl FnOnce(&mut Writing<'_>)) -> bool {
         self.write_at(self.own, self.tail.load(Ordering::Relaxed), (bytes, datagram_bytes), put)
     }
@@ -305,7 +309,8 @@ impl Fanout {
         word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Whether this rank sleeps, asked by another thread of it that has written something: that thread has to wake it, once.
+    /// Whether this rank sleeps, asked by another thread of it that has written something: that thread has to wake it,
+    /// once.
     pub(super) fn is_to_be_woken(&self) -> bool {
         fence(Ordering::SeqCst);
         self.takes_sleep(self.own)

@@ -251,7 +251,8 @@ fn records_come_whole_and_in_order_to_threads_that_sleep() {
 }
 
 proptest! {
-    /// However records are cut and however far readers are apart: each reads all that was written since it joined, in order.
+    /// However records are cut and however far readers are apart: each reads all that was written since it joined, in
+    /// order.
     #[test]
     fn each_reader_gets_all(steps in prop::collection::vec((0..4usize, 1..70_000usize, 1..9000usize), 1..80)) {
         let ranks = met(2);

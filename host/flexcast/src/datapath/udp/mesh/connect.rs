@@ -1,4 +1,5 @@
-//! Connecting of ranks, each with its peers: over TCP, or through shared memory where both are processes of one computer.
+//! Connecting of ranks, each with its peers: over TCP, or through shared memory where both are processes of one
+//! computer.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -42,7 +43,8 @@ fn deepened(listener: TcpListener) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// What connects ranks: those of the protocol when a communicator is made, others when one of the two has something to send.
+/// What connects ranks: those of the protocol when a communicator is made, others when one of the two has something to
+/// send.
 #[derive(Debug)]
 pub(crate) struct Connect {
     pub(crate) own: u32,
@@ -127,9 +129,9 @@ impl Connect {
     }
 }
 
-/// Begins to connect a worker to an aggregator that is no rank, without waiting for it. `number`: that of the peer here.
-/// `bound`: how long an aggregator may be silent altogether; half of it is for dials that are repeated, so that one that
-/// does not answer is named with the reason.
+/// Begins to connect a worker to an aggregator that is no rank, without waiting for it. `number`: that of the peer
+/// here. `bound`: how long an aggregator may be silent altogether; half of it is for dials that are repeated, so that
+/// one that does not answer is named with the reason.
 pub(crate) fn dial_aggregator(
     (own, terms): (u32, Terms),
     number: u32,

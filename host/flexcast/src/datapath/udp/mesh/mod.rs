@@ -1,8 +1,9 @@
-//! Connections of a rank to its peers, over TCP or through shared memory: control messages, reads of what multicast has lost, and the messages of point-to-point
-//! collectives.
+//! Connections of a rank to its peers, over TCP or through shared memory: control messages, reads of what multicast has
+//! lost, and the messages of point-to-point collectives.
 //!
-//! Frames ([`frame`]) of one connection come in the order in which they were sent. One of an operation that has not begun here waits in the
-//! connection, with all behind it: ranks may be several operations ahead of one another where no barrier keeps them together.
+//! Frames ([`frame`]) of one connection come in the order in which they were sent. One of an operation that has not
+//! begun here waits in the connection, with all behind it: ranks may be several operations ahead of one another where
+//! no barrier keeps them together.
 //!
 //! A connection between ranks begins with a handshake under the communicator's key ([`dial`] on one side, [`strangers`]
 //! on the other). It needs both of them, and frames wait until it is over. Frames over TCP have [`tags`] under its
@@ -110,7 +111,8 @@ pub(crate) enum Event<'e> {
 
 /// Whoever takes what comes.
 pub(crate) trait Listener {
-    /// Whether a frame of an operation can be taken now; otherwise it waits until that operation begins. `transfer`: it is a fragment of a message.
+    /// Whether a frame of an operation can be taken now; otherwise it waits until that operation begins. `transfer`: it
+    /// is a fragment of a message.
     fn is_due(&self, operation: u32, transfer: bool) -> bool;
 
     fn hear(&mut self, event: Event<'_>);
@@ -118,7 +120,8 @@ pub(crate) trait Listener {
     /// A fragment comes. False: it cannot be, and nothing more is heard from that rank.
     fn begin(&mut self, from: u32, head: &Head) -> bool;
 
-    /// Where the bytes of a fragment belong, from number `at` on, up to the next that belong somewhere else. Empty: nowhere any more.
+    /// Where the bytes of a fragment belong, from number `at` on, up to the next that belong somewhere else. Empty:
+    /// nowhere any more.
     fn place(&mut self, from: u32, head: &Head, at: u64) -> &mut [u8];
 
     /// All bytes of a fragment are in their places.
@@ -167,7 +170,8 @@ pub(super) struct Mesh {
     connect: Connect,
     /// Connections, by their numbers, which stay: two to a rank if both have connected at the same time.
     peers: Vec<Peer>,
-    /// The connection on which a rank is told something, by its number. Always the same, so that what is said keeps its order.
+    /// The connection on which a rank is told something, by its number. Always the same, so that what is said keeps its
+    /// order.
     routes: Vec<Option<usize>>,
     /// The number of the connection that a rank has made to this one. It makes one at most.
     has_come: Vec<Option<usize>>,
@@ -378,7 +382,8 @@ impl Mesh {
         self.peers.get_mut(number)
     }
 
-    /// Sends a message, with eager data or none behind it. One to a rank that is gone is dropped: whoever waits for its answer learns of that.
+    /// Sends a message, with eager data or none behind it. One to a rank that is gone is dropped: whoever waits for its
+    /// answer learns of that.
     pub(super) fn say(&mut self, to: u32, operation: u32, message: &[u8], data: &[u8]) {
         if let Some(peer) = self.peer(to) {
             peer.add(MESSAGE, operation, [message, data]);
@@ -400,7 +405,8 @@ impl Mesh {
         }
     }
 
-    /// Sends a message of a point-to-point collective, all of it. [`Mesh::take_finished`] tells when its bytes are not needed any more.
+    /// Sends a message of a point-to-point collective, all of it. [`Mesh::take_finished`] tells when its bytes are not
+    /// needed any more.
     pub(super) fn transfer(&mut self, to: u32, head: Head, part: Part, source: &dyn Source) {
         if let Some(peer) = self.peer(to) {
             peer.transfer(head, part, source);
@@ -493,7 +499,8 @@ impl Mesh {
         self.peers.get(number).map(|peer| peer.rank)
     }
 
-    /// Connections to aggregators that have ended, or of which the aggregator has said that it ends them, are made anew when something is to be said.
+    /// Connections to aggregators that have ended, or of which the aggregator has said that it ends them, are made anew
+    /// when something is to be said.
     pub(super) fn renew(&mut self) {
         let Self { routes, has_come, peers, unreachable, .. } = self;
         unreachable.clear();
@@ -518,7 +525,8 @@ impl Mesh {
 }
 
 impl Drop for Mesh {
-    /// What has been said last, such as the final message of an operation or why it failed, is heard although the program goes at once.
+    /// What has been said last, such as the final message of an operation or why it failed, is heard although the
+    /// program goes at once.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;

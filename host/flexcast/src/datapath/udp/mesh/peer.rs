@@ -21,8 +21,8 @@ use receive::Incoming;
 const MOST_WAITING_BYTES: usize = 4 * DATA_BYTES;
 /// Messages of up to so many bytes are copied, so that several go by one system call and are over at once.
 const COPIED_BYTES: u64 = 8 << 10;
-/// Room for control messages of an operation that wait together, five of the longest. How many do depends on when ranks come, and so an operation may be the
-/// first with so many.
+/// Room for control messages of an operation that wait together, five of the longest. How many do depends on when ranks
+/// come, and so an operation may be the first with so many.
 const CONTROL_BYTES: usize = 1024;
 
 /// The code of a peer that says what cannot be.
@@ -122,7 +122,8 @@ pub(crate) struct Peer {
     finished: u32,
     /// Ranges that it reads here, with the operation.
     serves: VecDeque<Read>,
-    /// The stream takes nothing more, for this reason of the system. What the peer has said before it went is still to be heard: it may say why.
+    /// The stream takes nothing more, for this reason of the system. What the peer has said before it went is still to
+    /// be heard: it may say why.
     mute: Option<u16>,
     /// It has said all that it had to say, and has gone; frames of it are held. The system's code of its end.
     ended: Option<u16>,
@@ -214,7 +215,8 @@ impl Peer {
         !self.closed && self.mute.is_none()
     }
 
-    /// The peer takes nothing more. It has gone, and most often in good order, with a reason that has come and is not heard yet.
+    /// The peer takes nothing more. It has gone, and most often in good order, with a reason that has come and is not
+    /// heard yet.
     fn fall_silent(&mut self, error: &io::Error) {
         self.forget();
         self.mute = Some(code(error));
@@ -260,7 +262,8 @@ impl Peer {
         }
     }
 
-    /// Sends a message, of which `head` is the whole. Its bytes stay as they are until it is over, which is at once if it is short.
+    /// Sends a message, of which `head` is the whole. Its bytes stay as they are until it is over, which is at once if
+    /// it is short.
     pub(crate) fn transfer(&mut self, head: Head, part: Part, source: &dyn Source) {
         if !self.is_open() {
             return;

@@ -174,8 +174,8 @@ pub(crate) struct Host<'h> {
 }
 
 impl Stranger {
-    /// Takes what has come of the handshake, and nothing behind it. The proof is for another call than the hello: whoever
-    /// has only just come is to be one of the strangers before it is a rank.
+    /// Takes what has come of the handshake, and nothing behind it. The proof is for another call than the hello:
+    /// whoever has only just come is to be one of the strangers before it is a rank.
     fn listen(&mut self, reached: Reached<'_>, now: Instant) -> io::Result<Fate> {
         loop {
             let needed = match self.step {
@@ -502,7 +502,8 @@ impl Strangers {
         }
         let why = why.map_or_else(|| "it has not proven who it is".to_owned(), |error| error.to_string());
         let count = self.gone;
-        tracing::warn!(%address, why, count, "connections of strangers are closed since the last such line, this one last");
+        tracing::warn!(%address, why, count, "connections of strangers are closed since the last such line, this one \
+            last");
         (self.gone, self.logged) = (0, Some(now));
     }
 }

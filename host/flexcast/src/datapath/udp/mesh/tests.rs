@@ -28,7 +28,8 @@ fn content(at: usize) -> u8 {
     (at * 31 + at / 253) as u8
 }
 
-/// Takes everything up to operation `now`; messages of point-to-point collectives to a buffer with a hole in the middle of its places.
+/// Takes everything up to operation `now`; messages of point-to-point collectives to a buffer with a hole in the middle
+/// of its places.
 struct Ear {
     now: u32,
     heard: Vec<String>,

@@ -7,7 +7,8 @@ use crate::datapath::cpu::window;
 use crate::datapath::verbs::queues::{Acknowledgement, Event};
 use crate::error::Result;
 
-/// Acknowledgements are repeated after [`receive::QUIET_PS`], and after twice as long each time, up to this power of two.
+/// Acknowledgements are repeated after [`receive::QUIET_PS`], and after twice as long each time, up to this power of
+/// two.
 const MOST_DOUBLINGS: u32 = 4;
 
 /// Acknowledgements that are repeated since nothing comes.
@@ -65,7 +66,8 @@ impl Engine {
         self.queues.acknowledge(rank, root, told)
     }
 
-    /// When acknowledgements are to be repeated: one may have been lost, or all chunks that would have brought the next.
+    /// When acknowledgements are to be repeated: one may have been lost, or all chunks that would have brought the
+    /// next.
     pub(super) fn repeat_ps(&self) -> Option<u64> {
         let watch = self.windowed().filter(|running| running.state.is_active())?.watch?;
         let waits = self.arrivals.is_empty();
@@ -93,7 +95,8 @@ impl Engine {
         told.into_iter().try_for_each(|(rank, chunks)| self.tell(rank, chunks, true))
     }
 
-    /// The operation under way is over here. What was lost may have been read before its root had sent all: that need not wait for this rank.
+    /// The operation under way is over here. What was lost may have been read before its root had sent all: that need
+    /// not wait for this rank.
     pub(super) fn pass(&mut self, running: &Running) {
         self.past.collective_id = self.collective_id.filter(|_| running.window_chunks < u32::MAX);
         self.past.roots.clear();
@@ -101,7 +104,8 @@ impl Engine {
         self.past.roots.extend(waiting);
     }
 
-    /// A chunk has come that is not of the operation under way: tells its root that it need not wait, if it is of the one before.
+    /// A chunk has come that is not of the operation under way: tells its root that it need not wait, if it is of the
+    /// one before.
     pub(super) fn tell_past(&mut self, immediate: Immediate) -> Result<()> {
         let Some(collective_id) = self.past.collective_id.filter(|id| *id == immediate.collective_id) else {
             return Ok(());

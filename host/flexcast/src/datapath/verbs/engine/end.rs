@@ -40,8 +40,8 @@ impl Engine {
 
     /// Ends an operation that all ranks are done with, once the card is done with its buffers.
     pub(super) fn release(&mut self, now_ps: u64) -> Result<bool> {
-        // A chunk that came late may have made a piece whole that is still being read. And what this rank has said is with the card before the caller may
-        // stay away.
+        // A chunk that came late may have made a piece whole that is still being read. And what this rank has said is
+        // with the card before the caller may stay away.
         let is_busy = self.control.reading() || self.control.is_waiting();
         let over =
             |running: &mut Running| matches!(running.state, State::Released) && running.sending.is_none() && !is_busy;

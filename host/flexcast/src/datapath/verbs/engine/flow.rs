@@ -1,8 +1,10 @@
-//! Flow control of an operation: how far a root may be ahead, and which roots wait for everybody before the next one begins.
+//! Flow control of an operation: how far a root may be ahead, and which roots wait for everybody before the next one
+//! begins.
 //!
-//! The blocks that a chain's roots send one behind the other must have room in every receive ring, together with those of the other chains. A block that is
-//! longer than its window is acknowledged on the way. Shorter ones are not; but before more would wait than there is room for, a root lets the next one begin only when
-//! all have seen its block's end, and with it all that came before.
+//! The blocks that a chain's roots send one behind the other must have room in every receive ring, together with those
+//! of the other chains. A block that is longer than its window is acknowledged on the way. Shorter ones are not; but
+//! before more would wait than there is room for, a root lets the next one begin only when all have seen its block's
+//! end, and with it all that came before.
 
 use super::{ALL, send};
 use crate::api::config::Config;

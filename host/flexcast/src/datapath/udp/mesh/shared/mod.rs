@@ -148,7 +148,8 @@ impl AsFd for SharedStream {
     }
 }
 
-/// The other end of a stream, of a process that writes what it likes: bytes, and positions. For [`hostile`](crate::datapath::udp::hostile).
+/// The other end of a stream, of a process that writes what it likes: bytes, and positions. For
+/// [`hostile`](crate::datapath::udp::hostile).
 #[derive(Debug)]
 pub(in crate::datapath::udp) struct OtherEnd {
     stream: SharedStream,

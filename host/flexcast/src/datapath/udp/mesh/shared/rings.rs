@@ -1,12 +1,12 @@
 //! Two rings of bytes in shared memory, one per direction, each with one writer and one reader.
 //!
-//! Positions count bytes since the beginning. Of a ring, the writer's process owns the tail and the reader's the head: each keeps its own
-//! position in memory of its own and only publishes it, so that what the other process does to the words can make it see a wrong
-//! number of bytes, which is found, and nothing else.
+//! Positions count bytes since the beginning. Of a ring, the writer's process owns the tail and the reader's the head:
+//! each keeps its own position in memory of its own and only publishes it, so that what the other process does to the
+//! words can make it see a wrong number of bytes, which is found, and nothing else.
 //!
-//! Whoever is about to sleep sets its word, and then looks once more; whoever publishes a position looks at that word afterwards. Between the
-//! store and the load of each stands a sequentially consistent fence, so that at least one of the two sees the other's store: either the
-//! sleeper sees the bytes, or it is woken.
+//! Whoever is about to sleep sets its word, and then looks once more; whoever publishes a position looks at that word
+//! afterwards. Between the store and the load of each stands a sequentially consistent fence, so that at least one of
+//! the two sees the other's store: either the sleeper sees the bytes, or it is woken.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
