@@ -7,10 +7,10 @@ use flexcast_proto::session::greeting::{Greeting, SIDE_NONCE_BYTES};
 use flexio::{Device, Gid, Mac, MulticastGroup, RemoteQp};
 
 use crate::api::card::DatapathKind;
-use crate::api::config::Config;
 use crate::error::{Error, Result, shown};
 use crate::greeting::{keyed_hash, side};
-use crate::tuner::Aggregation;
+use crate::op::aggregation::Aggregation;
+use crate::op::config::Config;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"flexcast");
 /// Version of these bytes and of the control messages; raised with every change of either.
@@ -461,7 +461,7 @@ impl Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::chains::ChainMapping;
+    use crate::op::chain_mapping::ChainMapping;
 
     fn endpoint(rank: u32) -> Endpoint {
         Endpoint {

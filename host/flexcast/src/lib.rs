@@ -49,30 +49,22 @@ mod greeting;
 #[path = "../../../tests/src/harness.rs"]
 mod harness;
 pub mod memory;
+mod op;
 pub mod p2p;
 mod plan;
 mod protocol;
-pub mod reduce;
 mod requester;
-mod tuner;
 
 pub use flexcast_bootstrap as bootstrap;
 
-pub use api::buffer::Buffer;
+pub use op::reduce;
+
 pub use api::card::{Card, DatapathKind, Firmware};
 pub use api::collectives::Blocks;
 pub use api::communicator::{Attendance, Communicator, Pending};
-pub use api::config::{
-    Config, Control, Footprint, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, Setting,
-    SettingValue, ThreadOptions,
-};
-pub use api::outcome::{Done, Failed, Outcome};
 pub use api::post::Shape;
-pub use api::report::{MessageCounts, Phases, PhasesPs, Report};
 pub use api::request::{Request, Test};
 pub use api::user_memory::UserMemory;
-pub use datapath::service::{ControlReport, ServiceDelivery, ServiceOptions};
-pub use datapath::sparse::SparseOptions;
 pub use datapath::udp::{DEFAULT_PORT, Interface, MulticastArrival, ReceiveBuffer, UdpOptions};
 #[doc(hidden)]
 pub use datapath::udp::{MakeTap, Tap, hostile};
@@ -81,15 +73,28 @@ pub use dpa::sparse::{
     AggregatorCard, AggregatorElement, AggregatorFailure, AggregatorOptions, AggregatorStanding, DpaAggregator,
     PreparedAggregator,
 };
-pub use dpa::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
 pub use error::{Error, Result};
+pub use flexcast_proto::Algorithm;
 pub use flexcast_proto::sparse::{FixedPoint, FixedPointError};
 pub use memory::registration;
-pub use plan::chains::ChainMapping;
-pub use plan::stream::{MAX_STREAMS, Transport, UnknownTransport};
-pub use tuner::{
-    Aggregation, Algorithm, Choice, Decision, LostMulticast, MAX_LINEAR_RANKS, Selection, SparseCost, Tuning,
+pub use op::aggregation::Aggregation;
+pub use op::buffer::Buffer;
+pub use op::chain_mapping::ChainMapping;
+pub use op::config::{
+    Config, Control, MAX_CHUNK_BYTES, MAX_EAGER_BYTES, MAX_SLOTS, MAX_SUBGROUPS, Overheads, Setting, SettingValue,
+    ThreadOptions,
 };
+pub use op::decision::{Decision, LostMulticast};
+pub use op::outcome::{Done, Failed, Outcome};
+pub use op::report::{MessageCounts, Phases, PhasesPs, Report};
+pub use op::selection::{MAX_LINEAR_RANKS, Selection};
+pub use op::service_options::{ControlReport, ServiceDelivery, ServiceOptions};
+pub use op::sparse_cost::SparseCost;
+pub use op::sparse_options::SparseOptions;
+pub use op::stream::{MAX_STREAMS, Transport, UnknownTransport};
+pub use op::tuning::{Choice, Tuning};
+pub use op::units::{ThreadPlacement, UNITS, UNITS_PER_CORE, USABLE_UNITS};
+pub use plan::footprint::Footprint;
 
 /// What a `Result` of this crate is, for callers with another error in mind.
 pub use flexcast_proto::{Cause, Disagreement, Failure, FailureCode, Kind, Summary, WaitedFor};

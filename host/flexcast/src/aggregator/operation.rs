@@ -9,9 +9,10 @@ use flexcast_proto::{Algorithm, Kind, Summary};
 use super::budget::Reservation;
 use super::wire::{Carrier, Terms};
 use crate::datapath::direct::Begun;
-use crate::datapath::sparse::{Outgoing, Spare, SparseOptions, Split, Sums, Tag};
+use crate::datapath::sparse::{Outgoing, Spare, Sums, Tag};
+use crate::op::reduce::Reduction;
+use crate::op::sparse_options::{SparseOptions, Split};
 use crate::p2p::sparse::Call;
-use crate::reduce::Reduction;
 
 /// An aggregator's part in one operation.
 #[derive(Debug)]

@@ -19,11 +19,12 @@ use super::wire::{ANSWER_BYTES, Carrier, Greeting, Key, Report, Terms, answer};
 use super::{Server, Settings};
 use crate::bootstrap::Secret;
 use crate::datapath::direct::Begun;
-use crate::datapath::sparse::{Aggregators, Outgoing, Spare, Sparse, SparseOptions};
+use crate::datapath::sparse::{Aggregators, Outgoing, Spare, Sparse};
 use crate::datapath::udp::mesh::{END, Frame, Head, MESSAGE, nonce};
 use crate::greeting::keyed_hash;
-use crate::plan::direct::Collective;
-use crate::reduce::{DataType, Operator, Reduction};
+use crate::op::collective::Collective;
+use crate::op::reduce::{DataType, Operator, Reduction};
+use crate::op::sparse_options::SparseOptions;
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 

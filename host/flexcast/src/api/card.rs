@@ -6,12 +6,13 @@ use std::time::Duration;
 use flexcast_abi::{ABI_HASH, ABI_VERSION};
 use flexio::{AbiExpectation, Application, Device, ProtectionDomain, Provider};
 
-use crate::api::buffer::Buffer;
-use crate::api::report::duration;
 use crate::datapath::udp::{Interface, UdpOptions};
 use crate::datapath::verbs::{VerbsCard, VerbsOptions};
 use crate::dpa::card::DpaCard;
 use crate::error::{Error, Result};
+use crate::op::buffer::Buffer;
+use crate::op::config::Config;
+use crate::op::report::duration;
 
 /// A device image as read from a file.
 #[derive(Clone, Copy, Debug)]
@@ -210,6 +211,19 @@ impl Card {
         match &self.0 {
             Kind::Dpa(card) => card.hot_bytes(),
             Kind::Verbs(_) | Kind::Udp(_) => 0,
+        }
+    }
+}
+
+impl Config {
+    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1
+    /// s for recovery; over a network interface chunks as long as its datagrams carry.
+    #[must_use]
+    pub fn for_card(card: &Card) -> Self {
+        match card.kind() {
+            Kind::Dpa(card) => Self::for_kind(card.device().provider().kind()),
+            Kind::Verbs(card) => Self::for_kind(card.device().provider().kind()),
+            Kind::Udp(interface) => Self::for_interface(interface),
         }
     }
 }

@@ -6,17 +6,18 @@
 //! the card ([`Control::Device`](crate::Control::Device)) they are refused. Over RDMA cards the first of them, a
 //! Barrier apart, connects all pairs of ranks ([`Footprint::pair_queue_pairs`](crate::Footprint::pair_queue_pairs)).
 
-use crate::api::buffer::Buffer;
 use crate::api::communicator::Communicator;
-use crate::api::outcome::Failed;
-use crate::api::report::Report;
 use crate::api::request::Request;
 use crate::datapath::Task;
-use crate::datapath::sparse::{self, SparseOptions};
+use crate::datapath::sparse;
 use crate::error::{Error, Result};
-use crate::plan::direct::{Collective, Places};
-use crate::plan::lists::ListPool;
-use crate::reduce::Reduction;
+use crate::op::buffer::Buffer;
+use crate::op::collective::{Collective, Places};
+use crate::op::lists::ListPool;
+use crate::op::outcome::Failed;
+use crate::op::reduce::Reduction;
+use crate::op::report::Report;
+use crate::op::sparse_options::SparseOptions;
 
 /// Lengths and offsets of each rank's block in a buffer, in bytes.
 #[derive(Clone, Copy, Debug)]

@@ -20,17 +20,19 @@ pub use attendance::Attendance;
 pub use pending::Pending;
 use progress::ProgressThread;
 
-use crate::api::buffer::Buffer;
 use crate::api::card::Card;
-use crate::api::config::{Config, Footprint};
-use crate::api::outcome::{Failed, Outcome};
-use crate::api::report::{MessageCounts, Report, duration};
 use crate::api::request::{Request, Test};
 use crate::bootstrap::Exchange;
-use crate::datapath::service::{ControlReport, Parts};
+use crate::datapath::service::Parts;
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task, Waiter};
 use crate::error::{Error, Result};
-use crate::plan::lists::ListPool;
+use crate::op::buffer::Buffer;
+use crate::op::config::Config;
+use crate::op::lists::ListPool;
+use crate::op::outcome::{Failed, Outcome};
+use crate::op::report::{MessageCounts, Report, duration};
+use crate::op::service_options::ControlReport;
+use crate::plan::footprint::Footprint;
 
 /// Longest that a connection which is being made anew is waited for: a card empties a queue in microseconds.
 const RESTART: Duration = Duration::from_millis(20);

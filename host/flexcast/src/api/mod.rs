@@ -1,13 +1,9 @@
 //! API: cards, communicators, buffers, requests.
 
-pub(crate) mod buffer;
 pub(crate) mod card;
 pub(crate) mod collectives;
 pub(crate) mod communicator;
-pub(crate) mod config;
-pub(crate) mod outcome;
 pub(crate) mod post;
-pub(crate) mod report;
 pub(crate) mod request;
 mod split;
 pub(crate) mod user_memory;

@@ -1,15 +1,15 @@
 //! Posting of operations, checked before any peer sees anything of it.
 
-use crate::api::buffer::Buffer;
 use crate::api::communicator::Communicator;
-use crate::api::outcome::Failed;
 use crate::api::request::Request;
 use crate::datapath::Task;
-use crate::datapath::sparse::SparseOptions;
 use crate::error::{Error, Result};
-use crate::plan::displs;
+use crate::op::buffer::Buffer;
+use crate::op::displs;
+use crate::op::outcome::Failed;
+use crate::op::reduce::Reduction;
+use crate::op::sparse_options::SparseOptions;
 use crate::plan::{Kind, Plan};
-use crate::reduce::Reduction;
 
 impl Communicator {
     /// Bytes of `buffer` from rank `root` to all. On the root it is read, elsewhere written.

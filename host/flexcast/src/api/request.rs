@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::api::communicator::Communicator;
-use crate::api::outcome::{Done, Failed, Outcome};
 use crate::error::Error;
+use crate::op::outcome::{Done, Failed, Outcome};
 
 /// An operation under way, which keeps its communicator. Its buffers come back when it is over, by one of three ways:
 ///

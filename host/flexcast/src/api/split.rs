@@ -4,11 +4,12 @@
 
 use crate::api::card::Card;
 use crate::api::communicator::{Communicator, Pending};
-use crate::api::config::{Config, Control};
 use crate::bootstrap::{self, Exchange, Subgroup, accompany};
-use crate::datapath::service::{self, ControlReport};
+use crate::datapath::service;
 use crate::error::{Error, Result};
-use crate::plan::chains::ChainMapping;
+use crate::op::chain_mapping::ChainMapping;
+use crate::op::config::{Config, Control};
+use crate::op::service_options::ControlReport;
 
 /// Begins what a rank tells that has failed; an endpoint begins otherwise.
 const FAILED: &[u8] = b"failed: ";

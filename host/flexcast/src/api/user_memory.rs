@@ -6,31 +6,14 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use flexio::{Access, MemoryRegion, ProtectionDomain, SharedRegion};
+use flexio::{Access, MemoryRegion, ProtectionDomain};
 
-use crate::api::buffer::{Buffer, REACHABLE};
 use crate::api::card::Card;
 use crate::error::{Error, Result};
-use crate::memory::registration::{CacheStatistics, Limits, Range, Registration, RegistrationCache};
+use crate::memory::registration::{CacheStatistics, Limits, Range, RegistrationCache};
 use crate::memory::watch::Watch;
-
-/// A registration, and whether it is for one operation alone: peers of a failed one may still hold its key, or nobody
-/// tells when its pages are unmapped.
-#[derive(Debug)]
-pub(crate) struct Region {
-    region: SharedRegion,
-    exposed: AtomicBool,
-}
-
-/// A registration in use.
-pub(crate) type Shared = Registration<Region>;
-
-impl Region {
-    /// The next operation on this memory gets another key.
-    pub(crate) fn expose(&self) {
-        self.exposed.store(true, Ordering::Relaxed);
-    }
-}
+use crate::op::buffer::{Buffer, REACHABLE};
+use crate::op::region::{Region, Shared};
 
 fn null(len: usize) -> Error {
     let reason = format!("a null pointer for {len} bytes: give the address of allocated memory");

@@ -1,9 +1,9 @@
 //! Admission of operations: what a datapath can carry, as is known without it.
 
-use crate::api::buffer::Buffer;
 use crate::error::{Error, Result};
+use crate::op::buffer::Buffer;
+use crate::op::stream::Stream;
 use crate::plan::Plan;
-use crate::plan::stream::Stream;
 
 /// What a datapath takes on.
 #[derive(Clone, Debug)]

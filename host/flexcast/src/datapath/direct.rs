@@ -12,10 +12,10 @@ use flexcast_proto::p2p::{
 use flexcast_proto::{Algorithm, RankInfo, Summary};
 
 use crate::error::{Error, Result};
-use crate::plan::direct::{Collective, Places};
+use crate::op::collective::{Collective, Places};
+use crate::op::reduce::Reduction;
+use crate::plan::tuner;
 use crate::plan::{Kind, Plan};
-use crate::reduce::Reduction;
-use crate::tuner;
 
 /// What a message of a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,7 +247,7 @@ impl Direct {
         let bytes = places[Memory::Temporary as usize].end();
         let needed = usize::try_from(bytes).unwrap_or(usize::MAX);
         if temporary.len() < needed {
-            temporary = crate::api::buffer::zeroes(needed)?;
+            temporary = crate::op::buffer::zeroes(needed)?;
         }
         let own_share = operation.overwrites_own_share_alone().then(|| Part::send(Span::of(place.rank())));
         Ok(Self {
@@ -290,7 +290,7 @@ impl Direct {
             self.overwritten = true;
             self.kept_range = self.own_share.map_or(0..receive.len(), |share| self.range(share, 0));
             let part = receive.get(self.kept_range.clone()).unwrap_or_default();
-            crate::api::buffer::reserve(&mut self.kept, part.len())?;
+            crate::op::buffer::reserve(&mut self.kept, part.len())?;
             self.kept.extend_from_slice(part);
         }
         if let Some(start) = self.schedule.start()

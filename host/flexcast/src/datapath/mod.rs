@@ -21,14 +21,14 @@ use std::time::Duration;
 use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::{Cause, Disagreement, RankInfo};
 
-use crate::api::buffer::Buffer;
 use crate::api::card::Card;
-use crate::api::config::Config;
-use crate::api::outcome::Failed;
-use crate::api::report::{MessageCounts, Report};
 use crate::error::{Error, Result};
+use crate::op::buffer::Buffer;
+use crate::op::collective::Collective;
+use crate::op::config::Config;
+use crate::op::outcome::Failed;
+use crate::op::report::{MessageCounts, Report};
 use crate::plan::Plan;
-use crate::plan::direct::Collective;
 pub(crate) use admission::Admission;
 pub(crate) use requests::Requests;
 

@@ -13,9 +13,9 @@ use std::time::Duration;
 use flexcast_proto::{Cause, Failure};
 
 use super::{Posted, Task};
-use crate::api::outcome::{Failed, Outcome};
-use crate::api::report::Report;
 use crate::error::Error;
+use crate::op::outcome::{Failed, Outcome};
+use crate::op::report::Report;
 
 /// The requests of a communicator. A clone is the same.
 #[derive(Clone, Debug, Default)]

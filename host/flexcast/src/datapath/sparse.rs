@@ -5,7 +5,6 @@
 //! straight to their places in the receive buffer. A message is: blocks, indices, and from a worker its displacement as
 //! a little-endian number of 4 bytes. Its tag is twice the shard's number, and one more for an answer.
 
-mod options;
 mod portion;
 mod sum;
 mod sums;
@@ -16,16 +15,15 @@ use flexcast_proto::p2p::{Memory, Part, Span};
 use flexcast_proto::sparse::{Order, Parameters};
 use flexcast_proto::{RankInfo, Summary};
 
-pub use options::SparseOptions;
-pub(crate) use options::Split;
+use crate::op::sparse_options::SparseOptions;
 use portion::Portion;
 pub(crate) use sums::Sums;
 
 use super::direct::Begun;
-use crate::api::buffer::zeroes;
 use crate::error::{Error, Result};
+use crate::op::buffer::zeroes;
+use crate::op::reduce::Reduction;
 use crate::p2p::sparse::scan::Turn;
-use crate::reduce::Reduction;
 
 /// Name of the operation in errors.
 pub(crate) const NAME: &str = "sparse_allreduce";

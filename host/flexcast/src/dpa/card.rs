@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use flexcast_abi::bring_up_answer;
 use flexio::{Application, Device, EventHandler, Outbox, Process, ProtectionDomain, Provider, Window};
 
-use crate::dpa::units::{ThreadPlacement, Units};
 use crate::error::{Error, Result};
+use crate::op::units::{ThreadPlacement, Units};
 use crate::p2p::Lingering;
 
 /// An open card whose DPA runs the library's firmware. The process on the card ends with the last of its handles,

@@ -7,5 +7,4 @@ pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod sparse;
 pub(crate) mod targets;
-pub(crate) mod units;
 pub(crate) mod waiter;

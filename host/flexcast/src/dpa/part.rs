@@ -9,7 +9,6 @@ use flexcast_proto::{Alpha, CollectiveIds, RankInfo, StallWindow};
 use flexio::{Access, DeviceBuffer, HostBuffer, MemoryRegion};
 
 use crate::api::card::{Card, DatapathKind, Kind};
-use crate::api::config::{Config, Derived, Footprint, ps};
 use crate::datapath::Requests;
 use crate::datapath::pairs::{Adders, Maker, Pairs, unconnected};
 use crate::dpa::card::DpaCard;
@@ -19,15 +18,18 @@ use crate::dpa::targets::Targets;
 use crate::endpoint::{self, Capabilities, Endpoint, Receiver, Speed, StreamEnds};
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
+use crate::op::config::{Config, Derived, ps};
+use crate::op::selection::Selection;
+use crate::op::stream::Stream;
 use crate::p2p;
-use crate::plan::stream::Stream;
+use crate::plan::footprint::Footprint;
+use crate::plan::peers::peers;
+use crate::plan::tuner::{self, Conditions, Losses};
 use crate::protocol::device::{self, DeviceDriver};
 use crate::protocol::driver::{Connect, Driver, QueuePairs};
 use crate::protocol::eager::Gathered;
 use crate::protocol::engine::{Engine, Parts};
 use crate::protocol::host::HostDriver;
-use crate::protocol::peers::peers;
-use crate::tuner::{self, Conditions, Losses, Selection};
 
 /// Number of the first operation.
 const FIRST_OPERATION: u32 = 1;

@@ -13,16 +13,16 @@ use flexio::{
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use crate::api::config::{Config, Derived};
 use crate::dpa::card::DpaCard;
 use crate::dpa::mailbox::{DeviceRange, Mailbox, MailboxTarget};
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::dpa::targets::{Target, Targets};
 use crate::endpoint::Endpoint;
 use crate::error::Result;
+use crate::op::config::{Config, Derived};
+use crate::op::stream::{self, Stream, Transport, thread_of};
 use crate::plan::Plan;
 use crate::plan::chains::order;
-use crate::plan::stream::{self, Stream, Transport, thread_of};
 
 const CONTEXT_BYTES: u64 = size_of::<SendContext>() as u64;
 const CONTEXTS_AT: u64 = size_of::<SendThread>() as u64;

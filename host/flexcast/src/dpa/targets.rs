@@ -9,10 +9,10 @@ use flexio::{
     Transport,
 };
 
-use crate::api::config::Config;
 use crate::dpa::card::DpaCard;
 use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
+use crate::op::config::Config;
 
 /// Bytes from line to line; of a line the first 32 are used: operation, address, key, and the operation again.
 const LINE_BYTES: u64 = 64;

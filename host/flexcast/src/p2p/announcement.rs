@@ -5,7 +5,7 @@ use flexcast_proto::{self as proto, Summary, digest};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::reduce::Reduction;
+use crate::op::reduce::Reduction;
 
 /// Bytes of an announcement.
 pub const ANNOUNCEMENT_BYTES: u32 = size_of::<Announcement>() as u32;
@@ -218,7 +218,7 @@ impl std::fmt::Display for OperationDescriptor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reduce::{DataType, Operator};
+    use crate::op::reduce::{DataType, Operator};
 
     #[test]
     fn descriptors_differ_where_arguments_do() {

@@ -7,8 +7,8 @@ use super::announcement::OperationDescriptor;
 use super::operation::{Buffer, Pieces, Placed};
 use super::shape::Kind;
 use super::{Error, Group};
-use crate::plan::direct::Places;
-use crate::reduce::Reduction;
+use crate::op::collective::Places;
+use crate::op::reduce::Reduction;
 
 /// A collective without a reduction.
 pub(crate) struct Exchange<'e> {

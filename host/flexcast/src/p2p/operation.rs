@@ -9,7 +9,7 @@ use flexio::{HostAddr, LocalSlice, MemoryRegion};
 use super::Error;
 use super::announcement::{Announcement, OperationDescriptor};
 use super::shape::Shape;
-use crate::plan::direct::Places;
+use crate::op::collective::Places;
 
 /// Registered memory from an offset on. It must stay registered until the operation is complete: otherwise the cards'
 /// key checks make it fail.

@@ -12,8 +12,8 @@ use super::group::sized;
 use super::operation::{Buffer, Division, Pieces, Running, offset, place};
 use super::shape::{Kind, Shape};
 use super::{Error, Group};
-use crate::api::buffer::zeroes;
-use crate::reduce::Reduction;
+use crate::op::buffer::zeroes;
+use crate::op::reduce::Reduction;
 
 /// The reduction of contributions of one length by one core, in the order of ranks: what the others are compared with.
 #[must_use]
@@ -196,7 +196,7 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reduce::{DataType, Operator};
+    use crate::op::reduce::{DataType, Operator};
 
     #[test]
     fn the_reference_adds_in_the_order_of_ranks() {

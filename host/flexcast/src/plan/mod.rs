@@ -1,20 +1,19 @@
 //! Plan of an operation: the bytes that it moves, and their places.
 
 pub(crate) mod chains;
-pub(crate) mod direct;
-pub(crate) mod displs;
-pub(crate) mod lists;
-pub(crate) mod stream;
+pub(crate) mod footprint;
+pub(crate) mod peers;
+pub(crate) mod tuner;
 
 use flexcast_proto::{
     Block, Chunking, PieceSet, Pieces, Placement, RankSet, ReceiveSpace, RootRow, SpaceError, Subgroup,
 };
 
-use crate::api::config::Config;
+use crate::op::config::Config;
+use crate::op::lists::List;
+use crate::op::stream::Stream;
 use crate::plan::chains::order;
-use crate::plan::lists::List;
-use crate::plan::stream::Stream;
-use crate::tuner::Shape;
+use crate::plan::tuner::Shape;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +73,7 @@ impl Plan {
         Self { kind, ranks, own, chunk_bytes, subgroups, displacements: None }
     }
 
-    /// The same with the blocks of an Allgatherv where [`displs::check`](crate::plan::displs::check) says.
+    /// The same with the blocks of an Allgatherv where [`displs::check`](crate::op::displs::check) says.
     pub(crate) fn displaced(self, displacements: Option<List>) -> Self {
         Self { displacements, ..self }
     }
@@ -576,7 +575,7 @@ mod tests {
     #[test]
     fn unicast_takes_the_time_of_all_copies() {
         let multicast = Config { chains: 1, ..Config::default() };
-        let unicast = Config { transport: crate::plan::stream::Transport::UcUnicast, ..multicast.clone() };
+        let unicast = Config { transport: crate::op::stream::Transport::UcUnicast, ..multicast.clone() };
         let plan = Plan::new(Kind::Allgather { bytes: 1000 }, 0, 4, 64, 2);
         assert_eq!(plan.link_bytes(&multicast), 3000);
         assert_eq!(plan.link_bytes(&unicast), 4 * 3 * 1000);

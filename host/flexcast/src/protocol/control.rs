@@ -8,9 +8,9 @@ use flexio::{
     QueueDepths, QueuePair, Retry, Transport,
 };
 
-use crate::api::config::Config;
 use crate::endpoint::{Endpoint, Ends, Purpose};
 use crate::error::Result;
+use crate::op::config::Config;
 use crate::requester::{INLINE_BYTES, Outcome, PROBES, Request, Requester, Wire};
 
 /// Room for the longest control message without eager data.

@@ -10,12 +10,12 @@ use flexcast_proto::{
     RankInfo,
 };
 
-use crate::api::report::{MessageCounts, Report};
+use crate::op::report::{MessageCounts, Report};
+use crate::plan::tuner::Note;
 use crate::protocol::calls::{packed, unpacked};
 use crate::protocol::control::Event;
 use crate::protocol::driver::{Notice, Step};
 use crate::protocol::eager::{Eager, Gathered};
-use crate::tuner::Note;
 
 /// Most signals of operations far ahead that wait: each rank that this one hears in a barrier has said one at most.
 const MOST_EARLY: usize = 64;

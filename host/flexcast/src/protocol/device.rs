@@ -29,16 +29,16 @@ use flexio::{
 };
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-use crate::api::report::{MessageCounts, PhasesPs, Report};
 use crate::dpa::mailbox::{DeviceRange, Mailbox, MailboxTarget, SHORT_BYTES};
 use crate::dpa::send::Send as SendThreads;
 use crate::endpoint::Ends;
 use crate::error::Result;
+use crate::op::report::{MessageCounts, PhasesPs, Report};
+use crate::plan::tuner::Losses;
 use crate::protocol::control::Read;
 use crate::protocol::driver::{Connect, Driver, Notice, Posting, QueuePairs, Step};
 use crate::protocol::eager::Gathered;
 use crate::requester::KEEP_ALIVE_PS;
-use crate::tuner::Losses;
 
 /// Longest that the progress thread takes to answer a command.
 const ANSWER_PS: u64 = 1_000_000_000_000;

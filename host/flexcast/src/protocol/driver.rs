@@ -11,13 +11,13 @@ use flexcast_proto::sequencer::Turn;
 use flexcast_proto::wire::Availability;
 use flexcast_proto::{Disagreement, Failure, OperationDescriptor, PieceSet, Summary};
 
-use crate::api::config::Config;
-use crate::api::report::{MessageCounts, Report};
 use crate::dpa::card::DpaCard;
 use crate::dpa::send::Send as SendThreads;
 use crate::endpoint::Endpoint;
 use crate::endpoint::Ends;
 use crate::error::Result;
+use crate::op::config::Config;
+use crate::op::report::{MessageCounts, Report};
 use crate::plan::Plan;
 use crate::protocol::control::Read;
 use crate::protocol::eager::Gathered;

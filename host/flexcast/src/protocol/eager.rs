@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use flexcast_proto::{RankInfo, eager};
 
-use crate::api::buffer::Buffer;
 use crate::error::Result;
+use crate::op::buffer::Buffer;
 use crate::plan::Plan;
 
 /// Signals that may come before their operation begins: one of each round, for 1024 ranks.

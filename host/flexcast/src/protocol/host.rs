@@ -2,12 +2,12 @@
 
 use flexcast_proto::{Disagreement, OperationDescriptor, PieceSet, RankInfo};
 
-use crate::api::config::Config;
-use crate::api::report::{MessageCounts, Report};
 use crate::dpa::card::DpaCard;
 use crate::dpa::send::Send as SendThreads;
 use crate::error::Result;
-use crate::plan::stream::Transport;
+use crate::op::config::Config;
+use crate::op::report::{MessageCounts, Report};
+use crate::op::stream::Transport;
 use crate::protocol::control::{Control, Read};
 use crate::protocol::conversation::{Conversation, Next};
 use crate::protocol::driver::{Connect, Driver, Notice, Posting, QueuePairs, Step};

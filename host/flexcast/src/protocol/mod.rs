@@ -9,4 +9,3 @@ pub(crate) mod driver;
 pub(crate) mod eager;
 pub(crate) mod engine;
 pub(crate) mod host;
-pub(crate) mod peers;

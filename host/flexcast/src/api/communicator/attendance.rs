@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::progress::ATTENDED;
 use super::{Communicator, Shared};
-use crate::api::outcome::{Done, Failed};
 use crate::api::request::{Request, Test};
+use crate::op::outcome::{Done, Failed};
 
 /// Longest that a caller sleeps before it looks by itself, at the clock among other things.
 const LOOK: Duration = Duration::from_millis(2);

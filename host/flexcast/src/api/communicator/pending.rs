@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use super::Communicator;
 use crate::api::card::{Card, Kind};
-use crate::api::config::{Config, Control, Footprint};
 use crate::datapath::pairs::Adders;
-use crate::datapath::service::{ControlReport, Parts};
+use crate::datapath::service::Parts;
 use crate::datapath::{udp, verbs};
 use crate::dpa::part::Part;
 use crate::dpa::waiter::CardWaiter;
 use crate::error::{Error, Result};
+use crate::op::config::{Config, Control};
+use crate::op::service_options::ControlReport;
+use crate::plan::footprint::Footprint;
 
 /// A communicator that knows its own queues and not yet those of the others.
 ///

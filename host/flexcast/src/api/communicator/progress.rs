@@ -9,9 +9,9 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use super::Shared;
-use crate::api::config::ThreadOptions;
 use crate::datapath::Datapath;
 use crate::error::{Error, Result};
+use crate::op::config::ThreadOptions;
 
 /// Sleep of a thread whose communicator has nothing under way: neighbours may still need an answer.
 const IDLE: Duration = Duration::from_millis(1);

@@ -11,15 +11,17 @@ use flexcast_proto::{Cause, Disagreement, RankInfo};
 
 use super::Communicator;
 use crate::api::card::Card;
-use crate::api::config::{Config, Control, Footprint, ThreadOptions};
-use crate::api::outcome::{Done, Failed};
-use crate::api::report::{MessageCounts, Report};
 use crate::api::request::Test;
-use crate::datapath::service::{ControlReport, Parts};
+use crate::datapath::service::Parts;
 use crate::datapath::udp::UdpOptions;
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task, Waiter};
 use crate::error::{Error, Result};
-use crate::plan::stream::Stream;
+use crate::op::config::{Config, Control, ThreadOptions};
+use crate::op::outcome::{Done, Failed};
+use crate::op::report::{MessageCounts, Report};
+use crate::op::service_options::ControlReport;
+use crate::op::stream::Stream;
+use crate::plan::footprint::Footprint;
 
 /// Longest that a thread is waited for which should not be held up.
 const SOON: Duration = Duration::from_secs(10);

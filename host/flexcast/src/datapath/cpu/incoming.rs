@@ -11,7 +11,7 @@ use flexcast_proto::{PieceSet, Pieces, RootRow};
 
 use super::stripes::Stripes;
 use crate::error::Result;
-use crate::plan::stream::Stream;
+use crate::op::stream::Stream;
 use crate::plan::{Missing, Plan};
 
 const ALL: Stream = Stream { subgroup: 0, peer: None };

@@ -2,12 +2,12 @@
 
 use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
 
-use crate::api::buffer::Buffer;
-use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::Posted;
 use crate::datapath::pairs::Errand;
+use crate::op::buffer::Buffer;
+use crate::op::decision::Decision;
+use crate::op::report::{Phases, PhasesPs, Report};
 use crate::plan::Plan;
-use crate::tuner::Decision;
 
 /// Where an operation is between its post and its end.
 #[derive(Clone, Copy, Debug)]

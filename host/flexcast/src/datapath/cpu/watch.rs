@@ -105,16 +105,16 @@ mod tests {
     use flexcast_proto::{Alpha, Cause, RankInfo, WaitedFor};
 
     use super::*;
-    use crate::api::buffer::Buffer;
-    use crate::api::config::{Config, ps};
     use crate::datapath::Posted;
     use crate::datapath::cpu::operation::{Sending, State};
+    use crate::op::buffer::Buffer;
+    use crate::op::config::{Config, ps};
+    use crate::op::decision::Decision;
     use crate::plan::chains::{Order, order};
     use crate::plan::{Kind, Plan};
     use crate::protocol::conversation::Next;
     use crate::protocol::driver::Step;
     use crate::protocol::engine::descriptor;
-    use crate::tuner::Decision;
 
     const CHUNK_BYTES: u32 = 64;
     const CHUNKS: u32 = 300;

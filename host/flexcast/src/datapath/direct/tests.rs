@@ -4,7 +4,7 @@ use flexcast_proto::p2p::Part;
 use proptest::prelude::*;
 
 use super::*;
-use crate::reduce::{DataType, Operator};
+use crate::op::reduce::{DataType, Operator};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 

@@ -7,12 +7,13 @@ use flexio::{CompletionQueue, ProtectionDomain, Retry};
 
 use super::Pairs;
 use super::sparse::{Adders, Fault, Need, PendingSession, RankCard};
-use crate::api::buffer::Buffer;
-use crate::api::config::Config;
 use crate::error::{Error, Result};
+use crate::op::buffer::Buffer;
+use crate::op::collective::Collective;
+use crate::op::config::Config;
+use crate::op::selection::Selection;
 use crate::p2p::{self, Connections, Lingering, endpoint_bytes, sparse};
-use crate::plan::direct::Collective;
-use crate::tuner::{self, Selection};
+use crate::plan::tuner;
 
 /// What connections are made of.
 #[derive(Clone, Debug)]

@@ -5,15 +5,18 @@ use flexcast_proto::{Algorithm, Cause, FailureCode, OperationDescriptor};
 use super::errand::Connecting;
 use super::sparse::Need;
 use super::{Bounds, Errand, News, Pairs, Refusal, Way};
-use crate::api::buffer::Buffer;
-use crate::api::config::{Config, ps};
-use crate::api::outcome::{Done, Failed};
-use crate::api::report::Report;
 use crate::datapath::{Posted, Requests};
 use crate::error::{Error, Result};
-use crate::plan::direct::Collective;
+use crate::op::buffer::Buffer;
+use crate::op::collective::Collective;
+use crate::op::config::{Config, ps};
+use crate::op::decision::Decision;
+use crate::op::outcome::{Done, Failed};
+use crate::op::report::Report;
+use crate::op::sparse_cost::Densities;
+use crate::op::tuning::Tuning;
+use crate::plan::tuner::Conditions;
 use crate::protocol::driver::Notice;
-use crate::tuner::{Conditions, Decision, Densities, Tuning};
 
 /// The engine of a datapath, which has operations of blocks of its own.
 pub(crate) trait PairEngine {

@@ -6,13 +6,13 @@ use flexcast_proto::Summary;
 use super::Pairs;
 use super::connect::Pending;
 use super::sparse::Need;
-use crate::api::buffer::Buffer;
-use crate::api::config::Config;
-use crate::api::outcome::Failed;
 use crate::datapath::Posted;
-use crate::plan::direct::Collective;
+use crate::op::buffer::Buffer;
+use crate::op::collective::Collective;
+use crate::op::config::Config;
+use crate::op::decision::Decision;
+use crate::op::outcome::Failed;
 use crate::plan::{Kind, Plan};
-use crate::tuner::Decision;
 
 /// What an operation of blocks is run for.
 #[derive(Debug)]

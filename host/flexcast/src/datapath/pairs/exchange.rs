@@ -5,18 +5,19 @@ use flexcast_proto::{Cause, Failure, FailureCode, OperationDescriptor, RankSet, 
 
 use super::sparse::{self, Need, Session};
 use super::{NO_NEWS, News, Pairs};
-use crate::api::buffer::Buffer;
-use crate::api::outcome::{Done, Failed, Outcome};
-use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::cpu::operation::State;
 use crate::datapath::direct::Bound;
 use crate::datapath::{Posted, Requests};
 use crate::error::{Error, Result};
+use crate::op::aggregation::Aggregation;
+use crate::op::buffer::Buffer;
+use crate::op::collective::{Collective, Places};
+use crate::op::decision::Decision;
+use crate::op::outcome::{Done, Failed, Outcome};
+use crate::op::report::{Phases, PhasesPs, Report};
 use crate::p2p::sparse::{Call, Error as SessionError};
 use crate::p2p::{self, Group};
-use crate::plan::direct::{Collective, Places};
 use crate::protocol::driver::Notice;
-use crate::tuner::{Aggregation, Decision};
 
 /// Longest that others are given to hear of a failure before this rank's connections go.
 const WIND_UP_PS: u64 = 1_000_000_000_000;

@@ -28,7 +28,7 @@ pub(crate) use sparse::Adders;
 
 use self::exchange::Exchange;
 use self::sparse::Session;
-use crate::api::buffer::Buffer;
+use crate::op::buffer::Buffer;
 use crate::p2p::Group;
 use crate::protocol::driver::Notice;
 

@@ -15,15 +15,15 @@ use flexcast_proto::{Cause, FailureCode, RankInfo, WaitedFor};
 use flexio::ProtectionDomain;
 use thiserror::Error as ThisError;
 
-use crate::api::buffer::Buffer;
 use crate::api::card::Card;
-use crate::datapath::sparse::SparseOptions;
 use crate::dpa::sparse::AggregatorFailure;
 use crate::error::Error;
+use crate::op::aggregation::Aggregation;
+use crate::op::buffer::Buffer;
+use crate::op::collective::Collective;
+use crate::op::sparse_options::SparseOptions;
 use crate::p2p::Lingering;
 use crate::p2p::sparse::{self, Call, FixedPoint, Party, Settings, endpoint_bytes};
-use crate::plan::direct::Collective;
-use crate::tuner::Aggregation;
 
 use apart::Apart;
 use between::{Between, PendingBetween};
@@ -132,7 +132,7 @@ impl Adders {
     ///
     /// # Errors
     /// The card has none; an aggregator has no address.
-    pub(crate) fn of(card: &Card, config: &crate::api::config::Config) -> crate::error::Result<Self> {
+    pub(crate) fn of(card: &Card, config: &crate::op::config::Config) -> crate::error::Result<Self> {
         if let Some(apart) = Apart::of(config)? {
             return Ok(Self::Apart(apart));
         }
@@ -143,7 +143,7 @@ impl Adders {
     ///
     /// # Errors
     /// It has not.
-    pub(crate) fn check(card: &Card, config: &crate::api::config::Config) -> crate::error::Result<()> {
+    pub(crate) fn check(card: &Card, config: &crate::op::config::Config) -> crate::error::Result<()> {
         OnDpa::of(card, config).map(drop)
     }
 

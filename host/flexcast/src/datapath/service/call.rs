@@ -5,7 +5,7 @@ use flexcast_service::{Client, Error, MemoryId, StagedCall};
 
 use super::settings::Way;
 use crate::datapath::Task;
-use crate::plan::direct::{Collective, Places};
+use crate::op::collective::{Collective, Places};
 use crate::plan::{Kind, Plan};
 
 /// Counts and displacements are in bytes.

@@ -11,18 +11,18 @@ use flexcast_proto::{Cause, Disagreement, Failure, FailureCode, RankInfo, Waited
 use flexcast_service::{Error as ServiceError, MemoryId, Session};
 
 use super::call::{self, Call};
-use super::lease::{Graveyard, Kept};
 use super::returning::Returning;
 use super::segment::Segment;
 use super::settings::{Settings, Way};
-use crate::api::buffer::Buffer;
 use crate::api::card::{Card, DatapathKind};
-use crate::api::config::{Config, Control};
-use crate::api::outcome::Failed;
-use crate::api::report::{MessageCounts, Phases, PhasesPs, Report};
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
 use crate::error::{Error, Result};
-use crate::tuner::Decision;
+use crate::op::buffer::Buffer;
+use crate::op::config::{Config, Control};
+use crate::op::decision::Decision;
+use crate::op::lease::{Graveyard, Kept};
+use crate::op::outcome::Failed;
+use crate::op::report::{MessageCounts, Phases, PhasesPs, Report};
 
 /// How long the service processes have to name who is at fault, once the hosts have found a failure.
 const GRACE: Duration = Duration::from_secs(2);

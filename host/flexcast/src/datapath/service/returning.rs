@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use flexcast_service::{Client, MemoryId};
 
-use super::lease::Graveyard;
-use crate::api::buffer::Buffer;
-use crate::api::outcome::{Done, Failed, Outcome};
-use crate::api::report::Report;
 use crate::error::Error;
+use crate::op::buffer::Buffer;
+use crate::op::lease::Graveyard;
+use crate::op::outcome::{Done, Failed, Outcome};
+use crate::op::report::Report;
 
 /// Longest that a service process takes to let go of a key. Then it counts as gone.
 const BOUND: Duration = Duration::from_secs(5);

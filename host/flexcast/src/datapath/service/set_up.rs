@@ -12,11 +12,12 @@ use flexio::ProtectionDomain;
 use super::engine::Engine;
 use super::segment::{Handle, Made, Segment};
 use super::settings::{SETTINGS_BYTES, Settings};
-use super::{ControlReport, ServiceOptions};
-use crate::api::config::{Control, Footprint};
 use crate::bootstrap::Exchange;
 use crate::datapath::{Datapath, Waiter};
 use crate::error::{Error, Result};
+use crate::op::config::Control;
+use crate::op::service_options::{ControlReport, ServiceOptions};
+use crate::plan::footprint::Footprint;
 
 /// What a communicator is made of.
 pub(crate) type Parts = (Box<dyn Datapath>, Arc<dyn Waiter>, Footprint);
@@ -296,8 +297,8 @@ pub(crate) fn set_up((inner, waiter, footprint): Parts, exchange: &mut dyn Excha
 
 #[cfg(test)]
 mod tests {
-    use super::super::ServiceDelivery;
     use super::*;
+    use crate::op::service_options::ServiceDelivery;
 
     #[test]
     fn ranks_that_name_the_same_processes_are_of_one_host() {

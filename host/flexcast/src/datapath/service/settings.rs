@@ -4,8 +4,8 @@ use std::fmt;
 
 use flexcast_proto::service::{Delivery, Thresholds, Topology};
 
-use super::{NAMES, ServiceDelivery, ServiceOptions};
-use crate::api::config::Control;
+use crate::op::config::Control;
+use crate::op::service_options::{NAMES, ServiceDelivery, ServiceOptions};
 use crate::plan::{Kind, Plan};
 
 /// Bytes of [`Settings::encode`].

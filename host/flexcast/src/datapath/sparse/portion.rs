@@ -6,8 +6,8 @@ use std::ops::Range;
 use flexcast_proto::sparse::{Answered, Parameters, Shard, Votes};
 
 use super::{Spare, refused};
-use crate::api::buffer::zeroes;
 use crate::error::Result;
+use crate::op::buffer::zeroes;
 use crate::p2p::sparse::scan::{Places, Scan, Turn};
 
 /// One shard, as its worker sees it.

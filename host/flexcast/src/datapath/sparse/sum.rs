@@ -4,8 +4,8 @@ use flexcast_proto::sparse::{Added, Aggregator, AggregatorLimits, Incoming, Orde
 
 use super::{DISPLACEMENT_BYTES, Spare, refused};
 use crate::error::Result;
+use crate::op::reduce::Reduction;
 use crate::p2p::sparse::sums::{Adder, incoming};
-use crate::reduce::Reduction;
 
 /// One shard, as its aggregator sees it.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 use flexcast_proto::sparse::{AggregatorLimits, Order};
 
 use super::Spare;
-use super::options::Split;
 use super::sum::{Sum, With};
 use crate::error::Result;
+use crate::op::sparse_options::Split;
 
 /// The shards that one aggregator sums up.
 #[derive(Debug)]

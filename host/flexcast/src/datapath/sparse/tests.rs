@@ -6,8 +6,8 @@ use flexcast_proto::Algorithm;
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::direct::Collective;
-use crate::reduce::{DataType, Operator};
+use crate::op::collective::Collective;
+use crate::op::reduce::{DataType, Operator};
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 

@@ -21,7 +21,7 @@ use highway::{HighwayHash as _, HighwayHasher, Key};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::tuner::MOST_SUBGROUPS;
+use crate::op::tuning::MOST_SUBGROUPS;
 
 /// Version of this format.
 pub(super) const VERSION: u8 = 1;

@@ -23,13 +23,15 @@ use super::sockets::{Sockets, at};
 use super::waiter::SocketWaiter;
 use crate::aggregator::wire::Key;
 use crate::api::communicator::Communicator;
-use crate::api::config::{Config, Control, Footprint};
-use crate::api::outcome::Failed;
 use crate::api::request::Request;
-use crate::datapath::service::ControlReport;
 use crate::error::{Error, Result};
-use crate::reduce::{DataType, Operator, Reduction};
-use crate::tuner::{MOST_SUBGROUPS, Selection, Tuning};
+use crate::op::config::{Config, Control};
+use crate::op::outcome::Failed;
+use crate::op::reduce::{DataType, Operator, Reduction};
+use crate::op::selection::Selection;
+use crate::op::service_options::ControlReport;
+use crate::op::tuning::{MOST_SUBGROUPS, Tuning};
+use crate::plan::footprint::Footprint;
 
 const RANKS: u32 = 3;
 /// The rank that is tried: both others are its neighbours.

@@ -16,7 +16,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::datagram::HEADER_BYTES;
 use super::tap::MakeTap;
 use crate::error::{Error, Result};
-use crate::tuner::{MOST_SUBGROUPS, Tuning};
+use crate::op::tuning::{MOST_SUBGROUPS, Tuning};
+use crate::op::variable::variable;
 
 /// Port of the data unless another is asked for. Communicators that share it have groups and keys of their own.
 pub const DEFAULT_PORT: u16 = 17110;
@@ -249,20 +250,6 @@ fn of_variable(error: Error) -> Error {
     match error {
         Error::Argument { reason, .. } => Error::Argument { operation: "FLEXCAST_TUNING", reason },
         other => other,
-    }
-}
-
-/// The value of a variable, if it is set and not empty.
-pub(crate) fn variable<T: std::str::FromStr>(name: &'static str, limit: &'static str) -> Result<Option<T>> {
-    match std::env::var(name) {
-        Ok(value) if !value.is_empty() => match value.parse() {
-            Ok(value) => Ok(Some(value)),
-            Err(_) => Err(Error::Variable { name, value, limit: limit.into() }),
-        },
-        Err(std::env::VarError::NotUnicode(value)) => {
-            Err(Error::Variable { name, value: value.to_string_lossy().into_owned(), limit: limit.into() })
-        }
-        _ => Ok(None),
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod check;
 mod datagram;
+pub(crate) mod defaults;
 mod engine;
 mod fanout;
 #[doc(hidden)]

@@ -22,12 +22,14 @@ use super::sockets::{self, Sockets, at};
 use super::told;
 use super::waiter::SocketWaiter;
 use crate::aggregator::wire::Key;
-use crate::api::config::{Config, Control, ETHERNET_GBIT_PER_S};
 use crate::datapath::apart::resolve;
+use crate::datapath::udp::defaults::ETHERNET_GBIT_PER_S;
 use crate::error::{Error, Result};
-use crate::plan::stream::Transport;
-use crate::protocol::peers::peers;
-use crate::tuner::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Selection, Tuning};
+use crate::op::config::{Config, Control};
+use crate::op::selection::Selection;
+use crate::op::stream::Transport;
+use crate::op::tuning::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS, Tuning};
+use crate::plan::peers::peers;
 
 /// Bytes of the header of TCP without options.
 const TCP_BYTES: u32 = 20;
@@ -163,7 +165,7 @@ impl Part {
             let limit = format!("at least {LEAST_CHUNK_BYTES}");
             return refuse("chunk_bytes", config.chunk_bytes.into(), &limit);
         }
-        if config.eager_bytes > crate::api::config::MAX_EAGER_BYTES {
+        if config.eager_bytes > crate::op::config::MAX_EAGER_BYTES {
             return refuse("eager_bytes", config.eager_bytes.into(), "at most 65536");
         }
         if config.chains > flexcast_proto::MAX_RANKS {

@@ -4,7 +4,8 @@ use flexcast_proto::{Algorithm, Kind};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::tuner::{Choice, SparseCost, Tuning};
+use crate::op::sparse_cost::SparseCost;
+use crate::op::tuning::{Choice, Tuning};
 
 /// What comes first: how much follows.
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use flexio::{Device, ProtectionDomain, Provider};
 
-use crate::api::config::ps;
 use crate::dpa::card::DpaCard;
 use crate::error::{Error, Result};
+use crate::op::config::ps;
 use crate::p2p::Lingering;
 
 /// How collectives go over an RDMA card without its DPA.

@@ -6,14 +6,15 @@ use super::card::VerbsCard;
 use super::engine::{Engine, Links};
 use super::queues::{Queues, Root};
 use crate::api::card::{Card, DatapathKind, Kind};
-use crate::api::config::{Config, Control, Derived, Footprint};
 use crate::datapath::pairs::{Adders, Maker, Pairs};
 use crate::endpoint::{self, Capabilities, Endpoint, Receiver, Speed};
 use crate::error::{Error, Result};
-use crate::plan::stream::Transport;
+use crate::op::config::{Config, Control, Derived};
+use crate::op::selection::Selection;
+use crate::op::stream::Transport;
+use crate::plan::footprint::Footprint;
+use crate::plan::peers::peers;
 use crate::protocol::control;
-use crate::protocol::peers::peers;
-use crate::tuner::Selection;
 
 /// A communicator that knows its own queues and not yet those of the others.
 pub(crate) struct Part {

@@ -10,8 +10,8 @@ use flexio::{
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::api::config::{Config, GRH_BYTES};
 use crate::error::Result;
+use crate::op::config::{Config, GRH_BYTES};
 
 /// Acknowledgements under way. One for which there is no room is left out: the next says more.
 const ACK_SENDS: u32 = 32;

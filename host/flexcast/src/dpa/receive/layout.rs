@@ -8,8 +8,8 @@ use flexcast_abi::{
 };
 use flexio::{DevAddr, DpaCompletionQueue, DpaQueuePair};
 
-use crate::api::config::Derived;
 use crate::error::{Error, Result};
+use crate::op::config::Derived;
 
 pub(super) const ROW_BYTES: u64 = size_of::<RunRow>() as u64;
 

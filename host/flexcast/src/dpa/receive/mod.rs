@@ -20,13 +20,13 @@ use zerocopy::IntoBytes as _;
 
 pub(crate) use layout::{Shared, accepted, cq_memory, receive_memory, send_memory};
 
-use crate::api::config::{Config, Derived};
 use crate::dpa::card::DpaCard;
 use crate::dpa::mailbox::{Mailbox, MailboxTarget};
 use crate::dpa::targets::Targets;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::plan::stream::{self, Stream, Transport, thread_of};
+use crate::op::config::{Config, Derived};
+use crate::op::stream::{self, Stream, Transport, thread_of};
 use layout::device;
 
 const CONTEXT_BYTES: u64 = size_of::<ReceiveContext>() as u64;

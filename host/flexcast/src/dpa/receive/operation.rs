@@ -9,9 +9,9 @@ use zerocopy::IntoBytes as _;
 use super::LINES_BYTES;
 use super::layout::ROW_BYTES;
 use super::{Context, Receive};
-use crate::api::buffer::Buffer;
 use crate::dpa::mailbox::{DeviceRange, Line};
 use crate::error::Result;
+use crate::op::buffer::Buffer;
 use crate::plan::Plan;
 
 impl Receive {

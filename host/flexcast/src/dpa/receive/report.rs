@@ -7,8 +7,8 @@ use flexcast_proto::{Pieces, missing};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::Receive;
-use crate::api::config::Derived;
 use crate::error::Result;
+use crate::op::config::Derived;
 use crate::plan::{Missing, Plan, Seen};
 
 /// Most reads of a report that the next ones overtake: each takes a thread longer than a read takes here.

@@ -4,8 +4,8 @@ use flexcast_proto::sparse::{CacheBudget, Parameters};
 use flexio::Retry;
 
 use super::{BLOCK_STEP, WHAT, completions, spot_bytes};
-use crate::dpa::units::USABLE_UNITS;
 use crate::error::{Error, Result};
+use crate::op::units::USABLE_UNITS;
 
 /// Deepest queue of a card.
 const MAX_COMPLETIONS: u64 = 1 << 15;

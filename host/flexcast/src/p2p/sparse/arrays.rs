@@ -5,7 +5,7 @@ use std::ops::Range;
 use flexio::MemoryRegion;
 
 use super::Result;
-use crate::api::buffer::Buffer;
+use crate::op::buffer::Buffer;
 
 /// A worker's array: what it contributes, and what gets the sums. Both may be the same.
 pub trait Array {

@@ -243,8 +243,8 @@ fn decode<'b>(bytes: &'b [u8], from: Party, settings: &Settings, own: u32) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::op::reduce::{DataType, Operator, Reduction};
     use crate::p2p::sparse::Call;
-    use crate::reduce::{DataType, Operator, Reduction};
 
     fn own(party: Party, settings: &Settings, qpns: &[u32]) -> Own {
         let nonce = [if matches!(party, Party::Worker(_)) { 1 } else { 2 }; SIDE_NONCE_BYTES];

@@ -17,7 +17,7 @@ const NUMBER: usize = size_of::<f32>();
 const WORDS: usize = 16;
 
 /// An array of `f32` as an array of 64-bit words: the worker's operation is a sum of
-/// [`I64`](crate::reduce::DataType::I64), of [`FixedPointArray::bytes`] bytes.
+/// [`I64`](crate::op::reduce::DataType::I64), of [`FixedPointArray::bytes`] bytes.
 ///
 /// A block has the same place in either. A block whose numbers are all less than half of a unit is one of zeros, and
 /// -0.0 becomes 0.0. A number beyond the bound, infinite or not a number is

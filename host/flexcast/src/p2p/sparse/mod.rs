@@ -68,7 +68,7 @@ pub use ring::Ring;
 pub use staged::Staged;
 pub use worker::{PendingWorker, Worker};
 
-use crate::reduce::Reduction;
+use crate::op::reduce::Reduction;
 
 /// Most shards of one aggregator.
 pub const MAX_SHARDS_OF_EACH: u32 = 64;

@@ -7,7 +7,7 @@ use flexio::{Access, HostBuffer, LocalSlice, MemoryRegion, ProtectionDomain};
 use super::link::Link;
 use super::sums::Adder;
 use super::{Error, Result};
-use crate::reduce::Reduction;
+use crate::op::reduce::Reduction;
 
 /// A message in a receive spot.
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use flexcast_proto::sparse::{Aggregator, Incoming, Parameters, PartialSums, split};
 
-use crate::reduce::Reduction;
+use crate::op::reduce::Reduction;
 
 /// A message, and the transmit spots to which its blocks are added.
 pub(crate) struct Adder<'b> {

@@ -16,14 +16,14 @@ use flexio::{
 use zerocopy::IntoBytes as _;
 
 use super::{COMMAND_AT, DeviceDriver, Repair, Rows, Shared};
-use crate::api::config::Config;
 use crate::dpa::card::DpaCard;
 use crate::dpa::mailbox::{Mailbox, SHORT_BYTES};
 use crate::dpa::receive::{accepted, cq_memory, receive_memory, send_memory};
 use crate::endpoint::{Endpoint, Purpose};
 use crate::error::Result;
+use crate::op::config::Config;
+use crate::plan::tuner::Losses;
 use crate::protocol::driver::Connect;
-use crate::tuner::Losses;
 
 /// log2 of the receives posted to each peer: as many as the host's own connections have.
 const LOG_RECEIVES: u8 = 4;

@@ -4,7 +4,7 @@ use flexcast_abi::PROGRESS_EVERY;
 use flexcast_proto::cutoff::transfer_ps;
 use flexcast_proto::{Algorithm, Alpha, OperationDescriptor, Summary};
 
-use crate::api::config::{Config, ps};
+use crate::op::config::{Config, ps};
 use crate::plan::chains::{Order, order};
 use crate::plan::{Kind, Plan};
 

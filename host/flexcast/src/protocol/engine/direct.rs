@@ -8,14 +8,14 @@ use flexcast_proto::{Algorithm, Failure, FailureCode};
 use super::Engine;
 use super::descriptor::descriptor;
 use super::operation::{Running, State};
-use crate::api::report::Report;
 use crate::datapath::pairs::{blame, called};
 use crate::error::Result;
+use crate::op::report::Report;
 use crate::p2p::{self, Buffer};
 use crate::plan::chains::{Order, order};
+use crate::plan::tuner;
 use crate::plan::{Kind, Plan};
 use crate::protocol::driver::Notice;
-use crate::tuner;
 
 /// A peer that has acknowledged nothing for so long has not been reached by any probe or restart: a connection of the
 /// library is silent for 8.4 ms then.

@@ -5,10 +5,10 @@ use flexcast_proto::Algorithm;
 use super::descriptor::activations_ps;
 use super::operation::{Fault, Receiving, Running, State};
 use super::{Engine, WORKER_PS};
-use crate::api::buffer::Buffer;
-use crate::api::outcome::{Done, Failed};
 use crate::datapath::pairs::{Errand, PairEngine as _};
 use crate::error::{Error, Result};
+use crate::op::buffer::Buffer;
+use crate::op::outcome::{Done, Failed};
 
 impl Engine {
     /// Whether chunks came after the cutoff of the operation before shows once the workers report again.

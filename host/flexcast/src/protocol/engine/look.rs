@@ -6,7 +6,7 @@ use flexcast_proto::{FailureCode, GapWatch, PieceSet, StallWindow};
 use super::operation::{Look, OwnBlock, Receiving, Running};
 use super::{Engine, WORKER_PS};
 use crate::error::Result;
-use crate::plan::stream::Transport;
+use crate::op::stream::Transport;
 use crate::plan::{Missing, Seen};
 use crate::protocol::driver::Notice;
 

@@ -4,10 +4,10 @@ use flexcast_proto::{Algorithm, Failure, Pieces, ProgressWatch, StallWindow};
 
 use super::STUCK_CUTOFFS;
 use super::look::Gaps;
-use crate::api::buffer::Buffer;
-use crate::api::report::Report;
 use crate::datapath::pairs::Errand;
 use crate::error::Result;
+use crate::op::buffer::Buffer;
+use crate::op::report::Report;
 use crate::plan::{Missing, Plan};
 
 /// The receive contexts' part in an operation that the card has.

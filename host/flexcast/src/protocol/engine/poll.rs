@@ -6,7 +6,7 @@ use flexcast_proto::{Cause, Failure, FailureCode, ProgressWatch};
 use super::operation::{Fault, OwnBlock, Receiving, Running, Sending, Sides};
 use super::{Engine, WORKER_PS};
 use crate::error::Result;
-use crate::plan::stream::Transport;
+use crate::op::stream::Transport;
 use crate::protocol::driver::Notice;
 
 /// Time between two checks for failures of workers.

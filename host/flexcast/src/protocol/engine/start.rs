@@ -6,18 +6,18 @@ use flexcast_proto::{Algorithm, Cause, FailureCode};
 use super::descriptor::{descriptor, silence_ps};
 use super::operation::{Look, OwnBlock, Running, Sending, State};
 use super::{Engine, Parts};
-use crate::api::buffer::Buffer;
-use crate::api::outcome::Failed;
-use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::pairs::{Errand, PairEngine as _};
 use crate::datapath::{Posted, Task};
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
+use crate::op::buffer::Buffer;
+use crate::op::decision::Decision;
+use crate::op::outcome::Failed;
+use crate::op::report::{Phases, PhasesPs, Report};
+use crate::op::stream::Transport;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
-use crate::plan::stream::Transport;
 use crate::protocol::driver::Posting;
-use crate::tuner::Decision;
 
 impl Engine {
     /// Takes a posted operation on: starts it if none is ahead of it, otherwise it waits for its turn.

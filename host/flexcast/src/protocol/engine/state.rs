@@ -6,11 +6,7 @@ use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::{Alpha, Cause, CollectiveIds, Disagreement, Failure, RankInfo, StallWindow};
 
 use super::Running;
-use crate::api::buffer::Buffer;
 use crate::api::card::{Card, Kind};
-use crate::api::config::{Config, Control, Derived};
-use crate::api::outcome::Failed;
-use crate::api::report::MessageCounts;
 use crate::datapath::pairs::Pairs;
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
 use crate::dpa::card::{DpaCard, TakenUnits};
@@ -18,10 +14,14 @@ use crate::dpa::receive::Receive;
 use crate::dpa::send::Send;
 use crate::error::{Error, Result};
 use crate::memory::copier::Copier;
-use crate::plan::stream;
+use crate::op::buffer::Buffer;
+use crate::op::config::{Config, Control, Derived};
+use crate::op::outcome::Failed;
+use crate::op::report::MessageCounts;
+use crate::op::stream;
+use crate::plan::tuner::{Backoff, Conditions, Losses, Slowness};
 use crate::protocol::driver::Driver;
 use crate::protocol::eager::Gathered;
-use crate::tuner::{Backoff, Conditions, Losses, Slowness};
 
 /// The queues and threads of a communicator. Dropped as one: what can reach memory before the memory.
 pub(crate) struct Parts {

@@ -14,13 +14,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::contacts::{Contacts, blame, nonsense};
 use super::{Fault, Need, RankCard, Result};
 use crate::aggregator::wire::{Carrier, Key, Terms};
-use crate::api::buffer::Buffer;
-use crate::api::config::{Config, ps};
 use crate::datapath::apart;
 use crate::error::Error;
+use crate::op::aggregation::Aggregation;
+use crate::op::buffer::Buffer;
+use crate::op::collective::Collective;
+use crate::op::config::{Config, ps};
 use crate::p2p::sparse::{self, Buffers, Call, Party, PendingWorker, Worker};
-use crate::plan::direct::Collective;
-use crate::tuner::Aggregation;
 
 /// An aggregator that has been heard of within this time is alive: it says so every 500 ms while it waits.
 const ALIVE: Duration = Duration::from_secs(2);

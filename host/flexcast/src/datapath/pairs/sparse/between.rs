@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::on_dpa::{self, OnDpa};
 use super::{Need, RankCard, Result};
-use crate::api::buffer::Buffer;
-use crate::datapath::sparse::SparseOptions;
+use crate::op::aggregation::Aggregation;
+use crate::op::buffer::Buffer;
+use crate::op::sparse_options::SparseOptions;
 use crate::p2p::Lingering;
 use crate::p2p::sparse::{
     Aggregator, Buffers, Call, FixedPoint, FixedPointArray, PendingAggregator, PendingWorker, Settings, Worker,
 };
-use crate::tuner::Aggregation;
 
 /// Queue pairs between all ranks.
 #[derive(Debug)]

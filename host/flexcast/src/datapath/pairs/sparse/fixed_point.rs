@@ -1,10 +1,10 @@
 //! Sums of `f32` that the DPA adds as fixed-point numbers, where the communicator asks for it.
 
-use crate::api::config::Config;
 use crate::error::{Error, Result};
+use crate::op::aggregation::Aggregation;
+use crate::op::config::Config;
+use crate::op::reduce::{DataType, Operator, Reduction};
 use crate::p2p::sparse::FixedPoint;
-use crate::reduce::{DataType, Operator, Reduction};
-use crate::tuner::Aggregation;
 
 /// The sum of two `f32` is that of a word.
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::F32).expect("sums of numbers");

@@ -7,17 +7,17 @@ use flexio::{Bound, Retry};
 
 use super::{Fault, fixed_point};
 use crate::api::card::{Card, Kind};
-use crate::api::config::{Config, ps};
-use crate::datapath::sparse::SparseOptions;
 use crate::dpa::card::{DpaCard, TakenUnits};
 use crate::dpa::sparse::{
     AggregatorCard, AggregatorElement, AggregatorOptions, AggregatorStanding, DpaAggregator, PreparedAggregator,
 };
-use crate::dpa::units::ThreadPlacement;
 use crate::error::{Error, Result};
+use crate::op::aggregation::Aggregation;
+use crate::op::config::{Config, ps};
+use crate::op::reduce::{DataType, Operator, Reduction};
+use crate::op::sparse_options::SparseOptions;
+use crate::op::units::ThreadPlacement;
 use crate::p2p::sparse::{FixedPoint, Settings};
-use crate::reduce::{DataType, Operator, Reduction};
-use crate::tuner::Aggregation;
 
 /// Most shards of a rank, each with a thread: a core of the DPA.
 const MOST_SHARDS: u64 = 16;

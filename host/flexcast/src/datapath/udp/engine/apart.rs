@@ -5,9 +5,9 @@ use flexcast_proto::{Cause, Failure, FailureCode};
 use super::Engine;
 use super::operation::State;
 use crate::aggregator::wire::Report;
-use crate::api::config::ps;
 use crate::datapath::apart;
 use crate::datapath::udp::mesh::{NONSENSE, failure_code};
+use crate::op::config::ps;
 use crate::protocol::driver::Notice;
 
 /// How long an operation that has failed waits for the reason of an aggregator.

@@ -6,7 +6,8 @@ use super::Engine;
 use super::operation::Running;
 use crate::datapath::udp::igmp::has_old_querier;
 use crate::error::Result;
-use crate::tuner::{Delivery, LostMulticast, Note};
+use crate::op::decision::LostMulticast;
+use crate::plan::tuner::{Delivery, Note};
 use flexcast_proto::RankSet;
 
 /// Time after which the membership in the group is announced again. Switches that snoop forget a member after 260 s

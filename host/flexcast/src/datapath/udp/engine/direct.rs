@@ -5,19 +5,19 @@ use flexcast_proto::{Algorithm, Failure, OperationDescriptor, RankSet, Summary};
 
 use super::Engine;
 use super::operation::State;
-use crate::api::buffer::Buffer;
-use crate::api::config::ps;
-use crate::api::outcome::{Done, Failed};
-use crate::api::report::{Phases, PhasesPs, Report};
 use crate::datapath::direct::{Begun, Direct};
 use crate::datapath::sparse::{Aggregators, Outgoing, Sparse};
 use crate::datapath::udp::mesh::{Head, Source};
 use crate::datapath::{Posted, Task};
 use crate::error::Result;
-use crate::plan::direct::Collective;
+use crate::op::buffer::Buffer;
+use crate::op::collective::Collective;
+use crate::op::config::ps;
+use crate::op::decision::Decision;
+use crate::op::outcome::{Done, Failed};
+use crate::op::reduce::Reduction;
+use crate::op::report::{Phases, PhasesPs, Report};
 use crate::protocol::driver::Notice;
-use crate::reduce::Reduction;
-use crate::tuner::Decision;
 
 /// Bytes of temporary memory that are kept between two operations in any case; more after one on a long buffer: twice
 /// that, and less with each operation from then on. Whoever sums up long arrays one after the other would have the

@@ -3,14 +3,14 @@
 use flexcast_proto::{Cause, OperationDescriptor};
 
 use super::Engine;
-use crate::api::config::Config;
-use crate::api::outcome::Failed;
 use crate::datapath::pairs::{Errand, PairEngine, Pairs};
 use crate::datapath::{Posted, Requests, Task};
 use crate::error::{Error, Result};
-use crate::plan::direct::Collective;
+use crate::op::collective::Collective;
+use crate::op::config::Config;
+use crate::op::outcome::Failed;
+use crate::plan::tuner::Conditions;
 use crate::protocol::driver::Notice;
-use crate::tuner::Conditions;
 
 impl Engine {
     /// Whether no operation is under way.

@@ -3,11 +3,11 @@
 use flexcast_proto::{Algorithm, Cause, Failure};
 
 use super::{Engine, Running};
-use crate::api::buffer::Buffer;
-use crate::api::outcome::{Done, Failed};
 use crate::datapath::cpu::operation::State;
 use crate::datapath::pairs::{Errand, PairEngine as _};
 use crate::error::Result;
+use crate::op::buffer::Buffer;
+use crate::op::outcome::{Done, Failed};
 use crate::protocol::driver::Notice;
 use crate::protocol::engine::activations_ps;
 

@@ -7,8 +7,8 @@
 //! end, and with it all that came before.
 
 use super::{ALL, send};
-use crate::api::config::Config;
 use crate::error::Result;
+use crate::op::config::Config;
 use crate::plan::Plan;
 use crate::plan::chains::{Order, order};
 

@@ -6,9 +6,9 @@ use flexcast_proto::{Cause, Failure, FailureCode};
 use flexio::Completion;
 
 use super::{Engine, Running};
-use crate::api::config::GRH_BYTES;
 use crate::datapath::cpu::incoming::{Taken, count};
 use crate::error::Result;
+use crate::op::config::GRH_BYTES;
 use crate::protocol::driver::Notice;
 
 /// How long nothing comes before a chunk that others have overtaken counts as lost, wherever that is in the block.

@@ -5,12 +5,12 @@ use flexcast_proto::{Cause, Disagreement, FailureCode, RankInfo};
 
 use super::{ALL, Engine, receive};
 use crate::api::card::{Card, Kind};
-use crate::api::config::Config;
-use crate::api::outcome::Failed;
-use crate::api::report::MessageCounts;
 use crate::datapath::cpu::watch;
 use crate::datapath::{Admission, Datapath, Posted, Requests, Task};
 use crate::error::{Error, Result};
+use crate::op::config::Config;
+use crate::op::outcome::Failed;
+use crate::op::report::MessageCounts;
 
 impl Engine {
     /// Begins an operation, or lets it wait for its turn.

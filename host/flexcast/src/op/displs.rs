@@ -1,6 +1,6 @@
 //! Displacements of an Allgatherv: the places of blocks in the receive buffer, where the caller gives them.
 
-use crate::plan::lists::{List, ListPool};
+use crate::op::lists::{List, ListPool};
 
 /// Ranks of two blocks that have bytes in common, first the one that begins first. Blocks of no bytes lie nowhere; none
 /// ends beyond 2^64 bytes.

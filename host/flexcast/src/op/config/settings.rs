@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use super::{Config, Control, ThreadOptions};
-use crate::dpa::units::ThreadPlacement;
 use crate::error::{Error, Result};
-use crate::plan::stream::Transport;
-use crate::tuner::{Aggregation, Selection};
+use crate::op::aggregation::Aggregation;
+use crate::op::selection::Selection;
+use crate::op::stream::Transport;
+use crate::op::units::ThreadPlacement;
 
 /// A parameter of a communicator that can be set by its name and a text: one of [`Setting::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,19 +7,19 @@ mod tests;
 use std::time::Duration;
 
 use flexcast_proto::cutoff::transfer_ps;
-use flexcast_proto::{ImmediateLayout, RankInfo, chains_for};
+use flexcast_proto::{ImmediateLayout, chains_for};
+
 use flexio::CardKind;
 
-use crate::api::card::{Card, Kind};
 use crate::bootstrap::{Secret, SecretError};
-use crate::datapath::service::ServiceOptions;
-use crate::datapath::udp::interface::Interface;
-use crate::dpa::units::ThreadPlacement;
 use crate::error::{Error, Result};
-use crate::plan::chains::ChainMapping;
-use crate::plan::stream::Transport;
-use crate::protocol::peers::peers;
-use crate::tuner::{self, Aggregation, Selection, Tuning};
+use crate::op::aggregation::Aggregation;
+use crate::op::chain_mapping::ChainMapping;
+use crate::op::selection::Selection;
+use crate::op::service_options::ServiceOptions;
+use crate::op::stream::Transport;
+use crate::op::tuning::Tuning;
+use crate::op::units::ThreadPlacement;
 
 pub use settings::{Setting, SettingValue};
 
@@ -35,8 +35,6 @@ pub const MAX_EAGER_BYTES: u32 = 64 << 10;
 /// 2^31 bytes).
 pub const MAX_CHUNK_BYTES: u32 = 1 << 30;
 
-/// Context of a communicator in DPA memory, as published; ours is smaller.
-const CONTEXT_BYTES: u64 = 16 << 10;
 /// What of an activation is hidden unless something else is asked for. Emulated ones take 13 to 20 us (recorded under
 /// model M.1, with a longer gap), from the completion of what one root has sent, over two hosts and a connection, to
 /// the first chunk of the next.
@@ -385,48 +383,6 @@ impl Default for Config {
     }
 }
 
-/// What a communicator takes of its card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Footprint {
-    /// DPA threads.
-    pub threads: u32,
-    /// UD or UC queue pairs that receive, each with a receive context: one per subgroup whatever the number of roots;
-    /// UC unicast: one per subgroup and other rank.
-    pub receive_queue_pairs: u32,
-    /// UD or UC queue pairs that send; as many.
-    pub send_queue_pairs: u32,
-    /// Reliable queue pairs over the own card: copies (UD), and the wake-up of threads.
-    pub loopback_queue_pairs: u32,
-    /// Reliable queue pairs to other ranks: two neighbours on the ring and the peers of the barrier, each once. In a
-    /// communicator with a [`ChainMapping`] also two neighbours in the chain; UC unicast: one more to each rank, for
-    /// addresses.
-    pub control_queue_pairs: u32,
-    /// Reliable queue pairs to other ranks for data that does not go by multicast ([`Config::algorithm`]): four for
-    /// each peer.
-    pub direct_queue_pairs: u32,
-    /// Reliable queue pairs that its first Reduce, AllReduce, Reduce-Scatter, Alltoall, Gather or Scatter makes beside
-    /// these: four for each other rank. They take over what those of `direct_queue_pairs` do, which are given back
-    /// then. None before, and none with the protocol on the card, where these collectives are refused.
-    pub pair_queue_pairs: u32,
-    /// Staging slots in DPA memory, in bytes; in host memory where the host receives
-    /// ([`Card::verbs`](crate::Card::verbs)).
-    pub staging_bytes: u64,
-    /// Bitmaps, in bytes.
-    pub bitmap_bytes: u64,
-    /// Contexts, in bytes.
-    pub context_bytes: u64,
-    /// Rings of all queues in DPA memory, in bytes.
-    pub ring_bytes: u64,
-}
-
-impl Footprint {
-    /// What workers touch all the time and the last-level cache should hold.
-    #[must_use]
-    pub const fn hot_bytes(&self) -> u64 {
-        self.bitmap_bytes + self.context_bytes + self.ring_bytes
-    }
-}
-
 /// Figures that follow from a configuration and a number of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Derived {
@@ -442,24 +398,19 @@ pub(crate) struct Derived {
 
 /// Time for recovery beside emulated cards: they are slow, and the time of some goes on while a process is not run.
 const EMULATED_RECOVERY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Rate of a network interface, which nobody has measured.
-pub(crate) const ETHERNET_GBIT_PER_S: u64 = 10;
-/// How long nothing comes over a network interface before the rest counts as lost: processes are not always run.
-const ETHERNET_CUTOFF_SLACK: Duration = Duration::from_millis(20);
-/// The same for repair and everything behind it, in which other processes have a part.
-const ETHERNET_RECOVERY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The clocks of emulated cards of several processes differ by milliseconds.
 const EMULATED_CUTOFF_SLACK: Duration = Duration::from_millis(100);
 
 impl Config {
-    /// The defaults for this card: those of [`Config::default`]; beside an emulated one a cutoff slack of 100 ms, and 1
-    /// s for recovery; over a network interface chunks as long as its datagrams carry.
-    #[must_use]
-    pub fn for_card(card: &Card) -> Self {
-        match card.kind() {
-            Kind::Dpa(card) => Self::for_kind(card.device().provider().kind()),
-            Kind::Verbs(card) => Self::for_kind(card.device().provider().kind()),
-            Kind::Udp(interface) => Self::for_interface(interface),
+    /// The defaults for cards of this kind.
+    pub(crate) fn for_kind(kind: CardKind) -> Self {
+        match kind {
+            CardKind::Emulated => Self {
+                recovery_timeout: EMULATED_RECOVERY_TIMEOUT,
+                overheads: Overheads { cutoff_slack: EMULATED_CUTOFF_SLACK, ..Overheads::default() },
+                ..Self::default()
+            },
+            _ => Self::default(),
         }
     }
 
@@ -489,34 +440,11 @@ impl Config {
         names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect()
     }
 
-    /// The defaults over a network interface.
-    pub(crate) fn for_interface(interface: &Interface) -> Self {
-        Self {
-            chunk_bytes: interface.chunk_bytes(),
-            recovery_timeout: ETHERNET_RECOVERY_TIMEOUT,
-            overheads: Overheads { cutoff_slack: ETHERNET_CUTOFF_SLACK, ..Overheads::default() },
-            link_gbit_per_s: ETHERNET_GBIT_PER_S,
-            eager_bytes: MAX_EAGER_BYTES,
-            ..Self::default().with_subgroups(1)
-        }
-    }
-
     /// The same for a process that receives and sends itself: one subgroup with as many slots as all have together, and
     /// one thread each way.
     pub(crate) fn with_one_worker(self) -> Self {
         let slots = self.slots.saturating_mul(self.subgroups).next_power_of_two().min(MAX_SLOTS);
         Self { slots, ..self.with_subgroups(1) }
-    }
-
-    fn for_kind(kind: CardKind) -> Self {
-        match kind {
-            CardKind::Emulated => Self {
-                recovery_timeout: EMULATED_RECOVERY_TIMEOUT,
-                overheads: Overheads { cutoff_slack: EMULATED_CUTOFF_SLACK, ..Overheads::default() },
-                ..Self::default()
-            },
-            _ => Self::default(),
-        }
     }
 
     /// The same with `subgroups` subgroups, as many receive threads, and two send threads, or one if there are fewer
@@ -669,57 +597,5 @@ impl Config {
     #[must_use]
     pub const fn control_overtakes(&self) -> bool {
         self.control_class >> 5 > self.data_class >> 5
-    }
-
-    /// What a communicator of `ranks` ranks takes of its card, whose path has this MTU.
-    ///
-    /// # Errors
-    /// [`Error::Config`] for parameters outside their range, [`Error::Rank`] for no ranks or too many.
-    pub fn footprint(&self, ranks: u32, mtu_bytes: u32) -> Result<Footprint> {
-        let derived = self.derive(ranks, mtu_bytes)?;
-        let contexts = u64::from(derived.streams);
-        let slots = u64::from(self.slots);
-        let copies = if self.transport.is_zero_copy() { 0 } else { derived.streams };
-        // Receive CQ, copy CQ and copy ring (UD) have entries of 64 bytes, the receive ring of 16; a send takes one
-        // block of 64, on UD two.
-        let receive = slots * (contexts * (64 + 16) + u64::from(copies) * (64 + 64));
-        let sends = u64::from(self.send_depth);
-        let blocks = if self.transport.is_zero_copy() { 1 } else { 2 };
-        let send = contexts * sends * (blocks * 64) + contexts * sends / u64::from(self.send_batch) * 64;
-        // As many for every rank: all stand in the same place of a circle.
-        let peers = peers(RankInfo::new(0, ranks)?);
-        let targets = if self.transport == Transport::UcUnicast { ranks.saturating_sub(1) } else { 0 };
-        let progress = u32::from(self.control == Control::Device);
-        // The card's connections have one each, beside one for reads to each ring neighbour, and the host's one for
-        // each direction.
-        let control = if progress == 0 { 2 * peers.len() } else { peers.len() + if ranks > 1 { 2 } else { 0 } } as u32;
-        Ok(Footprint {
-            threads: self.receive_threads + self.send_threads + progress,
-            receive_queue_pairs: derived.streams,
-            send_queue_pairs: derived.streams,
-            loopback_queue_pairs: copies + self.receive_threads + self.send_threads + progress,
-            control_queue_pairs: control + targets,
-            direct_queue_pairs: 4 * tuner::peers(self.selection(), RankInfo::new(0, ranks)?),
-            pair_queue_pairs: if progress == 0 { 4 * (ranks - 1) } else { 0 },
-            staging_bytes: contexts * slots * u64::from(derived.slot_bytes),
-            bitmap_bytes: contexts * 8 * u64::from(derived.bitmap_words + derived.tail_words),
-            context_bytes: CONTEXT_BYTES,
-            ring_bytes: receive + send,
-        })
-    }
-
-    /// Refuses what does not fit the last-level cache.
-    pub(crate) fn check_cache(&self, footprint: &Footprint) -> Result<()> {
-        let needed = footprint.hot_bytes();
-        if needed <= self.cache_bytes {
-            return Ok(());
-        }
-        Err(Error::Budget {
-            what: "bytes of the DPA's last-level cache",
-            needed,
-            limit: self.cache_bytes,
-            next: "lower slots, send_depth, subgroups or max_receive_bytes, or raise cache_bytes to accept a slower \
-                datapath",
-        })
     }
 }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::api::buffer::Buffer;
-use crate::api::report::Report;
 use crate::error::Error;
+use crate::op::buffer::Buffer;
+use crate::op::report::Report;
 
 /// How an operation has ended.
 pub type Outcome = Result<Done, Box<Failed>>;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flexcast_proto::Failure;
 
-use crate::tuner::Decision;
+use crate::op::decision::Decision;
 
 /// When an operation got where, by the card's clock; `None` for what did not happen.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use flexcast_proto::sparse::{ParameterError, Parameters, Shard, Shards};
 
-use crate::reduce::{Operator, Reduction};
+use crate::op::reduce::{Operator, Reduction};
 
 /// Shards of one aggregator, among which others go on while one waits for the messages of an iteration.
 const MOST_SHARDS: u64 = 3;
@@ -106,14 +106,14 @@ pub(crate) struct Split {
 
 impl Split {
     /// All shards with their numbers and their aggregators'.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Shard)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, Shard)> + '_ {
         let each = self.each;
         let shards = self.shards.iter().filter(|_| !self.is_empty);
         shards.enumerate().map(move |(number, shard)| (number as u32 / each, shard))
     }
 
     /// Those of one aggregator.
-    pub(super) fn of(&self, aggregator: Option<u32>) -> impl Iterator<Item = (u32, Shard)> + '_ {
+    pub(crate) fn of(&self, aggregator: Option<u32>) -> impl Iterator<Item = (u32, Shard)> + '_ {
         self.iter().filter(move |(of, _)| Some(*of) == aggregator)
     }
 }

@@ -11,20 +11,12 @@ use std::collections::BTreeMap;
 use flexcast_proto::{RankInfo, RankSet};
 
 use super::backoff::Backoff;
+use crate::op::decision::LostMulticast;
 
 /// Operations by multicast that are remembered, and how many of them must have lost most of a block before multicast is
 /// left.
 const REMEMBERED: u32 = 8;
 const LOSSY: u32 = 3;
-
-/// Multicast that does not arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LostMulticast {
-    /// The rank whose multicast is lost; the lowest of several.
-    pub root: u32,
-    /// The rank that has not received it; the lowest of several.
-    pub rank: u32,
-}
 
 /// Observations of some ranks in an operation by multicast.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

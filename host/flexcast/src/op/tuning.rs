@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use flexcast_proto::{Algorithm, Kind};
 use serde::{Deserialize, Serialize};
 
-use super::sparse::{SparseCost, SparseCosts, Times};
+use super::sparse_cost::{SparseCost, SparseCosts, Times};
 use crate::error::{Error, Result};
 
 /// A line of a [`Tuning`]: the algorithm of an operation up to a number of ranks and a length.
@@ -168,7 +168,7 @@ impl Tuning {
     }
 
     /// How long an AllReduce takes that looks for zeros, or one that does not; none if it does not say.
-    pub(super) fn sparse_times(&self, ranks: u32, bytes: u64) -> Option<Times> {
+    pub(crate) fn sparse_times(&self, ranks: u32, bytes: u64) -> Option<Times> {
         self.sparse.times(ranks, bytes)
     }
 

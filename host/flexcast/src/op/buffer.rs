@@ -7,9 +7,9 @@ use std::sync::Arc;
 use flexcast_service::MemoryId;
 use flexio::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
 
-use crate::api::user_memory::Shared;
-use crate::datapath::service::lease::{Graveyard, Lease};
 use crate::error::{Error, Result};
+use crate::op::lease::{Graveyard, Lease};
+use crate::op::region::Shared;
 
 /// Memory of the caller that a card may use. An operation takes it over and gives it back when it is done, so that
 /// nobody can touch or free it in between:

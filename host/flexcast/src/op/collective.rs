@@ -3,11 +3,11 @@
 use flexcast_proto::p2p::{Blocks, Span};
 use flexcast_proto::{Kind, Summary, digest};
 
-use crate::datapath::sparse::SparseOptions;
-use crate::plan::displs;
-use crate::plan::lists::{List, ListPool};
-use crate::reduce::Reduction;
-use crate::tuner::Algorithm;
+use crate::op::displs;
+use crate::op::lists::{List, ListPool};
+use crate::op::reduce::Reduction;
+use crate::op::sparse_options::SparseOptions;
+use flexcast_proto::Algorithm;
 
 /// Where the blocks of ranks lie in a buffer. Only lists that a caller has given take memory.
 #[derive(Clone, Debug, PartialEq, Eq)]

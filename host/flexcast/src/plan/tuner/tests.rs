@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 
+use std::time::Duration;
+
 use super::*;
+use crate::op::sparse_cost::SparseCost;
 
 fn conditions(ranks: u32) -> Conditions {
     Conditions {
@@ -172,7 +175,7 @@ proptest! {
 /// Arrays are summed up whole where that is expected to be faster and nobody can tell the difference.
 #[test]
 fn a_sparse_allreduce_goes_as_an_allreduce_does_where_that_is_faster() {
-    use crate::reduce::{DataType, Operator, Reduction};
+    use crate::op::reduce::{DataType, Operator, Reduction};
     let reduction = |operator| Reduction::of(operator, DataType::I32).unwrap();
     let call = |operator, bytes| Collective::SparseAllreduce {
         bytes,

@@ -2,7 +2,7 @@
 //! full arrays have been.
 
 use crate::error::{Error, Result};
-use crate::reduce::Reduction;
+use crate::op::reduce::Reduction;
 
 /// Most points: what ranks tell one another stays short.
 const MOST_COSTS: usize = 256;
@@ -15,7 +15,7 @@ const MILLION: u32 = 1_000_000;
 const TENTH: u32 = MILLION / 10;
 const PS_PER_US: u64 = 1_000_000;
 
-/// A point of a [`Tuning`](super::Tuning): how long an AllReduce of one length takes that sends everything, and a
+/// A point of a [`Tuning`](crate::Tuning): how long an AllReduce of one length takes that sends everything, and a
 /// sparse one of a full array and of one that is nearly empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields)]
@@ -36,15 +36,15 @@ pub struct SparseCost {
 
 /// What an array is expected to take, in picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Times {
-    pub(super) dense_ps: u64,
+pub(crate) struct Times {
+    pub(crate) dense_ps: u64,
     full_ps: u64,
     tenth_ps: u64,
 }
 
 /// All points of a table, by number of ranks and then by length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct SparseCosts(Vec<SparseCost>);
+pub(crate) struct SparseCosts(Vec<SparseCost>);
 
 /// How many blocks of an array were not zero on some rank, as the last sparse AllReduce of such an array found it. All
 /// ranks call and find the same, so that this is alike on all of them.
@@ -63,14 +63,14 @@ struct Seen {
 
 impl Times {
     /// By a sparse AllReduce.
-    pub(super) fn sparse_ps(&self, density_ppm: u32) -> u64 {
+    pub(crate) fn sparse_ps(&self, density_ppm: u32) -> u64 {
         let beyond = density_ppm.min(MILLION).saturating_sub(TENTH);
         let more_ps = self.full_ps.saturating_sub(self.tenth_ps);
         self.tenth_ps + (u128::from(more_ps) * u128::from(beyond) / u128::from(MILLION - TENTH)) as u64
     }
 
     /// Whether zeros are to be looked for, if that is what is known.
-    pub(super) fn favour_sparse(&self, known: Option<u32>) -> bool {
+    pub(crate) fn favour_sparse(&self, known: Option<u32>) -> bool {
         // Before somebody has looked they are taken for nearly empty.
         self.sparse_ps(known.unwrap_or(0)) < self.dense_ps
     }
@@ -79,7 +79,7 @@ impl Times {
 impl SparseCosts {
     /// # Errors
     /// [`Error::Argument`]: too many points, or one that cannot be.
-    pub(super) fn new(mut costs: Vec<SparseCost>) -> Result<Self> {
+    pub(crate) fn new(mut costs: Vec<SparseCost>) -> Result<Self> {
         let wrong = |reason: String| Err(Error::Argument { operation: "tuning", reason });
         if costs.len() > MOST_COSTS {
             return wrong(format!("{} points of sparse AllReduces: at most {MOST_COSTS}", costs.len()));
@@ -97,17 +97,17 @@ impl SparseCosts {
         Ok(Self(costs))
     }
 
-    pub(super) fn points(&self) -> &[SparseCost] {
+    pub(crate) fn points(&self) -> &[SparseCost] {
         &self.0
     }
 
     /// These, or others if there are none.
-    pub(super) fn or(self, other: Self) -> Self {
+    pub(crate) fn or(self, other: Self) -> Self {
         if self.0.is_empty() { other } else { self }
     }
 
     /// What an array takes among so many ranks; none if nothing is known.
-    pub(super) fn times(&self, ranks: u32, bytes: u64) -> Option<Times> {
+    pub(crate) fn times(&self, ranks: u32, bytes: u64) -> Option<Times> {
         let all = &self.0;
         let most =
             all.iter().map(|cost| cost.ranks).find(|most| *most >= ranks).or(all.last().map(|cost| cost.ranks))?;
@@ -143,7 +143,7 @@ impl SparseCosts {
 impl Densities {
     /// Blocks of a million of such an array that are expected not to be zero; none if nobody has looked, or not for
     /// long.
-    pub(super) fn known(&self, bytes: u64, reduction: Reduction) -> Option<u32> {
+    pub(crate) fn known(&self, bytes: u64, reduction: Reduction) -> Option<u32> {
         let seen = self.0.iter().find(|seen| (seen.bytes, seen.reduction) == (bytes, reduction))?;
         (seen.dense + 1 < LOOKS_AGAIN).then_some(seen.density_ppm)
     }
@@ -171,7 +171,7 @@ impl Densities {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reduce::{DataType, Operator};
+    use crate::op::reduce::{DataType, Operator};
 
     fn sum() -> Reduction {
         Reduction::of(Operator::Sum, DataType::F32).unwrap()

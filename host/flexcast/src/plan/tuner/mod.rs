@@ -3,34 +3,24 @@
 //! Ranks exchange the rates of their links and the numbers of their threads when they connect. Each rank computes its
 //! choice from the lowest of all ([`Conditions`]). A wrong rate makes operations slower; ranks agree all the same.
 
-mod aggregation;
 mod backoff;
 mod cost;
 mod delivery;
 mod losses;
-mod sparse;
-mod table;
 
-use std::time::Duration;
-
-use crate::plan::direct::Collective;
 use flexcast_proto::p2p::{Allgather, Allreduce, Alltoall, Broadcast, Operation, Reduce, ReduceScatter, Schedule};
-use flexcast_proto::sparse::FixedPoint;
-use flexcast_proto::{Kind, RankInfo, RankSet};
+use flexcast_proto::{Algorithm, Kind, RankInfo, RankSet};
 
-pub use aggregation::Aggregation;
+use crate::op::collective::Collective;
+use crate::op::decision::{Decision, LostMulticast};
+use crate::op::selection::Selection;
+use crate::op::sparse_cost::Densities;
+use crate::op::tuning::Tuning;
+
 pub(crate) use backoff::{Backoff, Slowness};
-pub use delivery::LostMulticast;
 pub(crate) use delivery::{Delivery, Note};
-pub use flexcast_proto::Algorithm;
 pub(crate) use losses::Losses;
-pub(crate) use sparse::Densities;
-pub use sparse::SparseCost;
-pub use table::{Choice, Tuning};
-pub(crate) use table::{LEAST_CHUNK_BYTES, MOST_SUBGROUPS};
 
-/// Most ranks of a communicator that has connections between all of them: four queue pairs for each other rank.
-pub const MAX_LINEAR_RANKS: u32 = 64;
 /// Multicast is taken where it is no slower than this part of the fastest: it loads the network less, and what is lost
 /// costs it less.
 const MULTICAST_PERCENT: u128 = 103;
@@ -44,80 +34,6 @@ const LEAST_SEGMENT_BYTES: u64 = 16 << 10;
 /// multicast does not arrive. Longer ones go along a chain and around the ring.
 const SHORT_BROADCAST_BYTES: u64 = 64 << 10;
 const SHORT_GATHER_BYTES: u64 = 128 << 10;
-
-/// Which algorithms a communicator takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Selection {
-    /// For each operation what a cost model expects to be fastest. Blocks that do not lie one behind the other go by
-    /// multicast, or eagerly.
-    #[default]
-    Automatic,
-    /// Multicast, and eagerly what is short enough for it ([`Config::eager_bytes`](crate::Config::eager_bytes)).
-    Multicast,
-    /// Allgathers whose blocks lie one behind the other around the ring, in four segments each; others as with
-    /// `Multicast`.
-    Ring,
-    /// The same by writes to each rank directly.
-    Linear,
-    /// The same by recursive doubling.
-    RecursiveDoubling,
-    /// The same by the algorithm of Bruck et al.
-    Bruck,
-}
-
-impl Selection {
-    /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Automatic, Self::Multicast, Self::Ring, Self::Linear, Self::RecursiveDoubling, Self::Bruck];
-
-    /// Its name.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Automatic => "automatic",
-            Self::Multicast => "multicast",
-            Self::Ring => "pipelined-ring",
-            Self::Linear => "linear",
-            Self::RecursiveDoubling => "recursive-doubling",
-            Self::Bruck => "bruck",
-        }
-    }
-
-    /// The algorithm over connections that it names.
-    const fn direct(self) -> Option<Algorithm> {
-        match self {
-            Self::Automatic | Self::Multicast => None,
-            Self::Ring => Some(Algorithm::Ring),
-            Self::Linear => Some(Algorithm::Linear),
-            Self::RecursiveDoubling => Some(Algorithm::RecursiveDoubling),
-            Self::Bruck => Some(Algorithm::Bruck),
-        }
-    }
-
-    /// Algorithms of an Allgather for which a communicator of `ranks` ranks has connections.
-    pub(crate) fn connected(self, ranks: u32) -> impl Iterator<Item = Algorithm> {
-        // Beyond, connections to all are too many, and every step of a ring costs a message.
-        let few: &[Algorithm] = &[Algorithm::Linear, Algorithm::Ring, Algorithm::Bruck, Algorithm::RecursiveDoubling];
-        let all = match self {
-            Self::Automatic if ranks <= MAX_LINEAR_RANKS => few,
-            Self::Automatic => &[Algorithm::Bruck],
-            _ => &[],
-        };
-        // Of other numbers of ranks it takes more messages than the algorithm of Bruck.
-        let fits = move |algorithm: &Algorithm| *algorithm != Algorithm::RecursiveDoubling || ranks.is_power_of_two();
-        all.iter().copied().filter(fits).chain(self.direct()).filter(move |_| ranks > 1)
-    }
-
-    /// The same of a Broadcast. Any rank may be its root, so that the trees of all of them take connections between all
-    /// ranks.
-    pub(crate) fn broadcasts(self, ranks: u32) -> impl Iterator<Item = Algorithm> {
-        let all: &[Algorithm] = match self {
-            Self::Automatic if (2..=MAX_LINEAR_RANKS).contains(&ranks) => &[Algorithm::Binomial, Algorithm::Chain],
-            _ => &[],
-        };
-        all.iter().copied()
-    }
-}
 
 /// Peers of a rank in the algorithms for which it has connections.
 pub(crate) fn peers(selection: Selection, place: RankInfo) -> u32 {
@@ -223,84 +139,6 @@ pub(crate) struct Shape {
     pub(crate) eager_message_bytes: u64,
 }
 
-/// What was chosen for an operation, and why: the times that the cost model expects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Decision {
-    algorithm: Algorithm,
-    /// By the algorithm's code.
-    predicted_ps: [Option<u64>; Algorithm::ALL.len()],
-    density_ppm: Option<u32>,
-    aggregation: Option<Aggregation>,
-    fixed_point: Option<FixedPoint>,
-    lost_multicast: Option<LostMulticast>,
-    by_service: bool,
-}
-
-impl Decision {
-    /// What carries the data; of an operation by service processes ([`Decision::is_by_service`]) it says nothing.
-    #[must_use]
-    pub const fn algorithm(&self) -> Algorithm {
-        self.algorithm
-    }
-
-    /// What adds up the blocks of a sparse AllReduce over RDMA cards
-    /// ([`Config::sparse_aggregation`](crate::Config::sparse_aggregation)); none of another operation.
-    #[must_use]
-    pub const fn aggregation(&self) -> Option<Aggregation> {
-        self.aggregation
-    }
-
-    pub(crate) const fn with_aggregation(self, aggregation: Option<Aggregation>) -> Self {
-        Self { aggregation, ..self }
-    }
-
-    /// The fixed-point numbers of a sum of `f32` that DPAs have added
-    /// ([`Config::sparse_fixed_point`](crate::Config::sparse_fixed_point)), with the largest error of a sum
-    /// ([`FixedPoint::error`]); none of another operation.
-    #[must_use]
-    pub const fn fixed_point(&self) -> Option<FixedPoint> {
-        self.fixed_point
-    }
-
-    pub(crate) const fn with_fixed_point(self, fixed_point: Option<FixedPoint>) -> Self {
-        Self { fixed_point, ..self }
-    }
-
-    /// Why the operation did not go by multicast, which would have been chosen otherwise: multicast that did not arrive
-    /// in operations before, over an Ethernet interface. None if that did not decide.
-    #[must_use]
-    pub const fn lost_multicast(&self) -> Option<LostMulticast> {
-        self.lost_multicast
-    }
-
-    /// Whether service processes have carried the operation out ([`Control::Service`](crate::Control::Service)), by
-    /// algorithms of their own.
-    #[must_use]
-    pub const fn is_by_service(&self) -> bool {
-        self.by_service
-    }
-
-    /// What carries the data, in a word: the algorithm's name, or `service`.
-    #[must_use]
-    pub const fn name(&self) -> &'static str {
-        if self.by_service { "service" } else { self.algorithm.name() }
-    }
-
-    /// How long the operation was expected to take by an algorithm; none for one that could not be taken.
-    #[must_use]
-    pub fn predicted(&self, algorithm: Algorithm) -> Option<Duration> {
-        self.predicted_ps[algorithm as usize].map(|ps| Duration::from_nanos(ps / 1000))
-    }
-
-    /// Of a sparse AllReduce: how many of a million blocks were expected to have a bit that is set on some rank. It is
-    /// what the last sparse one of such an array found. None if none was before, and for one in 16, which looks
-    /// whatever was found.
-    #[must_use]
-    pub const fn density_ppm(&self) -> Option<u32> {
-        self.density_ppm
-    }
-}
-
 impl Conditions {
     /// The same of a communicator that has no connections for operations.
     pub(crate) const fn without_connections(self) -> Self {
@@ -328,7 +166,7 @@ impl Conditions {
         }
         decision.algorithm = match named {
             Some(algorithm) if direct && self.ranks > 1 => algorithm,
-            None if open => decision.fastest(),
+            None if open => fastest(&decision),
             _ if eager => Algorithm::Eager,
             _ => Algorithm::Multicast,
         };
@@ -447,36 +285,25 @@ impl Conditions {
     }
 }
 
-impl Decision {
-    /// Of an operation that service processes carry out.
-    pub(crate) fn by_service() -> Self {
-        Self { by_service: true, ..Self::default() }
-    }
-
-    /// What a table, or the user, has chosen.
-    pub(crate) fn of(algorithm: Algorithm) -> Self {
-        Self { algorithm, ..Self::default() }
-    }
-
-    fn fastest(&self) -> Algorithm {
-        // Of equals the one named first.
-        const ORDER: [Algorithm; 8] = [
-            Algorithm::Eager,
-            Algorithm::Linear,
-            Algorithm::Bruck,
-            Algorithm::RecursiveDoubling,
-            Algorithm::Ring,
-            Algorithm::Binomial,
-            Algorithm::Chain,
-            Algorithm::Multicast,
-        ];
-        let predicted = |algorithm: Algorithm| Some((self.predicted_ps[algorithm as usize]?, algorithm));
-        let fastest = ORDER.into_iter().filter_map(predicted).min_by_key(|(ps, _)| *ps);
-        let Some((least_ps, algorithm)) = fastest else { return Algorithm::Multicast };
-        let multicast_ps = self.predicted_ps[Algorithm::Multicast as usize].unwrap_or(u64::MAX);
-        let near = u128::from(multicast_ps) * 100 <= u128::from(least_ps) * MULTICAST_PERCENT;
-        if algorithm.is_direct() && near { Algorithm::Multicast } else { algorithm }
-    }
+/// The algorithm that is expected to be fastest.
+fn fastest(decision: &Decision) -> Algorithm {
+    // Of equals the one named first.
+    const ORDER: [Algorithm; 8] = [
+        Algorithm::Eager,
+        Algorithm::Linear,
+        Algorithm::Bruck,
+        Algorithm::RecursiveDoubling,
+        Algorithm::Ring,
+        Algorithm::Binomial,
+        Algorithm::Chain,
+        Algorithm::Multicast,
+    ];
+    let predicted = |algorithm: Algorithm| Some((decision.predicted_ps[algorithm as usize]?, algorithm));
+    let fastest = ORDER.into_iter().filter_map(predicted).min_by_key(|(ps, _)| *ps);
+    let Some((least_ps, algorithm)) = fastest else { return Algorithm::Multicast };
+    let multicast_ps = decision.predicted_ps[Algorithm::Multicast as usize].unwrap_or(u64::MAX);
+    let near = u128::from(multicast_ps) * 100 <= u128::from(least_ps) * MULTICAST_PERCENT;
+    if algorithm.is_direct() && near { Algorithm::Multicast } else { algorithm }
 }
 
 #[cfg(test)]
