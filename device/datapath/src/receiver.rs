@@ -1,5 +1,8 @@
 //! Work on one receive context: drains its completion queue, hands batches over, consumes the completions of copies,
 //! reports progress.
+//!
+//! A receive is posted again only after the copy from its slot has completed. If it were posted earlier, the card could
+//! overwrite the slot before the copy has read it.
 
 use dpa::abi::{PROGRESS_EVERY, ProgressLine, ReceiveContext, ReceiveReport, ReceiveStatus};
 use dpa::hw::CqeOpcode;

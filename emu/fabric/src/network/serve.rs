@@ -1,4 +1,7 @@
 //! Turns of the queues of a port, when there is more than one priority.
+//!
+//! With one priority a frame's departure time is fixed when the frame joins a queue. With several it is fixed when the
+//! frame leaves the queue, since frames of another priority may come first.
 
 use super::Network;
 use super::calendar::Due;

@@ -1,4 +1,6 @@
 //! Experiments that the program holds, and the fault scripts that they name.
+//!
+//! A report writes these scripts beside its page, so that the commands on the page name files that exist.
 
 use std::path::Path;
 

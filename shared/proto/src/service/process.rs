@@ -1,4 +1,7 @@
 //! Service process: the collectives of several groups beside each other, as a state machine without IO.
+//!
+//! A Read that fails is reported first to the process of the rank whose memory is at fault. That process knows whether
+//! the collective had failed before; then the Read is a consequence and not the cause.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;

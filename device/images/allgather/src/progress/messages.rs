@@ -1,4 +1,9 @@
 //! Control messages: receiving and sending.
+//!
+//! The thread has no timer, so it cannot detect that a peer acknowledges nothing. Instead the host's posts of the 64
+//! operations after a loss ask for an empty write behind the messages
+//! ([`COMMAND_FOLLOW`](dpa::abi::progress::COMMAND_FOLLOW)). By the packet number of that write the peer's card detects
+//! that a message before it is missing.
 
 use dpa::abi::progress::{LOSSY, MESSAGE_BYTES, NOBODY};
 use dpa::abi::{ProgressPeer, ProgressSetUp};

@@ -1,4 +1,7 @@
 //! Aggregators of a communicator's sparse AllReduces on the DPAs of the ranks' cards.
+//!
+//! A rank may have all its sums while its DPA still sends sums to other ranks. So an aggregator ends only after the DPA
+//! has reported that all workers have acknowledged their answers.
 
 use std::time::Duration;
 
