@@ -25,11 +25,11 @@
 //! Which algorithm carries the data of an operation is the library's choice, among multicast, the messages of its
 //! barrier, and writes over reliable connections ([`Selection`], [`Report::decision`]).
 //!
-//! Inside: `plan` cuts an operation into blocks, subgroups and chunks; `stream` tells which of them travel together;
-//! `flexcast_proto` decides when who does what; `receive` and `send` are the two sides on the card, `control` the
-//! connections between ranks; `engine` carries out. `datapath` has the interface behind which that is one of three: the
-//! others are this process over an RDMA card, `verbs`, and sockets, `udp`. A `driver` runs the protocol's state
-//! machine: `host` here, `device` on the card.
+//! Inside, from the bottom up: `op` has operations as data, `plan` cuts one into blocks, subgroups and chunks and
+//! chooses its algorithm. `rc`, `p2p` and `mesh` are connections between ranks and what runs over them. `engine` has
+//! operations under way and talks with the protocol's state machine (`flexcast_proto`). `carrier` moves the bytes: by
+//! the DPA (`carrier/dpa`), by this process over an RDMA card (`carrier/verbs`), or over sockets (`carrier/udp`). `api`
+//! is the face; nothing imports it.
 #![deny(unsafe_code)]
 
 /// The program on the first page compiles.
@@ -39,40 +39,40 @@ mod first_page {}
 
 pub mod aggregator;
 mod api;
-mod datapath;
-mod dpa;
-mod endpoint;
+mod carrier;
+mod engine;
 mod error;
-mod greeting;
 #[cfg(test)]
 #[allow(dead_code, unreachable_pub)] // Tests of other packages have the rest.
 #[path = "../../../tests/src/harness.rs"]
 mod harness;
 pub mod memory;
+mod mesh;
 mod op;
 pub mod p2p;
 mod plan;
-mod protocol;
-mod requester;
+mod rc;
 
 pub use flexcast_bootstrap as bootstrap;
 
 pub use op::reduce;
 
-pub use api::card::{Card, DatapathKind, Firmware};
 pub use api::collectives::Blocks;
 pub use api::communicator::{Attendance, Communicator, Pending};
+#[doc(hidden)]
+pub use api::hostile;
 pub use api::post::Shape;
 pub use api::request::{Request, Test};
 pub use api::user_memory::UserMemory;
-pub use datapath::udp::{DEFAULT_PORT, Interface, MulticastArrival, ReceiveBuffer, UdpOptions};
-#[doc(hidden)]
-pub use datapath::udp::{MakeTap, Tap, hostile};
-pub use datapath::verbs::VerbsOptions;
-pub use dpa::sparse::{
+pub use carrier::card::{Card, DatapathKind, Firmware};
+pub use carrier::dpa::sparse::{
     AggregatorCard, AggregatorElement, AggregatorFailure, AggregatorOptions, AggregatorStanding, DpaAggregator,
     PreparedAggregator,
 };
+pub use carrier::udp::{DEFAULT_PORT, Interface, MulticastArrival, ReceiveBuffer, UdpOptions};
+#[doc(hidden)]
+pub use carrier::udp::{MakeTap, Tap};
+pub use carrier::verbs::VerbsOptions;
 pub use error::{Error, Result};
 pub use flexcast_proto::Algorithm;
 pub use flexcast_proto::sparse::{FixedPoint, FixedPointError};

@@ -3,7 +3,7 @@
 use flexio::ProtectionDomain;
 
 use super::budget::Reservation;
-use super::wire::{Carrier, Report, Terms};
+use crate::mesh::aggregator::{Carrier, Report, Terms};
 use crate::p2p::sparse::{self, Aggregator, Call, Config, Party, settings_of};
 
 /// How often completions are looked for between two looks at the connections.

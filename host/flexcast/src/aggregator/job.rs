@@ -10,10 +10,10 @@ use super::budget::Reservation;
 use super::cards::Cards;
 use super::operation::Operation;
 use super::status::JobStatus;
-use super::wire::{Report, Terms};
-use crate::datapath::direct::Begun;
-use crate::datapath::sparse::{Outgoing, Spare};
-use crate::datapath::udp::mesh::{END, Event, Head, Interest, Listener, MESSAGE, Peer, Source};
+use crate::mesh::aggregator::{Report, Terms};
+use crate::mesh::{END, Event, Head, Interest, Listener, MESSAGE, Peer, Source};
+use crate::p2p::messages::Begun;
+use crate::p2p::messages::sparse::{Outgoing, Spare};
 
 /// Between two reports of whom an operation waits for: workers know by it that the aggregator lives.
 const NOTICE: Duration = Duration::from_millis(500);

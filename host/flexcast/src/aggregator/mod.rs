@@ -21,7 +21,6 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod thread;
-pub(crate) mod wire;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

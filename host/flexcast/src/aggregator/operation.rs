@@ -7,11 +7,11 @@ use flexcast_proto::p2p::{Memory, Part, Span};
 use flexcast_proto::{Algorithm, Kind, Summary};
 
 use super::budget::Reservation;
-use super::wire::{Carrier, Terms};
-use crate::datapath::direct::Begun;
-use crate::datapath::sparse::{Outgoing, Spare, Sums, Tag};
+use crate::mesh::aggregator::{Carrier, Terms};
 use crate::op::reduce::Reduction;
 use crate::op::sparse_options::{SparseOptions, Split};
+use crate::p2p::messages::Begun;
+use crate::p2p::messages::sparse::{Outgoing, Spare, Sums, Tag};
 use crate::p2p::sparse::Call;
 
 /// An aggregator's part in one operation.

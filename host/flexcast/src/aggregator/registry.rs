@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use super::Settings;
-use super::wire::{Carrier, Greeting, Terms};
+use crate::mesh::aggregator::{Carrier, Greeting, Terms};
 
 /// A job at one of its aggregators.
 pub(super) type Key = (u64, u32);

@@ -21,13 +21,13 @@ use super::budget::Budget;
 use super::registry::Registry;
 use super::status::Status;
 use super::thread::{Command, Looks, Shared, Thread};
-use super::wire::{Greeting, Key, Report};
 use super::{Settings, failed, lock};
-use crate::api::card::{Card, Kind};
 use crate::bootstrap::store::SECRET_FILE;
-use crate::datapath::udp::mesh::{Arrival, Frame, Host, MESSAGE, Peer, Reached, Strangers, Stream, Turned, Watch};
+use crate::carrier::card::{Card, Kind};
 use crate::error::{Error, Result};
 use crate::memory::nodes::{self, Nodes};
+use crate::mesh::aggregator::{Greeting, Key, Report};
+use crate::mesh::{Arrival, Frame, Host, MESSAGE, Peer, Reached, Strangers, Stream, Turned, Watch};
 
 /// Most that are refused and have not gone. The oldest goes first.
 const MOST_FAREWELLS: usize = 64;

@@ -15,16 +15,16 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use super::budget::{Budget, Reservation};
 use super::job::GRACE;
 use super::operation::Operation;
-use super::wire::{ANSWER_BYTES, Carrier, Greeting, Key, Report, Terms, answer};
 use super::{Server, Settings};
 use crate::bootstrap::Secret;
-use crate::datapath::direct::Begun;
-use crate::datapath::sparse::{Aggregators, Outgoing, Spare, Sparse};
-use crate::datapath::udp::mesh::{END, Frame, Head, MESSAGE, nonce};
-use crate::greeting::keyed_hash;
+use crate::mesh::aggregator::{ANSWER_BYTES, Carrier, Greeting, Key, Report, Terms, answer};
+use crate::mesh::{END, Frame, Head, MESSAGE, nonce};
 use crate::op::collective::Collective;
 use crate::op::reduce::{DataType, Operator, Reduction};
 use crate::op::sparse_options::SparseOptions;
+use crate::p2p::messages::Begun;
+use crate::p2p::messages::sparse::{Aggregators, Outgoing, Spare, Sparse};
+use crate::rc::greeting::keyed_hash;
 
 const SUM: Reduction = Reduction::of(Operator::Sum, DataType::I32).unwrap();
 

@@ -17,9 +17,9 @@ use super::job::{Job, Watcher};
 use super::lock;
 use super::registry::{Key, Registry};
 use super::status::JobStatus;
-use super::wire::{Carrier, Greeting, Report};
-use crate::datapath::udp::mesh::{Interest, MOST_FRAME_BYTES, Peer};
 use crate::error::Result;
+use crate::mesh::aggregator::{Carrier, Greeting, Report};
+use crate::mesh::{Interest, MOST_FRAME_BYTES, Peer};
 
 /// Token of the bell.
 const BELL: u64 = u64::MAX;

@@ -8,8 +8,7 @@
 
 use crate::api::communicator::Communicator;
 use crate::api::request::Request;
-use crate::datapath::Task;
-use crate::datapath::sparse;
+use crate::engine::Task;
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::collective::{Collective, Places};
@@ -18,6 +17,7 @@ use crate::op::outcome::Failed;
 use crate::op::reduce::Reduction;
 use crate::op::report::Report;
 use crate::op::sparse_options::SparseOptions;
+use crate::p2p::messages::sparse;
 
 /// Lengths and offsets of each rank's block in a buffer, in bytes.
 #[derive(Clone, Copy, Debug)]

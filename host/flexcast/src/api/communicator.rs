@@ -20,11 +20,12 @@ pub use attendance::Attendance;
 pub use pending::Pending;
 use progress::ProgressThread;
 
-use crate::api::card::Card;
 use crate::api::request::{Request, Test};
 use crate::bootstrap::Exchange;
-use crate::datapath::service::Parts;
-use crate::datapath::{Admission, Datapath, Posted, Requests, Task, Waiter};
+use crate::carrier::card::Card;
+use crate::carrier::datapath::{Datapath, Waiter};
+use crate::carrier::service::Parts;
+use crate::engine::{Admission, Posted, Requests, Task};
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::config::Config;

@@ -1,8 +1,9 @@
 //! API: cards, communicators, buffers, requests.
 
-pub(crate) mod card;
 pub(crate) mod collectives;
 pub(crate) mod communicator;
+#[doc(hidden)]
+pub mod hostile;
 pub(crate) mod post;
 pub(crate) mod request;
 mod split;

@@ -2,7 +2,7 @@
 
 use crate::api::communicator::Communicator;
 use crate::api::request::Request;
-use crate::datapath::Task;
+use crate::engine::Task;
 use crate::error::{Error, Result};
 use crate::op::buffer::Buffer;
 use crate::op::displs;

@@ -2,10 +2,10 @@
 //!
 //! A rank that fails takes part in the exchanges all the same and tells why, so that the others need not wait for it.
 
-use crate::api::card::Card;
 use crate::api::communicator::{Communicator, Pending};
 use crate::bootstrap::{self, Exchange, Subgroup, accompany};
-use crate::datapath::service;
+use crate::carrier::card::Card;
+use crate::carrier::service;
 use crate::error::{Error, Result};
 use crate::op::chain_mapping::ChainMapping;
 use crate::op::config::{Config, Control};

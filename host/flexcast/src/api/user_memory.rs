@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flexio::{Access, MemoryRegion, ProtectionDomain};
 
-use crate::api::card::Card;
+use crate::carrier::card::Card;
 use crate::error::{Error, Result};
 use crate::memory::registration::{CacheStatistics, Limits, Range, RegistrationCache};
 use crate::memory::watch::Watch;

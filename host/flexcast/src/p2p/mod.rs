@@ -42,6 +42,7 @@ mod error;
 mod exchange;
 mod group;
 mod linger;
+pub(crate) mod messages;
 mod operation;
 mod reduce;
 mod rooted;

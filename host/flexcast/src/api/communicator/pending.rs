@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::Communicator;
-use crate::api::card::{Card, Kind};
-use crate::datapath::pairs::Adders;
-use crate::datapath::service::Parts;
-use crate::datapath::{udp, verbs};
-use crate::dpa::part::Part;
-use crate::dpa::waiter::CardWaiter;
+use crate::carrier::card::{Card, Kind};
+use crate::carrier::dpa::part::Part;
+use crate::carrier::dpa::waiter::CardWaiter;
+use crate::carrier::pairs::Adders;
+use crate::carrier::service::Parts;
+use crate::carrier::{udp, verbs};
 use crate::error::{Error, Result};
 use crate::op::config::{Config, Control};
 use crate::op::service_options::ControlReport;

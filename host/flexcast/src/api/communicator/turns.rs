@@ -10,11 +10,12 @@ use flexcast_abi::{SendReport, Statistics};
 use flexcast_proto::{Cause, Disagreement, RankInfo};
 
 use super::Communicator;
-use crate::api::card::Card;
 use crate::api::request::Test;
-use crate::datapath::service::Parts;
-use crate::datapath::udp::UdpOptions;
-use crate::datapath::{Admission, Datapath, Posted, Requests, Task, Waiter};
+use crate::carrier::card::Card;
+use crate::carrier::datapath::{Datapath, Waiter};
+use crate::carrier::service::Parts;
+use crate::carrier::udp::UdpOptions;
+use crate::engine::{Admission, Posted, Requests, Task};
 use crate::error::{Error, Result};
 use crate::op::config::{Config, Control, ThreadOptions};
 use crate::op::outcome::{Done, Failed};

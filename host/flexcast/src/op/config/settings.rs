@@ -282,7 +282,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::udp::UdpOptions;
+    use crate::carrier::udp::UdpOptions;
 
     fn taken(variable: &str, text: &str) -> Result<Config> {
         let mut config = Config::default();
@@ -342,7 +342,7 @@ mod tests {
             (UdpOptions::default().subgroups(0), "subgroups is 0: must be 1 to 16 (FLEXCAST_SUBGROUPS)"),
             (UdpOptions::default().socket_buffer_bytes(9), "must be 2048 to 1073741824 (FLEXCAST_SOCKET_BUFFER)"),
         ] {
-            let text = crate::api::card::Card::udp(&options.interface("lo")).map(drop).unwrap_err().to_string();
+            let text = crate::carrier::card::Card::udp(&options.interface("lo")).map(drop).unwrap_err().to_string();
             assert!(text.ends_with(said), "{text}");
         }
     }

@@ -1,0 +1,306 @@
+//! Watch over the operation under way: what has come, what is lost, and how long nothing may come.
+
+use flexcast_proto::{Algorithm, PieceSet, ProgressWatch, StallWindow};
+
+use super::incoming::Incoming;
+use super::operation::Running;
+use crate::engine::conversation::Conversation;
+use crate::engine::notice::Notice;
+
+/// Notifies the protocol of what has come and of what is lost. `quiet_ps`: how long nothing comes before a chunk that
+/// others have overtaken counts as lost, wherever that is in the block. Returns whether that is news.
+pub(crate) fn look<R>(
+    running: &mut Running<R>,
+    incoming: &mut Incoming,
+    conversation: &mut Conversation,
+    quiet_ps: u64,
+    now_ps: u64,
+) -> bool {
+    if running.algorithm != Algorithm::Multicast || !running.state.is_active() {
+        return false;
+    }
+    if conversation.participant().ready_ps().is_some() {
+        let count = incoming.came();
+        running.watch.get_or_insert_with(|| ProgressWatch::new(count, now_ps));
+    }
+    let phases = &mut running.report.phases.0;
+    if incoming.remaining() == 0 {
+        if phases.received_ps.is_some() {
+            return false;
+        }
+        phases.received_ps = Some(now_ps);
+        conversation.notify(now_ps, Notice::Received);
+        return true;
+    }
+    let is_quiet = self::quiet_ps(running, incoming, quiet_ps).is_some_and(|quiet_ps| now_ps >= quiet_ps);
+    let mut moved = false;
+    let has_passed = conversation.participant().ready_ps().is_some();
+    if incoming.is_suspicious() && has_passed && !running.given_up {
+        let lost = incoming.take_lost(&running.pieces, is_quiet);
+        if !lost.is_empty() {
+            let last = incoming.is_over() && !incoming.is_suspicious();
+            running.given_up |= last;
+            conversation.notify(now_ps, Notice::Lost { pieces: lost, last });
+            running.repairs = true;
+            moved = true;
+        }
+    }
+    // The right neighbour may wait for what is whole here, and the own end for what is not read.
+    if has_passed && (running.repairs || conversation.participant().owes()) {
+        let pieces: PieceSet = incoming.take_whole();
+        if !pieces.is_empty() {
+            conversation.notify(now_ps, Notice::Placed { pieces });
+            moved = true;
+        }
+    }
+    moved
+}
+
+/// When chunks that have been overtaken count as lost although few others have come since.
+pub(crate) fn quiet_ps<R>(running: &Running<R>, incoming: &Incoming, quiet_ps: u64) -> Option<u64> {
+    let watch = running.watch.filter(|_| running.state.is_active() && incoming.is_suspicious())?;
+    Some(watch.since_ps().saturating_add(quiet_ps))
+}
+
+/// Notifies the protocol of the time, and of a stall. From the barrier to the end of multicast it is not the time that
+/// counts, but how long nothing has come. `stuck_ps`: how long a root may send nothing before the operation's bound
+/// counts. Returns whether anything has happened.
+pub(crate) fn poll_time<R>(
+    running: &mut Running<R>,
+    incoming: &mut Incoming,
+    conversation: &mut Conversation,
+    (stall, stuck_ps): (StallWindow, u64),
+    now_ps: u64,
+) -> bool {
+    let stalled_ps = running.stalled_ps(stall).filter(|_| incoming.remaining() > 0);
+    let mut moved = false;
+    if let Some(stalled_ps) = stalled_ps.filter(|_| running.state.is_active())
+        && now_ps >= stalled_ps
+    {
+        let lost = incoming.give_up(&running.pieces);
+        running.given_up = true;
+        running.report.phases.0.cut_off_ps = Some(now_ps);
+        conversation.notify(now_ps, Notice::CutOff { lost });
+        moved = true;
+    }
+    // Neither a stream that comes nor one that goes is too slow as long as it moves.
+    let comes = incoming.remaining() > 0 && running.stalled_ps(stall).is_some_and(|stalled_ps| now_ps < stalled_ps);
+    let goes = running.sending.is_some_and(|sending| now_ps.saturating_sub(sending.moved_ps) < stuck_ps);
+    let flows = comes || goes;
+    let due = now_ps >= running.deadline_ps;
+    let told_ps = if flows { now_ps.min(running.deadline_ps.saturating_sub(1)) } else { now_ps };
+    conversation.notify(told_ps, Notice::Time);
+    if flows {
+        // What is behind the stream has its full bound, however long the stream takes.
+        conversation.notify(now_ps, Notice::Progressed);
+    }
+    moved || (due && !flows)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flexcast_proto::wire::{Availability, Encoded};
+    use flexcast_proto::{Alpha, Cause, RankInfo, WaitedFor};
+
+    use super::*;
+    use crate::carrier::cpu::operation::{Sending, State};
+    use crate::engine::Posted;
+    use crate::engine::conversation::Next;
+    use crate::engine::descriptor::descriptor;
+    use crate::engine::notice::Step;
+    use crate::op::buffer::Buffer;
+    use crate::op::config::{Config, ps};
+    use crate::op::decision::Decision;
+    use crate::plan::chains::{Order, order};
+    use crate::plan::{Kind, Plan};
+
+    const CHUNK_BYTES: u32 = 64;
+    const CHUNKS: u32 = 300;
+    const STUCK_PS: u64 = 5_000_000_000;
+
+    fn config() -> Config {
+        let config = Config::default().with_subgroups(1).chunk_bytes(CHUNK_BYTES).link_gbit_per_s(10);
+        config.recovery_timeout(Duration::from_millis(1)).barrier_timeout(Duration::from_secs(1))
+    }
+
+    fn stall() -> StallWindow {
+        StallWindow::new(ps(Duration::from_millis(2)))
+    }
+
+    /// One of two ranks in a Broadcast from rank 0, as a CPU datapath drives it, in virtual time.
+    struct Side {
+        running: Running<()>,
+        incoming: Incoming,
+        conversation: Conversation,
+        bound_ps: u64,
+        /// The first of the pieces that it has been told to read.
+        reads: Vec<u32>,
+    }
+
+    impl Side {
+        fn new(rank: u32) -> Self {
+            let bytes = u64::from(CHUNKS * CHUNK_BYTES);
+            let plan = Plan::new(Kind::Broadcast { root: 0, bytes }, rank, 2, CHUNK_BYTES, 1);
+            let place = RankInfo::new(rank, 2).unwrap();
+            let config = config();
+            let Order { chains, turn, .. } = order(&plan, &config, rank);
+            let alpha = Alpha::new(config.overheads.in_ps());
+            let descriptor = descriptor(&plan, &config, &alpha, 1, (chains, Algorithm::Multicast));
+            let mut conversation = Conversation::new(place, 1, 0);
+            conversation.connect(7);
+            conversation.start((descriptor, turn), Availability::default(), plan.foreign_pieces());
+            conversation.notify(0, Notice::Armed);
+            conversation.notify(0, Notice::OwnBlock);
+            let mut incoming = Incoming::new(16);
+            incoming.restart(&plan, &plan.pieces(), CHUNK_BYTES).unwrap();
+            let receive = Buffer::of_host(bytes as usize).unwrap();
+            let posted = Posted { request: 0, plan, send: None, receive, posted_ps: 0 };
+            let running = Running::new(posted, Decision::of(Algorithm::Multicast), 1, 0, ());
+            Self { running, incoming, conversation, bound_ps: descriptor.bound_ps, reads: Vec::new() }
+        }
+
+        /// Polls it once, and returns what it says to the other.
+        fn poll(&mut self, now_ps: u64) -> Vec<Encoded> {
+            let Self { running, incoming, conversation, reads, .. } = self;
+            look(running, incoming, conversation, u64::MAX, now_ps);
+            poll_time(running, incoming, conversation, (stall(), STUCK_PS), now_ps);
+            let mut said = Vec::new();
+            while let Some(next) = conversation.next() {
+                match next {
+                    Next::Say { message, .. } => said.push(message),
+                    Next::Do(Step::Multicast) => {
+                        let (first_psn, chunks) = incoming.own_psns();
+                        running.sending = Some(Sending { first_psn, chunks, sent: 0, moved_ps: now_ps, full_ps: None });
+                    }
+                    Next::Do(Step::Read { pieces, .. }) => {
+                        conversation.fetch(pieces, 1);
+                        reads.extend(pieces.first());
+                    }
+                    Next::Do(Step::Release) => running.state.release(),
+                    Next::Do(Step::Fail(failure)) => running.state.fail(failure),
+                    Next::Do(Step::SendsFinished) => {}
+                }
+            }
+            running.deadline_ps = conversation.participant().deadline_ps().unwrap_or(u64::MAX);
+            said
+        }
+
+        fn hear(&mut self, from: u32, said: &[Encoded]) {
+            said.iter().for_each(|message| self.conversation.hear(from, message.as_bytes()));
+        }
+
+        /// The root's system has taken all.
+        fn has_sent(&mut self, now_ps: u64) {
+            self.running.sending = None;
+            self.conversation.notify(now_ps, Notice::Sent);
+        }
+    }
+
+    /// Both have passed the barrier, and the root sends.
+    fn begun() -> (Side, Side) {
+        let (mut root, mut other) = (Side::new(0), Side::new(1));
+        for at_ps in 0..4 {
+            let said = root.poll(at_ps);
+            other.hear(0, &said);
+            let said = other.poll(at_ps);
+            root.hear(1, &said);
+        }
+        assert!(root.running.sending.is_some() && other.running.watch.is_some());
+        (root, other)
+    }
+
+    /// Everything is lost, and the other rank has begun to read all of it.
+    fn reading() -> (Side, Side, u64) {
+        let (mut root, mut other) = begun();
+        root.has_sent(4);
+        let mut now_ps = 4;
+        while other.reads.is_empty() {
+            now_ps += ps(Duration::from_micros(100));
+            let said = other.poll(now_ps);
+            root.hear(1, &said);
+            let said = root.poll(now_ps);
+            other.hear(0, &said);
+            assert!(now_ps < ps(Duration::from_millis(10)), "a stall after two milliseconds");
+        }
+        (root, other, now_ps)
+    }
+
+    #[test]
+    fn a_stream_may_take_many_times_the_bound_and_what_is_behind_it_has_all_of_it() {
+        let (mut root, mut other) = begun();
+        // As copies into memory whose pages are made meanwhile: much slower than the network.
+        let gap_ps = root.bound_ps / 50;
+        let mut now_ps = 10;
+        for psn in 0..CHUNKS {
+            now_ps += gap_ps;
+            let sending = root.running.sending.as_mut().unwrap();
+            (sending.sent, sending.moved_ps) = (psn + 1, now_ps);
+            let Side { incoming, running, .. } = &mut other;
+            let pieces = running.pieces;
+            incoming.take_by(&pieces, (psn, CHUNK_BYTES as usize), running.receive.bytes_mut(), |to| to.fill(1));
+            running.watch.as_mut().unwrap().poll(incoming.came(), now_ps);
+            if psn + 1 < CHUNKS {
+                assert!(root.poll(now_ps).is_empty() && other.poll(now_ps).is_empty());
+            }
+        }
+        assert!(now_ps > 5 * root.bound_ps);
+        root.has_sent(now_ps);
+        let said = root.poll(now_ps);
+        assert!(root.running.state.is_active(), "it waits for the other");
+        other.hear(0, &said);
+        let said = other.poll(now_ps);
+        assert_eq!(said.len(), 1, "it has everything");
+        // The other's last message is on its way for nearly the bound.
+        now_ps += root.bound_ps - 10;
+        assert!(root.poll(now_ps).is_empty());
+        root.hear(1, &said);
+        let said = root.poll(now_ps);
+        other.hear(0, &said);
+        other.poll(now_ps);
+        assert!(matches!((root.running.state, other.running.state), (State::Released, State::Released)));
+    }
+
+    #[test]
+    fn reads_may_take_many_times_the_bound_as_long_as_bytes_come_and_go() {
+        let (mut root, mut other, mut now_ps) = reading();
+        for _ in 0..20 {
+            now_ps += root.bound_ps / 2;
+            // A part of what was asked for has gone, and has come.
+            root.conversation.moved();
+            other.conversation.moved();
+            assert!(root.poll(now_ps).is_empty() && other.poll(now_ps).is_empty());
+        }
+        now_ps += root.bound_ps.min(other.bound_ps) - 10;
+        let first = other.reads[0];
+        other.conversation.read(first);
+        let said = other.poll(now_ps);
+        root.hear(1, &said);
+        let said = root.poll(now_ps);
+        other.hear(0, &said);
+        other.poll(now_ps);
+        assert!(matches!((root.running.state, other.running.state), (State::Released, State::Released)));
+    }
+
+    #[test]
+    fn a_read_of_which_nothing_comes_fails_a_bound_after_the_last_progress() {
+        let (mut root, mut other, mut now_ps) = reading();
+        for _ in 0..4 {
+            now_ps += root.bound_ps / 2;
+            root.conversation.moved();
+            other.conversation.moved();
+            root.poll(now_ps);
+            other.poll(now_ps);
+        }
+        let bound_ps = other.bound_ps;
+        other.poll(now_ps + bound_ps - 1);
+        assert_eq!(other.conversation.participant().deadline_ps(), Some(now_ps + bound_ps));
+        // For a quarter of the bound others may contradict.
+        for at_ps in [bound_ps, bound_ps + 1, bound_ps + bound_ps / 4 + 2] {
+            other.poll(now_ps + at_ps);
+        }
+        let State::Failed(failure) = other.running.state else { panic!("{:?}", other.running.state) };
+        assert_eq!(failure.cause, Cause::Silent(WaitedFor::Block));
+    }
+}

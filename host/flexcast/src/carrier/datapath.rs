@@ -1,0 +1,111 @@
+//! Interface of carriers to communicators.
+
+use std::time::Duration;
+
+use flexcast_abi::{SendReport, Statistics};
+use flexcast_proto::{Cause, Disagreement, RankInfo};
+
+use crate::carrier::card::Card;
+use crate::engine::{Admission, Posted, Requests, Task};
+use crate::error::{Error, Result};
+use crate::op::buffer::Buffer;
+use crate::op::config::Config;
+use crate::op::outcome::Failed;
+use crate::op::report::MessageCounts;
+
+/// What carries the operations of a communicator. One thread has it at a time.
+pub(crate) trait Datapath: Send {
+    /// The rank and the number of ranks.
+    fn place(&self) -> RankInfo;
+
+    /// Number of the communicator, alike on all ranks.
+    fn id(&self) -> u64;
+
+    fn card(&self) -> Card;
+
+    fn config(&self) -> &Config;
+
+    /// The time that operations count by, in picoseconds.
+    fn now_ps(&self) -> u64;
+
+    /// What it takes on.
+    fn admission(&self) -> Admission;
+
+    /// Takes an admitted operation on: starts it if none is ahead of it, otherwise it waits for its turn.
+    ///
+    /// # Errors
+    /// The operation cannot be started: with its buffers.
+    fn take_on(&mut self, posted: Posted<Task>) -> Result<(), Box<Failed>>;
+
+    /// How operations have ended.
+    fn requests(&self) -> &Requests;
+
+    /// Moves the protocol on as far as it goes now; returns whether anything happened. Never blocks.
+    fn progress(&mut self) -> Result<bool>;
+
+    /// Takes back what a service process may use of a buffer that no operation has; returns whether that is done, or
+    /// there was nothing. To be called again until then, with [`Datapath::progress`] between. `is_late`: a process that
+    /// has not answered by now counts as gone.
+    ///
+    /// # Errors
+    /// The failure of a library call.
+    fn take_back(&mut self, _buffer: &mut Buffer, _is_late: bool) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// When [`Datapath::progress`] is to be called next even if nothing comes, by [`Datapath::now_ps`]; none if nothing
+    /// is under way.
+    fn deadline_ps(&self) -> Option<u64>;
+
+    /// Whether no operation is under way or waits for its turn.
+    fn is_idle(&self) -> bool;
+
+    /// Whether a caller whose operations are over may stay away: what this rank has said of them goes out without
+    /// [`Datapath::progress`]. If not, a few more calls of it help, which wait for nobody else.
+    fn may_be_left(&self) -> bool {
+        true
+    }
+
+    /// Ends everything because of something on this rank.
+    fn fail_here(&mut self, cause: Cause);
+
+    /// The next call of [`Datapath::progress`] returns this.
+    fn fault(&mut self, error: Error);
+
+    fn disagreement(&self) -> Option<Disagreement>;
+
+    fn messages(&self) -> MessageCounts;
+
+    /// See [`Communicator::is_flagged`](crate::Communicator::is_flagged).
+    fn is_flagged(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn receive_statistics(&self) -> Result<Statistics>;
+
+    fn send_statistics(&self) -> Result<SendReport>;
+}
+
+/// How a thread waits for a datapath without holding it.
+pub(crate) trait Waiter: Send + Sync {
+    /// Lets time pass after a look in vain: until something may have come, at most so long.
+    fn wait(&self, most: Duration);
+
+    /// The same for a thread that others wake ([`Waiter::wake`]) after they have made `is_called` true. `_stays_awake`:
+    /// it has a processor to itself, and looks for a while before it sleeps; otherwise others that compute want that.
+    fn sleep(&self, most: Duration, _stays_awake: bool, is_called: &dyn Fn() -> bool) {
+        if !is_called() {
+            self.wait(most);
+        }
+    }
+
+    /// Ends the waits of other threads.
+    fn wake(&self);
+
+    /// Whether [`Waiter::wait`] returns as soon as something has come; otherwise it returns at once, and is to be
+    /// called again and again.
+    fn blocks(&self) -> bool;
+
+    /// Whether time goes on by waits alone.
+    fn is_virtual(&self) -> bool;
+}

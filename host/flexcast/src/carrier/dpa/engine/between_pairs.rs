@@ -1,0 +1,89 @@
+//! The engine as what carries collectives between pairs of ranks: the hosts do, and no worker of the card has a part in
+//! them.
+
+use flexcast_proto::{Cause, OperationDescriptor};
+
+use super::Engine;
+use crate::carrier::pairs::{Errand, PairEngine, Pairs};
+use crate::engine::notice::Notice;
+use crate::engine::{Posted, Requests, Task};
+use crate::error::{Error, Result};
+use crate::op::collective::Collective;
+use crate::op::config::Config;
+use crate::op::outcome::Failed;
+use crate::plan::tuner::Conditions;
+
+impl Engine {
+    /// Whether no operation is under way.
+    pub(super) const fn is_free(&self) -> bool {
+        self.current.is_none() && !self.parts.pairs.is_busy()
+    }
+}
+
+impl PairEngine for Engine {
+    fn pairs(&self) -> &Pairs {
+        &self.parts.pairs
+    }
+
+    fn pairs_mut(&mut self) -> &mut Pairs {
+        &mut self.parts.pairs
+    }
+
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn conditions(&self) -> &Conditions {
+        &self.conditions
+    }
+
+    fn requests(&self) -> &Requests {
+        &self.requests
+    }
+
+    fn operation(&self) -> u32 {
+        self.parts.driver.operation()
+    }
+
+    fn start_direct(&mut self, descriptor: OperationDescriptor, now_ps: u64) {
+        self.parts.driver.start_direct(descriptor, now_ps);
+        self.notified = true;
+    }
+
+    fn notify(&mut self, now_ps: u64, notice: Notice) {
+        self.parts.driver.notify(now_ps, notice);
+    }
+
+    fn carry_out(&mut self, now_ps: u64) -> Result<()> {
+        self.do_steps(now_ps)
+    }
+
+    fn begin_errand(&mut self, posted: Posted, errand: Box<Errand>, now_ps: u64) -> Result<bool, Box<Failed>> {
+        self.launch_blocks(posted, Some(errand), now_ps).map(|()| true)
+    }
+
+    fn has_room(&self, _: u64) -> bool {
+        // It is deferred until there is.
+        true
+    }
+
+    fn put_off(&mut self, posted: Posted<Collective>) {
+        self.waiting.push_front(posted.map(Task::Collective));
+    }
+
+    fn set_fault(&mut self, error: Error) {
+        self.fault = Some(error);
+    }
+
+    fn end_here(&mut self, cause: Cause) {
+        self.end_all(cause);
+    }
+
+    fn has_more_to_say(&self) -> bool {
+        self.broken.is_none() && self.parts.driver.is_waiting()
+    }
+
+    fn is_heard(&self) -> bool {
+        self.parts.driver.is_quiet()
+    }
+}

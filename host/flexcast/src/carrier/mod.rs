@@ -1,0 +1,14 @@
+//! Carriers: what moves the bytes of operations. Each is a folder: threads of a card's DPA (`dpa`), this process over
+//! an RDMA card (`verbs`), or sockets (`udp`); the latter two share `cpu`. `pairs` carries point-to-point collectives
+//! over RDMA cards, `service` what service processes carry out.
+
+pub(crate) mod card;
+pub(crate) mod control;
+pub(crate) mod cpu;
+pub(crate) mod datapath;
+pub(crate) mod dpa;
+pub(crate) mod endpoint;
+pub(crate) mod pairs;
+pub(crate) mod service;
+pub(crate) mod udp;
+pub(crate) mod verbs;

@@ -1,0 +1,129 @@
+//! Creation of a communicator over an RDMA card without its DPA.
+
+use flexcast_proto::RankInfo;
+
+use super::card::VerbsCard;
+use super::engine::{Engine, Links};
+use super::queues::{Queues, Root};
+use crate::carrier::card::{Card, DatapathKind, Kind};
+use crate::carrier::control;
+use crate::carrier::endpoint::{self, Capabilities, Endpoint, Receiver, Speed};
+use crate::carrier::pairs::{Adders, Maker, Pairs};
+use crate::error::{Error, Result};
+use crate::op::config::{Config, Control, Derived};
+use crate::op::selection::Selection;
+use crate::op::stream::Transport;
+use crate::plan::footprint::Footprint;
+use crate::plan::peers::peers;
+
+/// A communicator that knows its own queues and not yet those of the others.
+pub(crate) struct Part {
+    card: VerbsCard,
+    place: RankInfo,
+    config: Config,
+    derived: Derived,
+    footprint: Footprint,
+    queues: Queues,
+    control: control::Control,
+    adders: Adders,
+    own: Endpoint,
+}
+
+/// Refuses what this datapath has not.
+fn check(config: &Config) -> Result<()> {
+    let refuse = |what, value: u64, limit: &str| Err(Error::Config { what, value, limit: limit.to_owned() });
+    if config.control == Control::Device {
+        return refuse("control", config.control as u64, "host with the datapath verbs, which takes no DPA");
+    }
+    if config.transport != Transport::Ud {
+        return refuse("transport", config.transport as u64, "ud with the datapath verbs");
+    }
+    if !matches!(config.algorithm, Selection::Automatic | Selection::Multicast) {
+        return refuse("algorithm", config.algorithm as u64, "automatic or multicast with the datapath verbs");
+    }
+    if let Some(rate) = config.pacing_gbit_per_s {
+        return refuse("pacing_gbit_per_s", rate.into(), "left out with the datapath verbs: lower chains instead");
+    }
+    Ok(())
+}
+
+impl Part {
+    /// Makes the queues of rank `rank` of `ranks`.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::Rank`], [`Error::Flexio`].
+    pub(crate) fn new(card: &VerbsCard, rank: u32, ranks: u32, config: Config) -> Result<Self> {
+        let place = RankInfo::new(rank, ranks)?;
+        check(&config)?;
+        let (device, pd) = (card.device(), card.pd());
+        let mtu_bytes = device.port().mtu_bytes();
+        // Whatever cannot be is refused as with the DPA.
+        config.derive(ranks, mtu_bytes)?;
+        let config = config.with_one_worker();
+        let derived = config.derive(ranks, mtu_bytes)?;
+        let config = config.with_table().with_link_rate(device.port().link_gbit_per_s)?;
+        let mut peers = peers(place);
+        peers.extend(config.chain_mapping.neighbours(rank));
+        peers.sort_unstable();
+        peers.dedup();
+        let queues = Queues::new(pd, ranks, &config)?;
+        let control = control::Control::new(pd, &peers, config.eager_bytes as usize / 2, config.restarts)?;
+        let footprint = Footprint {
+            receive_queue_pairs: 1,
+            send_queue_pairs: 2,
+            control_queue_pairs: 2 * peers.len() as u32,
+            pair_queue_pairs: 4 * (ranks - 1),
+            staging_bytes: queues.staging_bytes(),
+            bitmap_bytes: 8 * u64::from(derived.bitmap_words),
+            ..Footprint::default()
+        };
+        let communicator = endpoint::proposal(card.next_serial(), rank, device);
+        let own = Endpoint {
+            rank,
+            ranks,
+            gid: device.port().gid,
+            mac: device.info().mac,
+            communicator,
+            nonce: device.nonce(communicator)?,
+            capabilities: Capabilities::new(DatapathKind::Verbs, &config, derived.layout.psn_bits(), mtu_bytes),
+            queue_pairs: Vec::new(),
+            ends: control.ends(),
+            streams: Vec::new(),
+            target_queue_pairs: Vec::new(),
+            target_table: (0, 0),
+            speed: Speed { link_gbit_per_s: config.link_gbit_per_s, receive_threads: 1 },
+            direct: Vec::new(),
+            rows: (0, 0),
+            receiver: Receiver { qpn: queues.qpn(), slots: config.slots },
+        };
+        let adders = Adders::of(&Card::of(Kind::Verbs(card.clone())), &config)?;
+        Ok(Self { card: card.clone(), place, config, derived, footprint, queues, control, adders, own })
+    }
+
+    /// What the other ranks must know of this one.
+    pub(crate) fn endpoint(&self) -> Vec<u8> {
+        self.own.to_bytes()
+    }
+
+    /// Connects to the ranks that told `endpoints`, in the order of ranks, the own one among them. No rank may post an
+    /// operation before all have connected.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] names a rank that does not fit; [`Error::Flexio`].
+    pub(crate) fn connect(self, endpoints: &[Vec<u8>]) -> Result<(Engine, Footprint)> {
+        let all = Endpoint::all(&self.own, endpoints)?;
+        let Self { card, place, config, derived, footprint, mut queues, mut control, adders, .. } = self;
+        let id = all[0].communicator;
+        let config = Config { link_gbit_per_s: Speed::lowest(&all).link_gbit_per_s, ..config };
+        control.connect(place.rank(), &all, &config)?;
+        let alone = all.iter().filter(|endpoint| endpoint.gid == all[place.rank() as usize].gid).count() == 1;
+        queues.join(endpoint::group(id, 0)?, endpoint::q_key(id), alone)?;
+        let roots = all.iter().map(|endpoint| Root { gid: endpoint.gid, qpn: endpoint.receiver.qpn }).collect();
+        let slots = all.iter().map(|endpoint| endpoint.receiver.slots).min().unwrap_or(config.slots);
+        let maker = Maker::new((card.pd(), card.lingering()), place, &config, Selection::Multicast).with_adders(adders);
+        let pairs = Pairs::new(maker, None);
+        let links = Links { queues, control, pairs, roots, slots };
+        let engine = Engine::new(card, place, id, (config, derived), links);
+        Ok((engine, footprint))
+    }
+}
