@@ -1,4 +1,4 @@
-//! Rows of docs/coverage.md for functions that no header here declares, against the shared library itself. Without a C
+//! Rows of the page of `cargo xtask coverage` for functions of the host, against the shared library itself. Without a C
 //! compiler these tests are skipped, and say so on stderr.
 
 use std::collections::BTreeSet;
@@ -19,12 +19,14 @@ fn library() -> Option<&'static Path> {
     if !installed("gcc", "gcc libc6-dev") {
         return None;
     }
-    let build = || {
-        let arguments = ["run", "--quiet", "--package", "xtask", "--", "build-emu-libs", "--profile", "dev"];
-        let folder = run(Command::new(env!("CARGO")).args(arguments));
-        PathBuf::from(folder.lines().last().expect("it prints the folder")).join("libflexio.so")
-    };
-    Some(BUILT.get_or_init(build))
+    Some(BUILT.get_or_init(|| xtask(&["build-emu-libs", "--profile", "dev"]).join("libflexio.so")))
+}
+
+/// Runs `cargo xtask` and returns the path that it prints.
+fn xtask(arguments: &[&str]) -> PathBuf {
+    let mut command = Command::new(env!("CARGO"));
+    let printed = run(command.args(["run", "--quiet", "--package", "xtask", "--"]).args(arguments));
+    printed.lines().last().expect("it prints the path").into()
 }
 
 fn run(command: &mut Command) -> String {
@@ -33,9 +35,15 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// The page that `cargo xtask coverage` writes, written once.
+fn page() -> &'static str {
+    static PAGE: OnceLock<String> = OnceLock::new();
+    PAGE.get_or_init(|| std::fs::read_to_string(xtask(&["coverage"])).expect("the page"))
+}
+
 /// Name and status of each row that is a function of the host's libraries: its place is there.
 fn rows() -> Vec<(String, String)> {
-    let text = std::fs::read_to_string(workspace_root().join("docs/coverage.md")).expect("the document");
+    let text = page();
     let cells = text.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
     let rows = cells.filter(|cells| cells.len() == 7 && cells[3].starts_with("`emu/lib"));
     let functions = rows.filter(|cells| cells[1].chars().all(|c| c.is_ascii_alphanumeric() || c == '_'));
@@ -55,7 +63,7 @@ fn the_library_exports_the_rows_of_the_document_and_nothing_else() {
     assert!(missing.is_empty(), "rows that the library does not export: {missing:?}");
     let of_an_abi = |name: &&String| ["flexio_", "ibv_", "mlx5dv_", "doca_"].iter().any(|abi| name.starts_with(abi));
     let silent: Vec<_> = exported.difference(&rows).filter(of_an_abi).collect();
-    assert!(silent.is_empty(), "exported, and no row of docs/coverage.md (`cargo xtask coverage`): {silent:?}");
+    assert!(silent.is_empty(), "exported, and no row of docs/coverage.toml: {silent:?}");
 }
 
 #[test]

@@ -33,6 +33,7 @@ mod new;
 #[path = "../../emu/observe/src/new_file.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the emulator's, which this program does not depend on")]
 mod new_file;
+mod page;
 mod process;
 mod python_check;
 mod reproducible;
@@ -114,9 +115,9 @@ enum Command {
     Example(example::Example),
     /// Run the receive datapath on synthetic queues under this emulator's hart and under QEMU.
     Virt(virt::Virt),
-    /// Write docs/hot-loops.md: the receive loops instruction by instruction.
+    /// Write target/docs/hot-loops.md: the hot loops of the firmware, instruction by instruction.
     HotLoops(hot_loops::HotLoops),
-    /// Write docs/coverage.md: what of the card is emulated, refused with an error, or not applicable.
+    /// Write target/docs/coverage.md: what of the card is emulated, refused with an error, or not applicable.
     Coverage(coverage::Coverage),
     /// Check dependency arrows, crates of others, file lengths, the list of unsafe files and what the documents
     /// promise.

@@ -75,8 +75,8 @@ const PHASES: &[Phase] = &[
     &[
         &[
             ("device images", |_| images()),
-            ("hot-loops.md", |_| hot_loops::check()),
-            ("coverage.md", |_| coverage::check()),
+            ("hot-loops", |_| hot_loops::check()),
+            ("coverage", |_| coverage::check()),
             ("flexcast.h", |_| header::check()),
             ("device tests", |_| device_tests()),
         ],
@@ -254,6 +254,6 @@ mod tests {
     fn an_unknown_step_lists_the_known_ones() {
         let error =
             Test { long: false, only: Some("flashing".to_owned()) }.run().expect_err("no such step").to_string();
-        assert!(error.contains("format, device images, hot-loops.md"), "{error}");
+        assert!(error.contains("format, device images, hot-loops, coverage"), "{error}");
     }
 }

@@ -2,7 +2,7 @@
 /*
  * The device library. Signatures follow FlexIO 25.1; the library behind them here is libflexio_dev.a for the emulated DPA. Calls
  * for what the emulated DPA does not have (congestion control tables, other devices' doorbells) fail and set the thread's errno
- * to 95; stores to such registers of the outbox end the process. docs/coverage.md lists all of it.
+ * to 95; stores to such registers of the outbox end the process. `cargo xtask coverage` lists all of it.
  */
 #ifndef FLEXIO_DEV_H
 #define FLEXIO_DEV_H
