@@ -8,7 +8,7 @@ pub(crate) struct Ci {}
 
 impl Ci {
     pub(crate) fn run(&self) -> Result<()> {
-        tidy::Tidy {}.run()?;
+        tidy::Tidy::default().run()?;
         test::Test::all().run()?;
         status::say("Step", "documentation");
         let mut doc = workspace::cargo();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::Findings;
+use super::files::Findings;
 use crate::workspace;
 
 /// Users and what they may use, as path prefixes ("host/*-sys" is spelt out). The first row that fits a user decides.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::Findings;
+use super::files::Findings;
 use super::modules::Modules;
 use crate::workspace;
 

@@ -10,7 +10,7 @@ use cargo_metadata::semver::{Version, VersionReq};
 use cargo_metadata::{Metadata, MetadataCommand};
 use serde::Deserialize;
 
-use super::{Findings, read};
+use super::files::{Findings, read};
 use crate::{process, status, workspace};
 
 /// Every workspace with a Cargo.lock of its own.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::Findings;
+use super::files::Findings;
 use super::sources::{between, first_code};
 
 /// What SPECIFICATION.md says where nothing holds a figure.

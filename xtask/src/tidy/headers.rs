@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{Findings, is, read};
+use super::files::{Findings, is, read};
 
 /// Words that begin a question or a clause, and no noun phrase.
 const CLAUSES: [&str; 10] = ["What", "Which", "Who", "Whom", "Whose", "Where", "How", "When", "Why", "Whether"];

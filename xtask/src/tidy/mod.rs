@@ -10,27 +10,38 @@ mod arrows;
 mod cycles;
 pub(crate) mod dependencies;
 mod documents;
+mod files;
 mod headers;
 mod modules;
+mod rooms;
 mod sources;
 mod widths;
 
-/// Check dependency arrows, import cycles, crates of others (deny.toml), lengths of files, widths of lines, the list of
-/// unsafe files, modules of test programs, module headers, ids of requirements and what the documents promise.
-#[derive(clap::Args)]
-pub(crate) struct Tidy {}
+pub(crate) use files::Findings;
+use files::read;
 
-/// What a check found; empty where all is well.
-pub(crate) type Findings = Vec<String>;
+/// Check dependency arrows, import cycles, rooms of large crates, crates of others (deny.toml), lengths of files,
+/// widths of lines, the list of unsafe files, modules of test programs, module headers, ids of requirements and what
+/// the documents promise.
+#[derive(Default, clap::Args)]
+pub(crate) struct Tidy {
+    /// Print rooms and arrows of the large crates instead.
+    #[arg(long)]
+    figures: bool,
+}
 
 impl Tidy {
     pub(crate) fn run(&self) -> Result<()> {
         let root = workspace::root();
+        if self.figures {
+            return rooms::figures(root)?.into_iter().try_for_each(|line| status::print(format_args!("{line}")));
+        }
         let files = source_files(root)?;
         let architecture = read(&root.join("ARCHITECTURE.md"))?;
-        let checks: [(&str, Findings); 13] = [
+        let checks: [(&str, Findings); 14] = [
             ("dependency arrows", arrows::check(root)?),
             ("import cycles", cycles::check(root)?),
+            ("rooms of large crates", rooms::check(root)?),
             ("crates of others", dependencies::check(root)?),
             ("file lengths", sources::lengths(root, &files)?),
             ("unsafe files", sources::unsafe_files(root, &files, &architecture)?),
@@ -58,10 +69,6 @@ impl Tidy {
     }
 }
 
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
-}
-
 /// All files that people write, sorted, relative to `root`; without build products and hidden folders.
 fn source_files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
@@ -81,9 +88,4 @@ fn source_files(root: &Path) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
-}
-
-/// Whether a file has this extension.
-fn is(path: &Path, extension: &str) -> bool {
-    path.extension().is_some_and(|found| found == extension)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{Findings, is, read};
+use super::files::{Findings, is, read};
 use crate::{process, workspace};
 
 /// A file longer than this is split (tests apart).

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-use super::{Findings, is, read};
+use super::files::{Findings, is, read};
 
 /// Longest line, in characters.
 const WIDTH: usize = 120;
