@@ -11,6 +11,7 @@ use flexcast_lab::sim::run;
 use flexcast_lab::soak::random::{Case, Expected};
 use flexcast_lab::soak::{Tally, run_case, run_seed};
 use flexcast_lab::tput::run::ImageFile;
+use flexcast_tests::harness::is_long;
 use flexcast_tests::image_bytes;
 
 fn image() -> ImageFile {
@@ -38,14 +39,14 @@ fn soak(seeds: std::ops::Range<u64>) -> Tally {
 /// A first part of `cargo xtask sim`; in two tests, for two cores.
 #[test]
 fn cases_drawn_from_seeds_end_well_or_in_typed_errors() {
-    let tally = soak(1..101);
-    assert!(tally.right >= 50 && tally.failed >= 10 && tally.recovered_chunks > 0, "{tally:?}");
+    let tally = soak(1..if is_long() { 101 } else { 51 });
+    assert!(tally.right >= 25 && tally.failed >= 5 && tally.recovered_chunks > 0, "{tally:?}");
 }
 
 #[test]
 fn more_cases_drawn_from_seeds_end_well_or_in_typed_errors() {
-    let tally = soak(101..201);
-    assert!(tally.weak >= 5 && tally.raced >= 10 && tally.lost_frames > 0 && tally.baselines >= 10, "{tally:?}");
+    let tally = soak(101..if is_long() { 201 } else { 151 });
+    assert!(tally.weak >= 2 && tally.raced >= 5 && tally.lost_frames > 0 && tally.baselines >= 5, "{tally:?}");
 }
 
 /// With a scatter-Allgather ranks get bytes again that they may still be sending: no race of the library's, but two

@@ -8,6 +8,7 @@ use flexcast::p2p::{self, Buffer, Error, reference};
 use flexcast::reduce::{DataType, Operator, Reduction};
 use flexcast_tests::ranks::{Ranks, bytes_of, with_ranks};
 use flexcast_tests::told;
+use flexio::Bound;
 
 fn machine(ranks: u32, loss_ppm: u32) -> Config {
     Machine { loss_ppm: Some(loss_ppm), ..Machine::default() }.config_of(ranks as usize).expect("a switch")
@@ -84,10 +85,15 @@ fn losses_cost_an_alltoall_time_and_no_bytes() {
     }
 }
 
+/// The rank whose peer refuses waits no longer than this for what does not come.
+fn impatient() -> p2p::Config {
+    p2p::Config { bound: Bound::millis(50), ..p2p::Config::default() }
+}
+
 #[test]
 fn blocks_of_an_alltoall_that_do_not_fit_are_refused() {
     let linear = Alltoall::Linear;
-    with_ranks(machine(2, 0), &[Operation::Alltoall(linear)], p2p::Config::default(), |ranks| {
+    with_ranks(machine(2, 0), &[Operation::Alltoall(linear)], impatient(), |ranks| {
         let (first, second) = (ranks.memory(0, 200, &[])?, ranks.memory(1, 200, &[])?);
         let [a, b] = [0, 100].map(|offset| Buffer { region: &first, offset });
         let mut refused = |send: &[u64], receive: &[u64], words: &[&str]| {
@@ -407,7 +413,7 @@ fn a_root_gathers_from_all_and_scatters_to_all() {
 #[test]
 fn gathers_and_scatters_that_do_not_fit_are_refused() {
     let (gather, scatter) = (Operation::Gather { root: 0 }, Operation::Scatter { root: 0 });
-    with_ranks(machine(2, 0), &[gather, scatter], p2p::Config::default(), |ranks| {
+    with_ranks(machine(2, 0), &[gather, scatter], impatient(), |ranks| {
         let (first, second) = (ranks.memory(0, 200, &[])?, ranks.memory(1, 200, &[])?);
         let [a, b] = [0, 100].map(|offset| Buffer { region: &first, offset });
         let group = &mut ranks.groups[0];

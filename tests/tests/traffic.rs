@@ -9,6 +9,7 @@ use flexcast::p2p::algorithm::{Allgather, Blocks, Broadcast, Operation};
 use flexcast::p2p::{self, ANNOUNCEMENT_BYTES, Buffer, Error};
 use flexcast_lab::model::fabric::{FatTree, Placement};
 use flexcast_lab::model::traffic::{announcements, multicast, point_to_point};
+use flexcast_tests::harness::is_long;
 use flexcast_tests::ranks::{Ranks, bytes_of, network_totals, with_ranks};
 
 const RANKS: u32 = 188;
@@ -84,8 +85,10 @@ fn allgather(algorithm: Allgather, placement: Placement, len: usize) -> f64 {
 fn a_ring_of_188_loads_switches_as_the_model_says() {
     let started = Instant::now();
     assert_eq!(format!("{:.3}", allgather(Allgather::Ring, Placement::Contiguous, 4096)), "1.989");
-    assert_eq!(format!("{:.2}", allgather(Allgather::Ring, Placement::Strided, 4096)), "5.29");
-    eprintln!("two rings of {RANKS} ranks: {:?} (measured)", started.elapsed());
+    if is_long() {
+        assert_eq!(format!("{:.2}", allgather(Allgather::Ring, Placement::Strided, 4096)), "5.29");
+    }
+    eprintln!("rings of {RANKS} ranks: {:?} (measured)", started.elapsed());
 }
 
 #[test]
@@ -96,11 +99,12 @@ fn other_allgathers_of_188_load_switches_as_the_model_says() {
     eprintln!("a pipelined ring of {RANKS} ranks: {:?} (measured)", started.elapsed());
     for algorithm in [Allgather::RecursiveDoubling, Allgather::Bruck] {
         let started = Instant::now();
-        for placement in [Placement::Contiguous, Placement::Strided] {
+        let placements = [Placement::Strided, Placement::Contiguous];
+        for placement in placements.into_iter().take(if is_long() { 2 } else { 1 }) {
             let ratio = allgather(algorithm, placement, 1000);
             assert!(ratio > 2.0, "{algorithm:?}, {placement:?}: {ratio}");
         }
-        eprintln!("twice {algorithm:?} of {RANKS} ranks: {:?} (measured)", started.elapsed());
+        eprintln!("{algorithm:?} of {RANKS} ranks: {:?} (measured)", started.elapsed());
     }
 }
 
@@ -110,14 +114,15 @@ fn broadcasts_to_188_load_switches_as_the_model_says() {
     let (bytes, segment) = (348 * u64::from(RANKS), 16_384);
     let message: Vec<u8> = (0..bytes).map(|index| (index * 31 / 7) as u8).collect();
     let started = Instant::now();
-    for (algorithm, published) in [
-        (Broadcast::Chain, "1.97"),
+    let all = [
         (Broadcast::ScatterAllgather, "2.06"),
         (Broadcast::BINOMIAL, "2.20"),
+        (Broadcast::Heap, "5.01"),
+        (Broadcast::Chain, "1.97"),
         (Broadcast::Knomial { radix: 4 }, "2.31"),
         (Broadcast::InOrder, "2.31"),
-        (Broadcast::Heap, "5.01"),
-    ] {
+    ];
+    for (algorithm, published) in all.into_iter().take(if is_long() { 6 } else { 3 }) {
         let blocks = algorithm.blocks(bytes, segment, RANKS).expect("segments");
         let operation = Operation::Broadcast { algorithm, root: 0, blocks: blocks.count() };
         let ports = with_ranks(machine(Placement::Contiguous), &[operation], p2p::Config::default(), |ranks| {
@@ -138,5 +143,5 @@ fn broadcasts_to_188_load_switches_as_the_model_says() {
         let ratio = ports as f64 / multicast(tree(), bytes).port_bytes as f64;
         assert_eq!(format!("{ratio:.2}"), published, "{algorithm:?}");
     }
-    eprintln!("six Broadcasts to {RANKS} ranks: {:?} (measured)", started.elapsed());
+    eprintln!("Broadcasts to {RANKS} ranks: {:?} (measured)", started.elapsed());
 }

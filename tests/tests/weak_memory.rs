@@ -15,6 +15,7 @@ use flexcast_lab::tput::TputError;
 use flexcast_lab::tput::plan::Params;
 use flexcast_lab::tput::run::{Cards, made_up_bytes};
 use flexcast_proto::sparse::Parameters;
+use flexcast_tests::harness::is_long;
 use flexcast_tests::run::{reference, tput_on};
 use flexcast_tests::sparse::{BOUND, Bench, arrays};
 use flexcast_tests::{chain, image_bytes as image};
@@ -27,8 +28,8 @@ use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 use zerocopy::IntoBytes as _;
 
-/// Seeds per case; `FLEXCAST_WEAK_SEEDS` asks for another number.
-const SEEDS: u64 = 6;
+/// Seeds per case, in long tests twice as many; `FLEXCAST_WEAK_SEEDS` asks for another number.
+const SEEDS: u64 = 3;
 const CHUNK_BYTES: u32 = 1024;
 /// Chunks enough to go round a ring several times; the last one is short.
 const BYTES: u64 = 300 * CHUNK_BYTES as u64 + 640;
@@ -39,7 +40,8 @@ const OPERATIONS: u32 = 2;
 const TRANSPORTS: [Transport; 2] = [Transport::UcUnicast, Transport::Ud];
 
 fn seeds() -> u64 {
-    std::env::var("FLEXCAST_WEAK_SEEDS").map_or(SEEDS, |text| text.parse().expect("a number of seeds"))
+    std::env::var("FLEXCAST_WEAK_SEEDS")
+        .map_or(if is_long() { 2 * SEEDS } else { SEEDS }, |text| text.parse().expect("a number of seeds"))
 }
 
 fn watched(memory: MemoryModel) -> Config {
